@@ -1,0 +1,139 @@
+# `make` alone lists the targets. Everything is pinned: the linter and the test
+# runner in tools/go.mod, the generators in go.mod, the runtimes of the tests in
+# integration/runtimes/*/go.mod.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+# A semantic version: the kubelet parses it.
+VERSION ?= $(or $(shell git describe --tags --dirty --match 'v*' 2>/dev/null | sed 's/^v//'),0.0.0-dev$(shell git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/+/'))
+PREFIX  ?= /usr/local
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+BIN     := $(CURDIR)/bin
+OUT     := $(CURDIR)/out
+
+LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION)
+GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
+
+# What the tests run against. A machine that has its own can name it.
+export BERTH_TEST_BIN   ?= $(BIN)
+export BERTH_TEST_RUNC  ?= $(BIN)/runc
+export BERTH_TEST_RUNSC ?= $(BIN)/runsc
+export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
+export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
+export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+## Building
+
+.PHONY: build
+build: ## build berth, berth-shim and berth-pause into ./bin
+	$(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+.PHONY: install
+install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
+	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/berth $(BIN)/berth-shim $(BIN)/berth-pause
+	sed 's|/usr/bin/|$(PREFIX)/bin/|g' contrib/systemd/berth.service \
+	  | install -D -m 0644 /dev/stdin '$(DESTDIR)$(UNITDIR)/berth.service'
+	install -d -m 0755 '$(DESTDIR)$(SYSCONFDIR)/berth/conf.d'
+	[ -e '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml' ] \
+	  || install -m 0644 configs/berth.toml '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml'
+
+.PHONY: clean
+clean: ## remove what was built here
+	rm -rf $(BIN) $(OUT)
+
+## Parts from elsewhere
+
+.PHONY: deps
+deps: ## install from Debian what is missing (root)
+	scripts/deps
+
+.PHONY: runtimes
+runtimes: $(BIN)/runc $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 ## build the runtimes of the tests into ./bin
+
+$(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
+	scripts/runtime runc $(BIN)
+
+$(BIN)/runsc: integration/runtimes/runsc/go.mod scripts/runtime
+	scripts/runtime runsc $(BIN)
+
+$(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/runtime
+	scripts/runtime containerd-shim-runc-v2 $(BIN)
+
+$(BIN)/containerd: integration/runtimes/containerd/go.mod scripts/runtime
+	scripts/runtime containerd $(BIN)
+
+# Not run by "go tool", for which a tool that was killed has succeeded.
+TOOL = go build -modfile=tools/go.mod -trimpath -buildvcs=false -o $@
+
+$(BIN)/golangci-lint: tools/go.mod
+	$(TOOL) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(BIN)/gotestsum: tools/go.mod
+	$(TOOL) gotest.tools/gotestsum
+
+## Checking
+
+.PHONY: fmt-check
+fmt-check: ## fail if a file is not formatted
+	@files=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l); \
+	[ -z "$$files" ] || { echo "not formatted (gofmt -w):"; echo "$$files"; exit 1; }
+
+.PHONY: vet
+vet: ## go vet
+	go vet ./...
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint ## run the pinned linter
+	$(BIN)/golangci-lint run ./...
+
+.PHONY: tidy-check
+tidy-check: ## fail if go.mod lists more or less than is used
+	go mod tidy -diff
+
+.PHONY: generate
+generate: ## regenerate the code of proto/
+	proto/generate.sh
+
+.PHONY: check-generated
+check-generated: ## fail if generated code is not what its sources say
+	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; \
+	cp -r proto "$$before/"; proto/generate.sh; \
+	diff -r "$$before/proto" proto || { echo "generated code was stale; it is regenerated now, commit it"; exit 1; }
+
+## Testing
+
+# One package at a time: many need the machine to themselves for a moment
+# (cgroups, iptables), and two cores are no faster with two at once.
+GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text
+
+.PHONY: unit
+unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the race detector
+	@mkdir -p $(OUT)
+	$(GOTEST) --jsonfile $(OUT)/unit.json -- -race -count=1 -timeout 15m ./cmd/... ./pkg/...
+
+.PHONY: integration
+integration: build runtimes $(BIN)/containerd $(BIN)/gotestsum ## tests against real runtimes and a real registry (root)
+	@mkdir -p $(OUT)
+	$(GOTEST) --jsonfile $(OUT)/integration.json -- -count=1 -p 1 -timeout 30m ./integration/...
+
+.PHONY: test
+test: ## everything CI runs (root)
+	@scripts/phases deps build runtimes fmt-check vet lint tidy-check check-generated unit integration
+
+.PHONY: bench
+bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)
+	go run ./integration/bench $(BENCH_ARGS)
+
+.PHONY: bench-unit
+bench-unit: ## Go benchmarks
+	go test -run '^$$' -bench . -benchmem ./pkg/...
+
+.PHONY: demo
+demo: deps build runtimes ## run a pod under every runtime found here, and show what ran it (root)
+	go run ./integration/demo $(DEMO_ARGS)

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"os"
+	"sync"
+)
+
+// maxLogSize is where the log is begun anew; the one before is kept as log.old.
+const maxLogSize = 1 << 20
+
+// boundedLog is a log file that is appended to until it is too large. Nobody
+// rotates it: it lives and goes with the supervisor's directory.
+type boundedLog struct {
+	path string
+	max  int64
+
+	mu   sync.Mutex
+	file *os.File
+	size int64
+}
+
+func openBoundedLog(path string, limit int64) (*boundedLog, error) {
+	l := &boundedLog{path: path, max: limit}
+	err := l.open()
+	return l, err
+}
+
+func (l *boundedLog) open() error {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return err
+	}
+	if l.file != nil {
+		l.file.Close()
+	}
+	l.file, l.size = f, info.Size()
+	return nil
+}
+
+// Write appends an entry. Beginning anew may fail; the old file then goes on.
+func (l *boundedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.size+int64(len(p)) > l.max && os.Rename(l.path, l.path+".old") == nil {
+		if err := l.open(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := l.file.Write(p)
+	l.size += int64(n)
+	return n, err
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte("12345\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := openBoundedLog(path, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"abc\n", "def\n", "ghi\n"} {
+		if _, err := l.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{path: "def\nghi\n", path + ".old": "12345\nabc\n"} {
+		if got, _ := os.ReadFile(name); string(got) != want {
+			t.Errorf("%s holds %q, want %q", filepath.Base(name), got, want)
+		}
+	}
+}

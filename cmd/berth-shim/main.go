@@ -1,0 +1,143 @@
+// Command berth-shim is the supervisor of pods on OCI runtimes. The daemon
+// starts one per handler generation:
+//
+//	berth-shim serve --dir <state>/supervisors/<key>
+//
+// with a listening unix socket as descriptor 3, and from 4 on the descriptors
+// that BERTH_SHIM_INHERIT names, if it follows one that died. It outlives the
+// daemon and leaves when it is told to. Build it with the tag no_grpc: it serves
+// ttrpc only, and has a budget.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+const (
+	socketFD = 3
+	// A supervisor mostly waits. It shall cost little, not be fast at garbage.
+	gcPercent = 25
+	maxProcs  = 2
+)
+
+func main() {
+	debug.SetGCPercent(gcPercent)
+	runtime.GOMAXPROCS(min(maxProcs, runtime.NumCPU()))
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-shim:", err)
+		log.L.WithError(err).Error("Supervisor ends")
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 1 && (args[0] == "--version" || args[0] == "version") {
+		fmt.Println("berth-shim", version)
+		return nil
+	}
+	if len(args) == 0 || args[0] != "serve" {
+		return errors.New("usage: berth-shim serve --dir <directory>, or berth-shim version")
+	}
+	flags := flag.NewFlagSet("berth-shim serve", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	dir := flags.String("dir", "", "directory of the supervisor's journals and log")
+	level := flags.String("log-level", "info", "trace, debug, info, warn or error")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(*dir) || flags.NArg() > 0 {
+		return fmt.Errorf("--dir %q must be an absolute path, and the only argument", *dir)
+	}
+	return serve(*dir, *level)
+}
+
+func serve(dir, level string) error {
+	if err := logTo(filepath.Join(dir, "log"), level); err != nil {
+		return err
+	}
+	detach()
+	inherited, err := inheritance()
+	if err != nil {
+		return err
+	}
+	listener, err := socket()
+	if err != nil {
+		return err
+	}
+	return supervisor.Serve(context.Background(), supervisor.Config{
+		Dir: dir, Listener: listener, Version: version, Inherited: inherited,
+	})
+}
+
+// detach keeps the fate of whoever started this process from it.
+func detach() {
+	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
+	// Fails when it leads its session already.
+	_, _ = unix.Setsid()
+	_ = os.Chdir("/")
+}
+
+// socket is the listening socket that this process was started with.
+func socket() (net.Listener, error) {
+	unix.CloseOnExec(socketFD)
+	f := os.NewFile(socketFD, "socket")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("descriptor %d must be a listening unix socket: %w", socketFD, err)
+	}
+	if u, ok := l.(*net.UnixListener); ok {
+		// The daemon made it and removes it.
+		u.SetUnlinkOnClose(false)
+	}
+	return l, nil
+}
+
+func inheritance() (map[string]supervisor.Inherited, error) {
+	text := os.Getenv(supervisor.InheritEnv)
+	_ = os.Unsetenv(supervisor.InheritEnv)
+	if text == "" {
+		return nil, nil
+	}
+	var m map[string]supervisor.Inherited
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return nil, fmt.Errorf("%s: %w", supervisor.InheritEnv, err)
+	}
+	return m, nil
+}
+
+func logTo(path, level string) error {
+	l, err := logrus.ParseLevel(level)
+	if err != nil {
+		return err
+	}
+	w, err := openBoundedLog(path, maxLogSize)
+	if err != nil {
+		return err
+	}
+	log.L.Logger.SetLevel(l)
+	log.L.Logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: log.RFC3339NanoFixed})
+	log.L.Logger.SetOutput(w)
+	return debug.SetCrashOutput(w.file, debug.CrashOptions{})
+}

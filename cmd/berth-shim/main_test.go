@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+)
+
+// TestMain makes the test binary the program that it tests.
+func TestMain(m *testing.M) {
+	if os.Getenv("BERTH_SHIM_TEST_MAIN") == "1" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// shim is the program, with what it would inherit.
+func shim(files []*os.File, env []string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(append(os.Environ(), "BERTH_SHIM_TEST_MAIN=1"), env...)
+	cmd.ExtraFiles = files
+	return cmd
+}
+
+// socketIn returns a listening socket of that path as a descriptor.
+func socketIn(t *testing.T, path string) *os.File {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestVersion(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		out, err := shim(nil, nil, arg).Output()
+		if err != nil || string(out) != "berth-shim dev\n" {
+			t.Errorf("%s: %q, %v", arg, out, err)
+		}
+	}
+}
+
+func TestWhatCannotServeSaysWhy(t *testing.T) {
+	dir := t.TempDir()
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, tt := range []struct {
+		name  string
+		files []*os.File
+		env   []string
+		args  []string
+		want  string
+	}{
+		{name: "no arguments", want: "usage: berth-shim serve --dir"},
+		{name: "another command", args: []string{"start"}, want: "usage: berth-shim serve --dir"},
+		{name: "no directory", args: []string{"serve"}, want: "must be an absolute path"},
+		{name: "a relative directory", args: []string{"serve", "--dir", "x"}, want: "must be an absolute path"},
+		{name: "another argument", args: []string{"serve", "--dir", dir, "more"}, want: "the only argument"},
+		{name: "another flag", args: []string{"serve", "--address", "x"}, want: "flag provided but not defined: -address"},
+		{name: "a directory that is not there", args: []string{"serve", "--dir", filepath.Join(dir, "none")}, want: "no such file or directory"},
+		{name: "an unknown level", args: []string{"serve", "--dir", dir, "--log-level", "loud"}, want: `not a valid logrus Level: "loud"`},
+		{name: "no socket", args: []string{"serve", "--dir", dir}, want: "descriptor 3 must be a listening unix socket"},
+		{name: "a file as socket", files: []*os.File{file}, args: []string{"serve", "--dir", dir}, want: "descriptor 3 must be a listening unix socket"},
+		{name: "an inheritance that is none", env: []string{supervisor.InheritEnv + "=x"}, args: []string{"serve", "--dir", dir}, want: supervisor.InheritEnv},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			cmd := shim(tt.files, tt.env, tt.args...)
+			cmd.Stderr = &stderr
+			err := cmd.Run()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("it ended with %v", err)
+			}
+			if said := stderr.String(); !strings.HasPrefix(said, "berth-shim: ") || !strings.Contains(said, tt.want) {
+				t.Errorf("it said %q, want %q", said, tt.want)
+			}
+		})
+	}
+}
+
+// What a terminal's or a service manager's end sends to its children does not
+// end a supervisor, and neither does a log that nobody reads.
+func TestServesUntilItIsKilled(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_REQUIRE") == "1" {
+			t.Fatal("a supervisor needs root")
+		}
+		t.Skip("a supervisor needs root")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "shim.sock")
+	cmd := shim([]*os.File{socketIn(t, path)}, nil, "serve", "--dir", dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	serves := func() bool {
+		text, err := os.ReadFile(filepath.Join(dir, "log"))
+		return err == nil && bytes.Contains(text, []byte("Supervisor serves"))
+	}
+	for deadline := time.Now().Add(10 * time.Second); !serves(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not serve")
+		}
+	}
+	if session, err := unix.Getsid(cmd.Process.Pid); err != nil || session != cmd.Process.Pid {
+		t.Errorf("its session is %d, %v", session, err)
+	}
+	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGPIPE} {
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended with %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	if cwd, err := os.Readlink("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cwd"); err != nil || cwd != "/" {
+		t.Errorf("it is in %s, %v", cwd, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a killed process ended well")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the daemon's socket: %v", err)
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// newCheckCommand makes "berth check".
+func newCheckCommand() *cobra.Command {
+	var options config.Options
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Validate the configuration and say every mistake in it",
+		Long: `Validate the configuration as "berth serve" would read it, and what it names
+on this machine. Nothing is changed and no daemon is asked. The exit status is 0
+if all is well, and 2 with every mistake on stderr as file:line:column if not.`,
+		Args: cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			if code := check(options, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
+				os.Exit(code)
+			}
+		},
+	}
+	placeFlags(cmd, &options)
+	return cmd
+}
+
+// placeFlags are the flags of "berth serve" that say where a configuration is.
+func placeFlags(cmd *cobra.Command, o *config.Options) {
+	flags := cmd.Flags()
+	flags.StringVarP(&o.File, "config", "c", "", "main configuration file (default "+config.DefaultFile+", which may be absent)")
+	flags.StringVar(&o.DropInDir, "drop-in-dir", "", "directory of drop-ins (default conf.d beside the main file)")
+	flags.StringVar(&o.VendorDir, "vendor-dir", "", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
+	flags.StringSliceVar(&o.SearchPath, "search-path", nil, "directories in which runtimes are discovered when none is configured")
+}
+
+// check returns the exit status.
+func check(o config.Options, stdout, stderr io.Writer) int {
+	cfg, err := config.Load(o)
+	if err == nil {
+		err = cfg.Helpers()
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitConfig
+	}
+	summarize(cfg, stdout)
+	return 0
+}
+
+func summarize(cfg *config.Config, w io.Writer) {
+	for _, file := range cfg.Sources {
+		fmt.Fprintf(w, "read %s\n", file)
+	}
+	width := 0
+	for _, d := range cfg.Runtimes {
+		width = max(width, len(d.Name))
+	}
+	for _, d := range cfg.Runtimes {
+		mark := ""
+		if d.Name == cfg.DefaultRuntime {
+			mark = " (default)"
+		}
+		fmt.Fprintf(w, "%-*s  %-4s  %s  %s%s\n", width, d.Name, d.Type, d.Path, d.Origin, mark)
+	}
+}

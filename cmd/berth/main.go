@@ -1,0 +1,53 @@
+// Command berth is the daemon and the operator's commands in one binary. It
+// translates flags, signals and the environment into calls of packages, and
+// does nothing else.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Exit codes.
+const (
+	exitFailure = 1
+	// exitConfig means that the configuration, or the command line, is wrong.
+	exitConfig = 2
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run runs a command line and returns its exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return report(root.ExecuteContext(ctx), stderr)
+}
+
+// report prints an error and returns the exit code that it asks for.
+func report(err error, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "berth:", err)
+	var coded *codedError
+	if errors.As(err, &coded) {
+		return coded.code
+	}
+	return exitFailure
+}
+
+// codedError is an error that ends the process with a code of its own.
+type codedError struct {
+	code int
+	error
+}
+
+func (e *codedError) Unwrap() error { return e.error }

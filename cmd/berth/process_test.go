@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// asBerth makes this test's binary be berth.
+const asBerth = "BERTH_TEST_AS_BERTH"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asBerth) != "" {
+		main() // ends the process
+	}
+	m.Run()
+}
+
+// TestServeProcess runs berth as a process of its own, on the real engine.
+func TestServeProcess(t *testing.T) {
+	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
+	socket := filepath.Join(dir, "cri.sock")
+	out := &strings.Builder{}
+	cmd := exec.Command(os.Args[0], "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--socket", socket,
+		"--set", "engine.root="+filepath.Join(dir, "root"), "--set", "engine.state="+filepath.Join(dir, "state"),
+		"--set", "cni.cache_dir="+filepath.Join(dir, "cni"), "--set", "cni.conf_dir="+filepath.Join(dir, "net.d"))
+	cmd.Env = append(os.Environ(), asBerth+"=1")
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+	})
+
+	answers(t, socket)
+	if err := cmd.Process.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("SIGHUP ended it: %v\n%s", err, out)
+	case <-time.After(100 * time.Millisecond):
+	}
+	answers(t, socket)
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("SIGTERM does not end it")
+	}
+	if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+	for _, want := range []string{"Serving the CRI", "SIGHUP does not reload", "Stopped"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+// answers waits until the daemon answers.
+func answers(t *testing.T, socket string) {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	client := runtimeapi.NewRuntimeServiceClient(conn)
+	for {
+		_, err := client.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// newRoot makes the whole command tree.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "A CRI daemon that runs each pod on the runtime that its handler names",
+		Long: "berth serves the Kubernetes CRI on one unix socket, and hands each pod sandbox, with\n" +
+			"every later call about it, to the runtime that its RuntimeClass handler names.\n\n" +
+			"Exit status: 0 if all is well, 2 if the configuration or the command line is wrong,\n" +
+			"1 for any other failure.",
+		// Errors are printed once, by main, and without a page of usage.
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(misused)
+	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand())
+	checkArgs(root)
+	return root
+}
+
+// checkArgs makes wrong arguments of c, and of the commands below it, errors of
+// the command line. A command that only has others below it prints its help.
+func checkArgs(c *cobra.Command) {
+	allowed := c.Args
+	if !c.Runnable() {
+		allowed = noSubcommand
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	if allowed != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := allowed(c, args); err != nil {
+				return misused(c, err)
+			}
+			return nil
+		}
+	}
+	for _, below := range c.Commands() {
+		checkArgs(below)
+	}
+}
+
+// noSubcommand is reached with arguments only if no command has their name.
+func noSubcommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w (did you mean %q?)", err, near[0])
+	}
+	return err
+}
+
+// misused is an error of the command line.
+func misused(c *cobra.Command, err error) error {
+	return &codedError{exitConfig, fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath())}
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/containerd/log"
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/daemon"
+)
+
+// serveFlags are the flags of berth serve.
+type serveFlags struct {
+	places              config.Options
+	logLevel, logFormat string
+	socket              string
+	set                 []string
+	stopTimeout         time.Duration
+}
+
+// serveCommand makes "berth serve", which has its flags in f.
+func serveCommand(f *serveFlags) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon in the foreground",
+		Long: "Run the daemon in the foreground until SIGTERM or SIGINT. Pods keep running when it ends,\n" +
+			"and are taken over when it starts again.",
+		Example: "  berth serve\n  berth serve -c ./config.toml --set engine.root=/var/tmp/berth",
+		Args:    cobra.NoArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return serve(c, *f) },
+	}
+	placeFlags(c, &f.places)
+	flags := c.Flags()
+	flags.StringVar(&f.logLevel, "log-level", "", "trace, debug, info, warn or error (log.level)")
+	flags.StringVar(&f.logFormat, "log-format", "", "text or json (log.format)")
+	flags.StringVar(&f.socket, "socket", "", "path of the CRI socket (server.socket)")
+	flags.StringArrayVar(&f.set, "set", nil, "`key=value` that wins over every file, such as cni.conf_dir=/etc/cni/net.d; repeatable")
+	flags.DurationVar(&f.stopTimeout, "stop-timeout", daemon.DefaultStopTimeout, "how long stopping may take")
+	return c
+}
+
+func serve(c *cobra.Command, f serveFlags) error {
+	options, err := f.options()
+	if err != nil {
+		return &codedError{exitConfig, err}
+	}
+	cfg, err := config.Load(options)
+	if err != nil {
+		return &codedError{exitConfig, fmt.Errorf("the configuration has mistakes:\n%w", err)}
+	}
+	if err := setLog(cfg.Log); err != nil {
+		return &codedError{exitConfig, err}
+	}
+	tuneCollector(os.Getenv)
+
+	d, err := daemon.New(daemon.Options{
+		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, done := untilSignal(c.Context())
+	defer done()
+	return d.Run(ctx)
+}
+
+// options makes the flags those of a daemon that has to start: a bad drop-in
+// costs its own handlers only.
+func (f serveFlags) options() (config.Options, error) {
+	o := f.places
+	o.Flags, o.TolerateDropIns = map[string]string{}, true
+	for key, value := range map[string]string{
+		"log.level": f.logLevel, "log.format": f.logFormat, "server.socket": f.socket,
+	} {
+		if value != "" {
+			o.Flags[key] = value
+		}
+	}
+	for _, s := range f.set {
+		key, value, ok := strings.Cut(s, "=")
+		if !ok || key == "" {
+			return o, fmt.Errorf("--set %q: write it as key=value", s)
+		}
+		o.Flags[key] = value
+	}
+	return o, nil
+}
+
+func setLog(l config.Log) error {
+	if err := log.SetLevel(l.Level); err != nil {
+		return fmt.Errorf("log.level: %w", err)
+	}
+	if err := log.SetFormat(log.OutputFormat(l.Format)); err != nil {
+		return fmt.Errorf("log.format: %w", err)
+	}
+	return nil
+}
+
+// gcPercent trades a little CPU, of which an idle daemon uses next to none, for
+// memory, which every node pays for.
+const gcPercent = 50
+
+// tuneCollector sets Go's collector for a daemon that mostly waits, unless
+// the environment sets it. GOMEMLIMIT works as Go documents it.
+func tuneCollector(getenv func(string) string) {
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+}
+
+// takeEnv reads a variable and removes it, so that no child sees it.
+func takeEnv(name string) string {
+	value := os.Getenv(name)
+	_ = os.Unsetenv(name) // fails for names that no variable can have
+	return value
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+func TestServeFlagsBecomeOptions(t *testing.T) {
+	for line, want := range map[string]struct {
+		file  string
+		flags map[string]string
+	}{
+		"":                                   {flags: map[string]string{}},
+		"-c /a.toml":                         {file: "/a.toml", flags: map[string]string{}},
+		"--socket /s --log-level info":       {flags: map[string]string{"server.socket": "/s", "log.level": "info"}},
+		"--log-format json":                  {flags: map[string]string{"log.format": "json"}},
+		"--set a.b=c=d --set e.f=":           {flags: map[string]string{"a.b": "c=d", "e.f": ""}},
+		"--socket /s --set server.socket=/t": {flags: map[string]string{"server.socket": "/t"}},
+	} {
+		t.Run(line, func(t *testing.T) {
+			var f serveFlags
+			c := serveCommand(&f)
+			if err := c.ParseFlags(strings.Fields(line)); err != nil {
+				t.Fatal(err)
+			}
+			o, err := f.options()
+			if err != nil || o.File != want.file || !maps.Equal(o.Flags, want.flags) || !o.TolerateDropIns {
+				t.Errorf("got %+v, %v", o, err)
+			}
+		})
+	}
+}
+
+// A daemon whose configuration is wrong ends before it touches anything.
+func TestServeRefusesAWrongConfiguration(t *testing.T) {
+	dir, o := written(t, "[log]\nlevle = \"info\"\n")
+	code, _, stderr := ran(t, "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--search-path", dir, "--socket", dir+"/cri.sock")
+	if code != exitConfig || !strings.Contains(stderr, "config.toml:2:1: log.levle: unknown key") {
+		t.Errorf("exit status %d: %s", code, stderr)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "cri.sock") }); i >= 0 {
+		t.Errorf("%s was made", entries[i].Name())
+	}
+}
+
+func TestTakeEnv(t *testing.T) {
+	t.Setenv("BERTH_TEST_TAKEN", "value")
+	if got := takeEnv("BERTH_TEST_TAKEN"); got != "value" {
+		t.Errorf("got %q", got)
+	}
+	if _, ok := os.LookupEnv("BERTH_TEST_TAKEN"); ok {
+		t.Error("children would see the variable")
+	}
+}
+
+func TestTuneCollectorLeavesTheEnvironmentsChoice(t *testing.T) {
+	before := debug.SetGCPercent(77)
+	defer debug.SetGCPercent(before)
+	tuneCollector(func(string) string { return "77" })
+	if got := debug.SetGCPercent(77); got != 77 {
+		t.Errorf("GOGC became %d", got)
+	}
+	tuneCollector(func(string) string { return "" })
+	if got := debug.SetGCPercent(77); got != gcPercent {
+		t.Errorf("GOGC became %d", got)
+	}
+}
+
+func TestSetLog(t *testing.T) {
+	before := log.GetLevel()
+	defer func() {
+		if err := setLog(config.Log{Level: before.String(), Format: string(log.TextFormat)}); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := setLog(config.Log{Level: "warn", Format: "json"}); err != nil || log.GetLevel() != log.WarnLevel {
+		t.Errorf("level %s, error %v", log.GetLevel(), err)
+	}
+	if err := setLog(config.Log{Level: "loud", Format: "json"}); err == nil || !strings.Contains(err.Error(), "log.level") {
+		t.Errorf("got %v", err)
+	}
+	if err := setLog(config.Log{Level: "warn", Format: "xml"}); err == nil || !strings.Contains(err.Error(), "log.format") {
+		t.Errorf("got %v", err)
+	}
+}

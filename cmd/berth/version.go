@@ -1,0 +1,39 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/daemon"
+)
+
+func versionCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Print which build this is",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return printVersion(c.OutOrStdout(), daemon.ThisBuild(), asJSON)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func printVersion(w io.Writer, b daemon.Build, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(b)
+	}
+	revision := ""
+	if b.Revision != "" {
+		revision = " (" + b.Revision + ")"
+	}
+	_, err := fmt.Fprintf(w, "berth %s%s, CRI %s, %s %s\n", b.Version, revision, b.CRI, b.Go, b.Platform)
+	return err
+}

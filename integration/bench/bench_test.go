@@ -1,0 +1,197 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestEveryNumberOfBoth runs the benchmark itself, as small as it can be: a
+// number that is missing is one that nobody would see getting worse.
+func TestEveryNumberOfBoth(t *testing.T) {
+	o := options{runs: 1, pods: 3, polling: 2 * time.Second, handlers: []string{testbed.Runc}}
+	r := compare(t, o)
+	var b strings.Builder
+	if err := r.write(&b, false); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(b.String())
+	if len(r.Handlers) != 1 || len(r.Handlers[0].Numbers) != len(metrics) {
+		t.Fatalf("not every number of the %d was measured", len(metrics))
+	}
+	for _, e := range r.Handlers[0].Numbers {
+		if e.Berth == nil || e.Containerd == nil {
+			t.Errorf("%q is there of one only", e.Key)
+			continue
+		}
+		// What a machine is too fast or too slow for in two seconds may be 0.
+		if e.Key != "idle" && e.Key != "exit" && (*e.Berth <= 0 || *e.Containerd <= 0) {
+			t.Errorf("%q is %v and %v", e.Key, *e.Berth, *e.Containerd)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	for line, want := range map[string]string{ // of the error; empty is success
+		"":                                     "",
+		"--runs 3 --pods 200":                  "",
+		"--handlers runc,crun --only pod,idle": "",
+		"--runs 0":                             "--runs",
+		"--pods 0":                             "--pods",
+		"--pods 201":                           "--pods",
+		"--handlers ,":                         "names none",
+		"--handlers youki":                     `"youki"`,
+		"--handlers runc,runsc":                `"runsc"`,
+		"--only pods":                          `"pods"`,
+		"now":                                  `"now"`,
+	} {
+		_, err := parse(strings.Fields(line))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: got %v, want %q", line, err, want)
+		}
+	}
+}
+
+func TestQuickYieldsToWhatIsSaid(t *testing.T) {
+	for line, want := range map[string][3]int{ // runs, pods, seconds
+		"":                   {15, 40, 20},
+		"--quick":            {3, 8, 5},
+		"--quick --pods 20":  {3, 20, 5},
+		"--runs 40 --quick":  {40, 8, 5},
+		"--runs 4 --pods 10": {4, 10, 20},
+	} {
+		o, err := parse(strings.Fields(line))
+		if got := [3]int{o.runs, o.pods, int(o.polling.Seconds())}; err != nil || got != want {
+			t.Errorf("%q: got %v, %v, want %v", line, got, err, want)
+		}
+	}
+}
+
+func TestWants(t *testing.T) {
+	all, some := options{}, options{only: []string{groupIdle}}
+	if !all.wants(groupPod) || some.wants(groupPod) || !some.wantsAny(groupPod, groupIdle) || some.wantsAny(groupPod, groupExec) {
+		t.Error("--only is not what decides")
+	}
+}
+
+func TestValue(t *testing.T) {
+	for _, c := range []struct {
+		values        []float64
+		median, least float64
+	}{
+		{nil, 0, 0},
+		{[]float64{7}, 7, 7},
+		{[]float64{9, 1, 5}, 5, 1},
+		{[]float64{4, 9, 1, 2}, 3, 1},
+	} {
+		if got := (metric{}).value(c.values); got != c.median {
+			t.Errorf("median of %v is %v, want %v", c.values, got, c.median)
+		}
+		if got := (metric{least: true}).value(c.values); got != c.least {
+			t.Errorf("least of %v is %v, want %v", c.values, got, c.least)
+		}
+	}
+}
+
+func TestWorkload(t *testing.T) {
+	own := sleepFor(17)
+	for cmdline, want := range map[string]string{
+		"sleep\x00" + own + "\x00":         own,
+		"sleep\x00" + own:                  own,
+		"sleep\x002147483647\x00":          "", // a pause
+		"sleep\x0060\x00":                  "",
+		"sleep\x00" + own + "\x001\x00":    "",
+		"sh\x00-c\x00sleep " + own:         "",
+		"berth-shim\x00serve\x00--dir":     "",
+		"sleep\x00" + sleepFor(0) + "\x00": "",
+	} {
+		if got, ok := workload(cmdline); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: got %q, %t, want %q", cmdline, got, ok, want)
+		}
+	}
+}
+
+func TestReadingTheKernel(t *testing.T) {
+	const rollup = "00400000-7ffd3b958000 ---p 00000000 00:00 0 [rollup]\nRss:    1608 kB\nPss:     259 kB\n" +
+		"Pss_Anon: 112 kB\nAnonymous:      1024 kB\n"
+	const stat = "4242 (a ) b (c) S 1 2 3 4 5 6 7 8 9 10 100 20 3 2 20 0 1 0 99\n"
+	for name, c := range map[string]struct {
+		read func() (float64, error)
+		want float64
+	}{
+		"Pss":       {func() (float64, error) { return parseRollup(rollup, "Pss") }, 259},
+		"Anonymous": {func() (float64, error) { return parseRollup(rollup, "Anonymous") }, 1024},
+		"CPU":       {func() (float64, error) { return parseCPU(stat) }, 1.25},
+		"forks":     {func() (float64, error) { return parseForks("cpu 1 2\nprocesses 4711\nprocs_running 2\n") }, 4711},
+	} {
+		if got, err := c.read(); err != nil || got != c.want {
+			t.Errorf("%s: got %v, %v, want %v", name, got, err, c.want)
+		}
+	}
+	for name, read := range map[string]func() (float64, error){
+		"no field":   func() (float64, error) { return parseRollup(rollup, "Swap") },
+		"short stat": func() (float64, error) { return parseCPU("1 (x) S 1 2") },
+		"no count":   func() (float64, error) { return parseForks("cpu 1 2\n") },
+	} {
+		if got, err := read(); err == nil {
+			t.Errorf("%s: read as %v", name, got)
+		}
+	}
+}
+
+func TestCountFlushes(t *testing.T) {
+	const trace = `101 fdatasync(7 <unfinished ...>
+102 fsync(12) = 0
+101 <... fdatasync resumed>) = 0
+103 +++ exited with 0 +++
+2 syncfs(3)                         = 0
+104 sync()  = 0
+105 fsyncing(3) = 0
+`
+	if got := countFlushes(trace); got != 4 {
+		t.Errorf("counted %d, want 4", got)
+	}
+}
+
+func TestReport(t *testing.T) {
+	s := samples{}
+	s.add("ready", berth, 60)
+	s.add("ready", berth, 80)
+	s.add("ready", containerd, 140)
+	s.add("exit", berth, 1.234)
+	s.add("forks", berth, 70)
+	s.add("forks", berth, 65)
+	s.add("forks", containerd, 130)
+	r := report{Versions: map[string]string{berth: "1.0.0", containerd: "v2", "runc": "1.5"}, Runs: 2, Pods: 40}
+	r.add("runc", s)
+	var table, encoded strings.Builder
+	if err := r.write(&table, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"### runc 1.5\n", "berth 1.0.0, containerd v2",
+		"| pod ready (run + create + start) | ms | 70.0 | 140 | 0.50 |\n",
+		"| process exit → STOPPED event | ms | 1.23 | – | – |\n",
+		"| processes and threads started per pod life |  | 65.0 | 130 | 0.50 |\n",
+	} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, &table)
+		}
+	}
+	if strings.Contains(table.String(), "recovery") || strings.Contains(table.String(), "kill -9") {
+		t.Errorf("the table has what was not measured:\n%s", &table)
+	}
+	if err := r.write(&encoded, true); err != nil {
+		t.Fatal(err)
+	}
+	var back report
+	if err := json.Unmarshal([]byte(encoded.String()), &back); err != nil {
+		t.Fatal(err)
+	}
+	if n := back.Handlers[0].Numbers[0]; n.Key != "ready" || *n.Ratio != 0.5 || len(n.Samples[berth]) != 2 {
+		t.Errorf("JSON has %+v", n)
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// compare starts the peers and measures them in turns.
+func compare(t testbed.T, o options) report {
+	testbed.NeedNetwork(t)
+	keepForwarding(t)
+	runtimes := map[string]string{}
+	for _, handler := range o.handlers {
+		runtimes[handler] = testbed.Part(t, handler)
+	}
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	image := registry.Push(t, "bench/busybox:1", testbed.Busybox(t))
+	peers := startPeers(t, registry, runtimes, o.handlers[0])
+	r := newReport(t, o, peers)
+	for _, handler := range o.handlers {
+		for _, p := range peers {
+			p.Client.Pull(t, handler, image)
+		}
+		c := &contest{options: o, peers: peers, handler: handler, runtime: runtimes[handler], image: image, samples: samples{}}
+		c.run(t)
+		r.add(handler, c.samples)
+	}
+	r.finish()
+	return r
+}
+
+// contest is the comparison under one handler.
+type contest struct {
+	options
+
+	peers   []*peer
+	handler string
+	runtime string // the OCI runtime's path
+	image   string
+	samples samples
+}
+
+// measures are the steps of a round. Those of a fleet have fewer rounds.
+var measures = []struct {
+	groups []string
+	rounds func(options) int
+	take   func(*trial)
+}{
+	{[]string{groupPod}, func(o options) int { return o.runs }, (*trial).pod},
+	{[]string{groupExec}, func(o options) int { return max(1, o.runs/3) }, (*trial).exec},
+	{[]string{groupExit}, func(o options) int { return o.runs }, (*trial).exit},
+	{[]string{groupParallel, groupMemory, groupLists, groupIdle, groupRecovery}, options.fleetRounds, (*trial).fleet},
+	// Last: nothing is timed while strace is around.
+	{[]string{groupFlushes}, func(options) int { return 1 }, (*trial).flushes},
+}
+
+func (c *contest) run(t testbed.T) {
+	// What only the first pod of a daemon costs is no part of any number.
+	// Who cannot run a pod at all is told once, and left out.
+	c.peers = c.round(t, 0, (*trial).warm)
+	for _, m := range measures {
+		if !c.wantsAny(m.groups...) {
+			continue
+		}
+		rounds := m.rounds(c.options)
+		t.Logf("%s: %s, rounds: %d", c.handler, strings.Join(m.groups, ", "), rounds)
+		for n := range rounds {
+			c.round(t, n, m.take)
+		}
+	}
+}
+
+// round gives every peer its turn; who is first changes with each round. What
+// fails is told, and does not keep the others from being measured: it returns
+// those that did not fail.
+func (c *contest) round(t testbed.T, n int, take func(*trial)) (good []*peer) {
+	order := slices.Clone(c.peers)
+	if n%2 == 1 {
+		slices.Reverse(order)
+	}
+	for _, p := range order {
+		if t.Context().Err() != nil {
+			return good
+		}
+		err := testbed.Run(t.Context(), "trial", os.Stderr, func(run testbed.T) {
+			take(&trial{T: run, contest: c, peer: p})
+		})
+		if err != nil {
+			t.Errorf("%s under %s: %v", p.name, c.handler, err)
+			continue
+		}
+		good = append(good, p)
+	}
+	return good
+}
+
+// trial is one peer's turn. Its T ends with it.
+type trial struct {
+	testbed.T
+	*contest
+
+	peer *peer
+}
+
+// record keeps a sample.
+func (tr *trial) record(key string, value float64) { tr.samples.add(key, tr.peer.name, value) }

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// exit kills a container's process and waits for the event that says so.
+func (tr *trial) exit() {
+	ctx, cancel := context.WithTimeout(tr.Context(), callTimeout)
+	defer cancel()
+	stream, err := tr.peer.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		tr.Fatalf("subscribe to events: %v", err)
+	}
+	p, _ := tr.newPod()
+	// Once it has brought an event, the stream is known to be listened to.
+	tr.await(stream, p, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	tr.killed(stream, p)
+}
+
+// events is the client's side of GetContainerEvents.
+type events = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
+
+// killed kills the pod's process, sees it die by itself, and records when the
+// event came.
+func (tr *trial) killed(stream events, p *pod) {
+	tr.Helper()
+	var pid int
+	// A container counts as started a moment before its process is the command.
+	testbed.Eventually(tr, time.Second, func() (err error) {
+		pid, err = p.workloadPID()
+		return err
+	})
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		tr.Fatalf("open process %d: %v", pid, err)
+	}
+	defer unix.Close(fd)
+	died := make(chan time.Time, 1)
+	go func() {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			n, err := unix.Poll(poll, int(callTimeout.Milliseconds()))
+			if n > 0 || (err != nil && err != unix.EINTR) {
+				break
+			}
+		}
+		died <- time.Now()
+	}()
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		tr.Fatalf("kill process %d: %v", pid, err)
+	}
+	came := tr.await(stream, p, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	tr.record("exit", max(0, milliseconds(came.Sub(<-died))))
+}
+
+// await waits for an event of the pod's container, and says when it came.
+func (tr *trial) await(stream events, p *pod, kind runtimeapi.ContainerEventType) time.Time {
+	tr.Helper()
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			tr.Fatalf("wait for %v: %v", kind, err)
+		}
+		if event.GetContainerId() == p.container && event.GetContainerEventType() == kind {
+			return time.Now()
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// widths are how many pods are made at the same time. The last fleet stays for
+// what is measured on a full node.
+var widths = []int{1, 4, 8}
+
+// settle is how long a node is left alone before its memory is read.
+const settle = 2 * time.Second
+
+// fleet measures what needs all pods of a node.
+func (tr *trial) fleet() {
+	if tr.wants(groupParallel) {
+		for _, width := range widths[:len(widths)-1] {
+			tr.removeFleet(tr.newFleet(width))
+		}
+	}
+	fleet := tr.newFleet(widths[len(widths)-1])
+	if tr.wants(groupMemory) {
+		tr.memory()
+	}
+	if tr.wants(groupLists) {
+		tr.lists()
+	}
+	if tr.wants(groupIdle) {
+		tr.idle()
+	}
+	if tr.wants(groupRecovery) {
+		tr.recovery()
+	}
+	tr.removeFleet(fleet)
+}
+
+// newFleet makes all pods, so many at a time.
+func (tr *trial) newFleet(width int) []*pod {
+	tr.Helper()
+	fleet := make([]*pod, tr.pods)
+	begin := time.Now()
+	tr.each(width, func(ctx context.Context, i int) (err error) {
+		fleet[i], _, err = tr.tryPod(ctx)
+		return err
+	})
+	if tr.wants(groupParallel) {
+		tr.record(fmt.Sprintf("parallel%d", width), float64(tr.pods)/time.Since(begin).Seconds())
+	}
+	return fleet
+}
+
+func (tr *trial) removeFleet(fleet []*pod) {
+	tr.Helper()
+	tr.each(widths[len(widths)-1], func(ctx context.Context, i int) error {
+		_, err := fleet[i].remove(ctx)
+		return err
+	})
+}
+
+// each does something for every pod, so many at a time, and fails with the first
+// error, having waited for all.
+func (tr *trial) each(width int, do func(ctx context.Context, i int) error) {
+	tr.Helper()
+	next := make(chan int)
+	failed := make(chan error, tr.contest.pods)
+	var workers sync.WaitGroup
+	for range width {
+		workers.Go(func() {
+			for i := range next {
+				if err := do(tr.Context(), i); err != nil {
+					failed <- err
+				}
+			}
+		})
+	}
+	for i := range tr.contest.pods {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	select {
+	case err := <-failed:
+		tr.Fatalf("%v (and %d more failed)", err, len(failed))
+	default:
+	}
+}
+
+// memory reads that of the helpers and of the daemon.
+func (tr *trial) memory() {
+	time.Sleep(settle)
+	helpers, err := tr.peer.helpers()
+	if err != nil {
+		tr.Fatalf("look for helpers: %v", err)
+	}
+	var kilobytes float64
+	for _, pid := range helpers {
+		pss, err := memory(pid, "Pss")
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		kilobytes += pss
+	}
+	tr.record("helpers", kilobytes/1024/float64(tr.pods))
+	anonymous, err := memory(tr.peer.PID(), "Anonymous")
+	if err != nil {
+		tr.Fatalf("read the daemon's memory: %v", err)
+	}
+	tr.record("daemon", anonymous/1024)
+}
+
+// lists times what a kubelet asks all the time.
+func (tr *trial) lists() {
+	client := tr.peer.Client
+	calls := []struct {
+		key  string
+		call func(context.Context) (int, error)
+	}{
+		{"listPods", func(ctx context.Context) (int, error) {
+			r, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+			return len(r.GetItems()), err
+		}},
+		{"listContainers", func(ctx context.Context) (int, error) {
+			r, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+			return len(r.GetContainers()), err
+		}},
+		{"listStats", func(ctx context.Context) (int, error) {
+			r, err := client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+			return measured(r.GetStats()), err
+		}},
+	}
+	const times = 10
+	for range times {
+		for _, c := range calls {
+			begin := time.Now()
+			n, err := c.call(tr.Context())
+			took := time.Since(begin)
+			if err != nil {
+				tr.Fatalf("%s: %v", c.key, err)
+			}
+			if n != tr.pods {
+				tr.Fatalf("%s has %d entries, not %d", c.key, n, tr.pods)
+			}
+			tr.record(c.key, milliseconds(took))
+		}
+	}
+}
+
+// measured counts the containers whose statistics have something in them.
+func measured(stats []*runtimeapi.ContainerStats) int {
+	n := 0
+	for _, s := range stats {
+		if s.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0 && s.GetMemory().GetWorkingSetBytes().GetValue() > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// idle polls as a kubelet does, and says what the daemon and its helpers use.
+func (tr *trial) idle() {
+	helpers, err := tr.peer.helpers()
+	if err != nil {
+		tr.Fatalf("look for helpers: %v", err)
+	}
+	processes := append(slices.Clone(helpers), tr.peer.PID())
+	used := func() float64 {
+		seconds, err := cpuSeconds(processes)
+		if err != nil {
+			tr.Fatalf("read CPU times: %v", err)
+		}
+		return seconds
+	}
+	time.Sleep(settle) // what the last calls left to be collected
+	before, begin := used(), time.Now()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for n := 0; time.Since(begin) < tr.polling; n++ {
+		if err := tr.poll(n); err != nil {
+			tr.Fatalf("poll: %v", err)
+		}
+		select {
+		case <-tick.C:
+		case <-tr.Context().Done():
+			tr.Fatalf("%v", context.Cause(tr.Context()))
+		}
+	}
+	tr.record("idle", 100*(used()-before)/time.Since(begin).Seconds())
+}
+
+// poll is the n-th second of a kubelet with nothing to do.
+func (tr *trial) poll(n int) error {
+	client, ctx := tr.peer.Client, tr.Context()
+	if _, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}); err != nil {
+		return err
+	}
+	if _, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); err != nil {
+		return err
+	}
+	if n%5 != 0 {
+		return nil
+	}
+	_, err := client.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{})
+	return err
+}
+
+// recovery kills the daemon and waits until it knows all pods again.
+func (tr *trial) recovery() {
+	tr.peer.Kill9(tr)
+	begin := time.Now()
+	if err := tr.peer.TryStart(tr.Context()); err != nil {
+		tr.Fatalf("start after a kill: %v", err)
+	}
+	deadline := begin.Add(callTimeout)
+	for {
+		n, err := tr.running()
+		if err == nil && n == tr.pods {
+			break
+		}
+		if time.Now().After(deadline) {
+			tr.Fatalf("after a restart %d of %d containers are listed RUNNING: %v", n, tr.pods, err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	tr.record("recovery", milliseconds(time.Since(begin)))
+}
+
+// running returns how many containers of ready sandboxes are listed as running.
+func (tr *trial) running() (int, error) {
+	client, ctx := tr.peer.Client, tr.Context()
+	sandboxes, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return 0, err
+	}
+	ready := map[string]bool{}
+	for _, s := range sandboxes.GetItems() {
+		ready[s.GetId()] = s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	containers, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, c := range containers.GetContainers() {
+		if ready[c.GetPodSandboxId()] && c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// flushCalls are the system calls that wait for a disk.
+var flushCalls = []string{"fsync", "fdatasync", "sync", "syncfs", "sync_file_range"}
+
+// flushes counts them in three pod lives. strace slows everything down: this is
+// the only thing that is measured under it.
+func (tr *trial) flushes() {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		testbed.Missing(tr, "strace is missing, so disk flushes are not counted: apt-get install strace")
+	}
+	const lives = 3
+	trace := filepath.Join(tr.TempDir(), "trace")
+	stop := tr.attach(strace, trace)
+	for range lives {
+		tr.life()
+	}
+	stop()
+	body, err := os.ReadFile(trace)
+	if err != nil {
+		tr.Fatalf("read what strace saw: %v", err)
+	}
+	tr.record("flushes", float64(countFlushes(string(body)))/lives)
+}
+
+// attach traces the daemon and its helpers, and everything they start, until
+// stop is called.
+func (tr *trial) attach(strace, trace string) (stop func()) {
+	tr.Helper()
+	helpers, err := tr.peer.helpers()
+	if err != nil {
+		tr.Fatalf("look for helpers: %v", err)
+	}
+	pids := append(slices.Clone(helpers), tr.peer.PID())
+	arguments := []string{"-f", "-qq", "-o", trace, "-e", "signal=none", "-e", "trace=" + strings.Join(flushCalls, ",")}
+	for _, pid := range pids {
+		arguments = append(arguments, "-p", strconv.Itoa(pid))
+	}
+	command := exec.Command(strace, arguments...)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		tr.Fatalf("start strace: %v", err)
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		// strace lets go of everything, and ends by the signal.
+		_ = command.Process.Signal(syscall.SIGINT)
+		_ = command.Wait()
+	}
+	tr.Cleanup(stop)
+	for _, pid := range pids {
+		testbed.Eventually(tr, 10*time.Second, func() error { return traced(pid) })
+	}
+	return stop
+}
+
+// traced returns nil if every thread of a process is being traced.
+func traced(pid int) error {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		status, err := os.ReadFile(thread)
+		if err == nil && strings.Contains(string(status), "\nTracerPid:\t0\n") {
+			return fmt.Errorf("strace has not attached to process %d", pid)
+		}
+	}
+	return nil
+}
+
+// flushCall is the beginning of a call; where one was interrupted by another
+// thread's line, the rest of it has no opening parenthesis behind the name.
+var flushCall = regexp.MustCompile(`(?m)^\d+ +(` + strings.Join(flushCalls, "|") + `)\(`)
+
+func countFlushes(trace string) int { return len(flushCall.FindAllStringIndex(trace, -1)) }

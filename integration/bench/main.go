@@ -1,0 +1,129 @@
+// Command bench compares berth with containerd: the same client asks the same of
+// both, in turns, with the same runtime binary, the same kind of network and the
+// same image, and prints medians and ratios as a Markdown table.
+//
+//	make build runtimes bin/containerd
+//	go run ./integration/bench [--runs N] [--pods N] [--quick] [--handlers runc,crun] [--only pod,memory] [--json]
+//
+// What every number is, and what it is not, is in docs/benchmarks.md. It needs
+// root, and leaves nothing behind, Ctrl-C or not.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// options are the command line.
+type options struct {
+	runs     int
+	pods     int
+	handlers []string
+	only     []string
+	polling  time.Duration // how long idle CPU is measured
+	json     bool
+}
+
+// comparableRuntimes are those that containerd's runc shim can run. runsc is
+// none: it wants a shim of its own there, and the comparison would be one of shims.
+var comparableRuntimes = []string{testbed.Runc, testbed.Crun}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	var report report
+	err = testbed.Run(ctx, "bench", os.Stderr, func(t testbed.T) { report = compare(t, o) })
+	interrupted := ctx.Err() != nil
+	stop()
+	if interrupted {
+		fmt.Fprintln(os.Stderr, "bench: interrupted; cleaned up")
+		os.Exit(130)
+	}
+	if writeErr := report.write(os.Stdout, o.json); writeErr != nil && err == nil {
+		err = writeErr
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(arguments []string) (options, error) {
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	runs := flags.Int("runs", 15, "rounds of what is measured on one pod; what needs all pods has a fifth of them")
+	pods := flags.Int("pods", 40, "pods of a full node")
+	quick := flags.Bool("quick", false, "3 rounds, 8 pods, 5 s of polling, unless said otherwise: to see that it works")
+	handlers := flags.String("handlers", testbed.Runc, "runtimes to compare under: "+strings.Join(comparableRuntimes, ", "))
+	only := flags.String("only", "", "measure these only: "+strings.Join(groups, ","))
+	asJSON := flags.Bool("json", false, "print JSON with every sample instead of a table")
+	if err := flags.Parse(arguments); err != nil {
+		return options{}, err
+	}
+	o := options{
+		runs: *runs, pods: *pods, polling: 20 * time.Second, json: *asJSON,
+		handlers: split(*handlers), only: split(*only),
+	}
+	if *quick {
+		o.polling = 5 * time.Second
+		given := map[string]bool{}
+		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		if !given["runs"] {
+			o.runs = 3
+		}
+		if !given["pods"] {
+			o.pods = 8
+		}
+	}
+	return o, o.check(flags.Args())
+}
+
+func split(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func (o options) check(rest []string) error {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if o.runs < 1 || o.pods < 1 || o.pods > 200 {
+		return fmt.Errorf("--runs must be at least 1, and --pods from 1 to 200 (a bridge's /24 has no more addresses)")
+	}
+	if len(o.handlers) == 0 {
+		return fmt.Errorf("--handlers names none")
+	}
+	for _, handler := range o.handlers {
+		if !slices.Contains(comparableRuntimes, handler) {
+			return fmt.Errorf("--handlers: %q is not one of %s", handler, strings.Join(comparableRuntimes, ", "))
+		}
+	}
+	for _, group := range o.only {
+		if !slices.Contains(groups, group) {
+			return fmt.Errorf("--only: %q is not one of %s", group, strings.Join(groups, ", "))
+		}
+	}
+	return nil
+}
+
+// wants says whether a group was asked for.
+func (o options) wants(group string) bool {
+	return len(o.only) == 0 || slices.Contains(o.only, group)
+}
+
+// wantsAny says whether any of the groups was asked for.
+func (o options) wantsAny(groups ...string) bool { return slices.ContainsFunc(groups, o.wants) }
+
+// fleetRounds is how often that which needs all pods is measured.
+func (o options) fleetRounds() int { return max(1, o.runs/5) }

@@ -1,0 +1,56 @@
+package main
+
+// The groups of numbers, as --only names them.
+const (
+	groupPod      = "pod"
+	groupExec     = "exec"
+	groupExit     = "exit"
+	groupFlushes  = "flushes"
+	groupParallel = "parallel"
+	groupMemory   = "memory"
+	groupLists    = "lists"
+	groupIdle     = "idle"
+	groupRecovery = "recovery"
+)
+
+var groups = []string{
+	groupPod, groupExec, groupExit, groupFlushes,
+	groupParallel, groupMemory, groupLists, groupIdle, groupRecovery,
+}
+
+// metric is a number that is compared.
+type metric struct {
+	key  string // in JSON, and of samples
+	name string // in the table
+	unit string
+	// least takes the least sample instead of the median: of counts of the whole
+	// machine, to which others can only add.
+	least bool
+}
+
+// metrics are all of them, in the order of the table.
+var metrics = []metric{
+	{key: "ready", name: "pod ready (run + create + start)", unit: "ms"},
+	{key: "run", name: "– RunPodSandbox", unit: "ms"},
+	{key: "create", name: "– CreateContainer", unit: "ms"},
+	{key: "start", name: "– StartContainer", unit: "ms"},
+	{key: "end", name: "stop and remove a pod", unit: "ms"},
+	{key: "stop", name: "– StopPodSandbox", unit: "ms"},
+	{key: "remove", name: "– RemovePodSandbox", unit: "ms"},
+	{key: "parallel1", name: "pods ready, one at a time", unit: "pods/s"},
+	{key: "parallel4", name: "pods ready, 4 in parallel", unit: "pods/s"},
+	{key: "parallel8", name: "pods ready, 8 in parallel", unit: "pods/s"},
+	{key: "helpers", name: "helper memory per pod (PSS)", unit: "MB"},
+	{key: "daemon", name: "daemon, anonymous memory", unit: "MB"},
+	{key: "idle", name: "CPU under a polling kubelet", unit: "% of a core"},
+	{key: "exec", name: "ExecSync(true)", unit: "ms"},
+	{key: "bare", name: "the same by the bare runtime", unit: "ms"},
+	{key: "overBare", name: "ExecSync ÷ bare runtime", unit: "×"},
+	{key: "exit", name: "process exit → STOPPED event", unit: "ms"},
+	{key: "listPods", name: "ListPodSandbox", unit: "ms"},
+	{key: "listContainers", name: "ListContainers", unit: "ms"},
+	{key: "listStats", name: "ListContainerStats", unit: "ms"},
+	{key: "forks", name: "processes and threads started per pod life", unit: "", least: true},
+	{key: "flushes", name: "disk flushes per pod life", unit: ""},
+	{key: "recovery", name: "kill -9 → all pods listed RUNNING", unit: "ms"},
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// callTimeout bounds one call: far more than any takes.
+const callTimeout = 2 * time.Minute
+
+// pod is a pod of one container that sleeps.
+type pod struct {
+	sandbox, container string
+	config             *runtimeapi.PodSandboxConfig
+	// seconds is how long it sleeps, by which its process is found.
+	seconds string
+
+	peer    *peer
+	removed bool
+}
+
+// phases are the times of the calls of a pod's life.
+type phases struct{ run, create, start, stop, remove time.Duration }
+
+func (p phases) ready() time.Duration { return p.run + p.create + p.start }
+
+func (p phases) end() time.Duration { return p.stop + p.remove }
+
+// sleeps gives each workload a command line of its own.
+var sleeps atomic.Int64
+
+// newPod makes a pod ready. A cleanup removes it.
+func (tr *trial) newPod() (*pod, phases) {
+	tr.Helper()
+	p, times, err := tr.tryPod(tr.Context())
+	if err != nil {
+		tr.Fatalf("%v", err)
+	}
+	return p, times
+}
+
+// tryPod is newPod for those who are not the trial's goroutine.
+func (tr *trial) tryPod(ctx context.Context) (*pod, phases, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client := tr.peer.Client
+	p := &pod{config: client.SandboxConfig(""), seconds: sleepFor(sleeps.Add(1)), peer: tr.peer}
+	// The kubelet does this too, before it asks for a sandbox.
+	if err := os.MkdirAll(p.config.GetLogDirectory(), 0o755); err != nil {
+		return nil, phases{}, err
+	}
+	tr.Cleanup(func() {
+		if err := p.clear(); err != nil {
+			tr.Errorf("remove a pod: %v", err)
+		}
+	})
+	var times phases
+	begin := time.Now()
+	sandbox, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.config, RuntimeHandler: tr.handler})
+	if err != nil {
+		return nil, phases{}, err
+	}
+	p.sandbox, times.run = sandbox.GetPodSandboxId(), time.Since(begin)
+
+	begin = time.Now()
+	container, err := client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId:  p.sandbox,
+		Config:        client.ContainerConfig("main", tr.image, "sleep", p.seconds),
+		SandboxConfig: p.config,
+	})
+	if err != nil {
+		return nil, phases{}, err
+	}
+	p.container, times.create = container.GetContainerId(), time.Since(begin)
+
+	begin = time.Now()
+	_, err = client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: p.container})
+	times.start = time.Since(begin)
+	return p, times, err
+}
+
+// remove stops and removes the pod, and says how long both took.
+func (p *pod) remove(ctx context.Context) (times phases, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	begin := time.Now()
+	_, err = p.peer.Client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.sandbox})
+	if err != nil {
+		return times, err
+	}
+	times.stop = time.Since(begin)
+	begin = time.Now()
+	_, err = p.peer.Client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
+	if err != nil {
+		return times, err
+	}
+	times.remove = time.Since(begin)
+	p.removed = true
+	return times, p.removeCgroups()
+}
+
+// clear removes the pod if it is still there.
+func (p *pod) clear() error {
+	if p.removed || p.sandbox == "" {
+		return nil
+	}
+	_, err := p.remove(context.Background())
+	return err
+}
+
+// removeCgroups removes the pod's own cgroups: the kubelet's business.
+func (p *pod) removeCgroups() error {
+	parent := p.config.GetLinux().GetCgroupParent()
+	dirs, err := filepath.Glob("/sys/fs/cgroup/*" + parent)
+	if err != nil {
+		return err
+	}
+	for _, dir := range append(dirs, "/sys/fs/cgroup"+parent) {
+		// What is busy for a moment longer goes with the testbed.
+		_ = os.Remove(dir)
+	}
+	return nil
+}
+
+// warm lets a pod come and go.
+func (tr *trial) warm() { tr.life() }
+
+// pod measures one pod's life, alone.
+func (tr *trial) pod() {
+	before := tr.forks()
+	times := tr.life()
+	tr.record("forks", tr.forks()-before)
+	for key, d := range map[string]time.Duration{
+		"ready": times.ready(), "run": times.run, "create": times.create, "start": times.start,
+		"end": times.end(), "stop": times.stop, "remove": times.remove,
+	} {
+		tr.record(key, milliseconds(d))
+	}
+}
+
+// life is a whole one: ready, a moment, gone.
+func (tr *trial) life() phases {
+	tr.Helper()
+	p, times := tr.newPod()
+	time.Sleep(20 * time.Millisecond) // what a start left to be done is not the stop's
+	ends, err := p.remove(tr.Context())
+	if err != nil {
+		tr.Fatalf("stop and remove a pod: %v", err)
+	}
+	times.stop, times.remove = ends.stop, ends.remove
+	return times
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,99 @@
+package conformance_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/conformance"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// gvisorLacks is what gVisor does not do: its containers run on a kernel of its
+// own, in one process of the host.
+var gvisorLacks = map[conformance.Ability]string{
+	conformance.HostNetwork:     "its network stack is its own unless the handler sets --network=host",
+	conformance.HostIPC:         "its kernel has IPC objects of its own",
+	conformance.HostPID:         "its kernel has processes of its own",
+	conformance.HostProcesses:   "its containers' processes are none of the host's, nor are their namespaces",
+	conformance.TargetPID:       "runsc joins PID namespaces of whole sandboxes only",
+	conformance.ExecDescendants: "runsc kill takes one process or all of a container",
+	conformance.OOMReport:       "the limit of one container of a pod is not enforced",
+	conformance.CgroupPerCtr:    "all containers of a pod run in the cgroup of the sandbox",
+	conformance.LiveUpdate:      "runsc has no update command",
+	conformance.SeccompReport:   "seccomp profiles of containers are not applied, its kernel is the filter",
+	conformance.NoNewPrivReport: "its /proc/self/status has no such field",
+	conformance.MaskedPaths:     "masked and read-only paths are not applied, its /proc shows nothing of the host",
+	conformance.Propagation:     "its mounts are none of the host's",
+	conformance.MessageQueues:   "it has no mqueue file system",
+	conformance.Sysctls:         "its kernel does not take them from the spec",
+}
+
+// shimLacks is what containerd's runc shim does not do for its clients.
+var shimLacks = map[conformance.Ability]string{
+	conformance.ExecDescendants: "the shim kills the command only, and only it knows which processes are of it",
+}
+
+// TestBerth runs the whole suite under every kind of runtime that berth has: one
+// daemon, four handlers.
+func TestBerth(t *testing.T) {
+	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
+	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	b := testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{"runc": runc, "crun": crun, "runsc": runsc},
+		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
+			testbed.Part(t, testbed.RuncShim), runc),
+		DefaultRuntime: "runc",
+		CNI:            testbed.NewCNI(t),
+		Registries:     []*testbed.Registry{reg},
+	})
+	before := b.Snapshot(t)
+	images := suiteImages(t, reg)
+	root := func(handler string) string { return filepath.Join(b.State, "runtimes", handler) }
+	for _, target := range []struct {
+		handler string
+		ran     func(*testing.T, conformance.Running)
+		lacks   map[conformance.Ability]string
+	}{
+		{handler: "runc", ran: conformance.RanByOCIRuntime(runc, root("runc"))},
+		{handler: "crun", ran: conformance.RanByOCIRuntime(crun, root("crun"))},
+		{handler: "shim", ran: conformance.RanByShim("containerd-shim-runc-v2"), lacks: shimLacks},
+		{handler: "runsc", ran: conformance.RanByGVisor(runsc, root("runsc")), lacks: gvisorLacks},
+	} {
+		t.Run(target.handler, func(t *testing.T) {
+			conformance.Run(t, conformance.Target{
+				Runtime: b.Client, Images: b.Client,
+				Handler:      target.handler,
+				Image:        images,
+				Ran:          target.ran,
+				Lacks:        target.lacks,
+				Berth:        true,
+				CgroupParent: b.Client.CgroupParent,
+				Restart: func(t *testing.T) {
+					b.Kill9(t)
+					b.Start(t)
+				},
+			})
+		})
+	}
+	removeImages(t, b.Client)
+	// Supervisors without pods wait a minute for the next; a restart sends them away.
+	b.Restart(t)
+	b.NoLeaks(t, before)
+}
+
+func removeImages(t *testing.T, client *testbed.Client) {
+	t.Helper()
+	list, err := client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range list.GetImages() {
+		_, err := client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.GetId()}})
+		if err != nil {
+			t.Errorf("remove image %s: %v", image.GetId(), err)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+// Package conformance proves that a CRI endpoint runs pods as the CRI says.
+//
+// A backend's test fills in a Target and calls Run:
+//
+//	conformance.Run(t, conformance.Target{
+//		Runtime: runtimeapi.NewRuntimeServiceClient(conn),
+//		Images:  runtimeapi.NewImageServiceClient(conn),
+//		Handler: "runc",
+//		Image:   images,
+//		Ran:     conformance.RanByOCIRuntime("/usr/sbin/runc", "/run/x/runc"),
+//	})
+//
+// Everything is asked over gRPC and looked at from inside the pod or from the
+// host; nothing is known about the daemon's code. The same checks therefore hold
+// for every backend and for the daemons of others. Where a target cannot do
+// something its Lacks set says so, and the skip names it. Checks of promises
+// that only berth makes are run when Berth is set.
+package conformance
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Target is one runtime handler of one CRI endpoint.
+type Target struct {
+	// Runtime and Images are raw clients of the endpoint. Required.
+	Runtime runtimeapi.RuntimeServiceClient
+	Images  runtimeapi.ImageServiceClient
+	// Handler is sent as runtime_handler with every sandbox; "" is the
+	// endpoint's default.
+	Handler string
+	// Image holds the references the checks pull. Required.
+	Image Images
+	// Ran fails the test unless the container really runs under the runtime
+	// of Handler. Required: a suite that cannot tell the runtimes apart proves
+	// nothing about routing.
+	Ran func(t *testing.T, c Running)
+	// Lacks names what the runtime cannot do, with the reason.
+	Lacks map[Ability]string
+	// Differs names checks, as Group/name, that the target is known to fail,
+	// with the reason. They are not run.
+	Differs map[string]string
+	// Berth also runs the checks of what berth promises beyond the CRI.
+	Berth bool
+	// Restart kills the daemon with SIGKILL, starts it again and returns when
+	// it answers. The clients must keep working. nil leaves the restart out.
+	Restart func(t *testing.T)
+	// CgroupParent is what the pods' cgroups are made below; "" leaves it to the
+	// runtime.
+	CgroupParent string
+	// Wait is how long to wait for something that happens by itself; zero is
+	// 20 s.
+	Wait time.Duration
+}
+
+// Images are references at a registry that the endpoint can reach. All of them
+// contain a busybox with /bin/sh, /etc/passwd and /etc/group.
+type Images struct {
+	// Busybox has no USER, and at least one alias: another tag of the same image.
+	Busybox, BusyboxAlias string
+	// Digest is Busybox's manifest digest, sha256:....
+	Digest string
+	// Other is a different image in another repository, with neither an entry
+	// point nor a command.
+	Other string
+	// User has a USER by name ("app", uid 1000, gid 1000 in /etc/passwd, and a
+	// member of group 2000 in /etc/group).
+	User string
+	// Process has ENTRYPOINT ["/bin/echo","entry"], CMD ["cmd"], WORKDIR
+	// /work, ENV FROM_IMAGE=yes and STOPSIGNAL SIGUSR1.
+	Process string
+	// Absent is a reference that the registry answers 404 to.
+	Absent string
+}
+
+// Running is a container that runs, for Target.Ran to look at.
+type Running struct {
+	SandboxID, ContainerID string
+	// Exec runs a command in the container and returns its standard output.
+	Exec func(t *testing.T, cmd ...string) string
+}
+
+// Ability is something that not every runtime can do.
+type Ability string
+
+// The abilities that a Target may lack.
+const (
+	HostNetwork     Ability = "pods in the host's network namespace"
+	HostIPC         Ability = "pods in the host's ipc namespace"
+	HostPID         Ability = "pods in the host's pid namespace"
+	HostProcesses   Ability = "container processes that the host can see in /proc"
+	SeparatePID     Ability = "containers of one pod in pid namespaces of their own"
+	TargetPID       Ability = "a container in the pid namespace of another"
+	ExecDescendants Ability = "ending what the command of an exec has started"
+	OOMReport       Ability = "reporting an OOM kill as OOMKilled"
+	CgroupPerCtr    Ability = "a cgroup of its own for each container"
+	Propagation     Ability = "mounts that propagate from a container to the host"
+	SeccompReport   Ability = "the Seccomp field of /proc/self/status"
+	NoNewPrivReport Ability = "the NoNewPrivs field of /proc/self/status"
+	MaskedPaths     Ability = "masked and read-only paths"
+	PortMapping     Ability = "host ports"
+	StartErrors     Ability = "an error from StartContainer when the program is missing"
+	LiveUpdate      Ability = "new limits for a running container"
+	Privileged      Ability = "privileged containers that see the host's devices"
+	Events          Ability = "GetContainerEvents"
+	Stats           Ability = "container statistics"
+	MessageQueues   Ability = "POSIX message queues (/dev/mqueue)"
+	Sysctls         Ability = "sysctls of a pod"
+)
+
+// check is one behaviour of the contract.
+type check struct {
+	name  string
+	needs []Ability
+	// berth marks a promise that only berth makes.
+	berth bool
+	run   func(t *testing.T, n *node)
+}
+
+// Run checks the target, one sub-test for each behaviour, grouped by noun.
+func Run(t *testing.T, target Target) {
+	n := newNode(t, target)
+	groups := []struct {
+		name   string
+		checks []check
+	}{
+		{"Runtime", runtimeChecks},
+		{"Sandbox", sandboxChecks},
+		{"SandboxInput", sandboxInputChecks},
+		{"Network", networkChecks},
+		{"Namespaces", namespaceChecks},
+		{"Container", containerChecks},
+		{"ContainerInput", containerInputChecks},
+		{"Exit", exitChecks},
+		{"Stop", stopChecks},
+		{"Logs", logChecks},
+		{"ExecSync", execChecks},
+		{"Process", processChecks},
+		{"Security", securityChecks},
+		{"Mounts", mountChecks},
+		{"Resources", resourceChecks},
+		{"Stats", statsChecks},
+		{"Events", eventChecks},
+		{"Streaming", streamingChecks},
+		{"Images", imageChecks},
+		{"Identity", identityChecks},
+		{"Parallel", parallelChecks},
+		{"Restart", restartChecks},
+	}
+	unknown := maps.Clone(n.Differs)
+	for _, g := range groups {
+		for _, c := range g.checks {
+			delete(unknown, g.name+"/"+c.name)
+		}
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.checks {
+				t.Run(c.name, func(t *testing.T) {
+					if why, differs := n.Differs[g.name+"/"+c.name]; differs {
+						t.Skip("the target differs: " + why)
+					}
+					n.runCheck(t, c)
+				})
+			}
+		})
+	}
+	for name := range unknown {
+		t.Errorf("the target differs in %q, which is no check", name)
+	}
+}
+
+// runCheck skips what the target says it cannot do, and runs the rest.
+func (n *node) runCheck(t *testing.T, c check) {
+	if c.berth && !n.Berth {
+		t.Skip("not a promise of the CRI: only berth is held to it")
+	}
+	for _, a := range c.needs {
+		if why, lacks := n.Lacks[a]; lacks {
+			t.Skipf("the target lacks %s: %s", a, why)
+		}
+	}
+	c.run(t, n)
+}

@@ -1,0 +1,42 @@
+package conformance_test
+
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/integration/conformance"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestContainerd holds the suite itself to the truth: what a CRI daemon that
+// thousands of nodes run does not pass is no rule of the CRI. What containerd is
+// known not to do is listed here with its reason.
+func TestContainerd(t *testing.T) {
+	testbed.Part(t, testbed.Containerd)
+	runc := testbed.Part(t, testbed.Runc)
+	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	d := testbed.StartContainerd(t, testbed.ContainerdOptions{
+		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc",
+		CNI: testbed.NewCNI(t), Registry: reg,
+		// A shell reaps the orphans of a shared pid namespace, as a pause does.
+		Pause: []string{"/bin/sh", "-c", "while :; do sleep 86400 & wait $!; done"},
+	})
+	conformance.Run(t, conformance.Target{
+		Runtime: d.Client, Images: d.Client,
+		Handler:      "runc",
+		Image:        suiteImages(t, reg),
+		CgroupParent: d.Client.CgroupParent,
+		Ran:          conformance.RanByOCIRuntime(runc, d.ContainerdRuntimeRoot("runc")),
+		Differs: map[string]string{
+			"Sandbox/verbose status has info":                             "a status that is not verbose has an info of empty fields",
+			"Container/status is whole in every state":                    "image_ref is an id in lists and a digest in status",
+			"Exit/exit codes and reasons":                                 "a program that ends at once is finished before it was started",
+			"Logs/a log that cannot be written does not stop the program": "a full file system of logs stops the programs that write to it",
+			"Stats/of one container":                                      "the writable layer is measured every ten seconds, and until then is empty",
+			"Events/a pod's life in order":                                "pods hang once a thousand events came that nobody asked for",
+		},
+		Restart: func(t *testing.T) {
+			d.Kill9(t)
+			d.Start(t)
+		},
+	})
+}

@@ -1,0 +1,209 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var containerInputChecks = []check{
+	{name: "an absent image is an error and is never pulled", run: absentImage},
+	{name: "a missing sandbox", run: createInMissingSandbox},
+	{name: "malformed container configs", berth: true, run: malformedContainers},
+	{name: "a group without a user", run: containerGroupWithoutUser},
+	{name: "an unknown user name", run: unknownUserName},
+	{name: "recursive read-only that makes no sense", run: badRecursiveReadOnly},
+	{name: "an unknown CDI device", run: unknownCDIDevice},
+	{name: "a missing device", run: missingDevice},
+	{name: "a missing seccomp profile", run: missingSeccompProfile},
+	{name: "user namespace options that differ from the sandbox's", run: otherUserNamespace},
+	{name: "no command at all", run: noCommand},
+	{name: "calls for a missing container", run: missingContainerCalls},
+}
+
+func absentImage(t *testing.T, n *node) {
+	p := n.pod(t)
+	for _, ref := range []string{n.Image.Absent, n.Image.User, "sha256:" + strings.Repeat("1", 64)} {
+		_, _ = n.Images.RemoveImage(call(t), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+		_, err := p.tryCreate(t, p.containerConfig(forever(), func(c *runtimeapi.ContainerConfig) {
+			c.Image = &runtimeapi.ImageSpec{Image: ref}
+		}))
+		n.rejects(t, err, "CreateContainer with the absent image "+ref, codes.NotFound)
+		if n.imageStatus(t, ref) != nil {
+			t.Errorf("CreateContainer pulled %s", ref)
+		}
+	}
+	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
+		t.Errorf("refused containers are listed: %v", got)
+	}
+}
+
+func createInMissingSandbox(t *testing.T, n *node) {
+	gone := &pod{node: n, ID: strings.Repeat("cd", 32), Config: n.podConfig(t)}
+	_, err := gone.tryCreate(t, gone.containerConfig(forever()))
+	n.rejects(t, err, "CreateContainer in a missing sandbox", codes.NotFound)
+}
+
+func malformedContainers(t *testing.T, n *node) {
+	p := n.pod(t)
+	sec := func(f func(*runtimeapi.LinuxContainerSecurityContext)) func(*runtimeapi.ContainerConfig) {
+		return func(c *runtimeapi.ContainerConfig) { f(c.Linux.SecurityContext) }
+	}
+	for name, change := range map[string]func(*runtimeapi.ContainerConfig){
+		"no metadata":          func(c *runtimeapi.ContainerConfig) { c.Metadata = nil },
+		"no name":              func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = "" },
+		"long name":            func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = strings.Repeat("n", 254) },
+		"no image":             func(c *runtimeapi.ContainerConfig) { c.Image = nil },
+		"empty image":          func(c *runtimeapi.ContainerConfig) { c.Image = &runtimeapi.ImageSpec{} },
+		"log path that climbs": func(c *runtimeapi.ContainerConfig) { c.LogPath = "../../elsewhere.log" },
+		"relative host path": func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", HostPath: "rel"}}
+		},
+		"mount with no target": func(c *runtimeapi.ContainerConfig) { c.Mounts = []*runtimeapi.Mount{{HostPath: "/tmp"}} },
+		"mount with no source": func(c *runtimeapi.ContainerConfig) { c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m"}} },
+		"unknown propagation": func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", HostPath: "/tmp", Propagation: 99}}
+		},
+		"unknown stop signal": func(c *runtimeapi.ContainerConfig) { c.StopSignal = 999 },
+		"unknown seccomp type": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.Seccomp = &runtimeapi.SecurityProfile{ProfileType: 99}
+		}),
+		"localhost without path": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
+		}),
+		"unknown pid mode": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.NamespaceOptions = &runtimeapi.NamespaceOption{Pid: 99}
+		}),
+		"unknown group policy": sec(func(s *runtimeapi.LinuxContainerSecurityContext) { s.SupplementalGroupsPolicy = 99 }),
+		"user and user name": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.RunAsUsername = &runtimeapi.Int64Value{Value: 1}, "app"
+		}),
+		"negative user": sec(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = &runtimeapi.Int64Value{Value: -1} }),
+		"unknown capability": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NOPE"}}
+		}),
+		"environment key = ": func(c *runtimeapi.ContainerConfig) { c.Envs = []*runtimeapi.KeyValue{{Key: "A=B", Value: []byte("x")}} },
+		"slash in unified": func(c *runtimeapi.ContainerConfig) {
+			c.Linux.Resources.Unified = map[string]string{"../memory.max": "1"}
+		},
+		"relative device": func(c *runtimeapi.ContainerConfig) {
+			c.Devices = []*runtimeapi.Device{{HostPath: "null", ContainerPath: "/dev/x", Permissions: "rw"}}
+		},
+		"device permissions": func(c *runtimeapi.ContainerConfig) {
+			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "rxz"}}
+		},
+		"writable image mount": func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", Image: &runtimeapi.ImageSpec{Image: n.imageID}}}
+		},
+	} {
+		cfg := p.containerConfig(forever())
+		change(cfg)
+		c, err := p.tryCreate(t, cfg)
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v, want InvalidArgument", name, err)
+		}
+		if len(status.Convert(err).Message()) > 1024 {
+			t.Errorf("%s: the message has more than 1024 bytes", name)
+		}
+		if c != nil {
+			c.remove(t)
+		}
+	}
+	_, err := n.Runtime.CreateContainer(call(t), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, SandboxConfig: p.Config})
+	mustFail(t, err, "CreateContainer without a config", codes.InvalidArgument)
+	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
+		t.Errorf("refused containers are listed: %v", got)
+	}
+}
+
+// refused makes a container that must be turned down at create.
+func (p *pod) refused(t *testing.T, what string, opts ...containerOption) {
+	t.Helper()
+	_, err := p.tryCreate(t, p.containerConfig(forever(), opts...))
+	p.rejects(t, err, "CreateContainer with "+what, codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound)
+	if got := p.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
+		t.Errorf("the container with %s is listed", what)
+	}
+}
+
+func containerGroupWithoutUser(t *testing.T, n *node) {
+	n.pod(t).refused(t, "run_as_group alone", security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.RunAsGroup = &runtimeapi.Int64Value{Value: 1000}
+	}))
+}
+
+func unknownUserName(t *testing.T, n *node) {
+	n.pod(t).refused(t, "an unknown user name", security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.RunAsUsername = "nobody-knows-me"
+	}))
+}
+
+func badRecursiveReadOnly(t *testing.T, n *node) {
+	p, dir := n.pod(t), t.TempDir()
+	p.refused(t, "a recursive read-only mount that is writable",
+		mount(&runtimeapi.Mount{ContainerPath: "/m", HostPath: dir, RecursiveReadOnly: true}))
+	p.refused(t, "a recursive read-only mount that propagates",
+		mount(&runtimeapi.Mount{ContainerPath: "/m", HostPath: dir, RecursiveReadOnly: true, Readonly: true,
+			Propagation: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}))
+}
+
+func unknownCDIDevice(t *testing.T, n *node) {
+	n.pod(t).refused(t, "an unknown CDI device", func(c *runtimeapi.ContainerConfig) {
+		c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.test/class=missing"}}
+	})
+}
+
+func missingDevice(t *testing.T, n *node) {
+	n.pod(t).refused(t, "a missing device", func(c *runtimeapi.ContainerConfig) {
+		c.Devices = []*runtimeapi.Device{{HostPath: "/dev/no-such-device", ContainerPath: "/dev/x", Permissions: "rw"}}
+	})
+}
+
+func missingSeccompProfile(t *testing.T, n *node) {
+	n.pod(t).refused(t, "a missing seccomp profile", security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/no/such/profile.json"}
+	}))
+}
+
+func otherUserNamespace(t *testing.T, n *node) {
+	n.pod(t).refused(t, "user namespace options that the sandbox does not have", security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		m := []*runtimeapi.IDMapping{{HostId: 100000, ContainerId: 0, Length: 65536}}
+		s.NamespaceOptions = &runtimeapi.NamespaceOption{
+			Pid:           runtimeapi.NamespaceMode_CONTAINER,
+			UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: m, Gids: m},
+		}
+	}))
+}
+
+// noCommand needs an image without entry point and command.
+func noCommand(t *testing.T, n *node) {
+	n.pod(t).refused(t, "no command", func(c *runtimeapi.ContainerConfig) {
+		c.Command, c.Args = nil, nil
+		c.Image = &runtimeapi.ImageSpec{Image: n.pull(t, n.Image.Other)}
+	})
+}
+
+func missingContainerCalls(t *testing.T, n *node) {
+	ctx, id := call(t), strings.Repeat("be", 32)
+	_, err := n.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	mustFail(t, err, "ContainerStatus", codes.NotFound)
+	_, err = n.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id})
+	must(t, err, "StopContainer of a missing container")
+	_, err = n.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+	must(t, err, "RemoveContainer of a missing container")
+	_, err = n.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
+	n.rejects(t, err, "StartContainer", codes.NotFound)
+	_, err = n.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}})
+	n.rejects(t, err, "ExecSync", codes.NotFound)
+	_, err = n.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{}})
+	n.rejects(t, err, "UpdateContainerResources", codes.NotFound)
+	_, err = n.Runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
+	n.rejects(t, err, "ReopenContainerLog", codes.NotFound)
+	if _, lacks := n.Lacks[Stats]; !lacks {
+		_, err = n.Runtime.ContainerStats(ctx, &runtimeapi.ContainerStatsRequest{ContainerId: id})
+		n.rejects(t, err, "ContainerStats", codes.NotFound)
+	}
+}

@@ -1,0 +1,168 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var eventChecks = []check{
+	{name: "a pod's life in order", needs: []Ability{Events}, run: eventsOfLife},
+	{name: "events carry the pod's whole status", needs: []Ability{Events}, run: eventsCarryStatus},
+	{name: "list streams: all or none", run: streamLists},
+}
+
+// eventLog receives the events of one sandbox until the check ends.
+type eventLog struct {
+	received chan *runtimeapi.ContainerEventResponse
+	failed   chan error
+}
+
+// subscribe skips the check where the endpoint has no events.
+func (n *node) subscribe(t *testing.T) *eventLog {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	stream, err := n.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	must(t, err, "GetContainerEvents")
+	l := &eventLog{received: make(chan *runtimeapi.ContainerEventResponse, 1000), failed: make(chan error, 1)}
+	go func() {
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				l.failed <- err
+				return
+			}
+			l.received <- e
+		}
+	}()
+	select {
+	case err := <-l.failed:
+		if status.Code(err) == codes.Unimplemented {
+			t.Skip("the endpoint answers Unimplemented to GetContainerEvents")
+		}
+		t.Fatalf("GetContainerEvents ended at once: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	return l
+}
+
+// next returns the next event of the sandbox.
+func (l *eventLog) next(t *testing.T, n *node, sandbox string) *runtimeapi.ContainerEventResponse {
+	t.Helper()
+	timeout := time.After(n.Wait)
+	for {
+		select {
+		case e := <-l.received:
+			if e.GetContainerId() == sandbox || e.GetPodSandboxStatus().GetId() == sandbox {
+				return e
+			}
+		case err := <-l.failed:
+			t.Fatalf("the stream ended: %v", err)
+		case <-timeout:
+			t.Fatalf("no event of sandbox %s within %v", sandbox, n.Wait)
+		}
+	}
+}
+
+func eventsOfLife(t *testing.T, n *node) {
+	l := n.subscribe(t)
+	p := n.pod(t)
+	c := p.start(t, sh("sleep 1; exit 3"))
+	c.waitExit(t)
+	p.stop(t)
+	p.remove(t)
+	name := func(e *runtimeapi.ContainerEventResponse) string {
+		who := "container"
+		if e.GetContainerId() == p.ID {
+			who = "sandbox"
+		}
+		return fmt.Sprintf("%s %v", who, e.GetContainerEventType())
+	}
+	var got []string
+	var last int64
+	for {
+		e := l.next(t, n, p.ID)
+		got = append(got, name(e))
+		if e.GetCreatedAt() < last || n.Berth && e.GetCreatedAt() == last {
+			t.Errorf("event %d has created_at %d, the one before %d", len(got), e.GetCreatedAt(), last)
+		}
+		last = e.GetCreatedAt()
+		if got[len(got)-1] == "sandbox CONTAINER_DELETED_EVENT" {
+			break
+		}
+	}
+	want := []string{
+		"sandbox CONTAINER_CREATED_EVENT", "sandbox CONTAINER_STARTED_EVENT",
+		"container CONTAINER_CREATED_EVENT", "container CONTAINER_STARTED_EVENT", "container CONTAINER_STOPPED_EVENT",
+		"sandbox CONTAINER_STOPPED_EVENT", "container CONTAINER_DELETED_EVENT", "sandbox CONTAINER_DELETED_EVENT",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("events are\n%v\nwant\n%v", got, want)
+	}
+}
+
+func eventsCarryStatus(t *testing.T, n *node) {
+	l := n.subscribe(t)
+	p := n.pod(t)
+	c := p.start(t, sh("sleep 1; exit 3"))
+	for {
+		e := l.next(t, n, p.ID)
+		if e.GetContainerId() != c.ID || e.GetContainerEventType() != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+			continue
+		}
+		if e.GetPodSandboxStatus().GetMetadata() == nil || e.GetPodSandboxStatus().GetNetwork().GetIp() == "" {
+			t.Errorf("the pod's status is %v", e.GetPodSandboxStatus())
+		}
+		all := e.GetContainersStatuses()
+		if len(all) != 1 || all[0].GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || all[0].GetExitCode() != 3 {
+			t.Errorf("the effect is not visible in the event: %v", all)
+		}
+		return
+	}
+}
+
+// streamLists opens all six: a kubelet that meets Unimplemented in the first
+// stops asking any of them.
+func streamLists(t *testing.T, n *node) {
+	p := n.pod(t)
+	p.start(t, forever())
+	ctx := call(t)
+	opened := map[string]func() error{
+		"StreamPodSandboxes":      drain(n.Runtime.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})),
+		"StreamContainers":        drain(n.Runtime.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})),
+		"StreamContainerStats":    drain(n.Runtime.StreamContainerStats(ctx, &runtimeapi.StreamContainerStatsRequest{})),
+		"StreamPodSandboxStats":   drain(n.Runtime.StreamPodSandboxStats(ctx, &runtimeapi.StreamPodSandboxStatsRequest{})),
+		"StreamPodSandboxMetrics": drain(n.Runtime.StreamPodSandboxMetrics(ctx, &runtimeapi.StreamPodSandboxMetricsRequest{})),
+		"StreamImages":            drain(n.Images.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})),
+	}
+	answers := map[codes.Code][]string{}
+	for name, read := range opened {
+		code := status.Code(read())
+		answers[code] = append(answers[code], name)
+	}
+	if len(answers[codes.OK]) != len(opened) && len(answers[codes.Unimplemented]) != len(opened) {
+		t.Errorf("the six streams answer differently: %v", answers)
+	}
+}
+
+// drain returns how a stream ends.
+func drain[M any](stream interface{ Recv() (M, error) }, err error) func() error {
+	return func() error {
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	}
+}

@@ -1,0 +1,281 @@
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var logChecks = []check{
+	{name: "lines of both streams", run: logStreams},
+	{name: "time stamps", run: logTimes},
+	{name: "file mode", run: logMode},
+	{name: "no log path is no log", run: noLog},
+	{name: "a line over the limit is split", run: longLine},
+	{name: "an end without newline", run: unterminated},
+	{name: "bytes that are no text", run: binaryOutput},
+	{name: "big output is whole", run: bigOutput},
+	{name: "streams do not mix within a line", run: streamsDoNotMix},
+	{name: "an existing log is appended to", run: logAppends},
+	{name: "reopen after rename", run: reopenLog},
+	{name: "reopen under load loses nothing", run: reopenUnderLoad},
+	{name: "reopen of an ended container makes no file", run: reopenExited},
+	{name: "reopen of a log that was removed", run: reopenRemoved},
+	{name: "a terminal's output", run: ttyLog},
+	{name: "a log that cannot be written does not stop the program", run: fullLogDisk},
+}
+
+func readFile(path string) string {
+	b, _ := os.ReadFile(path)
+	return string(b)
+}
+
+func logStreams(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("echo one; echo two >&2; echo; printf 'three words here\\n'; echo '  spaces  '"))
+	c.waitExit(t)
+	l := c.logged(t)
+	if want := "one\n\nthree words here\n  spaces  \n"; l.stdout != want {
+		t.Errorf("stdout is %q, want %q", l.stdout, want)
+	}
+	if l.stderr != "two\n" {
+		t.Errorf("stderr is %q", l.stderr)
+	}
+}
+
+func logTimes(t *testing.T, n *node) {
+	began := time.Now().Add(-time.Second)
+	c := n.pod(t).start(t, sh("echo a; sleep 1; echo b"))
+	c.waitExit(t)
+	e := c.logged(t).entries
+	if len(e) != 2 {
+		t.Fatalf("%d entries", len(e))
+	}
+	if d := e[1].Time.Sub(e[0].Time); d < 900*time.Millisecond || d > 5*time.Second {
+		t.Errorf("the lines were written 1s apart, their times differ by %v", d)
+	}
+	if e[0].Time.Before(began) || e[1].Time.After(time.Now().Add(time.Second)) {
+		t.Errorf("times %v and %v are outside of the test", e[0].Time, e[1].Time)
+	}
+}
+
+func logMode(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("echo x"))
+	c.waitExit(t)
+	fi, err := os.Stat(c.logFile())
+	must(t, err, "log file")
+	if fi.Mode().Perm()&0o007 != 0 {
+		t.Errorf("log file mode is %v: others may not read it", fi.Mode())
+	}
+}
+
+func noLog(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "" })
+	c := p.start(t, sh("echo unseen; exit 3"), func(c *runtimeapi.ContainerConfig) { c.LogPath = "" })
+	if st := c.waitExit(t); st.GetExitCode() != 3 {
+		t.Errorf("exit code %d, want 3", st.GetExitCode())
+	}
+	dir := t.TempDir()
+	p = n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = dir })
+	c = p.start(t, sh("echo unseen"), func(c *runtimeapi.ContainerConfig) { c.LogPath = "" })
+	c.waitExit(t)
+	if m, _ := filepath.Glob(dir + "/*"); len(m) != 0 {
+		t.Errorf("files in the log directory: %v", m)
+	}
+}
+
+// longLine looks at the concatenation only: the limit is the runtime's.
+func longLine(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("head -c 100000 /dev/zero | tr '\\0' x; echo; echo after"))
+	c.waitExit(t)
+	l := c.logged(t)
+	if want := strings.Repeat("x", 100000) + "\nafter\n"; l.stdout != want {
+		t.Errorf("the log has %d bytes, want %d", len(l.stdout), len(want))
+	}
+	partial := 0
+	for _, e := range l.entries {
+		if e.Partial {
+			partial++
+		}
+	}
+	if partial == 0 {
+		t.Error("no entry is tagged P: a reader that limits its lines would fail")
+	}
+}
+
+func unterminated(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("printf 'no newline'"))
+	c.waitExit(t)
+	if got := strings.TrimSuffix(c.logged(t).stdout, "\n"); got != "no newline" {
+		t.Errorf("logged %q", got)
+	}
+}
+
+func binaryOutput(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh(`printf 'a\0b\377\001c\n'`))
+	c.waitExit(t)
+	if got := c.logged(t).stdout; got != "a\x00b\xff\x01c\n" {
+		t.Errorf("logged %q", got)
+	}
+}
+
+func bigOutput(t *testing.T, n *node) {
+	const lines = 50000
+	c := n.pod(t).start(t, sh(fmt.Sprintf("seq 1 %d", lines)))
+	c.waitExit(t)
+	wantNumbers(t, c.logged(t), lines)
+}
+
+// wantNumbers fails unless the log is the numbers from 1 to last, each once.
+func wantNumbers(t *testing.T, l logged, last int) {
+	t.Helper()
+	var want strings.Builder
+	for i := 1; i <= last; i++ {
+		fmt.Fprintln(&want, i)
+	}
+	if l.stdout != want.String() {
+		t.Errorf("the log has %d entries and %d bytes, want the numbers up to %d (%d bytes)", len(l.entries), len(l.stdout), last, want.Len())
+	}
+}
+
+func streamsDoNotMix(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("(for i in $(seq 2000); do echo out-$i-out; done) & (for i in $(seq 2000); do echo err-$i-err >&2; done); wait"))
+	c.waitExit(t)
+	for i, e := range c.logged(t).entries {
+		want := map[string]string{"stdout": "out", "stderr": "err"}[e.Stream]
+		if s := e.Text; !strings.HasPrefix(s, want+"-") || !strings.HasSuffix(s, "-"+want) {
+			t.Fatalf("entry %d of %s is %q", i, e.Stream, s)
+		}
+	}
+}
+
+func logAppends(t *testing.T, n *node) {
+	p := n.pod(t)
+	cfg := p.containerConfig(sh("echo second"))
+	path := filepath.Join(p.Config.LogDirectory, cfg.LogPath)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755), "log directory")
+	first := "2024-01-02T03:04:05.678901234Z stdout F first\n"
+	must(t, os.WriteFile(path, []byte(first), 0o640), "log file")
+	c, err := p.tryCreate(t, cfg)
+	must(t, err, "CreateContainer")
+	must(t, c.tryStart(t), "StartContainer")
+	c.waitExit(t)
+	if got := c.logged(t).stdout; got != "first\nsecond\n" {
+		t.Errorf("logged %q", got)
+	}
+}
+
+func (c *container) tryReopen(t *testing.T) error {
+	t.Helper()
+	_, err := c.Runtime.ReopenContainerLog(call(t), &runtimeapi.ReopenContainerLogRequest{ContainerId: c.ID})
+	return err
+}
+
+func reopenLog(t *testing.T, n *node) {
+	dir := t.TempDir()
+	c := n.pod(t).start(t, sh("echo before; while [ ! -e /in/go ]; do sleep 0.1; done; echo after"),
+		mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
+	c.waitLog(t, "before\n")
+	old := c.logFile() + ".old"
+	must(t, os.Rename(c.logFile(), old), "rename")
+	must(t, c.tryReopen(t), "ReopenContainerLog")
+	if _, err := os.Stat(c.logFile()); err != nil {
+		t.Errorf("the new file is not there when ReopenContainerLog returns: %v", err)
+	}
+	must(t, os.WriteFile(dir+"/go", nil, 0o644), "go")
+	c.waitExit(t)
+	if got := c.logged(t).stdout; got != "after\n" {
+		t.Errorf("the new file says %q", got)
+	}
+	if got := readLog(t, old).stdout; got != "before\n" {
+		t.Errorf("the old file says %q", got)
+	}
+}
+
+func reopenUnderLoad(t *testing.T, n *node) {
+	const lines = 40000
+	c := n.pod(t).start(t, sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; done", lines)))
+	var files []string
+	for i := range 12 {
+		time.Sleep(20 * time.Millisecond)
+		rotated := fmt.Sprintf("%s.%02d", c.logFile(), i)
+		must(t, os.Rename(c.logFile(), rotated), "rename")
+		files = append(files, rotated)
+		if err := c.tryReopen(t); err != nil {
+			if c.status(t).GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+				t.Fatalf("ReopenContainerLog: %v", err)
+			}
+			break
+		}
+	}
+	c.waitExit(t)
+	if _, err := os.Stat(c.logFile()); err == nil {
+		c.logged(t) // complete
+		files = append(files, c.logFile())
+	}
+	if len(files) < 3 {
+		t.Fatalf("the program ended after %d rotations: nothing was tested", len(files)-1)
+	}
+	wantNumbers(t, readLog(t, files...), lines)
+}
+
+func reopenExited(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("echo x"))
+	c.waitExit(t)
+	c.logged(t)
+	must(t, os.Remove(c.logFile()), "remove log")
+	err := c.tryReopen(t)
+	_, statErr := os.Stat(c.logFile())
+	if err != nil && statErr == nil {
+		t.Errorf("ReopenContainerLog failed (%v) and made a file", err)
+	}
+	if err == nil && statErr != nil {
+		t.Errorf("ReopenContainerLog succeeded and made no file: %v", statErr)
+	}
+}
+
+// reopenRemoved is what the kubelet does when a RUNNING container's log is gone.
+func reopenRemoved(t *testing.T, n *node) {
+	dir := t.TempDir()
+	c := n.pod(t).start(t, sh("while [ ! -e /in/go ]; do sleep 0.1; done; echo after"),
+		mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
+	must(t, os.Remove(c.logFile()), "remove log")
+	must(t, c.tryReopen(t), "ReopenContainerLog")
+	must(t, os.WriteFile(dir+"/go", nil, 0o644), "go")
+	c.waitExit(t)
+	if got := c.logged(t).stdout; got != "after\n" {
+		t.Errorf("logged %q", got)
+	}
+}
+
+func ttyLog(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("echo to stdout; echo to stderr >&2; test -t 0 && test -t 1 && test -t 2"), func(c *runtimeapi.ContainerConfig) { c.Tty = true })
+	if st := c.waitExit(t); st.GetExitCode() != 0 {
+		t.Errorf("exit code %d: stdin, stdout or stderr is no terminal", st.GetExitCode())
+	}
+	l := c.logged(t)
+	if l.stderr != "" {
+		t.Errorf("a terminal has one stream, stderr is %q", l.stderr)
+	}
+	if got := strings.ReplaceAll(l.stdout, "\r", ""); got != "to stdout\nto stderr\n" {
+		t.Errorf("logged %q", l.stdout)
+	}
+}
+
+// fullLogDisk logs to a file system that is full soon: the stream must be drained
+// all the same.
+func fullLogDisk(t *testing.T, n *node) {
+	p := n.pod(t)
+	cfg := p.containerConfig(sh("head -c 3000000 /dev/zero | tr '\\0' '\\n'; exit 7"))
+	tmpfs(t, filepath.Dir(filepath.Join(p.Config.LogDirectory, cfg.LogPath)))
+	c, err := p.tryCreate(t, cfg)
+	must(t, err, "CreateContainer")
+	must(t, c.tryStart(t), "StartContainer")
+	if st := c.waitExit(t); st.GetExitCode() != 7 {
+		t.Errorf("exit code %d, want 7", st.GetExitCode())
+	}
+}

@@ -1,0 +1,271 @@
+package conformance
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var mountChecks = []check{
+	{name: "a directory, read and written", run: mountDirectory},
+	{name: "a single file", run: mountFile},
+	{name: "read-only", run: mountReadonly},
+	{name: "status echoes every mount", run: mountEcho},
+	{name: "a symbolic link on the host is followed", run: mountSymlink},
+	{name: "a symbolic link in the image stays inside", run: mountInsideRoot},
+	{name: "a mount over a runtime's own", run: mountOverDefault},
+	{name: "mounts within mounts", run: mountNested},
+	{name: "recursive read-only", run: mountRecursiveReadonly},
+	{name: "propagation to the container", run: propagationSlave},
+	{name: "propagation both ways", needs: []Ability{Propagation}, run: propagationShared},
+	{name: "no propagation", run: propagationPrivate},
+	{name: "devices", run: hostDevice},
+	{name: "the usual file systems", run: usualFileSystems},
+	{name: "message queues", needs: []Ability{MessageQueues}, run: mqueue},
+	{name: "two containers have two roots", run: rootsDiffer},
+}
+
+func mountDirectory(t *testing.T, n *node) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(dir+"/in", []byte("from the host\n"), 0o644), "write")
+	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data/deep", HostPath: dir}))
+	if got := c.exec(t, "cat", "/data/deep/in"); got != "from the host\n" {
+		t.Errorf("read %q", got)
+	}
+	c.exec(t, "sh", "-c", "echo from the pod > /data/deep/out")
+	if got := readFile(dir + "/out"); got != "from the pod\n" {
+		t.Errorf("the host reads %q", got)
+	}
+}
+
+func mountFile(t *testing.T, n *node) {
+	file := filepath.Join(t.TempDir(), "termination-log")
+	must(t, os.WriteFile(file, nil, 0o666), "write")
+	n.pod(t).output(t, sh("echo last words > /dev/termination-log"),
+		mount(&runtimeapi.Mount{ContainerPath: "/dev/termination-log", HostPath: file}))
+	if got := readFile(file); got != "last words\n" {
+		t.Errorf("the termination message is %q", got)
+	}
+}
+
+func mountReadonly(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: t.TempDir(), Readonly: true}))
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("a read-only mount is writable: %v, %v", r, err)
+	}
+}
+
+func mountEcho(t *testing.T, n *node) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	must(t, os.WriteFile(file, nil, 0o644), "write")
+	c := n.pod(t).start(t, forever(), mount(
+		&runtimeapi.Mount{ContainerPath: "/b", HostPath: dir, Readonly: true},
+		&runtimeapi.Mount{ContainerPath: "/a", HostPath: dir},
+		&runtimeapi.Mount{ContainerPath: "/dev/termination-log", HostPath: file},
+	))
+	look := func(when string) {
+		got := map[string]*runtimeapi.Mount{}
+		all := c.status(t).GetMounts()
+		for _, m := range all {
+			got[m.GetContainerPath()] = m
+		}
+		if len(all) != len(c.Config.GetMounts()) {
+			t.Errorf("%s: status has %d mounts, sent %d: %v", when, len(all), len(c.Config.GetMounts()), all)
+		}
+		for _, want := range c.Config.GetMounts() {
+			g := got[want.GetContainerPath()]
+			if g == nil || g.GetHostPath() != want.GetHostPath() || g.GetReadonly() != want.GetReadonly() ||
+				g.GetPropagation() != want.GetPropagation() || g.GetRecursiveReadOnly() != want.GetRecursiveReadOnly() {
+				t.Errorf("%s: status says %v, sent %v", when, g, want)
+			}
+		}
+	}
+	look("RUNNING")
+	c.stop(t, 5*time.Second)
+	look("EXITED") // the kubelet finds the termination message through it
+}
+
+func mountSymlink(t *testing.T, n *node) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(dir+"/real", 0o755), "mkdir")
+	must(t, os.WriteFile(dir+"/real/file", []byte("real\n"), 0o644), "write")
+	must(t, os.Symlink("real", dir+"/link"), "symlink")
+	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir + "/link"}))
+	if got := c.exec(t, "cat", "/data/file"); got != "real\n" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// mountInsideRoot mounts below a path that is a link to the host's root when it
+// is resolved outside of the container.
+func mountInsideRoot(t *testing.T, n *node) {
+	dir := t.TempDir()
+	outside := filepath.Join(dir, "outside")
+	must(t, os.Mkdir(outside, 0o755), "mkdir")
+	p := n.pod(t)
+	c := p.start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/tmp/../tmp/inner", HostPath: outside}))
+	c.exec(t, "touch", "/tmp/inner/seen")
+	if readFile(outside+"/seen") != "" {
+		t.Error("unexpected content")
+	}
+	if _, err := os.Stat(outside + "/seen"); err != nil {
+		t.Errorf("the mount is not where its clean path says: %v", err)
+	}
+}
+
+func mountOverDefault(t *testing.T, n *node) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(dir+"/mine", nil, 0o644), "write")
+	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/dev/shm", HostPath: dir}))
+	if got := c.line(t, "ls", "/dev/shm"); got != "mine" {
+		t.Errorf("/dev/shm has %q", got)
+	}
+}
+
+// mountNested sends the inner mount first.
+func mountNested(t *testing.T, n *node) {
+	outer, inner := t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(inner+"/file", []byte("inner\n"), 0o644), "write")
+	must(t, os.Mkdir(outer+"/sub", 0o755), "mkdir")
+	c := n.pod(t).start(t, forever(), mount(
+		&runtimeapi.Mount{ContainerPath: "/data/sub", HostPath: inner},
+		&runtimeapi.Mount{ContainerPath: "/data", HostPath: outer},
+	))
+	if got := c.exec(t, "cat", "/data/sub/file"); got != "inner\n" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// tmpfs mounts one at a path until the check ends.
+func tmpfs(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.MkdirAll(path, 0o755), "mkdir")
+	must(t, unix.Mount("none", path, "tmpfs", 0, "size=1m"), "mount tmpfs")
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", path, err)
+		}
+	})
+}
+
+func mountRecursiveReadonly(t *testing.T, n *node) {
+	st, err := n.Runtime.Status(call(t), &runtimeapi.StatusRequest{})
+	must(t, err, "Status")
+	announced := false
+	for _, h := range st.GetRuntimeHandlers() {
+		announced = announced || h.GetName() == n.Handler && h.GetFeatures().GetRecursiveReadOnlyMounts()
+	}
+	dir := t.TempDir()
+	tmpfs(t, dir+"/sub")
+	p := n.pod(t)
+	cfg := p.containerConfig(forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir, Readonly: true, RecursiveReadOnly: true}))
+	c, err := p.tryCreate(t, cfg)
+	if err == nil {
+		err = c.tryStart(t)
+	}
+	if !announced {
+		mustFail(t, err, "a recursive read-only mount for a handler that does not announce it")
+		return
+	}
+	must(t, err, "a recursive read-only mount")
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/data/sub/x"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("the mount below is writable: %v, %v", r, err)
+	}
+	if !c.status(t).GetMounts()[0].GetRecursiveReadOnly() {
+		t.Error("status does not echo recursive_read_only")
+	}
+}
+
+// sharedDir is a directory whose mounts propagate.
+func sharedDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "shared")
+	tmpfs(t, dir)
+	must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""), "make shared")
+	return dir
+}
+
+func propagated(mode runtimeapi.MountPropagation, dir string) containerOption {
+	return mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir, Propagation: mode})
+}
+
+func propagationSlave(t *testing.T, n *node) {
+	dir := sharedDir(t)
+	c := n.pod(t).start(t, forever(), propagated(runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, dir))
+	tmpfs(t, dir+"/later")
+	must(t, os.WriteFile(dir+"/later/file", []byte("later\n"), 0o644), "write")
+	if got := c.exec(t, "cat", "/data/later/file"); got != "later\n" {
+		t.Errorf("read %q", got)
+	}
+}
+
+func propagationPrivate(t *testing.T, n *node) {
+	dir := sharedDir(t)
+	c := n.pod(t).start(t, forever(), propagated(runtimeapi.MountPropagation_PROPAGATION_PRIVATE, dir))
+	tmpfs(t, dir+"/later")
+	must(t, os.WriteFile(dir+"/later/file", nil, 0o644), "write")
+	if got := c.exec(t, "ls", "/data/later"); got != "" {
+		t.Errorf("a mount of the host arrived in a private one: %q", got)
+	}
+}
+
+func propagationShared(t *testing.T, n *node) {
+	dir := sharedDir(t)
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	c := p.start(t, forever(), propagated(runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, dir),
+		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }))
+	c.exec(t, "sh", "-c", "mkdir /data/back && mount -t tmpfs none /data/back && echo back > /data/back/file")
+	if got := readFile(dir + "/back/file"); got != "back\n" {
+		t.Errorf("the host reads %q", got)
+	}
+	c.exec(t, "umount", "/data/back")
+}
+
+func hostDevice(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), func(c *runtimeapi.ContainerConfig) {
+		c.Devices = []*runtimeapi.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/mine", Permissions: "rwm"}}
+	})
+	if got := c.line(t, "sh", "-c", "head -c 4 /dev/mine | od -An -tx1 | tr -d ' '"); got != "00000000" {
+		t.Errorf("read %q from the device", got)
+	}
+}
+
+func usualFileSystems(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	points := map[string]bool{}
+	for _, l := range strings.Split(c.exec(t, "cat", "/proc/self/mounts"), "\n") {
+		if f := strings.Fields(l); len(f) > 1 {
+			points[f[1]] = true
+		}
+	}
+	for _, want := range []string{"/", "/proc", "/dev", "/dev/shm", "/sys"} {
+		if !points[want] {
+			t.Errorf("%s is not mounted", want)
+		}
+	}
+	c.exec(t, "sh", "-c", "echo x > /dev/null; test -c /dev/tty; test -c /dev/urandom; test -e /dev/ptmx; test -L /dev/fd")
+	if r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("/sys is writable: %v, %v", r, err)
+	}
+}
+
+func mqueue(t *testing.T, n *node) {
+	if got := n.pod(t).output(t, sh("grep ' /dev/mqueue ' /proc/self/mounts")); !strings.Contains(got, "mqueue") {
+		t.Errorf("/dev/mqueue is %q", got)
+	}
+}
+
+func rootsDiffer(t *testing.T, n *node) {
+	p := n.pod(t)
+	a, b := p.start(t, forever()), p.start(t, forever())
+	a.exec(t, "touch", "/only-in-a")
+	if r, err := b.execSync(t, 10*time.Second, "ls", "/only-in-a"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("the other container sees the file: %v, %v", r, err)
+	}
+}

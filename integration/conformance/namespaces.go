@@ -1,0 +1,191 @@
+package conformance
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var namespaceChecks = []check{
+	{name: "pid CONTAINER: each container has a process 1 of its own", needs: []Ability{SeparatePID}, run: pidContainer},
+	{name: "pid POD: containers see each other's processes", run: pidPod},
+	{name: "pid POD: the program is not process 1 and orphans are reaped", run: pidPodReaper},
+	{name: "pid NODE: containers see the host's processes", needs: []Ability{HostPID}, run: pidNode},
+	{name: "pid TARGET: an ephemeral container sees its target", needs: []Ability{TargetPID}, run: pidTarget},
+	{name: "pid TARGET: a target that does not run is refused", run: pidTargetMissing},
+	{name: "ipc POD: containers share /dev/shm", run: ipcPod},
+	{name: "ipc NODE: containers see the host's /dev/shm", needs: []Ability{HostIPC}, run: ipcNode},
+	{name: "namespaces that the runtime cannot give are refused", berth: true, run: hostRefused},
+	{name: "host options come back in status", needs: []Ability{HostIPC, HostPID}, run: namespaceEcho},
+	{name: "each pod has namespaces of its own", needs: []Ability{HostProcesses}, run: podNamespacesDiffer},
+	{name: "the sandbox is READY until its process dies", run: sandboxStaysReady},
+}
+
+func pidMode(m runtimeapi.NamespaceMode) func(*runtimeapi.PodSandboxConfig) {
+	return func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = m }
+}
+
+func pidContainer(t *testing.T, n *node) {
+	p := n.pod(t)
+	a, b := p.start(t, sh("exec sleep 7777")), p.start(t, sh("exec sleep 8888"))
+	if got := cmdline(t, a, "1"); got != "sleep 7777" {
+		t.Errorf("process 1 is %q", got)
+	}
+	if got := b.exec(t, "ps"); strings.Contains(got, "sleep 7777") {
+		t.Errorf("one container sees the other's processes:\n%s", got)
+	}
+}
+
+func cmdline(t *testing.T, c *container, pid string) string {
+	t.Helper()
+	return strings.TrimSpace(strings.ReplaceAll(c.exec(t, "cat", "/proc/"+pid+"/cmdline"), "\x00", " "))
+}
+
+func pidPod(t *testing.T, n *node) {
+	p := n.pod(t, pidMode(runtimeapi.NamespaceMode_POD))
+	p.start(t, sh("exec sleep 7777"))
+	b := p.start(t, forever())
+	if got := b.exec(t, "ps"); !strings.Contains(got, "sleep 7777") {
+		t.Errorf("the other container's process is not seen:\n%s", got)
+	}
+}
+
+func pidPodReaper(t *testing.T, n *node) {
+	p := n.pod(t, pidMode(runtimeapi.NamespaceMode_POD))
+	c := p.start(t, sh("exec sleep 7777"))
+	if got := cmdline(t, c, "1"); got == "sleep 7777" {
+		t.Error("the program is process 1 of a shared pid namespace")
+	}
+	c.exec(t, "sh", "-c", "(sh -c 'sleep 0.1; exit 0' &) ; exit 0")
+	n.eventually(t, "the orphan is reaped", func() bool {
+		return !strings.Contains(c.exec(t, "ps", "-o", "stat"), "Z")
+	})
+}
+
+func pidNode(t *testing.T, n *node) {
+	p := n.pod(t, pidMode(runtimeapi.NamespaceMode_NODE))
+	c := p.start(t, forever())
+	host, err := os.Readlink("/proc/self/ns/pid")
+	must(t, err, "own pid namespace")
+	if got := c.line(t, "readlink", "/proc/self/ns/pid"); got != host {
+		t.Errorf("pid namespace is %s, the host's is %s", got, host)
+	}
+}
+
+func pidTarget(t *testing.T, n *node) {
+	p := n.pod(t)
+	target := p.start(t, sh("exec sleep 7777"))
+	debug := p.start(t, forever(), targetPID(target.ID))
+	if got := cmdline(t, debug, "1"); got != "sleep 7777" {
+		t.Errorf("process 1 seen from the ephemeral container is %q", got)
+	}
+}
+
+func targetPID(id string) containerOption {
+	return security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: id}
+	})
+}
+
+func pidTargetMissing(t *testing.T, n *node) {
+	p := n.pod(t)
+	ended := p.start(t, sh("exit 0"))
+	ended.waitExit(t)
+	elsewhere := n.pod(t).start(t, forever())
+	for what, id := range map[string]string{
+		"a missing target": strings.Repeat("ab", 32), "an ended target": ended.ID, "a target in another pod": elsewhere.ID,
+	} {
+		if _, err := p.tryCreate(t, p.containerConfig(forever(), targetPID(id))); err == nil {
+			t.Errorf("%s was accepted", what)
+		}
+	}
+}
+
+func ipcPod(t *testing.T, n *node) {
+	p := n.pod(t)
+	a, b := p.start(t, forever()), p.start(t, forever())
+	a.exec(t, "sh", "-c", "echo shared > /dev/shm/note")
+	if got := b.line(t, "cat", "/dev/shm/note"); got != "shared" {
+		t.Errorf("/dev/shm/note is %q in the other container", got)
+	}
+	if r, err := n.pod(t).start(t, forever()).execSync(t, 0, "cat", "/dev/shm/note"); err == nil && r.GetExitCode() == 0 {
+		t.Error("another pod sees the file")
+	}
+}
+
+func ipcNode(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
+	})
+	f, err := os.CreateTemp("/dev/shm", "conformance")
+	must(t, err, "file in the host's /dev/shm")
+	defer os.Remove(f.Name())
+	f.Close()
+	c := p.start(t, forever())
+	if got := c.line(t, "ls", f.Name()); got != f.Name() {
+		t.Errorf("the host's %s is not seen: %q", f.Name(), got)
+	}
+	host, err := os.Readlink("/proc/self/ns/ipc")
+	must(t, err, "own ipc namespace")
+	if got := c.line(t, "readlink", "/proc/self/ns/ipc"); got != host {
+		t.Errorf("ipc namespace is %s, the host's is %s", got, host)
+	}
+}
+
+// hostRefused: a pod must not be told that it has what it does not have.
+func hostRefused(t *testing.T, n *node) {
+	for ability, ask := range map[Ability]func(*runtimeapi.NamespaceOption){
+		HostNetwork: func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE },
+		HostPID:     func(o *runtimeapi.NamespaceOption) { o.Pid = runtimeapi.NamespaceMode_NODE },
+		HostIPC:     func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE },
+	} {
+		if _, lacks := n.Lacks[ability]; !lacks {
+			continue
+		}
+		c := n.podConfig(t, func(c *runtimeapi.PodSandboxConfig) { ask(c.Linux.SecurityContext.NamespaceOptions) })
+		_, err := n.tryPod(t, c)
+		mustFail(t, err, string(ability), codes.FailedPrecondition)
+	}
+	if _, lacks := n.Lacks[TargetPID]; lacks {
+		p := n.pod(t)
+		target := p.start(t, forever())
+		_, err := p.tryCreate(t, p.containerConfig(forever(), targetPID(target.ID)))
+		mustFail(t, err, string(TargetPID), codes.FailedPrecondition)
+	}
+}
+
+func namespaceEcho(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+		o := c.Linux.SecurityContext.NamespaceOptions
+		o.Ipc, o.Pid = runtimeapi.NamespaceMode_NODE, runtimeapi.NamespaceMode_NODE
+	})
+	o := p.status(t).GetLinux().GetNamespaces().GetOptions()
+	if o.GetIpc() != runtimeapi.NamespaceMode_NODE || o.GetPid() != runtimeapi.NamespaceMode_NODE {
+		t.Errorf("namespace options are %v", o)
+	}
+}
+
+func podNamespacesDiffer(t *testing.T, n *node) {
+	a, b := n.pod(t).start(t, forever()), n.pod(t).start(t, forever())
+	for _, ns := range []string{"net", "ipc", "uts", "mnt", "pid"} {
+		host, err := os.Readlink("/proc/self/ns/" + ns)
+		must(t, err, "own namespace")
+		first, second := a.line(t, "readlink", "/proc/1/ns/"+ns), b.line(t, "readlink", "/proc/1/ns/"+ns)
+		if first == second || first == host || second == host {
+			t.Errorf("%s: host %s, pods %s and %s", ns, host, first, second)
+		}
+	}
+}
+
+// sandboxStaysReady ends every container: that must not end the sandbox.
+func sandboxStaysReady(t *testing.T, n *node) {
+	p := n.pod(t)
+	p.start(t, sh("exit 0")).waitExit(t)
+	if got := p.status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
+		t.Errorf("the sandbox is %v after its only container ended", got)
+	}
+	p.output(t, sh("true"))
+}

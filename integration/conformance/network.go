@@ -1,0 +1,248 @@
+package conformance
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var networkChecks = []check{
+	{name: "the pod has the address that status says", run: podAddress},
+	{name: "containers of a pod share its network", run: sharedNetwork},
+	{name: "two pods reach each other", run: podToPod},
+	{name: "loopback is up", run: loopbackUp},
+	{name: "host network", needs: []Ability{HostNetwork}, run: hostNetworkPod},
+	{name: "hostname", run: podHostname},
+	{name: "hosts file", run: hostsFile},
+	{name: "DNS config", run: dnsConfig},
+	{name: "no DNS config is the host's", run: dnsDefault},
+	{name: "host port", needs: []Ability{PortMapping}, run: hostPort},
+	{name: "host port zero is none", run: hostPortZero},
+	{name: "a pod's own sysctls", needs: []Ability{Sysctls}, run: podSysctls},
+	{name: "the address is free after stop", run: addressFreed},
+}
+
+func podAddress(t *testing.T, n *node) {
+	p := n.pod(t)
+	want := p.status(t).GetNetwork().GetIp()
+	if net.ParseIP(want) == nil {
+		t.Fatalf("ip is %q", want)
+	}
+	c := p.start(t, forever())
+	if got := c.exec(t, "ip", "addr", "show", "eth0"); !strings.Contains(got, want+"/") {
+		t.Errorf("status says %s, the pod has:\n%s", want, got)
+	}
+}
+
+func sharedNetwork(t *testing.T, n *node) {
+	p := n.pod(t)
+	p.start(t, sh("echo from-the-first > /tmp/index.html; exec httpd -f -p 127.0.0.1:8080 -h /tmp"))
+	c := p.start(t, forever())
+	n.eventually(t, "the second container reaches the first on loopback", func() bool {
+		r, err := c.execSync(t, 5*time.Second, "wget", "-q", "-O", "-", "http://127.0.0.1:8080/index.html")
+		return err == nil && strings.Contains(string(r.GetStdout()), "from-the-first")
+	})
+}
+
+func podToPod(t *testing.T, n *node) {
+	server := n.pod(t)
+	server.start(t, sh("echo across > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"))
+	url := "http://" + net.JoinHostPort(server.status(t).GetNetwork().GetIp(), "8080") + "/index.html"
+	client := n.pod(t).start(t, forever())
+	n.eventually(t, "one pod reaches the other at "+url, func() bool {
+		r, err := client.execSync(t, 5*time.Second, "wget", "-q", "-O", "-", url)
+		return err == nil && strings.Contains(string(r.GetStdout()), "across")
+	})
+}
+
+func loopbackUp(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	if got := c.exec(t, "ip", "addr", "show", "lo"); !strings.Contains(got, "127.0.0.1/8") {
+		t.Errorf("lo has no address:\n%s", got)
+	}
+}
+
+func hostNetworkPod(t *testing.T, n *node) {
+	p := n.pod(t, hostNetwork)
+	st := p.status(t)
+	if st.GetNetwork().GetIp() != "" {
+		t.Errorf("a host network pod has ip %q", st.GetNetwork().GetIp())
+	}
+	if got := st.GetLinux().GetNamespaces().GetOptions().GetNetwork(); got != runtimeapi.NamespaceMode_NODE {
+		t.Errorf("network mode is %v in status: the kubelet would replace the sandbox for ever", got)
+	}
+	c := p.start(t, forever())
+	host, err := os.Readlink("/proc/self/ns/net")
+	must(t, err, "own network namespace")
+	if got := c.line(t, "readlink", "/proc/self/ns/net"); got != host {
+		t.Errorf("network namespace is %s, the host's is %s", got, host)
+	}
+	name, err := os.Hostname()
+	must(t, err, "hostname")
+	if got := c.line(t, "hostname"); got != name {
+		t.Errorf("hostname is %q, the host's is %q", got, name)
+	}
+}
+
+func podHostname(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Hostname = "ship-7.example.test" })
+	c := p.start(t, forever())
+	if got := c.line(t, "hostname"); got != p.Config.GetHostname() {
+		t.Errorf("hostname is %q", got)
+	}
+	if got := c.line(t, "cat", "/etc/hostname"); got != p.Config.GetHostname() {
+		t.Errorf("/etc/hostname is %q", got)
+	}
+	if got := c.line(t, "sh", "-c", "echo $HOSTNAME"); got != p.Config.GetHostname() {
+		t.Errorf("$HOSTNAME is %q", got)
+	}
+}
+
+func hostsFile(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	if got := c.exec(t, "cat", "/etc/hosts"); !strings.Contains(got, "localhost") {
+		t.Errorf("/etc/hosts without a mount of the kubelet's lacks localhost:\n%s", got)
+	}
+	// A mount of the kubelet's beats the runtime's own file.
+	file := t.TempDir() + "/hosts"
+	must(t, os.WriteFile(file, []byte("192.0.2.9 from-the-kubelet\n"), 0o644), "hosts file")
+	c = n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: file}))
+	if got := c.exec(t, "cat", "/etc/hosts"); got != "192.0.2.9 from-the-kubelet\n" {
+		t.Errorf("/etc/hosts is %q, want the mount's content", got)
+	}
+}
+
+func dnsConfig(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+		c.DnsConfig = &runtimeapi.DNSConfig{
+			Servers:  []string{"192.0.2.53", "192.0.2.54"},
+			Searches: []string{"svc.cluster.test", "cluster.test"},
+			Options:  []string{"ndots:5", "timeout:1"},
+		}
+	})
+	c := p.start(t, forever())
+	got := map[string]bool{}
+	for _, l := range strings.Split(c.exec(t, "cat", "/etc/resolv.conf"), "\n") {
+		got[strings.TrimSpace(l)] = true
+	}
+	for _, want := range []string{
+		"nameserver 192.0.2.53", "nameserver 192.0.2.54",
+		"search svc.cluster.test cluster.test", "options ndots:5 timeout:1",
+	} {
+		if !got[want] {
+			t.Errorf("/etc/resolv.conf lacks %q: %v", want, got)
+		}
+	}
+}
+
+func dnsDefault(t *testing.T, n *node) {
+	host, err := os.ReadFile("/etc/resolv.conf")
+	must(t, err, "the host's resolv.conf")
+	c := n.pod(t).start(t, forever())
+	if got := c.exec(t, "cat", "/etc/resolv.conf"); got != string(host) {
+		t.Errorf("/etc/resolv.conf is\n%s\nthe host's is\n%s", got, host)
+	}
+}
+
+func hostPort(t *testing.T, n *node) {
+	port := freePort(t)
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+		c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 8080, HostPort: int32(port)}}
+	})
+	p.start(t, sh("echo mapped > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"))
+	addr := net.JoinHostPort(hostAddress(t), fmt.Sprint(port))
+	n.eventually(t, "the pod answers at "+addr, func() bool { return strings.Contains(httpGet(addr), "mapped") })
+	p.stop(t)
+	if got := httpGet(addr); strings.Contains(got, "mapped") {
+		t.Error("the host port still answers after StopPodSandbox")
+	}
+}
+
+// httpGet asks for /index.html and returns whatever came.
+func httpGet(addr string) string {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := fmt.Fprint(conn, "GET /index.html HTTP/1.0\r\n\r\n"); err != nil {
+		return ""
+	}
+	var all strings.Builder
+	for s := bufio.NewScanner(conn); s.Scan(); {
+		all.WriteString(s.Text() + "\n")
+	}
+	return all.String()
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	must(t, err, "free port")
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// hostAddress is an address of the host that is not loopback: connections to
+// loopback need a sysctl that is not the business of this suite.
+func hostAddress(t *testing.T) string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	must(t, err, "addresses")
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLoopback() {
+			return ip.IP.String()
+		}
+	}
+	t.Fatal("the host has no IPv4 address besides loopback, which host ports need")
+	return ""
+}
+
+func hostPortZero(t *testing.T, n *node) {
+	for range 2 { // the same mapping twice: a dynamic or a shared port would collide
+		n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+			c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80}, {ContainerPort: 80, Protocol: runtimeapi.Protocol_UDP}}
+		})
+	}
+}
+
+func podSysctls(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "10000\t20000", "kernel.shm_rmid_forced": "1"}
+	})
+	c := p.start(t, forever())
+	if got := strings.Fields(c.line(t, "cat", "/proc/sys/net/ipv4/ip_local_port_range")); len(got) != 2 || got[0] != "10000" || got[1] != "20000" {
+		t.Errorf("ip_local_port_range is %v", got)
+	}
+	if got := c.line(t, "cat", "/proc/sys/kernel/shm_rmid_forced"); got != "1" {
+		t.Errorf("shm_rmid_forced is %q", got)
+	}
+	if got, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err != nil || strings.HasPrefix(string(got), "10000\t20000") {
+		t.Errorf("the host's sysctl changed: %q, %v", got, err)
+	}
+}
+
+// addressFreed makes more pods than a leak of addresses would allow to pass
+// unseen: each must get a working address, none that is in use.
+func addressFreed(t *testing.T, n *node) {
+	inUse := map[string]bool{n.pod(t).status(t).GetNetwork().GetIp(): true}
+	for range 4 {
+		p := n.pod(t)
+		ip := p.status(t).GetNetwork().GetIp()
+		if inUse[ip] {
+			t.Errorf("address %s was given to two pods", ip)
+		}
+		p.stop(t)
+		if got := p.status(t); got.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+			t.Error("READY after stop")
+		}
+		p.remove(t)
+	}
+}

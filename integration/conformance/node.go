@@ -1,0 +1,135 @@
+package conformance
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// node is a target with the images the checks need, already pulled.
+type node struct {
+	Target
+	// imageID is what PullImage answered for Image.Busybox.
+	imageID string
+}
+
+func newNode(t *testing.T, target Target) *node {
+	t.Helper()
+	if target.Runtime == nil || target.Images == nil || target.Ran == nil {
+		t.Fatal("conformance: Runtime, Images and Ran must be set")
+	}
+	if target.Wait == 0 {
+		target.Wait = 20 * time.Second
+	}
+	n := &node{Target: target}
+	n.imageID = n.pull(t, target.Image.Busybox)
+	return n
+}
+
+// call gives every RPC a deadline, so that a hanging daemon fails one check and
+// not the whole run.
+func call(t *testing.T) context.Context {
+	t.Helper()
+	return callWithin(t, 60*time.Second)
+}
+
+func callWithin(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (n *node) pull(t *testing.T, ref string) string {
+	t.Helper()
+	r, err := n.Images.PullImage(call(t), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	must(t, err, "PullImage "+ref)
+	if r.GetImageRef() == "" {
+		t.Fatalf("PullImage %s: empty image_ref", ref)
+	}
+	return r.GetImageRef()
+}
+
+func (n *node) imageStatus(t *testing.T, ref string) *runtimeapi.Image {
+	t.Helper()
+	r, err := n.Images.ImageStatus(call(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	must(t, err, "ImageStatus "+ref)
+	return r.GetImage()
+}
+
+func (n *node) listSandboxes(t *testing.T, f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	t.Helper()
+	r, err := n.Runtime.ListPodSandbox(call(t), &runtimeapi.ListPodSandboxRequest{Filter: f})
+	must(t, err, "ListPodSandbox")
+	return r.GetItems()
+}
+
+func (n *node) listContainers(t *testing.T, f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	t.Helper()
+	r, err := n.Runtime.ListContainers(call(t), &runtimeapi.ListContainersRequest{Filter: f})
+	must(t, err, "ListContainers")
+	return r.GetContainers()
+}
+
+// must ends the check when a step that has to work did not.
+func must(t *testing.T, err error, step string) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", step, err)
+	}
+}
+
+// mustFail ends the check unless err has one of the codes; with no codes any
+// error will do.
+func mustFail(t *testing.T, err error, step string, want ...codes.Code) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("%s succeeded, want an error %v", step, want)
+	}
+	got := status.Code(err)
+	for _, c := range want {
+		if c == got {
+			return
+		}
+	}
+	if len(want) > 0 {
+		t.Fatalf("%s: code %v, want %v: %v", step, got, want, err)
+	}
+}
+
+// rejects is mustFail for what berth answers with a precise code and others
+// with any.
+func (n *node) rejects(t *testing.T, err error, step string, want ...codes.Code) {
+	t.Helper()
+	if !n.Berth {
+		want = nil
+	}
+	mustFail(t, err, step, want...)
+}
+
+// eventually polls until ok answers true. what says what was waited for.
+func (n *node) eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	end := time.Now().Add(n.Wait)
+	for !ok() {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", n.Wait, what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// maxReceive lets one call receive more than gRPC's 4 MiB.
+func maxReceive(bytes int) grpc.CallOption { return grpc.MaxCallRecvMsgSize(bytes) }
+
+// touch makes an empty file, the sign that containers wait for.
+func touch(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.WriteFile(path, nil, 0o644), "touch")
+}

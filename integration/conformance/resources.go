@@ -1,0 +1,224 @@
+package conformance
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var resourceChecks = []check{
+	{name: "limits are in status and in the cgroup", needs: []Ability{CgroupPerCtr}, run: limitsApplied},
+	{name: "limits are in status", run: limitsEchoed},
+	{name: "update of a running container", needs: []Ability{LiveUpdate, CgroupPerCtr}, run: updateRunning},
+	{name: "an update leaves alone what is zero", needs: []Ability{LiveUpdate}, run: updateZeroFields},
+	{name: "update of a created container holds at start", needs: []Ability{CgroupPerCtr}, run: updateCreated},
+	{name: "an update that the kernel refuses changes nothing", needs: []Ability{LiveUpdate, CgroupPerCtr}, run: updateRefused},
+	{name: "the cgroup parent is used and left alone", needs: []Ability{HostProcesses}, run: cgroupParent},
+	{name: "oom_score_adj", needs: []Ability{HostProcesses}, run: oomScoreAdj},
+}
+
+func someLimits() *runtimeapi.LinuxContainerResources {
+	return &runtimeapi.LinuxContainerResources{
+		CpuPeriod: 100000, CpuQuota: 20000, CpuShares: 512, MemoryLimitInBytes: 64 << 20,
+	}
+}
+
+// cgroupValue reads what the container's own cgroup says. It goes through the
+// host: v1 and v2 have the values under different names.
+func cgroupValue(t *testing.T, c *container, v1, v2 string) string {
+	t.Helper()
+	pid := hostPID(t, c)
+	b, err := os.ReadFile("/proc/" + pid + "/cgroup")
+	must(t, err, "cgroup of the container's process")
+	controller, _, _ := strings.Cut(v1, ".")
+	for _, l := range strings.Split(strings.TrimSpace(string(b)), "\n") {
+		f := strings.SplitN(l, ":", 3)
+		if contains(strings.Split(f[1], ","), controller) {
+			return firstFile(t, filepath.Join("/sys/fs/cgroup", controller, f[2], v1))
+		}
+	}
+	for _, l := range strings.Split(strings.TrimSpace(string(b)), "\n") {
+		if path, ok := strings.CutPrefix(l, "0::"); ok {
+			return firstFile(t, filepath.Join("/sys/fs/cgroup", path, v2))
+		}
+	}
+	t.Fatalf("process %s is in no cgroup of %s:\n%s", pid, controller, b)
+	return ""
+}
+
+func firstFile(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err, "cgroup file")
+	return strings.TrimSpace(string(b))
+}
+
+// hostPID finds the container's program on the host by a name that only it has:
+// an exec'd marker in its own pid namespace.
+func hostPID(t *testing.T, c *container) string {
+	t.Helper()
+	ns := c.line(t, "readlink", "/proc/1/ns/pid")
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	must(t, err, "processes")
+	for _, d := range dirs {
+		link, err := os.Readlink(d + "/ns/pid")
+		if err != nil || link != ns {
+			continue
+		}
+		b, _ := os.ReadFile(d + "/status")
+		for _, l := range strings.Split(string(b), "\n") {
+			if v, ok := strings.CutPrefix(l, "NSpid:"); ok {
+				if f := strings.Fields(v); len(f) > 1 && f[len(f)-1] == "1" {
+					return filepath.Base(d)
+				}
+			}
+		}
+	}
+	t.Fatalf("no process on the host is process 1 of %s", ns)
+	return ""
+}
+
+func limitsApplied(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), resources(someLimits()))
+	wantCgroup(t, c, someLimits())
+}
+
+// wantCgroup compares the cgroup with the limits that must be in force.
+func wantCgroup(t *testing.T, c *container, want *runtimeapi.LinuxContainerResources) {
+	t.Helper()
+	if got := cgroupValue(t, c, "memory.limit_in_bytes", "memory.max"); got != strconv.FormatInt(want.GetMemoryLimitInBytes(), 10) {
+		t.Errorf("memory limit is %s, want %d", got, want.GetMemoryLimitInBytes())
+	}
+	quota := cgroupValue(t, c, "cpu.cfs_quota_us", "cpu.max")
+	if q := strings.Fields(quota)[0]; q != strconv.FormatInt(want.GetCpuQuota(), 10) {
+		t.Errorf("cpu quota is %s, want %d", quota, want.GetCpuQuota())
+	}
+}
+
+func limitsEchoed(t *testing.T, n *node) {
+	p := n.pod(t)
+	c := p.create(t, forever(), resources(someLimits()))
+	wantLimits(t, c, someLimits())
+	must(t, c.tryStart(t), "StartContainer")
+	wantLimits(t, c, someLimits())
+}
+
+// wantLimits compares what the kubelet compares to see that a resize is done.
+func wantLimits(t *testing.T, c *container, want *runtimeapi.LinuxContainerResources) {
+	t.Helper()
+	got := c.status(t).GetResources().GetLinux()
+	if got.GetCpuPeriod() != want.GetCpuPeriod() || got.GetCpuQuota() != want.GetCpuQuota() ||
+		got.GetCpuShares() != want.GetCpuShares() || got.GetMemoryLimitInBytes() != want.GetMemoryLimitInBytes() {
+		t.Errorf("status says %v, want %v", got, want)
+	}
+}
+
+func (c *container) tryUpdate(t *testing.T, r *runtimeapi.LinuxContainerResources) error {
+	t.Helper()
+	_, err := c.Runtime.UpdateContainerResources(call(t), &runtimeapi.UpdateContainerResourcesRequest{ContainerId: c.ID, Linux: r})
+	return err
+}
+
+func updateRunning(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), resources(someLimits()))
+	next := someLimits()
+	next.CpuQuota, next.CpuShares, next.MemoryLimitInBytes = 40000, 1024, 128<<20
+	must(t, c.tryUpdate(t, next), "UpdateContainerResources")
+	wantLimits(t, c, next)
+	wantCgroup(t, c, next)
+	if got := c.line(t, "echo", "alive"); got != "alive" {
+		t.Errorf("exec printed %q", got)
+	}
+	must(t, c.tryUpdate(t, someLimits()), "UpdateContainerResources back")
+	wantLimits(t, c, someLimits())
+	wantCgroup(t, c, someLimits())
+}
+
+func updateZeroFields(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), resources(someLimits()))
+	must(t, c.tryUpdate(t, &runtimeapi.LinuxContainerResources{CpuShares: 2048}), "UpdateContainerResources")
+	want := someLimits()
+	want.CpuShares = 2048
+	wantLimits(t, c, want)
+}
+
+func updateCreated(t *testing.T, n *node) {
+	c := n.pod(t).create(t, forever(), resources(someLimits()))
+	next := someLimits()
+	next.CpuQuota, next.MemoryLimitInBytes = 50000, 96<<20
+	must(t, c.tryUpdate(t, next), "UpdateContainerResources of a CREATED container")
+	wantLimits(t, c, next)
+	must(t, c.tryStart(t), "StartContainer")
+	wantLimits(t, c, next)
+	wantCgroup(t, c, next)
+}
+
+func updateRefused(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), resources(someLimits()))
+	mustFail(t, c.tryUpdate(t, &runtimeapi.LinuxContainerResources{CpusetCpus: "4000-4001"}), "UpdateContainerResources with CPUs that do not exist")
+	wantLimits(t, c, someLimits())
+	wantCgroup(t, c, someLimits())
+	if got := c.status(t).GetResources().GetLinux().GetCpusetCpus(); got == "4000-4001" {
+		t.Error("status shows the refused value")
+	}
+}
+
+// cgroupParent makes the pod's cgroup as a kubelet with the cgroupfs driver
+// does, and checks that containers are placed below it and nothing else happens
+// to it.
+func cgroupParent(t *testing.T, n *node) {
+	r, err := n.Runtime.RuntimeConfig(call(t), &runtimeapi.RuntimeConfigRequest{})
+	must(t, err, "RuntimeConfig")
+	if r.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_CGROUPFS {
+		t.Skip("the endpoint uses the systemd driver: the parent is a slice of systemd's")
+	}
+	name := "/conformance-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	root := "/sys/fs/cgroup/memory"
+	if _, err := os.Stat(root); err != nil {
+		root = "/sys/fs/cgroup"
+	}
+	dir := root + name
+	must(t, os.Mkdir(dir, 0o755), "cgroup of the pod")
+	t.Cleanup(func() { removeCgroups(t, name) })
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = name })
+	c := p.start(t, forever())
+	b, err := os.ReadFile("/proc/" + hostPID(t, c) + "/cgroup")
+	must(t, err, "cgroup of the container's process")
+	if !strings.Contains(string(b), name+"/"+c.ID) && !strings.Contains(string(b), name+"/") {
+		t.Errorf("the container is not below %s:\n%s", name, b)
+	}
+	p.stop(t)
+	p.remove(t)
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("the kubelet's cgroup was removed: %v", err)
+	}
+	left, _ := filepath.Glob(dir + "/*/")
+	if len(left) != 0 {
+		t.Errorf("cgroups left behind: %v", left)
+	}
+}
+
+// removeCgroups removes the pod's cgroup from every hierarchy, as a kubelet does.
+func removeCgroups(t *testing.T, name string) {
+	t.Helper()
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + name)
+	for _, d := range append(dirs, "/sys/fs/cgroup"+name) {
+		if err := os.Remove(d); err != nil && !os.IsNotExist(err) {
+			t.Errorf("remove cgroup: %v", err)
+		}
+	}
+}
+
+// oomScoreAdj raises the value only: lowering it needs a privilege that a test
+// may lack.
+func oomScoreAdj(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), resources(&runtimeapi.LinuxContainerResources{OomScoreAdj: 987}))
+	if got := c.line(t, "cat", "/proc/1/oom_score_adj"); got != "987" {
+		t.Errorf("oom_score_adj is %s", got)
+	}
+}

@@ -1,0 +1,77 @@
+package conformance
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var restartChecks = []check{
+	{name: "everything is as before a kill -9 of the daemon", run: restartKeepsAll},
+}
+
+// restartKeepsAll compares all that was said before with all that is said after,
+// and lets things happen in between.
+func restartKeepsAll(t *testing.T, n *node) {
+	if n.Restart == nil {
+		t.Skip("the target gives no way to restart its daemon")
+	}
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+		c.Metadata.Attempt, c.Labels, c.Annotations = 2, oddLabels(), oddLabels()
+	})
+	created := p.create(t, sh("exit 11"), resources(someLimits()))
+	running := p.start(t, onSignal(), resources(someLimits()))
+	running.waitLog(t, "ready\n")
+	exited := p.start(t, sh("exit 12"))
+	exited.waitExit(t)
+	dir := t.TempDir()
+	ending := p.start(t, sh("while [ ! -e /in/go ]; do sleep 0.1; done; echo last words; exit 13"),
+		mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
+	counting := p.start(t, sh("i=0; while [ ! -e /in/go ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 0"),
+		mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
+	stopped := n.pod(t)
+	stopped.stop(t)
+
+	sandboxBefore, stoppedBefore := p.status(t), stopped.status(t)
+	before := map[*container]*runtimeapi.ContainerStatus{}
+	for _, c := range []*container{created, running, exited} {
+		before[c] = c.status(t)
+	}
+	n.Restart(t)
+
+	if after := p.status(t); !proto.Equal(sandboxBefore, after) {
+		t.Errorf("the sandbox was\n%v\nand is\n%v", sandboxBefore, after)
+	}
+	if after := stopped.status(t); !proto.Equal(stoppedBefore, after) {
+		t.Errorf("the stopped sandbox was\n%v\nand is\n%v", stoppedBefore, after)
+	}
+	for c, was := range before {
+		if after := c.status(t); !proto.Equal(was, after) {
+			t.Errorf("a container was\n%v\nand is\n%v", was, after)
+		}
+	}
+	touch(t, dir+"/go")
+	if st := ending.waitExit(t); st.GetExitCode() != 13 {
+		t.Errorf("a container that ended after the restart has exit code %d, want 13", st.GetExitCode())
+	}
+	if got := ending.logged(t).stdout; got != "last words\n" {
+		t.Errorf("it logged %q", got)
+	}
+	counting.waitExit(t)
+	l := counting.logged(t)
+	wantNumbers(t, l, len(l.entries))
+	if got := running.line(t, "echo", "still here"); got != "still here" {
+		t.Errorf("exec after the restart printed %q", got)
+	}
+	running.stop(t, 10*time.Second)
+	if st := running.status(t); st.GetExitCode() != 21 {
+		t.Errorf("stopped after the restart with exit code %d, want 21", st.GetExitCode())
+	}
+	must(t, created.tryStart(t), "StartContainer of a container that was CREATED before the restart")
+	if st := created.waitExit(t); st.GetExitCode() != 11 {
+		t.Errorf("started after the restart, exit code %d, want 11", st.GetExitCode())
+	}
+	p.output(t, sh("true")) // a new container in the old sandbox
+}

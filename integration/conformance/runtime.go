@@ -1,0 +1,142 @@
+package conformance
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var runtimeChecks = []check{
+	{name: "Version has the four fields a kubelet demands", run: versionFields},
+	{name: "Status has both conditions and no info", run: statusConditions},
+	{name: "Status is fast", run: statusFast},
+	{name: "Status verbose has info in JSON", run: statusVerbose},
+	{name: "Status lists each handler once and the default as empty name", run: statusHandlers},
+	{name: "RuntimeConfig answers the same three times", run: runtimeConfigStable},
+	{name: "UpdateRuntimeConfig takes a pod CIDR", run: updateRuntimeConfig},
+	{name: "the handler's own runtime runs its containers", run: rightRuntime},
+}
+
+func versionFields(t *testing.T, n *node) {
+	v, err := n.Runtime.Version(call(t), &runtimeapi.VersionRequest{})
+	must(t, err, "Version")
+	if v.GetVersion() != "0.1.0" {
+		t.Errorf("version is %q, the kubelet demands 0.1.0", v.GetVersion())
+	}
+	if v.GetRuntimeApiVersion() != "v1" {
+		t.Errorf("runtime_api_version is %q, want v1", v.GetRuntimeApiVersion())
+	}
+	if v.GetRuntimeName() == "" || v.GetRuntimeVersion() == "" {
+		t.Errorf("runtime_name %q and runtime_version %q must both be set", v.GetRuntimeName(), v.GetRuntimeVersion())
+	}
+	if n.Berth && v.GetRuntimeName() != "berth" {
+		t.Errorf("runtime_name is %q: it is part of every containerID in the API and must never change", v.GetRuntimeName())
+	}
+}
+
+func statusConditions(t *testing.T, n *node) {
+	r, err := n.Runtime.Status(call(t), &runtimeapi.StatusRequest{})
+	must(t, err, "Status")
+	got := map[string]bool{}
+	for _, c := range r.GetStatus().GetConditions() {
+		got[c.GetType()] = c.GetStatus()
+	}
+	for _, want := range []string{"RuntimeReady", "NetworkReady"} {
+		if ok, there := got[want]; !there || !ok {
+			t.Errorf("condition %s: there %v, status %v", want, there, ok)
+		}
+	}
+	if len(r.GetInfo()) != 0 {
+		t.Errorf("info has %d entries though verbose was not asked for", len(r.GetInfo()))
+	}
+	if r.GetFeatures() == nil {
+		t.Error("features is nil: the kubelet then takes every feature as absent")
+	}
+}
+
+func statusFast(t *testing.T, n *node) {
+	began := time.Now()
+	_, err := n.Runtime.Status(call(t), &runtimeapi.StatusRequest{})
+	must(t, err, "Status")
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("Status took %v, want at most 1s", d)
+	}
+}
+
+func statusVerbose(t *testing.T, n *node) {
+	r, err := n.Runtime.Status(call(t), &runtimeapi.StatusRequest{Verbose: true})
+	must(t, err, "Status")
+	if len(r.GetInfo()) == 0 {
+		t.Error("info is empty though verbose was asked for")
+	}
+	if !n.Berth {
+		return // containerd puts bare strings beside its JSON
+	}
+	for k, v := range r.GetInfo() {
+		if !json.Valid([]byte(v)) {
+			t.Errorf("info[%q] is not JSON: %s", k, clip([]byte(v)))
+		}
+	}
+}
+
+func statusHandlers(t *testing.T, n *node) {
+	r, err := n.Runtime.Status(call(t), &runtimeapi.StatusRequest{})
+	must(t, err, "Status")
+	seen := map[string]int{}
+	for _, h := range r.GetRuntimeHandlers() {
+		seen[h.GetName()]++
+	}
+	for name, times := range seen {
+		if times != 1 {
+			t.Errorf("handler %q is listed %d times", name, times)
+		}
+	}
+	for _, want := range []string{"", n.Handler} {
+		if seen[want] == 0 {
+			t.Errorf("handler %q is not in runtime_handlers %v", want, seen)
+		}
+	}
+	if len(seen) < 2 {
+		t.Errorf("runtime_handlers is %v: the default must be listed under its own name too", seen)
+	}
+}
+
+func runtimeConfigStable(t *testing.T, n *node) {
+	var first *runtimeapi.RuntimeConfigResponse
+	for i := range 3 {
+		r, err := n.Runtime.RuntimeConfig(call(t), &runtimeapi.RuntimeConfigRequest{})
+		must(t, err, "RuntimeConfig")
+		if r.GetLinux() == nil {
+			t.Fatal("linux is nil: the kubelet would keep its own idea of the cgroup driver")
+		}
+		if i == 0 {
+			first = r
+		} else if !proto.Equal(first, r) {
+			t.Fatalf("answer %d is %v, the first was %v", i+1, r, first)
+		}
+	}
+}
+
+func updateRuntimeConfig(t *testing.T, n *node) {
+	for _, cidr := range []string{"", "10.250.0.0/24", "10.250.0.0/24,fd00:250::/64"} {
+		_, err := n.Runtime.UpdateRuntimeConfig(call(t), &runtimeapi.UpdateRuntimeConfigRequest{
+			RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}},
+		})
+		must(t, err, "UpdateRuntimeConfig "+cidr)
+	}
+}
+
+func rightRuntime(t *testing.T, n *node) {
+	p := n.pod(t)
+	c := p.start(t, forever())
+	n.Ran(t, Running{
+		SandboxID: p.ID, ContainerID: c.ID,
+		Exec: func(t *testing.T, cmd ...string) string { t.Helper(); return c.exec(t, cmd...) },
+	})
+	if got := p.status(t).GetRuntimeHandler(); got != n.Handler {
+		t.Errorf("PodSandboxStatus.runtime_handler is %q, asked for %q", got, n.Handler)
+	}
+}

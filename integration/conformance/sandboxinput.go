@@ -1,0 +1,152 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var sandboxInputChecks = []check{
+	{name: "unknown handler names the known ones", run: unknownHandler},
+	{name: "an unknown handler takes no name", run: unknownHandlerNoSideEffect},
+	{name: "malformed sandbox configs", berth: true, run: malformedSandboxes},
+	{name: "user namespace options that make no sense", run: badUserNamespaces},
+	{name: "a group without a user", run: sandboxGroupWithoutUser},
+	{name: "privileged container in a plain sandbox", run: privilegedInPlainSandbox},
+	{name: "empty ids", berth: true, run: emptyIDs},
+}
+
+func unknownHandler(t *testing.T, n *node) {
+	near := n.Handler + "x"
+	_, err := n.Runtime.RunPodSandbox(call(t), &runtimeapi.RunPodSandboxRequest{Config: n.podConfig(t), RuntimeHandler: near})
+	n.rejects(t, err, "RunPodSandbox with an unknown handler", codes.InvalidArgument)
+	if status.Code(err) == codes.NotFound {
+		t.Error("an unknown handler must not answer NotFound")
+	}
+	text := status.Convert(err).Message()
+	if !strings.Contains(text, near) {
+		t.Errorf("the message does not name the handler: %s", text)
+	}
+	if n.Berth && (!strings.Contains(text, `"`+n.Handler+`"`) && !strings.Contains(text, n.Handler+",") && !strings.Contains(text, n.Handler+" ")) {
+		t.Errorf("the message does not name the known handlers: %s", text)
+	}
+	if len(text) > 1024 {
+		t.Errorf("the message has %d bytes, want at most 1024", len(text))
+	}
+}
+
+func unknownHandlerNoSideEffect(t *testing.T, n *node) {
+	cfg := n.podConfig(t)
+	_, err := n.Runtime.RunPodSandbox(call(t), &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: "no-such-handler"})
+	mustFail(t, err, "RunPodSandbox with an unknown handler")
+	if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}); len(left) != 0 {
+		t.Errorf("a refused sandbox is listed: %v", left)
+	}
+	_, err = n.tryPod(t, cfg)
+	must(t, err, "RunPodSandbox of the same attempt with a known handler")
+}
+
+func malformedSandboxes(t *testing.T, n *node) {
+	long := strings.Repeat("n", 254)
+	for name, change := range map[string]func(*runtimeapi.PodSandboxConfig){
+		"no metadata":            func(c *runtimeapi.PodSandboxConfig) { c.Metadata = nil },
+		"no name":                func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Name = "" },
+		"no namespace":           func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Namespace = "" },
+		"no uid":                 func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid = "" },
+		"long name":              func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Name = long },
+		"long namespace":         func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Namespace = long },
+		"long uid":               func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid = long },
+		"relative log directory": func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "relative/logs" },
+		"long hostname":          func(c *runtimeapi.PodSandboxConfig) { c.Hostname = strings.Repeat("h", 65) },
+		"unknown network mode": func(c *runtimeapi.PodSandboxConfig) {
+			c.Linux.SecurityContext.NamespaceOptions.Network = 99
+		},
+		"unknown pid mode": func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = 99 },
+		"unknown ipc mode": func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Ipc = 99 },
+		"unknown seccomp type": func(c *runtimeapi.PodSandboxConfig) {
+			c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: 99}
+		},
+		"unknown protocol": func(c *runtimeapi.PodSandboxConfig) {
+			c.PortMappings = []*runtimeapi.PortMapping{{Protocol: 99, ContainerPort: 80, HostPort: 12001}}
+		},
+		"port over 65535": func(c *runtimeapi.PodSandboxConfig) {
+			c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 70000}}
+		},
+		"bad host ip": func(c *runtimeapi.PodSandboxConfig) {
+			c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 12001, HostIp: "not-an-ip"}}
+		},
+	} {
+		cfg := n.podConfig(t)
+		labels := cfg.GetLabels()
+		change(cfg)
+		_, err := n.tryPod(t, cfg)
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v, want InvalidArgument", name, err)
+		}
+		if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: labels}); len(left) != 0 {
+			t.Errorf("%s: a refused sandbox is listed: %v", name, left)
+		}
+	}
+	_, err := n.Runtime.RunPodSandbox(call(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: n.Handler})
+	mustFail(t, err, "RunPodSandbox without a config", codes.InvalidArgument)
+}
+
+func badUserNamespaces(t *testing.T, n *node) {
+	one := []*runtimeapi.IDMapping{{HostId: 100000, ContainerId: 0, Length: 65536}}
+	two := []*runtimeapi.IDMapping{one[0], {HostId: 200000, ContainerId: 65536, Length: 65536}}
+	for name, u := range map[string]*runtimeapi.UserNamespace{
+		"CONTAINER":         {Mode: runtimeapi.NamespaceMode_CONTAINER, Uids: one, Gids: one},
+		"TARGET":            {Mode: runtimeapi.NamespaceMode_TARGET, Uids: one, Gids: one},
+		"NODE and mappings": {Mode: runtimeapi.NamespaceMode_NODE, Uids: one, Gids: one},
+		"two mappings":      {Mode: runtimeapi.NamespaceMode_POD, Uids: two, Gids: two},
+		"no length": {Mode: runtimeapi.NamespaceMode_POD,
+			Uids: []*runtimeapi.IDMapping{{HostId: 1}}, Gids: []*runtimeapi.IDMapping{{HostId: 1}}},
+		"uids only": {Mode: runtimeapi.NamespaceMode_POD, Uids: one},
+	} {
+		cfg := n.podConfig(t)
+		cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = u
+		_, err := n.tryPod(t, cfg)
+		if err == nil {
+			t.Errorf("%s: accepted", name)
+		} else if n.Berth && status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v, want InvalidArgument", name, err)
+		}
+	}
+}
+
+func sandboxGroupWithoutUser(t *testing.T, n *node) {
+	cfg := n.podConfig(t)
+	cfg.Linux.SecurityContext.RunAsGroup = &runtimeapi.Int64Value{Value: 1000}
+	_, err := n.tryPod(t, cfg)
+	n.rejects(t, err, "RunPodSandbox with run_as_group alone", codes.InvalidArgument)
+}
+
+func privilegedInPlainSandbox(t *testing.T, n *node) {
+	p := n.pod(t)
+	_, err := p.tryCreate(t, p.containerConfig(forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.Privileged = true
+	})))
+	n.rejects(t, err, "a privileged container in a sandbox that is not", codes.InvalidArgument, codes.FailedPrecondition)
+}
+
+func emptyIDs(t *testing.T, n *node) {
+	p := n.pod(t)
+	ctx := call(t)
+	_, err := n.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{})
+	mustFail(t, err, "PodSandboxStatus with an empty id", codes.InvalidArgument, codes.NotFound)
+	_, err = n.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{})
+	mustFail(t, err, "ContainerStatus with an empty id", codes.InvalidArgument, codes.NotFound)
+	_, err = n.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{})
+	mustFail(t, err, "StartContainer with an empty id", codes.InvalidArgument, codes.NotFound)
+	_, err = n.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{Config: p.containerConfig(forever()), SandboxConfig: p.Config})
+	mustFail(t, err, "CreateContainer with an empty sandbox id", codes.InvalidArgument, codes.NotFound)
+	// An empty id is a prefix of every id: nothing must be stopped or removed by it.
+	_, _ = n.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{})
+	_, _ = n.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{})
+	if st := p.status(t); st.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+		t.Errorf("a call with an empty id changed a sandbox to %v", st.GetState())
+	}
+}

@@ -1,0 +1,210 @@
+package conformance
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var securityChecks = []check{
+	{name: "default capabilities", run: defaultCapabilities},
+	{name: "capabilities are added", run: addCapabilities},
+	{name: "capabilities are dropped", run: dropCapabilities},
+	{name: "all capabilities", run: allCapabilities},
+	{name: "a user besides root has no effective capability", run: noRootCapabilities},
+	{name: "seccomp: none is unconfined", needs: []Ability{SeccompReport}, run: seccompNone},
+	{name: "seccomp: an empty profile is the runtime's default", needs: []Ability{SeccompReport}, run: seccompDefault},
+	{name: "seccomp: unconfined", needs: []Ability{SeccompReport}, run: seccompUnconfined},
+	{name: "no_new_privs", needs: []Ability{NoNewPrivReport}, run: noNewPrivs},
+	{name: "read-only root", run: readonlyRootfs},
+	{name: "masked paths", needs: []Ability{MaskedPaths}, run: maskedPaths},
+	{name: "read-only paths", needs: []Ability{MaskedPaths}, run: readonlyPaths},
+	{name: "no masked path at all", needs: []Ability{MaskedPaths}, run: unmasked},
+	{name: "privileged", needs: []Ability{Privileged}, run: privileged},
+	{name: "a plain container cannot mount", run: cannotMount},
+}
+
+// capability is a bit of CapEff, by its number in capability.h.
+type capability uint
+
+const (
+	capChown    capability = 0
+	capKill     capability = 5
+	capNetAdmin capability = 12
+	capSysAdmin capability = 21
+	capSysTime  capability = 25
+)
+
+// effective returns the effective capabilities of the container's program.
+func effective(t *testing.T, c *container) uint64 {
+	t.Helper()
+	v, err := strconv.ParseUint(procStatus(t, c, "1", "CapEff"), 16, 64)
+	must(t, err, "CapEff")
+	return v
+}
+
+func has(set uint64, c capability) bool { return set&(1<<c) != 0 }
+
+func capabilities(add, drop []string) containerOption {
+	return security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.Capabilities = &runtimeapi.Capability{AddCapabilities: add, DropCapabilities: drop}
+	})
+}
+
+func defaultCapabilities(t *testing.T, n *node) {
+	set := effective(t, n.pod(t).start(t, forever()))
+	for _, c := range []capability{capChown, capKill} {
+		if !has(set, c) {
+			t.Errorf("capability %d is missing from the default set %x", c, set)
+		}
+	}
+	for _, c := range []capability{capSysAdmin, capNetAdmin, capSysTime} {
+		if has(set, c) {
+			t.Errorf("capability %d is in the default set %x", c, set)
+		}
+	}
+}
+
+func addCapabilities(t *testing.T, n *node) {
+	// Without the prefix, in any case.
+	set := effective(t, n.pod(t).start(t, forever(), capabilities([]string{"NET_ADMIN", "sys_time"}, nil)))
+	if !has(set, capNetAdmin) || !has(set, capSysTime) || !has(set, capChown) {
+		t.Errorf("the set is %x, want the default with NET_ADMIN and SYS_TIME", set)
+	}
+}
+
+func dropCapabilities(t *testing.T, n *node) {
+	p := n.pod(t)
+	if set := effective(t, p.start(t, forever(), capabilities(nil, []string{"CHOWN"}))); has(set, capChown) || !has(set, capKill) {
+		t.Errorf("CHOWN dropped: %x", set)
+	}
+	if set := effective(t, p.start(t, forever(), capabilities(nil, []string{"ALL"}))); set != 0 {
+		t.Errorf("ALL dropped: %x", set)
+	}
+	if set := effective(t, p.start(t, forever(), capabilities([]string{"NET_ADMIN"}, []string{"ALL"}))); set != 1<<capNetAdmin {
+		t.Errorf("ALL dropped, NET_ADMIN added: %x", set)
+	}
+}
+
+func allCapabilities(t *testing.T, n *node) {
+	set := effective(t, n.pod(t).start(t, forever(), capabilities([]string{"ALL"}, []string{"SYS_TIME"})))
+	if !has(set, capSysAdmin) || has(set, capSysTime) {
+		t.Errorf("ALL added, SYS_TIME dropped: %x", set)
+	}
+}
+
+func noRootCapabilities(t *testing.T, n *node) {
+	if set := effective(t, n.pod(t).start(t, forever(), asUser(1000, 1000))); set != 0 {
+		t.Errorf("effective set of uid 1000 is %x", set)
+	}
+}
+
+func seccomp(p *runtimeapi.SecurityProfile) containerOption {
+	return security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Seccomp = p })
+}
+
+func wantSeccomp(t *testing.T, n *node, p *runtimeapi.SecurityProfile, want string) {
+	t.Helper()
+	if got := procStatus(t, n.pod(t).start(t, forever(), seccomp(p)), "1", "Seccomp"); got != want {
+		t.Errorf("Seccomp mode is %s, want %s", got, want)
+	}
+}
+
+func seccompNone(t *testing.T, n *node) { wantSeccomp(t, n, nil, "0") }
+
+func seccompDefault(t *testing.T, n *node) {
+	wantSeccomp(t, n, &runtimeapi.SecurityProfile{}, "2")
+	wantSeccomp(t, n, &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, "2")
+}
+
+func seccompUnconfined(t *testing.T, n *node) {
+	wantSeccomp(t, n, &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, "0")
+}
+
+func noNewPrivs(t *testing.T, n *node) {
+	p := n.pod(t)
+	for _, on := range []bool{false, true} {
+		c := p.start(t, forever(), asUser(1000, 1000), security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.NoNewPrivs = on }))
+		want := map[bool]string{false: "0", true: "1"}[on]
+		if got := procStatus(t, c, "1", "NoNewPrivs"); got != want {
+			t.Errorf("no_new_privs %v: NoNewPrivs is %s", on, got)
+		}
+	}
+}
+
+func readonlyRootfs(t *testing.T, n *node) {
+	p := n.pod(t)
+	c := p.start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }))
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/etc/new"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("the root is writable: %v, %v", r, err)
+	}
+	c.exec(t, "sh", "-c", "echo x > /dev/null && echo y > /dev/shm/y")
+	if r, err := p.start(t, forever()).execSync(t, 10*time.Second, "touch", "/etc/new"); err != nil || r.GetExitCode() != 0 {
+		t.Errorf("a plain root is not writable: %v, %v", r, err)
+	}
+}
+
+func maskedPaths(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.MaskedPaths = []string{"/proc/keys", "/proc/acpi", "/etc/passwd", "/no/such/path"}
+	}))
+	if got := c.exec(t, "cat", "/etc/passwd"); got != "" {
+		t.Errorf("a masked file has content %q", got)
+	}
+	if got := c.exec(t, "ls", "/proc/acpi"); got != "" {
+		t.Errorf("a masked directory has entries %q", got)
+	}
+}
+
+func readonlyPaths(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.ReadonlyPaths = []string{"/tmp", "/proc/sys", "/no/such/path"}
+	}))
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/tmp/x"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("a read-only path is writable: %v, %v", r, err)
+	}
+}
+
+// unmasked is procMount: Unmasked: empty lists are no lists, and not the
+// runtime's own.
+func unmasked(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	if got := c.exec(t, "sh", "-c", "grep -E ' /proc/[^ ]+ ' /proc/self/mounts || true"); got != "" {
+		t.Errorf("mounts below /proc though nothing was to be masked:\n%s", got)
+	}
+}
+
+func privileged(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	c := p.start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }))
+	if set := effective(t, c); !has(set, capSysAdmin) || !has(set, capNetAdmin) {
+		t.Errorf("capabilities are %x", set)
+	}
+	if got := procStatus(t, c, "1", "Seccomp"); got != "0" {
+		t.Errorf("Seccomp mode is %s", got)
+	}
+	c.exec(t, "sh", "-c", "mkdir -p /mnt && mount -t tmpfs none /mnt && echo x > /mnt/x")
+	if got := c.exec(t, "cat", "/proc/self/mounts"); !strings.Contains(sysMount(got), "rw") {
+		t.Errorf("/sys is not writable: %s", sysMount(got))
+	}
+	c.exec(t, "test", "-c", "/dev/kmsg")
+}
+
+func sysMount(mounts string) string {
+	for _, l := range strings.Split(mounts, "\n") {
+		if f := strings.Fields(l); len(f) > 3 && f[1] == "/sys" {
+			return f[3]
+		}
+	}
+	return ""
+}
+
+func cannotMount(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	if r, err := c.execSync(t, 10*time.Second, "mount", "-t", "tmpfs", "none", "/tmp"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("a plain container can mount: %v, %v", r, err)
+	}
+}

@@ -1,0 +1,198 @@
+package conformance
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func itoa(i int32) string { return strconv.Itoa(int(i)) }
+
+var stopChecks = []check{
+	{name: "the program gets SIGTERM and its own exit code counts", run: stopGraceful},
+	{name: "SIGKILL after the grace period", run: stopKills},
+	{name: "timeout 0 kills at once", run: stopNow},
+	{name: "the image's stop signal", run: stopImageSignal},
+	{name: "the config's stop signal beats the image's", run: stopConfigSignal},
+	{name: "a short stop does not wait behind a long one", berth: true, run: stopShortAfterLong},
+	{name: "several stops at once", run: stopSeveral},
+	{name: "a cancelled stop still ends the container", berth: true, run: stopCancelled},
+	{name: "stop of a container that never started", run: stopCreated},
+	{name: "stop takes the program's children along", run: stopChildren},
+	{name: "status is final when stop returns", run: stopIsFinal},
+}
+
+// stubborn ignores SIGTERM.
+func stubborn() []string { return sh("trap '' TERM; while :; do sleep 1; done") }
+
+// onSignal logs the signal and exits with a code that tells which it was.
+func onSignal() []string {
+	return sh("trap 'echo got TERM; exit 21' TERM; trap 'echo got USR1; exit 22' USR1; trap 'echo got USR2; exit 23' USR2; echo ready; while :; do sleep 3600 & wait $!; done")
+}
+
+// startReady starts onSignal and waits until its traps are set.
+func (p *pod) startReady(t *testing.T, opts ...containerOption) *container {
+	t.Helper()
+	c := p.start(t, onSignal(), opts...)
+	c.waitLog(t, "ready\n")
+	return c
+}
+
+// waitLog waits until the log's stdout contains text.
+func (c *container) waitLog(t *testing.T, text string) {
+	t.Helper()
+	c.eventually(t, "the log contains "+strconv.Quote(text), func() bool {
+		return strings.Contains(readLog(t, c.logFile()).stdout, text)
+	})
+}
+
+func stopGraceful(t *testing.T, n *node) {
+	c := n.pod(t).startReady(t)
+	began := time.Now()
+	c.stop(t, 20*time.Second)
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("stop took %v though the program ended at once", d)
+	}
+	if st := c.status(t); st.GetExitCode() != 21 {
+		t.Errorf("exit code %d, want the program's own 21", st.GetExitCode())
+	}
+}
+
+func stopKills(t *testing.T, n *node) {
+	c := n.pod(t).start(t, stubborn())
+	time.Sleep(300 * time.Millisecond) // the trap must be set
+	began := time.Now()
+	c.stop(t, 2*time.Second)
+	if d := time.Since(began); d < 1500*time.Millisecond || d > 10*time.Second {
+		t.Errorf("stop with a grace of 2s took %v", d)
+	}
+	if st := c.status(t); st.GetExitCode() != 137 {
+		t.Errorf("exit code %d, want 137", st.GetExitCode())
+	}
+}
+
+func stopNow(t *testing.T, n *node) {
+	c := n.pod(t).start(t, stubborn())
+	time.Sleep(300 * time.Millisecond)
+	began := time.Now()
+	c.stop(t, 0)
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("stop with timeout 0 took %v", d)
+	}
+	if st := c.status(t); st.GetExitCode() != 137 {
+		t.Errorf("exit code %d, want 137", st.GetExitCode())
+	}
+}
+
+func stopImageSignal(t *testing.T, n *node) {
+	id := n.pull(t, n.Image.Process)
+	c := n.pod(t).startReady(t, func(c *runtimeapi.ContainerConfig) { c.Image = &runtimeapi.ImageSpec{Image: id} })
+	c.stop(t, 20*time.Second)
+	if st := c.status(t); st.GetExitCode() != 22 {
+		t.Errorf("exit code %d, want 22 (SIGUSR1, the image's STOPSIGNAL)", st.GetExitCode())
+	}
+}
+
+func stopConfigSignal(t *testing.T, n *node) {
+	id := n.pull(t, n.Image.Process)
+	c := n.pod(t).startReady(t, func(c *runtimeapi.ContainerConfig) {
+		c.Image = &runtimeapi.ImageSpec{Image: id}
+		c.StopSignal = runtimeapi.Signal_SIGNAL_SIGUSR2
+	})
+	if got := c.status(t).GetStopSignal(); got != runtimeapi.Signal_SIGNAL_SIGUSR2 {
+		t.Errorf("status says stop_signal %v", got)
+	}
+	c.stop(t, 20*time.Second)
+	if st := c.status(t); st.GetExitCode() != 23 {
+		t.Errorf("exit code %d, want 23 (SIGUSR2, from the config)", st.GetExitCode())
+	}
+}
+
+func stopShortAfterLong(t *testing.T, n *node) {
+	c := n.pod(t).start(t, stubborn())
+	time.Sleep(300 * time.Millisecond)
+	long := make(chan error, 1)
+	go func() { long <- c.tryStop(t, 50*time.Second) }()
+	time.Sleep(300 * time.Millisecond)
+	began := time.Now()
+	c.stop(t, time.Second)
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("the short stop took %v: it waited behind the long one", d)
+	}
+	select {
+	case err := <-long:
+		must(t, err, "the long stop")
+	case <-time.After(10 * time.Second):
+		t.Error("the long stop did not return though the container ended")
+	}
+}
+
+func stopSeveral(t *testing.T, n *node) {
+	c := n.pod(t).startReady(t)
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			if err := c.tryStop(t, 20*time.Second); err != nil {
+				t.Errorf("StopContainer: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if st := c.status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 21 {
+		t.Errorf("%v with exit code %d", st.GetState(), st.GetExitCode())
+	}
+}
+
+func stopCancelled(t *testing.T, n *node) {
+	c := n.pod(t).start(t, stubborn())
+	time.Sleep(300 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	_, err := n.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 2})
+	mustFail(t, err, "a stop that the caller gave up")
+	if st := c.waitExit(t); st.GetExitCode() != 137 {
+		t.Errorf("exit code %d, want 137", st.GetExitCode())
+	}
+}
+
+func stopCreated(t *testing.T, n *node) {
+	c := n.pod(t).create(t, forever())
+	c.stop(t, time.Second)
+	if st := c.status(t); st.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("state is %v", st.GetState())
+	}
+	c.remove(t)
+}
+
+func stopChildren(t *testing.T, n *node) {
+	dir := t.TempDir()
+	for _, mode := range []runtimeapi.NamespaceMode{runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_POD} {
+		p := n.pod(t, pidMode(mode))
+		c := p.start(t, sh("(trap '' TERM; while :; do date +%s%N > /out/beat; sleep 0.1; done) & trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"),
+			mount(&runtimeapi.Mount{ContainerPath: "/out", HostPath: dir}))
+		n.eventually(t, "the child's first beat", func() bool { return readFile(dir+"/beat") != "" })
+		c.stop(t, 2*time.Second)
+		last := readFile(dir + "/beat")
+		time.Sleep(400 * time.Millisecond)
+		if again := readFile(dir + "/beat"); again != last {
+			t.Errorf("pid %v: a child is still alive after StopContainer", mode)
+		}
+	}
+}
+
+func stopIsFinal(t *testing.T, n *node) {
+	p := n.pod(t)
+	for range 5 {
+		c := p.start(t, forever())
+		c.stop(t, 5*time.Second)
+		st := c.status(t)
+		if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetFinishedAt() == 0 || st.GetReason() == "" {
+			t.Errorf("right after stop: %v, finished at %d, reason %q", st.GetState(), st.GetFinishedAt(), st.GetReason())
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestDaemonKilled kills the daemon with pods running, lets containers end while
+// it is away, and compares what it says before and after.
+func TestDaemonKilled(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	// What the host puts here is how containers hear of the test while nobody
+	// else can reach them.
+	host := t.TempDir()
+	shared := func(c *runtimeapi.ContainerConfig) {
+		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/host", HostPath: host}}
+	}
+	const until = "until [ -e /host/%s ]; do sleep 0.05; done; %s"
+	run := func(script string) *testbed.Pod {
+		return b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", script}, Container: shared})
+	}
+	counting := run("i=0; until [ -e /host/end ]; do i=$((i+1)); echo line $i; sleep 0.02; done; echo last $i")
+	seven := run(fmt.Sprintf(until, "away", "echo bye; exit 7"))
+	zero := run(fmt.Sprintf(until, "away", "exit 0"))
+	killed := run("sleep 3600")
+	early := run("exit 3")
+	early.Container.WaitExit(t)
+	created := b.client.RunSandbox(t, testbed.PodSpec{})
+	unstarted := created.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	stopped := run("sleep 3600")
+	stopped.Stop(t)
+
+	pods := []*testbed.Pod{counting, seven, zero, killed, early, created, stopped}
+	before := map[string]string{}
+	for _, pod := range pods {
+		before[pod.ID] = identity(t, pod)
+	}
+	killedPID := b.info(t, killed.Container.ID).PID
+
+	b.Kill9(t)
+	place(t, host, "away")
+	if err := syscall.Kill(killedPID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // they end meanwhile
+	watch := b.watchStart(t, len(pods))
+	b.Start(t)
+	watch.end(t)
+
+	for _, pod := range pods {
+		if after := identity(t, pod); after != before[pod.ID] {
+			t.Errorf("before %s\nafter  %s", before[pod.ID], after)
+		}
+	}
+	for _, end := range []struct {
+		container *testbed.Container
+		code      int32
+		reason    string
+	}{
+		{seven.Container, 7, "Error"}, {zero.Container, 0, "Completed"}, {killed.Container, 137, "Error"}, {early.Container, 3, "Error"},
+	} {
+		st := end.container.WaitExit(t)
+		if st.GetExitCode() != end.code || st.GetReason() != end.reason {
+			t.Errorf("exit is %d %s %q, want %d %s", st.GetExitCode(), st.GetReason(), st.GetMessage(), end.code, end.reason)
+		}
+		if st.GetFinishedAt() < st.GetStartedAt() || st.GetStartedAt() < st.GetCreatedAt() {
+			t.Errorf("created %d, started %d, finished %d", st.GetCreatedAt(), st.GetStartedAt(), st.GetFinishedAt())
+		}
+	}
+	seven.Container.WaitLog(t, "bye")
+	if out := counting.Container.Exec(t, "echo", "still", "here"); out != "still here\n" {
+		t.Errorf("exec after the restart said %q", out)
+	}
+	unstarted.Start(t)
+	unstarted.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	unstarted.Stop(t, 0)
+
+	place(t, host, "end")
+	counting.Container.WaitExit(t)
+	wholeLog(t, counting.Container)
+	b.nothingLeft(t, atRest)
+}
+
+func place(t *testing.T, dir, name string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// identity is what must not change of a pod.
+func identity(t *testing.T, p *testbed.Pod) string {
+	t.Helper()
+	st := p.Status(t)
+	text := fmt.Sprintf("sandbox %s %s ip=%q created=%d %v %q", st.GetId(), st.GetState(), st.GetNetwork().GetIp(), st.GetCreatedAt(), st.GetMetadata(), st.GetRuntimeHandler())
+	if p.Container != nil {
+		c := p.Container.Status(t)
+		text += fmt.Sprintf(" container %s created=%d started=%d %v %s", c.GetId(), c.GetCreatedAt(), c.GetStartedAt(), c.GetMetadata(), c.GetLogPath())
+	}
+	return strings.Join(strings.Fields(text), " ") // protobuf's text has random blanks
+}
+
+// startWatch asks a daemon that is starting, without a pause.
+type startWatch struct {
+	stop     context.CancelFunc
+	done     sync.WaitGroup
+	refused  int
+	answered int
+	wrong    []string
+}
+
+// watchStart asks for the list of sandboxes until end: it must be refused as
+// Unavailable, or have them all.
+func (b *bed) watchStart(t *testing.T, want int) *startWatch {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &startWatch{stop: cancel}
+	w.done.Go(func() {
+		for ctx.Err() == nil {
+			n, err := listOnce(ctx, b.Socket)
+			switch {
+			case ctx.Err() != nil:
+			case err == nil && n == want:
+				w.answered++
+			case err == nil:
+				w.wrong = append(w.wrong, fmt.Sprintf("a list of %d sandboxes", n))
+			case status.Code(err) == codes.Unavailable:
+				w.refused++
+			default:
+				w.wrong = append(w.wrong, err.Error())
+			}
+		}
+	})
+	return w
+}
+
+// listOnce uses a connection of its own, which does not wait before it tries.
+func listOnce(ctx context.Context, socket string) (int, error) {
+	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return 0, err
+	}
+	defer connection.Close()
+	list, err := runtimeapi.NewRuntimeServiceClient(connection).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	return len(list.GetItems()), err
+}
+
+func (w *startWatch) end(t *testing.T) {
+	t.Helper()
+	time.Sleep(20 * time.Millisecond)
+	w.stop()
+	w.done.Wait()
+	t.Logf("while it started: %d calls refused, %d answered", w.refused, w.answered)
+	if w.refused == 0 || w.answered == 0 {
+		t.Errorf("%d calls were refused and %d answered; want some of both", w.refused, w.answered)
+	}
+	for _, wrong := range w.wrong {
+		t.Errorf("while it started there was %s", wrong)
+	}
+}
+
+// wholeLog fails unless a log counts from 1 to what its last line says.
+func wholeLog(t *testing.T, c *testbed.Container) {
+	t.Helper()
+	lines := c.Log(t)
+	if len(lines) == 0 {
+		t.Fatal("the log is empty")
+	}
+	for i, line := range lines[:len(lines)-1] {
+		if want := "line " + strconv.Itoa(i+1); line.Text != want {
+			t.Fatalf("entry %d of the log is %q, want %q", i+1, line.Text, want)
+		}
+	}
+	if last, want := lines[len(lines)-1].Text, "last "+strconv.Itoa(len(lines)-1); last != want {
+		t.Errorf("the last entry is %q, want %q", last, want)
+	}
+}

@@ -1,0 +1,136 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestFullDisk fills the filesystem of engine.root under pods that run.
+func TestFullDisk(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	disk := b.smallRoot(t, 48<<20)
+	atRest := b.rest(t)
+	big := b.registry.Push(t, "faults/big:1", testbed.Busybox(t, testbed.WithLayer(
+		testbed.File{Path: "big", Mode: 0o644, Body: []byte(time.Now().String())})))
+	staying := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	empty := b.client.RunSandbox(t, testbed.PodSpec{})
+	unstarted := empty.CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	address := staying.IP(t)
+
+	disk.fill(t)
+	ctx := within(t, time.Minute)
+	_, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+	refused(t, err, codes.ResourceExhausted, "no space left")
+	_, err = b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: empty.ID, Config: b.client.ContainerConfig("main", b.image, "true"), SandboxConfig: empty.Config,
+	})
+	refused(t, err, codes.ResourceExhausted, "no space left")
+	_, err = b.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: big}})
+	refused(t, err, codes.ResourceExhausted, "remove images or enlarge")
+	_, err = b.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: unstarted.ID})
+	refused(t, err, codes.ResourceExhausted, "no space left")
+	if listed := b.listed(t); listed != "SANDBOX_READY SANDBOX_READY CONTAINER_EXITED CONTAINER_RUNNING" {
+		t.Errorf("on a full disk there are %s", listed)
+	}
+	if out := staying.Container.Exec(t, "echo", "goes on"); out != "goes on\n" {
+		t.Errorf("exec said %q", out)
+	}
+
+	// A daemon that cannot write must still start, and say what there is.
+	b.Kill9(t)
+	b.Start(t)
+	if now := staying.IP(t); now != address {
+		t.Errorf("after a restart on a full disk the address is %q, was %q", now, address)
+	}
+	if st := staying.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("after a restart on a full disk the container is %s", st.GetState())
+	}
+	// Stopping and removing is how a disk gets empty again.
+	staying.Container.Stop(t, 0)
+	if st := staying.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+		t.Errorf("stopped on a full disk the container is %s %d", st.GetState(), st.GetExitCode())
+	}
+	staying.Remove(t)
+	empty.Remove(t)
+	if listed := b.listed(t); listed != "" {
+		t.Errorf("after the removal there are %s", listed)
+	}
+
+	disk.empty(t)
+	b.nothingLeft(t, atRest)
+	b.client.RunPod(t, testbed.PodSpec{Image: big, Command: []string{"sleep", "3600"}}).Remove(t)
+	if _, err := b.client.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: big}}); err != nil {
+		t.Error(err)
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// smallDisk is a filesystem that can be filled.
+type smallDisk struct{ filler string }
+
+// smallRoot puts a small filesystem below a berth, which is stopped meanwhile.
+func (b *bed) smallRoot(t *testing.T, size int) smallDisk {
+	t.Helper()
+	b.Stop(t)
+	if err := os.RemoveAll(b.Root); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(b.Root, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", b.Root, "tmpfs", 0, "size="+strconv.Itoa(size)); err != nil {
+		t.Fatal(err)
+	}
+	disk := smallDisk{filler: filepath.Join(b.Root, "filler")}
+	t.Cleanup(func() {
+		_ = os.Remove(disk.filler)
+		if b.Running() {
+			if err := b.client.RemoveAllPods(context.Background()); err != nil {
+				t.Errorf("remove the pods: %v", err)
+			}
+			b.Stop(t)
+		}
+		if err := unix.Unmount(b.Root, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount the small disk: %v", err)
+		}
+	})
+	b.Start(t)
+	return disk
+}
+
+// fill leaves not a byte.
+func (d smallDisk) fill(t *testing.T) {
+	t.Helper()
+	f, err := os.Create(d.filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, chunk := range []int{1 << 20, 4096} {
+		zeros := make([]byte, chunk)
+		for err = nil; err == nil; {
+			_, err = f.Write(zeros)
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (d smallDisk) empty(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(d.filler); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,187 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// survivors is what must be listed after a crash at each place: what was answered
+// or is on record as whole, and nothing that was half made.
+var survivors = map[string]string{
+	failpoint.SandboxReserved:  "",
+	failpoint.SandboxPinned:    "",
+	failpoint.SandboxNetworked: "",
+	failpoint.SandboxReady:     "SANDBOX_READY",
+	failpoint.ContainerPlanned: "SANDBOX_READY",
+	failpoint.ContainerMounted: "SANDBOX_READY",
+	failpoint.ContainerCreated: "SANDBOX_READY CONTAINER_CREATED",
+	failpoint.ContainerRunning: "SANDBOX_READY CONTAINER_RUNNING",
+	failpoint.ContainerStopped: "SANDBOX_READY CONTAINER_EXITED",
+	failpoint.ContainerErased:  "SANDBOX_READY CONTAINER_EXITED",
+	failpoint.SandboxStopped:   "SANDBOX_NOTREADY",
+	failpoint.SandboxErased:    "SANDBOX_NOTREADY",
+}
+
+// TestKilledAtEveryFailpoint kills the daemon at each place of a pod's life,
+// starts it again, and removes what it lists. Then nothing is left, and the same
+// pod can live its life.
+func TestKilledAtEveryFailpoint(t *testing.T) {
+	for _, handler := range []struct {
+		name   string
+		config string
+	}{
+		{name: "namespaces"},
+		{name: "process", config: "sandbox_process = \"always\"\n"},
+	} {
+		t.Run(handler.name, func(t *testing.T) {
+			b := newBed(t, testbed.Options{
+				Tags:   []string{"berth_failpoints"},
+				Config: "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n" + handler.config,
+			})
+			atRest := b.rest(t)
+			for _, place := range failpoint.All {
+				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest) })
+			}
+		})
+	}
+}
+
+func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot) {
+	want, known := survivors[place]
+	if !known {
+		t.Fatalf("what survives a crash at %s is not said here", place)
+	}
+	sandbox := b.client.SandboxConfig("failing")
+	if b.Running() { // the place before may have failed
+		b.Stop(t)
+	}
+	b.SetEnvironment("BERTH_FAILPOINT=" + place)
+	b.Start(t)
+	err := b.live(t, sandbox)
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("the pod's life ended with %v; want Unavailable, from a dead daemon", err)
+	}
+	b.Wait(t, 10*time.Second)
+	b.SetEnvironment()
+	b.Start(t)
+
+	if place == failpoint.ContainerStopped {
+		// The signal is on its way; the container may take its time.
+		testbed.Eventually(t, 10*time.Second, func() error {
+			if listed := b.listed(t); listed != want {
+				return fmt.Errorf("listed is %q, want %q", listed, want)
+			}
+			return nil
+		})
+	} else if listed := b.listed(t); listed != want {
+		t.Errorf("listed is %q, want %q", listed, want)
+	}
+	b.running(t)
+	b.nothingLeft(t, atRest)
+	if err := b.live(t, sandbox); err != nil {
+		t.Errorf("the same pod once more: %v", err)
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// live leads a pod through its whole life, up to the first error.
+func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig) error {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	run, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+	if err != nil {
+		return err
+	}
+	config := b.client.ContainerConfig("main", b.image, "sh", "-c",
+		// A shell that is process 1 does not hear of a signal before its trap is set.
+		"trap 'exit 143' TERM; touch /trapped; while :; do sleep 0.1; done")
+	create, err := b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: run.GetPodSandboxId(), Config: config, SandboxConfig: sandbox,
+	})
+	if err != nil {
+		return err
+	}
+	return inOrder(ctx, create.GetContainerId(), run.GetPodSandboxId(), b.client)
+}
+
+func inOrder(ctx context.Context, container, sandbox string, c *testbed.Client) error {
+	for _, step := range []func() error{
+		func() error {
+			_, err := c.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: container})
+			return err
+		},
+		func() error {
+			_, err := c.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+				ContainerId: container, Cmd: []string{"sh", "-c", "until [ -e /trapped ]; do sleep 0.01; done"},
+			})
+			return err
+		},
+		func() error {
+			_, err := c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: container, Timeout: 10})
+			return err
+		},
+		func() error {
+			_, err := c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: container})
+			return err
+		},
+		func() error {
+			_, err := c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox})
+			return err
+		},
+		func() error {
+			_, err := c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
+			return err
+		},
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// running looks that every container that is said to run has its process.
+func (b *bed) running(t *testing.T) {
+	t.Helper()
+	list, err := b.client.ListContainers(within(t, time.Minute), &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list.GetContainers() {
+		if c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			life(t, b.info(t, c.GetId()).PID)
+		}
+	}
+}
+
+// listed returns the states of all sandboxes and then of all containers.
+func (b *bed) listed(t *testing.T) string {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	sandboxes, err := b.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	containers, err := b.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for _, s := range sandboxes.GetItems() {
+		states = append(states, s.GetState().String())
+	}
+	for _, c := range containers.GetContainers() {
+		states = append(states, c.GetState().String())
+	}
+	return strings.Join(states, " ")
+}

@@ -1,0 +1,154 @@
+package faults
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestBadPulls pulls what cannot be had.
+func TestBadPulls(t *testing.T) {
+	private := testbed.NewRegistry(t, testbed.RegistryOptions{Username: "user", Password: "correct horse"})
+	secret := private.Push(t, "team/app:1", testbed.Busybox(t))
+	strange := testbed.NewRegistry(t, testbed.RegistryOptions{TLS: true})
+	broken := failingRegistry(t, http.StatusInternalServerError)
+	stalled := stalledRegistry(t)
+	b := newBed(t, testbed.Options{
+		Registries: []*testbed.Registry{private, broken, stalled, strange},
+		Config:     "[registry]\npull_progress_timeout = \"2s\"\n",
+	})
+	atRest := b.rest(t)
+	closed := closedPort(t)
+	// berth is not told of this one's authority.
+	hosts := fmt.Sprintf("server = %q\n", strange.URL())
+	if err := os.WriteFile(filepath.Join(b.HostsDir, strange.Host, "hosts.toml"), []byte(hosts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	basic := func(user, password string) *runtimeapi.AuthConfig {
+		return &runtimeapi.AuthConfig{Username: user, Password: password}
+	}
+	for name, c := range map[string]struct {
+		image   *runtimeapi.ImageSpec
+		auth    *runtimeapi.AuthConfig
+		code    codes.Code
+		says    []string
+		begins  string
+		conceal string
+	}{
+		"no image":      {image: nil, code: codes.InvalidArgument, says: []string{"image"}},
+		"empty image":   {image: &runtimeapi.ImageSpec{}, code: codes.InvalidArgument, says: []string{"image"}},
+		"no reference":  {image: &runtimeapi.ImageSpec{Image: "Not A Reference"}, code: codes.InvalidArgument, says: []string{"reference", "lowercase"}},
+		"long":          {image: &runtimeapi.ImageSpec{Image: strings.Repeat("x/", 3000) + "y"}, code: codes.InvalidArgument, says: []string{"image"}},
+		"absent":        {image: &runtimeapi.ImageSpec{Image: b.registry.Host + "/faults/none:1"}, code: codes.NotFound, says: []string{"check name and tag", b.registry.Host}},
+		"absent digest": {image: &runtimeapi.ImageSpec{Image: b.registry.Host + "/faults/busybox@sha256:" + absent}, code: codes.NotFound, says: []string{b.registry.Host}},
+		"unreachable": {
+			image: &runtimeapi.ImageSpec{Image: closed + "/app:1"}, code: codes.Unknown,
+			begins: "RegistryUnavailable", says: []string{closed, "check the network"},
+		},
+		"no such host": {
+			image: &runtimeapi.ImageSpec{Image: "registry.invalid/app:1"}, code: codes.Unknown,
+			begins: "RegistryUnavailable", says: []string{"registry.invalid", "DNS"},
+		},
+		"fails":   {image: &runtimeapi.ImageSpec{Image: broken.Host + "/app:1"}, code: codes.Unknown, begins: "RegistryUnavailable", says: []string{broken.Host}},
+		"stalls":  {image: &runtimeapi.ImageSpec{Image: stalled.Host + "/app:1"}, code: codes.Unknown, begins: "RegistryUnavailable", says: []string{"pull_progress_timeout"}},
+		"no auth": {image: &runtimeapi.ImageSpec{Image: secret}, code: codes.PermissionDenied, says: []string{"imagePullSecrets", private.Host}},
+		"wrong password": {
+			image: &runtimeapi.ImageSpec{Image: secret}, auth: basic("user", "wrong-battery"), code: codes.PermissionDenied,
+			says: []string{"imagePullSecrets"}, conceal: "wrong-battery",
+		},
+		"untrusted":       {image: &runtimeapi.ImageSpec{Image: strange.Host + "/app:1"}, code: codes.FailedPrecondition, says: []string{"certificate", "hosts.toml"}},
+		"unknown handler": {image: &runtimeapi.ImageSpec{Image: b.image, RuntimeHandler: "rnuc"}, code: codes.InvalidArgument, says: []string{`"rnuc"`, "runc"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{Image: c.image, Auth: c.auth})
+			refused(t, err, c.code, c.says...)
+			if err == nil {
+				return
+			}
+			if _, text, _ := strings.Cut(err.Error(), "desc = "); !strings.HasPrefix(text, c.begins) {
+				t.Errorf("the kubelet looks for %q at the beginning of %q", c.begins, text)
+			}
+			if c.conceal != "" && (strings.Contains(err.Error(), c.conceal) || strings.Contains(b.Log(), c.conceal)) {
+				t.Errorf("the secret %q is in the answer or in the log", c.conceal)
+			}
+		})
+	}
+	t.Run("right password", func(t *testing.T) {
+		_, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{
+			Image: &runtimeapi.ImageSpec{Image: secret}, Auth: basic("user", "correct horse"),
+		})
+		if err != nil {
+			t.Errorf("pull with the right password: %v", err)
+		}
+		if strings.Contains(b.Log(), "correct horse") {
+			t.Error("the password is in the log")
+		}
+	})
+	t.Run("missing images are no error", func(t *testing.T) {
+		missing := &runtimeapi.ImageSpec{Image: b.registry.Host + "/never/pulled:1"}
+		st, err := b.client.ImageStatus(within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: missing})
+		if err != nil || st.GetImage() != nil {
+			t.Errorf("status is %v, %v", st.GetImage(), err)
+		}
+		if _, err := b.client.RemoveImage(within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: missing}); err != nil {
+			t.Errorf("remove: %v", err)
+		}
+	})
+	b.nothingLeft(t, atRest)
+}
+
+// failingRegistry answers every request with one status.
+func failingRegistry(t *testing.T, code int) *testbed.Registry {
+	t.Helper()
+	return testbed.NewRegistry(t, testbed.RegistryOptions{Wrap: func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", code) })
+	}})
+}
+
+// stalledRegistry has an image whose layers never come to their end.
+func stalledRegistry(t *testing.T) *testbed.Registry {
+	t.Helper()
+	var serves atomic.Bool
+	r := testbed.NewRegistry(t, testbed.RegistryOptions{Wrap: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+			if !serves.Load() || request.Method != http.MethodGet || !strings.Contains(request.URL.Path, "/blobs/") {
+				next.ServeHTTP(w, request)
+				return
+			}
+			w.Header().Set("Content-Length", fmt.Sprint(1<<20))
+			_, _ = w.Write([]byte("a beginning"))
+			_ = http.NewResponseController(w).Flush()
+			<-request.Context().Done()
+		})
+	}})
+	// Layers of its own: what the node has already it does not ask for.
+	r.Push(t, "app:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "own", Mode: 0o644, Body: []byte(r.Host)})))
+	serves.Store(true)
+	return r
+}
+
+// closedPort is an address of this host at which nobody listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return address
+}

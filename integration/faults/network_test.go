@@ -1,0 +1,145 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestNoNetworkConfiguration takes the CNI configuration away while pods come,
+// stay and go.
+func TestNoNetworkConfiguration(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	if err := os.Remove(b.cni.Path()); err != nil {
+		t.Fatal(err)
+	}
+
+	b.networkReady(t, false)
+	_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+	refused(t, err, codes.Unavailable, b.cni.ConfDir)
+	host := b.client.RunPod(t, testbed.PodSpec{
+		Image: b.image, Command: []string{"sleep", "3600"},
+		Sandbox: func(c *runtimeapi.PodSandboxConfig) {
+			c.Hostname = ""
+			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		},
+		Container: func(c *runtimeapi.ContainerConfig) {
+			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		},
+	})
+	host.Remove(t)
+	// The address goes back by the configuration with which it was given out.
+	b.nothingLeft(t, atRest)
+
+	if err := b.cni.Write(); err != nil {
+		t.Fatal(err)
+	}
+	b.networkReady(t, true)
+	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
+	b.nothingLeft(t, atRest)
+}
+
+// networkReady waits until Status says of the network what it should.
+func (b *bed) networkReady(t *testing.T, want bool) {
+	t.Helper()
+	var last *runtimeapi.RuntimeCondition
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		st, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range st.GetStatus().GetConditions() {
+			if c.GetType() != "NetworkReady" {
+				continue
+			}
+			if last = c; c.GetStatus() == want && (want || c.GetReason() != "" && c.GetMessage() != "") {
+				return
+			}
+		}
+	}
+	t.Errorf("the network's condition is %v, want %v", last, want)
+}
+
+// TestBadNetwork has the network fail while a pod is being made.
+func TestBadNetwork(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	good, err := os.ReadFile(b.cni.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	type object = map[string]any
+	var list struct {
+		CNIVersion string   `json:"cniVersion"`
+		Name       string   `json:"name"`
+		Plugins    []object `json:"plugins"`
+	}
+	if err := json.Unmarshal(good, &list); err != nil {
+		t.Fatal(err)
+	}
+	healthy := list.Plugins
+	for _, c := range []struct {
+		name    string
+		plugins []object
+		text    string // in place of plugins
+		code    codes.Code
+		says    string
+	}{
+		{name: "no such plugin", plugins: append(healthy[:1:1], object{"type": "no-such-plugin"}), code: codes.Unavailable, says: "no-such-plugin"},
+		// The bridge has given an address out when the second plugin fails.
+		{name: "second fails", plugins: append(healthy[:1:1], object{"type": "tuning", "sysctl": object{"net.ipv4.no.such.thing": "1"}}), code: codes.Internal, says: "tuning"},
+		// Two addresses, one of them for a gateway.
+		{name: "full subnet", plugins: []object{{
+			"type": "bridge", "bridge": list.Name,
+			"ipam": object{"type": "host-local", "ranges": [][]object{{{"subnet": "10.254.254.0/30"}}}, "dataDir": filepath.Join(t.TempDir(), "full")},
+		}}, code: codes.Internal, says: "no IP addresses available"},
+		{name: "no JSON", text: "{", code: codes.Unavailable, says: b.cni.ConfDir},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := []byte(c.text)
+			if c.text == "" {
+				changed := list
+				changed.Plugins = c.plugins
+				var err error
+				if text, err = json.Marshal(changed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(b.cni.Path(), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ctx := within(t, time.Minute)
+			attempt := uint32(0)
+			// A changed directory is looked at within a second, and a full subnet
+			// has to become full.
+			testbed.Eventually(t, 10*time.Second, func() error {
+				config := b.client.SandboxConfig("")
+				config.Metadata.Attempt = attempt
+				attempt++
+				_, err = b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
+				if err == nil || !strings.Contains(err.Error(), c.says) {
+					return fmt.Errorf("the error is %w, without %q", err, c.says)
+				}
+				return nil
+			})
+			refused(t, err, c.code, c.says)
+		})
+	}
+	if err := b.cni.Write(); err != nil {
+		t.Fatal(err)
+	}
+	b.nothingLeft(t, atRest)
+	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
+	b.nothingLeft(t, atRest)
+}

@@ -1,0 +1,200 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// createTimeout is container_create_timeout of the handlers here.
+const createTimeout = 2 * time.Second
+
+// hang is a command that does not end, and that no other test runs.
+var hang = fmt.Sprintf("sleep %d", 1_000_000+os.Getpid())
+
+// pidOf returns the process that runs a command, or 0.
+func pidOf(t *testing.T, command string) int {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range lines {
+		line, err := os.ReadFile(path)
+		if err != nil || strings.ReplaceAll(strings.TrimRight(string(line), "\x00"), "\x00", " ") != command {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			return pid
+		}
+	}
+	return 0
+}
+
+func (b *bed) sleeper(t *testing.T) (*testbed.Pod, *testbed.Container) {
+	t.Helper()
+	pod := b.client.RunSandbox(t, testbed.PodSpec{})
+	container := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	return pod, container
+}
+
+func (b *bed) tryStart(t *testing.T, c *testbed.Container) error {
+	t.Helper()
+	_, err := b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+	return err
+}
+
+// TestBadRuntime has a runtime fail in every way at the start of a container,
+// and then do its work again.
+func TestBadRuntime(t *testing.T) {
+	runtime := newScripted(t)
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
+		"default_runtime = \"bad\"\n[runtimes.bad]\nruntime_path = %q\ncontainer_create_timeout = %q\n", runtime.Path, createTimeout)})
+	atRest := b.rest(t)
+	runc := testbed.Part(t, testbed.Runc)
+
+	for _, c := range []struct {
+		name string
+		run  string // what the script does in place of `run`
+		code codes.Code
+		says []string
+	}{
+		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today"}},
+		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "said nothing"}},
+		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"did not end in time", "run it by hand"}},
+		{"hangs with a child", hang + "; exit 0", codes.DeadlineExceeded, []string{"did not end in time"}},
+		{"lies", "exit 0", codes.Unknown, []string{"reported a start", "pid"}},
+		{"is killed", "kill -9 $$", codes.Unknown, nil},
+		{"starts and fails", fmt.Sprintf("%s \"$@\"; echo 'after the start' >&2; exit 1", runc), codes.Unknown, []string{"after the start"}},
+		{"starts and hangs", fmt.Sprintf("%s \"$@\"; exec %s", runc, hang), codes.DeadlineExceeded, []string{"did not end in time"}},
+		{"talks too much", "i=0; while [ $i -lt 3000 ]; do echo 'blah blah blah blah' >&2; i=$((i+1)); done; exit 1", codes.Unknown, []string{"blah"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod, container := b.sleeper(t)
+			runtime.on(t, "run", c.run)
+			begin := time.Now()
+			err := b.tryStart(t, container)
+			refused(t, err, c.code, append(c.says, "start container")...)
+			if took := time.Since(begin); took > createTimeout+10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			runtime.on(t, "run", "")
+			st := container.Status(t)
+			if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 128 ||
+				st.GetReason() != "StartError" || st.GetMessage() == "" || st.GetFinishedAt() == 0 {
+				t.Errorf("the container is %s %d %s %q", st.GetState(), st.GetExitCode(), st.GetReason(), st.GetMessage())
+			}
+			if pid := pidOf(t, hang); pid != 0 {
+				t.Errorf("what hung still runs as process %d", pid)
+			}
+			// The sandbox is as good as before.
+			pod.RunContainer(t, "next", testbed.PodSpec{Image: b.image, Command: []string{"true"}}).WaitExit(t)
+			pod.Remove(t)
+		})
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// TestAbsentProgram starts what is not in the image.
+func TestAbsentProgram(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	pod := b.client.RunSandbox(t, testbed.PodSpec{})
+	c := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"/no/such/program"}})
+	refused(t, b.tryStart(t, c), codes.Unknown, "/no/such/program")
+	if st := c.Status(t); st.GetExitCode() != 128 || st.GetReason() != "StartError" || !strings.Contains(st.GetMessage(), "/no/such/program") {
+		t.Errorf("the container is %s %d %s %q", st.GetState(), st.GetExitCode(), st.GetReason(), st.GetMessage())
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// TestRuntimeDeleted takes the binary away at each step of a pod's life.
+func TestRuntimeDeleted(t *testing.T) {
+	runtime := newScripted(t)
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
+		"default_runtime = \"gone\"\n[runtimes.gone]\nruntime_path = %q\n", runtime.Path)})
+	atRest := b.rest(t)
+	aside := filepath.Join(filepath.Dir(runtime.Path), "aside")
+	without := func(f func()) {
+		t.Helper()
+		if err := os.Rename(runtime.Path, aside); err != nil {
+			t.Fatal(err)
+		}
+		f()
+		if err := os.Rename(aside, runtime.Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	without(func() {
+		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+		refused(t, err, codes.Unavailable, runtime.Path, "runtime_path")
+	})
+	pod, container := b.sleeper(t)
+	without(func() {
+		refused(t, b.tryStart(t, container), codes.FailedPrecondition, runtime.Path, "cannot be run")
+	})
+	if st := container.Status(t); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
+		t.Errorf("the container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
+	}
+	without(func() {
+		_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: pod.ID, Config: b.client.ContainerConfig("second", b.image, "true"), SandboxConfig: pod.Config,
+		})
+		refused(t, err, codes.Unavailable, runtime.Path)
+	})
+	pod.Remove(t)
+
+	// A pod that runs is stopped without its runtime, as the kernel's processes
+	// that it consists of. Removing what the runtime knows may wait for it.
+	running := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	without(func() {
+		running.Container.Stop(t, 0)
+		if st := running.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+			t.Errorf("stopped without its runtime the container is %s %d", st.GetState(), st.GetExitCode())
+		}
+		running.Stop(t)
+		if leases, err := b.cni.Leases(); err != nil || len(leases) > 0 {
+			t.Errorf("stopped without its runtime the pod still has %v (%v)", leases, err)
+		}
+	})
+	running.Remove(t)
+	b.nothingLeft(t, atRest)
+}
+
+// TestRuntimeCannotDelete has `delete` fail, and expects that a removal says so
+// or goes through, and that it leaves nothing once the runtime is well again.
+func TestRuntimeCannotDelete(t *testing.T) {
+	runtime := newScripted(t)
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
+		"default_runtime = \"bad\"\n[runtimes.bad]\nruntime_path = %q\ncontainer_create_timeout = %q\n", runtime.Path, createTimeout)})
+	atRest := b.rest(t)
+	for name, lines := range map[string]string{"fails": "echo 'will not' >&2; exit 1", "hangs": "exec " + hang} {
+		t.Run(name, func(t *testing.T) {
+			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+			runtime.on(t, "delete", lines)
+			pod.Container.Stop(t, 0)
+			if st := pod.Container.Status(t); st.GetExitCode() != 137 {
+				t.Errorf("exit code is %d", st.GetExitCode())
+			}
+			_, err := b.client.RemoveContainer(within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: pod.Container.ID})
+			t.Logf("RemoveContainer while delete %s: %v", name, err)
+			if err != nil && status.Code(err) == codes.NotFound {
+				t.Errorf("the kubelet would take this for done: %v", err)
+			}
+			runtime.on(t, "delete", "")
+			pod.Remove(t)
+			b.nothingLeft(t, atRest)
+		})
+	}
+}

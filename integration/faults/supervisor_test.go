@@ -1,0 +1,297 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// pipeSize is what one pipe holds, and more than what one read takes out of it:
+// the most of a container's output that one process may have in its hands.
+const pipeSize = 64 << 10
+
+// counter writes numbered lines in bursts until /end is there, and then the last
+// number. It ends with code 7. With the argument "hot" it takes no rest, so that
+// its supervisor always has something in its hands.
+const counter = `i=0
+until [ -e /end ]; do
+	n=0
+	while [ $n -lt 40 ]; do i=$((i+1)); n=$((n+1)); echo line $i; done
+	[ "$0" = hot ] || sleep 0.1
+done
+echo last $i
+exit 7`
+
+// TestSupervisorKilled kills the one supervisor of twenty pods that write, twice.
+func TestSupervisorKilled(t *testing.T) {
+	const pods = 20
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	containers := make([]*testbed.Container, pods)
+	lives := map[string]string{}
+	for i := range containers {
+		command := []string{"sh", "-c", counter}
+		if i == pods-1 {
+			command = append(command, "hot")
+		}
+		containers[i] = b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: command}).Container
+		lives[containers[i].ID] = life(t, b.info(t, containers[i].ID).PID)
+	}
+	for range 2 {
+		b.killSupervisor(t, b.info(t, containers[0].ID).Supervisor)
+		for _, c := range containers {
+			if now := life(t, b.info(t, c.ID).PID); now != lives[c.ID] {
+				t.Errorf("container %s was process %s and is %s", c.ID, lives[c.ID], now)
+			}
+			if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+				t.Errorf("container %s is %s", c.ID, st.GetState())
+			}
+			grows(t, c)
+		}
+	}
+	// Two end by signals, one by the daemon's hand, the others by themselves.
+	killAs(t, b.info(t, containers[0].ID).PID, syscall.SIGKILL)
+	containers[1].Stop(t, 0)
+	end(t, containers[2:])
+
+	lost := 0
+	for i, c := range containers {
+		want := int32(7)
+		if i < 2 {
+			want = 137
+		}
+		if st := c.WaitExit(t); st.GetExitCode() != want {
+			t.Errorf("container %d ended with %d %s, want %d", i, st.GetExitCode(), st.GetReason(), want)
+		}
+		if i < 2 {
+			continue
+		}
+		missing := missingBytes(t, c)
+		if missing > 2*pipeSize { // for each of the two kills
+			t.Errorf("container %d misses %d bytes of its log", i, missing)
+		}
+		lost += missing
+	}
+	t.Logf("bytes missing from %d logs after two kills: %d", pods-2, lost)
+	b.nothingLeft(t, atRest)
+}
+
+// TestSupervisorOfOnePod kills one of two supervisors that have a pod each.
+func TestSupervisorOfOnePod(t *testing.T) {
+	b := newBed(t, testbed.Options{Config: "[engine]\nsupervision = \"pod\"\n"})
+	atRest := b.rest(t)
+	run := func() *testbed.Container {
+		return b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}}).Container
+	}
+	victim, other := run(), run()
+	victims, others := b.info(t, victim.ID), b.info(t, other.ID)
+	if victims.Supervisor == others.Supervisor {
+		t.Fatalf("both pods have supervisor %s", victims.Supervisor)
+	}
+	untouched := life(t, b.supervisors(t)[others.Supervisor])
+	lives := life(t, victims.PID) + life(t, others.PID)
+
+	b.killSupervisor(t, victims.Supervisor)
+	if now := life(t, b.supervisors(t)[others.Supervisor]); now != untouched {
+		t.Errorf("the other pod's supervisor was process %s and is %s", untouched, now)
+	}
+	if now := life(t, b.info(t, victim.ID).PID) + life(t, b.info(t, other.ID).PID); now != lives {
+		t.Errorf("the containers were processes %s and are %s", lives, now)
+	}
+	end(t, []*testbed.Container{victim, other})
+	for _, c := range []*testbed.Container{victim, other} {
+		if st := c.WaitExit(t); st.GetExitCode() != 7 {
+			t.Errorf("exit code is %d", st.GetExitCode())
+		}
+	}
+	if missing := missingBytes(t, victim); missing > pipeSize {
+		t.Errorf("the log of the victim misses %d bytes", missing)
+	}
+	if missing := missingBytes(t, other); missing != 0 {
+		t.Errorf("the log of the other pod misses %d bytes", missing)
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// TestBothKilled kills the daemon and then the supervisor, so that there is
+// nobody left who holds anything of the pod.
+func TestBothKilled(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}})
+	ended := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Container
+	is := b.info(t, pod.Container.ID)
+	alive, endedPID := life(t, is.PID), b.info(t, ended.ID).PID
+	b.Kill9(t)
+	killAs(t, b.supervisors(t)[is.Supervisor], syscall.SIGKILL)
+	killAs(t, endedPID, syscall.SIGTERM)
+	killAs(t, endedPID, syscall.SIGKILL)
+	b.Start(t)
+
+	if now := life(t, b.info(t, pod.Container.ID).PID); now != alive {
+		t.Errorf("the container was process %s and is %s", alive, now)
+	}
+	// Nobody saw it end. If it is not reaped yet, the kernel tells how; else the
+	// code is lost, and none is made up.
+	st := ended.WaitExit(t)
+	lost := st.GetExitCode() == 255 && st.GetReason() == "Unknown" && st.GetMessage() != ""
+	if !lost && st.GetExitCode() != 137 {
+		t.Errorf("an end that nobody saw is %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+	}
+	end(t, []*testbed.Container{pod.Container})
+	if st := pod.Container.WaitExit(t); st.GetExitCode() != 7 {
+		t.Errorf("exit code is %d %s", st.GetExitCode(), st.GetReason())
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// killSupervisor kills a supervisor and waits for its successor.
+func (b *bed) killSupervisor(t *testing.T, key string) {
+	t.Helper()
+	old := b.supervisors(t)[key]
+	if old == 0 {
+		t.Fatalf("there is no supervisor %s", key)
+	}
+	killed := time.Now()
+	killAs(t, old, syscall.SIGKILL)
+	testbed.Eventually(t, 20*time.Second, func() error {
+		if now := b.supervisors(t)[key]; now == 0 || now == old {
+			return fmt.Errorf("supervisor %s has no successor", key)
+		}
+		return nil
+	})
+	t.Logf("supervisor %s had a successor after %v", key, time.Since(killed).Round(time.Millisecond))
+}
+
+// grows waits until the log of a container has entries that it has not now.
+func grows(t *testing.T, c *testbed.Container) {
+	t.Helper()
+	had := len(c.Log(t))
+	testbed.Eventually(t, 20*time.Second, func() error {
+		if has := len(c.Log(t)); has <= had {
+			return fmt.Errorf("the log of %s stays at %d entries", c.ID, has)
+		}
+		return nil
+	})
+}
+
+func killAs(t *testing.T, pid int, signal syscall.Signal) {
+	t.Helper()
+	if pid <= 1 {
+		t.Fatalf("there is no process %d to send %s", pid, signal)
+	}
+	if err := syscall.Kill(pid, signal); err != nil {
+		t.Fatalf("send %s to %d: %v", signal, pid, err)
+	}
+}
+
+// end tells counters to end, a few at a time.
+func end(t *testing.T, containers []*testbed.Container) {
+	t.Helper()
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, c := range containers {
+		g.Go(func() error {
+			c.Exec(t, "touch", "/end")
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// missingBytes returns how much of what a counter wrote is not in its log.
+func missingBytes(t *testing.T, c *testbed.Container) int {
+	t.Helper()
+	c.WaitLog(t, "last ")
+	missing, cut, err := countMissing(c.Log(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range cut {
+		t.Logf("container %s: cut entry %q", c.ID[:12], entry)
+	}
+	return missing
+}
+
+// countMissing reads the log of a counter. What is there must be in order, and
+// there once; a line may be cut where a supervisor died, and is then missing.
+func countMissing(lines []testbed.LogLine) (missing int, cut []string, err error) {
+	end := lines[len(lines)-1].Text
+	last, err := strconv.Atoi(strings.TrimPrefix(end, "last "))
+	if err != nil {
+		return 0, nil, fmt.Errorf("the last entry is %q", end)
+	}
+	next := 1
+	skipTo := func(n int) {
+		for ; next < n; next++ {
+			missing += len("line \n") + len(strconv.Itoa(next))
+		}
+	}
+	for _, line := range lines[:len(lines)-1] {
+		n, err := strconv.Atoi(strings.TrimPrefix(line.Text, "line "))
+		if err != nil || !strings.HasPrefix(line.Text, "line ") || n < next || n > last {
+			cut = append(cut, line.Text)
+			continue
+		}
+		skipTo(n)
+		next++
+	}
+	skipTo(last + 1)
+	return missing, cut, nil
+}
+
+func TestCountMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		log          string
+		missing, cut int
+	}{
+		"whole":           {log: "line 1,line 2,last 2"},
+		"gap":             {log: "line 1,line 4,last 4", missing: len("line 2\nline 3\n")},
+		"end is missing":  {log: "line 1,last 2", missing: len("line 2\n")},
+		"begin is cut":    {log: "line 1,e 2,line 3,last 3", missing: len("line 2\n"), cut: 1},
+		"twice":           {log: "line 1,line 1,line 2,last 2", cut: 1},
+		"nothing but end": {log: "last 10", missing: 9*len("line 1\n") + len("line 10\n")},
+	} {
+		var lines []testbed.LogLine
+		for text := range strings.SplitSeq(c.log, ",") {
+			lines = append(lines, testbed.LogLine{Text: text})
+		}
+		missing, cut, err := countMissing(lines)
+		if missing != c.missing || len(cut) != c.cut || err != nil {
+			t.Errorf("%s: missing %d, cut %q, error %v; want %d and %d cut", name, missing, cut, err, c.missing, c.cut)
+		}
+	}
+}
+
+// TestJournalLost takes from a supervisor what it knew of a container that runs.
+// Nobody can tell of its end any more, but it must be possible to remove it.
+func TestJournalLost(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	is := b.info(t, pod.Container.ID)
+	b.Kill9(t)
+	killAs(t, b.supervisors(t)[is.Supervisor], syscall.SIGKILL)
+	journal := filepath.Join(b.State, "supervisors", is.Supervisor, "tasks", pod.Container.ID, "task.json")
+	if err := os.WriteFile(journal, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Start(t)
+	if st := pod.Container.Status(t); st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() != "Unknown" {
+		t.Errorf("the lost container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
+	}
+	pod.Remove(t)
+	b.nothingLeft(t, atRest)
+}

@@ -1,0 +1,134 @@
+package testbed
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Options say how a berth is started. The zero value is a berth without
+// handlers, network or registries.
+type Options struct {
+	// Runtimes are handlers: name → path of the runtime or shim.
+	Runtimes map[string]string
+	// DefaultRuntime is the default handler; empty is the first of Runtimes by name.
+	DefaultRuntime string
+	// CNI is the pods' network.
+	CNI *CNI
+	// Registries get their entry in the hosts directory.
+	Registries []*Registry
+	// Config is more TOML, a drop-in that wins over what the testbed writes.
+	Config string
+	// Environment is added to that of the process: KEY=value.
+	Environment []string
+	// Tags are build tags of a berth of its own, berth_failpoints for one.
+	Tags []string
+	// NoConfig starts berth without any configuration file, as on a machine
+	// that never had one: places are given by flags, Runtimes and Config must
+	// be empty, and the runtimes found are served.
+	NoConfig bool
+}
+
+// Berth is a real `berth serve` process. Its drop-ins are in conf.d beside
+// ConfigFile.
+type Berth struct {
+	*Daemon
+
+	// HostsDir holds the hosts.toml files.
+	HostsDir string
+	// Bin holds berth, berth-shim and berth-pause.
+	Bin string
+
+	options Options
+}
+
+// StartBerth starts berth and waits until it answers. A cleanup removes its pods,
+// stops it, and takes away whatever it left.
+func StartBerth(t T, options Options) *Berth {
+	t.Helper()
+	bin := Built(t, options.Tags...)
+	daemon := newDaemon(t, options.CNI)
+	b := &Berth{Daemon: daemon, HostsDir: filepath.Join(daemon.Dir, "hosts.d"), Bin: bin, options: options}
+	for _, registry := range options.Registries {
+		registry.WriteHosts(t, b.HostsDir)
+	}
+	b.writeConfig(t)
+	b.binary = filepath.Join(bin, "berth")
+	b.arguments = b.serveArguments()
+	b.environment = options.Environment
+	b.Start(t)
+	return b
+}
+
+func (b *Berth) serveArguments() []string {
+	// Drop-ins of this host are none of a testbed's business.
+	arguments := []string{
+		"serve",
+		"--drop-in-dir", filepath.Join(b.Dir, "conf.d"),
+		"--vendor-dir", filepath.Join(b.Dir, "vendor.d"),
+	}
+	if !b.options.NoConfig {
+		return append(arguments, "--config", b.ConfigFile)
+	}
+	arguments = append(arguments,
+		"--socket", b.Socket,
+		"--set", "engine.root="+b.Root,
+		"--set", "engine.state="+b.State,
+		"--set", "registry.hosts_dir="+b.HostsDir,
+	)
+	if cni := b.options.CNI; cni != nil {
+		arguments = append(arguments,
+			"--set", "cni.conf_dir="+cni.ConfDir,
+			"--set", "cni.cache_dir="+filepath.Join(b.Dir, "cni-cache"))
+	}
+	return arguments
+}
+
+// writeConfig writes the main file, and the drop-in if there is one.
+func (b *Berth) writeConfig(t T) {
+	t.Helper()
+	for _, dir := range []string{"conf.d", "vendor.d"} {
+		if err := os.Mkdir(filepath.Join(b.Dir, dir), 0o755); err != nil {
+			t.Fatalf("make berth's %s: %v", dir, err)
+		}
+	}
+	if b.options.NoConfig {
+		return
+	}
+	if err := os.WriteFile(b.ConfigFile, []byte(b.mainConfig()), 0o600); err != nil {
+		t.Fatalf("write berth's configuration: %v", err)
+	}
+	if b.options.Config == "" {
+		return
+	}
+	if err := os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(b.options.Config), 0o600); err != nil {
+		t.Fatalf("write berth's drop-in: %v", err)
+	}
+}
+
+func (b *Berth) mainConfig() string {
+	var c strings.Builder
+	names := slices.Sorted(maps.Keys(b.options.Runtimes))
+	c.WriteString("version = 1\n")
+	if b.options.DefaultRuntime != "" {
+		fmt.Fprintf(&c, "default_runtime = %q\n", b.options.DefaultRuntime)
+	} else if len(names) > 0 {
+		fmt.Fprintf(&c, "default_runtime = %q\n", names[0])
+	}
+	fmt.Fprintf(&c, "\n[server]\nsocket = %q\n", b.Socket)
+	fmt.Fprintf(&c, "\n[engine]\nroot = %q\nstate = %q\nshim_path = %q\npause_path = %q\n",
+		b.Root, b.State, filepath.Join(b.Bin, "berth-shim"), filepath.Join(b.Bin, "berth-pause"))
+	fmt.Fprintf(&c, "\n[registry]\nhosts_dir = %q\n", b.HostsDir)
+	fmt.Fprintf(&c, "\n[log]\nlevel = \"debug\"\n")
+	if cni := b.options.CNI; cni != nil {
+		fmt.Fprintf(&c, "\n[cni]\nconf_dir = %q\nbin_dirs = [%q]\ncache_dir = %q\n",
+			cni.ConfDir, cni.BinDir, filepath.Join(b.Dir, "cni-cache"))
+	}
+	for _, name := range names {
+		fmt.Fprintf(&c, "\n[runtimes.%s]\nruntime_path = %q\n", name, b.options.Runtimes[name])
+	}
+	return c.String()
+}

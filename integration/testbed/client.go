@@ -1,0 +1,93 @@
+package testbed
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// callTimeout bounds a call of the helpers here. It is long because a cold
+// gVisor on a busy machine is slow, not because anything may take that long.
+const callTimeout = 2 * time.Minute
+
+// Client speaks CRI with a daemon: the plain generated clients, and helpers for
+// pods.
+type Client struct {
+	runtimeapi.RuntimeServiceClient
+	runtimeapi.ImageServiceClient
+
+	// LogRoot is where pods get their log directories.
+	LogRoot string
+	// CgroupParent is what pods' cgroups are made below.
+	CgroupParent string
+}
+
+// Dial connects to a CRI socket. The connection ends with t.
+func Dial(t T, socket, logRoot, cgroupParent string) *Client {
+	t.Helper()
+	connection, err := grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		t.Fatalf("connect to %s: %v", socket, err)
+	}
+	t.Cleanup(func() {
+		if err := connection.Close(); err != nil {
+			t.Errorf("close the connection to %s: %v", socket, err)
+		}
+	})
+	return &Client{
+		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(connection),
+		ImageServiceClient:   runtimeapi.NewImageServiceClient(connection),
+		LogRoot:              logRoot,
+		CgroupParent:         cgroupParent,
+	}
+}
+
+// Pull pulls an image for a handler and returns its id.
+func (c *Client) Pull(t T, handler, image string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	response, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{
+		Image: &runtimeapi.ImageSpec{Image: image, RuntimeHandler: handler},
+	})
+	if err != nil {
+		t.Fatalf("pull %s: %v", image, err)
+	}
+	return response.GetImageRef()
+}
+
+// RemoveAllPods stops and removes every sandbox that the daemon lists.
+func (c *Client) RemoveAllPods(ctx context.Context) error {
+	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	var first error
+	for _, sandbox := range list.GetItems() {
+		if err := c.removePod(ctx, sandbox.GetId()); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (c *Client) removePod(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		return err
+	}
+	_, err := c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return err
+}
+
+// logDirectory is where a pod's logs go, named as the kubelet names it.
+func (c *Client) logDirectory(metadata *runtimeapi.PodSandboxMetadata) string {
+	return filepath.Join(c.LogRoot, metadata.GetNamespace()+"_"+metadata.GetName()+"_"+metadata.GetUid())
+}

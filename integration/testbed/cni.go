@@ -1,0 +1,234 @@
+package testbed
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/vishvananda/netlink"
+)
+
+// CNI is a network of one testbed: a bridge with masquerading, host-local
+// addresses and port mappings.
+type CNI struct {
+	// ConfDir holds the configuration list, and nothing else.
+	ConfDir string
+	// BinDir holds the plugins.
+	BinDir string
+	// Name is that of the network, and of its bridge.
+	Name string
+	// Subnet is what its addresses come from.
+	Subnet string
+
+	leases string
+}
+
+// NewCNI writes a network's configuration to a directory of its own. The bridge
+// appears with the first pod; a cleanup removes it, and the iptables rules of
+// pods that were never torn down.
+func NewCNI(t T) *CNI {
+	t.Helper()
+	NeedNetwork(t)
+	bin, err := CNIBinDir()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	subnet, err := freeSubnet()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	dir := t.TempDir()
+	c := &CNI{
+		ConfDir: filepath.Join(dir, "net.d"),
+		BinDir:  bin,
+		Name:    fmt.Sprintf("bt%d-%d", os.Getpid(), networks.Add(1)),
+		Subnet:  subnet,
+		leases:  filepath.Join(dir, "leases"),
+	}
+	if err := os.Mkdir(c.ConfDir, 0o755); err != nil {
+		t.Fatalf("make the CNI directory: %v", err)
+	}
+	if err := c.Write(); err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(c.removeRules(), c.removeBridge()); err != nil {
+			t.Errorf("remove the CNI network: %v", err)
+		}
+	})
+	return c
+}
+
+var networks atomic.Int64
+
+// Path is the file of the configuration list.
+func (c *CNI) Path() string { return filepath.Join(c.ConfDir, "10-"+c.Name+".conflist") }
+
+// Write writes the configuration list, as at first or after a test removed it.
+func (c *CNI) Write() error {
+	type object = map[string]any
+	list, err := json.MarshalIndent(object{
+		"cniVersion": "1.0.0",
+		"name":       c.Name,
+		"plugins": []object{
+			{
+				"type": "bridge", "bridge": c.Name, "isGateway": true, "ipMasq": true, "promiscMode": true,
+				"ipam": object{
+					"type":    "host-local",
+					"ranges":  [][]object{{{"subnet": c.Subnet}}},
+					"routes":  []object{{"dst": "0.0.0.0/0"}},
+					"dataDir": c.leases,
+				},
+			},
+			{"type": "portmap", "capabilities": object{"portMappings": true}},
+		},
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.Path(), list, 0o600); err != nil {
+		return fmt.Errorf("write the CNI configuration: %w", err)
+	}
+	return nil
+}
+
+// Leases returns the addresses that are given out.
+func (c *CNI) Leases() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(c.leases, c.Name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var addresses []string
+	for _, entry := range entries {
+		if net.ParseIP(entry.Name()) != nil {
+			addresses = append(addresses, entry.Name())
+		}
+	}
+	return addresses, nil
+}
+
+// ports returns the names of the links that are plugged into the bridge.
+func (c *CNI) ports() ([]string, error) {
+	bridge, err := netlink.LinkByName(c.Name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, link := range links {
+		if link.Attrs().MasterIndex == bridge.Attrs().Index {
+			names = append(names, link.Attrs().Name)
+		}
+	}
+	return names, nil
+}
+
+func (c *CNI) removeBridge() error {
+	bridge, err := netlink.LinkByName(c.Name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(bridge)
+}
+
+// rules returns the iptables rules that name this network, as iptables-save
+// prints them.
+func (c *CNI) rules() ([]string, error) {
+	saved, err := exec.Command("iptables-save", "-t", "nat").Output()
+	if err != nil {
+		return nil, fmt.Errorf("iptables-save: %w", err)
+	}
+	var rules []string
+	for rule := range strings.Lines(string(saved)) {
+		// The plugins quote the name inside of a quoted comment.
+		if strings.Contains(rule, `name: \"`+c.Name+`\"`) {
+			rules = append(rules, strings.TrimSpace(rule))
+		}
+	}
+	return rules, nil
+}
+
+// removeRules removes the rules that lead to the chains of this network's pods,
+// and then those chains.
+func (c *CNI) removeRules() error {
+	rules, err := c.rules()
+	if err != nil {
+		return err
+	}
+	restore := "*nat\n"
+	chains := map[string]bool{}
+	for _, rule := range rules {
+		fields := strings.Fields(rule)
+		if len(fields) < 2 || fields[0] != "-A" {
+			continue
+		}
+		restore += "-D" + strings.TrimPrefix(rule, "-A") + "\n"
+		if target := fields[len(fields)-1]; strings.HasPrefix(target, "CNI-") {
+			chains[target] = true
+		}
+		if strings.HasPrefix(fields[1], "CNI-") && !strings.HasPrefix(fields[1], "CNI-HOSTPORT-") {
+			chains[fields[1]] = true
+		}
+	}
+	if len(rules) == 0 {
+		return nil
+	}
+	for chain := range chains {
+		restore += "-F " + chain + "\n-X " + chain + "\n"
+	}
+	command := exec.Command("iptables-restore", "--noflush", "--wait")
+	command.Stdin = strings.NewReader(restore + "COMMIT\n")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("iptables-restore: %w: %s", err, out)
+	}
+	return nil
+}
+
+// freeSubnet returns a /24 that nothing on this host routes. Processes start
+// their search at different places, so that two at once do not choose the same.
+func freeSubnet() (string, error) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return "", fmt.Errorf("list routes: %w", err)
+	}
+	const subnets = 1 << 14 // the /24 of 10.128.0.0/10
+	start := os.Getpid()*16 + int(networks.Load())
+	for i := range subnets {
+		n := (start + i) % subnets
+		candidate := &net.IPNet{IP: net.IPv4(10, byte(128+n>>8), byte(n), 0).To4(), Mask: net.CIDRMask(24, 32)}
+		if !routed(routes, candidate) {
+			return candidate.String(), nil
+		}
+	}
+	return "", errors.New("every subnet of 10.128.0.0/10 is in use on this host")
+}
+
+func routed(routes []netlink.Route, candidate *net.IPNet) bool {
+	for _, route := range routes {
+		if route.Dst == nil {
+			continue
+		}
+		if ones, _ := route.Dst.Mask.Size(); ones == 0 {
+			continue // the default route is in nobody's way
+		}
+		if route.Dst.Contains(candidate.IP) || candidate.Contains(route.Dst.IP) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,257 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Daemon is a real CRI daemon with directories of its own: a berth, or a peer to
+// compare it with.
+type Daemon struct {
+	// Client speaks CRI with it, also after a restart.
+	Client *Client
+	// Dir holds everything of this daemon but Root.
+	Dir string
+	// Root and State are the daemon's directories.
+	Root, State string
+	// Socket is the path of the CRI socket.
+	Socket string
+	// ConfigFile is the main configuration.
+	ConfigFile string
+	// LogFile has what the daemon wrote to stderr and stdout since the start of
+	// the testbed.
+	LogFile string
+	// Cgroup is what the pods' cgroups are made below.
+	Cgroup string
+
+	cni         *CNI // or nil
+	binary      string
+	arguments   []string
+	environment []string
+	process     *process
+}
+
+type process struct {
+	command *exec.Cmd
+	ended   chan struct{} // closed when err holds the answer of Wait
+	err     error
+}
+
+// startTimeout bounds the wait for the first answer. A daemon that recovers
+// hundreds of pods takes a second or two.
+const startTimeout = 30 * time.Second
+
+// newDaemon makes the directories of a daemon that is yet to start. A cleanup
+// removes its pods, stops it, and takes away whatever it left.
+func newDaemon(t T, cni *CNI) *Daemon {
+	t.Helper()
+	NeedRoot(t)
+	// Short, because the paths of sockets must be.
+	dir, err := os.MkdirTemp("/run", "bt-")
+	if err != nil {
+		t.Fatalf("make the daemon's directory: %v", err)
+	}
+	d := &Daemon{
+		Dir:        dir,
+		Root:       filepath.Join(t.TempDir(), "root"),
+		State:      filepath.Join(dir, "state"),
+		Socket:     filepath.Join(dir, "cri.sock"),
+		ConfigFile: filepath.Join(dir, "config.toml"),
+		LogFile:    filepath.Join(dir, "daemon.log"),
+		Cgroup:     "/" + filepath.Base(dir),
+		cni:        cni,
+	}
+	t.Cleanup(func() { d.sweep(t) })
+	d.Client = Dial(t, d.Socket, filepath.Join(dir, "logs"), d.Cgroup)
+	t.Cleanup(func() { d.end(t) })
+	return d
+}
+
+// Start starts the daemon, which must not be running, and waits until it answers.
+func (d *Daemon) Start(t T) {
+	t.Helper()
+	if err := d.TryStart(t.Context()); err != nil {
+		t.Fatalf("start %s: %v", filepath.Base(d.binary), err)
+	}
+}
+
+// TryStart is Start for those who expect that it may fail.
+func (d *Daemon) TryStart(ctx context.Context) error {
+	if d.Running() {
+		return errors.New("it is already running")
+	}
+	log, err := os.OpenFile(d.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	command := exec.Command(d.binary, d.arguments...)
+	command.Env = append(os.Environ(), d.environment...)
+	command.Stdout, command.Stderr = log, log
+	// A process group of its own: Ctrl-C at a terminal is for the testbed,
+	// which then ends the daemon in good order.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	p := &process{command: command, ended: make(chan struct{})}
+	go func() {
+		p.err = command.Wait()
+		close(p.ended)
+	}()
+	d.process = p
+	return d.waitReady(ctx)
+}
+
+// waitReady asks for the version until the daemon answers or ends. It uses a
+// connection of its own: one that saw the old socket go would wait before it
+// tries again.
+func (d *Daemon) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		err := answers(ctx, d.Socket)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-d.process.ended:
+			return fmt.Errorf("it ended: %w\n%s", errors.Join(errors.New("no answer"), d.process.err), d.logTail())
+		case <-ctx.Done():
+			return fmt.Errorf("no answer: %w\n%s", err, d.logTail())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func answers(ctx context.Context, socket string) error {
+	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	_, err = runtimeapi.NewRuntimeServiceClient(connection).Version(ctx, &runtimeapi.VersionRequest{})
+	return err
+}
+
+// Running says whether the daemon's process is there.
+func (d *Daemon) Running() bool {
+	if d.process == nil {
+		return false
+	}
+	select {
+	case <-d.process.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// PID is that of the daemon's process; 0 before the first start.
+func (d *Daemon) PID() int {
+	if d.process == nil {
+		return 0
+	}
+	return d.process.command.Process.Pid
+}
+
+// Wait waits until the daemon has ended by itself, as at a failpoint.
+func (d *Daemon) Wait(t T, timeout time.Duration) {
+	t.Helper()
+	select {
+	case <-d.process.ended:
+	case <-time.After(timeout):
+		t.Fatalf("%s still runs after %v", filepath.Base(d.binary), timeout)
+	}
+}
+
+// Kill9 kills the daemon, and nothing else, on the spot.
+func (d *Daemon) Kill9(t T) {
+	t.Helper()
+	if err := d.process.command.Process.Kill(); err != nil {
+		t.Fatalf("kill %s: %v", filepath.Base(d.binary), err)
+	}
+	<-d.process.ended
+}
+
+// Stop ends the daemon with SIGTERM. Its pods go on.
+func (d *Daemon) Stop(t T) {
+	t.Helper()
+	if err := d.stop(); err != nil {
+		t.Fatalf("stop %s: %v", filepath.Base(d.binary), err)
+	}
+}
+
+func (d *Daemon) stop() error {
+	if err := d.process.command.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-d.process.ended:
+		return d.process.err
+	case <-time.After(startTimeout):
+		err := d.process.command.Process.Kill()
+		<-d.process.ended
+		return errors.Join(fmt.Errorf("it did not end %v after SIGTERM, and was killed", startTimeout), err)
+	}
+}
+
+// Restart is Stop and Start.
+func (d *Daemon) Restart(t T) {
+	t.Helper()
+	d.Stop(t)
+	d.Start(t)
+}
+
+// SetEnvironment replaces what is added to the daemon's environment, KEY=value,
+// from the next start on.
+func (d *Daemon) SetEnvironment(environment ...string) { d.environment = environment }
+
+// Log returns what the daemon wrote so far.
+func (d *Daemon) Log() string {
+	body, err := os.ReadFile(d.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	return string(body)
+}
+
+func (d *Daemon) logTail() string {
+	const most = 16 << 10
+	body := []byte(d.Log())
+	if len(body) > most {
+		body = body[len(body)-most:]
+		body = body[bytes.IndexByte(body, '\n')+1:]
+	}
+	return string(body)
+}
+
+// end removes the pods and stops the daemon, if it still runs, and shows its log
+// if the test failed.
+func (d *Daemon) end(t T) {
+	t.Helper()
+	if d.Running() {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		if err := d.Client.RemoveAllPods(ctx); err != nil {
+			t.Errorf("remove the pods: %v", err)
+		}
+		if err := d.stop(); err != nil {
+			t.Errorf("stop %s: %v", filepath.Base(d.binary), err)
+		}
+	}
+	if t.Failed() {
+		t.Logf("the end of the log of %s:\n%s", filepath.Base(d.binary), d.logTail())
+	}
+}

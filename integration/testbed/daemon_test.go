@@ -1,0 +1,58 @@
+package testbed
+
+import (
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestPodsOnAnotherDaemon runs every step of the testbed on containerd, so that
+// what fails on berth is berth's and not the testbed's.
+func TestPodsOnAnotherDaemon(t *testing.T) {
+	NeedNetwork(t)
+	Part(t, Containerd)
+	registry := NewRegistry(t, RegistryOptions{})
+	image := registry.Push(t, "busybox:1", Busybox(t))
+	daemon := StartContainerd(t, ContainerdOptions{
+		Runtimes: map[string]string{"plain": Part(t, Runc)}, DefaultRuntime: "plain",
+		CNI: NewCNI(t), Registry: registry,
+	})
+	client := daemon.Client
+	// The first pod pulls the sandbox image and makes directories that stay.
+	client.RunPod(t, PodSpec{Image: image, Command: []string{"sleep", "600"}}).Remove(t)
+	before := daemon.Snapshot(t)
+
+	pod := client.RunPod(t, PodSpec{Handler: "plain", Image: image, Command: []string{"sh", "-c", "echo up; sleep 600"}})
+	if pod.IP(t) == "" || pod.Ready == 0 {
+		t.Errorf("address %q, ready after %v", pod.IP(t), pod.Ready)
+	}
+	if line := pod.Container.WaitLog(t, "up"); line.Stream != "stdout" || line.Partial {
+		t.Errorf("log line is %+v", line)
+	}
+	if result := pod.Container.TryExec(t, "sh", "-c", "echo out; echo err >&2; exit 3"); result != (ExecResult{"out\n", "err\n", 3}) {
+		t.Errorf("exec gave %+v", result)
+	}
+	failing := pod.RunContainer(t, "failing", PodSpec{Image: image, Command: []string{"sh", "-c", "exit 7"}})
+	if status := failing.WaitExit(t); status.GetExitCode() != 7 {
+		t.Errorf("exit code is %d", status.GetExitCode())
+	}
+	during := before.Leaks(daemon.Snapshot(t))
+	for _, kind := range []Kind{Mounts, Cgroups, Processes, Ports, Leases, Rules, States, Layers} {
+		if !strings.Contains(strings.Join(during, "\n"), string(kind)+" ") {
+			t.Errorf("a running pod shows no %s:\n%s", kind, indent(during))
+		}
+	}
+
+	daemon.Kill9(t)
+	if daemon.Running() {
+		t.Error("the daemon runs after kill -9")
+	}
+	daemon.Start(t)
+	if status := pod.Container.Status(t); status.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("after a restart the container is %s", status.GetState())
+	}
+	pod.Container.Stop(t, 0)
+	pod.Remove(t)
+	daemon.NoLeaks(t, before)
+}

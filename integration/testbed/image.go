@@ -1,0 +1,185 @@
+package testbed
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// File is an entry of an image layer.
+type File struct {
+	// Path inside the image, without a leading slash.
+	Path string
+	// Mode holds the type (directory, symbolic link, regular) and permissions.
+	Mode fs.FileMode
+	// Body is what a regular file holds.
+	Body []byte
+	// Link is where a symbolic link points, or, if Mode is regular, the path of
+	// the file that this one is a hard link to.
+	Link     string
+	UID, GID int
+}
+
+// ImageOption changes an image before it is made.
+type ImageOption func(*imagePlan)
+
+type imagePlan struct {
+	config v1.Config
+	layers [][]File
+}
+
+// WithConfig changes the image's configuration: user, environment, entrypoint…
+func WithConfig(change func(*v1.Config)) ImageOption {
+	return func(p *imagePlan) { change(&p.config) }
+}
+
+// WithUser sets the image's user: a name or uid, with or without a group.
+func WithUser(user string) ImageOption {
+	return WithConfig(func(c *v1.Config) { c.User = user })
+}
+
+// WithLayer adds a layer with the files given.
+func WithLayer(files ...File) ImageOption {
+	return func(p *imagePlan) { p.layers = append(p.layers, files) }
+}
+
+// Busybox makes an image of this host's static busybox, every applet a hard link
+// in /bin. It has the users root, app (1000, groups app and extra) and nobody. The
+// same busybox and options always give the same digest.
+func Busybox(t T, options ...ImageOption) v1.Image {
+	t.Helper()
+	binary := staticBusybox(t)
+	body, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatalf("read busybox: %v", err)
+	}
+	list, err := exec.CommandContext(t.Context(), binary, "--list").Output()
+	if err != nil {
+		t.Fatalf("list busybox's applets: %v", err)
+	}
+	return Image(t, append([]ImageOption{
+		WithConfig(func(c *v1.Config) {
+			c.Env = []string{"PATH=/bin"}
+			c.Cmd = []string{"sh"}
+		}),
+		WithLayer(busyboxFiles(body, strings.Fields(string(list)))...),
+	}, options...)...)
+}
+
+func busyboxFiles(body []byte, applets []string) []File {
+	files := []File{
+		{Path: "bin", Mode: fs.ModeDir | 0o755},
+		{Path: "bin/busybox", Mode: 0o755, Body: body},
+		{Path: "etc", Mode: fs.ModeDir | 0o755},
+		{Path: "etc/passwd", Mode: 0o644, Body: []byte("root:x:0:0:root:/root:/bin/sh\n" +
+			"app:x:1000:1000:app:/home/app:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")},
+		{Path: "etc/group", Mode: 0o644, Body: []byte("root:x:0:\napp:x:1000:\nextra:x:2000:app\nnogroup:x:65534:\n")},
+		{Path: "home", Mode: fs.ModeDir | 0o755},
+		{Path: "home/app", Mode: fs.ModeDir | 0o755, UID: 1000, GID: 1000},
+		{Path: "root", Mode: fs.ModeDir | 0o700},
+		{Path: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+	}
+	slices.Sort(applets)
+	for _, applet := range slices.Compact(applets) {
+		if applet != "busybox" {
+			files = append(files, File{Path: "bin/" + path.Base(applet), Mode: 0o755, Link: "bin/busybox"})
+		}
+	}
+	return files
+}
+
+// Image makes an image of the options alone; without any it has no layer.
+func Image(t T, options ...ImageOption) v1.Image {
+	t.Helper()
+	var plan imagePlan
+	for _, option := range options {
+		option(&plan)
+	}
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	for _, files := range plan.layers {
+		layer, err := tarball.LayerFromOpener(opener(t, files), tarball.WithMediaType(types.OCILayer))
+		if err != nil {
+			t.Fatalf("make an image layer: %v", err)
+		}
+		if image, err = mutate.AppendLayers(image, layer); err != nil {
+			t.Fatalf("add an image layer: %v", err)
+		}
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatalf("read the image's configuration: %v", err)
+	}
+	config = config.DeepCopy()
+	config.Architecture, config.OS = architecture, "linux"
+	config.Created = v1.Time{Time: imageTime}
+	config.Config = plan.config
+	if image, err = mutate.ConfigFile(image, config); err != nil {
+		t.Fatalf("configure the image: %v", err)
+	}
+	return image
+}
+
+// imageTime is fixed, so that digests are.
+var imageTime = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func opener(t T, files []File) tarball.Opener {
+	t.Helper()
+	var buffer bytes.Buffer
+	archive := tar.NewWriter(&buffer)
+	for _, file := range files {
+		if err := archive.WriteHeader(header(file)); err != nil {
+			t.Fatalf("write %s to a layer: %v", file.Path, err)
+		}
+		if file.Link == "" {
+			if _, err := archive.Write(file.Body); err != nil {
+				t.Fatalf("write %s to a layer: %v", file.Path, err)
+			}
+		}
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatalf("end a layer: %v", err)
+	}
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil }
+}
+
+func header(file File) *tar.Header {
+	h := &tar.Header{
+		Name:     file.Path,
+		Mode:     int64(file.Mode.Perm()),
+		Uid:      file.UID,
+		Gid:      file.GID,
+		ModTime:  imageTime,
+		Typeflag: tar.TypeReg,
+		Linkname: file.Link,
+	}
+	// A tar header has the sticky and set-id bits where Unix has them.
+	for bit, unix := range map[fs.FileMode]int64{fs.ModeSticky: 0o1000, fs.ModeSetgid: 0o2000, fs.ModeSetuid: 0o4000} {
+		if file.Mode&bit != 0 {
+			h.Mode |= unix
+		}
+	}
+	switch {
+	case file.Mode.IsDir():
+		h.Typeflag, h.Name = tar.TypeDir, file.Path+"/"
+	case file.Mode&fs.ModeSymlink != 0:
+		h.Typeflag = tar.TypeSymlink
+	case file.Link != "":
+		h.Typeflag = tar.TypeLink
+	default:
+		h.Size = int64(len(file.Body))
+	}
+	return h
+}

@@ -1,0 +1,201 @@
+package testbed
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Parts from elsewhere that tests run against. Each can be named by an
+// environment variable; without it, it is looked for where the Makefile puts it
+// and then in the PATH.
+const (
+	// Runc is BERTH_TEST_RUNC.
+	Runc = "runc"
+	// Crun is BERTH_TEST_CRUN.
+	Crun = "crun"
+	// Runsc is BERTH_TEST_RUNSC.
+	Runsc = "runsc"
+	// RuncShim is BERTH_TEST_SHIM.
+	RuncShim = "containerd-shim-runc-v2"
+	// Containerd is BERTH_TEST_CONTAINERD.
+	Containerd = "containerd"
+	// BusyboxBinary is BERTH_TEST_BUSYBOX, and must be static.
+	BusyboxBinary = "busybox"
+)
+
+var partVariables = map[string]string{
+	Runc:          "BERTH_TEST_RUNC",
+	Crun:          "BERTH_TEST_CRUN",
+	Runsc:         "BERTH_TEST_RUNSC",
+	RuncShim:      "BERTH_TEST_SHIM",
+	Containerd:    "BERTH_TEST_CONTAINERD",
+	BusyboxBinary: "BERTH_TEST_BUSYBOX",
+}
+
+// Part returns the absolute path of a part. Without it the test is skipped, or
+// fails if BERTH_TEST_REQUIRE is set.
+func Part(t T, name string) string {
+	t.Helper()
+	path, err := FindPart(name)
+	if err != nil {
+		Missing(t, "%v", err)
+	}
+	return path
+}
+
+// FindPart is Part for those who can do without.
+func FindPart(name string) (string, error) {
+	variable := partVariables[name]
+	if path := os.Getenv(variable); path != "" {
+		if _, err := exec.LookPath(path); err != nil {
+			return "", fmt.Errorf("%s names no executable: %w", variable, err)
+		}
+		return path, nil
+	}
+	if root, err := repository(); err == nil {
+		path := filepath.Join(root, "bin", name)
+		if _, err := exec.LookPath(path); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is missing: run `make deps runtimes`, or set %s", name, variable)
+	}
+	return filepath.Abs(path)
+}
+
+// Missing skips the test, saying what it lacks; it fails it where nothing may be
+// missing, which is where BERTH_TEST_REQUIRE is set.
+func Missing(t T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("BERTH_TEST_REQUIRE") != "" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// NeedRoot skips or fails a test that is not run as root.
+func NeedRoot(t T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Missing(t, "needs root: namespaces, mounts and networks are made for real")
+	}
+}
+
+// NeedNetwork skips or fails a test on a host without CNI plugins, iproute2 or
+// iptables.
+func NeedNetwork(t T) {
+	t.Helper()
+	NeedRoot(t)
+	if _, err := CNIBinDir(); err != nil {
+		Missing(t, "%v", err)
+	}
+	for _, command := range []string{"ip", "iptables", "iptables-save"} {
+		if _, err := exec.LookPath(command); err != nil {
+			Missing(t, "%s is missing: run `make deps`", command)
+		}
+	}
+}
+
+// CNIBinDir returns the directory of the CNI plugins.
+func CNIBinDir() (string, error) {
+	for _, dir := range []string{"/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"} {
+		if _, err := exec.LookPath(filepath.Join(dir, "bridge")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("the CNI plugins are missing: run `make deps`")
+}
+
+// staticBusybox returns a busybox that needs no library.
+func staticBusybox(t T) string {
+	t.Helper()
+	path := Part(t, BusyboxBinary)
+	file, err := elf.Open(path)
+	if err != nil {
+		t.Fatalf("read busybox: %v", err)
+	}
+	defer file.Close()
+	for _, program := range file.Progs {
+		if program.Type == elf.PT_INTERP {
+			Missing(t, "%s is not static: run `make deps`, or set BERTH_TEST_BUSYBOX", path)
+		}
+	}
+	return path
+}
+
+// Built returns the directory of berth's binaries: BERTH_TEST_BIN, which the
+// Makefile sets after building them, else what is built now, once per process.
+// With tags they are always built, into a directory of those tags.
+func Built(t T, tags ...string) string {
+	t.Helper()
+	if dir := os.Getenv("BERTH_TEST_BIN"); dir != "" && len(tags) == 0 {
+		return dir
+	}
+	tag := strings.Join(tags, ",")
+	once, _ := builds.LoadOrStore(tag, sync.OnceValues(func() (string, error) { return build(tag) }))
+	dir, err := once.(func() (string, error))()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return dir
+}
+
+var builds sync.Map // tags → func() (string, error)
+
+func build(tags string) (string, error) {
+	root, err := repository()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, "bin")
+	if tags != "" {
+		dir = filepath.Join(dir, "tags-"+tags)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	// Built aside: another package's tests may be running the old ones.
+	fresh, err := os.MkdirTemp(dir, ".build-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(fresh)
+	command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-o", fresh+"/", "./cmd/...")
+	command.Dir = root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build berth: %w\n%s", err, out)
+	}
+	built, err := os.ReadDir(fresh)
+	if err != nil {
+		return "", err
+	}
+	for _, binary := range built {
+		if err := os.Rename(filepath.Join(fresh, binary.Name()), filepath.Join(dir, binary.Name())); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// repository returns the top of the source tree that the process runs in.
+var repository = sync.OnceValues(func() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if module, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil &&
+			strings.HasPrefix(string(module), "module github.com/berth-cri/berth\n") {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("not inside the source tree of berth: set BERTH_TEST_BIN and the other BERTH_TEST variables")
+})

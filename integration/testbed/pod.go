@@ -1,0 +1,335 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// PodSpec is a pod of one container, as short as it can be said.
+type PodSpec struct {
+	// Handler is the runtime handler; empty is the default.
+	Handler string
+	// Image is pulled if the daemon does not have it.
+	Image string
+	// Command and Args are the container's; empty are the image's.
+	Command, Args []string
+	// Name is the pod's; empty gives a new one.
+	Name string
+	// Sandbox and Container, if set, change what is sent.
+	Sandbox   func(*runtimeapi.PodSandboxConfig)
+	Container func(*runtimeapi.ContainerConfig)
+}
+
+// Pod is a sandbox that was made here.
+type Pod struct {
+	// ID is the sandbox's.
+	ID string
+	// Handler is what it was asked to run under.
+	Handler string
+	// Config is what was sent.
+	Config *runtimeapi.PodSandboxConfig
+	// Container is the one that RunPod started; nil after RunSandbox.
+	Container *Container
+	// Ready is how long it took from RunPodSandbox to the answer of
+	// StartContainer, the image being there.
+	Ready time.Duration
+
+	client *Client
+}
+
+// Container is one that was made here.
+type Container struct {
+	// ID is the container's.
+	ID string
+	// LogPath is the absolute path of its log.
+	LogPath string
+
+	client *Client
+}
+
+var pods atomic.Int64
+
+// SandboxConfig is a sandbox's configuration as a kubelet would send it for a
+// small pod: new namespaces but the host's user namespace, a network of its
+// own, a log directory.
+func (c *Client) SandboxConfig(name string) *runtimeapi.PodSandboxConfig {
+	if name == "" {
+		name = fmt.Sprintf("pod-%d-%d", os.Getpid(), pods.Add(1))
+	}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "testbed", Uid: uuid.NewString()},
+		Hostname: name,
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: filepath.Join(c.CgroupParent, name),
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+			},
+		},
+	}
+	config.LogDirectory = c.logDirectory(config.GetMetadata())
+	return config
+}
+
+// ContainerConfig is a container's configuration as a kubelet would send it.
+func (c *Client) ContainerConfig(name, image string, command ...string) *runtimeapi.ContainerConfig {
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name},
+		Image:    &runtimeapi.ImageSpec{Image: image},
+		Command:  command,
+		LogPath:  filepath.Join(name, "0.log"),
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources: &runtimeapi.LinuxContainerResources{},
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+			},
+		},
+	}
+}
+
+// RunSandbox runs a sandbox without containers. A cleanup removes it.
+func (c *Client) RunSandbox(t T, spec PodSpec) *Pod {
+	t.Helper()
+	config := c.SandboxConfig(spec.Name)
+	if spec.Sandbox != nil {
+		spec.Sandbox(config)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	begin := time.Now()
+	response, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: spec.Handler})
+	if err != nil {
+		t.Fatalf("run a sandbox under handler %q: %v", spec.Handler, err)
+	}
+	pod := &Pod{ID: response.GetPodSandboxId(), Handler: spec.Handler, Config: config, Ready: time.Since(begin), client: c}
+	t.Cleanup(func() {
+		err := c.removePod(context.Background(), pod.ID)
+		// A test may have killed the daemon; the testbed's own cleanup sweeps then.
+		if err != nil && status.Code(err) != codes.Unavailable {
+			t.Errorf("remove pod %s: %v", config.GetMetadata().GetName(), err)
+		}
+	})
+	return pod
+}
+
+// RunPod pulls the image if it is not there, runs a sandbox and starts a
+// container in it. A cleanup removes both.
+func (c *Client) RunPod(t T, spec PodSpec) *Pod {
+	t.Helper()
+	c.needImage(t, spec.Handler, spec.Image)
+	pod := c.RunSandbox(t, spec)
+	begin := time.Now()
+	pod.Container = pod.RunContainer(t, "main", spec)
+	pod.Ready += time.Since(begin)
+	return pod
+}
+
+func (c *Client) needImage(t T, handler, image string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	response, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: image, RuntimeHandler: handler},
+	})
+	if err != nil {
+		t.Fatalf("look for image %s: %v", image, err)
+	}
+	if response.GetImage() == nil {
+		c.Pull(t, handler, image)
+	}
+}
+
+// CreateContainer creates a container from the spec's image, command and
+// Container function.
+func (p *Pod) CreateContainer(t T, name string, spec PodSpec) *Container {
+	t.Helper()
+	config := p.client.ContainerConfig(name, spec.Image, spec.Command...)
+	config.Args = spec.Args
+	if spec.Container != nil {
+		spec.Container(config)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	response, err := p.client.RuntimeServiceClient.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config,
+	})
+	if err != nil {
+		t.Fatalf("create container %s under handler %q: %v", name, p.Handler, err)
+	}
+	return &Container{
+		ID:      response.GetContainerId(),
+		LogPath: filepath.Join(p.Config.GetLogDirectory(), config.GetLogPath()),
+		client:  p.client,
+	}
+}
+
+// RunContainer is CreateContainer and Start.
+func (p *Pod) RunContainer(t T, name string, spec PodSpec) *Container {
+	t.Helper()
+	container := p.CreateContainer(t, name, spec)
+	container.Start(t)
+	return container
+}
+
+// IP is the pod's address; empty in the host's network.
+func (p *Pod) IP(t T) string {
+	t.Helper()
+	return p.Status(t).GetNetwork().GetIp()
+}
+
+// Status is what the daemon says about the sandbox.
+func (p *Pod) Status(t T) *runtimeapi.PodSandboxStatus {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	response, err := p.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.ID})
+	if err != nil {
+		t.Fatalf("status of sandbox %s: %v", p.ID, err)
+	}
+	return response.GetStatus()
+}
+
+// Stop stops the sandbox and all that runs in it.
+func (p *Pod) Stop(t T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	if _, err := p.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID}); err != nil {
+		t.Fatalf("stop sandbox %s: %v", p.ID, err)
+	}
+}
+
+// Remove stops and removes the sandbox with its containers.
+func (p *Pod) Remove(t T) {
+	t.Helper()
+	if err := p.client.removePod(t.Context(), p.ID); err != nil {
+		t.Fatalf("remove pod %s: %v", p.Config.GetMetadata().GetName(), err)
+	}
+}
+
+// Start starts the container.
+func (c *Container) Start(t T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	if _, err := c.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ID}); err != nil {
+		t.Fatalf("start container %s: %v", c.ID, err)
+	}
+}
+
+// Stop stops the container, killing it after the grace period.
+func (c *Container) Stop(t T, grace time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	_, err := c.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: int64(grace.Seconds())})
+	if err != nil {
+		t.Fatalf("stop container %s: %v", c.ID, err)
+	}
+}
+
+// Remove removes the container.
+func (c *Container) Remove(t T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	if _, err := c.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID}); err != nil {
+		t.Fatalf("remove container %s: %v", c.ID, err)
+	}
+}
+
+// Status is what the daemon says about the container.
+func (c *Container) Status(t T) *runtimeapi.ContainerStatus {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	response, err := c.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
+	if err != nil {
+		t.Fatalf("status of container %s: %v", c.ID, err)
+	}
+	return response.GetStatus()
+}
+
+// ExecResult is what a command in a container did.
+type ExecResult struct {
+	Stdout, Stderr string
+	ExitCode       int32
+}
+
+// TryExec runs a command in the container.
+func (c *Container) TryExec(t T, command ...string) ExecResult {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	response, err := c.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+		ContainerId: c.ID, Cmd: command, Timeout: int64(callTimeout.Seconds()),
+	})
+	if err != nil {
+		t.Fatalf("exec %q in container %s: %v", command, c.ID, err)
+	}
+	return ExecResult{
+		Stdout:   string(response.GetStdout()),
+		Stderr:   string(response.GetStderr()),
+		ExitCode: response.GetExitCode(),
+	}
+}
+
+// Exec runs a command in the container, which must succeed, and returns what it
+// wrote to stdout.
+func (c *Container) Exec(t T, command ...string) string {
+	t.Helper()
+	result := c.TryExec(t, command...)
+	if result.ExitCode != 0 {
+		t.Fatalf("exec %q in container %s: exit code %d: %s", command, c.ID, result.ExitCode, result.Stderr)
+	}
+	return result.Stdout
+}
+
+// WaitState waits until the container is in a state, and returns its status.
+func (c *Container) WaitState(t T, state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
+	t.Helper()
+	var last *runtimeapi.ContainerStatus
+	Eventually(t, callTimeout, func() error {
+		last = c.Status(t)
+		if last.GetState() != state {
+			return fmt.Errorf("container %s is in state %s, not %s", c.ID, last.GetState(), state)
+		}
+		return nil
+	})
+	return last
+}
+
+// WaitExit waits until the container has ended, and returns its status.
+func (c *Container) WaitExit(t T) *runtimeapi.ContainerStatus {
+	t.Helper()
+	return c.WaitState(t, runtimeapi.ContainerState_CONTAINER_EXITED)
+}
+
+// Eventually calls check until it returns nil, and fails with its last error
+// after the timeout.
+func Eventually(t T, timeout time.Duration, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(timeout)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %v", timeout, err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-t.Context().Done():
+			t.Fatalf("%v: %v", context.Cause(t.Context()), err)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package testbed
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+const architecture = runtime.GOARCH
+
+// RegistryOptions say how a registry is reached.
+type RegistryOptions struct {
+	// TLS serves over TLS, with a certificate of a new authority that no client
+	// trusts unless it is told to (see Registry.WriteHosts).
+	TLS bool
+	// Username and Password, if set, are asked of everybody (basic auth).
+	Username, Password string
+	// Wrap, if set, stands between the clients and the registry: to count,
+	// to slow down, to break.
+	Wrap func(http.Handler) http.Handler
+}
+
+// Registry is a real registry on loopback that forgets all when its T ends.
+type Registry struct {
+	// Host is its address, host:port, as it stands in image references.
+	Host string
+	// CA is the PEM of the certificate authority; empty without TLS.
+	CA []byte
+
+	options   RegistryOptions
+	transport http.RoundTripper
+}
+
+// NewRegistry starts a registry.
+func NewRegistry(t T, options RegistryOptions) *Registry {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("listen for the registry: %v", err)
+	}
+	r := &Registry{Host: listener.Addr().String(), options: options, transport: http.DefaultTransport}
+	if options.TLS {
+		listener = r.secure(t, listener)
+	}
+	handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	if options.Username != "" {
+		handler = basicAuth(handler, options.Username, options.Password)
+	}
+	if options.Wrap != nil {
+		handler = options.Wrap(handler)
+	}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 30 * time.Second,
+		ErrorLog:          log.New(io.Discard, "", 0), // clients that do not trust the CA are part of tests
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Errorf("close the registry: %v", err)
+		}
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve the registry: %v", err)
+		}
+	})
+	return r
+}
+
+// URL is where the registry is, with its scheme.
+func (r *Registry) URL() string {
+	if r.options.TLS {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
+// Push puts an image under a name like "team/app:1" and returns its reference.
+func (r *Registry) Push(t T, repository string, image v1.Image) string {
+	t.Helper()
+	reference, err := name.ParseReference(r.Host+"/"+repository, name.Insecure)
+	if err != nil {
+		t.Fatalf("push %s: %v", repository, err)
+	}
+	options := []remote.Option{remote.WithContext(t.Context()), remote.WithTransport(r.transport)}
+	if r.options.Username != "" {
+		options = append(options, remote.WithAuth(&authn.Basic{Username: r.options.Username, Password: r.options.Password}))
+	}
+	if err := remote.Write(reference, image, options...); err != nil {
+		t.Fatalf("push %s: %v", repository, err)
+	}
+	return r.Host + "/" + repository
+}
+
+// WriteHosts writes to a hosts directory what a client must know to reach the
+// registry: its scheme and its authority.
+func (r *Registry) WriteHosts(t T, dir string) {
+	t.Helper()
+	dir = filepath.Join(dir, r.Host)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatalf("make the registry's hosts directory: %v", err)
+	}
+	hosts := fmt.Sprintf("server = %q\n\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", r.URL(), r.URL())
+	if r.options.TLS {
+		hosts += "  ca = \"ca.crt\"\n"
+		if err := os.WriteFile(filepath.Join(dir, "ca.crt"), r.CA, 0o600); err != nil {
+			t.Fatalf("write the registry's authority: %v", err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600); err != nil {
+		t.Fatalf("write hosts.toml: %v", err)
+	}
+}
+
+func (r *Registry) secure(t T, listener net.Listener) net.Listener {
+	t.Helper()
+	certificate, authority, err := issue(net.IPv4(127, 0, 0, 1))
+	if err != nil {
+		t.Fatalf("make the registry's certificate: %v", err)
+	}
+	r.CA = authority
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	t.Cleanup(transport.CloseIdleConnections)
+	r.transport = transport
+	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
+}
+
+// issue makes a certificate for an address, and returns it with the PEM of the
+// authority that signed it.
+func issue(address net.IP) (tls.Certificate, []byte, error) {
+	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	authority := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "berth testbed"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(24 * time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+	}
+	authorityDER, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey.Public(), authorityKey)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2),
+		Subject:      pkix.Name{CommonName: "registry"},
+		NotBefore:    authority.NotBefore,
+		NotAfter:     authority.NotAfter,
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses:  []net.IP{address},
+	}
+	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, authority, key.Public(), authorityKey)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	return tls.Certificate{Certificate: [][]byte{leafDER}, PrivateKey: key},
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authorityDER}), nil
+}
+
+func basicAuth(next http.Handler, username, password string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		user, pass, _ := request.BasicAuth()
+		if subtle.ConstantTimeCompare([]byte(user+"\x00"+pass), []byte(username+"\x00"+password)) != 1 {
+			w.Header().Set("WWW-Authenticate", `Basic realm="testbed"`)
+			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED"}]}`, http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, request)
+	})
+}

@@ -1,0 +1,175 @@
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// Snapshot is what a daemon has on the host at one moment, by kind. Things that
+// stay for good reasons (images, logs, the daemon itself) are not in it.
+type Snapshot map[Kind][]string
+
+// Kind is a kind of thing that a pod may leave behind.
+type Kind string
+
+// The kinds of a Snapshot.
+const (
+	Mounts    Kind = "mount"    // below the daemon's directories, pinned namespaces too
+	Cgroups   Kind = "cgroup"   // below those of pods, in every hierarchy
+	Processes Kind = "process"  // supervisors, shims, runtimes, sandbox processes, workloads
+	Ports     Kind = "link"     // host ends of veth pairs, by their bridge
+	Leases    Kind = "lease"    // addresses that IPAM has given out
+	Rules     Kind = "iptables" // rules that name the network
+	States    Kind = "state"    // entries of the state directory: bundles, FIFOs, sockets…
+	Records   Kind = "record"   // durable records of sandboxes and containers
+	Layers    Kind = "snapshot" // snapshots and unfinished downloads
+)
+
+// Snapshot takes a picture of all that this daemon has on the host.
+func (d *Daemon) Snapshot(t T) Snapshot {
+	t.Helper()
+	s, err := d.snapshot()
+	if err != nil {
+		t.Fatalf("look at what the daemon has on the host: %v", err)
+	}
+	return s
+}
+
+func (d *Daemon) snapshot() (Snapshot, error) {
+	s := Snapshot{}
+	for _, dir := range d.cgroups() {
+		// The pods' own cgroups are the client's, as they are a kubelet's.
+		if _, below, _ := strings.Cut(dir, d.Cgroup+"/"); strings.Contains(below, "/") {
+			s[Cgroups] = append(s[Cgroups], dir)
+		}
+	}
+	for _, p := range d.processes() {
+		s[Processes] = append(s[Processes], p.String())
+	}
+	var failures [6]error
+	s[Mounts], failures[0] = d.mounts()
+	s[States], failures[1] = entries(d.State, d.ofPods)
+	s[Records], failures[2] = entries(filepath.Join(d.Root, "records"), everything)
+	s[Layers], failures[3] = entries(d.Root, layer)
+	if cni := d.cni; cni != nil {
+		var leases, ports, rules error
+		s[Leases], leases = cni.Leases()
+		s[Ports], ports = cni.ports()
+		s[Rules], rules = cni.rules()
+		failures[4] = errors.Join(leases, ports, rules)
+	}
+	return s, errors.Join(failures[:]...)
+}
+
+// ofPods says whether an entry of the state directory comes and goes with pods.
+// The places that are made with the first pod of a daemon or of a handler, and
+// are kept for the next, do not; what is in them does.
+func (d *Daemon) ofPods(path string) (listed, enter bool) {
+	switch relative := strings.TrimPrefix(path, d.State+"/"); relative {
+	case "s", "runtimes", "supervisors":
+		return false, true
+	default:
+		return filepath.Dir(relative) != "runtimes", true
+	}
+}
+
+func everything(string) (listed, enter bool) { return true, true }
+
+// entries returns the paths below dir that pick wants listed. It does not look
+// into mounts: what is in there is the container's.
+func entries(dir string, pick func(path string) (listed, enter bool)) ([]string, error) {
+	var paths []string
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if path == dir {
+			return nil
+		}
+		listed, enter := pick(path)
+		if listed {
+			paths = append(paths, path)
+		}
+		if entry.IsDir() {
+			if !enter {
+				return fs.SkipDir
+			}
+			if mounted, err := mountinfo.Mounted(path); err == nil && mounted {
+				return fs.SkipDir
+			}
+		}
+		return nil
+	})
+	return paths, err
+}
+
+// layer lists the snapshots of snapshotters, and downloads that are under way, of
+// containerd's stores. Their content is an image's.
+func layer(path string) (listed, enter bool) {
+	switch parent := filepath.Base(filepath.Dir(path)); parent {
+	case "snapshots", "ingest":
+		info, err := os.Stat(path)
+		dir := err == nil && info.IsDir()
+		return dir, !dir
+	default:
+		return false, true
+	}
+}
+
+// Leaks returns what is in after and not in s, as "kind name", sorted.
+func (s Snapshot) Leaks(after Snapshot) []string {
+	var leaks []string
+	for kind, names := range after {
+		for _, name := range names {
+			if !slices.Contains(s[kind], name) {
+				leaks = append(leaks, string(kind)+" "+name)
+			}
+		}
+	}
+	slices.Sort(leaks)
+	return leaks
+}
+
+// leakPatience is how long supervisors and kernel may take to be done with a pod
+// after its removal was answered.
+const leakPatience = 10 * time.Second
+
+// NoLeaks fails unless all that came since before goes within a few seconds.
+func (d *Daemon) NoLeaks(t T, before Snapshot) {
+	t.Helper()
+	deadline := time.Now().Add(leakPatience)
+	for {
+		after, err := d.snapshot()
+		if err != nil {
+			t.Fatalf("look at what the daemon has on the host: %v", err)
+		}
+		leaks := before.Leaks(after)
+		if len(leaks) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("left behind:\n%s", indent(leaks))
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func indent(lines []string) string {
+	const most = 50
+	if len(lines) > most {
+		lines = append(slices.Clone(lines[:most]), fmt.Sprintf("… and %d more", len(lines)-most))
+	}
+	return "  " + strings.Join(lines, "\n  ")
+}

@@ -1,0 +1,180 @@
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// sweep takes away what a daemon that was killed, or that failed, left on the
+// host. It works on what the kernel says, and asks it nothing.
+func (d *Daemon) sweep(t T) {
+	t.Helper()
+	err := errors.Join(d.killProcesses(), d.unmount(), d.removeCgroups(), os.RemoveAll(d.Dir), os.RemoveAll(d.Root))
+	if err != nil {
+		t.Errorf("clean up after the daemon: %v", err)
+	}
+}
+
+// killProcesses kills what runs in the pods' cgroups, and every process that was
+// started with a path of this daemon: supervisors, shims, runtimes.
+func (d *Daemon) killProcesses() error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		processes := d.processes()
+		if len(processes) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes that do not die: %v", processes)
+		}
+		for _, p := range processes {
+			if err := unix.Kill(p.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill %v: %w", p, err)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// hostProcess is a process that belongs to a daemon.
+type hostProcess struct {
+	pid     int
+	command string
+}
+
+func (p hostProcess) String() string { return fmt.Sprintf("%d (%s)", p.pid, p.command) }
+
+// processes returns the living processes that are this daemon's, without itself
+// and this one.
+func (d *Daemon) processes() []hostProcess {
+	inside := map[int]bool{}
+	for _, dir := range d.cgroups() {
+		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			continue // removed meanwhile, or a threaded cgroup
+		}
+		for _, field := range strings.Fields(string(procs)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				inside[pid] = true
+			}
+		}
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var found []hostProcess
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() || pid == d.PID() {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err != nil || !inside[pid] && !d.owns(string(cmdline)) {
+			continue
+		}
+		if zombie(pid) {
+			continue // dead; whoever its parent is will notice or has died too
+		}
+		command := strings.TrimSpace(strings.ReplaceAll(string(cmdline), "\x00", " "))
+		found = append(found, hostProcess{pid: pid, command: command})
+	}
+	return found
+}
+
+func (d *Daemon) owns(cmdline string) bool {
+	return strings.Contains(cmdline, d.Dir+"/") || strings.Contains(cmdline, d.Root+"/")
+}
+
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return true
+	}
+	// The state follows the name, which is in parentheses and may hold any.
+	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " ")
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+}
+
+// mounts returns the mount points below this daemon's directories.
+func (d *Daemon) mounts() ([]string, error) {
+	infos, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
+		return !strings.HasPrefix(info.Mountpoint, d.Dir+"/") && !strings.HasPrefix(info.Mountpoint, d.Root+"/"), false
+	})
+	if err != nil {
+		return nil, err
+	}
+	var points []string
+	for _, info := range infos {
+		points = append(points, info.Mountpoint)
+	}
+	return points, nil
+}
+
+func (d *Daemon) unmount() error {
+	points, err := d.mounts()
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, point := range slices.Backward(points) {
+		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			failures = append(failures, fmt.Errorf("unmount %s: %w", point, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// cgroups returns the directories of the pods' cgroups in every hierarchy,
+// parents first.
+func (d *Daemon) cgroups() []string {
+	const top = "/sys/fs/cgroup"
+	hierarchies, err := filepath.Glob(top + "/*" + d.Cgroup)
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	for _, hierarchy := range append(hierarchies, top+d.Cgroup) {
+		// A cgroup may go while the walk is on its way to it.
+		_ = filepath.WalkDir(hierarchy, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+	}
+	return dirs
+}
+
+func (d *Daemon) removeCgroups() error {
+	var failures []error
+	for _, dir := range slices.Backward(d.cgroups()) {
+		if err := removeCgroup(dir); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// removeCgroup waits for the kernel to let go of processes that are dead already.
+func removeCgroup(dir string) error {
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// assembly merges documents into one Config. It starts over for each set of
+// documents, so that a drop-in that is left out leaves nothing behind.
+type assembly struct {
+	options  Options
+	cfg      *Config
+	problems Problems
+	// defs are the handlers by name; byMain those that a drop-in did not bring.
+	defs   map[string]*handler.Definition
+	byMain []string
+	// lost are the handlers of drop-ins that are left out.
+	lost map[string]Broken
+}
+
+// assemble is pure but for looking at the paths that the documents name.
+func assemble(docs []*document, o Options, lost map[string]Broken) (*Config, Problems) {
+	a := &assembly{options: o, cfg: Default(), defs: map[string]*handler.Definition{}, lost: lost}
+	for _, d := range docs {
+		a.sections(d)
+	}
+	a.flags()
+	for _, d := range docs {
+		a.runtimes(d)
+	}
+	a.problems = append(a.problems, a.cfg.sections()...)
+	if !handlersInMain(docs) {
+		a.discover()
+	}
+	a.cfg.Runtimes = sortedByName(a.defs)
+	a.defaultRuntime(a.known(docs))
+	a.helpers()
+	return a.cfg, a.problems
+}
+
+// sections lays one document's keys over what there is.
+func (a *assembly) sections(doc *document) {
+	d := &decoder{doc: doc}
+	d.table(sectionTop, "", doc.values, reflect.ValueOf(a.cfg).Elem(), "runtimes")
+	a.problems = append(a.problems, doc.problems...)
+	a.problems = append(a.problems, d.problems...)
+	a.cfg.Sources = append(a.cfg.Sources, doc.file)
+	for key, o := range doc.origins {
+		if !strings.HasPrefix(key, "runtimes.") {
+			a.cfg.origins[key] = o
+		}
+	}
+}
+
+// runtimes adds one document's handlers. A handler belongs to one file.
+func (a *assembly) runtimes(doc *document) {
+	d := &decoder{doc: doc}
+	defer func() { a.problems = append(a.problems, d.problems...) }()
+	tables, ok := doc.values["runtimes"].(map[string]any)
+	if !ok {
+		if v, there := doc.values["runtimes"]; there {
+			d.wrongType("runtimes", "a table", v)
+		}
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		if first := a.defs[name]; first != nil {
+			d.report(under("runtimes", name), fmt.Sprintf("handler %q is already configured at %s; keep one of the two", name, first.Origin), "")
+			continue
+		}
+		if def := d.runtime(name, tables[name], a.cfg.Engine); def != nil {
+			a.add(doc, def)
+		}
+	}
+}
+
+func (a *assembly) add(doc *document, def *handler.Definition) {
+	a.defs[def.Name] = def
+	if doc.main {
+		a.byMain = append(a.byMain, def.Name)
+	}
+	prefix := under("runtimes", def.Name)
+	for key, o := range doc.origins {
+		if key == prefix || strings.HasPrefix(key, prefix+".") {
+			a.cfg.origins[key] = o
+		}
+	}
+}
+
+// handlersInMain says whether the main file names handlers, or cannot be read
+// well enough to tell.
+func handlersInMain(docs []*document) bool {
+	return slices.ContainsFunc(docs, func(d *document) bool {
+		tables, _ := d.values["runtimes"].(map[string]any)
+		return d.main && (len(tables) > 0 || len(d.problems) > 0)
+	})
+}
+
+// discover adds the runtimes of this machine. A drop-in's handler replaces a
+// discovered one, even if the drop-in is left out: a pod must not silently get
+// another runtime than the one configured.
+func (a *assembly) discover() {
+	a.cfg.Discovered = true
+	dirs := a.options.SearchPath
+	if len(dirs) == 0 {
+		dirs = SearchDirs()
+	}
+	for _, def := range Discover(dirs) {
+		a.byMain = append(a.byMain, def.Name)
+		if _, lost := a.lost[def.Name]; lost || a.defs[def.Name] != nil {
+			continue
+		}
+		def.Snapshotter = a.cfg.Engine.Snapshotter
+		if def.Type == handler.OCI {
+			def.Supervision = a.cfg.Engine.Supervision
+		}
+		a.defs[def.Name] = def
+	}
+	if len(a.defs)+len(a.lost) == 0 {
+		a.problems = append(a.problems, nothingFound(dirs))
+	}
+}
+
+func nothingFound(dirs []string) Problem {
+	return Problem{Key: "runtimes", Message: fmt.Sprintf(
+		"no handler is configured and no runtime was found in %s; install one (on Debian: apt-get install crun), "+
+			"or configure [runtimes.<handler>] with its runtime_path in %s", shortList(dirs), DefaultFile)}
+}
+
+func shortList(dirs []string) string {
+	const enough = 6
+	if len(dirs) <= enough {
+		return strings.Join(dirs, ", ")
+	}
+	return fmt.Sprintf("%s and %d more directories", strings.Join(dirs[:enough], ", "), len(dirs)-enough)
+}
+
+// known returns the names of all handlers, of which some may not be served.
+func (a *assembly) known(docs []*document) []string {
+	names := slices.Concat(slices.Collect(maps.Keys(a.defs)), slices.Collect(maps.Keys(a.lost)))
+	for _, d := range docs {
+		names = append(names, d.handlers...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// defaultRuntime checks or chooses the default handler.
+func (a *assembly) defaultRuntime(known []string) {
+	if len(known) == 0 {
+		return
+	}
+	v := &validator{cfg: a.cfg}
+	switch name := a.cfg.DefaultRuntime; {
+	case name == "":
+		if a.cfg.DefaultRuntime = chooseDefault(a.byMain, known); a.cfg.DefaultRuntime == "" {
+			v.wrong("default_runtime", fmt.Sprintf("is missing; name one of the handlers %s", strings.Join(known, ", ")), "")
+		}
+	case !slices.Contains(known, name):
+		near, _ := handler.Nearest(name, known)
+		v.wrong("default_runtime", fmt.Sprintf("there is no handler %q; the handlers are %s", name, strings.Join(known, ", ")), near)
+	}
+	a.problems = append(a.problems, v.problems...)
+}
+
+// chooseDefault picks the default handler of a configuration that names none,
+// or "". Drop-ins only count when there is nothing else, so that adding one
+// never changes where pods go. Pure.
+func chooseDefault(byMain, known []string) string {
+	among := byMain
+	if len(among) == 0 {
+		among = known
+	}
+	if len(among) == 1 {
+		return among[0]
+	}
+	for _, r := range ociRuntimes {
+		if slices.Contains(among, r) {
+			return r
+		}
+	}
+	return ""
+}
+
+// helpers finds berth's own binaries unless a file says where they are.
+func (a *assembly) helpers() {
+	if a.cfg.Engine.ShimPath == "" {
+		a.cfg.Engine.ShimPath = helperPath("berth-shim")
+	}
+	if a.cfg.Engine.PausePath == "" {
+		a.cfg.Engine.PausePath = helperPath("berth-pause")
+	}
+}

@@ -1,0 +1,185 @@
+// Package config turns TOML files into one validated Config, and is the only
+// package that knows TOML.
+//
+//	cfg, err := config.Load(config.Options{})
+//
+// A configuration is a main file, /etc/berth/config.toml, and the drop-ins in
+// conf.d beside it and in the vendor's directory. Every key may come from any
+// of them: a later file wins key by key, except that a handler belongs to one
+// file, and a second file that has it is a mistake. Without any handler in the
+// main file the runtimes in the usual places are discovered and served.
+//
+// Nothing is ignored. Each mistake becomes a Problem with its file, line, key,
+// what is wrong and what was probably meant, and all of them are returned
+// together.
+package config
+
+import (
+	"io/fs"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Version is the one version of the file format that this package reads.
+const Version = 1
+
+// Config is a whole configuration, validated, with defaults filled in. Treat
+// it as immutable.
+type Config struct {
+	// Version is the version of the file format.
+	Version int `toml:"version"`
+	// DefaultRuntime is the handler of pods that name none. Load fills it in;
+	// it may name a handler in Broken.
+	DefaultRuntime string `toml:"default_runtime"`
+
+	Server    Server    `toml:"server"`
+	Engine    Engine    `toml:"engine"`
+	CNI       CNI       `toml:"cni"`
+	Registry  Registry  `toml:"registry"`
+	Streaming Streaming `toml:"streaming"`
+	Metrics   Metrics   `toml:"metrics"`
+	Tracing   Tracing   `toml:"tracing"`
+	Log       Log       `toml:"log"`
+
+	// Runtimes are the handlers that can be served, sorted by name.
+	Runtimes []*handler.Definition `toml:"-"`
+	// Broken are the handlers that are configured but cannot be served, sorted
+	// by name. It is empty unless Options.TolerateDropIns was set.
+	Broken []Broken `toml:"-"`
+	// Problems are the mistakes behind Broken, and those of drop-ins that were
+	// left out for them. It is empty unless Options.TolerateDropIns was set.
+	Problems Problems `toml:"-"`
+	// Sources are the files that were read and count, in their order.
+	Sources []string `toml:"-"`
+	// Discovered says that the main file names no handler, so that Runtimes
+	// holds those which were found on this machine.
+	Discovered bool `toml:"-"`
+
+	origins map[string]Origin
+}
+
+// Broken is a handler that is known by name only. Its route is not-ready.
+type Broken struct {
+	// Name is the handler's name.
+	Name string
+	// Origin is file:line of its table.
+	Origin string
+	// Reason is the first of its problems in one line.
+	Reason string
+}
+
+// Server is the CRI socket.
+type Server struct {
+	// Socket is the path of the unix socket that the CRI is served on.
+	Socket string `toml:"socket"`
+	// SocketGroup is the name or number of the group that owns the socket.
+	SocketGroup string `toml:"socket_group"`
+	// SocketMode is the socket's mode.
+	SocketMode fs.FileMode `toml:"socket_mode"`
+}
+
+// CgroupDriver says who makes cgroups.
+type CgroupDriver string
+
+const (
+	// CgroupDriverAuto is systemd where it is process 1, else cgroupfs.
+	CgroupDriverAuto CgroupDriver = "auto"
+	// CgroupDriverCgroupfs makes directories.
+	CgroupDriverCgroupfs CgroupDriver = "cgroupfs"
+	// CgroupDriverSystemd asks systemd for slices and scopes.
+	CgroupDriverSystemd CgroupDriver = "systemd"
+)
+
+// Engine is the embedded backend.
+type Engine struct {
+	// Root holds what outlives a reboot: images and records.
+	Root string `toml:"root"`
+	// State holds what does not: sockets, namespaces, bundles.
+	State string `toml:"state"`
+	// CgroupDriver says who makes the cgroups of containers.
+	CgroupDriver CgroupDriver `toml:"cgroup_driver"`
+	// Supervision is that of handlers which do not say.
+	Supervision handler.Supervision `toml:"supervision"`
+	// Snapshotter is that of handlers which do not say.
+	Snapshotter string `toml:"snapshotter"`
+	// MaxLogLineSize is in bytes; longer lines are split. -1 is no limit.
+	MaxLogLineSize int `toml:"max_log_line_size"`
+	// ShimPath is the supervisor's binary, berth-shim. Load fills it in when
+	// the file does not say; empty is "not found".
+	ShimPath string `toml:"shim_path"`
+	// PausePath is the sandbox process's binary, berth-pause, as ShimPath.
+	PausePath string `toml:"pause_path"`
+	// UnprivilegedPorts lets pods with a network of their own bind ports below 1024.
+	UnprivilegedPorts bool `toml:"unprivileged_ports"`
+	// UnprivilegedICMP lets pods with a network of their own use ICMP sockets.
+	UnprivilegedICMP bool `toml:"unprivileged_icmp"`
+	// TolerateMissingHugetlb ignores huge page limits where there is no controller.
+	TolerateMissingHugetlb bool `toml:"tolerate_missing_hugetlb"`
+	// ExecSyncDrainTimeout bounds the wait for a grandchild that still holds
+	// the output of an ExecSync whose own process has ended. 0 does not wait.
+	ExecSyncDrainTimeout time.Duration `toml:"exec_sync_drain_timeout"`
+	// DefaultSeccompProfile is the file of the RuntimeDefault profile; empty
+	// is the built-in one.
+	DefaultSeccompProfile string `toml:"default_seccomp_profile"`
+	// CDISpecDirs hold specs of CDI devices; later directories win.
+	CDISpecDirs []string `toml:"cdi_spec_dirs"`
+}
+
+// CNI is the pod network.
+type CNI struct {
+	// ConfDir holds the network configurations.
+	ConfDir string `toml:"conf_dir"`
+	// BinDirs hold the plugins; earlier directories win.
+	BinDirs []string `toml:"bin_dirs"`
+	// MaxConfNum is how many configurations of ConfDir are used, in lexical
+	// order. 0 is all.
+	MaxConfNum int `toml:"max_conf_num"`
+	// CacheDir holds libcni's results.
+	CacheDir string `toml:"cache_dir"`
+}
+
+// Registry is how images are pulled.
+type Registry struct {
+	// HostsDir holds <registry>/hosts.toml files in containerd's format.
+	HostsDir string `toml:"hosts_dir"`
+	// MaxConcurrentDownloads is per pull.
+	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
+	// PullProgressTimeout ends a pull that got no byte for so long. 0 is never.
+	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
+}
+
+// Streaming is the server of exec, attach and port-forward sessions.
+type Streaming struct {
+	// Address is an IP address of this node.
+	Address string `toml:"address"`
+	// Port is a TCP port; 0 lets the kernel choose.
+	Port int `toml:"port"`
+	// IdleTimeout ends a session without traffic.
+	IdleTimeout time.Duration `toml:"idle_timeout"`
+}
+
+// Metrics is the Prometheus endpoint.
+type Metrics struct {
+	// Address is host:port or unix:///path; empty is off.
+	Address string `toml:"address"`
+}
+
+// Tracing is the OpenTelemetry export.
+type Tracing struct {
+	// Endpoint is host:port of an OTLP/gRPC collector; empty is off.
+	Endpoint string `toml:"endpoint"`
+	// SampleRatio is the share of traces that berth starts itself which are
+	// recorded, 0 to 1.
+	SampleRatio float64 `toml:"sample_ratio"`
+	// Insecure talks to the collector without TLS.
+	Insecure bool `toml:"insecure"`
+}
+
+// Log is the daemon's own log, on stderr.
+type Log struct {
+	// Level is trace, debug, info, warn or error.
+	Level string `toml:"level"`
+	// Format is text or json.
+	Format string `toml:"format"`
+}

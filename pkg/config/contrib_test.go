@@ -1,0 +1,51 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/coreos/go-systemd/v22/unit"
+)
+
+func TestCrictlTalksToTheDefaultSocket(t *testing.T) {
+	data, err := os.ReadFile("../../contrib/crictl.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"runtime-endpoint", "image-endpoint"} {
+		if want := key + ": unix://" + Default().Server.Socket + "\n"; !strings.Contains(string(data), want) {
+			t.Errorf("contrib/crictl.yaml lacks %q", want)
+		}
+	}
+}
+
+// TestUnitKeepsPodsAlive holds the settings that pods' lives depend on.
+func TestUnitKeepsPodsAlive(t *testing.T) {
+	f, err := os.Open("../../contrib/systemd/berth.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	options, err := unit.DeserializeOptions(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, o := range options {
+		if o.Section == "Service" {
+			got[o.Name] = o.Value
+		}
+	}
+	for name, want := range map[string]string{
+		"Type": "notify", "KillMode": "process", "Delegate": "yes", "Restart": "always", "TasksMax": "infinity",
+		"OOMScoreAdjust": "-999",
+		// With the "-" a bad drop-in does not stop the node's daemon.
+		"ExecStartPre": "-/usr/bin/berth check",
+		"ExecStart":    "/usr/bin/berth serve",
+	} {
+		if got[name] != want {
+			t.Errorf("%s=%s, want %s", name, got[name], want)
+		}
+	}
+}

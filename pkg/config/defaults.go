@@ -1,0 +1,54 @@
+package config
+
+import (
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Default places of the configuration.
+const (
+	DefaultFile      = "/etc/berth/config.toml"
+	DefaultVendorDir = "/usr/lib/berth/conf.d"
+)
+
+// DefaultCreateTimeout bounds one create or start call to a runtime unless the
+// handler says otherwise. Runtimes that boot a machine need minutes.
+const DefaultCreateTimeout = 4 * time.Minute
+
+// Default returns the configuration of a file that says nothing, before any
+// handler is discovered.
+func Default() *Config {
+	return &Config{
+		Version: Version,
+		Server:  Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660},
+		Engine: Engine{
+			Root:                   "/var/lib/berth",
+			State:                  "/run/berth",
+			CgroupDriver:           CgroupDriverAuto,
+			Supervision:            handler.SupervisionHandler,
+			Snapshotter:            "overlayfs",
+			MaxLogLineSize:         16384,
+			UnprivilegedPorts:      true,
+			UnprivilegedICMP:       true,
+			TolerateMissingHugetlb: true,
+			ExecSyncDrainTimeout:   10 * time.Second,
+			CDISpecDirs:            []string{"/etc/cdi", "/var/run/cdi"},
+		},
+		CNI: CNI{
+			ConfDir:    "/etc/cni/net.d",
+			BinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},
+			MaxConfNum: 1,
+			CacheDir:   "/var/lib/cni",
+		},
+		Registry: Registry{
+			HostsDir:               "/etc/berth/hosts.d",
+			MaxConcurrentDownloads: 3,
+			PullProgressTimeout:    5 * time.Minute,
+		},
+		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: 4 * time.Hour},
+		Tracing:   Tracing{SampleRatio: 1},
+		Log:       Log{Level: "info", Format: "text"},
+		origins:   map[string]Origin{},
+	}
+}

@@ -1,0 +1,115 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// ociRuntimes are the OCI runtimes that are discovered by name. Their order is
+// the order in which one becomes the default handler.
+var ociRuntimes = []string{"runc", "crun", "youki", "runsc"}
+
+// SearchPathEnv is the environment variable that replaces SearchDirs, as a
+// list separated by colons.
+const SearchPathEnv = "BERTH_SEARCH_PATH"
+
+// SearchDirs returns the directories in which runtimes are discovered, the
+// first having precedence: what an administrator installed, then the
+// distribution, then /opt/*/bin, then the rest of PATH. PATH is last so that a
+// daemon started from a shell finds what the service would.
+func SearchDirs() []string {
+	if env := os.Getenv(SearchPathEnv); env != "" {
+		return filepath.SplitList(env)
+	}
+	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
+	opt, _ := filepath.Glob("/opt/*/bin")
+	dirs = append(dirs, opt...)
+	for _, d := range filepath.SplitList(os.Getenv("PATH")) {
+		if filepath.IsAbs(d) && !slices.Contains(dirs, filepath.Clean(d)) {
+			dirs = append(dirs, filepath.Clean(d))
+		}
+	}
+	return dirs
+}
+
+// Discover returns the handlers of the runtimes in dirs, sorted by name, with
+// the defaults of a configuration that says nothing. runc, crun, youki and
+// runsc are handlers of those names. A shim is the handler that the middle of
+// its name says (containerd-shim-kata-v2 is kata), with "-shim" at the end if
+// that is the name of one of these runtimes (containerd-shim-runc-v2 is
+// runc-shim, whether runc is there or not). Where a name is found twice the
+// earlier directory wins, and in one directory -v2 over -v1. Binaries that
+// cannot be run, or that every user can change, are passed over.
+func Discover(dirs []string) []*handler.Definition {
+	found := map[string]*handler.Definition{}
+	for _, dir := range dirs {
+		for _, file := range candidates(dir) {
+			name, ok := discoveredName(filepath.Base(file))
+			if !ok || found[name] != nil || executableMistake(file) != "" {
+				continue
+			}
+			found[name] = discovered(name, file)
+		}
+	}
+	return sortedByName(found)
+}
+
+func discovered(name, file string) *handler.Definition {
+	t := defaultTable()
+	t.RuntimePath = file
+	d := t.definition(name, Default().Engine)
+	d.Origin = "discovered in " + filepath.Dir(file)
+	return d
+}
+
+// candidates lists what may be a runtime in dir, the preferred ones first.
+func candidates(dir string) []string {
+	var files []string
+	for _, r := range ociRuntimes {
+		files = append(files, filepath.Join(dir, r))
+	}
+	for _, version := range []string{"-v2", "-v1"} {
+		shims, _ := filepath.Glob(filepath.Join(escapeGlob(dir), shimPrefix+"*"+version))
+		files = append(files, shims...)
+	}
+	return files
+}
+
+var globEscaper = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
+func escapeGlob(dir string) string { return globEscaper.Replace(dir) }
+
+// discoveredName is the handler name of a binary. Pure.
+func discoveredName(base string) (string, bool) {
+	if slices.Contains(ociRuntimes, base) {
+		return base, true
+	}
+	middle, isShim := strings.CutPrefix(base, shimPrefix)
+	if !isShim {
+		return "", false
+	}
+	name, v2 := strings.CutSuffix(middle, "-v2")
+	if !v2 {
+		var v1 bool
+		if name, v1 = strings.CutSuffix(middle, "-v1"); !v1 {
+			return "", false
+		}
+	}
+	if slices.Contains(ociRuntimes, name) {
+		name += "-shim"
+	}
+	return name, handler.ValidName(name) == nil
+}
+
+func sortedByName(byName map[string]*handler.Definition) []*handler.Definition {
+	defs := make([]*handler.Definition, 0, len(byName))
+	for _, d := range byName {
+		defs = append(defs, d)
+	}
+	slices.SortFunc(defs, func(a, b *handler.Definition) int { return strings.Compare(a.Name, b.Name) })
+	return defs
+}

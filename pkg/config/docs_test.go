@@ -1,0 +1,110 @@
+package config
+
+import (
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documented reads docs/configuration.md: default by section and key. The two
+// tables of options are told apart by the case of their keys.
+func documented(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heading := regexp.MustCompile(`^### \[(.*)\]$`)
+	row := regexp.MustCompile("^\\| `([A-Za-z_]+)` \\| [a-zA-Z ]+ \\| `(.*?)` \\| (start|new pods|each pull) \\| .+ \\|$")
+	docs := map[string]string{}
+	section, inKeys := "", false
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := heading.FindStringSubmatch(line); m != nil {
+			section = strings.NewReplacer("&lt;", "<", "&gt;", ">").Replace(m[1])
+		}
+		if strings.HasPrefix(line, "## ") {
+			inKeys = line == "## Keys"
+		}
+		m := row.FindStringSubmatch(line)
+		switch {
+		case m != nil:
+			key := strings.TrimPrefix(section+"."+m[1], ".")
+			if _, dup := docs[key]; dup {
+				t.Errorf("%s is documented twice", key)
+			}
+			docs[key] = m[2]
+		case inKeys && strings.HasPrefix(line, "| `"):
+			t.Errorf("this row has an unknown form: %s", line)
+		}
+	}
+	return docs
+}
+
+// actual is what there is, in the same form.
+func actual() map[string]string {
+	keys := map[string]string{}
+	add := func(section string, v reflect.Value) {
+		for i := range v.NumField() {
+			tag := v.Type().Field(i).Tag.Get("toml")
+			if tag == "" || tag == "-" || v.Field(i).Kind() == reflect.Struct {
+				continue
+			}
+			value := "{}"
+			if !isFreeTable(v.Field(i)) {
+				value = literal(v.Field(i).Interface())
+			}
+			keys[strings.TrimPrefix(section+"."+tag, ".")] = value
+		}
+	}
+	cfg := reflect.ValueOf(*Default())
+	add("", cfg)
+	for i := range cfg.NumField() {
+		if tag := cfg.Type().Field(i).Tag.Get("toml"); tag != "-" && cfg.Field(i).Kind() == reflect.Struct {
+			add(tag, cfg.Field(i))
+		}
+	}
+	add("runtimes.<handler>", reflect.ValueOf(defaultTable()))
+	add("runtimes.<handler>.options", reflect.ValueOf(ociOptions{}))
+	add("runtimes.<handler>.options", reflect.ValueOf(runcOptions{}))
+	return keys
+}
+
+func TestEveryKeyIsDocumented(t *testing.T) {
+	docs, keys := documented(t), actual()
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if _, ok := docs[key]; !ok {
+			t.Errorf("%s is not in docs/configuration.md", key)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(docs)) {
+		want, ok := keys[key]
+		if !ok {
+			t.Errorf("docs/configuration.md has %s, which does not exist", key)
+		} else if docs[key] != want {
+			t.Errorf("docs/configuration.md says that %s is %s by default; it is %s", key, docs[key], want)
+		}
+	}
+}
+
+// TestDocumentedLimits keeps numbers in prose true.
+func TestDocumentedLimits(t *testing.T) {
+	data, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{DefaultFile, DefaultVendorDir, SearchPathEnv, "at most 107 bytes"} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("docs/configuration.md does not mention %s", want)
+		}
+	}
+	for _, name := range ociRuntimes {
+		if !strings.Contains(string(data), "`"+name+"`") {
+			t.Errorf("docs/configuration.md does not say that %s is discovered", name)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// executableMistake says why a path cannot be run as root on behalf of pods,
+// or nothing. Symbolic links are followed.
+func executableMistake(path string) string {
+	if !filepath.IsAbs(path) {
+		return fmt.Sprintf("%q must be an absolute path", path)
+	}
+	info, err := os.Stat(path)
+	switch {
+	case os.IsNotExist(err):
+		return fmt.Sprintf("%s does not exist; install it, or correct the path", path)
+	case err != nil:
+		return fmt.Sprintf("%s cannot be looked at: %v", path, pathless(err))
+	case !info.Mode().IsRegular():
+		return fmt.Sprintf("%s is no file but %s", path, kindOf(info.Mode()))
+	case info.Mode()&0o111 == 0:
+		return fmt.Sprintf("%s is not executable; run chmod 0755 on it", path)
+	case info.Mode()&0o002 != 0:
+		return fmt.Sprintf("%s can be changed by every user (mode %04o) and would be run as root; run chmod o-w on it",
+			path, info.Mode().Perm())
+	}
+	return ""
+}
+
+func kindOf(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	case m&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	}
+	return "a special file"
+}
+
+// pathless drops the path that the caller names anyway.
+func pathless(err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// helperPath finds a binary of berth's own: beside the running one, else in
+// PATH. It returns "" if there is none.
+func helperPath(name string) string {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if executableMistake(beside) == "" {
+			return beside
+		}
+	}
+	found, err := exec.LookPath(name)
+	if err != nil || executableMistake(found) != "" {
+		return ""
+	}
+	return found
+}
+
+// Helpers returns Problems if a binary of berth's own that this configuration
+// needs was not found. Load leaves that to its callers, since not all of them
+// start pods.
+func (c *Config) Helpers() error {
+	var problems Problems
+	for _, h := range []struct{ key, name, path string }{
+		{"engine.shim_path", "berth-shim", c.Engine.ShimPath},
+		{"engine.pause_path", "berth-pause", c.Engine.PausePath},
+	} {
+		if h.path == "" {
+			problems = append(problems, Problem{Key: h.key, Message: h.name +
+				" is neither beside the berth binary nor in PATH; install it, or set this key to its absolute path"})
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return problems
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berth-cri/berth/configs"
+)
+
+// FuzzParse looks for files that end the daemon, and for problems that point
+// outside of the file.
+func FuzzParse(f *testing.F) {
+	f.Add(configs.Berth)
+	for _, seed := range []string{
+		"", "\n", "a", "[", "[[", "[a", "=", "a=", "\xff", "\xef\xbb\xbfa=1", "a.b.c = 1\na.b = 2",
+		"[runtimes.runc]\nruntime_path = \"/bin/runc\"\n[runtimes.runc]\nx = [1,\n2]\n",
+		"[a]\nb=1\n[a]\nb=\n", "[a.b]\n[a]\n[a]\nc={d={e=1}}\n", "[[x]]\ny=1\ny=2\n[[x]]\ny=1\n[x.z]\n[x.z]\n",
+		"runtimes = 1", "[[runtimes]]\nx=1", "runtimes.\"a b\" = {runtime_path=1}", "version = 2", "version = \"\"",
+		"[runtimes.a]\noptions = {x = nan, y = 1979-05-27T07:32:00Z}\nruntime_path=\"/bin/containerd-shim-x-v2\"",
+		"[[x]]\na=1\n[[x]]\na=1\n[x.\"x[0]\"]\n[x.\"#0\"]\n", "[log]\r\nlevel = 'info' # c\r\nlevel = \"\"\"\nwarn\"\"\"\r\n", strings.Repeat("a.", 100) + "a = 1",
+		"x = " + strings.Repeat("[", 100) + strings.Repeat("]", 100), "x = " + strings.Repeat("{a=", 50) + "1" + strings.Repeat("}", 50),
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		const file = "/etc/berth/config.toml"
+		doc := parse(file, data)
+		doc.main = true
+		cfg, problems := assemble([]*document{doc}, Options{SearchPath: []string{"/nonexistent"}}, nil)
+		lines := strings.Split(string(data), "\n")
+		for _, p := range problems.sorted() {
+			if p.Message == "" || p.Error() == "" {
+				t.Errorf("a problem says nothing: %+v", p)
+			}
+			if p.Line < 0 || p.Line > len(lines) || p.Line > 0 && (p.Column < 1 || p.Column > len(lines[p.Line-1])+1) {
+				t.Errorf("a problem is outside of the file: %+v", p)
+			}
+		}
+		var v map[string]any
+		err := toml.Unmarshal(data, &v)
+		wrong := slices.ContainsFunc(doc.problems, func(p Problem) bool { return p.Key != "version" })
+		if (err != nil) != wrong {
+			t.Errorf("go-toml says %v, and we say %v", err, doc.problems)
+		}
+		for _, d := range cfg.Runtimes {
+			d.Digest()
+		}
+	})
+}
+
+// FuzzLoadTolerantly looks for drop-ins that stop a daemon from starting.
+func FuzzLoadTolerantly(f *testing.F) {
+	for _, seed := range []string{
+		"", "[", "[runtimes.runc]\n", "[runtimes.runc]\nruntime_path=\"/bin/sh\"\n", "default_runtime=\"x\"", "default_runtime=\"\"",
+		"[runtimes.x]\nruntime_path=\"/bin/sh\"\n", "version=3", "[server]\nsocket=\"\"", "x=1", "[engine]\nstate=\"/var/lib/berth\"",
+		"[runtimes.x]\nruntime_path=\"/nowhere\"\n", "runtimes=1", "[runtimes]\nx=1",
+	} {
+		f.Add([]byte(seed))
+	}
+	dir := f.TempDir()
+	main := filepath.Join(dir, "config.toml")
+	if err := os.WriteFile(main, []byte("[runtimes.runc]\nruntime_path=\"/bin/sh\"\n"), 0o600); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		first := parse(main, []byte("[runtimes.runc]\nruntime_path=\"/bin/sh\"\n"))
+		first.main = true
+		cfg, err := loadTolerantly([]*document{first, parse("drop-in", data)}, Options{})
+		if err != nil {
+			t.Fatalf("a drop-in stops the daemon: %v", err)
+		}
+		if !cfg.serves("runc") || cfg.DefaultRuntime == "" {
+			t.Errorf("a drop-in takes the main file's handler away: %+v", cfg)
+		}
+	})
+}
+
+func (c *Config) serves(name string) bool {
+	for _, d := range c.Runtimes {
+		if d.Name == name && d.Path == "/bin/sh" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,238 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// section is the kind of table that a key is in.
+type section string
+
+const (
+	sectionTop     section = ""
+	sectionHandler section = "runtimes.*"
+	sectionOCI     section = "runtimes.*.options (oci)"
+	sectionRunc    section = "runtimes.*.options (runc shim)"
+)
+
+// elsewhere says what became of a key that CRI-O or containerd has: the key
+// that means the same here, or why there is none.
+type elsewhere struct{ key, text string }
+
+const (
+	noMonitor = "berth has no monitor to configure; its supervisor is engine.shim_path"
+	noPause   = "berth needs no pause image; engine.pause_path is its sandbox process"
+	noTable   = "is a table of another daemon; berth reads [runtimes.<handler>], [engine] and the like at the top"
+)
+
+// foreign are the keys of CRI-O's and containerd's documented configuration
+// that people carry over.
+var foreign = map[section]map[string]elsewhere{
+	sectionTop: {
+		"default_runtime_name": {key: "default_runtime"},
+		"root":                 {key: "engine.root"},
+		"state":                {key: "engine.state"},
+		"imports":              {text: "drop-ins need no list; put them into conf.d beside this file"},
+		"grpc":                 {key: "server"},
+		"api":                  {key: "server"},
+		"network":              {key: "cni"},
+		"image":                {key: "registry"},
+		"debug":                {key: "log"},
+		"log_level":            {key: "log.level"},
+		"crio":                 {text: noTable},
+		"plugins":              {text: noTable},
+		"cgroup_manager":       {key: "engine.cgroup_driver"},
+	},
+	"server": {
+		"listen":                {key: "server.socket"},
+		"address":               {key: "server.socket"},
+		"gid":                   {key: "server.socket_group"},
+		"stream_address":        {key: "streaming.address"},
+		"stream_port":           {key: "streaming.port"},
+		"stream_idle_timeout":   {key: "streaming.idle_timeout"},
+		"stream_server_address": {key: "streaming.address"},
+		"stream_server_port":    {key: "streaming.port"},
+	},
+	"engine": {
+		"cgroup_manager":                      {key: "engine.cgroup_driver"},
+		"systemd_cgroup":                      {key: "engine.cgroup_driver"},
+		"log_size_max":                        {text: "the kubelet rotates logs (containerLogMaxSize)"},
+		"max_container_log_line_size":         {key: "engine.max_log_line_size"},
+		"enable_unprivileged_ports":           {key: "engine.unprivileged_ports"},
+		"enable_unprivileged_icmp":            {key: "engine.unprivileged_icmp"},
+		"tolerate_missing_hugetlb_controller": {key: "engine.tolerate_missing_hugetlb"},
+		"drain_exec_sync_io_timeout":          {key: "engine.exec_sync_drain_timeout"},
+		"seccomp_profile":                     {key: "engine.default_seccomp_profile"},
+		"unset_seccomp_profile":               {key: "engine.default_seccomp_profile"},
+		"conmon":                              {text: noMonitor},
+		"conmon_cgroup":                       {text: noMonitor},
+		"pause_image":                         {text: noPause},
+		"pause_command":                       {text: noPause},
+		"sandbox_image":                       {text: noPause},
+		"sandbox":                             {text: noPause},
+		"default_runtime_name":                {key: "default_runtime"},
+		"default_snapshotter":                 {key: "engine.snapshotter"},
+		"image_pull_progress_timeout":         {key: "registry.pull_progress_timeout"},
+		"max_concurrent_downloads":            {key: "registry.max_concurrent_downloads"},
+		"privileged_without_host_devices":     {text: "belongs to each handler, under [runtimes.<handler>]"},
+		"container_create_timeout":            {text: "belongs to each handler, under [runtimes.<handler>]"},
+		"ignore_image_defined_volumes":        {text: "berth does not have it"},
+		"ignore_deprecation_warnings":         {text: "berth does not have it"},
+		"restrict_oom_score_adj":              {text: "berth clamps oom_score_adj by itself where it may not lower it"},
+		"disable_apparmor":                    {text: "berth looks at the kernel; there is nothing to disable"},
+		"enable_selinux":                      {text: "berth looks at the kernel; there is nothing to enable"},
+		"disable_cgroup":                      {text: "berth does not have it"},
+	},
+	"cni": {
+		"bin_dir":     {key: "cni.bin_dirs"},
+		"plugin_dir":  {key: "cni.bin_dirs"},
+		"plugin_dirs": {key: "cni.bin_dirs"},
+		"network_dir": {key: "cni.conf_dir"},
+	},
+	"registry": {
+		"config_path":                 {key: "registry.hosts_dir"},
+		"image_pull_progress_timeout": {key: "registry.pull_progress_timeout"},
+		"mirrors":                     {text: "mirrors are hosts.toml files under registry.hosts_dir"},
+		"configs":                     {text: "credentials and certificates are hosts.toml files under registry.hosts_dir"},
+		"auths":                       {text: "credentials come with the pull request or from hosts.toml files under registry.hosts_dir"},
+	},
+	"streaming": {
+		"stream_server_address": {key: "streaming.address"},
+		"stream_server_port":    {key: "streaming.port"},
+		"stream_idle_timeout":   {key: "streaming.idle_timeout"},
+	},
+	"metrics": {
+		"enable_metrics": {text: "metrics are on when metrics.address is set"},
+		"metrics_host":   {key: "metrics.address"},
+		"metrics_port":   {key: "metrics.address"},
+		"metrics_socket": {key: "metrics.address"},
+		"grpc_histogram": {text: "histograms of every call are always there"},
+		"metrics_cert":   {text: "berth serves metrics without TLS; put a proxy in front"},
+		"metrics_key":    {text: "berth serves metrics without TLS; put a proxy in front"},
+	},
+	"tracing": {
+		"enable_tracing":                    {text: "tracing is on when tracing.endpoint is set"},
+		"tracing_endpoint":                  {key: "tracing.endpoint"},
+		"tracing_sampling_rate_per_million": {key: "tracing.sample_ratio"},
+		"sampling_ratio":                    {key: "tracing.sample_ratio"},
+		"service_name":                      {text: "set OTEL_SERVICE_NAME in the daemon's environment"},
+		"protocol":                          {text: "berth speaks OTLP over gRPC"},
+	},
+	"log": {"log_level": {key: "log.level"}},
+	sectionHandler: {
+		"BinaryName":           {key: "runtime_path"},
+		"binary_name":          {key: "runtime_path"},
+		"runtime_engine":       {key: "runtime_path"},
+		"path":                 {key: "runtime_path"},
+		"type":                 {key: "runtime_type"},
+		"root":                 {key: "runtime_root"},
+		"config_path":          {key: "runtime_config_path"},
+		"ConfigPath":           {key: "runtime_config_path"},
+		"SystemdCgroup":        {key: "engine.cgroup_driver"},
+		"systemd_cgroup":       {key: "engine.cgroup_driver"},
+		"cgroup_manager":       {key: "engine.cgroup_driver"},
+		"monitor_path":         {key: "engine.shim_path"},
+		"monitor_cgroup":       {text: noMonitor},
+		"monitor_env":          {text: noMonitor},
+		"monitor_exec_cgroup":  {text: noMonitor},
+		"allowed_annotations":  {key: "pod_annotations"},
+		"seccomp_profile":      {key: "engine.default_seccomp_profile"},
+		"sandboxer":            {text: "what runs a pod follows from runtime_type"},
+		"sandbox_mode":         {key: "sandbox_process"},
+		"create_timeout":       {key: "container_create_timeout"},
+		"NoPivotRoot":          {key: "options.no_pivot_root"},
+		"no_pivot":             {key: "options.no_pivot_root"},
+		"NoNewKeyring":         {key: "options.no_new_keyring"},
+		"cni_max_conf_num":     {key: "cni.max_conf_num"},
+		"endpoint":             {text: "another CRI daemon as a backend is not supported by this version"},
+		"remote_handler":       {text: "another CRI daemon as a backend is not supported by this version"},
+		"runtime_pull_image":   {text: "berth does not have it; images are pulled on the node"},
+		"container_min_memory": {text: "berth does not have it; the kernel and the runtime say what is too little"},
+		"no_sync_log":          {text: "berth does not have it"},
+		"io_type":              {text: "berth's containers always use FIFOs"},
+		"stream_websockets":    {text: "streaming needs no choice here"},
+		"cgroup_writable":      {text: "berth does not have it"},
+		"exec_cpu_affinity":    {text: "berth does not have it"},
+		"platform_runtime_paths": {
+			text: "make one handler for each runtime and choose by RuntimeClass"},
+		"inherit_default_runtime": {text: "say the handler's own runtime_path"},
+		"disable_pause_image_pull": {
+			text: noPause},
+		"privileged_without_host_devices_all_devices_allowed": {key: "privileged_without_host_devices"},
+	},
+	sectionOCI: {
+		"BinaryName":    {key: "runtime_path"},
+		"Root":          {key: "runtime_root"},
+		"ConfigPath":    {key: "runtime_config_path"},
+		"SystemdCgroup": {key: "engine.cgroup_driver"},
+		"ShimCgroup":    {text: noMonitor},
+		"TypeUrl":       {text: "is for shims; berth needs no type"},
+		"CriuImagePath": {text: "is for shims; berth does not checkpoint"},
+		"CriuWorkPath":  {text: "is for shims; berth does not checkpoint"},
+		"args":          {key: "global_flags"},
+		"flags":         {key: "global_flags"},
+	},
+	sectionRunc: {
+		"runtime_path": {key: "BinaryName"},
+		"runtime_root": {key: "Root"},
+		"global_flags": {text: "is for oci handlers; a shim has no flags for the runtime under it"},
+		"ConfigPath":   {text: "the runc shim reads no configuration file"},
+		"TypeUrl":      {text: "the type follows from the shim's name"},
+		"CriuPath":     {text: "the runc shim has no such option any more"},
+	},
+}
+
+// unknownKey says what is wrong with a key that this section does not have,
+// and which key was probably meant.
+func unknownKey(kind section, name string, known []string) (message, suggestion string) {
+	if e, ok := foreign[kind][name]; ok {
+		if e.key == "" {
+			return "unknown key: " + e.text, ""
+		}
+		return "unknown key: berth says this with " + e.key, e.key
+	}
+	if near, ok := handler.Nearest(name, known); ok {
+		return "unknown key", near
+	}
+	if where, full := homeOf(kind, name); where != "" {
+		return "unknown key here; it belongs " + where, full
+	}
+	return "unknown key; " + expected(known), ""
+}
+
+func expected(known []string) string {
+	sorted := slices.Sorted(slices.Values(known))
+	return "expected one of " + strings.Join(sorted, ", ")
+}
+
+// homeOf finds a key of that very name in another section: the place in words,
+// and the full key where there is one.
+func homeOf(kind section, name string) (where, full string) {
+	inHandler := kind == sectionOCI || kind == sectionRunc
+	if _, ok := fieldsOf(reflect.TypeFor[runtimeTable]()).index[name]; ok {
+		if inHandler {
+			return "into the handler's own table, not into options", ""
+		}
+		return "into [runtimes.<handler>]", ""
+	}
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag := f.Tag.Get("toml")
+		switch {
+		case tag == "" || tag == "-":
+		case f.Type.Kind() != reflect.Struct:
+			if tag == name && kind != sectionTop {
+				return "at the top of the file, before the first table", ""
+			}
+		default:
+			if _, ok := fieldsOf(f.Type).index[name]; ok {
+				return "into [" + tag + "]", tag + "." + name
+			}
+		}
+	}
+	return "", ""
+}

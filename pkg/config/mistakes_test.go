@@ -1,0 +1,214 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestMistakes shows what an operator reads for each kind of mistake. Every
+// text begins where the mistake is.
+func TestMistakes(t *testing.T) {
+	const runc = "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n"
+	for _, c := range []struct {
+		what, toml string
+		want       string
+	}{
+		// Keys.
+		{"near miss in a section", "[server]\nsoket = \"/x\"", `2:1: server.soket: unknown key (did you mean "socket"?)`},
+		{"near miss of a section", "[servr]\nsocket = \"/x\"", `1:2: servr: unknown key (did you mean "server"?)`},
+		{"near miss in a handler", runc + `runtime_pat = "/x"`, `3:1: runtimes.runc.runtime_pat: unknown key (did you mean "runtime_path"?)`},
+		{"camel case", runc + "cniConfDir = \"/x\"", `3:1: runtimes.runc.cniConfDir: unknown key (did you mean "cni_conf_dir"?)`},
+		{"nothing like it", "[log]\ncolour = true", `2:1: log.colour: unknown key; expected one of format, level`},
+		{"dotted", "log.colour = true", `1:1: log.colour: unknown key; expected one of format, level`},
+		{"inline", "log = { colour = true }", `1:9: log.colour: unknown key; expected one of format, level`},
+		{"quoted", "[log]\n\"a b\" = 1", `2:1: log."a b": unknown key; expected one of format, level`},
+		{"in another section", "[engine]\nsocket = \"/x\"", `2:1: engine.socket: unknown key here; it belongs into [server] (did you mean "server.socket"?)`},
+		{"handler key in a section", "[engine]\nruntime_path = \"/x\"", `2:1: engine.runtime_path: unknown key here; it belongs into [runtimes.<handler>]`},
+		{"top key in a section", "[engine]\ndefault_runtime = \"runc\"", `2:1: engine.default_runtime: unknown key here; it belongs at the top of the file, before the first table`},
+		{"handler key in options", runc + "options = { snapshotter = \"native\" }", `3:13: runtimes.runc.options.snapshotter: unknown key here; it belongs into the handler's own table, not into options`},
+		// Keys of CRI-O and containerd.
+		{"containerd's default", "default_runtime_name = \"runc\"", `1:1: default_runtime_name: unknown key: berth says this with default_runtime (did you mean "default_runtime"?)`},
+		{"containerd's table", "[plugins.\"io.containerd.cri.v1.runtime\"]\nx = 1", `1:2: plugins: unknown key: is a table of another daemon; berth reads [runtimes.<handler>], [engine] and the like at the top`},
+		{"CRI-O's table", "[crio.runtime]\nx = 1", `1:2: crio: unknown key: is a table of another daemon; berth reads [runtimes.<handler>], [engine] and the like at the top`},
+		{"containerd's binary", runc + "BinaryName = \"/usr/bin/runc\"", `3:1: runtimes.runc.BinaryName: unknown key: berth says this with runtime_path (did you mean "runtime_path"?)`},
+		{"CRI-O's monitor", runc + "monitor_path = \"/usr/bin/conmon\"", `3:1: runtimes.runc.monitor_path: unknown key: berth says this with engine.shim_path (did you mean "engine.shim_path"?)`},
+		{"CRI-O's annotations", runc + "allowed_annotations = []", `3:1: runtimes.runc.allowed_annotations: unknown key: berth says this with pod_annotations (did you mean "pod_annotations"?)`},
+		{"containerd's variant", runc + "privileged_without_host_device = true", `3:1: runtimes.runc.privileged_without_host_device: unknown key (did you mean "privileged_without_host_devices"?)`},
+		{"containerd's options", runc + "[runtimes.runc.options]\nBinaryName = \"/x\"", `4:1: runtimes.runc.options.BinaryName: unknown key: berth says this with runtime_path (did you mean "runtime_path"?)`},
+		{"containerd's driver", runc + "[runtimes.runc.options]\nSystemdCgroup = true", `4:1: runtimes.runc.options.SystemdCgroup: unknown key: berth says this with engine.cgroup_driver (did you mean "engine.cgroup_driver"?)`},
+		{"pause image", "[engine]\nsandbox_image = \"pause\"", `2:1: engine.sandbox_image: unknown key: berth needs no pause image; engine.pause_path is its sandbox process`},
+		{"CRI-O's type", runc + `runtime_type = "vm"`, `3:1: runtimes.runc.runtime_type: must be "oci" or "shim"; what CRI-O calls "vm" is "shim" here (did you mean "shim"?)`},
+		{"containerd's type", runc + `runtime_type = "io.containerd.kata.v2"`, `3:1: runtimes.runc.runtime_type: must be "oci" or "shim"; for containerd's io.containerd.kata.v2 write "shim" and the path of containerd-shim-kata-v2 as runtime_path (did you mean "shim"?)`},
+		{"remote type", runc + `runtime_type = "cri"`, `3:1: runtimes.runc.runtime_type: must be "oci" or "shim"; another CRI daemon as a backend is not supported by this version`},
+		// Types.
+		{"string for number", "[streaming]\nport = \"1234\"", `2:1: streaming.port: must be an integer, not a string (did you mean "1234"?)`},
+		{"string for boolean", "[engine]\nunprivileged_icmp = \"true\"", `2:1: engine.unprivileged_icmp: must be true or false, not a string (did you mean "true"?)`},
+		{"number for string", "[server]\nsocket_group = 1000", `2:1: server.socket_group: must be a string, not an integer`},
+		{"number for duration", runc + "container_create_timeout = 240", `3:1: runtimes.runc.container_create_timeout: must be a duration with its unit in quotes, such as "90s" or "4h", not an integer (did you mean "240s"?)`},
+		{"number for mode", "[server]\nsocket_mode = 0o660", `2:1: server.socket_mode: must be a file mode as an octal number in quotes, such as "0660", not an integer`},
+		{"string for list", "[cni]\nbin_dirs = \"/opt/cni/bin\"", `2:1: cni.bin_dirs: must be a list of strings, not a string (did you mean "[\"/opt/cni/bin\"]"?)`},
+		{"mixed list", "[cni]\nbin_dirs = [\"/a\", 2]", `2:1: cni.bin_dirs: must be a list of strings; number 2 is an integer`},
+		{"value for section", "server = 1", `1:1: server: must be a table, not an integer`},
+		{"array of tables for section", "[[server]]\nsocket = \"/x\"", `1:3: server: must be a table, not a list`},
+		{"value for runtimes", "runtimes = 1", `1:1: runtimes: must be a table, not an integer`},
+		{"value for handler", "[runtimes]\nruntime_path = \"/x\"", `2:1: runtimes.runtime_path: must be a handler's table, such as [runtimes.runc], not a string`},
+		{"date", "[log]\nlevel = 2020-01-01", `2:1: log.level: must be a string, not a date or time`},
+		{"table for string", "[log.level]\na = 1", `1:2: log.level: must be a string, not a table`},
+		{"annotation value", runc + "default_annotations = { a = 1 }", `3:25: runtimes.runc.default_annotations.a: must be a string, not an integer`},
+		{"string for number with fraction", "[tracing]\nsample_ratio = \"1\"", `2:1: tracing.sample_ratio: must be a number, not a string`},
+		// Syntax.
+		{"no value", "[server]\nsocket =\n", `2:9: `},
+		{"open string", "[server]\nsocket = \"/x\n", `2:`},
+		{"same key twice", "[log]\nlevel = \"info\"\nformat = \"text\"\nlevel = \"warn\"", `4:1: log.level: is already set at line 2; keep one of the two`},
+		{"same table twice", runc + "[log]\nlevel = \"info\"\n[runtimes.runc]\nruntime_path = \"/y\"\n", `5:2: runtimes.runc: is already set at line 1; keep one of the two`},
+		{"key and table", "[log]\nlevel = \"info\"\n[log.level]\n", `3:`},
+		{"huge number", "[streaming]\nport = 99999999999999999999", `2:8: `},
+		{"version", "version = 2\n[future]\nx = 1", `1:1: version: is 2; this berth reads version 1`},
+		{"version's type", "version = \"1\"", `1:1: version: must be an integer, not a string (did you mean "1"?)`},
+		// Values.
+		{"relative socket", "[server]\nsocket = \"berth.sock\"", `2:1: server.socket: "berth.sock" must be an absolute path`},
+		{"long socket", "[server]\nsocket = \"/" + strings.Repeat("x", 107) + "\"", `2:1: server.socket: has 108 bytes; the kernel takes unix socket paths of at most 107`},
+		{"bad group", "[server]\nsocket_group = \"no-such-group\"", `2:1: server.socket_group: there is no group "no-such-group" on this machine`},
+		{"bad mode", "[server]\nsocket_mode = \"rw\"", `2:1: server.socket_mode: "rw" is no file mode; write a file mode as an octal number in quotes, such as "0660"`},
+		{"useless mode", "[server]\nsocket_mode = \"0060\"", `2:1: server.socket_mode: 0060 keeps the owner out; it needs at least 0600 (did you mean "0660"?)`},
+		{"same directories", "[engine]\nroot = \"/x\"\nstate = \"/x/\"", `3:1: engine.state: must not be engine.root: it is emptied by a reboot, the root must not be`},
+		{"bad driver", "[engine]\ncgroup_driver = \"sytemd\"", `2:1: engine.cgroup_driver: "sytemd" must be "auto", "cgroupfs" or "systemd" (did you mean "systemd"?)`},
+		{"bad supervision", "[engine]\nsupervision = \"node\"", `2:1: engine.supervision: "node" must be "handler" or "pod"`},
+		{"bad snapshotter", "[engine]\nsnapshotter = \"overlay\"", `2:1: engine.snapshotter: "overlay" must be "overlayfs" or "native" (did you mean "overlayfs"?)`},
+		{"zero line size", "[engine]\nmax_log_line_size = 0", `2:1: engine.max_log_line_size: must be a number of bytes, or -1 for no limit`},
+		{"missing helper", "[engine]\nshim_path = \"/no/berth-shim\"", `2:1: engine.shim_path: /no/berth-shim does not exist; install it, or correct the path`},
+		{"negative duration", "[engine]\nexec_sync_drain_timeout = \"-1s\"", `2:1: engine.exec_sync_drain_timeout: must not be negative`},
+		{"bad duration", "[streaming]\nidle_timeout = \"4 hours\"", `2:1: streaming.idle_timeout: "4 hours" is no duration; write a duration with its unit in quotes, such as "90s" or "4h"`},
+		{"missing profile", "[engine]\ndefault_seccomp_profile = \"/no/profile.json\"", `2:1: engine.default_seccomp_profile: /no/profile.json does not exist`},
+		{"relative directory", "[engine]\ncdi_spec_dirs = [\"/etc/cdi\", \"cdi\"]", `2:1: engine.cdi_spec_dirs: "cdi" must be an absolute path`},
+		{"no plugins", "[cni]\nbin_dirs = []", `2:1: cni.bin_dirs: must name at least one directory`},
+		{"negative count", "[cni]\nmax_conf_num = -1", `2:1: cni.max_conf_num: must be 1 or more, or 0 for all`},
+		{"no downloads", "[registry]\nmax_concurrent_downloads = 0", `2:1: registry.max_concurrent_downloads: must be 1 or more`},
+		{"host name", "[streaming]\naddress = \"localhost\"", `2:1: streaming.address: "localhost" is no IP address (did you mean "127.0.0.1"?)`},
+		{"any address", "[streaming]\naddress = \"0.0.0.0\"", `2:1: streaming.address: 0.0.0.0 is no address that the kubelet can connect to, and opens the port to the network (did you mean "127.0.0.1"?)`},
+		{"bad port", "[streaming]\nport = 65536", `2:1: streaming.port: must be a port from 1 to 65535, or 0 to let the kernel choose`},
+		{"no idle timeout", "[streaming]\nidle_timeout = \"0s\"", `2:1: streaming.idle_timeout: must be more than 0`},
+		{"metrics without port", "[metrics]\naddress = \"127.0.0.1\"", `2:1: metrics.address: "127.0.0.1" must be host:port, such as "127.0.0.1:9091", or unix:///path; leave it empty for no metrics`},
+		{"metrics on a relative socket", "[metrics]\naddress = \"unix://m.sock\"", `2:1: metrics.address: "unix://m.sock" must be unix:// and an absolute path of at most 107 bytes`},
+		{"endpoint as URL", "[tracing]\nendpoint = \"http://127.0.0.1:4317/\"", `2:1: tracing.endpoint: "http://127.0.0.1:4317/" must be host:port without a scheme; tracing.insecure says whether TLS is used (did you mean "127.0.0.1:4317"?)`},
+		{"endpoint without port", "[tracing]\nendpoint = \"collector\"", `2:1: tracing.endpoint: "collector" must be host:port, such as "127.0.0.1:4317"; leave it empty for no traces`},
+		{"ratio", "[tracing]\nsample_ratio = 1.5", `2:1: tracing.sample_ratio: must be from 0 to 1`},
+		{"ratio that is no number", "[tracing]\nsample_ratio = nan", `2:1: tracing.sample_ratio: must be from 0 to 1`},
+		{"level", "[log]\nlevel = \"warning\"", `2:1: log.level: "warning" must be "trace", "debug", "info", "warn" or "error"`},
+		{"format", "[log]\nformat = \"JSON\"", `2:1: log.format: "JSON" must be "text" or "json" (did you mean "json"?)`},
+		{"default", "default_runtime = \"runk\"\n" + runc, `1:1: default_runtime: there is no handler "runk"; the handlers are runc (did you mean "runc"?)`},
+		{"no default", "[runtimes.a]\nruntime_path = \"$BIN/runc\"\n[runtimes.b]\nruntime_path = \"$BIN/runc\"", `default_runtime: is missing; name one of the handlers a, b`},
+		// Handlers.
+		{"bad name", "[runtimes.kata_qemu]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.kata_qemu: handler name "kata_qemu" is no DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "kata-qemu"?)`},
+		{"dotted name", "[runtimes.\"runc.v2\"]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes."runc.v2": handler name "runc.v2" is no DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "runc-v2"?)`},
+		{"no path", "[runtimes.a]\nsnapshotter = \"native\"", `1:2: runtimes.a: runtime_path is missing; set it to the absolute path of the runtime's binary`},
+		{"empty path", "[runtimes.a]\nruntime_path = \"\"", `2:1: runtimes.a.runtime_path: must not be empty; set it to the absolute path of the runtime's binary`},
+		{"relative path", "[runtimes.a]\nruntime_path = \"no-such-runtime\"", `2:1: runtimes.a.runtime_path: "no-such-runtime" must be an absolute path`},
+		{"missing binary", "[runtimes.a]\nruntime_path = \"$BIN/gone\"", `2:1: runtimes.a.runtime_path: $DIR/bin/gone does not exist; install it, or correct the path`},
+		{"not executable", "[runtimes.a]\nruntime_path = \"$BIN/plain\"", `2:1: runtimes.a.runtime_path: $DIR/bin/plain is not executable; run chmod 0755 on it`},
+		{"world-writable", "[runtimes.a]\nruntime_path = \"$BIN/open\"", `2:1: runtimes.a.runtime_path: $DIR/bin/open can be changed by every user (mode 0777) and would be run as root; run chmod o-w on it`},
+		{"directory", "[runtimes.a]\nruntime_path = \"$BIN\"", `2:1: runtimes.a.runtime_path: $DIR/bin is no file but a directory`},
+		{"through a file", "[runtimes.a]\nruntime_path = \"$BIN/runc/runc\"", `2:1: runtimes.a.runtime_path: $DIR/bin/runc/runc cannot be looked at: not a directory`},
+		{"shim as oci", "[runtimes.a]\nruntime_type = \"oci\"\nruntime_path = \"$BIN/containerd-shim-kata-v2\"", `2:1: runtimes.a.runtime_type: containerd-shim-kata-v2 is a shim, not an OCI runtime (did you mean "shim"?)`},
+		{"oci as shim", runc + `runtime_type = "shim"`, `3:1: runtimes.runc.runtime_type: runc is an OCI runtime, not a shim (did you mean "oci"?)`},
+		{"unknown type", runc + `runtime_type = "ocj"`, `3:1: runtimes.runc.runtime_type: "ocj" must be "oci" or "shim" (did you mean "oci"?)`},
+		{"empty type", runc + `runtime_type = ""`, `3:1: runtimes.runc.runtime_type: "" must be "oci" or "shim"`},
+		{"relative root", runc + `runtime_root = "run"`, `3:1: runtimes.runc.runtime_root: "run" must be an absolute path`},
+		{"config of runc", runc + `runtime_config_path = "/etc/passwd"`, `3:1: runtimes.runc.runtime_config_path: runc reads no configuration file; this key is for shims and runsc`},
+		{"missing config", "[runtimes.a]\nruntime_path = \"$BIN/runsc\"\nruntime_config_path = \"/no/runsc.toml\"", `3:1: runtimes.a.runtime_config_path: /no/runsc.toml does not exist`},
+		{"config of the runc shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\nruntime_config_path = \"/etc/passwd\"", `3:1: runtimes.a.runtime_config_path: containerd-shim-runc-v2 reads no configuration file; its settings are [runtimes.a.options]`},
+		{"pattern", runc + `pod_annotations = ["a", "b[", "c"]`, `3:1: runtimes.runc.pod_annotations: "b[" is no pattern; write a name with *, ? and [a-z], such as "com.example.*"`},
+		{"empty pattern", runc + `container_annotations = [""]`, `3:1: runtimes.runc.container_annotations: "" is no pattern; write a name with *, ? and [a-z], such as "com.example.*"`},
+		{"nameless annotation", runc + `default_annotations = { "" = "x" }`, `3:1: runtimes.runc.default_annotations: an annotation needs a name`},
+		{"handler's snapshotter", runc + `snapshotter = "zfs"`, `3:1: runtimes.runc.snapshotter: "zfs" must be "overlayfs" or "native"`},
+		{"missing spec", runc + `base_runtime_spec = "/no/spec.json"`, `3:1: runtimes.runc.base_runtime_spec: /no/spec.json does not exist`},
+		{"spec that is none", runc + `base_runtime_spec = "$BIN/runc"`, `3:1: runtimes.runc.base_runtime_spec: $DIR/bin/runc is no OCI runtime spec: invalid character '#' looking for beginning of value`},
+		{"spec without version", runc + `base_runtime_spec = "$BIN/empty.json"`, `3:1: runtimes.runc.base_runtime_spec: $DIR/bin/empty.json is no OCI runtime spec: ociVersion is missing`},
+		{"relative network", runc + `cni_conf_dir = "net.d"`, `3:1: runtimes.runc.cni_conf_dir: "net.d" must be an absolute path`},
+		{"zero timeout", runc + `container_create_timeout = "0s"`, `3:1: runtimes.runc.container_create_timeout: must be more than 0`},
+		{"sandbox process", runc + `sandbox_process = "never"`, `3:1: runtimes.runc.sandbox_process: "never" must be "auto" or "always"`},
+		{"supervision of a shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-kata-v2\"\nsupervision = \"pod\"", `3:1: runtimes.a.supervision: is for oci handlers; a shim supervises itself`},
+		// Options.
+		{"option of an oci runtime", runc + `options = { no_pivot = true }`, `3:13: runtimes.runc.options.no_pivot: unknown key; expected one of global_flags, no_new_keyring, no_pivot_root`},
+		{"type of an option", runc + `options = { no_pivot_root = 1 }`, `3:13: runtimes.runc.options.no_pivot_root: must be true or false, not an integer`},
+		{"flag without dash", runc + `options = { global_flags = ["debug"] }`, `3:13: runtimes.runc.options.global_flags: "debug" is no flag; it must begin with -`},
+		{"flag of berth's", runc + `options = { global_flags = ["--debug", "--root=/x"] }`, `3:13: runtimes.runc.options.global_flags: --root=/x is set by berth; use runtime_root (did you mean "runtime_root"?)`},
+		{"log flag", runc + `options = { global_flags = ["--log", "/x"] }`, `3:13: runtimes.runc.options.global_flags: --log is set by berth: berth reads the runtime's log`},
+		{"dashes", runc + `options = { global_flags = ["--"] }`, `3:13: runtimes.runc.options.global_flags: "--" is no flag`},
+		{"option of the runc shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\n[runtimes.a.options]\nBinaryNam = \"/x\"", `4:1: runtimes.a.options.BinaryNam: unknown key (did you mean "BinaryName"?)`},
+		{"snake case for the runc shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\n[runtimes.a.options]\nsystemd_cgroup = true", `4:1: runtimes.a.options.systemd_cgroup: unknown key (did you mean "SystemdCgroup"?)`},
+		{"type for the runc shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\n[runtimes.a.options]\nIoUid = -1", `4:1: runtimes.a.options.IoUid: must be a number from 0 to 4294967295`},
+		{"relative binary", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\n[runtimes.a.options]\nBinaryName = \"no-such-runtime\"", `4:1: runtimes.a.options.BinaryName: "no-such-runtime" must be an absolute path, so that pods keep the binary they began with`},
+		{"binary under the shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\n[runtimes.a.options]\nBinaryName = \"$BIN/open\"", `4:1: runtimes.a.options.BinaryName: $DIR/bin/open can be changed by every user (mode 0777) and would be run as root; run chmod o-w on it`},
+		{"two roots", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\nruntime_root = \"/a\"\n[runtimes.a.options]\nRoot = \"/b\"", `5:1: runtimes.a.options.Root: contradicts runtime_root, which is "/a"; keep one of the two`},
+		{"two drivers", "[engine]\ncgroup_driver = \"cgroupfs\"\n[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\n[runtimes.a.options]\nSystemdCgroup = true", `6:1: runtimes.a.options.SystemdCgroup: contradicts engine.cgroup_driver, which is "cgroupfs"; leave it out, it follows from there`},
+		{"two drivers the other way", "[engine]\ncgroup_driver = \"systemd\"\n[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-runc-v2\"\n[runtimes.a.options]\nSystemdCgroup = false", `6:1: runtimes.a.options.SystemdCgroup: contradicts engine.cgroup_driver, which is "systemd"; leave it out, it follows from there`},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, "runc", "runsc", "containerd-shim-kata-v2", "containerd-shim-runc-v2")
+			n.binary("bin/plain", 0o644)
+			n.binary("bin/open", 0o777)
+			n.raw("bin/empty.json", "{}", 0o644)
+			n.write("config.toml", c.toml)
+			got := n.refuse(n.options())
+			want := c.want
+			if !strings.HasPrefix(want, "default_runtime:") {
+				want = "$DIR/config.toml:" + want
+			}
+			// A want that ends in a colon or space leaves the text to go-toml.
+			exact := !strings.HasSuffix(c.want, " ") && !strings.HasSuffix(c.want, ":")
+			if len(got) != 1 || exact && got[0] != want || !strings.HasPrefix(got[0], want) {
+				t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), want)
+			}
+		})
+	}
+}
+
+func TestAllMistakesAreReportedTogether(t *testing.T) {
+	n := newNode(t, "runc")
+	n.write("config.toml", `version = 1
+default_runtime = "kata"
+
+[sever]
+socket = "/x"
+
+[streaming]
+port = "x"
+port = 5
+adress = "127.0.0.1"
+
+[runtimes.runc]
+runtime_path = "$BIN/runk"
+snapshoter = "native"
+
+[runtimes.runc]
+runtime_path = "$BIN/runc"
+`)
+	n.write("conf.d/10-gvisor.toml", "[runtimes.gvisor]\nruntime_path = 1\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
+	n.write("conf.d/20-syntax.toml", "[runtimes.kata]\nruntime_path = \n[runtimes.later]\n")
+	got := strings.Join(n.refuse(n.options()), "\n")
+	want := strings.TrimSpace(`
+$DIR/conf.d/10-gvisor.toml:2:1: runtimes.gvisor.runtime_path: must be a string, not an integer
+$DIR/conf.d/10-gvisor.toml:3:2: runtimes.runc: handler "runc" is already configured at $DIR/config.toml:12; keep one of the two
+$DIR/conf.d/20-syntax.toml:2:16: unexpected character U+000A at start of value
+$DIR/config.toml:4:2: sever: unknown key (did you mean "server"?)
+$DIR/config.toml:8:1: streaming.port: must be an integer, not a string
+$DIR/config.toml:9:1: streaming.port: is already set at line 8; keep one of the two
+$DIR/config.toml:10:1: streaming.adress: unknown key (did you mean "address"?)
+$DIR/config.toml:13:1: runtimes.runc.runtime_path: $DIR/bin/runk does not exist; install it, or correct the path
+$DIR/config.toml:14:1: runtimes.runc.snapshoter: unknown key (did you mean "snapshotter"?)
+$DIR/config.toml:16:2: runtimes.runc: is already set at line 12; keep one of the two`)
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestDuplicateTableDoesNotHideWhatFollows(t *testing.T) {
+	n := newNode(t)
+	n.write("config.toml", "[log]\nlevel = \"info\"\n[log]\nlevel = \"warn\"\nformat = \n[cni]\n")
+	got := n.refuse(n.options())
+	if len(got) != 2 || !strings.HasPrefix(got[0], "$DIR/config.toml:3:2: log: is already set") || !strings.HasPrefix(got[1], "$DIR/config.toml:5:") {
+		t.Errorf("got %s", strings.Join(got, "\n"))
+	}
+}

@@ -1,0 +1,26 @@
+package config
+
+// Options say where a configuration is and how strictly it is taken. The zero
+// value is the strict reading of the default places.
+type Options struct {
+	// File is the main file. Empty is DefaultFile, which may be absent; a file
+	// that is named must exist.
+	File string
+	// DropInDir holds drop-ins (*.toml, lexical order). Empty is conf.d beside
+	// the main file. It may be absent.
+	DropInDir string
+	// VendorDir holds drop-ins of packages, which a file of the same name in
+	// DropInDir replaces. Empty is DefaultVendorDir. It may be absent.
+	VendorDir string
+	// Flags are values from the command line by their full TOML key, such as
+	// "server.socket". They win over every file.
+	Flags map[string]string
+	// SearchPath are the directories in which runtimes are discovered, the
+	// first having precedence. Empty is SearchDirs().
+	SearchPath []string
+	// TolerateDropIns is for a daemon that has to start: a drop-in with
+	// mistakes is left out and its handlers are Broken, and so is a handler,
+	// of any file, that this machine lacks something for (its binary, say).
+	// Mistakes in the main file remain fatal. Without it everything is.
+	TolerateDropIns bool
+}

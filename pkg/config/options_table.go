@@ -1,0 +1,140 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// ociOptions are the options of oci handlers.
+type ociOptions struct {
+	NoPivotRoot  bool     `toml:"no_pivot_root"`
+	NoNewKeyring bool     `toml:"no_new_keyring"`
+	GlobalFlags  []string `toml:"global_flags"`
+}
+
+// runcOptions are containerd.runc.v1.Options, by the names that containerd's
+// own configuration has for them. A test compares it with the message.
+type runcOptions struct {
+	NoPivotRoot    bool   `toml:"NoPivotRoot"`
+	NoNewKeyring   bool   `toml:"NoNewKeyring"`
+	ShimCgroup     string `toml:"ShimCgroup"`
+	IoUID          uint32 `toml:"IoUid"`
+	IoGID          uint32 `toml:"IoGid"`
+	BinaryName     string `toml:"BinaryName"`
+	Root           string `toml:"Root"`
+	SystemdCgroup  bool   `toml:"SystemdCgroup"`
+	CriuImagePath  string `toml:"CriuImagePath"`
+	CriuWorkPath   string `toml:"CriuWorkPath"`
+	TaskAPIAddress string `toml:"TaskApiAddress"`
+	TaskAPIVersion uint32 `toml:"TaskApiVersion"`
+}
+
+// options checks the options table by the kind of runtime and puts it into def.
+func (d *decoder) options(key string, t *runtimeTable, def *handler.Definition, e Engine) {
+	if len(t.Options) == 0 {
+		return
+	}
+	key = under(key, "options")
+	switch {
+	case t.isRuncShim():
+		d.runcShimOptions(key, t, def, e)
+	case def.Type == handler.OCI:
+		d.ociOptions(key, t, def)
+	case def.Type == handler.Shim:
+		d.shimOptions(key, t, def)
+	}
+}
+
+func (d *decoder) ociOptions(key string, t *runtimeTable, def *handler.Definition) {
+	var o ociOptions
+	d.table(sectionOCI, key, t.Options, reflect.ValueOf(&o).Elem())
+	def.OCI = handler.OCIOptions{NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring, GlobalFlags: o.GlobalFlags}
+	for i, flag := range o.GlobalFlags {
+		if m, s := globalFlagMistake(flag, i == 0); m != "" {
+			d.report(under(key, "global_flags"), m, s)
+		}
+	}
+}
+
+// ownFlags are the flags that berth gives to runtimes itself.
+var ownFlags = map[string]elsewhere{
+	"root":           {key: "runtime_root"},
+	"systemd-cgroup": {key: "engine.cgroup_driver"},
+	"cgroup-manager": {key: "engine.cgroup_driver"},
+	"log":            {text: "berth reads the runtime's log"},
+	"log-format":     {text: "berth reads the runtime's log"},
+}
+
+func globalFlagMistake(flag string, first bool) (message, suggestion string) {
+	if !strings.HasPrefix(flag, "-") {
+		if first || flag == "" {
+			return fmt.Sprintf("%q is no flag; it must begin with -", flag), ""
+		}
+		return "", ""
+	}
+	name, _, _ := strings.Cut(strings.TrimLeft(flag, "-"), "=")
+	own, ok := ownFlags[name]
+	switch {
+	case name == "":
+		return fmt.Sprintf("%q is no flag", flag), ""
+	case !ok:
+		return "", ""
+	case own.key != "":
+		return fmt.Sprintf("%s is set by berth; use %s", flag, own.key), own.key
+	}
+	return fmt.Sprintf("%s is set by berth: %s", flag, own.text), ""
+}
+
+func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Definition, e Engine) {
+	var o runcOptions
+	d.table(sectionRunc, key, t.Options, reflect.ValueOf(&o).Elem())
+	def.ShimOptions = maps.Clone(t.Options)
+	if o.Root != "" && t.RuntimeRoot != "" && o.Root != t.RuntimeRoot {
+		d.report(under(key, "Root"), fmt.Sprintf("contradicts runtime_root, which is %q; keep one of the two", t.RuntimeRoot), "")
+	}
+	if _, set := t.Options["SystemdCgroup"]; set {
+		if m := driverMistake(o.SystemdCgroup, e.CgroupDriver); m != "" {
+			d.report(under(key, "SystemdCgroup"), m, "")
+		}
+	}
+	if o.BinaryName == "" {
+		return
+	}
+	at := under(key, "BinaryName")
+	if !filepath.IsAbs(o.BinaryName) {
+		d.report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep the binary they began with", o.BinaryName),
+			inSearchDirs(filepath.Base(o.BinaryName)))
+		return
+	}
+	if m := executableMistake(o.BinaryName); m != "" {
+		p := d.at(at, m, "")
+		p.handler = def.Name
+		d.problems = append(d.problems, p)
+	}
+}
+
+// driverMistake says why a shim cannot have a cgroup driver of its own: all
+// pods of a node are below the same cgroups, which one side manages.
+func driverMistake(systemd bool, driver CgroupDriver) string {
+	if driver == CgroupDriverCgroupfs && systemd || driver == CgroupDriverSystemd && !systemd {
+		return fmt.Sprintf("contradicts engine.cgroup_driver, which is %q; leave it out, it follows from there", driver)
+	}
+	return ""
+}
+
+// shimOptions keeps the table of a shim whose keys berth cannot know as text.
+func (d *decoder) shimOptions(key string, t *runtimeTable, def *handler.Definition) {
+	body, err := toml.Marshal(t.Options)
+	if err != nil {
+		d.report(key, "cannot be written as TOML for the shim: "+strings.TrimPrefix(err.Error(), "toml: "), "")
+		return
+	}
+	def.ShimOptionsTOML = string(body)
+}

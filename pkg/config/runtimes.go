@@ -1,0 +1,134 @@
+package config
+
+import (
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+const (
+	shimPrefix = "containerd-shim-"
+	// runcShimPrefix marks shims that take containerd's runc options.
+	runcShimPrefix = shimPrefix + "runc-"
+)
+
+// runtimeTable is [runtimes.<handler>] as it is written.
+type runtimeTable struct {
+	RuntimePath                  string                 `toml:"runtime_path"`
+	RuntimeType                  handler.Type           `toml:"runtime_type"`
+	RuntimeRoot                  string                 `toml:"runtime_root"`
+	RuntimeConfigPath            string                 `toml:"runtime_config_path"`
+	Options                      map[string]any         `toml:"options"`
+	PodAnnotations               []string               `toml:"pod_annotations"`
+	ContainerAnnotations         []string               `toml:"container_annotations"`
+	DefaultAnnotations           map[string]string      `toml:"default_annotations"`
+	PrivilegedWithoutHostDevices bool                   `toml:"privileged_without_host_devices"`
+	Snapshotter                  string                 `toml:"snapshotter"`
+	BaseRuntimeSpec              string                 `toml:"base_runtime_spec"`
+	CNIConfDir                   string                 `toml:"cni_conf_dir"`
+	ContainerCreateTimeout       time.Duration          `toml:"container_create_timeout"`
+	SandboxProcess               handler.SandboxProcess `toml:"sandbox_process"`
+	Supervision                  handler.Supervision    `toml:"supervision"`
+}
+
+func defaultTable() runtimeTable {
+	return runtimeTable{
+		ContainerCreateTimeout: DefaultCreateTimeout,
+		SandboxProcess:         handler.SandboxProcessAuto,
+	}
+}
+
+// handlerType is the type that the table says, else what the binary's name says.
+func (t *runtimeTable) handlerType() handler.Type {
+	switch {
+	case t.RuntimeType != "":
+		return t.RuntimeType
+	case strings.HasPrefix(filepath.Base(t.RuntimePath), shimPrefix):
+		return handler.Shim
+	}
+	return handler.OCI
+}
+
+func (t *runtimeTable) isRuncShim() bool {
+	return t.handlerType() == handler.Shim && strings.HasPrefix(filepath.Base(t.RuntimePath), runcShimPrefix)
+}
+
+// isRunsc says whether an OCI runtime is gVisor's, the one that berth gives a
+// configuration file.
+func (t *runtimeTable) isRunsc() bool {
+	base := filepath.Base(t.RuntimePath)
+	return base == "runsc" || strings.HasPrefix(base, "runsc-")
+}
+
+// definition resolves the table. What it does not say comes from the engine's
+// section, so that a pod keeps that too. Options are not in it yet.
+func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
+	d := &handler.Definition{
+		Name:                         name,
+		Type:                         t.handlerType(),
+		Path:                         t.RuntimePath,
+		Root:                         t.RuntimeRoot,
+		ConfigPath:                   t.RuntimeConfigPath,
+		PodAnnotations:               t.PodAnnotations,
+		ContainerAnnotations:         t.ContainerAnnotations,
+		DefaultAnnotations:           t.DefaultAnnotations,
+		PrivilegedWithoutHostDevices: t.PrivilegedWithoutHostDevices,
+		Snapshotter:                  or(t.Snapshotter, e.Snapshotter),
+		BaseRuntimeSpec:              t.BaseRuntimeSpec,
+		CNIConfDir:                   t.CNIConfDir,
+		ContainerCreateTimeout:       t.ContainerCreateTimeout,
+		SandboxProcess:               t.SandboxProcess,
+	}
+	if d.Type == handler.OCI {
+		d.Supervision = or(t.Supervision, e.Supervision)
+	}
+	return d
+}
+
+func or[T comparable](v, fallback T) T {
+	var zero T
+	if v == zero {
+		return fallback
+	}
+	return v
+}
+
+// runtime decodes and checks one handler's table. The Definition is complete
+// only if no problem was reported.
+func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
+	key := under("runtimes", name)
+	values, ok := v.(map[string]any)
+	if !ok {
+		d.report(key, "must be a handler's table, such as [runtimes.runc], not "+typeName(v), "")
+		return nil
+	}
+	if err := handler.ValidName(name); err != nil {
+		d.report(key, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()), validNameLike(name))
+	}
+	t := defaultTable()
+	d.table(sectionHandler, key, values, reflect.ValueOf(&t).Elem())
+	def := t.definition(name, e)
+	def.Origin = d.doc.origins[key].String()
+	d.options(key, &t, def, e)
+	c := check{decoder: d, handler: name, key: key, set: values}
+	c.runtimePath(&t)
+	c.words(&t)
+	c.paths(&t)
+	c.annotations(&t)
+	c.compatible(&t)
+	return def
+}
+
+// validNameLike turns a name into the DNS-1123 label that it looks like.
+func validNameLike(name string) string {
+	like := strings.Trim(strings.NewReplacer("_", "-", ".", "-", " ", "-").Replace(strings.ToLower(name)), "-")
+	if handler.ValidName(like) != nil || like == name {
+		return ""
+	}
+	return like
+}

@@ -1,0 +1,208 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// check looks at one handler's decoded table.
+type check struct {
+	*decoder
+	handler, key string
+	// set are the keys that the table has.
+	set map[string]any
+}
+
+// wrong reports a mistake in the file.
+func (c check) wrong(name, message, suggestion string) {
+	c.report(under(c.key, name), message, suggestion)
+}
+
+// lacking reports what this machine lacks.
+func (c check) lacking(name, message string) {
+	p := c.at(under(c.key, name), message, "")
+	p.handler = c.handler
+	c.problems = append(c.problems, p)
+}
+
+func (c check) has(name string) bool {
+	_, ok := c.set[name]
+	return ok
+}
+
+func (c check) runtimePath(t *runtimeTable) {
+	switch {
+	case !c.has("runtime_path"):
+		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", inSearchDirs(c.handler))
+	case t.RuntimePath == "" && isString(c.set["runtime_path"]):
+		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", inSearchDirs(c.handler))
+	case t.RuntimePath == "":
+		// Its wrong type is reported already.
+	case !filepath.IsAbs(t.RuntimePath):
+		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), inSearchDirs(filepath.Base(t.RuntimePath)))
+	default:
+		if m := executableMistake(t.RuntimePath); m != "" {
+			c.lacking("runtime_path", m)
+		}
+	}
+}
+
+func isString(v any) bool {
+	_, ok := v.(string)
+	return ok
+}
+
+// inSearchDirs finds the binary that a bare name probably means.
+func inSearchDirs(base string) string {
+	for _, dir := range SearchDirs() {
+		if file := filepath.Join(dir, base); executableMistake(file) == "" {
+			return file
+		}
+	}
+	return ""
+}
+
+// words checks keys with a fixed set of values.
+func (c check) words(t *runtimeTable) {
+	c.word("runtime_type", string(t.RuntimeType), "oci", "shim")
+	c.word("sandbox_process", string(t.SandboxProcess), "auto", "always")
+	c.word("supervision", string(t.Supervision), supervisions...)
+	c.word("snapshotter", t.Snapshotter, snapshotters...)
+	if c.has("container_create_timeout") && t.ContainerCreateTimeout <= 0 {
+		c.wrong("container_create_timeout", "must be more than 0", "")
+	}
+}
+
+func (c check) word(name, value string, allowed ...string) {
+	if !c.has(name) || !isString(c.set[name]) {
+		return
+	}
+	if name == "runtime_type" {
+		if m, s := foreignType(value); m != "" {
+			c.wrong(name, m, s)
+			return
+		}
+	}
+	if m, s := wordMistake(value, allowed); m != "" {
+		c.wrong(name, m, s)
+	}
+}
+
+// foreignType explains the runtime types of CRI-O and containerd.
+func foreignType(value string) (message, suggestion string) {
+	switch {
+	case value == "vm":
+		return `must be "oci" or "shim"; what CRI-O calls "vm" is "shim" here`, "shim"
+	case value == "pod":
+		return `must be "oci" or "shim"; berth supervises oci runtimes itself and needs no conmon-rs`, "oci"
+	case value == "cri":
+		return `must be "oci" or "shim"; another CRI daemon as a backend is not supported by this version`, ""
+	case strings.HasPrefix(value, "io.containerd."):
+		parts := strings.Split(strings.TrimPrefix(value, "io.containerd."), ".")
+		binary := shimPrefix + strings.Join(parts, "-")
+		return fmt.Sprintf(`must be "oci" or "shim"; for containerd's %s write "shim" and the path of %s as runtime_path`, value, binary), "shim"
+	}
+	return "", ""
+}
+
+func (c check) paths(t *runtimeTable) {
+	for name, p := range map[string]string{
+		"runtime_root": t.RuntimeRoot, "runtime_config_path": t.RuntimeConfigPath,
+		"base_runtime_spec": t.BaseRuntimeSpec, "cni_conf_dir": t.CNIConfDir,
+	} {
+		if p != "" && !filepath.IsAbs(p) {
+			c.wrong(name, fmt.Sprintf("%q must be an absolute path", p), "")
+		}
+	}
+	if filepath.IsAbs(t.RuntimeConfigPath) {
+		if m := readableMistake(t.RuntimeConfigPath); m != "" {
+			c.lacking("runtime_config_path", m)
+		}
+	}
+	if filepath.IsAbs(t.BaseRuntimeSpec) {
+		if m := specMistake(t.BaseRuntimeSpec); m != "" {
+			c.lacking("base_runtime_spec", m)
+		}
+	}
+}
+
+// readableMistake says why a file cannot be used, or nothing.
+func readableMistake(file string) string {
+	info, err := os.Stat(file)
+	switch {
+	case os.IsNotExist(err):
+		return file + " does not exist"
+	case err != nil:
+		return fmt.Sprintf("%s cannot be looked at: %v", file, pathless(err))
+	case !info.Mode().IsRegular():
+		return fmt.Sprintf("%s is no file but %s", file, kindOf(info.Mode()))
+	}
+	return ""
+}
+
+func specMistake(file string) string {
+	if m := readableMistake(file); m != "" {
+		return m
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return fmt.Sprintf("%s is no OCI runtime spec: %v", file, err)
+	}
+	if spec.Version == "" {
+		return file + " is no OCI runtime spec: ociVersion is missing"
+	}
+	return ""
+}
+
+func (c check) annotations(t *runtimeTable) {
+	for name, globs := range map[string][]string{
+		"pod_annotations": t.PodAnnotations, "container_annotations": t.ContainerAnnotations,
+	} {
+		for _, g := range globs {
+			if _, err := path.Match(g, ""); err != nil || g == "" {
+				c.wrong(name, fmt.Sprintf("%q is no pattern; write a name with *, ? and [a-z], such as \"com.example.*\"", g), "")
+			}
+		}
+	}
+	if _, empty := t.DefaultAnnotations[""]; empty {
+		c.wrong("default_annotations", "an annotation needs a name", "")
+	}
+}
+
+// compatible checks that keys fit the kind of runtime.
+func (c check) compatible(t *runtimeTable) {
+	base := filepath.Base(t.RuntimePath)
+	switch {
+	case t.RuntimePath == "":
+	case t.handlerType() == handler.OCI:
+		if strings.HasPrefix(base, shimPrefix) {
+			c.wrong("runtime_type", base+" is a shim, not an OCI runtime", "shim")
+		}
+		if t.RuntimeConfigPath != "" && !t.isRunsc() {
+			c.wrong("runtime_config_path", base+" reads no configuration file; this key is for shims and runsc", "")
+		}
+	case t.handlerType() == handler.Shim:
+		if slices.Contains(ociRuntimes, base) {
+			c.wrong("runtime_type", base+" is an OCI runtime, not a shim", "oci")
+		}
+		if c.has("supervision") {
+			c.wrong("supervision", "is for oci handlers; a shim supervises itself", "")
+		}
+		if t.RuntimeConfigPath != "" && t.isRuncShim() {
+			c.wrong("runtime_config_path", base+" reads no configuration file; its settings are [runtimes."+c.handler+".options]", "")
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package config
+
+import (
+	"bytes"
+	"slices"
+	"sort"
+	"strconv"
+
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// scan walks the expressions of a file once, notes where keys are and which
+// are there twice.
+type scan struct {
+	doc   *document
+	data  []byte
+	lines []int
+	// table is the path of the header that the walk is under.
+	table []string
+	// duplicate says that this header is there twice; from is its line's offset.
+	duplicate bool
+	from      int
+	// end is the offset behind what has been walked.
+	end int
+	// seen are the keys and headers that exist, arrays the number of elements
+	// of arrays of tables.
+	seen   map[string]Origin
+	arrays map[string]int
+	// blank are the byte ranges of duplicates.
+	blank [][2]int
+}
+
+// run ends at the first syntax error, which go-toml's decoder then reports.
+func (s *scan) run() {
+	var p unstable.Parser
+	p.Reset(s.data)
+	for p.NextExpression() {
+		switch e := p.Expression(); e.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			s.header(e)
+		case unstable.KeyValue:
+			s.end = int(e.Raw.Offset + e.Raw.Length)
+			if !s.duplicate {
+				s.keyValue(e)
+			}
+		}
+	}
+	if p.Error() == nil {
+		s.end = len(s.data)
+	}
+	s.closeTable(s.end)
+}
+
+func (s *scan) header(e *unstable.Node) {
+	parts, offset := keyParts(e)
+	start := s.lines[s.line(offset)]
+	s.closeTable(start)
+	s.from, s.end = start, s.lineEnd(offset)
+	s.table = s.resolve(parts[:len(parts)-1])
+	s.table = append(s.table, parts[len(parts)-1])
+	if e.Kind == unstable.ArrayTable {
+		s.note(s.table, offset)
+		path := joinKey(s.table...)
+		n := s.arrays[path]
+		s.arrays[path]++
+		s.table = append(s.table, element(n))
+		return
+	}
+	s.duplicate = s.twice("table ", s.table, offset)
+	s.note(s.table, offset)
+}
+
+// closeTable ends the table that the walk is under at an offset.
+func (s *scan) closeTable(end int) {
+	if s.duplicate {
+		s.blank = append(s.blank, [2]int{s.from, end})
+	}
+	s.duplicate = false
+}
+
+// maxDepth is how deep keys are looked at. No key of berth's is deeper than a
+// shim's options, and a file must not cost the square of its size.
+const maxDepth = 32
+
+// resolve replaces arrays of tables in a path by their last element.
+func (s *scan) resolve(parts []string) []string {
+	if len(s.arrays) == 0 || len(parts) > maxDepth {
+		return slices.Clone(parts)
+	}
+	path := make([]string, 0, len(parts)+2)
+	for _, p := range parts {
+		path = append(path, p)
+		if n := s.arrays[joinKey(path...)]; n > 0 {
+			path = append(path, element(n-1))
+		}
+	}
+	return path
+}
+
+// element is the part of a path that stands for one table of an array. An
+// array has no other parts below it, so that no key is like it.
+func element(n int) string { return "#" + strconv.Itoa(n) }
+
+func (s *scan) keyValue(e *unstable.Node) {
+	parts, offset := keyParts(e)
+	path := slices.Concat(s.table, parts)
+	if s.twice("", path, offset) {
+		s.blank = append(s.blank, [2]int{int(e.Raw.Offset), int(e.Raw.Offset + e.Raw.Length)})
+		return
+	}
+	s.note(path, offset)
+	s.inline(path, e.Value())
+}
+
+// inline notes the keys of inline tables.
+func (s *scan) inline(path []string, v *unstable.Node) {
+	if v.Kind != unstable.InlineTable || len(path) > maxDepth {
+		return
+	}
+	for it := v.Children(); it.Next(); {
+		n := it.Node()
+		if n.Kind != unstable.KeyValue {
+			continue
+		}
+		parts, offset := keyParts(n)
+		sub := slices.Concat(path, parts)
+		s.note(sub, offset)
+		s.inline(sub, n.Value())
+	}
+}
+
+// twice reports a key or header that has been seen before.
+func (s *scan) twice(kind string, path []string, offset int) bool {
+	if len(path) > maxDepth {
+		return false
+	}
+	id := kind + joinKey(path...)
+	first, dup := s.seen[id]
+	if !dup {
+		s.seen[id] = s.origin(offset)
+		return false
+	}
+	at := s.origin(offset)
+	s.doc.problems = append(s.doc.problems, Problem{
+		File: at.File, Line: at.Line, Column: at.Column, Key: joinKey(path...),
+		Message: "is already set at line " + strconv.Itoa(first.Line) + "; keep one of the two",
+	})
+	return true
+}
+
+// note records where a key is, and tables that come into being by it.
+func (s *scan) note(path []string, offset int) {
+	for n := min(len(path), maxDepth); n > 0; n-- {
+		key := joinKey(path[:n]...)
+		if _, known := s.doc.origins[key]; known {
+			return
+		}
+		s.doc.origins[key] = s.origin(offset)
+	}
+}
+
+func (s *scan) origin(offset int) Origin {
+	line := s.line(offset)
+	return Origin{File: s.doc.file, Line: line + 1, Column: offset - s.lines[line] + 1}
+}
+
+// line returns the index of the line that an offset is in.
+func (s *scan) line(offset int) int {
+	return sort.Search(len(s.lines), func(i int) bool { return s.lines[i] > offset }) - 1
+}
+
+// lineEnd returns the offset behind the line that an offset is in.
+func (s *scan) lineEnd(offset int) int {
+	if next := s.line(offset) + 1; next < len(s.lines) {
+		return s.lines[next]
+	}
+	return len(s.data)
+}
+
+// withoutDuplicates is the file with duplicates overwritten by spaces, so that
+// go-toml accepts it and all its positions stay true.
+func (s *scan) withoutDuplicates() []byte {
+	if len(s.blank) == 0 {
+		return s.data
+	}
+	out := bytes.Clone(s.data)
+	for _, r := range s.blank {
+		for i := r[0]; i < r[1]; i++ {
+			if out[i] != '\n' && out[i] != '\r' {
+				out[i] = ' '
+			}
+		}
+	}
+	return out
+}
+
+func lineStarts(data []byte) []int {
+	starts := []int{0}
+	for i, c := range data {
+		if c == '\n' {
+			starts = append(starts, i+1)
+		}
+	}
+	return starts
+}
+
+// keyParts returns the parts of an expression's key and the offset of the first.
+func keyParts(e *unstable.Node) (parts []string, offset int) {
+	for it := e.Key(); it.Next(); {
+		n := it.Node()
+		if len(parts) == 0 {
+			offset = int(n.Raw.Offset)
+		}
+		parts = append(parts, string(n.Data))
+	}
+	return parts, offset
+}

@@ -1,0 +1,177 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Show writes the whole configuration as TOML that Load would read to the same
+// effect, each key with where its value came from in a comment.
+func (c *Config) Show(w io.Writer) error {
+	var b bytes.Buffer
+	s := shower{cfg: c, out: &b}
+	s.keys("", reflect.ValueOf(*c), false)
+	v := reflect.ValueOf(*c)
+	for i := range v.NumField() {
+		if tag := v.Type().Field(i).Tag.Get("toml"); tag != "-" && v.Field(i).Kind() == reflect.Struct {
+			fmt.Fprintf(&b, "\n[%s]\n", tag)
+			s.keys(tag, v.Field(i), false)
+		}
+	}
+	for _, d := range c.Runtimes {
+		if err := s.handler(d); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.Broken {
+		fmt.Fprintf(&b, "\n# [runtimes.%s] is not served (%s): %s\n", n.Name, n.Origin, oneLine(n.Reason))
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+type shower struct {
+	cfg *Config
+	out *bytes.Buffer
+}
+
+// keys writes the fields that are no tables, or only those that say something.
+func (s shower) keys(prefix string, v reflect.Value, onlySet bool) {
+	for i := range v.NumField() {
+		tag := v.Type().Field(i).Tag.Get("toml")
+		field := v.Field(i)
+		if tag == "" || tag == "-" || field.Kind() == reflect.Struct || isFreeTable(field) {
+			continue
+		}
+		if onlySet && field.IsZero() {
+			continue
+		}
+		fmt.Fprintf(s.out, "%s = %s # %s\n", tag, literal(field.Interface()), s.origin(under(prefix, tag)))
+	}
+}
+
+// origin is where a value came from: the file, the default, or the search.
+func (s shower) origin(key string) string {
+	o := s.cfg.Origin(key)
+	set := o != Origin{}
+	switch {
+	case !set && key == "default_runtime":
+		return "chosen"
+	case !set && (key == "engine.shim_path" || key == "engine.pause_path"):
+		return "default: beside the berth binary, else in PATH"
+	}
+	return o.String()
+}
+
+func isFreeTable(v reflect.Value) bool {
+	return v.Kind() == reflect.Map && v.Type().Elem().Kind() == reflect.Interface
+}
+
+func (s shower) handler(d *handler.Definition) error {
+	t, err := tableOf(d)
+	if err != nil {
+		return err
+	}
+	name := under("runtimes", d.Name)
+	fmt.Fprintf(s.out, "\n[%s] # %s\n", name, d.Origin)
+	s.keys(name, reflect.ValueOf(t), true)
+	if len(t.Options) == 0 {
+		return nil
+	}
+	body, err := toml.Marshal(map[string]any{"runtimes": map[string]any{d.Name: map[string]any{"options": t.Options}}})
+	if err != nil {
+		return fmt.Errorf("show the options of handler %q: %w", d.Name, err)
+	}
+	_, options, _ := strings.Cut(string(body), "["+name+".options]\n")
+	fmt.Fprintf(s.out, "[%s.options] # %s\n%s", name, s.origin(under(name, "options")), options)
+	return nil
+}
+
+// tableOf is the table that has d as its definition.
+func tableOf(d *handler.Definition) (runtimeTable, error) {
+	t := runtimeTable{
+		RuntimePath:                  d.Path,
+		RuntimeType:                  d.Type,
+		RuntimeRoot:                  d.Root,
+		RuntimeConfigPath:            d.ConfigPath,
+		Options:                      d.ShimOptions,
+		PodAnnotations:               d.PodAnnotations,
+		ContainerAnnotations:         d.ContainerAnnotations,
+		DefaultAnnotations:           d.DefaultAnnotations,
+		PrivilegedWithoutHostDevices: d.PrivilegedWithoutHostDevices,
+		Snapshotter:                  d.Snapshotter,
+		BaseRuntimeSpec:              d.BaseRuntimeSpec,
+		CNIConfDir:                   d.CNIConfDir,
+		ContainerCreateTimeout:       d.ContainerCreateTimeout,
+		SandboxProcess:               d.SandboxProcess,
+		Supervision:                  d.Supervision,
+	}
+	if d.Type == handler.OCI {
+		t.Options = optionsOf(d.OCI)
+	}
+	if d.ShimOptionsTOML != "" {
+		if err := toml.Unmarshal([]byte(d.ShimOptionsTOML), &t.Options); err != nil {
+			return t, fmt.Errorf("show the options of handler %q: %w", d.Name, err)
+		}
+	}
+	return t, nil
+}
+
+func optionsOf(o handler.OCIOptions) map[string]any {
+	options := map[string]any{}
+	if o.NoPivotRoot {
+		options["no_pivot_root"] = true
+	}
+	if o.NoNewKeyring {
+		options["no_new_keyring"] = true
+	}
+	if len(o.GlobalFlags) > 0 {
+		options["global_flags"] = o.GlobalFlags
+	}
+	return options
+}
+
+// literal writes a value as TOML on one line.
+func literal(v any) string {
+	switch x := v.(type) {
+	case time.Duration:
+		return quote(shortDuration(x))
+	case fs.FileMode:
+		return fmt.Sprintf(`"%04o"`, uint32(x))
+	case []string:
+		quoted := make([]string, len(x))
+		for i, s := range x {
+			quoted[i] = quote(s)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	case map[string]string:
+		return inlineTable(x)
+	}
+	if r := reflect.ValueOf(v); r.Kind() == reflect.String {
+		return quote(r.String())
+	}
+	return fmt.Sprint(v)
+}
+
+// shortDuration drops the zero units that time.Duration prints: 4h, not 4h0m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -1,0 +1,100 @@
+package config
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestShowIsReadBack loads what Show wrote and expects the same configuration.
+func TestShowIsReadBack(t *testing.T) {
+	n := newNode(t, "runc", "crun", "containerd-shim-runc-v2", "containerd-shim-kata-v2")
+	n.write("config.toml", `default_runtime = "runc"
+[server]
+socket_mode = "0600"
+[cni]
+bin_dirs = ["/a \"quoted\" \\ dir", "/b"]
+[tracing]
+sample_ratio = 0.25
+[streaming]
+idle_timeout = "1h30m"
+[runtimes.runc]
+runtime_path = "$BIN/runc"
+container_create_timeout = "1500ms"
+default_annotations = { "a/b" = "line\nbreak", c = "ü\u0001" }
+options = { no_pivot_root = true, global_flags = ["--debug"] }
+[runtimes.shim]
+runtime_path = "$BIN/containerd-shim-runc-v2"
+options = { BinaryName = "$BIN/runc", IoGid = 5 }
+[runtimes.kata]
+runtime_path = "$BIN/containerd-shim-kata-v2"
+pod_annotations = ["io.katacontainers.*"]
+[runtimes.kata.options]
+x = 1
+[runtimes.kata.options.y]
+z = [1.5, 2.5]
+`)
+	n.write("conf.d/10-crun.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
+	before := n.load()
+	var b bytes.Buffer
+	if err := before.Show(&b); err != nil {
+		t.Fatal(err)
+	}
+	again := newNode(t)
+	again.write("config.toml", b.String())
+	after, err := Load(again.options())
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, b.String())
+	}
+	for i := range after.Runtimes {
+		if after.Runtimes[i].Digest() != before.Runtimes[i].Digest() {
+			t.Errorf("got  %+v\nwant %+v", after.Runtimes[i], before.Runtimes[i])
+		}
+		after.Runtimes[i].Origin = before.Runtimes[i].Origin
+	}
+	after.Sources, after.origins = before.Sources, before.origins
+	if !reflect.DeepEqual(after, before) {
+		t.Errorf("got  %+v\nwant %+v", after, before)
+	}
+}
+
+func TestShowSaysWhereValuesAreFrom(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[log]\nlevel = \"warn\"\n")
+	n.write("conf.d/10.toml", "[runtimes.gone]\nruntime_path = \"$BIN/gone\"\n[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
+	cfg := n.tolerate()
+	var b bytes.Buffer
+	if err := cfg.Show(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := n.relative(b.String())
+	for _, want := range []string{
+		"default_runtime = \"runc\" # chosen\n",
+		"level = \"warn\" # $DIR/config.toml:4\n",
+		"format = \"text\" # default\n",
+		"socket_mode = \"0660\" # default\n",
+		"idle_timeout = \"4h\" # default\n",
+		"[runtimes.crun] # $DIR/conf.d/10.toml:3\nruntime_path = \"$DIR/bin/crun\" # $DIR/conf.d/10.toml:4\n",
+		"# [runtimes.gone] is not served ($DIR/conf.d/10.toml:1): $DIR/conf.d/10.toml:2:1: runtimes.gone.runtime_path: $DIR/bin/gone does not exist",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("lacks %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestShortDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 10 * time.Second: "10s", 5 * time.Minute: "5m", 4 * time.Hour: "4h", 90 * time.Minute: "1h30m",
+		time.Hour + time.Second: "1h0m1s", 10 * time.Minute: "10m", 100 * time.Hour: "100h", 1500 * time.Millisecond: "1.5s",
+	} {
+		if got := shortDuration(d); got != want {
+			t.Errorf("shortDuration(%d) = %s, want %s", d, got, want)
+		}
+		if back, err := time.ParseDuration(shortDuration(d)); err != nil || back != d {
+			t.Errorf("%s is read back as %v", shortDuration(d), back)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package config
+
+import (
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/configs"
+)
+
+// uncommented is the shipped file with all keys and tables switched on.
+func uncommented() string {
+	return regexp.MustCompile(`(?m)^#([a-z\[])`).ReplaceAllString(string(configs.Berth), "$1")
+}
+
+func TestTemplateAsShippedSaysNothing(t *testing.T) {
+	n := newNode(t, "crun")
+	n.raw("config.toml", string(configs.Berth), 0o644)
+	cfg := n.load()
+	want := Default()
+	want.DefaultRuntime, want.Runtimes, want.Discovered = "crun", cfg.Runtimes, true
+	want.Sources, want.origins = cfg.Sources, cfg.origins
+	want.Engine.ShimPath, want.Engine.PausePath = cfg.Engine.ShimPath, cfg.Engine.PausePath
+	if !reflect.DeepEqual(cfg, want) {
+		t.Errorf("got  %+v\nwant %+v", cfg, want)
+	}
+	if names(cfg) != "crun" {
+		t.Errorf("handlers are %s", names(cfg))
+	}
+}
+
+// TestTemplateSwitchedOn takes every comment away from a key: each must exist,
+// and those of the sections must show the default.
+func TestTemplateSwitchedOn(t *testing.T) {
+	doc := parse("berth.toml", []byte(uncommented()))
+	doc.main = true
+	cfg, problems := assemble([]*document{doc}, Options{}, nil)
+	for _, p := range problems {
+		// The runtimes that it shows need not be on this machine.
+		if p.handler == "" {
+			t.Error(p)
+		}
+	}
+	if names(cfg) != "gvisor kata runc" {
+		t.Errorf("handlers are %s", names(cfg))
+	}
+	keys := actual()
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if strings.HasPrefix(key, "runtimes.") {
+			continue
+		}
+		if _, shown := doc.origins[key]; !shown {
+			t.Errorf("configs/berth.toml does not show %s", key)
+			continue
+		}
+		field, _ := fieldAt(Default(), key)
+		d := &decoder{doc: doc}
+		got := reflect.New(field.Type()).Elem()
+		d.assign(key, valueAt(doc.values, key), got)
+		if literal(got.Interface()) != keys[key] || len(d.problems) > 0 {
+			t.Errorf("configs/berth.toml shows %s = %s; the default is %s", key, literal(got.Interface()), keys[key])
+		}
+	}
+}
+
+func valueAt(values map[string]any, key string) any {
+	section, rest, nested := strings.Cut(key, ".")
+	if !nested {
+		return values[key]
+	}
+	return values[section].(map[string]any)[rest]
+}

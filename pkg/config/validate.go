@@ -1,0 +1,251 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+var (
+	snapshotters = []string{"overlayfs", "native"}
+	supervisions = []string{string(handler.SupervisionHandler), string(handler.SupervisionPod)}
+	drivers      = []string{string(CgroupDriverAuto), string(CgroupDriverCgroupfs), string(CgroupDriverSystemd)}
+	levels       = []string{"trace", "debug", "info", "warn", "error"}
+	formats      = []string{"text", "json"}
+)
+
+// maxSocketPath is what fits into sockaddr_un.sun_path with its final zero
+// byte; see unix(7).
+const maxSocketPath = 107
+
+// validator checks the merged sections and reports at the place that the value
+// came from.
+type validator struct {
+	cfg      *Config
+	problems Problems
+}
+
+func (v *validator) wrong(key, message, suggestion string) {
+	o := v.cfg.Origin(key)
+	v.problems = append(v.problems, Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: message, Suggestion: suggestion})
+}
+
+// sections checks all sections but the handlers.
+func (c *Config) sections() Problems {
+	v := &validator{cfg: c}
+	v.server(&c.Server)
+	v.engine(&c.Engine)
+	v.cni(&c.CNI)
+	v.registry(&c.Registry)
+	v.streaming(&c.Streaming)
+	v.observation(c)
+	return v.problems
+}
+
+func (v *validator) server(s *Server) {
+	v.absolute("server.socket", s.Socket)
+	if len(s.Socket) > maxSocketPath {
+		v.wrong("server.socket", fmt.Sprintf("has %d bytes; the kernel takes unix socket paths of at most %d", len(s.Socket), maxSocketPath), "")
+	}
+	if s.SocketGroup != "" && !groupExists(s.SocketGroup) {
+		v.wrong("server.socket_group", fmt.Sprintf("there is no group %q on this machine", s.SocketGroup), "")
+	}
+	if s.SocketMode&0o600 != 0o600 {
+		v.wrong("server.socket_mode", fmt.Sprintf("%04o keeps the owner out; it needs at least 0600", s.SocketMode), "0660")
+	}
+}
+
+func groupExists(name string) bool {
+	if _, err := strconv.ParseUint(name, 10, 32); err == nil {
+		return true
+	}
+	_, err := user.LookupGroup(name)
+	return err == nil
+}
+
+func (v *validator) engine(e *Engine) {
+	v.absolute("engine.root", e.Root)
+	v.absolute("engine.state", e.State)
+	if filepath.Clean(e.Root) == filepath.Clean(e.State) {
+		v.wrong("engine.state", "must not be engine.root: it is emptied by a reboot, the root must not be", "")
+	}
+	v.word("engine.cgroup_driver", string(e.CgroupDriver), drivers)
+	v.word("engine.supervision", string(e.Supervision), supervisions)
+	v.word("engine.snapshotter", e.Snapshotter, snapshotters)
+	if e.MaxLogLineSize < 1 && e.MaxLogLineSize != -1 {
+		v.wrong("engine.max_log_line_size", "must be a number of bytes, or -1 for no limit", "")
+	}
+	v.executable("engine.shim_path", e.ShimPath)
+	v.executable("engine.pause_path", e.PausePath)
+	v.notNegative("engine.exec_sync_drain_timeout", e.ExecSyncDrainTimeout)
+	if p := e.DefaultSeccompProfile; p != "" {
+		if m := seccompMistake(p); m != "" {
+			v.wrong("engine.default_seccomp_profile", m, "")
+		}
+	}
+	v.directories("engine.cdi_spec_dirs", e.CDISpecDirs)
+}
+
+func seccompMistake(file string) string {
+	if !filepath.IsAbs(file) {
+		return fmt.Sprintf("%q must be an absolute path", file)
+	}
+	if m := readableMistake(file); m != "" {
+		return m
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
+	}
+	var profile struct {
+		DefaultAction string `json:"defaultAction"`
+	}
+	if err := json.Unmarshal(data, &profile); err != nil {
+		return fmt.Sprintf("%s is no seccomp profile: %v", file, err)
+	}
+	if profile.DefaultAction == "" {
+		return file + " is no seccomp profile: defaultAction is missing"
+	}
+	return ""
+}
+
+func (v *validator) cni(c *CNI) {
+	v.absolute("cni.conf_dir", c.ConfDir)
+	v.absolute("cni.cache_dir", c.CacheDir)
+	if len(c.BinDirs) == 0 {
+		v.wrong("cni.bin_dirs", "must name at least one directory", "")
+	}
+	v.directories("cni.bin_dirs", c.BinDirs)
+	if c.MaxConfNum < 0 {
+		v.wrong("cni.max_conf_num", "must be 1 or more, or 0 for all", "")
+	}
+}
+
+func (v *validator) registry(r *Registry) {
+	if r.HostsDir != "" {
+		v.absolute("registry.hosts_dir", r.HostsDir)
+	}
+	if r.MaxConcurrentDownloads < 1 {
+		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
+	}
+	v.notNegative("registry.pull_progress_timeout", r.PullProgressTimeout)
+}
+
+func (v *validator) streaming(s *Streaming) {
+	if ip, err := netip.ParseAddr(s.Address); err != nil {
+		v.wrong("streaming.address", fmt.Sprintf("%q is no IP address", s.Address), "127.0.0.1")
+	} else if ip.IsUnspecified() {
+		v.wrong("streaming.address", s.Address+" is no address that the kubelet can connect to, and opens the port to the network", "127.0.0.1")
+	}
+	if s.Port < 0 || s.Port > 65535 {
+		v.wrong("streaming.port", "must be a port from 1 to 65535, or 0 to let the kernel choose", "")
+	}
+	if s.IdleTimeout <= 0 {
+		v.wrong("streaming.idle_timeout", "must be more than 0", "")
+	}
+}
+
+func (v *validator) observation(c *Config) {
+	if m := metricsMistake(c.Metrics.Address); m != "" {
+		v.wrong("metrics.address", m, "")
+	}
+	if m, s := endpointMistake(c.Tracing.Endpoint); m != "" {
+		v.wrong("tracing.endpoint", m, s)
+	}
+	if r := c.Tracing.SampleRatio; !(r >= 0 && r <= 1) {
+		v.wrong("tracing.sample_ratio", "must be from 0 to 1", "")
+	}
+	v.word("log.level", c.Log.Level, levels)
+	v.word("log.format", c.Log.Format, formats)
+}
+
+func metricsMistake(address string) string {
+	if address == "" {
+		return ""
+	}
+	if path, unix := strings.CutPrefix(address, "unix://"); unix {
+		if !filepath.IsAbs(path) || len(path) > maxSocketPath {
+			return fmt.Sprintf("%q must be unix:// and an absolute path of at most %d bytes", address, maxSocketPath)
+		}
+		return ""
+	}
+	if !hostPort(address) {
+		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:9091\", or unix:///path; leave it empty for no metrics", address)
+	}
+	return ""
+}
+
+func endpointMistake(endpoint string) (message, suggestion string) {
+	if _, rest, url := strings.Cut(endpoint, "://"); url {
+		return fmt.Sprintf("%q must be host:port without a scheme; tracing.insecure says whether TLS is used", endpoint), strings.TrimRight(rest, "/")
+	}
+	if endpoint != "" && !hostPort(endpoint) {
+		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:4317\"; leave it empty for no traces", endpoint), ""
+	}
+	return "", ""
+}
+
+func hostPort(s string) bool {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
+}
+
+func (v *validator) absolute(key, path string) {
+	if !filepath.IsAbs(path) {
+		v.wrong(key, fmt.Sprintf("%q must be an absolute path", path), "")
+	}
+}
+
+func (v *validator) directories(key string, dirs []string) {
+	for _, d := range dirs {
+		v.absolute(key, d)
+	}
+}
+
+func (v *validator) executable(key, path string) {
+	if path == "" {
+		return
+	}
+	if m := executableMistake(path); m != "" {
+		v.wrong(key, m, "")
+	}
+}
+
+func (v *validator) notNegative(key string, t time.Duration) {
+	if t < 0 {
+		v.wrong(key, "must not be negative", "")
+	}
+}
+
+func (v *validator) word(key, value string, allowed []string) {
+	if m, s := wordMistake(value, allowed); m != "" {
+		v.wrong(key, m, s)
+	}
+}
+
+// wordMistake says why a value is not one of the allowed ones. Pure.
+func wordMistake(value string, allowed []string) (message, suggestion string) {
+	quoted := make([]string, len(allowed))
+	for i, a := range allowed {
+		if a == value {
+			return "", ""
+		}
+		quoted[i] = strconv.Quote(a)
+	}
+	last := len(quoted) - 1
+	near, _ := handler.Nearest(value, allowed)
+	return fmt.Sprintf("%q must be %s or %s", value, strings.Join(quoted[:last], ", "), quoted[last]), near
+}

@@ -1,0 +1,150 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/log"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/daemon"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// TestMain keeps the log out of the output of a test that fails.
+func TestMain(m *testing.M) {
+	if err := log.SetLevel("error"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	m.Run()
+}
+
+// bed is a directory for one daemon, and an engine in memory for it.
+type bed struct {
+	config  *config.Config
+	engine  *routertest.Backend
+	options daemon.Options
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	dir := t.TempDir()
+	b := &bed{engine: routertest.New("memory")}
+	b.config = &config.Config{
+		DefaultRuntime: "runc",
+		Server:         config.Server{Socket: filepath.Join(dir, "run", "cri.sock"), SocketMode: 0o660},
+		Metrics:        config.Metrics{Address: "unix://" + filepath.Join(dir, "metrics.sock")},
+		Runtimes:       []*handler.Definition{{Name: "gvisor"}, {Name: "runc"}},
+		Broken:         []config.Broken{{Name: "kata", Origin: "conf.d/kata.toml:1", Reason: "/dev/kvm is missing"}},
+	}
+	b.options = daemon.Options{
+		Config: b.config, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
+		NewEngine: func(context.Context, *config.Config, daemon.Build, func() []*handler.Definition) (daemon.Engine, error) {
+			return b.engine, nil
+		},
+	}
+	return b
+}
+
+// daemon makes a daemon that is stopped when the test ends.
+func (b *bed) daemon(t *testing.T) *daemon.Daemon {
+	t.Helper()
+	d, err := daemon.New(b.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Stop(context.Background()) }) //nolint:errcheck // tests that care look themselves
+	return d
+}
+
+// started makes and starts a daemon.
+func (b *bed) started(t *testing.T) *daemon.Daemon {
+	t.Helper()
+	d := b.daemon(t)
+	if err := d.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// client talks to the daemon's socket.
+func (b *bed) client(t *testing.T) runtimeapi.RuntimeServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+b.config.Server.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return runtimeapi.NewRuntimeServiceClient(conn)
+}
+
+func (b *bed) version(t *testing.T) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := b.client(t).Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
+	return err
+}
+
+// failing makes the engine fail in one method.
+func (b *bed) failing(method, text string) {
+	b.engine.Fail = func(_ context.Context, rpc string) error {
+		if rpc == method {
+			return errors.New(text)
+		}
+		return nil
+	}
+}
+
+// manager is what systemd is to a daemon.
+func (b *bed) manager(t *testing.T) *net.UnixConn {
+	t.Helper()
+	b.options.NotifySocket = filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: b.options.NotifySocket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return conn
+}
+
+// told returns what the manager hears next.
+func told(t *testing.T, conn *net.UnixConn, within time.Duration) string {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 256)
+	n, err := conn.Read(buffer)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buffer[:n])
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}

@@ -1,0 +1,173 @@
+// Package daemon puts the parts together and runs them: it is the program,
+// without command line and without signals, so that a test can start the whole
+// on a temporary socket.
+//
+//	d, err := daemon.New(daemon.Options{Config: cfg})
+//	err = d.Run(ctx) // until ctx ends
+//
+// New only wires. Start serves, and returns when the node's pods are recovered
+// and calls are answered; until then they are refused. Stop ends everything in
+// the reverse order. Pods are not touched by either: they outlive the daemon.
+// Run is Start, waiting, and Stop.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router"
+)
+
+// Engine is the embedded backend as the daemon needs it.
+type Engine interface {
+	router.Backend
+	// Recover takes over what an earlier daemon left. No other method is
+	// called before it returns.
+	Recover(ctx context.Context) error
+	// Close ends what the engine does by itself, and lets every pod run.
+	Close(ctx context.Context) error
+}
+
+// Options are what a daemon needs. Config is required.
+type Options struct {
+	// Config is the validated configuration.
+	Config *config.Config
+	// Build is reported by Version, metrics and traces; zero is this binary's.
+	Build Build
+	// StopTimeout bounds Stop; zero is DefaultStopTimeout.
+	StopTimeout time.Duration
+	// NotifySocket is where systemd listens (NOTIFY_SOCKET); empty is nowhere.
+	NotifySocket string
+	// NewEngine opens the engine; nil is the real one. definitions returns the
+	// handlers of the moment.
+	NewEngine func(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error)
+}
+
+// DefaultStopTimeout is well below the time after which systemd kills.
+const DefaultStopTimeout = 15 * time.Second
+
+func (o *Options) complete() error {
+	if o.Config == nil {
+		return errors.New("daemon: Options.Config is missing")
+	}
+	if o.StopTimeout < 0 {
+		return fmt.Errorf("daemon: Options.StopTimeout %s is negative", o.StopTimeout)
+	}
+	if o.StopTimeout == 0 {
+		o.StopTimeout = DefaultStopTimeout
+	}
+	if o.Build == (Build{}) {
+		o.Build = ThisBuild()
+	}
+	if o.NewEngine == nil {
+		o.NewEngine = newEngine
+	}
+	return nil
+}
+
+// Daemon is the running program. Start and Stop may be called from any
+// goroutine, in any order, and again: the first call does it, later ones return
+// what it returned.
+type Daemon struct {
+	options Options
+	notify  notifier
+	failed  chan error // what ends Run before its context does
+
+	// life ends when Stop is called, also while Start is at work.
+	life context.Context
+	end  context.CancelFunc
+
+	// mu is held by Start and Stop as long as they work.
+	mu                sync.Mutex
+	started, stopped  bool
+	startErr, stopErr error
+
+	teardown teardown
+	router   *router.Router
+	registry atomic.Pointer[handler.Registry[router.Backend]]
+}
+
+// New checks the options.
+func New(o Options) (*Daemon, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancel(context.Background())
+	return &Daemon{options: o, notify: notifier{o.NotifySocket}, failed: make(chan error, 1), life: life, end: end}, nil
+}
+
+// Run starts, waits for ctx to end or for something to fail, and stops. That ctx
+// ends is no error, also if it does while the daemon starts.
+func (d *Daemon) Run(ctx context.Context) error {
+	err := d.Start(ctx)
+	switch {
+	case err == nil:
+		select {
+		case <-ctx.Done():
+		case err = <-d.failed:
+		}
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		err = nil
+	}
+	return errors.Join(err, d.Stop(ctx))
+}
+
+// Start serves. When it fails, what it did is undone.
+func (d *Daemon) Start(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.started {
+		return d.startErr
+	}
+	d.started = true
+	if d.stopped {
+		d.startErr = errors.New("the daemon was stopped before it started")
+		return d.startErr
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(d.life, cancel)
+	if d.startErr = d.setUp(ctx); d.startErr != nil {
+		d.startErr = errors.Join(d.startErr, d.stop(ctx))
+	}
+	return d.startErr
+}
+
+// Stop ends the daemon within the time that Options allow, also if ctx, which
+// only carries the log, has ended. A Start that is at work ends first.
+func (d *Daemon) Stop(ctx context.Context) error {
+	d.end()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stop(ctx)
+}
+
+// stop is Stop with mu held.
+func (d *Daemon) stop(ctx context.Context) error {
+	if d.stopped {
+		return d.stopErr
+	}
+	d.stopped = true
+	d.end()
+	d.notify.send(ctx, stopping)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.StopTimeout)
+	defer cancel()
+	d.stopErr = d.teardown.run(ctx)
+	log.G(ctx).Info("Stopped")
+	return d.stopErr
+}
+
+// fail ends Run.
+func (d *Daemon) fail(err error) {
+	select {
+	case d.failed <- err:
+	default: // it is ending already
+	}
+}

@@ -1,0 +1,309 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/daemon"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// A whole life: nothing answers before the pods are recovered, and the service
+// manager hears of each step.
+func TestLifeOfADaemon(t *testing.T) {
+	b := newBed(t)
+	manager := b.manager(t)
+	recovering, recovered, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	b.engine.Fail = func(_ context.Context, rpc string) error {
+		switch rpc {
+		case "Recover":
+			close(recovering)
+			<-recovered
+		case "Close":
+			close(closed)
+		}
+		return nil
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	d := b.daemon(t)
+	go func() { ended <- d.Run(ctx) }()
+
+	<-recovering
+	if err := b.version(t); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "recovering") {
+		t.Errorf("while it recovers: %v", err)
+	}
+	if said := told(t, manager, 50*time.Millisecond); said != "" {
+		t.Errorf("before it is ready it says %q", said)
+	}
+	close(recovered)
+	if said := told(t, manager, 10*time.Second); said != "READY=1" {
+		t.Errorf("when it is ready it says %q", said)
+	}
+	if err := b.version(t); err != nil {
+		t.Error(err)
+	}
+	sandbox, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
+	if err != nil || b.engine.Definition(sandbox.GetPodSandboxId()) != b.config.Runtimes[0] {
+		t.Errorf("got %v, %v", sandbox, err)
+	}
+
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if said := told(t, manager, 10*time.Second); said != "STOPPING=1" {
+		t.Errorf("when it stops it says %q", said)
+	}
+	select {
+	case <-closed:
+	default:
+		t.Error("the engine was not closed")
+	}
+	if exists(t, b.config.Server.Socket) || exists(t, strings.TrimPrefix(b.config.Metrics.Address, "unix://")) {
+		t.Error("a socket is left")
+	}
+	if b.engine.Definition(sandbox.GetPodSandboxId()) == nil {
+		t.Error("stopping has touched a pod")
+	}
+}
+
+// The second daemon knows the pods of the first.
+func TestRestart(t *testing.T) {
+	b := newBed(t)
+	first := b.started(t)
+	sandbox, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.config.Runtimes = b.config.Runtimes[1:] // gvisor is gone
+	b.started(t)
+	resp, err := b.client(t).PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox.GetPodSandboxId()})
+	if err != nil || resp.GetStatus().GetId() != sandbox.GetPodSandboxId() {
+		t.Errorf("got %v, %v", resp, err)
+	}
+}
+
+func TestABrokenHandlerSaysWhy(t *testing.T) {
+	b := newBed(t)
+	b.started(t)
+	_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "/dev/kvm is missing") {
+		t.Errorf("got %v", err)
+	}
+	resp, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range resp.GetRuntimeHandlers() {
+		if h.GetName() == "kata" {
+			t.Error("the node advertises a handler that cannot work")
+		}
+	}
+}
+
+// What a failed start did is undone, and a second daemon can have the place.
+func TestAFailedStartIsUndone(t *testing.T) {
+	for name, sabotage := range map[string]func(*bed){
+		"the engine does not open": func(b *bed) {
+			b.options.NewEngine = func(context.Context, *config.Config, daemon.Build, func() []*handler.Definition) (daemon.Engine, error) {
+				return nil, errors.New("sabotage")
+			}
+		},
+		"recovery fails": func(b *bed) { b.failing("Recover", "sabotage") },
+		"no address for metrics": func(b *bed) {
+			b.config.Metrics.Address = "127.0.0.1:sabotage"
+		},
+		"no such group": func(b *bed) { b.config.Server.SocketGroup = "sabotage" },
+		"no default":    func(b *bed) { b.config.DefaultRuntime = "sabotage" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			whole := *b.config
+			options := b.options
+			sabotage(b)
+			d := b.daemon(t)
+			err := d.Start(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "sabotage") {
+				t.Fatalf("got %v", err)
+			}
+			if again := d.Start(t.Context()); !errors.Is(again, err) {
+				t.Errorf("a second Start says %v", again)
+			}
+			if exists(t, b.config.Server.Socket) {
+				t.Error("the socket is left")
+			}
+			*b.config, b.options, b.engine.Fail = whole, options, nil
+			b.started(t)
+			if err := b.version(t); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestStartAndStopInAnyOrder(t *testing.T) {
+	b := newBed(t)
+	d := b.daemon(t)
+	if err := d.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := d.Start(t.Context()); err == nil {
+		t.Error("it starts after it was stopped")
+	}
+	if exists(t, b.config.Server.Socket) {
+		t.Error("it listens")
+	}
+
+	d = b.daemon(t)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if err := d.Start(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for range 4 {
+		all.Go(func() {
+			if err := d.Stop(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if exists(t, b.config.Server.Socket) {
+		t.Error("it listens")
+	}
+}
+
+// Whoever stops a daemon that still recovers does not wait for the recovery.
+func TestStopEndsAStart(t *testing.T) {
+	for name, end := range map[string]func(stop context.CancelFunc, d *daemon.Daemon) error{
+		"by its context": func(stop context.CancelFunc, _ *daemon.Daemon) error { stop(); return nil },
+		"by Stop":        func(_ context.CancelFunc, d *daemon.Daemon) error { return d.Stop(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			recovering := make(chan struct{})
+			b.engine.Fail = func(ctx context.Context, rpc string) error {
+				if rpc == "Recover" {
+					close(recovering)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			d := b.daemon(t)
+			ended := make(chan error, 1)
+			go func() { ended <- d.Run(ctx) }()
+			<-recovering
+			if err := end(stop, d); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; err != nil && ctx.Err() != nil {
+				t.Errorf("a daemon that is told to end while it starts fails with %v", err)
+			}
+			if exists(t, b.config.Server.Socket) {
+				t.Error("the socket is left")
+			}
+		})
+	}
+}
+
+// Calls get half of the time to end; what hangs is cut off, and the engine is
+// closed after the last call.
+func TestStopIsBounded(t *testing.T) {
+	b := newBed(t)
+	b.options.StopTimeout = time.Second
+	hanging := make(chan struct{})
+	var mu sync.Mutex
+	var order []string
+	note := func(what string) { mu.Lock(); defer mu.Unlock(); order = append(order, what) }
+	b.engine.Fail = func(ctx context.Context, rpc string) error {
+		switch rpc {
+		case "StopPodSandbox":
+			close(hanging)
+			<-ctx.Done()
+			note("call")
+		case "Close":
+			note("engine")
+		}
+		return nil
+	}
+	d := b.started(t)
+	client := b.client(t)
+	sandbox, err := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for b.engine.Subscribers() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	var calling sync.WaitGroup
+	calling.Go(func() {
+		if _, err := client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox.GetPodSandboxId()}); err == nil {
+			t.Error("a call that hangs succeeds")
+		}
+	})
+	<-hanging
+	begin := time.Now()
+	if err := d.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("stopping took %s", took)
+	}
+	calling.Wait()
+	if _, err := events.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the subscription ended with %v", err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(order) != 2 || order[0] != "call" {
+		t.Errorf("the order was %v", order)
+	}
+}
+
+func TestAFailedStepDoesNotKeepOthersFromStopping(t *testing.T) {
+	b := newBed(t)
+	b.failing("Close", "the disk is gone")
+	d := b.started(t)
+	if err := d.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "stopping: engine: the disk is gone") {
+		t.Errorf("got %v", err)
+	}
+	if exists(t, b.config.Server.Socket) {
+		t.Error("the socket is left")
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for name, o := range map[string]daemon.Options{
+		"Options.Config":      {},
+		"Options.StopTimeout": {Config: &config.Config{}, StopTimeout: -1},
+	} {
+		if _, err := daemon.New(o); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

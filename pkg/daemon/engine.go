@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/engine"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/streaming"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// newEngine opens the real engine. This is the one place where the words of a
+// configuration become those of the engine.
+func newEngine(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error) {
+	e := cfg.Engine
+	return engine.New(ctx, engine.Config{
+		Root: e.Root, State: e.State,
+		Supervisor: e.ShimPath, Pause: e.PausePath,
+		Version:                b.Version,
+		CgroupDriver:           string(e.CgroupDriver),
+		Snapshotter:            e.Snapshotter,
+		MaxLogLineSize:         e.MaxLogLineSize,
+		ExecSyncDrainTimeout:   e.ExecSyncDrainTimeout,
+		UnprivilegedPorts:      e.UnprivilegedPorts,
+		UnprivilegedICMP:       e.UnprivilegedICMP,
+		TolerateMissingHugetlb: e.TolerateMissingHugetlb,
+		DefaultSeccomp:         e.DefaultSeccompProfile,
+		CDISpecDirs:            e.CDISpecDirs,
+		Network:                networkConfig(cfg.CNI),
+		Images:                 imageConfig(cfg),
+		Streaming: streaming.Config{
+			Address: cfg.Streaming.Address, Port: cfg.Streaming.Port, IdleTimeout: cfg.Streaming.IdleTimeout,
+		},
+		Definitions: definitions,
+	})
+}
+
+func networkConfig(c config.CNI) network.Config {
+	n := network.Config{
+		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum,
+		// The usual directory is shared by all CNI users of a node, and what is
+		// found there and unknown is disconnected: other daemons' pods, too.
+		CacheDir: filepath.Join(c.CacheDir, "berth"),
+	}
+	if n.MaxConfNum == 0 { // "all" in the configuration
+		n.MaxConfNum = -1
+	}
+	return n
+}
+
+func imageConfig(cfg *config.Config) image.Config {
+	i := image.Config{
+		Root:                   filepath.Join(cfg.Engine.Root, "images"),
+		HostsDir:               cfg.Registry.HostsDir,
+		DefaultSnapshotter:     cfg.Engine.Snapshotter,
+		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
+		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
+	}
+	if i.PullProgressTimeout == 0 { // "never" in the configuration
+		i.PullProgressTimeout = -1
+	}
+	return i
+}

@@ -1,0 +1,164 @@
+package daemon_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// scrape gets the metrics as Prometheus does.
+func (b *bed) scrape(t *testing.T) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(b.config.Metrics.Address, "unix://"))
+		},
+	}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v", resp.Status, err)
+	}
+	return string(text)
+}
+
+// busy starts a daemon and makes calls of which every metric says something.
+func (b *bed) busy(t *testing.T) {
+	t.Helper()
+	b.started(t)
+	for range 2 {
+		if _, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "from a client"}); err == nil {
+		t.Fatal("an unknown handler is known")
+	}
+}
+
+func TestMetricsOfTheNode(t *testing.T) {
+	b := newBed(t)
+	b.busy(t)
+	text := b.scrape(t)
+	for _, want := range []string{
+		`berth_build_info{revision="abc",version="1.2.3"} 1`,
+		`berth_handler_ready{handler="gvisor"} 1`,
+		`berth_handler_ready{handler="kata"} 0`,
+		`berth_handler_ready{handler="runc"} 1`,
+		`berth_sandboxes{handler="gvisor"} 2`,
+		`berth_sandboxes{handler="runc"} 0`,
+		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox"} 2`,
+		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox"} 1`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("lacks %s", want)
+		}
+	}
+	if strings.Contains(text, "from a client") {
+		t.Error("what a client says became a label")
+	}
+}
+
+func TestWithoutAnAddressNothingIsCounted(t *testing.T) {
+	b := newBed(t)
+	b.config.Metrics.Address = ""
+	b.started(t)
+	if err := b.version(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// family is a metric as the document describes it.
+type family struct{ kind, labels, help string }
+
+// exposed are the metrics of berth itself.
+func exposed(text string) map[string]family {
+	all := map[string]family{}
+	for line := range strings.Lines(text) {
+		word := strings.SplitN(strings.TrimSpace(line), " ", 4)
+		if len(word) < 4 || word[0] != "#" || !strings.HasPrefix(word[2], "berth_") {
+			continue
+		}
+		f := all[word[2]]
+		if word[1] == "HELP" {
+			f.help = word[3]
+		} else {
+			f.kind = word[3]
+		}
+		f.labels = labelsOf(text, word[2])
+		all[word[2]] = f
+	}
+	return all
+}
+
+// labelsOf are the names of a metric's labels, in order.
+func labelsOf(text, metric string) string {
+	series := regexp.MustCompile(`(?m)^` + metric + `(?:_count)?\{(.*)\} `).FindStringSubmatch(text)
+	if series == nil {
+		return ""
+	}
+	var names []string
+	for _, label := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(series[1], -1) {
+		names = append(names, "`"+label[1]+"`")
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// documented are the metrics in the document's table.
+func documented(t *testing.T) map[string]family {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]family{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(berth_\\w+)` \\| (\\w+) \\| (.*?) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
+		labels := strings.Split(row[3], ", ")
+		slices.Sort(labels)
+		all[row[1]] = family{kind: row[2], labels: strings.Join(labels, ", "), help: row[4]}
+	}
+	return all
+}
+
+func TestEveryMetricIsDocumented(t *testing.T) {
+	b := newBed(t)
+	b.busy(t)
+	text := b.scrape(t)
+	got, want := exposed(text), documented(t)
+	if len(got) == 0 {
+		t.Fatal("nothing is exposed")
+	}
+	for name, f := range got {
+		if want[name] != f {
+			t.Errorf("docs/metrics.md should have: | `%s` | %s | %s | %s |", name, f.kind, f.labels, f.help)
+		}
+	}
+	for name := range want {
+		if _, ok := got[name]; !ok {
+			t.Errorf("docs/metrics.md has %s, and the daemon has not", name)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(line, "# TYPE "); ok && !regexp.MustCompile(`^(berth|go|process)_`).MatchString(name) {
+			t.Errorf("docs/metrics.md does not say what %s is", strings.TrimSpace(name))
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/router"
+)
+
+// maxMessage is how large a message may be, in bytes. A kubelet takes 16 MiB;
+// lists of other clients, and the output of ExecSync, may need more.
+const maxMessage = 80 << 20
+
+// setUp goes from what may be refused by another process, through what reads
+// the disk, to what makes the daemon visible. It adds a step to the teardown
+// for each thing that it has done.
+func (d *Daemon) setUp(ctx context.Context) error {
+	begin := time.Now()
+	listener, err := d.listen(ctx)
+	if err != nil {
+		return err
+	}
+	options, metrics, err := d.observe(ctx)
+	if err != nil {
+		return err
+	}
+	engine, err := d.openEngine(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.serve(listener, options); err != nil {
+		return err
+	}
+	if err := engine.Recover(ctx); err != nil {
+		return fmt.Errorf("recovering the pods of this node: %w", err)
+	}
+	d.router.Adopt(engine)
+	if metrics != nil {
+		metrics.MustRegister(nodeMetrics{d.registry.Load(), d.router})
+	}
+	d.router.SetReady()
+	d.notify.send(ctx, ready)
+	d.announce(ctx, time.Since(begin))
+	return nil
+}
+
+// listen takes the CRI socket. That no other daemon has it is known before
+// anything on the disk is opened.
+func (d *Daemon) listen(ctx context.Context) (net.Listener, error) {
+	s := d.options.Config.Server
+	l, err := listenUnix(ctx, s.Socket)
+	if err != nil {
+		return nil, err
+	}
+	d.teardown.add("CRI socket", func(context.Context) error { return ignoreClosed(l.Close()) })
+	if err := permit(s.Socket, s.SocketMode, s.SocketGroup); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// observe starts metrics and traces if they are configured, and returns the
+// options that make a server feed them, and who takes more metrics, if anyone.
+func (d *Daemon) observe(ctx context.Context) ([]grpc.ServerOption, prometheus.Registerer, error) {
+	var options []grpc.ServerOption
+	if t := d.options.Config.Tracing; t.Endpoint != "" {
+		tracing, err := observe.StartTracing(ctx, observe.TracingOptions{
+			Endpoint: t.Endpoint, SampleRatio: t.SampleRatio, Insecure: t.Insecure, Version: d.options.Build.Version,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		d.teardown.add("tracing", tracing.Close)
+		options = tracing.ServerOptions()
+	}
+	metrics, err := d.metrics(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return append(options, observe.New(observe.Options{Metrics: metrics}).ServerOptions()...), metrics, nil
+}
+
+// metrics serves /metrics, or returns nil if nobody could read them.
+func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
+	address := d.options.Config.Metrics.Address
+	if address == "" {
+		return nil, nil
+	}
+	l, err := listen(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	registry := observe.NewRegistry(d.options.Build.Version, d.options.Build.Revision)
+	d.teardown.add("metrics", observe.ServeMetrics(ctx, l, registry).Close)
+	return registry, nil
+}
+
+// openEngine opens the engine and makes the table that leads to it.
+func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
+	cfg := d.options.Config
+	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, d.definitions)
+	if err != nil {
+		return nil, fmt.Errorf("opening the engine: %w", err)
+	}
+	d.teardown.add("engine", engine.Close)
+	table, err := firstTable(cfg, engine)
+	if err != nil {
+		return nil, err
+	}
+	d.registry.Store(handler.NewRegistry(table))
+	return engine, nil
+}
+
+// definitions returns the handlers that accept pods at this moment.
+func (d *Daemon) definitions() []*handler.Definition {
+	registry := d.registry.Load()
+	if registry == nil {
+		return d.options.Config.Runtimes
+	}
+	var definitions []*handler.Definition
+	for _, r := range registry.Current().Routes() {
+		if r.State.AcceptsPods() {
+			definitions = append(definitions, r.Definition)
+		}
+	}
+	return definitions
+}
+
+// serve answers on the CRI socket. The router refuses every call until it is
+// told that the node's pods are known.
+func (d *Daemon) serve(l net.Listener, options []grpc.ServerOption) error {
+	registry := d.registry.Load()
+	d.router = router.New(registry)
+	server := grpc.NewServer(append(options,
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		// The engine is not closed under a call that is still being served.
+		grpc.WaitForHandlers(true),
+	)...)
+	d.router.Register(server)
+	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, d.router) })
+	go func() {
+		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			d.fail(fmt.Errorf("serving the CRI: %w", err))
+		}
+	}()
+	return nil
+}
+
+// stopServer lets calls end for half of the time that there is, and then ends
+// them: what they began is finished or undone by the engine.
+func stopServer(ctx context.Context, server *grpc.Server, r *router.Router) error {
+	r.EndStreams()
+	graceful := make(chan struct{})
+	go func() {
+		defer close(graceful)
+		server.GracefulStop()
+	}()
+	grace, cancel := halfOf(ctx)
+	defer cancel()
+	select {
+	case <-graceful:
+		return nil
+	case <-grace.Done():
+	}
+	go server.Stop() // makes GracefulStop return
+	select {
+	case <-graceful:
+		return nil
+	case <-ctx.Done():
+		return errors.New("some calls did not end")
+	}
+}
+
+// halfOf is a context with half of what ctx has left.
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/2)
+}
+
+// announce says once what is served.
+func (d *Daemon) announce(ctx context.Context, took time.Duration) {
+	cfg := d.options.Config
+	for _, p := range cfg.Problems {
+		log.G(ctx).WithField("problem", p.Error()).Warn("A part of the configuration is left out")
+	}
+	table := d.registry.Load().Current()
+	log.G(ctx).WithFields(log.Fields{
+		"socket": cfg.Server.Socket, "handlers": table.Names(), "default": table.Default(),
+		"version": d.options.Build.Version, "took": took.Round(time.Millisecond).String(),
+	}).Info("Serving the CRI")
+}

@@ -1,0 +1,146 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// answerTimeout is how long a socket's owner may take to accept.
+const answerTimeout = 2 * time.Second
+
+// listen listens on host:port, or on a unix socket as unix:///path.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		return listenUnix(ctx, path)
+	}
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+}
+
+// listenUnix listens on a unix socket. A socket that a killed daemon left behind
+// is replaced, one on which somebody answers is not. The lock beside it keeps
+// two daemons that start at once from each replacing the other's.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
+	}
+	lock, err := lockFile(path + ".lock")
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
+	}
+	if err := removeStale(ctx, path); err != nil {
+		return nil, errors.Join(fmt.Errorf("listening on %s: %w", path, err), lock.Close())
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &lockedListener{l, lock}, nil
+}
+
+// lockedListener holds the lock for as long as it listens.
+type lockedListener struct {
+	net.Listener
+	lock *os.File
+}
+
+func (l *lockedListener) Close() error {
+	return errors.Join(l.Listener.Close(), ignoreClosed(l.lock.Close()))
+}
+
+// ignoreClosed makes closing twice no error: a server closes its listener, too.
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// lockFile takes a lock that ends with this process. The file stays: removing
+// it would let two processes hold locks on two files of one name.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = flock(f)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = fmt.Errorf("%s is locked: another berth runs here; stop it first, or choose another server.socket", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// lockPatience is how long a lock may be held by what is not a daemon any more: a
+// child of a killed one that had not come to its exec yet.
+const lockPatience = 2 * time.Second
+
+func flock(f *os.File) error {
+	for end := time.Now().Add(lockPatience); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// removeStale removes a socket if it is proven that nobody listens on it.
+func removeStale(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return errors.New("there is something that is no socket; remove it, or choose another path")
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		return errors.Join(errors.New("another process answers there; stop it first, or choose another path"), conn.Close())
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return os.Remove(path)
+	}
+	return fmt.Errorf("cannot tell whether another process answers there: %w", err)
+}
+
+// permit sets who may talk to the socket.
+func permit(path string, mode fs.FileMode, group string) error {
+	if group != "" {
+		gid, err := groupID(group)
+		if err != nil {
+			return fmt.Errorf("server.socket_group: %w", err)
+		}
+		if err := os.Chown(path, -1, gid); err != nil {
+			return fmt.Errorf("server.socket_group: %w", err)
+		}
+	}
+	return os.Chmod(path, mode)
+}
+
+func groupID(group string) (int, error) {
+	if gid, err := strconv.Atoi(group); err == nil {
+		return gid, nil
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(g.Gid)
+}

@@ -1,0 +1,115 @@
+package daemon_test
+
+import (
+	"context"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func (b *bed) makeSocketDir(t *testing.T) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(b.config.Server.Socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listening takes a place before a daemon does.
+func listening(t *testing.T, path string) *net.UnixListener {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	b := newBed(t)
+	b.makeSocketDir(t)
+	for _, path := range []string{b.config.Server.Socket, strings.TrimPrefix(b.config.Metrics.Address, "unix://")} {
+		stale := listening(t, path)
+		stale.SetUnlinkOnClose(false) // as after kill -9
+		stale.Close()
+		if !exists(t, path) {
+			t.Fatal("no stale socket")
+		}
+	}
+	b.started(t)
+	if err := b.version(t); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALiveSocketIsRefused(t *testing.T) {
+	b := newBed(t)
+	b.makeSocketDir(t)
+	other := listening(t, b.config.Server.Socket)
+	err := b.daemon(t).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), b.config.Server.Socket) || !strings.Contains(err.Error(), "another process answers there") {
+		t.Errorf("got %v", err)
+	}
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", b.config.Server.Socket)
+	if err != nil {
+		t.Fatalf("the other's socket is gone: %v", err)
+	}
+	conn.Close()
+	other.Close()
+}
+
+func TestTwoDaemonsDoNotShareASocket(t *testing.T) {
+	b := newBed(t)
+	first := b.started(t)
+	err := b.daemon(t).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "another berth runs here") {
+		t.Errorf("got %v", err)
+	}
+	if err := b.version(t); err != nil {
+		t.Errorf("the first one does not answer any more: %v", err)
+	}
+	if err := first.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	b.started(t)
+}
+
+func TestAFileIsNeverReplacedByASocket(t *testing.T) {
+	b := newBed(t)
+	b.makeSocketDir(t)
+	if err := os.WriteFile(b.config.Server.Socket, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.daemon(t).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("got %v", err)
+	}
+	if text, err := os.ReadFile(b.config.Server.Socket); err != nil || string(text) != "precious" {
+		t.Errorf("the file is %q, %v", text, err)
+	}
+}
+
+func TestWhoMayTalkToTheSocket(t *testing.T) {
+	b := newBed(t)
+	b.config.Server.SocketMode, b.config.Server.SocketGroup = 0o640, "12345"
+	b.started(t)
+	info, err := os.Stat(b.config.Server.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o640 || groupOf(t, info) != 12345 {
+		t.Errorf("mode %s, group %d", info.Mode(), groupOf(t, info))
+	}
+}
+
+func groupOf(t *testing.T, info fs.FileInfo) uint32 {
+	t.Helper()
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		t.Fatalf("%T is no Stat_t", info.Sys())
+	}
+	return stat.Gid
+}

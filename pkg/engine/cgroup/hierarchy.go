@@ -1,0 +1,135 @@
+package cgroup
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// hierarchies are the places where the host's cgroups are mounted.
+type hierarchies struct {
+	// unified is the mount of cgroup v2 when that has all controllers.
+	unified string
+	// v1 are the mounts of cgroup v1 by controller; named ones as name=systemd,
+	// and the controller-less v2 of a hybrid host as unifiedName.
+	v1 map[string]string
+}
+
+// unifiedName is the key of a hybrid host's v2 mount.
+const unifiedName = "unified"
+
+// host is read once: hierarchies are mounted when a node boots.
+var host = sync.OnceValue(func() hierarchies {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return hierarchies{}
+	}
+	defer f.Close()
+	return parseMounts(f)
+})
+
+// Unified reports whether the host has cgroup v2 alone. A hybrid host counts as
+// v1, because its controllers are there.
+func Unified() bool { return host().unified != "" }
+
+// parseMounts reads mountinfo. Where a hierarchy is mounted twice the first
+// mount counts, and one that shows only a part (a bind mount) does not.
+func parseMounts(r io.Reader) hierarchies {
+	h := hierarchies{v1: map[string]string{}}
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		m, ok := parseMount(lines.Text())
+		if !ok {
+			continue
+		}
+		for _, name := range m.names() {
+			if _, ok := h.v1[name]; !ok {
+				h.v1[name] = m.point
+			}
+		}
+	}
+	if len(h.v1) == 1 && h.v1[unifiedName] != "" {
+		return hierarchies{unified: h.v1[unifiedName]}
+	}
+	return h
+}
+
+// cgroupMount is one line of mountinfo. See proc_pid_mountinfo(5).
+type cgroupMount struct{ point, kind, options string }
+
+func parseMount(line string) (cgroupMount, bool) {
+	left, right, ok := strings.Cut(line, " - ")
+	before, after := strings.Fields(left), strings.Fields(right)
+	if !ok || len(before) < 5 || len(after) < 3 {
+		return cgroupMount{}, false
+	}
+	m := cgroupMount{point: before[4], kind: after[0], options: after[2]}
+	return m, before[3] == "/" && (m.kind == "cgroup" || m.kind == "cgroup2")
+}
+
+// names are the controllers of the mount, among its options.
+func (m cgroupMount) names() []string {
+	if m.kind == "cgroup2" {
+		return []string{unifiedName}
+	}
+	var out []string
+	for _, option := range strings.Split(m.options, ",") {
+		switch {
+		case slices.Contains([]string{"rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods"}, option):
+		case strings.HasPrefix(option, "release_agent="):
+		default:
+			out = append(out, option)
+		}
+	}
+	return out
+}
+
+// Paths are the directories of one cgroup. The zero value is no cgroup, which
+// every method takes for one that is gone.
+type Paths struct {
+	// Unified is the directory on a host with cgroup v2 alone, else empty.
+	Unified string
+	// V1 are the directories on a cgroup v1 or hybrid host, by controller.
+	// Controllers that are mounted together share one.
+	V1 map[string]string
+}
+
+// HostPaths returns where the files of a cgroupsPath are, whether or not they
+// exist. A path that Path would not have made gives the zero value.
+func HostPaths(specPath string, d Driver) Paths {
+	return host().paths(inHierarchy(specPath, d))
+}
+
+func (h hierarchies) paths(inside string) Paths {
+	if inside == "" {
+		return Paths{}
+	}
+	if h.unified != "" {
+		return Paths{Unified: filepath.Join(h.unified, inside)}
+	}
+	v1 := make(map[string]string, len(h.v1))
+	for name, mount := range h.v1 {
+		v1[name] = mount + inside
+	}
+	return Paths{V1: v1}
+}
+
+// directories are all directories, each once.
+func (p Paths) directories() []string {
+	if p.Unified != "" {
+		return []string{p.Unified}
+	}
+	var out []string
+	for _, dir := range p.V1 {
+		if !slices.Contains(out, dir) {
+			out = append(out, path.Clean(dir))
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,103 @@
+package cgroup
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseMounts(t *testing.T) {
+	tests := map[string]struct {
+		text    string
+		unified string
+		v1      string // names, sorted
+	}{
+		"unified": {
+			"25 30 0:23 / /sys rw - sysfs sysfs rw\n" +
+				"35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n",
+			"/sys/fs/cgroup", "",
+		},
+		"hybrid": {
+			"32 31 0:28 / /sys/fs/cgroup/cpu,cpuacct rw shared:1 - cgroup cgroup rw,cpu,cpuacct\n" +
+				"33 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
+				"40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,release_agent=/x,name=systemd\n" +
+				"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+			"", "cpu cpuacct memory name=systemd unified",
+		},
+		"parts and doubles": {
+			"33 31 0:29 /docker/x /mnt/part rw - cgroup cgroup rw,memory\n" +
+				"34 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
+				"35 31 0:29 / /elsewhere rw - cgroup cgroup rw,memory\n",
+			"", "memory",
+		},
+		"none": {"25 30 0:23 / /sys rw - sysfs sysfs rw\nshort line\n\n", "", ""},
+	}
+	for name, test := range tests {
+		h := parseMounts(strings.NewReader(test.text))
+		names := strings.Join(slices.Sorted(maps.Keys(h.v1)), " ")
+		if h.unified != test.unified || names != test.v1 {
+			t.Errorf("%s: unified %q, v1 %q", name, h.unified, names)
+		}
+		if dir := h.v1["memory"]; dir != "" && dir != "/sys/fs/cgroup/memory" {
+			t.Errorf("%s: memory is at %s", name, dir)
+		}
+	}
+}
+
+func TestControllersUnified(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids\n"})
+	h := hierarchies{unified: root}
+	none := filepath.Join(root, "none")
+	s := h.controllers(none)
+	if got := strings.Join(s.Names(), " "); got != "cpu cpuset hugetlb io memory pids" {
+		t.Errorf("names %q", got)
+	}
+	if !s.HasHugetlb() || s.HasSwap() || s.Has("rdma") {
+		t.Errorf("%+v", s)
+	}
+	write(t, filepath.Join(root, "system.slice"), map[string]string{"memory.swap.max": "max\n"})
+	if !h.controllers(none).HasSwap() {
+		t.Error("swap is not seen in a child")
+	}
+	own := filepath.Join(root, "own")
+	if err := os.WriteFile(own, []byte("0::/system.slice\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !h.controllers(own).HasSwap() {
+		t.Error("swap is not seen in the daemon's own cgroup")
+	}
+}
+
+// What this machine has is what its kernel says.
+func TestControllersOfThisMachine(t *testing.T) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unified := strings.TrimSpace(string(b)) == strings.TrimSpace(strings.Split(string(b), "\n")[0]) && strings.HasPrefix(string(b), "0::")
+	if Unified() != unified {
+		t.Errorf("Unified() = %v, /proc/self/cgroup:\n%s", Unified(), b)
+	}
+	for _, name := range []string{"cpu", "memory", "pids"} {
+		if !Controllers().Has(name) {
+			t.Errorf("no controller %s, only %v", name, Controllers().Names())
+		}
+	}
+}
+
+// write makes files in a directory, which it makes too.
+func write(t testing.TB, dir string, files map[string]string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

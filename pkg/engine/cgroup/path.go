@@ -1,0 +1,126 @@
+package cgroup
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// scopePrefix is the name of a scope before the id: berth-<id>.scope.
+const scopePrefix = "berth"
+
+// The parents of pods that name none, as crictl's may.
+const (
+	defaultParent = "/" + scopePrefix
+	defaultSlice  = "system.slice"
+)
+
+// Path returns a container's spec.linux.cgroupsPath below the cgroup_parent of
+// its pod: "<parent>/<id>" for cgroupfs, "<slice>:berth:<id>" for systemd, where
+// the slice is the last element of the parent. A parent in the shape of the
+// other driver is errdefs.ErrInvalidArgument, because the runtime would put the
+// container outside of the pod's limits.
+func Path(d Driver, parent, id string) (string, error) {
+	if err := checkParent(parent); err != nil {
+		return "", err
+	}
+	if d == Systemd {
+		return systemdPath(parent, id)
+	}
+	return cgroupfsPath(parent, id)
+}
+
+func checkParent(parent string) error {
+	for _, element := range strings.Split(parent, "/") {
+		if element == ".." || strings.ContainsAny(element, ":\x00\n") {
+			return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
+				"cgroup_parent %.200q: %.60q cannot be part of a cgroup's path", parent, element))
+		}
+	}
+	return nil
+}
+
+func cgroupfsPath(parent, id string) (string, error) {
+	if parent == "" {
+		parent = defaultParent
+	}
+	if strings.HasSuffix(path.Base(parent), sliceSuffix) {
+		return "", errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
+			"cgroup_parent %.200q is a systemd slice, but the cgroup driver here is cgroupfs: set cgroupDriver of the kubelet and cgroup_driver of berth to the same", parent))
+	}
+	return path.Join("/", parent, id), nil
+}
+
+func systemdPath(parent, id string) (string, error) {
+	slice := defaultSlice
+	if parent != "" {
+		slice = path.Base(parent)
+	}
+	if _, err := expandSlice(slice); err != nil {
+		return "", errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
+			"cgroup_parent %.200q: %v, but the cgroup driver here is systemd: set cgroupDriver of the kubelet and cgroup_driver of berth to the same", parent, err))
+	}
+	return strings.Join([]string{slice, scopePrefix, id}, ":"), nil
+}
+
+const (
+	sliceSuffix = ".slice"
+	rootSlice   = "-" + sliceSuffix
+)
+
+// expandSlice returns where systemd puts a slice: a-b.slice is
+// /a.slice/a-b.slice. See systemd.slice(5).
+func expandSlice(slice string) (string, error) {
+	name, ok := strings.CutSuffix(slice, sliceSuffix)
+	if !ok || name == "" {
+		return "", fmt.Errorf("%.100q is not the name of a systemd slice", slice)
+	}
+	if slice == rootSlice {
+		return "/", nil
+	}
+	var b, prefix strings.Builder
+	for i, part := range strings.Split(name, "-") {
+		if part == "" {
+			return "", fmt.Errorf("%.100q is not the name of a systemd slice", slice)
+		}
+		if i > 0 {
+			prefix.WriteByte('-')
+		}
+		prefix.WriteString(part)
+		b.WriteString("/" + prefix.String() + sliceSuffix)
+	}
+	return b.String(), nil
+}
+
+// inHierarchy returns where a cgroupsPath is below the root of a hierarchy, ""
+// if it is none or the root itself.
+func inHierarchy(specPath string, d Driver) string {
+	if d != Systemd {
+		if p := path.Clean("/" + specPath); specPath != "" && p != "/" {
+			return p
+		}
+		return ""
+	}
+	parts := strings.Split(specPath, ":")
+	if len(parts) != 3 || parts[2] == "" {
+		return ""
+	}
+	slice, err := expandSlice(parts[0])
+	if err != nil {
+		return ""
+	}
+	return path.Join(slice, unitName(parts[1], parts[2]))
+}
+
+// unitName is what runc and crun call the unit of a systemd cgroupsPath.
+func unitName(prefix, name string) string {
+	if strings.HasSuffix(name, sliceSuffix) {
+		return name
+	}
+	if prefix == "" {
+		return name + ".scope"
+	}
+	return prefix + "-" + name + ".scope"
+}

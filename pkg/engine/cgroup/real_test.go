@@ -1,0 +1,260 @@
+package cgroup
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		println("these tests make cgroups: run them as root")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// makeCgroup makes a cgroup in every hierarchy of the machine, as a runtime does.
+func makeCgroup(t testing.TB) Paths {
+	t.Helper()
+	name := fmt.Sprintf("/berth-test-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-"))
+	spec, err := Path(Cgroupfs, name, "leaf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := HostPaths(spec, Cgroupfs)
+	if len(p.directories()) == 0 {
+		t.Fatal("no hierarchy is mounted")
+	}
+	for _, dir := range p.directories() {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := p.Kill(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := p.Remove(ctx); err != nil {
+			t.Error(err)
+		}
+		for _, dir := range p.directories() { // the parent was the test's own
+			if err := os.Remove(filepath.Dir(dir)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return p
+}
+
+// join puts a process into a cgroup, below it by sub, in every hierarchy.
+func join(t testing.TB, p Paths, sub string, pid int) {
+	t.Helper()
+	for _, dir := range p.directories() {
+		target := filepath.Join(dir, sub)
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		copyCpuset(t, dir)
+		copyCpuset(t, target)
+		if err := os.WriteFile(filepath.Join(target, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// copyCpuset fills in what a new cgroup of the v1 cpuset controller lacks.
+func copyCpuset(t testing.TB, dir string) {
+	t.Helper()
+	parent := filepath.Dir(dir)
+	if !exists(filepath.Join(parent, "cpuset.cpus")) {
+		return
+	}
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(parent, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(string(value)) == "" {
+			copyCpuset(t, parent)
+			if value, err = os.ReadFile(filepath.Join(parent, file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), value, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// start starts a process and reaps it in time.
+func start(t testing.TB, command ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { // ends with the process, which the cleanup makes sure of
+		defer close(done)
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-done
+	})
+	return cmd
+}
+
+// hold is a command that starts to allocate when it is told to, by the path of a
+// file: memory is charged to the cgroup that a process is in at that moment. It
+// keeps so many MiB until it is killed.
+func hold(t testing.TB, mebibytes int) (command []string, tell func()) {
+	t.Helper()
+	fifo := filepath.Join(t.TempDir(), "go")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// dd reads one block into memory, and then waits for somebody to read it.
+	script := fmt.Sprintf("read go < %s; dd if=/dev/zero bs=%dM count=1 2>/dev/null | sleep 300", fifo, mebibytes)
+	return []string{"sh", "-c", script}, func() {
+		if err := os.WriteFile(fifo, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// eventually reads statistics until they are as wanted: the kernel adds up what
+// its processors count only now and then, every two seconds at the latest.
+func eventually(t *testing.T, p Paths, wanted func(Stats) bool) {
+	t.Helper()
+	var s Stats
+	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		var err error
+		if s, err = ReadStats(p); err != nil {
+			t.Fatal(err)
+		}
+		if wanted(s) {
+			return
+		}
+	}
+	t.Errorf("%+v", s)
+}
+
+func TestRealCgroup(t *testing.T) {
+	p := makeCgroup(t)
+	if _, err := ReadStats(p); err != nil {
+		t.Errorf("an empty cgroup: %v", err)
+	}
+	command, tell := hold(t, 16)
+	busy := start(t, command...)
+	join(t, p, "", busy.Process.Pid)
+	nested := start(t, "sleep", "300")
+	join(t, p, "made/by/container", nested.Process.Pid)
+
+	pids, err := p.Processes()
+	want := []int{busy.Process.Pid, nested.Process.Pid}
+	slices.Sort(want)
+	if err != nil || !slices.Equal(pids, want) {
+		t.Errorf("processes %v, %v, want %v", pids, err, want)
+	}
+	if dir := p.V1["memory"]; dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("64M"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell()
+	eventually(t, p, func(s Stats) bool { // sh, dd and two times sleep
+		const mapped = 16 << 20
+		return s.CPUUsageNano.N > 0 && s.Pids == known(4) && s.MemoryUsage.N >= mapped && s.WorkingSet.N >= mapped &&
+			s.RSS.N >= mapped && s.PageFaults.N > 0 && (Unified() || s.MemoryLimit == known(64<<20))
+	})
+	if n, err := OOMKills(p); n != 0 || err != nil {
+		t.Errorf("oom kills %d, %v", n, err)
+	}
+
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := p.Remove(short); !errdefs.IsDeadlineExceeded(err) {
+		t.Errorf("removal of a cgroup in use: %v", err)
+	}
+	if err := p.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // again is fine
+		if err := p.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range p.directories() {
+		if exists(dir) {
+			t.Errorf("%s is left", dir)
+		}
+		if !exists(filepath.Dir(dir)) {
+			t.Errorf("the parent %s was removed", filepath.Dir(dir))
+		}
+	}
+	if _, err := ReadStats(p); !errdefs.IsNotFound(err) {
+		t.Errorf("statistics of a cgroup that is gone: %v", err)
+	}
+	if err := p.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// SIGKILL alone does not end a frozen process.
+func TestKillFrozen(t *testing.T) {
+	p := makeCgroup(t)
+	join(t, p, "", start(t, "sleep", "300").Process.Pid)
+	p.freeze(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := p.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOOMKillsForReal(t *testing.T) {
+	p := makeCgroup(t)
+	dir := p.V1["memory"]
+	if dir == "" {
+		t.Skip("the memory controller of cgroup v1 is missing; the v2 file is tested by fixtures")
+	}
+	for _, file := range []string{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte("8M"), 0); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("sh", "-c", "read go; exec dd if=/dev/zero of=/dev/null bs=200M count=1")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	join(t, p, "", cmd.Process.Pid)
+	if _, err := stdin.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed, and that is looked at
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		t.Errorf("the process was not killed: %v", cmd.ProcessState)
+	}
+	if n, err := OOMKills(p); n != 1 || err != nil {
+		t.Errorf("oom kills %d, %v, want 1 (the process: %v)", n, err, cmd.ProcessState)
+	}
+}

@@ -1,0 +1,141 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kill ends every process in the cgroup and its children with SIGKILL, frozen
+// ones too, and returns when none is left or the context ends. A cgroup that is
+// gone is no error.
+func (p Paths) Kill(ctx context.Context) error {
+	err := retry(ctx, func() (bool, error) {
+		if err := p.killOnce(); err != nil {
+			return false, err
+		}
+		pids, err := p.Processes()
+		return len(pids) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("kill the processes of a cgroup: %w", err)
+	}
+	return nil
+}
+
+func (p Paths) killOnce() error {
+	if p.Unified != "" {
+		err := os.WriteFile(filepath.Join(p.Unified, "cgroup.kill"), []byte("1"), 0)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // kernels before 5.14 have no such file
+			return ignoreGone(err)
+		}
+	}
+	return p.killFrozen()
+}
+
+// killFrozen stops the cgroup while it signals, so that no process forks away
+// and no id is used again in between; where it cannot, Kill repeats.
+func (p Paths) killFrozen() error {
+	defer p.freeze(false)
+	p.freeze(true)
+	pids, err := p.Processes()
+	for _, pid := range pids {
+		if killErr := unix.Kill(pid, unix.SIGKILL); killErr != nil && !errors.Is(killErr, unix.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("process %d: %w", pid, killErr))
+		}
+	}
+	return err
+}
+
+// freeze stops or continues the cgroup, where the host can.
+func (p Paths) freeze(frozen bool) {
+	file, words := filepath.Join(p.V1["freezer"], "freezer.state"), [2]string{"THAWED", "FROZEN"}
+	if p.Unified != "" {
+		file, words = filepath.Join(p.Unified, "cgroup.freeze"), [2]string{"0", "1"}
+	}
+	word := words[0]
+	if frozen {
+		word = words[1]
+	}
+	_ = os.WriteFile(file, []byte(word), 0) // without it Kill only takes longer
+}
+
+// Remove removes the cgroup, and children that the container made in it, from
+// every hierarchy; its parents belong to the kubelet and stay. A cgroup that is
+// gone is no error. One that still has processes is tried again, as the kernel
+// takes a moment to let the dead go, until the context ends or for two seconds.
+func (p Paths) Remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	var errs []error
+	for _, dir := range p.directories() {
+		errs = append(errs, removeTree(ctx, dir))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove a cgroup: %w", err)
+	}
+	return nil
+}
+
+const removeTimeout = 2 * time.Second
+
+func removeTree(ctx context.Context, root string) error {
+	return retry(ctx, func() (bool, error) {
+		err := removeOnce(root)
+		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
+// removeOnce removes directories, the deepest first. The files in a cgroup go
+// with it.
+func removeOnce(root string) error {
+	var dirs []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return ignoreGone(err)
+		}
+		if entry.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	for _, dir := range slices.Backward(dirs) {
+		err = errors.Join(err, ignoreGone(rmdir(dir)))
+	}
+	return err
+}
+
+func rmdir(dir string) error {
+	if err := unix.Rmdir(dir); err != nil {
+		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// retry calls f until it is done or fails, more and more rarely.
+func retry(ctx context.Context, f func() (done bool, err error)) error {
+	for wait := time.Millisecond; ; wait = min(wait*2, 50*time.Millisecond) {
+		done, err := f()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("still in use: %w", ctx.Err())
+		case <-time.After(wait):
+		}
+	}
+}

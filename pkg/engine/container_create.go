@@ -1,0 +1,401 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// containers serves the calls about containers.
+type containers struct{ *core }
+
+// CreateContainer makes a container in a READY sandbox, up to but not including
+// its first process. After an error nothing is left.
+func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	s, err := b.objects.sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if err := validate.CreateContainer(r, s.config()); err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	img, err := b.images.Get(r.GetConfig().GetImage().GetImage())
+	if err != nil {
+		return nil, fmt.Errorf("image %q is not on this node, pull it first: %w", r.GetConfig().GetImage().GetImage(), err)
+	}
+	id := newID()
+	name := containerName(s.ID(), r.GetConfig().GetMetadata())
+	if err := b.names.reserve(name, id); err != nil {
+		return nil, err
+	}
+	u := &undo{}
+	u.add("name", func(context.Context) error { b.names.release(name, id); return nil })
+	c, err := b.make(ctx, u, s, id, r, img)
+	if err != nil {
+		if uerr := u.run(); uerr != nil {
+			log.G(ctx).WithError(uerr).WithField("container", id).Error("a failed container could not be taken back whole")
+		}
+		return nil, err
+	}
+	failpoint.Hit(failpoint.ContainerCreated)
+	b.announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// make makes the parts of a container one after the other; u takes them back.
+func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*container, error) {
+	spec, err := b.plan(s, id, r, img)
+	if err != nil {
+		return nil, err
+	}
+	o, err := b.ctrs.Create(id, *spec, containerStatus{}, store.Relaxed)
+	if err != nil {
+		return nil, err
+	}
+	c := newContainer(o, s)
+	u.add("record", func(context.Context) error { return b.ctrs.Delete(id) })
+	u.add("bundle", func(ctx context.Context) error { return b.removeParts(ctx, c) })
+	failpoint.Hit(failpoint.ContainerPlanned)
+
+	rootfs, err := b.prepareRootfs(ctx, c, img)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit(failpoint.ContainerMounted)
+	ociSpec, user, err := b.buildSpec(ctx, c, img, rootfs)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.writeBundle(c, ociSpec); err != nil {
+		return nil, err
+	}
+	u.add("task", func(ctx context.Context) error { return b.eraseTask(ctx, c) })
+	if err := b.createTask(ctx, c, rootfs); err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, err // it was stopped meanwhile
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	err = c.Update(func(st *containerStatus) error {
+		st.Phase = phaseCreated
+		st.User = user
+		st.Resources.msg = ocispec.ContainerResources(ociSpec)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.objects.addContainer(c)
+	return c, nil
+}
+
+// plan is what the container's record says for its whole life.
+func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*containerSpec, error) {
+	path, err := cgroup.Path(b.driver, s.config().GetLinux().GetCgroupParent(), id)
+	if err != nil {
+		return nil, err
+	}
+	_, signal := ocispec.StopSignal(r.GetConfig(), img.Config.StopSignal)
+	spec := &containerSpec{
+		Sandbox:     s.ID(),
+		CreatedAt:   b.clock.now(),
+		ImageID:     img.ID,
+		ImageRef:    imageRef(img),
+		ImageName:   imageName(r.GetConfig().GetImage(), img),
+		ImageChain:  img.ChainID.String(),
+		Snapshotter: b.snapshotter(s.Spec().Definition),
+		CgroupsPath: path,
+		LogPath:     logPath(r.GetSandboxConfig(), s.config(), r.GetConfig()),
+		StopSignal:  signal,
+	}
+	spec.Config.msg = r.GetConfig()
+	return spec, nil
+}
+
+func (k *core) snapshotter(d *handler.Definition) string {
+	if d.Snapshotter != "" {
+		return d.Snapshotter
+	}
+	return k.config.Snapshotter
+}
+
+// imageRef is the digested name that users see; the id where there is none.
+func imageRef(img *image.Image) string {
+	if len(img.RepoDigests) > 0 {
+		return img.RepoDigests[0]
+	}
+	return img.ID
+}
+
+// imageName is the name that the pod asked for.
+func imageName(s *runtimeapi.ImageSpec, img *image.Image) string {
+	switch {
+	case s.GetUserSpecifiedImage() != "":
+		return s.GetUserSpecifiedImage()
+	case len(img.RepoTags) > 0:
+		return img.RepoTags[0]
+	}
+	return s.GetImage()
+}
+
+// logPath is the container's log file, empty when it has none. The directory of
+// the call counts: a kubelet may have moved its logs since the sandbox was run.
+func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) string {
+	dir := now.GetLogDirectory()
+	if dir == "" {
+		dir = then.GetLogDirectory()
+	}
+	if dir == "" || c.GetLogPath() == "" {
+		return ""
+	}
+	return filepath.Join(dir, c.GetLogPath())
+}
+
+// prepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
+// shim mounts it itself, so that a VM may take it as it is.
+func (b containers) prepareRootfs(ctx context.Context, c *container, img *image.Image) ([]mount.Mount, error) {
+	rootfs := filepath.Join(b.containerDir(c.ID()), "rootfs")
+	if err := os.MkdirAll(rootfs, 0o711); err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	fs, err := b.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter)
+	if err != nil {
+		return nil, fmt.Errorf("root filesystem: %w", err)
+	}
+	if c.sandbox.Spec().Definition.Type == handler.Shim {
+		return fs.Mounts, nil
+	}
+	if err := mount.All(fs.Mounts, rootfs); err != nil {
+		return nil, fmt.Errorf("mount root filesystem: %w", err)
+	}
+	return fs.Mounts, nil
+}
+
+// withRootfs calls f with a directory where the root filesystem can be read.
+func (b containers) withRootfs(ctx context.Context, c *container, mounts []mount.Mount, f func(dir string) error) error {
+	if c.sandbox.Spec().Definition.Type != handler.Shim {
+		return f(filepath.Join(b.containerDir(c.ID()), "rootfs"))
+	}
+	return mount.WithReadonlyTempMount(ctx, mounts, f)
+}
+
+// buildSpec looks up what the spec depends on, and builds it.
+func (b containers) buildSpec(ctx context.Context, c *container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
+	config, d := c.config(), c.sandbox.Spec().Definition
+	var user ocispec.User
+	err := b.withRootfs(ctx, c, mounts, func(dir string) (err error) {
+		user, err = ocispec.ResolveUser(dir, img.Config, config.GetLinux().GetSecurityContext())
+		return err
+	})
+	if err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.CheckMounts(config.GetMounts()); err != nil {
+		return nil, user, err
+	}
+	if err := makeHostPaths(config); err != nil {
+		return nil, user, err
+	}
+	in := ocispec.Container{
+		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.specSandbox(c.sandbox),
+		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
+	}
+	in.ProcessLabel, in.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), c.sandbox.Spec().ProcessLabel)
+	if err != nil {
+		return nil, user, err
+	}
+	if in.Runtime, err = b.prober.Probe(ctx, d); err != nil {
+		return nil, user, err
+	}
+	if in.Base, err = baseSpec(d); err != nil {
+		return nil, user, err
+	}
+	if in.TargetPID, err = b.targetPID(c.sandbox, config); err != nil {
+		return nil, user, err
+	}
+	spec, err := ocispec.Build(in, b.node)
+	if err != nil {
+		return nil, user, err
+	}
+	if err := b.injectDevices(spec, config); err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.Relabel(in); err != nil {
+		return nil, user, err
+	}
+	return spec, user, ocispec.Fit(spec, in.Runtime)
+}
+
+// makeHostPaths makes directories of the mounts' sources that do not exist. Those
+// that do may be files.
+func makeHostPaths(config *runtimeapi.ContainerConfig) error {
+	for _, path := range ocispec.HostPathsToCreate(config) {
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return fmt.Errorf("make missing host path of a mount: %w", err)
+		}
+	}
+	return nil
+}
+
+// injectDevices adds CDI devices. Their specs are read when a container asks.
+func (b containers) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfig) error {
+	devices, err := ocispec.CDIDevices(c)
+	if err != nil || len(devices) == 0 {
+		return err
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.config.CDISpecDirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return fmt.Errorf("CDI: %w", err)
+	}
+	return ocispec.ApplyCDI(spec, devices, cache)
+}
+
+// targetPID is the process whose PID namespace a container with mode TARGET joins.
+func (b containers) targetPID(s *sandbox, c *runtimeapi.ContainerConfig) (int, error) {
+	o := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
+		return 0, nil
+	}
+	if s.Spec().Plan.OwnKernel {
+		return 0, fmt.Errorf("handler %q has no PID namespaces of single containers to join: leave the target out, or set shareProcessNamespace for the pod: %w",
+			s.Spec().Definition.Name, errdefs.ErrFailedPrecondition)
+	}
+	t, err := b.objects.container(o.GetTargetId())
+	if err != nil {
+		return 0, fmt.Errorf("target container: %w", err)
+	}
+	if t.sandbox != s || t.Status().Phase != phaseRunning {
+		return 0, fmt.Errorf("target container %s must run in the same sandbox: %w", o.GetTargetId(), errdefs.ErrFailedPrecondition)
+	}
+	return t.Status().PID, nil
+}
+
+// writeBundle writes what the runtime reads, and the pipes of the container.
+func (b containers) writeBundle(c *container, spec *specs.Spec) error {
+	dir := b.containerDir(c.ID())
+	if err := writeSpec(dir, spec); err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	// ExecSync needs only this part of the spec.
+	process, err := json.Marshal(spec.Process)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "process.json"), process, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "io"), 0o700); err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	for _, p := range b.stdio(c).paths() {
+		if err := unix.Mkfifo(p, 0o600); err != nil {
+			return fmt.Errorf("make pipe %s: %w", p, err)
+		}
+	}
+	if log := c.Spec().LogPath; log != "" {
+		if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
+			return fmt.Errorf("log directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// stdio are the FIFOs of a process, empty for those that it has not.
+type stdio struct{ stdin, stdout, stderr string }
+
+func (s stdio) paths() []string {
+	var all []string
+	for _, p := range []string{s.stdin, s.stdout, s.stderr} {
+		if p != "" {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func (k *core) stdio(c *container) stdio {
+	dir := filepath.Join(k.containerDir(c.ID()), "io")
+	s := stdio{stdout: filepath.Join(dir, "stdout")}
+	if !c.config().GetTty() {
+		s.stderr = filepath.Join(dir, "stderr")
+	}
+	if c.config().GetStdin() {
+		s.stdin = filepath.Join(dir, "stdin")
+	}
+	return s
+}
+
+// createTask tells whoever runs the pod's tasks about the container.
+func (b containers) createTask(ctx context.Context, c *container, rootfs []mount.Mount) error {
+	s := c.sandbox
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(s.Spec().Definition))
+	defer cancel()
+	client, err := b.client(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := b.taskOptions(s.Spec(), c.Spec().LogPath, 0)
+	if err != nil {
+		return err
+	}
+	if err := b.drainShim(ctx, c); err != nil {
+		return err
+	}
+	io := b.stdio(c)
+	request := &taskapi.CreateTaskRequest{
+		ID: c.ID(), Bundle: b.containerDir(c.ID()), Terminal: c.config().GetTty(),
+		Stdin: io.stdin, Stdout: io.stdout, Stderr: io.stderr, Options: options,
+	}
+	if s.Spec().Definition.Type == handler.Shim {
+		request.Rootfs = mountMessages(rootfs)
+	}
+	_, err = client.Task.Create(ctx, request)
+	if err == nil {
+		return nil
+	}
+	err = fromShim(err)
+	if s.Spec().Definition.Type != handler.Shim || shim.Lost(err) || ctx.Err() != nil {
+		return fmt.Errorf("create container: %w", err)
+	}
+	// A shim calls its runtime here already, berth-shim at the start. That a
+	// program cannot be run is for StartContainer to say (CRI: StartError).
+	return c.Update(func(st *containerStatus) error { st.Unstartable = err.Error(); return nil })
+}
+
+func mountMessages(mounts []mount.Mount) []*types.Mount {
+	all := make([]*types.Mount, 0, len(mounts))
+	for _, m := range mounts {
+		all = append(all, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	return all
+}

@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func (c *container) state() runtimeapi.ContainerState {
+	switch c.Status().Phase {
+	case phaseCreated:
+		return runtimeapi.ContainerState_CONTAINER_CREATED
+	case phaseRunning:
+		return runtimeapi.ContainerState_CONTAINER_RUNNING
+	case phaseExited:
+		return runtimeapi.ContainerState_CONTAINER_EXITED
+	}
+	return runtimeapi.ContainerState_CONTAINER_UNKNOWN
+}
+
+// ContainerStatus tells everything about one container, in every state.
+func (b containers) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	c, err := b.objects.container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.ContainerStatusResponse{Status: b.status(c)}
+	if r.GetVerbose() {
+		resp.Info = b.info(c)
+	}
+	return resp, nil
+}
+
+func (b containers) status(c *container) *runtimeapi.ContainerStatus {
+	spec, st, config := c.Spec(), c.Status(), c.config()
+	return &runtimeapi.ContainerStatus{
+		Id:          c.ID(),
+		Metadata:    config.GetMetadata(),
+		State:       c.state(),
+		CreatedAt:   spec.CreatedAt,
+		StartedAt:   st.StartedAt,
+		FinishedAt:  st.FinishedAt,
+		ExitCode:    st.ExitCode,
+		Image:       imageSpec(spec, config),
+		ImageRef:    spec.ImageRef,
+		ImageId:     spec.ImageID,
+		Reason:      st.Reason,
+		Message:     st.Message,
+		Labels:      config.GetLabels(),
+		Annotations: config.GetAnnotations(),
+		Mounts:      config.GetMounts(),
+		LogPath:     spec.LogPath,
+		Resources:   st.Resources.msg,
+		User:        containerUser(st),
+		StopSignal:  stopSignalValue(spec.StopSignal),
+	}
+}
+
+func imageSpec(spec *containerSpec, c *runtimeapi.ContainerConfig) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{
+		Image: spec.ImageName, UserSpecifiedImage: c.GetImage().GetUserSpecifiedImage(),
+		Annotations: c.GetImage().GetAnnotations(), RuntimeHandler: c.GetImage().GetRuntimeHandler(),
+		ImageRef: c.GetImage().GetImageRef(),
+	}
+}
+
+func containerUser(st *containerStatus) *runtimeapi.ContainerUser {
+	u := &runtimeapi.LinuxContainerUser{Uid: int64(st.User.UID), Gid: int64(st.User.GID)}
+	for _, g := range st.User.AdditionalGids {
+		u.SupplementalGroups = append(u.SupplementalGroups, int64(g))
+	}
+	return &runtimeapi.ContainerUser{Linux: u}
+}
+
+// stopSignalValue maps a name like SIGTERM to the CRI's enum, whose names for
+// realtime signals spell out the sign.
+func stopSignalValue(name string) runtimeapi.Signal {
+	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
+	for _, key := range []string{"SIGNAL_" + name, name} {
+		if v, ok := runtimeapi.Signal_value[key]; ok {
+			return runtimeapi.Signal(v)
+		}
+	}
+	return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
+}
+
+// containerInfo is the verbose part of ContainerStatus.
+type containerInfo struct {
+	PID         int             `json:"pid"`
+	SandboxID   string          `json:"sandboxID"`
+	Handler     string          `json:"handler"`
+	Runtime     string          `json:"runtime"`
+	Version     string          `json:"runtimeVersion"`
+	RuntimePath string          `json:"runtimePath"`
+	Snapshotter string          `json:"snapshotter"`
+	CgroupsPath string          `json:"cgroupsPath"`
+	Supervisor  string          `json:"supervisor"`
+	RuntimeSpec json.RawMessage `json:"runtimeSpec,omitempty"`
+}
+
+func (b containers) info(c *container) map[string]string {
+	s := c.sandbox.Spec()
+	i := containerInfo{
+		PID: c.Status().PID, SandboxID: c.sandbox.ID(), Handler: s.Definition.Name,
+		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
+		Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
+	}
+	if spec, err := os.ReadFile(filepath.Join(b.containerDir(c.ID()), "config.json")); err == nil {
+		i.RuntimeSpec = spec
+	}
+	text, err := json.Marshal(i)
+	if err != nil {
+		return nil
+	}
+	return map[string]string{"info": string(text)}
+}
+
+// ListContainers lists containers in all states, newest first.
+func (b containers) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	all := b.objects.allContainers()
+	items := make([]*runtimeapi.Container, 0, len(all))
+	for _, c := range all {
+		if c.matches(r.GetFilter()) {
+			items = append(items, c.item())
+		}
+	}
+	return &runtimeapi.ListContainersResponse{Containers: items}, nil
+}
+
+func (c *container) item() *runtimeapi.Container {
+	spec, config := c.Spec(), c.config()
+	return &runtimeapi.Container{
+		Id: c.ID(), PodSandboxId: spec.Sandbox, Metadata: config.GetMetadata(),
+		Image: imageSpec(spec, config), ImageRef: spec.ImageRef, ImageId: spec.ImageID,
+		State: c.state(), CreatedAt: spec.CreatedAt, Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+	}
+}
+
+func (c *container) matches(f *runtimeapi.ContainerFilter) bool {
+	return strings.HasPrefix(c.ID(), f.GetId()) &&
+		strings.HasPrefix(c.Spec().Sandbox, f.GetPodSandboxId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == c.state()) &&
+		selects(f.GetLabelSelector(), c.config().GetLabels())
+}

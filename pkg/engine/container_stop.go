@@ -1,0 +1,255 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// StopContainer ends a container: its stop signal, and after timeout seconds
+// SIGKILL. It answers when the container is EXITED. Overlapping calls do not
+// wait for each other. Missing and ended containers are fine.
+func (b containers) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	c, err := b.objects.container(r.GetContainerId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := b.stop(ctx, c, graceOf(r.GetTimeout())); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// graceOf turns the seconds of a request into a time that can be added to.
+func graceOf(seconds int64) time.Duration {
+	const longest = 365 * 24 * 60 * 60
+	return time.Duration(min(max(seconds, 0), longest)) * time.Second
+}
+
+func (b containers) stop(ctx context.Context, c *container, grace time.Duration) error {
+	if grace > 0 && c.Status().Phase == phaseRunning {
+		if err := b.signal(ctx, c, c.stopSignal(), false); err != nil {
+			return err
+		}
+		failpoint.Hit(failpoint.ContainerStopped)
+		deadline := time.Now().Add(grace)
+		done, err := c.awaitEnd(ctx, grace)
+		if err != nil {
+			go b.endAfter(c, time.Until(deadline))
+		}
+		if done || err != nil {
+			return err
+		}
+	}
+	return b.end(ctx, c)
+}
+
+// endAfter finishes a stop whose caller gave up: the container was told to end,
+// and must not live on because nobody waits for it. It ends with the engine; a
+// kubelet that still wants the container stopped asks again.
+func (b containers) endAfter(c *container, grace time.Duration) {
+	ctx := b.background
+	done, err := c.awaitEnd(ctx, grace)
+	if !done && err == nil {
+		err = b.end(ctx, c)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end a container whose stop was given up")
+	}
+}
+
+// stopSignal was chosen when the container was created.
+func (c *container) stopSignal() syscall.Signal {
+	s, _ := ocispec.StopSignal(c.config(), c.Spec().StopSignal)
+	return s
+}
+
+// awaitEnd waits until c is EXITED, or the time is up.
+func (c *container) awaitEnd(ctx context.Context, d time.Duration) (bool, error) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c.exited:
+		return true, nil
+	case <-t.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// end makes c EXITED now. One that never ran becomes so without a process.
+func (b containers) end(ctx context.Context, c *container) error {
+	for {
+		switch c.Status().Phase {
+		case phaseExited:
+			return nil
+		case phaseCreated:
+			if again, err := b.cancel(ctx, c); again {
+				continue // it was started meanwhile
+			} else if err != nil {
+				return err
+			}
+			return nil
+		}
+		if err := b.signal(ctx, c, unix.SIGKILL, true); err != nil {
+			return err
+		}
+		if done, err := c.awaitEnd(ctx, killGrace); done || err != nil {
+			return err
+		}
+		return fmt.Errorf("container %s does not die: it was sent SIGKILL %s ago, look for processes in uninterruptible sleep: %w",
+			c.ID(), killGrace, errdefs.ErrUnavailable)
+	}
+}
+
+// cancel ends a container that was never started.
+func (b containers) cancel(ctx context.Context, c *container) (again bool, err error) {
+	if err := c.op.lock(ctx); err != nil {
+		return false, err
+	}
+	defer c.op.unlock()
+	if c.Status().Phase != phaseCreated {
+		return true, nil
+	}
+	if err := c.Force(func(st *containerStatus) {
+		st.Phase, st.ExitCode, st.Reason = phaseExited, 128+int32(unix.SIGKILL), "Error"
+		st.Message = "the container was stopped before it was started"
+		st.FinishedAt = b.clock.now()
+	}); err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
+	}
+	close(c.exited)
+	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.erase(context.WithoutCancel(ctx), c)
+	return false, nil
+}
+
+func (b containers) kill(ctx context.Context, c *container, sig syscall.Signal, all bool) error {
+	client, err := b.client(ctx, c.sandbox)
+	if err != nil {
+		return err
+	}
+	_, err = client.Task.Kill(ctx, &taskapi.KillRequest{ID: c.ID(), Signal: uint32(sig), All: all})
+	return fromShim(err)
+}
+
+// signal sends a signal to the container's first process, or to all.
+func (b containers) signal(ctx context.Context, c *container, sig syscall.Signal, all bool) error {
+	err := b.kill(ctx, c, sig, all)
+	if shim.Lost(err) {
+		err = b.kill(ctx, c, sig, all) // by a supervisor's successor
+	}
+	switch {
+	case err == nil, errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
+		return nil // it has ended; the watcher is about to say so
+	case shim.Lost(err):
+		return nil // awaitEnd tells whether it ended with its shim
+	}
+	return fmt.Errorf("signal container %s: %w", c.ID(), err)
+}
+
+// RemoveContainer removes a container, killing it if it runs. Its log stays:
+// that is the kubelet's. A missing one is fine.
+func (b containers) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	c, err := b.objects.container(r.GetContainerId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.RemoveContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := b.remove(ctx, c); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+func (b containers) remove(ctx context.Context, c *container) error {
+	if err := b.end(ctx, c); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	select {
+	case <-c.erased:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := c.op.lock(ctx); err != nil {
+		return err
+	}
+	defer c.op.unlock()
+	if _, err := b.objects.container(c.ID()); errdefs.IsNotFound(err) {
+		return nil // somebody else removed it
+	}
+	if !c.Status().Erased {
+		if err := b.eraseTask(ctx, c); err != nil {
+			return err
+		}
+	}
+	if err := b.removeParts(ctx, c); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ContainerErased)
+	if err := b.ctrs.Delete(c.ID()); err != nil {
+		return err
+	}
+	b.objects.dropContainer(c.ID())
+	b.names.release(containerName(c.sandbox.ID(), c.config().GetMetadata()), c.ID())
+	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	return nil
+}
+
+func (k *core) unmountRootfs(c *container) error {
+	return mount.UnmountAll(filepath.Join(k.containerDir(c.ID()), "rootfs"), unix.MNT_DETACH)
+}
+
+// removeParts removes what a container without a task consists of, however much
+// of it there is.
+func (b containers) removeParts(ctx context.Context, c *container) error {
+	group := cgroup.HostPaths(c.Spec().CgroupsPath, b.driver)
+	// Whoever ran the task may have lost it: what still runs is nobody's.
+	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
+		if err := group.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.unmountRootfs(c); err != nil {
+		return fmt.Errorf("unmount root filesystem: %w", err)
+	}
+	if err := b.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
+		return fmt.Errorf("remove root filesystem: %w", err)
+	}
+	return errors.Join(
+		group.Remove(ctx),
+		b.removeRuntimeState(c),
+		os.RemoveAll(b.containerDir(c.ID())),
+	)
+}
+
+// removeRuntimeState removes what a runtime that was never told of the end may
+// have written about c. A directory that the handler names is not ours.
+func (k *core) removeRuntimeState(c *container) error {
+	if c.sandbox == nil || c.sandbox.Spec().Definition.Root != "" {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(k.runtimeRoot(c.sandbox.Spec().Definition), c.ID()))
+}

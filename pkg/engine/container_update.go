@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/types/known/anypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// UpdateContainerResources changes the limits of a container. What the request
+// leaves at zero stays. If the runtime refuses, the old limits are put back.
+func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	if err := validate.UpdateContainerResources(r); err != nil {
+		return nil, err
+	}
+	c, err := b.objects.container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.op.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.op.unlock()
+	phase := c.Status().Phase
+	if phase == phaseExited {
+		return nil, fmt.Errorf("container %s has ended, its resources cannot change: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	spec, err := b.readSpec(c)
+	if err != nil {
+		return nil, err
+	}
+	before := spec.Linux.Resources
+	after, err := ocispec.UpdateResources(before, r.GetLinux(), b.node)
+	if err != nil {
+		return nil, err
+	}
+	if phase == phaseRunning || c.sandbox.Spec().Definition.Type == handler.Shim {
+		if err := b.applyResources(ctx, c, before, after); err != nil {
+			return nil, err
+		}
+	}
+	spec.Linux.Resources = after
+	if err := replaceSpec(b.containerDir(c.ID()), spec); err != nil {
+		return nil, err
+	}
+	err = c.Update(func(st *containerStatus) error { st.Resources.msg = ocispec.ContainerResources(spec); return nil })
+	return &runtimeapi.UpdateContainerResourcesResponse{}, err
+}
+
+// applyResources makes the runtime apply after, or before again.
+func (b containers) applyResources(ctx context.Context, c *container, before, after *specs.LinuxResources) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(c.sandbox.Spec().Definition))
+	defer cancel()
+	client, err := b.client(ctx, c.sandbox)
+	if err != nil {
+		return err
+	}
+	send := func(res *specs.LinuxResources) error {
+		a, err := typeurl.MarshalAny(res)
+		if err != nil {
+			return err
+		}
+		_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: c.ID(), Resources: &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}})
+		return fromShim(err)
+	}
+	if err := send(after); err != nil {
+		return errors.Join(fmt.Errorf("update resources: %w", err), undone(send(before)))
+	}
+	return nil
+}
+
+func undone(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("and the old ones could not be put back: %w", err)
+}
+
+func (k *core) readSpec(c *container) (*specs.Spec, error) {
+	text, err := os.ReadFile(filepath.Join(k.containerDir(c.ID()), "config.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the container's spec: %w", err)
+	}
+	spec := &specs.Spec{}
+	if err := json.Unmarshal(text, spec); err != nil {
+		return nil, fmt.Errorf("read the container's spec: %w", err)
+	}
+	if spec.Linux == nil {
+		spec.Linux = &specs.Linux{}
+	}
+	if spec.Linux.Resources == nil {
+		spec.Linux.Resources = &specs.LinuxResources{}
+	}
+	return spec, nil
+}
+
+// replaceSpec writes the spec of a live bundle as a whole.
+func replaceSpec(bundle string, spec *specs.Spec) error {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(bundle, "config.json.tmp")
+	if err := os.WriteFile(tmp, text, 0o600); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return os.Rename(tmp, filepath.Join(bundle, "config.json"))
+}
+
+// ReopenContainerLog makes the log's writer go on in a new file at the log's
+// path. When it answers, that file exists.
+func (b containers) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	c, err := b.objects.container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if c.Status().Phase != phaseRunning {
+		return nil, fmt.Errorf("container %s does not run, nothing writes its log: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	// Foreign shims' logs are written by a supervisor as well.
+	writer, err := b.shims.Supervisor(ctx, c.sandbox.Spec().Supervisor)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := writer.Supervisor.ReopenLog(ctx, &supervisorapi.ReopenLogRequest{Id: c.ID()}); err != nil {
+		return nil, fmt.Errorf("reopen log: %w", fromShim(err))
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, nil
+}

@@ -1,0 +1,113 @@
+package crilog
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"time"
+)
+
+// batch collects the lines of one read, so that they cost one write. It lives
+// while the log is locked: times never go back within a file, as long as the
+// clock does not.
+type batch struct {
+	log   *Log
+	buf   []byte
+	stamp [len(time.RFC3339Nano)]byte
+	n     int // length of stamp, 0 until it is needed
+}
+
+const (
+	// batchSize is what is written at once, a longer line excepted.
+	batchSize = 64 * 1024
+	// spareBatches bounds the memory of idle batches in the process.
+	spareBatches = 2
+)
+
+// spare keeps batches that are not in use. It is no sync.Pool, which would let
+// their number follow the load and not the bound.
+var spare = make(chan *batch, spareBatches)
+
+func (l *Log) newBatch() *batch {
+	select {
+	case b := <-spare:
+		b.log, b.n = l, 0
+		return b
+	default:
+		return &batch{log: l}
+	}
+}
+
+func (b *batch) done() {
+	b.log, b.buf = nil, b.buf[:0]
+	if cap(b.buf) > 2*batchSize {
+		return
+	}
+	select {
+	case spare <- b:
+	default:
+	}
+}
+
+// line adds one line whose content is head and tail.
+func (b *batch) line(tag string, head, tail []byte) {
+	if b.n == 0 {
+		b.n = len(time.Now().UTC().AppendFormat(b.stamp[:0], time.RFC3339Nano))
+	}
+	size := b.n + len(tag) + len(head) + len(tail) + 1
+	if len(b.buf)+size > batchSize {
+		b.flush()
+	}
+	b.buf = append(b.buf, b.stamp[:b.n]...)
+	b.buf = append(b.buf, tag...)
+	b.buf = append(b.buf, head...)
+	b.buf = append(b.buf, tail...)
+	b.buf = append(b.buf, '\n')
+}
+
+// flush writes the lines. What cannot be written is dropped.
+func (b *batch) flush() {
+	lines := b.buf
+	b.buf = b.buf[:0]
+	if len(lines) == 0 {
+		return
+	}
+	l := b.log
+	if l.torn {
+		if _, err := l.file.Write([]byte{'\n'}); err != nil {
+			l.failed(lines, err)
+			return
+		}
+		l.torn = false
+	}
+	n, err := l.file.Write(lines)
+	if err != nil {
+		l.failed(lines[l.mend(lines[:n]):], err)
+		return
+	}
+	l.failing = false
+}
+
+// mend takes the start of a line from the end of the file, after only written
+// could be written, and returns how much of it are whole lines.
+func (l *Log) mend(written []byte) int {
+	whole := bytes.LastIndexByte(written, '\n') + 1
+	excess := int64(len(written) - whole)
+	if excess == 0 {
+		return whole
+	}
+	end, err := l.file.Seek(0, io.SeekEnd)
+	if err == nil {
+		err = l.file.Truncate(end - excess)
+	}
+	l.torn = err != nil
+	return whole
+}
+
+func (l *Log) failed(lines []byte, err error) {
+	l.dropped += uint64(bytes.Count(lines, []byte{'\n'}))
+	if !l.failing && l.onError != nil {
+		l.onError(fmt.Errorf("writing container output: %w", err))
+	}
+	l.failing = true
+}

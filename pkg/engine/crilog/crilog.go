@@ -1,0 +1,165 @@
+// Package crilog writes container output in the CRI log format:
+//
+//	<RFC3339Nano time> <stdout|stderr> <P|F> <content>\n
+//
+//	log := crilog.Open("/var/log/pods/…/0.log", crilog.Options{})
+//	out := log.Stream(crilog.Stdout)
+//	out.Write(chunk)   // any chunking
+//	out.Close()        // a last line without an end is written, as partial
+//	log.Close()
+//
+// All streams of a container share one file, which is only ever appended to and
+// only by whole lines: a reader, a rotation or a kill between two writes never
+// sees half a line. A line longer than the limit is split into parts tagged P,
+// the last of which is tagged F; the contents of a line's parts, put together,
+// are the line.
+//
+// Output must flow even when the file cannot take it: a failed write (disk
+// full) is counted and reported once, its lines are dropped, and Write goes on
+// returning success.
+package crilog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// DefaultMaxLine is the longest content of one log line in bytes, unless
+// Options say otherwise; it is what containerd has.
+const DefaultMaxLine = 16 * 1024
+
+// Names of streams.
+const (
+	Stdout = "stdout"
+	Stderr = "stderr"
+)
+
+// mode lets the kubelet's group read logs, as with other CRI runtimes.
+const mode = 0o640
+
+// ErrClosed is what a closed log answers.
+var ErrClosed = errors.New("the log is closed")
+
+// Options say how a log is written. The zero value is the usual way.
+type Options struct {
+	// MaxLine is the longest content of one line in bytes: 0 means
+	// DefaultMaxLine, a negative one means no limit (a line is then held in
+	// memory until it ends).
+	MaxLine int
+	// OnError is told of the first write that fails after one that did not. It
+	// is called with the log locked: it must not call back.
+	OnError func(error)
+}
+
+// Log is one log file. It is safe for use by several goroutines.
+type Log struct {
+	path    string
+	maxLine int
+	onError func(error)
+
+	mu      sync.Mutex
+	file    *os.File // nil when output is discarded or the log is closed
+	closed  bool
+	failing bool // the last write failed
+	torn    bool // the file ends within a line
+	dropped uint64
+}
+
+// Open opens the file for appending and creates it, not its directory, if it is
+// not there. Half a line at its end, as a killed writer leaves it, is taken
+// away. An empty path means that everything is discarded.
+func Open(path string, o Options) (*Log, error) {
+	l := &Log{path: path, maxLine: o.MaxLine, onError: o.OnError}
+	if l.maxLine == 0 {
+		l.maxLine = DefaultMaxLine
+	}
+	if path == "" {
+		return l, nil
+	}
+	file, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	l.file, l.torn = file, mendEnd(file)
+	return l, nil
+}
+
+func open(path string) (*os.File, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("log path %q is not absolute", path)
+	}
+	// Readable, for what mendEnd has to know.
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, mode)
+}
+
+// mendEnd takes half a line from the end of a file that a killed writer left:
+// the kernel gives a write up between two pages when its caller is killed. torn
+// says that the file still ends within a line.
+func mendEnd(file *os.File) (torn bool) {
+	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil || end == 0 {
+		return false // a device or a pipe, or nothing there yet
+	}
+	last := make([]byte, 1)
+	if _, err := file.ReadAt(last, end-1); err != nil || last[0] == '\n' {
+		return false
+	}
+	from := max(0, end-batchSize)
+	tail := make([]byte, end-from)
+	if _, err := file.ReadAt(tail, from); err != nil {
+		return true
+	}
+	whole := bytes.LastIndexByte(tail, '\n') + 1
+	if whole == 0 {
+		return true
+	}
+	return file.Truncate(from+int64(whole)) != nil
+}
+
+// Reopen goes on in a new file at the log's path, or in the one that is there:
+// the second half of a rotation. When it returns nil the path exists; lines
+// written before are in the old file, lines written after in the new one. When
+// it fails the log goes on in the old file.
+func (l *Log) Reopen() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	if l.path == "" {
+		return nil
+	}
+	file, err := open(l.path)
+	if err != nil {
+		return err
+	}
+	old := l.file
+	l.file, l.torn = file, mendEnd(file)
+	return old.Close()
+}
+
+// Dropped is how many lines could not be written so far.
+func (l *Log) Dropped() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dropped
+}
+
+// Close closes the file. What streams write later is discarded. Closing twice
+// is no error.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.file == nil {
+		return nil
+	}
+	file := l.file
+	l.file = nil
+	return file.Close()
+}

@@ -1,0 +1,135 @@
+package crilog_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+)
+
+// smallDisk is a file system of one MiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_REQUIRE") == "1" {
+			t.Fatal("mounting a small tmpfs needs root")
+		}
+		t.Skip("mounting a small tmpfs needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
+	dir := smallDisk(t)
+	path, ballast := filepath.Join(dir, "0.log"), filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 600<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var told []error
+	l := open(t, path, crilog.Options{OnError: func(err error) { told = append(told, err) }})
+	s := l.Stream(crilog.Stdout)
+	written := 0
+	// Lines of 37 bytes, some to a write: the disk is full within one of them.
+	fill := func(lines int) {
+		for range lines / 100 {
+			var chunk []byte
+			for range 100 {
+				chunk = fmt.Appendf(chunk, "%d %s\n", written, strings.Repeat("x", written%37))
+				written++
+			}
+			write(t, s, string(chunk))
+		}
+	}
+	fill(10_000)
+	lost := l.Dropped()
+	if lost == 0 {
+		t.Fatal("the disk was not full")
+	}
+	if len(told) != 1 || !errors.Is(told[0], unix.ENOSPC) {
+		t.Errorf("told of %v, want one ENOSPC", told)
+	}
+	kept := read(t, path)
+	if uint64(len(kept))+lost != uint64(written) {
+		t.Errorf("%d lines are there and %d count as lost, of %d", len(kept), lost, written)
+	}
+	// Shorter writes may fit after a longer one did not: there may be gaps.
+	last := -1
+	for _, l := range kept {
+		var i int
+		if _, err := fmt.Sscanf(l.content, "%d ", &i); err != nil || i <= last {
+			t.Fatalf("%q comes after line %d", l.content, last)
+		}
+		if want := fmt.Sprintf("%d %s", i, strings.Repeat("x", i%37)); l.content != want || l.partial {
+			t.Fatalf("line %d is %q", i, l.content)
+		}
+		last = i
+	}
+
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	resumed := written
+	fill(1000)
+	after := read(t, path)[len(kept):]
+	if len(after) != 1000 || l.Dropped() != lost {
+		t.Fatalf("%d lines after there was room again, %d lost, want 1000 and %d", len(after), l.Dropped(), lost)
+	}
+	if want := fmt.Sprint(resumed, " "); !strings.HasPrefix(after[0].content, want) {
+		t.Errorf("the log goes on with %q, want %q", after[0].content, want)
+	}
+
+	// The next time it is told of again.
+	if err := os.WriteFile(ballast, make([]byte, 600<<10), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	fill(10_000)
+	if len(told) != 2 {
+		t.Errorf("told of %d failures, want 2", len(told))
+	}
+}
+
+func TestFullDiskAtTheRotation(t *testing.T) {
+	dir := smallDisk(t)
+	path := filepath.Join(dir, "0.log")
+	l := open(t, path, crilog.Options{})
+	s := l.Stream(crilog.Stdout)
+	write(t, s, "before\n")
+	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Reopen(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "lost\n")
+	if err := os.Remove(filepath.Join(dir, "ballast")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "after\n")
+	if got := short(read(t, path+".1")); got != "F before" {
+		t.Errorf("the old file has %q", got)
+	}
+	if got := short(read(t, path)); got != "F after" {
+		t.Errorf("the new file has %q", got)
+	}
+	if n := l.Dropped(); n != 1 {
+		t.Errorf("%d lines count as lost", n)
+	}
+}

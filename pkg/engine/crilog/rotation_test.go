@@ -1,0 +1,118 @@
+package crilog_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+)
+
+// The log is rotated again and again while two streams write: every line is in
+// one file, once, and the files in their order hold the lines in theirs.
+func TestRotationUnderLoadLosesAndDoublesNothing(t *testing.T) {
+	const lines, rotations = 30_000, 50
+	path := filepath.Join(t.TempDir(), "0.log")
+	l := open(t, path, crilog.Options{MaxLine: 64})
+	var writers sync.WaitGroup
+	written := make(chan struct{})
+	for _, name := range []string{crilog.Stdout, crilog.Stderr} {
+		writers.Go(func() {
+			s := l.Stream(name)
+			for i := range lines {
+				write(t, s, fmt.Sprintf("%d %s\n", i, strings.Repeat("x", i%100)))
+			}
+		})
+	}
+	go func() { writers.Wait(); close(written) }()
+	var files []string
+	for n := 0; n < rotations; n++ {
+		old := fmt.Sprintf("%s.%d", path, n)
+		if err := os.Rename(path, old); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, old)
+		if err := l.Reopen(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("after Reopen: %v", err)
+		}
+	}
+	<-written
+	next, begun := map[string]int{}, map[string]string{}
+	for _, file := range append(files, path) {
+		for _, l := range read(t, file) {
+			begun[l.stream] += l.content
+			if l.partial {
+				continue
+			}
+			i := next[l.stream]
+			if want := fmt.Sprintf("%d %s", i, strings.Repeat("x", i%100)); begun[l.stream] != want {
+				t.Fatalf("%s: got %q, want %q", l.stream, begun[l.stream], want)
+			}
+			next[l.stream], begun[l.stream] = i+1, ""
+		}
+	}
+	if next[crilog.Stdout] != lines || next[crilog.Stderr] != lines {
+		t.Errorf("lines of each stream: %v, want %d", next, lines)
+	}
+}
+
+func TestReopenGoesOnInTheFileThatIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	l := open(t, path, crilog.Options{})
+	s := l.Stream(crilog.Stdout)
+	write(t, s, "a\nb")
+	for range 2 {
+		if err := l.Reopen(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, s, "c\n")
+	if got := short(read(t, path)); got != "F a|F bc" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestReopenThatFailsKeepsTheOldFile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pod")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, filepath.Join(dir, "0.log"), crilog.Options{})
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Reopen(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Reopen: %v", err)
+	}
+	write(t, l.Stream(crilog.Stdout), "a\n")
+	if got := short(read(t, filepath.Join(dir+".old", "0.log"))); got != "F a" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestClosedLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	l := open(t, path, crilog.Options{})
+	s := l.Stream(crilog.Stdout)
+	write(t, s, "a\nb")
+	for range 2 {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Reopen(); !errors.Is(err, crilog.ErrClosed) {
+		t.Errorf("Reopen: %v", err)
+	}
+	write(t, s, "c\n")
+	end(t, s)
+	if got := short(read(t, path)); got != "F a" {
+		t.Errorf("got %q", got)
+	}
+}

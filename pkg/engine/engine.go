@@ -1,0 +1,259 @@
+// Package engine is the embedded backend: it runs pods on OCI runtimes and
+// shim-v2 binaries, on containerd's libraries, without a containerd daemon.
+//
+//	e, err := engine.New(ctx, engine.Config{...})
+//	err = e.Recover(ctx)   // before any call is answered
+//	e.RunPodSandbox(handler.WithDefinition(ctx, definition), request)
+//
+// An Engine implements the CRI's two services. It is put together from one small
+// type per concern (sandboxes, containers, exec, statistics, the node, events,
+// images), each in files of its own; what the CRI has and the engine has not
+// answers Unimplemented. Which handler a call belongs to is decided before it
+// gets here: a new sandbox brings its Definition in the context, and keeps it,
+// with everything that is ever done to it, until it is gone.
+//
+// What is done and where it is kept is told in docs/architecture.md.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/streaming"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Config is what an engine needs to know of its node. Every field without a
+// remark is required.
+type Config struct {
+	// Root is kept over reboots, State is not.
+	Root, State string
+	// Supervisor and Pause are the berth-shim and berth-pause binaries.
+	Supervisor, Pause string
+	// Version is the daemon's own, for Version and for supervisors.
+	Version string
+	// CgroupDriver is auto, cgroupfs or systemd.
+	CgroupDriver string
+	Snapshotter  string
+	// MaxLogLineSize bounds the content of a log line in bytes; -1 is no bound.
+	MaxLogLineSize int
+	// ExecSyncDrainTimeout bounds the wait for a descendant that holds the
+	// output of an ended ExecSync command.
+	ExecSyncDrainTimeout time.Duration
+	UnprivilegedPorts    bool
+	UnprivilegedICMP     bool
+	// TolerateMissingHugetlb ignores hugepage limits where there is no controller.
+	TolerateMissingHugetlb bool
+	// DefaultSeccomp is the file of the RuntimeDefault profile; empty is built in.
+	DefaultSeccomp string
+	CDISpecDirs    []string
+	Network        network.Config
+	Images         image.Config
+	// Streaming is where exec, attach and port-forward are served.
+	Streaming streaming.Config
+	// Definitions returns the handlers that Status reports.
+	Definitions func() []*handler.Definition
+}
+
+// Engine is the embedded backend.
+type Engine struct {
+	sandboxes
+	containers
+	execs
+	streams
+	stats
+	node
+	events
+	images
+	fallback
+
+	core *core
+	stop context.CancelFunc
+}
+
+// fallback answers what nothing above it does. It is one level deeper than the
+// other parts, so that theirs win.
+type fallback struct{ unimplemented }
+
+type unimplemented struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+}
+
+type images struct{ *image.Service }
+
+// core is what the parts share. It has no behaviour of its own.
+type core struct {
+	config     Config
+	log        *log.Entry
+	background context.Context // ends with the engine
+	objects    *objects
+	names      *names
+	clock      *clock
+	pods       *store.Store[sandboxSpec, sandboxStatus]
+	ctrs       *store.Store[containerSpec, containerStatus]
+	broken     brokenRecords
+	images     *image.Store
+	cni        *network.Plugins
+	shims      *shim.Manager
+	prober     *probe.Prober
+	node       ocispec.Node
+	driver     cgroup.Driver
+	broker     *broker
+	tools      tools
+	boot       string // this boot of the node, by the kernel's random id
+	closers    []io.Closer
+}
+
+// brokenRecords are records that could not be read at start.
+type brokenRecords struct{ sandboxes, containers []store.Broken }
+
+// New opens the engine's state. Nothing runs and nothing may be called until
+// Recover has returned.
+func New(ctx context.Context, c Config) (*Engine, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	k, err := newCore(background, c)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	e := &Engine{core: k, stop: stop}
+	e.events = events{k}
+	e.containers = containers{k}
+	e.sandboxes = sandboxes{k, &e.containers}
+	e.execs = execs{k}
+	server, err := streaming.Serve(c.Streaming, sessions{k})
+	if err != nil {
+		stop()
+		return nil, errors.Join(err, k.close())
+	}
+	k.closers = append(k.closers, server)
+	e.streams = streams{k, server}
+	e.stats = stats{k}
+	e.node = node{k}
+	e.images = images{image.NewService(k.images)}
+	return e, nil
+}
+
+func (c Config) check() error {
+	for _, f := range []struct{ name, value string }{
+		{"root", c.Root}, {"state", c.State}, {"supervisor binary", c.Supervisor}, {"sandbox process binary", c.Pause},
+	} {
+		if !filepath.IsAbs(f.value) {
+			return fmt.Errorf("engine: %s %q must be an absolute path", f.name, f.value)
+		}
+	}
+	if c.Definitions == nil {
+		return errors.New("engine: no handlers given")
+	}
+	return nil
+}
+
+func newCore(ctx context.Context, c Config) (_ *core, err error) {
+	k := &core{config: c, log: log.G(ctx), background: ctx, objects: newObjects(), names: newNames(), clock: &clock{}, broker: newBroker()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.close())
+		}
+	}()
+	for _, d := range []string{c.Root, c.State, k.sandboxDir(""), k.containerDir("")} {
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return nil, fmt.Errorf("engine: %w", err)
+		}
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	k.boot = strings.TrimSpace(string(boot))
+	if k.tools, err = newTools(c); err != nil {
+		return nil, err
+	}
+	if k.driver, err = cgroup.Detect(c.CgroupDriver); err != nil {
+		return nil, err
+	}
+	k.node, err = ocispec.DetectNode(ctx, ocispec.NodeOptions{
+		SystemdCgroup: k.driver == cgroup.Systemd, TolerateMissingHugetlb: c.TolerateMissingHugetlb,
+		UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
+		DefaultSeccomp: c.DefaultSeccomp,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if k.pods, k.broken.sandboxes, err = store.Open[sandboxSpec, sandboxStatus](filepath.Join(c.Root, "records", "sandboxes")); err != nil {
+		return nil, err
+	}
+	if k.ctrs, k.broken.containers, err = store.Open[containerSpec, containerStatus](filepath.Join(c.Root, "records", "containers")); err != nil {
+		return nil, err
+	}
+	if k.images, err = image.Open(ctx, c.Images); err != nil {
+		return nil, err
+	}
+	k.closers = append(k.closers, k.images)
+	k.cni = network.New(c.Network)
+	k.prober = probe.New()
+	k.shims, err = shim.New(shim.Config{
+		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
+	})
+	return k, err
+}
+
+// Close ends what the engine does by itself and lets every pod run.
+func (e *Engine) Close(context.Context) error {
+	e.stop()
+	return e.core.close()
+}
+
+func (k *core) close() error {
+	if k.shims != nil {
+		k.shims.Close()
+	}
+	k.broker.close()
+	var errs []error
+	for i := len(k.closers) - 1; i >= 0; i-- {
+		errs = append(errs, k.closers[i].Close())
+	}
+	return errors.Join(errs...)
+}
+
+// ID names the backend.
+func (e *Engine) ID() string { return "engine" }
+
+// Inventory lists what the engine has, for the router's owners.
+func (e *Engine) Inventory() []handler.Owned {
+	var all []handler.Owned
+	for _, s := range e.core.objects.allSandboxes() {
+		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name}
+		for _, c := range e.core.objects.containersOf(s.ID()) {
+			o.Containers = append(o.Containers, c.ID())
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+func (k *core) sandboxDir(id string) string   { return filepath.Join(k.config.State, "sandboxes", id) }
+func (k *core) containerDir(id string) string { return filepath.Join(k.config.State, "containers", id) }
+
+var (
+	_ runtimeapi.RuntimeServiceServer = (*Engine)(nil)
+	_ runtimeapi.ImageServiceServer   = (*Engine)(nil)
+)

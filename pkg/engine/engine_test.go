@@ -1,0 +1,296 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+func podConfig(o *runtimeapi.NamespaceOption) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Hostname: "web-0",
+		Linux:    &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: o}},
+	}
+}
+
+func TestPlanSandbox(t *testing.T) {
+	const node, pod, container = runtimeapi.NamespaceMode_NODE, runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_CONTAINER
+	runc, runsc := &probe.Runtime{Name: "runc"}, &probe.Runtime{Name: "runsc", OwnKernel: true}
+	for name, tc := range map[string]struct {
+		config *runtimeapi.PodSandboxConfig
+		d      handler.Definition
+		rt     *probe.Runtime
+		want   sandboxPlan
+	}{
+		"usual pod has no process": {
+			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.OCI}, runc,
+			sandboxPlan{Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runc"},
+		},
+		"shared PID namespace needs one": {
+			podConfig(&runtimeapi.NamespaceOption{Pid: pod}), handler.Definition{Type: handler.OCI}, runc,
+			sandboxPlan{Process: true, Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runc"},
+		},
+		"no linux block means POD everywhere": {
+			&runtimeapi.PodSandboxConfig{}, handler.Definition{Type: handler.OCI}, runc,
+			sandboxPlan{Process: true, Net: true, IPC: true, UTS: true, Runtime: "runc"},
+		},
+		"host network has the host's name": {
+			podConfig(&runtimeapi.NamespaceOption{Network: node, Pid: node}), handler.Definition{Type: handler.OCI}, runc,
+			sandboxPlan{IPC: true, Runtime: "runc"},
+		},
+		"host ipc": {
+			podConfig(&runtimeapi.NamespaceOption{Ipc: node, Pid: container}), handler.Definition{Type: handler.OCI}, runc,
+			sandboxPlan{Net: true, UTS: true, Hostname: "web-0", Runtime: "runc"},
+		},
+		"a runtime with its own kernel needs a first container": {
+			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.OCI}, runsc,
+			sandboxPlan{Process: true, OwnKernel: true, Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runsc"},
+		},
+		"a shim too": {
+			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.Shim}, &probe.Runtime{},
+			sandboxPlan{Process: true, Net: true, IPC: true, UTS: true, Hostname: "web-0"},
+		},
+		"so does who says so": {
+			podConfig(&runtimeapi.NamespaceOption{Pid: container}),
+			handler.Definition{Type: handler.OCI, SandboxProcess: handler.SandboxProcessAlways}, runc,
+			sandboxPlan{Process: true, Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runc"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := planSandbox(tc.config, &tc.d, tc.rt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != tc.want {
+				t.Errorf("got  %+v\nwant %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPlanRefusesHostNamespacesThatTheRuntimeCannotGive(t *testing.T) {
+	gvisor := &probe.Runtime{Name: "runsc", OwnKernel: true}
+	hostNetworkFlag := handler.Definition{Type: handler.OCI, OCI: handler.OCIOptions{GlobalFlags: []string{"--network=host"}}}
+	node := runtimeapi.NamespaceMode_NODE
+	for name, tc := range map[string]struct {
+		options *runtimeapi.NamespaceOption
+		d       handler.Definition
+		rt      *probe.Runtime
+		refused string // a word of the error; empty is accepted
+	}{
+		"network":             {&runtimeapi.NamespaceOption{Network: node}, handler.Definition{Type: handler.OCI}, gvisor, "hostNetwork"},
+		"pid":                 {&runtimeapi.NamespaceOption{Pid: node}, handler.Definition{Type: handler.OCI}, gvisor, "hostPID"},
+		"ipc":                 {&runtimeapi.NamespaceOption{Ipc: node}, handler.Definition{Type: handler.OCI}, gvisor, "hostIPC"},
+		"vm shim":             {&runtimeapi.NamespaceOption{Network: node}, handler.Definition{Type: handler.Shim, ConfigPath: "/c"}, gvisor, "hostNetwork"},
+		"network by its flag": {&runtimeapi.NamespaceOption{Network: node}, hostNetworkFlag, gvisor, ""},
+		"the host's kernel":   {&runtimeapi.NamespaceOption{Network: node, Pid: node, Ipc: node}, handler.Definition{Type: handler.OCI}, &probe.Runtime{Name: "runc"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
+				SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: tc.options},
+			}}
+			_, err := planSandbox(config, &tc.d, tc.rt)
+			if tc.refused == "" && err != nil {
+				t.Error(err)
+			}
+			if tc.refused != "" && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tc.refused)) {
+				t.Errorf("got %v, want a failed precondition that names %s", err, tc.refused)
+			}
+		})
+	}
+}
+
+func TestPinRequestTakesOnlyTheNamespacesOwnSysctls(t *testing.T) {
+	sysctls := map[string]string{"net.ipv4.tcp_syncookies": "1", "kernel.shmmax": "1", "vm.swappiness": "1"}
+	got := sandboxPlan{Net: true}.pinRequest("/d", "/n", sysctls)
+	if len(got.Sysctls) != 1 || got.Sysctls["net.ipv4.tcp_syncookies"] != "1" || got.NetPath != "/n" {
+		t.Errorf("got %+v", got)
+	}
+	if got := (sandboxPlan{IPC: true}).pinRequest("/d", "/n", sysctls); got.Sysctls["kernel.shmmax"] != "1" || got.NetPath != "" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	n := newNames()
+	if err := n.reserve("pod", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.reserve("pod", "a"); err != nil {
+		t.Errorf("the owner itself is refused: %v", err)
+	}
+	err := n.reserve("pod", "b")
+	if !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "a") {
+		t.Errorf("second owner: %v", err)
+	}
+	n.release("pod", "b") // not its owner
+	if err := n.reserve("pod", "b"); err == nil {
+		t.Error("a stranger released the name")
+	}
+	n.release("pod", "a")
+	if err := n.reserve("pod", "b"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUndoRunsAllLastFirst(t *testing.T) {
+	var order []string
+	u := &undo{}
+	first := errors.New("broken")
+	u.add("a", func(context.Context) error { order = append(order, "a"); return nil })
+	u.add("b", func(context.Context) error { order = append(order, "b"); return first })
+	u.add("c", func(ctx context.Context) error { order = append(order, "c"); return ctx.Err() })
+	if err := u.run(); !errors.Is(err, first) || !strings.Contains(err.Error(), "undo b") {
+		t.Errorf("run: %v", err)
+	}
+	if got := strings.Join(order, ""); got != "cba" {
+		t.Errorf("order %q, want cba", got)
+	}
+}
+
+func TestFind(t *testing.T) {
+	long := strings.Repeat("a", idLength)
+	all := map[string]int{long: 1, "ab" + long[2:]: 2, "cd" + long[2:]: 3}
+	for id, want := range map[string]int{long: 1, "ab": 2, "cd": 3} {
+		if got, err := find(all, "sandbox", id); err != nil || got != want {
+			t.Errorf("find %q: %d, %v", id, got, err)
+		}
+	}
+	for id, class := range map[string]func(error) bool{
+		"a": errdefs.IsInvalidArgument, "": errdefs.IsInvalidArgument, "ef": errdefs.IsNotFound, strings.Repeat("b", idLength): errdefs.IsNotFound,
+	} {
+		if _, err := find(all, "sandbox", id); !class(err) {
+			t.Errorf("find %q: %v", id, err)
+		}
+	}
+}
+
+func TestClockNeverRepeats(t *testing.T) {
+	c := &clock{}
+	future := time.Now().Add(time.Hour).UnixNano()
+	c.seen(future)
+	last := future
+	for range 1000 {
+		if now := c.now(); now <= last {
+			t.Fatalf("%d after %d", now, last)
+		} else {
+			last = now
+		}
+	}
+}
+
+func TestMessageKeepsWhatThisBuildDoesNotKnow(t *testing.T) {
+	config := &runtimeapi.ContainerConfig{Envs: []*runtimeapi.KeyValue{{Key: "K", Value: []byte{0xff, 0}}}}
+	config.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 0x01}) // field 1023, varint 1
+	in := message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]{msg: config}
+	text, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(in.msg, out.msg) {
+		t.Errorf("got %v", out.msg)
+	}
+	var none message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
+	if text, _ := json.Marshal(none); string(text) != "null" || json.Unmarshal(text, &none) != nil || none.msg != nil {
+		t.Errorf("no message became %s, %v", text, none.msg)
+	}
+}
+
+func TestExitReason(t *testing.T) {
+	for _, tc := range []struct {
+		code         int32
+		oom, unknown bool
+		want         string
+	}{
+		{0, false, false, "Completed"}, {1, false, false, "Error"}, {137, false, false, "Error"},
+		{137, true, false, "OOMKilled"}, {0, true, false, "OOMKilled"}, {255, false, true, "Unknown"},
+	} {
+		if got := exitReason(tc.code, tc.oom, tc.unknown); got != tc.want {
+			t.Errorf("exitReason(%d, %v, %v) = %s, want %s", tc.code, tc.oom, tc.unknown, got, tc.want)
+		}
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	got := resolvConf(&runtimeapi.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"}, Searches: []string{"a.b", "c"}, Options: []string{"ndots:5"}})
+	if want := "search a.b c\nnameserver 10.0.0.1\nnameserver 10.0.0.2\noptions ndots:5\n"; got != want {
+		t.Errorf("got %q", got)
+	}
+	if got := resolvConf(&runtimeapi.DNSConfig{}); got != "" {
+		t.Errorf("an empty configuration became %q", got)
+	}
+}
+
+func TestStopSignalValue(t *testing.T) {
+	for name, want := range map[string]runtimeapi.Signal{
+		"SIGTERM": runtimeapi.Signal_SIGNAL_SIGTERM, "SIGRTMIN+3": runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3,
+		"SIGRTMAX-1": runtimeapi.Signal_SIGNAL_SIGRTMAXMINUS1, "SIGNONE": runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT,
+	} {
+		if got := stopSignalValue(name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestShimOptions(t *testing.T) {
+	d := &handler.Definition{Name: "x", Path: "/bin/containerd-shim-runc-v2", Root: "/run/r", ShimOptions: map[string]any{"BinaryName": "/bin/crun", "NoNewKeyring": true}}
+	a, err := shimOptions(d, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := a.UnmarshalNew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := json.Marshal(m)
+	for _, want := range []string{`"binary_name":"/bin/crun"`, `"no_new_keyring":true`, `"systemd_cgroup":true`, `"root":"/run/r"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is not in %s", want, text)
+		}
+	}
+	d.ShimOptions["Nonsense"] = 1
+	if _, err := shimOptions(d, true); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an unknown option gives %v", err)
+	}
+	kata := &handler.Definition{Path: "/opt/kata/bin/containerd-shim-kata-v2", ConfigPath: "/etc/kata.toml"}
+	if a, err := shimOptions(kata, false); err != nil || !strings.Contains(a.String(), "/etc/kata.toml") {
+		t.Errorf("%v, %v", a, err)
+	}
+}
+
+func TestSupervisorKey(t *testing.T) {
+	d := handler.Definition{Name: "runc", Type: handler.OCI, Path: "/a"}
+	base := supervisorKey(&d, probe.Identity{Size: 1}, "shim", strings.Repeat("0", idLength))
+	other := d
+	other.Path = "/b"
+	for what, key := range map[string]string{
+		"another definition":     supervisorKey(&other, probe.Identity{Size: 1}, "shim", strings.Repeat("0", idLength)),
+		"another runtime binary": supervisorKey(&d, probe.Identity{Size: 2}, "shim", strings.Repeat("0", idLength)),
+		"another supervisor":     supervisorKey(&d, probe.Identity{Size: 1}, "shim2", strings.Repeat("0", idLength)),
+	} {
+		if key == base {
+			t.Errorf("%s shares supervisor %s", what, key)
+		}
+	}
+	if again := supervisorKey(&d, probe.Identity{Size: 1}, "shim", strings.Repeat("1", idLength)); again != base {
+		t.Error("two pods of one handler have two supervisors")
+	}
+	d.Supervision = handler.SupervisionPod
+	if supervisorKey(&d, probe.Identity{}, "", strings.Repeat("0", idLength)) == supervisorKey(&d, probe.Identity{}, "", strings.Repeat("1", idLength)) {
+		t.Error("two pods share a supervisor that each should have alone")
+	}
+}

@@ -1,0 +1,260 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+)
+
+// execs serves ExecSync.
+type execs struct{ *core }
+
+// maxExecOutput is how much of each stream ExecSync returns (CRI proto).
+const maxExecOutput = 16 << 20
+
+// ExecSync runs a command in a RUNNING container and returns what it wrote and
+// its exit code. Past the timeout the command and its descendants are killed and
+// the call fails with DeadlineExceeded.
+func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	if err := validate.ExecSync(r); err != nil {
+		return nil, err
+	}
+	c, err := b.objects.container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if c.Status().Phase != phaseRunning {
+		return nil, fmt.Errorf("container %s does not run, commands need a running one: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	if r.GetTimeout() > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.GetTimeout())*time.Second)
+		defer cancel()
+	}
+	client, err := b.client(ctx, c.sandbox)
+	if err != nil {
+		return nil, err
+	}
+	process, err := b.process(c, r.GetCmd(), false)
+	if err != nil {
+		return nil, err
+	}
+	e := &execution{client: client, container: c.ID(), id: newExecID(), dir: filepath.Join(b.containerDir(c.ID()), "io"), drain: b.config.ExecSyncDrainTimeout}
+	defer e.clean()
+	return e.run(ctx, process)
+}
+
+// process is the container's own process with another command.
+func (b execs) process(c *container, cmd []string, tty bool) (*anypb.Any, error) {
+	text, err := os.ReadFile(filepath.Join(b.containerDir(c.ID()), "process.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the container's process: %w", err)
+	}
+	spec := &specs.Spec{Process: &specs.Process{}}
+	if err := json.Unmarshal(text, spec.Process); err != nil {
+		return nil, fmt.Errorf("read the container's process: %w", err)
+	}
+	p, err := ocispec.ExecProcess(spec, cmd, tty)
+	if err != nil {
+		return nil, err
+	}
+	a, err := typeurl.MarshalAny(p)
+	if err != nil {
+		return nil, err
+	}
+	return &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}, nil
+}
+
+func newExecID() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails
+	return "exec-" + hex.EncodeToString(b)
+}
+
+// execution is one command in flight.
+type execution struct {
+	client         *shim.Client
+	container, id  string
+	dir            string
+	drain          time.Duration
+	stdout, stderr *output
+	made, started  bool
+}
+
+// run returns the command's result.
+func (e *execution) run(ctx context.Context, process *anypb.Any) (*runtimeapi.ExecSyncResponse, error) {
+	var err error
+	if e.stdout, err = newOutput(filepath.Join(e.dir, e.id+"-out")); err != nil {
+		return nil, err
+	}
+	if e.stderr, err = newOutput(filepath.Join(e.dir, e.id+"-err")); err != nil {
+		return nil, err
+	}
+	if _, err := e.client.Task.Exec(ctx, &taskapi.ExecProcessRequest{
+		ID: e.container, ExecID: e.id, Stdout: e.stdout.path, Stderr: e.stderr.path, Spec: process,
+	}); err != nil {
+		return nil, execError(ctx, fromShim(err))
+	}
+	// A start whose answer does not come in time may still happen.
+	e.made, e.started = true, true
+	if _, err := e.client.Task.Start(ctx, &taskapi.StartRequest{ID: e.container, ExecID: e.id}); err != nil {
+		return nil, execError(ctx, fromShim(err))
+	}
+	// Only now: a FIFO without a writer looks like one at its end.
+	e.stdout.collect()
+	e.stderr.collect()
+	exit, err := e.client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.container, ExecID: e.id})
+	if err != nil {
+		return nil, execError(ctx, fromShim(err))
+	}
+	e.started = false
+	if err := e.drainOutput(ctx); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ExecSyncResponse{ExitCode: int32(exit.GetExitStatus()), Stdout: e.stdout.bytes(), Stderr: e.stderr.bytes()}, nil
+}
+
+// drainOutput waits for the rest of the output, but not for ever for a
+// descendant of the command that keeps the streams open.
+func (e *execution) drainOutput(ctx context.Context) error {
+	bound := time.NewTimer(e.drain)
+	defer bound.Stop()
+	for _, o := range []*output{e.stdout, e.stderr} {
+		select {
+		case <-o.done:
+		case <-bound.C:
+			return nil
+		case <-ctx.Done():
+			return execError(ctx, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// execError says why a command failed; the kubelet tells a timeout from
+// everything else by its code.
+func execError(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("command timed out: %w", context.DeadlineExceeded)
+	}
+	return fmt.Errorf("run command: %w", err)
+}
+
+// execCleanTimeout bounds the kill and removal of a command.
+const execCleanTimeout = 20 * time.Second
+
+// clean leaves nothing of the command.
+func (e *execution) clean() {
+	ctx, cancel := context.WithTimeout(context.Background(), execCleanTimeout)
+	defer cancel()
+	if err := e.bury(ctx); err != nil {
+		log.G(ctx).WithError(err).WithField("container", e.container).Warn("clean up after a command")
+	}
+	for _, o := range []*output{e.stdout, e.stderr} {
+		if o != nil {
+			o.close()
+		}
+	}
+}
+
+func (e *execution) bury(ctx context.Context) error {
+	if !e.made {
+		return nil
+	}
+	if e.started {
+		_, err := e.client.Task.Kill(ctx, &taskapi.KillRequest{ID: e.container, ExecID: e.id, Signal: uint32(unix.SIGKILL), All: true})
+		if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+			return err
+		}
+		if err != nil {
+			return e.remove(ctx) // it never ran, or has ended
+		}
+		if _, err := e.client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.container, ExecID: e.id}); err != nil && !errdefs.IsNotFound(fromShim(err)) {
+			return fromShim(err)
+		}
+	}
+	return e.remove(ctx)
+}
+
+func (e *execution) remove(ctx context.Context) error {
+	_, err := e.client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: e.container, ExecID: e.id})
+	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// output is a stream of a command, read from a FIFO of its own.
+type output struct {
+	path string
+	file *os.File
+	done chan struct{}
+	once sync.Once
+
+	mu  sync.Mutex
+	buf []byte // guarded by mu
+}
+
+func newOutput(path string) (*output, error) {
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, fmt.Errorf("make pipe %s: %w", path, err)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open pipe: %w", err), os.Remove(path))
+	}
+	return &output{path: path, file: f, done: make(chan struct{})}, nil
+}
+
+// collect begins to read. What is over the limit is read and dropped, so that
+// the command never waits.
+func (o *output) collect() { o.once.Do(func() { go o.read() }) }
+
+func (o *output) read() {
+	defer close(o.done)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := o.file.Read(buf)
+		o.mu.Lock()
+		o.buf = append(o.buf, buf[:min(n, maxExecOutput-len(o.buf))]...)
+		o.mu.Unlock()
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+				log.L.WithError(err).Debug("read a command's output")
+			}
+			return
+		}
+	}
+}
+
+func (o *output) bytes() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf
+}
+
+func (o *output) close() {
+	_ = o.file.Close()
+	_ = os.Remove(o.path)
+}

@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// reconnectDelay is the pause between tries to reach a process that is gone.
+const reconnectDelay = 200 * time.Millisecond
+
+// awaitExit waits until the first process of a task has ended. It survives the
+// death of a supervisor: the successor is asked again. It fails only when the
+// engine closes.
+func (k *core) awaitExit(s *sandbox, task string) (taskExit, error) {
+	for {
+		exit, err := k.waitOnce(k.background, s, task)
+		if err == nil {
+			return exit, nil
+		}
+		if k.background.Err() != nil {
+			return taskExit{}, errGone
+		}
+		if k.nobodyKnows(s, err) {
+			return k.journaledExit(s, task), nil
+		}
+		log.G(k.background).WithError(err).WithField("container", task).Debug("wait for an exit again")
+		select {
+		case <-time.After(reconnectDelay):
+		case <-k.background.Done():
+			return taskExit{}, errGone
+		}
+	}
+}
+
+// nobodyKnows tells whether err means that no process is left that could tell.
+func (k *core) nobodyKnows(s *sandbox, err error) bool {
+	return errdefs.IsNotFound(err) || (s.Spec().Definition.Type == handler.Shim && shim.Lost(err))
+}
+
+func (k *core) waitOnce(ctx context.Context, s *sandbox, task string) (taskExit, error) {
+	client, err := k.client(ctx, s)
+	if err != nil {
+		return taskExit{}, err
+	}
+	resp, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: task})
+	if err != nil {
+		return taskExit{}, fromShim(err)
+	}
+	exit := taskExit{Status: resp.GetExitStatus(), At: resp.GetExitedAt().AsTime()}
+	if s.Spec().Definition.Type == handler.OCI {
+		if j, err := supervisor.ReadExit(client.Dir, task); err == nil {
+			exit.OOM, exit.Unknown = j.OOM, j.Unknown
+		}
+	}
+	return exit, nil
+}
+
+// journaledExit is what the supervisor wrote down before it, or the task, was
+// gone; without that the exit is lost.
+func (k *core) journaledExit(s *sandbox, task string) taskExit {
+	j, err := supervisor.ReadExit(k.shims.SupervisorDir(s.Spec().Supervisor), task)
+	if err != nil {
+		return taskExit{Status: unknownExitCode, At: time.Now(), Unknown: true}
+	}
+	return taskExit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown}
+}
+
+// endedMeanwhile tells whether a task that the record calls running has ended
+// while nobody listened, and how.
+func (k *core) endedMeanwhile(ctx context.Context, s *sandbox, task string) (taskExit, bool, error) {
+	client, err := k.client(ctx, s)
+	if err == nil {
+		var state *taskapi.StateResponse
+		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
+		if err == nil {
+			if state.Status != tasktypes.Status_STOPPED {
+				return taskExit{}, false, nil
+			}
+			exit, err := k.waitOnce(ctx, s, task)
+			return exit, true, err
+		}
+		err = fromShim(err)
+	}
+	if k.nobodyKnows(s, err) {
+		return k.journaledExit(s, task), true, nil
+	}
+	return taskExit{}, false, err
+}
+
+// taskState says what is left of a task that its record calls created.
+type taskState int
+
+const (
+	taskUnstarted taskState = iota
+	taskStarted
+	taskGone
+)
+
+// taskState also returns the pid of the task's first process, 0 if it has none.
+func (k *core) taskState(ctx context.Context, s *sandbox, task string) (taskState, int, error) {
+	client, err := k.client(ctx, s)
+	if err == nil {
+		var state *taskapi.StateResponse
+		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
+		if err == nil && state.Status == tasktypes.Status_CREATED {
+			return taskUnstarted, 0, nil
+		}
+		if err == nil {
+			return taskStarted, int(state.Pid), nil
+		}
+		err = fromShim(err)
+	}
+	if k.nobodyKnows(s, err) {
+		return taskGone, 0, nil
+	}
+	return taskGone, 0, err
+}

@@ -1,0 +1,66 @@
+package image
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Config says where a Store lives and how it behaves. The zero value of each
+// field but Root is a working default.
+type Config struct {
+	// Root is the store's directory, absolute, without ':' and ',' (overlayfs
+	// options cannot carry them). It is made if it is missing.
+	Root string
+	// HostsDir holds <registry>/hosts.toml files in containerd's format. Empty
+	// means that every registry is asked directly. Read at each pull.
+	HostsDir string
+	// DefaultSnapshotter is used where a handler names none: "overlayfs"
+	// (default) or "native".
+	DefaultSnapshotter string
+	// MaxConcurrentDownloads bounds the layers that one pull downloads at the
+	// same time. 0 is 3.
+	MaxConcurrentDownloads int
+	// PullProgressTimeout ends a pull that has a request open and got no byte
+	// for this long. 0 is 5 minutes, negative is never.
+	PullProgressTimeout time.Duration
+	// MountOptions are added to the overlay mounts of root filesystems.
+	MountOptions []string
+	// SyncRootfs makes fsync in a container's root filesystem, and its unmount,
+	// reach the disk. Off, writable layers are mounted volatile: a container
+	// that is restarted after a power cut gets a new root filesystem anyway, and
+	// unmounting a layer does not flush the whole disk.
+	SyncRootfs bool
+	// PinnedImages are image names that the kubelet must not collect; '*' in a
+	// name stands for any characters.
+	PinnedImages []string
+}
+
+const (
+	defaultMaxDownloads    = 3
+	defaultProgressTimeout = 5 * time.Minute
+)
+
+// complete returns c with its defaults, or says which field is wrong.
+func (c Config) complete() (Config, error) {
+	if !filepath.IsAbs(c.Root) || strings.ContainsAny(c.Root, ":,") {
+		return c, fmt.Errorf("image store root %q must be an absolute path without ':' and ',': %w", c.Root, errdefs.ErrInvalidArgument)
+	}
+	if c.DefaultSnapshotter == "" {
+		c.DefaultSnapshotter = Overlayfs
+	}
+	if !slices.Contains(Snapshotters(), c.DefaultSnapshotter) {
+		return c, unknownSnapshotter(c.DefaultSnapshotter)
+	}
+	if c.MaxConcurrentDownloads <= 0 {
+		c.MaxConcurrentDownloads = defaultMaxDownloads
+	}
+	if c.PullProgressTimeout == 0 {
+		c.PullProgressTimeout = defaultProgressTimeout
+	}
+	return c, nil
+}

@@ -1,0 +1,90 @@
+package image
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// credentials are what a caller gave for a pull. Nil is anonymous: what
+// hosts.toml says about a registry then counts alone.
+type credentials struct {
+	// server limits the credentials to one registry host; empty is any.
+	server string
+	// user is empty when secret is an identity token.
+	user, secret string
+}
+
+// newCredentials picks what to use of a CRI AuthConfig: user name and password,
+// else the identity token, else the base64 form. Errors name no secret.
+func newCredentials(a *runtimeapi.AuthConfig) (*credentials, error) {
+	if a == nil {
+		return nil, nil
+	}
+	c := &credentials{server: registryHost(a.GetServerAddress())}
+	switch {
+	case a.GetUsername() != "":
+		c.user, c.secret = a.GetUsername(), a.GetPassword()
+	case a.GetIdentityToken() != "":
+		c.secret = a.GetIdentityToken()
+	case a.GetAuth() != "":
+		user, secret, err := decodeBasic(a.GetAuth())
+		if err != nil {
+			return nil, err
+		}
+		c.user, c.secret = user, secret
+	case a.GetRegistryToken() != "":
+		return nil, fmt.Errorf("auth.registry_token is not supported, give username and password, auth or identity_token: %w", errdefs.ErrInvalidArgument)
+	default:
+		return nil, nil
+	}
+	return c, nil
+}
+
+func decodeBasic(auth string) (user, secret string, err error) {
+	decoded, err := base64.StdEncoding.DecodeString(auth)
+	if err != nil {
+		// The decoder's text would quote the input.
+		return "", "", fmt.Errorf("auth.auth of the pull request is not base64: %w", errdefs.ErrInvalidArgument)
+	}
+	user, secret, ok := strings.Cut(strings.TrimRight(string(decoded), "\x00"), ":")
+	if !ok {
+		return "", "", fmt.Errorf("auth.auth of the pull request is not base64 of user:password: %w", errdefs.ErrInvalidArgument)
+	}
+	return user, secret, nil
+}
+
+// forHost is asked by the registry client when a host wants credentials.
+func (c *credentials) forHost(host string) (user, secret string, err error) {
+	if c == nil || (c.server != "" && c.server != registryHost(host)) {
+		return "", "", nil
+	}
+	return c.user, c.secret, nil
+}
+
+// secrets returns what must not appear in any text. Of one or two letters,
+// taking them out would tell more than leaving them.
+func (c *credentials) secrets() []string {
+	if c == nil || len(c.secret) < 3 {
+		return nil
+	}
+	return []string{c.secret, base64.StdEncoding.EncodeToString([]byte(c.user + ":" + c.secret))}
+}
+
+// registryHost is the host (and port) of a server address, which may be a bare
+// host or a URL. The names of Docker's own registry are one.
+func registryHost(address string) string {
+	host := address
+	if _, rest, ok := strings.Cut(host, "://"); ok {
+		host = rest
+	}
+	host, _, _ = strings.Cut(host, "/")
+	switch host {
+	case "docker.io", "index.docker.io", "registry-1.docker.io":
+		return "docker.io"
+	}
+	return host
+}

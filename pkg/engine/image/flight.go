@@ -1,0 +1,112 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// errAbandoned is the cause of a flight's end when nobody waits for it any more.
+var errAbandoned = errors.New("no caller is left")
+
+// errClosing is the cause of a flight's end when the store is closed.
+var errClosing = errors.New("the image store is closing")
+
+// flights lets callers who want the same thing share one attempt. A caller who
+// leaves does not end it for the others; the last one does.
+type flights struct {
+	mu      sync.Mutex
+	running map[string]*flight
+	closed  bool
+	wg      sync.WaitGroup
+	// cancels ends every flight, also those that lost their callers.
+	cancels map[*flight]context.CancelCauseFunc
+}
+
+type flight struct {
+	// waiting callers; guarded by flights.mu.
+	waiting int
+	// done is closed after img and err are set.
+	done chan struct{}
+	img  *Image
+	err  error
+}
+
+func newFlights() *flights {
+	return &flights{running: map[string]*flight{}, cancels: map[*flight]context.CancelCauseFunc{}}
+}
+
+// do returns the outcome of fly, which runs once for all callers of a key who
+// come while it runs. fly's context carries the first caller's values and has
+// no caller's deadline. When ctx ends first, do returns ctx's error.
+func (f *flights) do(ctx context.Context, key string, fly func(context.Context, context.CancelCauseFunc) (*Image, error)) (*Image, error) {
+	fl, err := f.join(ctx, key, fly)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-fl.done:
+		return fl.img, fl.err
+	case <-ctx.Done():
+		f.leave(key, fl)
+		return nil, ctx.Err()
+	}
+}
+
+func (f *flights) join(ctx context.Context, key string, fly func(context.Context, context.CancelCauseFunc) (*Image, error)) (*flight, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, errClosing
+	}
+	if fl, ok := f.running[key]; ok {
+		fl.waiting++
+		return fl, nil
+	}
+	fl := &flight{waiting: 1, done: make(chan struct{})}
+	fctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	f.running[key], f.cancels[fl] = fl, cancel
+	f.wg.Go(func() {
+		fl.img, fl.err = fly(fctx, cancel)
+		f.land(key, fl)
+	})
+	return fl, nil
+}
+
+// leave takes a caller off a flight. A flight that nobody waits for is ended,
+// and a later caller starts another.
+func (f *flights) leave(key string, fl *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl.waiting--; fl.waiting > 0 {
+		return
+	}
+	if f.running[key] == fl {
+		delete(f.running, key)
+	}
+	if cancel, ok := f.cancels[fl]; ok {
+		cancel(errAbandoned)
+	}
+}
+
+func (f *flights) land(key string, fl *flight) {
+	f.mu.Lock()
+	if f.running[key] == fl {
+		delete(f.running, key)
+	}
+	f.cancels[fl](nil)
+	delete(f.cancels, fl)
+	f.mu.Unlock()
+	close(fl.done)
+}
+
+// close ends all flights and waits for them.
+func (f *flights) close() {
+	f.mu.Lock()
+	f.closed = true
+	for _, cancel := range f.cancels {
+		cancel(errClosing)
+	}
+	f.mu.Unlock()
+	f.wg.Wait()
+}

@@ -1,0 +1,31 @@
+package image
+
+import (
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Image is an image that is whole in the store. It never changes; a pull or a
+// removal puts another one in its place.
+type Image struct {
+	// ID is the digest of the image's configuration, "sha256:<hex>". It is the
+	// one identifier that all CRI calls use.
+	ID string
+	// RepoTags and RepoDigests are the names the image was pulled by,
+	// normalised ("docker.io/library/busybox:1"), sorted. RepoTags is empty for
+	// an image that was pulled by digest or whose tag went to another image.
+	RepoTags, RepoDigests []string
+	// ChainID identifies the unpacked layers; empty for an image without layers.
+	ChainID digest.Digest
+	// Size is the bytes of manifest, configuration and compressed layers.
+	Size uint64
+	// Config is what the image says about running it.
+	Config imagespec.ImageConfig
+	// Platform is what the image was built for.
+	Platform imagespec.Platform
+	// Pinned says that the kubelet's garbage collection must leave it alone.
+	Pinned bool
+
+	// manifest is the platform's manifest, from which the layers are unpacked.
+	manifest imagespec.Descriptor
+}

@@ -1,0 +1,173 @@
+package image
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// index answers, from memory, which images there are and what they are called.
+// It is filled from the records on disk at Open, and changed after them.
+type index struct {
+	pins pinPatterns
+
+	mu sync.RWMutex
+	// names leads from each recorded name to its image.
+	names map[string]named
+	// contents are the images as they were loaded, without names.
+	contents map[string]*Image
+	// images are contents with their names; each value is replaced, never changed.
+	images map[string]*Image
+}
+
+// named is one record: what a name stands for.
+type named struct {
+	id     string
+	target digest.Digest
+}
+
+func newIndex(pins pinPatterns) *index {
+	return &index{pins: pins, names: map[string]named{}, contents: map[string]*Image{}, images: map[string]*Image{}}
+}
+
+// put lets names stand for img. An image that loses its last name by it is gone.
+func (x *index) put(img *Image, target digest.Digest, names ...string) *Image {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	changed := map[string]bool{img.ID: true}
+	for _, name := range names {
+		if old, ok := x.names[name]; ok {
+			changed[old.id] = true
+		}
+		x.names[name] = named{id: img.ID, target: target}
+	}
+	x.contents[img.ID] = img
+	for id := range changed {
+		x.rename(id)
+	}
+	return x.images[img.ID]
+}
+
+// drop forgets an image and all its names.
+func (x *index) drop(id string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.DeleteFunc(x.names, func(_ string, n named) bool { return n.id == id })
+	x.rename(id)
+}
+
+// rename rebuilds an image after its names changed. The caller holds mu.
+func (x *index) rename(id string) {
+	names := x.namesOf(id)
+	if len(names) == 0 {
+		delete(x.contents, id)
+		delete(x.images, id)
+		return
+	}
+	img := *x.contents[id]
+	img.RepoTags, img.RepoDigests = nil, nil
+	for _, name := range names {
+		if isDigestName(name) {
+			img.RepoDigests = append(img.RepoDigests, name)
+		} else {
+			img.RepoTags = append(img.RepoTags, name)
+		}
+	}
+	img.Pinned = x.pins.match(names...)
+	x.images[id] = &img
+}
+
+// namesOf returns the sorted names of an image. The caller holds mu.
+func (x *index) namesOf(id string) []string {
+	var names []string
+	for name, n := range x.names {
+		if n.id == id {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// current returns the image that name stands for, if that is target.
+func (x *index) current(name string, target digest.Digest) *Image {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if n, ok := x.names[name]; ok && n.target == target {
+		return x.images[n.id]
+	}
+	return nil
+}
+
+// get resolves what a caller may call an image; see Store.Get.
+func (x *index) get(ref string) (*Image, error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if img, ok := x.images[ref]; ok {
+		return img, nil
+	}
+	if img, ok := x.images["sha256:"+ref]; ok {
+		return img, nil
+	}
+	if name, err := parseName(ref); err == nil {
+		if n, ok := x.names[name.String()]; ok {
+			return x.images[n.id], nil
+		}
+	}
+	return x.byPrefix(ref)
+}
+
+// byPrefix finds the one image whose id begins with ref. The caller holds mu.
+func (x *index) byPrefix(ref string) (*Image, error) {
+	missing := fmt.Errorf("image %.300q is not on this node, pull it first: %w", ref, errdefs.ErrNotFound)
+	hex, ok := idPrefix(ref)
+	if !ok {
+		return nil, missing
+	}
+	var found []string
+	for id := range x.images {
+		if strings.HasPrefix(id, "sha256:"+hex) {
+			found = append(found, id)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, missing
+	case 1:
+		return x.images[found[0]], nil
+	}
+	slices.Sort(found)
+	return nil, fmt.Errorf("image id %q fits %d images, give more digits: %s: %w",
+		ref, len(found), strings.Join(found[:min(len(found), 5)], ", "), errdefs.ErrInvalidArgument)
+}
+
+// list returns all images, sorted by id.
+func (x *index) list() []*Image {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(x.images), func(a, b *Image) int { return strings.Compare(a.ID, b.ID) })
+}
+
+// nameList returns the names of an image.
+func (x *index) nameList(id string) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.namesOf(id)
+}
+
+// hasChain says whether an image consists of these layers.
+func (x *index) hasChain(chain digest.Digest) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, img := range x.images {
+		if img.ChainID == chain {
+			return true
+		}
+	}
+	return false
+}

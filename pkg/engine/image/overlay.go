@@ -1,0 +1,82 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+)
+
+// probeOverlay finds out by a mount whether overlayfs works on the filesystem of
+// root, and whether it knows the option "volatile" (Linux 5.10).
+func probeOverlay(root string) (volatile []string, err error) {
+	dir, err := os.MkdirTemp(root, "probe-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	options := []string{}
+	for _, name := range []string{"lower", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			return nil, err
+		}
+		options = append(options, name+"dir="+filepath.Join(dir, name))
+	}
+	target := filepath.Join(dir, "merged")
+	if err := os.Mkdir(target, 0o700); err != nil {
+		return nil, err
+	}
+	for _, volatile = range [][]string{{"volatile"}, nil} {
+		m := mount.Mount{Type: "overlay", Source: "overlay", Options: append(options, volatile...)}
+		if err = m.Mount(target); err == nil {
+			return volatile, mount.UnmountAll(target, unix.MNT_DETACH)
+		}
+	}
+	return nil, fmt.Errorf("overlayfs cannot be mounted on %s: %w", root, err)
+}
+
+// stack is the read-only part of an overlay mount.
+type stack struct {
+	// lower directories, topmost first.
+	lower []string
+	// options are the snapshotter's own ("index=off").
+	options []string
+}
+
+// readStack takes the lower directories out of the mounts of a view: a bind of
+// the only layer, or an overlay of several. False for anything else.
+func readStack(mounts []mount.Mount) (stack, bool) {
+	if len(mounts) != 1 {
+		return stack{}, false
+	}
+	switch m := mounts[0]; m.Type {
+	case "bind":
+		return stack{lower: []string{m.Source}}, true
+	case "overlay":
+		var st stack
+		for _, o := range m.Options {
+			switch key, value, _ := strings.Cut(o, "="); key {
+			case "lowerdir":
+				st.lower = strings.Split(value, ":")
+			case "upperdir", "workdir":
+				return stack{}, false
+			case "ro":
+			default:
+				st.options = append(st.options, o)
+			}
+		}
+		return st, len(st.lower) > 0
+	}
+	return stack{}, false
+}
+
+// mounts puts a writable layer on the stack.
+func (st stack) mounts(upper, work string, options ...string) []mount.Mount {
+	all := []string{"workdir=" + work, "upperdir=" + upper, "lowerdir=" + strings.Join(st.lower, ":")}
+	all = append(append(all, st.options...), options...)
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: all}}
+}

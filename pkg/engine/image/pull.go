@@ -1,0 +1,217 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// PullRequest says what to pull and how.
+type PullRequest struct {
+	// Ref is an image name as a pod spec has it.
+	Ref string
+	// Auth are the credentials; nil is anonymous.
+	Auth *runtimeapi.AuthConfig
+	// Snapshotter is where to unpack; empty is the default.
+	Snapshotter string
+}
+
+// Pull brings an image into the store, unpacks it, and returns it. The registry
+// is asked every time, with the given credentials, even if everything is there
+// already; what is there is not downloaded again.
+//
+// Callers with the same name, credentials and snapshotter share one download. A
+// caller whose ctx ends gets ctx's error at once; the download ends with its
+// last caller. Errors carry an errdefs class, no secret, and what to do. Those
+// of class ErrUnknown begin with "RegistryUnavailable", for the kubelet.
+func (s *Store) Pull(ctx context.Context, r PullRequest) (*Image, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("pull %s: %w", r.Ref, err)
+	}
+	p, err := s.plan(r)
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.flights.do(ctx, p.key(), func(ctx context.Context, cancel context.CancelCauseFunc) (*Image, error) {
+		return s.fly(s.context(ctx), p, cancel)
+	})
+	if errors.Is(err, errClosing) {
+		return nil, fmt.Errorf("pull %s: %v: %w", p.name, err, errdefs.ErrUnavailable)
+	}
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("pull %s: %w", p.name, ctx.Err())
+	}
+	return img, err
+}
+
+// pull is a checked PullRequest.
+type pull struct {
+	name        reference.Named
+	creds       *credentials
+	layers      *layers
+	snapshotter string
+}
+
+func (s *Store) plan(r PullRequest) (pull, error) {
+	name, err := parseName(r.Ref)
+	if err != nil {
+		return pull{}, err
+	}
+	creds, err := newCredentials(r.Auth)
+	if err != nil {
+		return pull{}, fmt.Errorf("pull %s: %w", name, err)
+	}
+	l, snapshotter, err := s.layersOf(r.Snapshotter)
+	if err != nil {
+		return pull{}, fmt.Errorf("pull %s: %w", name, err)
+	}
+	return pull{name: name, creds: creds, layers: l, snapshotter: snapshotter}, nil
+}
+
+// key is equal for pulls that may share a download. It holds no secret.
+func (p pull) key() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q", p.name, p.snapshotter)
+	if p.creds != nil {
+		fmt.Fprintf(h, " %q %q %q", p.creds.server, p.creds.user, p.creds.secret)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// fly is one download, for all who share it.
+func (s *Store) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc) (*Image, error) {
+	start := time.Now()
+	clean := newRedactor(p.creds)
+	ctx = clean.logger(ctx)
+	watched := &progress{}
+	go watched.watch(ctx, s.cfg.PullProgressTimeout, cancel)
+	img, err := s.download(ctx, p, watched)
+	if err != nil {
+		host := reference.Domain(p.name)
+		return nil, explainPull(pullFailure{
+			ref: p.name.String(), host: host, hostsDir: s.cfg.HostsDir, root: s.cfg.Root,
+			platform: platforms.Format(platforms.DefaultSpec()), clean: clean, cause: context.Cause(ctx), err: err,
+		})
+	}
+	log.G(ctx).WithFields(log.Fields{
+		"image": img.ID, "name": p.name.String(), "snapshotter": p.snapshotter,
+		"bytes": watched.bytes.Load(), "duration": time.Since(start),
+	}).Info("image pulled")
+	return img, nil
+}
+
+func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image, error) {
+	reg := newRegistry(ctx, s.cfg.HostsDir, p.creds, watched)
+	defer reg.close()
+	_, target, err := reg.resolver.Resolve(ctx, p.name.String())
+	if err != nil {
+		return nil, &resolveError{err}
+	}
+	if img := s.already(ctx, p, target); img != nil {
+		return img, nil
+	}
+	fetcher, err := reg.resolver.Fetcher(ctx, p.name.String())
+	if err != nil {
+		return nil, err
+	}
+	leased, lease, err := s.lease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.bringIn(leased, p, target, fetcher)
+	if err == nil {
+		img, err = s.publish(ctx, p, img, target, lease)
+	}
+	if err != nil {
+		s.abandon(ctx, lease, err)
+	}
+	return img, err
+}
+
+// already returns the image if target is in the store, under this name, and
+// unpacked: a pod whose pull policy is Always then costs no disk write.
+func (s *Store) already(ctx context.Context, p pull, target imagespec.Descriptor) *Image {
+	img := s.index.current(p.name.String(), target.Digest)
+	if img == nil {
+		return nil
+	}
+	k := viewKey{snapshotter: p.snapshotter, chain: img.ChainID}
+	if p.layers.kind.layered {
+		if s.views.get(k) == nil {
+			return nil
+		}
+		return img
+	}
+	if done, err := isUnpacked(ctx, p.layers, k); err != nil || !done {
+		return nil
+	}
+	return img
+}
+
+// bringIn fetches and unpacks under a lease, and reads what came.
+func (s *Store) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, fetcher remotes.Fetcher) (*Image, error) {
+	u, err := s.unpacker(ctx, p.layers, p.snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	children := images.SetChildrenLabels(s.content, images.ChildrenHandler(s.content))
+	children = images.LimitManifests(images.FilterPlatforms(children, s.platform), s.platform, 1)
+	handler := u.Unpack(images.Handlers(remotes.FetchHandler(s.content, fetcher), children))
+	dispatchErr := images.Dispatch(ctx, handler, nil, target)
+	if _, err := u.Wait(); err != nil {
+		return nil, err
+	}
+	if dispatchErr != nil {
+		return nil, dispatchErr
+	}
+	img, err := s.load(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	k := viewKey{snapshotter: p.snapshotter, chain: img.ChainID}
+	// Layers that were there before are whole too; this also finds a manifest
+	// whose layers were of types that nobody unpacks.
+	if err := s.unpackLocal(ctx, p.layers, k, img); err != nil {
+		return nil, err
+	}
+	if p.layers.kind.layered {
+		_, err = s.makeView(ctx, p.layers, k)
+	}
+	return img, err
+}
+
+// publish makes a pulled image known.
+func (s *Store) publish(ctx context.Context, p pull, img *Image, target imagespec.Descriptor, lease leases.Lease) (*Image, error) {
+	names, err := recordNames(p.name, target.Digest)
+	if err != nil {
+		return nil, err
+	}
+	img, err = s.record(ctx, img, target, lease, names)
+	if err == nil {
+		s.counter.kick()
+	}
+	return img, err
+}
+
+// abandon gives up what a failed pull wrote. On a full disk it waits until the
+// space is free, so that the next attempt finds it.
+func (s *Store) abandon(ctx context.Context, lease leases.Lease, cause error) {
+	s.endLease(ctx, lease)
+	collected := s.collector.request()
+	if isNoSpace(cause) {
+		<-collected
+	}
+}

@@ -1,0 +1,456 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/sirupsen/logrus"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// tracing returns a context whose log goes, in full, to the returned buffer.
+func tracing(t testing.TB) (context.Context, *lockedBuffer) {
+	t.Helper()
+	buf := &lockedBuffer{}
+	l := logrus.New()
+	l.SetOutput(buf)
+	l.SetLevel(log.TraceLevel)
+	return log.WithLogger(t.Context(), logrus.NewEntry(l)), buf
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+const (
+	user     = "kubelet"
+	password = "correct-horse-battery"
+	idToken  = "identity-token-of-kubelet"
+)
+
+func basic(user, password string) string {
+	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+}
+
+func TestPullAuthentication(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f", body: "1"})))
+	guards := map[string]func(http.ResponseWriter, *http.Request) bool{
+		"basic":  basicAuth(user, password),
+		"bearer": bearerAuth(reg, user, password, idToken),
+	}
+	cases := []struct {
+		name   string
+		auth   *runtimeapi.AuthConfig
+		basic  bool
+		bearer bool
+	}{
+		{"none", nil, false, false},
+		{"empty", &runtimeapi.AuthConfig{}, false, false},
+		{"user and password", &runtimeapi.AuthConfig{Username: user, Password: password}, true, true},
+		{"wrong password", &runtimeapi.AuthConfig{Username: user, Password: "wrong-" + password}, false, false},
+		{"base64", &runtimeapi.AuthConfig{Auth: basic(user, password)}, true, true},
+		{"user before base64", &runtimeapi.AuthConfig{Username: user, Password: password, Auth: basic(user, "wrong")}, true, true},
+		{"identity token", &runtimeapi.AuthConfig{IdentityToken: idToken}, false, true},
+		{"identity token before base64", &runtimeapi.AuthConfig{IdentityToken: "wrong-" + idToken, Auth: basic(user, password)}, false, false},
+		{"for this server", &runtimeapi.AuthConfig{Username: user, Password: password, ServerAddress: "https://" + reg.addr() + "/v2/"}, true, true},
+		{"for another server", &runtimeapi.AuthConfig{Username: user, Password: password, ServerAddress: "https://elsewhere.test"}, false, false},
+	}
+	for scheme, guard := range guards {
+		reg.setGuard(guard)
+		// One store for all: the blobs are there after the first success, and
+		// wrong credentials must fail all the same.
+		s := openStore(t, Config{HostsDir: reg.hosts(t)})
+		for _, c := range cases {
+			t.Run(scheme+"/"+c.name, func(t *testing.T) {
+				ctx, logged := tracing(t)
+				_, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1", Auth: c.auth})
+				want := scheme == "basic" && c.basic || scheme == "bearer" && c.bearer
+				if want && err != nil {
+					t.Errorf("refused: %v", err)
+				}
+				if !want && !errdefs.IsPermissionDenied(err) {
+					t.Errorf("error %v, want permission denied", err)
+				}
+				if err != nil && (!strings.Contains(err.Error(), "imagePullSecrets") || len(err.Error()) > 1024) {
+					t.Errorf("text does not help: %v", err)
+				}
+				text := fmt.Sprintf("%s %+v", logged, err)
+				for _, secret := range []string{password, idToken, basic(user, password), "token-of-the-test"} {
+					if strings.Contains(text, secret) {
+						t.Errorf("%q is in the log or the error:\n%s", secret, text)
+					}
+				}
+				if !strings.Contains(text, "resolving") {
+					t.Error("the log that was searched has nothing of the pull")
+				}
+			})
+		}
+	}
+}
+
+func TestPullRefusesCredentialsItCannotUse(t *testing.T) {
+	s := openStore(t, Config{})
+	for name, auth := range map[string]*runtimeapi.AuthConfig{
+		"registry token": {RegistryToken: "secret-token"},
+		"no base64":      {Auth: "secret!!"},
+		"no colon":       {Auth: base64.StdEncoding.EncodeToString([]byte("secret"))},
+	} {
+		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: auth})
+		if !errdefs.IsInvalidArgument(err) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPullWithHeaderOfHostsFile(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	reg.setGuard(basicAuth(user, password))
+	s := openStore(t, Config{HostsDir: reg.hosts(t, "[header]", fmt.Sprintf("Authorization = %q", "Basic "+basic(user, password)))})
+	ctx, logged := tracing(t)
+	if _, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"}); err != nil {
+		t.Errorf("anonymous pull with the hosts file's header: %v", err)
+	}
+	if strings.Contains(logged.String(), basic(user, password)) {
+		t.Error("the header is in the log")
+	}
+}
+
+func TestPullThroughMirrors(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "team/app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	dead := deadAddress(t)
+	hosts := writeHosts(t, domain, fmt.Sprintf(`
+server = "https://%s"
+[host."https://%s"]
+  capabilities = ["pull", "resolve"]
+[host.%q]
+  capabilities = ["pull", "resolve"]
+  ca = %q
+`, dead, dead, reg.URL, reg.ca))
+	s := openStore(t, Config{HostsDir: hosts})
+	img := pullImage(t, s, domain+"/team/app:1")
+	if img.RepoTags[0] != domain+"/team/app:1" {
+		t.Errorf("named after the mirror: %v", img.RepoTags)
+	}
+}
+
+// deadAddress is an address of this machine that refuses connections.
+func deadAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestPullErrors(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	answer := func(code int) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(code); return true }
+	}
+	dead := deadAddress(t)
+	cases := []struct {
+		name  string
+		ref   string
+		hosts string
+		guard func(http.ResponseWriter, *http.Request) bool
+		class func(error) bool
+		begin string
+		text  string
+	}{
+		{"no such image", domain + "/nothing:1", reg.hosts(t), nil, errdefs.IsNotFound, "pull ", "check name and tag"},
+		{"no such tag", domain + "/app:2", reg.hosts(t), nil, errdefs.IsNotFound, "pull ", "check name and tag"},
+		{"refused connection", domain + "/app:1", writeHosts(t, domain, `server = "https://`+dead+`"`), nil, errdefs.IsUnknown, "RegistryUnavailable", "cannot be reached"},
+		{"unknown registry", "no-such-registry.invalid/app:1", reg.hosts(t), nil, errdefs.IsUnknown, "RegistryUnavailable", "no-such-registry.invalid/hosts.toml"},
+		{"unknown CA", domain + "/app:1", writeHosts(t, domain, `server = "`+reg.URL+`"`), nil, errdefs.IsFailedPrecondition, "pull ", "hosts.toml with ca"},
+		{"server error", domain + "/app:1", reg.hosts(t), answer(http.StatusBadGateway), errdefs.IsUnknown, "RegistryUnavailable", "502"},
+		{"too many requests", domain + "/app:1", reg.hosts(t), answer(http.StatusTooManyRequests), errdefs.IsUnavailable, "pull ", "limits"},
+		{"forbidden", domain + "/app:1", reg.hosts(t), answer(http.StatusForbidden), errdefs.IsPermissionDenied, "pull ", "refuses access"},
+		{"bad name", "Not A Name", "", nil, errdefs.IsInvalidArgument, "image name", "Not A Name"},
+		{"an id", strings.Repeat("ab", 32), "", nil, errdefs.IsInvalidArgument, "image name", ""},
+		{"truncated layer", domain + "/app:1", reg.hosts(t), truncateBlobs, errdefs.IsUnknown, "RegistryUnavailable", ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			reg.setGuard(c.guard)
+			s := openStore(t, Config{HostsDir: c.hosts})
+			_, err := s.Pull(t.Context(), PullRequest{Ref: c.ref})
+			if err == nil || !c.class(err) {
+				t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
+			}
+			if !strings.HasPrefix(err.Error(), c.begin) || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 1024 {
+				t.Errorf("text: %v", err)
+			}
+			wantStored(t, s, 0, 0)
+		})
+	}
+}
+
+// truncateBlobs breaks the connection in the middle of every layer.
+func truncateBlobs(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
+		return false
+	}
+	w.Header().Set("Content-Length", "100000")
+	if _, err := w.Write([]byte("beginning")); err != nil {
+		panic(err)
+	}
+	w.(http.Flusher).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+func TestRedirectedDownloadKeepsSignatureSecret(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	dead := deadAddress(t)
+	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		http.Redirect(w, r, "https://"+dead+"/blob?X-Signature=signed-and-secret", http.StatusTemporaryRedirect)
+		return true
+	})
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ctx, logged := tracing(t)
+	_, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"})
+	if err == nil || strings.Contains(err.Error(), "signed-and-secret") || !strings.Contains(err.Error(), dead) {
+		t.Errorf("error %v", err)
+	}
+	if strings.Contains(logged.String(), "signed-and-secret") {
+		t.Errorf("the log has the signature:\n%s", logged)
+	}
+}
+
+// gate holds requests for layers until it is opened.
+type gate struct {
+	reached chan struct{}
+	open    chan struct{}
+	once    sync.Once
+}
+
+func newGate() *gate { return &gate{reached: make(chan struct{}), open: make(chan struct{})} }
+
+func (g *gate) guard(_ http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+		g.once.Do(func() { close(g.reached) })
+		select {
+		case <-g.open:
+		case <-r.Context().Done():
+		}
+	}
+	return false
+}
+
+func TestConcurrentPullsShareOneDownload(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{})
+	reg.push(t, "app:1", built)
+	g := newGate()
+	reg.setGuard(g.guard)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() {
+			img, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+			if err == nil && img.ID != idOf(t, built) {
+				err = errors.New("wrong image " + img.ID)
+			}
+			errs[i] = err
+		})
+	}
+	<-g.reached
+	// A ninth caller leaves in the middle; the others must not notice.
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"})
+		left <- err
+	}()
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who left got %v", err)
+	}
+	close(g.open)
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	for _, part := range []string{"/manifests/", "/blobs/"} {
+		want := map[string]int{"/manifests/": 1, "/blobs/": 4}[part]
+		if n := reg.count("GET", part); n != want {
+			t.Errorf("%d GETs of %s, want %d", n, part, want)
+		}
+	}
+	if n := reg.count("HEAD", ""); n != 1 {
+		t.Errorf("%d HEADs, want 1", n)
+	}
+}
+
+func TestCredentialsAreNotShared(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	g := newGate()
+	allow := basicAuth(user, password)
+	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool { return allow(w, r) || g.guard(w, r) })
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	done := make(chan error)
+	go func() {
+		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
+		done <- err
+	}()
+	<-g.reached
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("anonymous caller beside a pull with credentials: %v", err)
+	}
+	close(g.open)
+	must(t, <-done)
+}
+
+func TestPullsOfSharedLayersFetchThemOnce(t *testing.T) {
+	reg := newTestRegistry(t)
+	base := layer(t, file{name: "base", body: strings.Repeat("b", 100_000)})
+	h, err := base.Digest()
+	must(t, err)
+	for _, app := range []string{"a", "b", "c"} {
+		reg.push(t, app+":1", build(t, v1.Config{}, base, layer(t, file{name: app})))
+	}
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	var wg sync.WaitGroup
+	for _, app := range []string{"a", "b", "c"} {
+		wg.Go(func() { pullImage(t, s, domain+"/"+app+":1") })
+	}
+	wg.Wait()
+	if n := reg.count("GET", h.String()); n != 1 {
+		t.Errorf("the shared layer was fetched %d times", n)
+	}
+	if len(s.List()) != 3 {
+		t.Errorf("%d images", len(s.List()))
+	}
+}
+
+func TestPullDeadline(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("pull within a millisecond: %v", err)
+		}
+	}
+	img := pullImage(t, s, domain+"/app:1")
+	root, err := s.PrepareRootfs(t.Context(), "c", img, "")
+	must(t, err)
+	sameTree(t, tree(t, mounted(t, root.Mounts)), layeredTree)
+	eventually(t, "abandoned pulls end", func() bool { return leasesLeft(t, s) == 0 })
+	wantStored(t, s, 5, 4)
+}
+
+func TestAbandonedDownloadEnds(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	g := newGate()
+	reg.setGuard(g.guard)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"})
+		done <- err
+	}()
+	<-g.reached
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled pull: %v", err)
+	}
+	eventually(t, "download ends", func() bool { return leasesLeft(t, s) == 0 })
+	wantStored(t, s, 0, 0)
+	if len(s.List()) != 0 {
+		t.Errorf("images %v", s.List())
+	}
+}
+
+func TestStalledRegistry(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	g := newGate()
+	reg.setGuard(g.guard)
+	s := openStore(t, Config{HostsDir: reg.hosts(t), PullProgressTimeout: 200 * time.Millisecond})
+	start := time.Now()
+	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") || !strings.Contains(err.Error(), "pull_progress_timeout") {
+		t.Errorf("stalled pull: %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v to notice", took)
+	}
+	wantStored(t, s, 0, 0)
+	close(g.open)
+	pullImage(t, s, domain+"/app:1")
+}
+
+func TestSlowRegistryIsNoStall(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f", body: strings.Repeat("x", 50_000)})))
+	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet {
+			// Each answer comes well within the timeout, all together well after it.
+			time.Sleep(150 * time.Millisecond)
+		}
+		return false
+	})
+	s := openStore(t, Config{HostsDir: reg.hosts(t), PullProgressTimeout: 400 * time.Millisecond})
+	pullImage(t, s, domain+"/app:1")
+}
+
+func TestCloseEndsPull(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	g := newGate()
+	reg.setGuard(g.guard)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	done := make(chan error)
+	go func() {
+		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+		done <- err
+	}()
+	<-g.reached
+	must(t, s.Close())
+	if err := <-done; !errdefs.IsUnavailable(err) {
+		t.Errorf("pull of a store that closes: %v", err)
+	}
+	s = openStore(t, s.cfg)
+	wantStored(t, s, 0, 0)
+}

@@ -1,0 +1,153 @@
+package image
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+)
+
+// registryUnavailable begins the text of an error that the kubelet turns into
+// the reason RegistryUnavailable; it looks at the text of errors of class Unknown.
+const registryUnavailable = "RegistryUnavailable"
+
+// maxCause bounds the part of an error text that others wrote.
+const maxCause = 500
+
+// pullError is what a caller sees of a failed pull: a text without secrets that
+// says what to do, and a class. The cause's own text and type stay inside.
+type pullError struct {
+	text  string
+	class error
+}
+
+func (e *pullError) Error() string { return e.text }
+func (e *pullError) Unwrap() error { return e.class }
+
+// resolveError is a failure to find out what a name stands for.
+type resolveError struct{ error }
+
+func (e *resolveError) Unwrap() error { return e.error }
+
+func isUnresolved(err error) bool {
+	_, ok := errors.AsType[*resolveError](err)
+	return ok && errdefs.IsNotFound(err)
+}
+
+// pullFailure is what explainPull needs to know.
+type pullFailure struct {
+	ref      string
+	host     string
+	hostsDir string
+	root     string
+	platform string
+	clean    redactor
+	// cause is why the pull's context ended, if it did.
+	cause error
+	err   error
+}
+
+// explainPull turns the error of a pull into one for the caller.
+func explainPull(f pullFailure) error {
+	text, class := f.judge()
+	detail := f.clean.text(f.err.Error())
+	if len(detail) > maxCause {
+		detail = detail[:maxCause] + "…"
+	}
+	return &pullError{class: class, text: f.clean.text(text) + ": " + detail}
+}
+
+func (f pullFailure) judge() (text string, class error) {
+	status, hasStatus := errors.AsType[remoteerrors.ErrUnexpectedStatus](f.err)
+	switch {
+	case errors.Is(f.cause, errStalled):
+		return fmt.Sprintf("%s: pull %s: registry %s sent nothing for too long (pull_progress_timeout), check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case errors.Is(f.cause, errClosing):
+		return fmt.Sprintf("pull %s: the daemon is stopping", f.ref), errdefs.ErrUnavailable
+	case isContextErr(f.err) && f.cause != nil:
+		return "pull " + f.ref, context.Canceled
+	case isNoSpace(f.err):
+		return fmt.Sprintf("pull %s: no space left for images under %s, remove images or enlarge the filesystem", f.ref, f.root), errdefs.ErrResourceExhausted
+	case isCertificate(f.err):
+		return fmt.Sprintf("pull %s: registry %s has a certificate that this node does not trust, %s with ca = \"<file>\"", f.ref, f.host, f.hostsAdvice()), errdefs.ErrFailedPrecondition
+	case isDenied(f.err) || (hasStatus && isAuthStatus(status.StatusCode)):
+		return fmt.Sprintf("pull %s: registry %s refuses access, check that the image exists and that the pod's imagePullSecrets are right", f.ref, f.host), errdefs.ErrPermissionDenied
+	case hasStatus && status.StatusCode == http.StatusTooManyRequests:
+		return fmt.Sprintf("pull %s: registry %s limits its pulls, wait or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
+	case strings.Contains(f.err.Error(), "no match for platform"):
+		return fmt.Sprintf("pull %s: the image is not built for %s", f.ref, f.platform), errdefs.ErrNotFound
+	case hasStatus && status.StatusCode >= 500:
+		return fmt.Sprintf("%s: pull %s: registry %s fails", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case isUnknownHost(f.err):
+		return fmt.Sprintf("%s: pull %s: the name of registry %s does not resolve, check the image name and the node's DNS, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
+	case isNetwork(f.err):
+		return fmt.Sprintf("%s: pull %s: registry %s cannot be reached, check the network, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
+	case isUnresolved(f.err):
+		return fmt.Sprintf("pull %s: registry %s does not have it, check name and tag", f.ref, f.host), errdefs.ErrNotFound
+	case errdefs.IsNotFound(f.err):
+		return fmt.Sprintf("pull %s: a part of the image is missing in registry %s", f.ref, f.host), errdefs.ErrNotFound
+	}
+	return "pull " + f.ref, errdefs.Resolve(f.err)
+}
+
+// hostsAdvice names the file that configures the registry.
+func (f pullFailure) hostsAdvice() string {
+	dir := f.hostsDir
+	if dir == "" {
+		dir = "<registry hosts directory>"
+	}
+	return fmt.Sprintf("write %s/%s/hosts.toml", dir, f.host)
+}
+
+func isContextErr(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// isNoSpace also reads the text: not every layer between keeps the error.
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) ||
+		strings.Contains(err.Error(), syscall.ENOSPC.Error()) || strings.Contains(err.Error(), syscall.EDQUOT.Error())
+}
+
+func isCertificate(err error) bool {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[x509.UnknownAuthorityError](err)
+	return ok
+}
+
+func isDenied(err error) bool {
+	return errors.Is(err, docker.ErrInvalidAuthorization) || errdefs.IsPermissionDenied(err) || errdefs.IsUnauthorized(err) ||
+		strings.Contains(err.Error(), "missing username or secret")
+}
+
+func isAuthStatus(code int) bool {
+	return code == http.StatusUnauthorized || code == http.StatusForbidden
+}
+
+func isUnknownHost(err error) bool {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	return ok && dns.IsNotFound
+}
+
+func isNetwork(err error) bool {
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		return true
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}

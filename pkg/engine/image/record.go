@@ -1,0 +1,172 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/metadata/boltutil"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/image-spec/identity"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	bolt "go.etcd.io/bbolt"
+)
+
+// record makes img known under names: on disk first, with the end of the lease
+// that held it, in one transaction; then in memory.
+func (s *Store) record(ctx context.Context, img *Image, target imagespec.Descriptor, lease leases.Lease, names []string) (*Image, error) {
+	s.records.Lock()
+	defer s.records.Unlock()
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		tctx := boltutil.WithTransaction(ctx, tx)
+		for _, name := range names {
+			if err := s.recordName(tctx, name, target); err != nil {
+				return err
+			}
+		}
+		return s.leases.Delete(tctx, lease)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
+	}
+	return s.index.put(img, target.Digest, names...), nil
+}
+
+func (s *Store) recordName(ctx context.Context, name string, target imagespec.Descriptor) error {
+	rec := images.Image{Name: name, Target: target}
+	_, err := s.images.Update(ctx, rec)
+	if errdefs.IsNotFound(err) {
+		_, err = s.images.Create(ctx, rec)
+	}
+	return err
+}
+
+// Remove drops the image that ref finds, with all its names, and frees what
+// nothing else needs; layers that a container runs on stay until it is gone. An
+// image that is not there is no error. When it returns the image is in no list;
+// the space is free too, unless ctx ended first.
+func (s *Store) Remove(ctx context.Context, ref string) error {
+	ctx = s.context(ctx)
+	img, err := s.forget(ctx, ref)
+	if err != nil || img == nil {
+		return err
+	}
+	log.G(ctx).WithFields(log.Fields{"image": img.ID, "tags": img.RepoTags}).Info("image removed")
+	select {
+	case <-s.collector.request():
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// forget removes the records of an image. Nil when there was none.
+func (s *Store) forget(ctx context.Context, ref string) (*Image, error) {
+	s.records.Lock()
+	defer s.records.Unlock()
+	img, err := s.index.get(ref)
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		tctx := boltutil.WithTransaction(ctx, tx)
+		for _, name := range s.index.nameList(img.ID) {
+			if err := s.images.Delete(tctx, name); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("remove image %s: %w", img.ID, err)
+	}
+	s.index.drop(img.ID)
+	return img, nil
+}
+
+// load reads an image, without names, from its content.
+func (s *Store) load(ctx context.Context, target imagespec.Descriptor) (*Image, error) {
+	desc, err := s.platformManifest(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	var manifest imagespec.Manifest
+	if err := s.readJSON(ctx, desc, &manifest); err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
+	}
+	if !images.IsConfigType(manifest.Config.MediaType) {
+		return nil, fmt.Errorf("it is no container image but %q: %w", manifest.Config.MediaType, errdefs.ErrInvalidArgument)
+	}
+	var config imagespec.Image
+	if err := s.readJSON(ctx, manifest.Config, &config); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	if len(manifest.Layers) != len(config.RootFS.DiffIDs) {
+		return nil, fmt.Errorf("manifest has %d layers, configuration %d: %w", len(manifest.Layers), len(config.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
+	}
+	size := uint64(desc.Size) + uint64(manifest.Config.Size)
+	for _, l := range manifest.Layers {
+		size += uint64(l.Size)
+	}
+	return &Image{
+		ID:       manifest.Config.Digest.String(),
+		ChainID:  identity.ChainID(config.RootFS.DiffIDs),
+		Size:     size,
+		Config:   config.Config,
+		Platform: platforms.Normalize(config.Platform),
+		manifest: desc,
+	}, nil
+}
+
+// platformManifest finds, in the content store, the manifest of this node's
+// platform below target.
+func (s *Store) platformManifest(ctx context.Context, target imagespec.Descriptor) (imagespec.Descriptor, error) {
+	var found *imagespec.Descriptor
+	find := images.HandlerFunc(func(_ context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if images.IsManifestType(desc.MediaType) {
+			found = &desc
+			return nil, images.ErrSkipDesc
+		}
+		if !images.IsIndexType(desc.MediaType) {
+			return nil, fmt.Errorf("unexpected media type %q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
+		}
+		return nil, nil
+	})
+	children := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(s.content), s.platform), s.platform, 1)
+	if err := images.Walk(ctx, images.Handlers(find, children), target); err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	if found == nil {
+		return imagespec.Descriptor{}, fmt.Errorf("no match for platform in %s: %w", target.Digest, errdefs.ErrNotFound)
+	}
+	return *found, nil
+}
+
+func (s *Store) readJSON(ctx context.Context, desc imagespec.Descriptor, into any) error {
+	b, err := content.ReadBlob(ctx, s.content, desc)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
+}
+
+// config reads the whole configuration of an image.
+func (s *Store) config(ctx context.Context, img *Image) (*imagespec.Image, error) {
+	ctx = s.context(ctx)
+	var manifest imagespec.Manifest
+	if err := s.readJSON(ctx, img.manifest, &manifest); err != nil {
+		return nil, fmt.Errorf("image %s: manifest: %w", img.ID, err)
+	}
+	var config imagespec.Image
+	if err := s.readJSON(ctx, manifest.Config, &config); err != nil {
+		return nil, fmt.Errorf("image %s: configuration: %w", img.ID, err)
+	}
+	return &config, nil
+}

@@ -1,0 +1,80 @@
+package image
+
+import (
+	"context"
+	"maps"
+	"regexp"
+	"strings"
+
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+)
+
+// redactor takes secrets out of texts: those of the pull's credentials, and
+// whatever a URL carries behind '?' (signed download links) or before '@'.
+type redactor struct{ secrets *strings.Replacer }
+
+const redacted = "<redacted>"
+
+var (
+	urlQuery = regexp.MustCompile(`(\w+://[^\s"'?]+)\?[^\s"']+`)
+	urlUser  = regexp.MustCompile(`(\w+://)[^\s"'/@]+@`)
+)
+
+func newRedactor(c *credentials) redactor {
+	var pairs []string
+	for _, s := range c.secrets() {
+		pairs = append(pairs, s, redacted)
+	}
+	return redactor{secrets: strings.NewReplacer(pairs...)}
+}
+
+func (r redactor) text(s string) string {
+	s = urlQuery.ReplaceAllString(s, "$1?"+redacted)
+	s = urlUser.ReplaceAllString(s, "$1"+redacted+"@")
+	return r.secrets.Replace(s)
+}
+
+// logger gives ctx a logger that writes where the one in ctx does, without the
+// secrets. The registry client logs URLs, errors and headers of its own accord.
+func (r redactor) logger(ctx context.Context) context.Context {
+	entry := log.G(ctx)
+	clean := &logrus.Logger{
+		Out:       entry.Logger.Out,
+		Formatter: entry.Logger.Formatter,
+		Hooks:     logrus.LevelHooks{},
+		Level:     entry.Logger.GetLevel(),
+		ExitFunc:  entry.Logger.ExitFunc,
+	}
+	// The redaction comes first, so that hooks of the outer logger see clean entries.
+	clean.AddHook(r)
+	for level, hooks := range entry.Logger.Hooks {
+		clean.Hooks[level] = append(clean.Hooks[level], hooks...)
+	}
+	return log.WithLogger(ctx, &logrus.Entry{Logger: clean, Data: maps.Clone(entry.Data)})
+}
+
+// Levels is logrus.Hook.
+func (r redactor) Levels() []logrus.Level { return logrus.AllLevels }
+
+// Fire is logrus.Hook: it cleans the entry before it is written.
+func (r redactor) Fire(e *logrus.Entry) error {
+	e.Message = r.text(e.Message)
+	for k, v := range e.Data {
+		switch v := v.(type) {
+		case string:
+			e.Data[k] = r.field(k, v)
+		case error:
+			e.Data[k] = r.text(v.Error())
+		}
+	}
+	return nil
+}
+
+// field cleans a header wholly when it is one that carries a secret.
+func (r redactor) field(key, value string) string {
+	if strings.Contains(key, "cookie") || strings.HasSuffix(key, "authorization") || strings.Contains(key, "token") {
+		return redacted
+	}
+	return r.text(value)
+}

@@ -1,0 +1,307 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	ocireg "github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// domain is the registry that the tests' images are named after. It resolves
+// nowhere: only hosts.toml leads from it to the test's own registry.
+const domain = "registry.test"
+
+// testRegistry is a registry on loopback, over TLS with a CA of its own.
+type testRegistry struct {
+	*httptest.Server
+	// ca is the CA's certificate file.
+	ca string
+	// back is the way around TLS, authentication and faults, for pushing.
+	back *httptest.Server
+
+	mu   sync.Mutex
+	hits map[string]int
+	// guard may answer a request itself; it then returns true.
+	guard func(http.ResponseWriter, *http.Request) bool
+}
+
+func newTestRegistry(t testing.TB) *testRegistry {
+	t.Helper()
+	inner := ocireg.New(ocireg.Logger(log.New(io.Discard, "", 0)))
+	r := &testRegistry{hits: map[string]int{}}
+	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.mu.Lock()
+		r.hits[req.Method+" "+req.URL.Path]++
+		guard := r.guard
+		r.mu.Unlock()
+		if guard == nil || !guard(w, req) {
+			inner.ServeHTTP(w, req)
+		}
+	}))
+	r.Server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	r.ca = serveTLS(t, r.Server)
+	r.back = httptest.NewServer(inner)
+	t.Cleanup(func() {
+		r.Server.CloseClientConnections()
+		r.Server.Close()
+		r.back.Close()
+	})
+	return r
+}
+
+// serveTLS starts a server with a certificate from a new CA and returns the
+// CA's certificate file.
+func serveTLS(t testing.TB, srv *httptest.Server) string {
+	t.Helper()
+	caKey, caCert := makeCert(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}, nil, nil)
+	key, cert := makeCert(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "test registry"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}, caCert, caKey)
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}
+	srv.StartTLS()
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	must(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caCert.Raw}), 0o600))
+	return file
+}
+
+func makeCert(t testing.TB, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, *x509.Certificate) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	must(t, err)
+	cert, err := x509.ParseCertificate(der)
+	must(t, err)
+	return key, cert
+}
+
+func (r *testRegistry) setGuard(g func(http.ResponseWriter, *http.Request) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.guard = g
+}
+
+// count returns how many requests had a method and a part of a path.
+func (r *testRegistry) count(method, part string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, v := range r.hits {
+		if strings.HasPrefix(k, method+" ") && strings.Contains(k, part) {
+			n += v
+		}
+	}
+	return n
+}
+
+func (r *testRegistry) forgetHits() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.hits)
+}
+
+// addr is the registry's host:port.
+func (r *testRegistry) addr() string { return strings.TrimPrefix(r.URL, "https://") }
+
+// push puts an image or an index at repo:tag and returns its digest.
+func (r *testRegistry) push(t testing.TB, repoTag string, what remote.Taggable) string {
+	t.Helper()
+	ref, err := name.ParseReference(strings.TrimPrefix(r.back.URL, "http://") + "/" + repoTag)
+	must(t, err)
+	switch what := what.(type) {
+	case v1.ImageIndex:
+		must(t, remote.WriteIndex(ref, what))
+		return digestOf(t, what)
+	case v1.Image:
+		must(t, remote.Write(ref, what))
+		return digestOf(t, what)
+	}
+	t.Fatalf("cannot push %T", what)
+	return ""
+}
+
+func digestOf(t testing.TB, what interface{ Digest() (v1.Hash, error) }) string {
+	t.Helper()
+	h, err := what.Digest()
+	must(t, err)
+	return h.String()
+}
+
+func idOf(t testing.TB, img v1.Image) string {
+	t.Helper()
+	h, err := img.ConfigName()
+	must(t, err)
+	return h.String()
+}
+
+// hosts writes hosts.toml for domain and returns the hosts directory.
+func (r *testRegistry) hosts(t testing.TB, extra ...string) string {
+	t.Helper()
+	return writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %q\n%s", r.URL, r.ca, strings.Join(extra, "\n")))
+}
+
+func writeHosts(t testing.TB, registry, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, registry), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, registry, "hosts.toml"), []byte(text), 0o600))
+	return dir
+}
+
+// file is an entry of a layer.
+type file struct {
+	name, body string
+	mode       int64
+	uid        int
+}
+
+// layer makes a layer of files; a name that ends in "/" is a directory.
+func layer(t testing.TB, files ...file) v1.Layer {
+	t.Helper()
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, f := range files {
+		h := &tar.Header{Name: f.name, Mode: f.mode, Uid: f.uid, Gid: f.uid, Size: int64(len(f.body)), Typeflag: tar.TypeReg}
+		if h.Mode == 0 {
+			h.Mode = 0o644
+		}
+		if strings.HasSuffix(f.name, "/") {
+			h.Typeflag, h.Mode = tar.TypeDir, 0o755
+		}
+		must(t, tw.WriteHeader(h))
+		_, err := io.WriteString(tw, f.body)
+		must(t, err)
+	}
+	must(t, tw.Close())
+	raw := buf.Bytes()
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil })
+	must(t, err)
+	return l
+}
+
+// build makes an image for this node's platform.
+func build(t testing.TB, config v1.Config, layers ...v1.Layer) v1.Image {
+	return buildFor(t, runtime.GOARCH, config, layers...)
+}
+
+func buildFor(t testing.TB, arch string, config v1.Config, layers ...v1.Layer) v1.Image {
+	t.Helper()
+	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
+	img, err := mutate.AppendLayers(img, layers...)
+	must(t, err)
+	cf, err := img.ConfigFile()
+	must(t, err)
+	cf = cf.DeepCopy()
+	cf.OS, cf.Architecture, cf.Config = "linux", arch, config
+	img, err = mutate.ConfigFile(img, cf)
+	must(t, err)
+	return img
+}
+
+// index makes an index of images by architecture.
+func indexOf(images map[string]v1.Image) v1.ImageIndex {
+	idx := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for arch, img := range images {
+		idx = mutate.AppendManifests(idx, mutate.IndexAddendum{
+			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+	}
+	return idx
+}
+
+// basicAuth asks for a user and password.
+func basicAuth(user, password string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if u, p, ok := r.BasicAuth(); ok && u == user && p == password {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+}
+
+// bearerAuth asks for a token that the registry's own /token hands out: to a
+// user with a password, and for an identity token.
+func bearerAuth(r *testRegistry, user, password, identity string) func(http.ResponseWriter, *http.Request) bool {
+	const token = "token-of-the-test"
+	return func(w http.ResponseWriter, req *http.Request) bool {
+		if req.URL.Path == "/token" {
+			u, p, _ := req.BasicAuth()
+			byForm := req.Method == http.MethodPost && (req.PostFormValue("username") == user && req.PostFormValue("password") == password ||
+				req.PostFormValue("grant_type") == "refresh_token" && req.PostFormValue("refresh_token") == identity)
+			if (u == user && p == password) || byForm {
+				_, _ = fmt.Fprintf(w, `{"token":%q,"access_token":%q,"expires_in":300}`, token, token)
+			} else {
+				http.Error(w, "who are you", http.StatusUnauthorized)
+			}
+			return true
+		}
+		if req.Header.Get("Authorization") == "Bearer "+token {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:app:pull"`, r.URL))
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withConfigType gives an image another type of configuration.
+func withConfigType(t testing.TB, img v1.Image, mt types.MediaType) v1.Image {
+	t.Helper()
+	return mutate.ConfigMediaType(img, mt)
+}
+
+// withWrongDiffID makes an image whose configuration lies about its layer.
+func withWrongDiffID(t testing.TB, img v1.Image) v1.Image {
+	t.Helper()
+	cf, err := img.ConfigFile()
+	must(t, err)
+	cf = cf.DeepCopy()
+	cf.RootFS.DiffIDs[0].Hex = strings.Repeat("0", 64)
+	img, err = mutate.ConfigFile(img, cf)
+	must(t, err)
+	return img
+}

@@ -1,0 +1,170 @@
+package image
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{})
+	dgst := reg.push(t, "app:1", built)
+	reg.push(t, "app:2", built)
+	reg.push(t, "other:1", built)
+	id := idOf(t, built)
+	for _, by := range []string{domain + "/app:2", domain + "/app@" + dgst, id, id[len("sha256:"):], id[len("sha256:"):][:12]} {
+		s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{domain + "/app:1"}})
+		must(t, s.Retain(t.Context(), nil))
+		for _, ref := range []string{"/app:1", "/app:2", "/other:1"} {
+			pullImage(t, s, domain+ref)
+		}
+		wantStored(t, s, 5, 4)
+		must(t, s.Remove(t.Context(), by))
+		if left := s.List(); len(left) != 0 {
+			t.Errorf("removed by %s, left: %+v", by, left[0])
+		}
+		for _, ref := range []string{domain + "/app:1", domain + "/other:1", id} {
+			if _, err := s.Get(ref); !errdefs.IsNotFound(err) {
+				t.Errorf("removed by %s, still there by %s: %v", by, ref, err)
+			}
+		}
+		// Without waiting: Remove returns when the space is free.
+		if b, sn, _ := stored(t, s); len(b)+len(sn)+len(snapshotDirs(t, s)) != 0 {
+			t.Errorf("removed by %s, left on disk: %v %v %v", by, b, sn, snapshotDirs(t, s))
+		}
+		if u := s.Usage(); u.Bytes != 0 || u.Inodes != 0 {
+			t.Errorf("usage of an empty store: %+v", u)
+		}
+		must(t, s.Remove(t.Context(), by))
+		if s = reopen(t, s); len(s.List()) != 0 {
+			t.Errorf("removed by %s, back after restart", by)
+		}
+	}
+}
+
+func TestRemoveConcurrently(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{})
+	reg.push(t, "app:1", built)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, s, domain+"/app:1")
+	var wg sync.WaitGroup
+	for _, ref := range []string{domain + "/app:1", idOf(t, built), domain + "/app:1", idOf(t, built)} {
+		wg.Go(func() {
+			if err := s.Remove(t.Context(), ref); err != nil {
+				t.Errorf("remove %s: %v", ref, err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(s.List()) != 0 {
+		t.Error("image is still there")
+	}
+}
+
+func TestRemoveUnderRunningContainer(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	img := pullImage(t, s, domain+"/app:1")
+	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
+	must(t, err)
+	volume, err := s.PrepareVolume(t.Context(), "c2", img, "")
+	must(t, err)
+	dir := mounted(t, root.Mounts)
+
+	must(t, s.Remove(t.Context(), img.ID))
+	// The content went, the layers (three and the view) stay.
+	wantStored(t, s, 0, 4)
+	sameTree(t, tree(t, dir), layeredTree)
+	sameTree(t, tree(t, mounted(t, volume)), layeredTree)
+
+	// Also over a restart, until the engine says otherwise.
+	s = reopen(t, s)
+	wantStored(t, s, 0, 4)
+	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}, {Owner: "c2", ChainID: img.ChainID}}))
+	wantStored(t, s, 0, 4)
+	again, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID})
+	must(t, err)
+	must(t, mount.UnmountAll(dir, 0))
+	must(t, mount.All(again.Mounts, dir))
+	sameTree(t, tree(t, dir), layeredTree)
+
+	// A new pull brings the content back, for layers that never went.
+	if pulled := pullImage(t, s, domain+"/app:1"); pulled.ID != img.ID {
+		t.Errorf("pulled again: %s", pulled.ID)
+	}
+	wantStored(t, s, 5, 4)
+	native, err := s.PrepareRootfs(t.Context(), "n1", img, Native)
+	must(t, err)
+	sameTree(t, tree(t, mounted(t, native.Mounts)), layeredTree)
+	must(t, s.RemoveRootfs(t.Context(), "n1", Native))
+	must(t, s.Remove(t.Context(), img.ID))
+
+	must(t, mount.UnmountAll(dir, 0))
+	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	wantStored(t, s, 0, 4)
+	must(t, s.RemoveRootfs(t.Context(), "c2", ""))
+	wantStored(t, s, 0, 0)
+	if dirs := snapshotDirs(t, s); len(dirs) != 0 {
+		t.Errorf("left on disk: %v", dirs)
+	}
+}
+
+func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	img := pullImage(t, s, domain+"/app:1")
+	must(t, s.Remove(t.Context(), img.ID))
+	if _, err := s.PrepareRootfs(t.Context(), "c1", img, ""); !errdefs.IsNotFound(err) {
+		t.Errorf("root filesystem of a removed image: %v", err)
+	}
+	wantStored(t, s, 0, 0)
+	if _, err := os.Stat(filepath.Join(s.Root(), rootfsDir, Overlayfs, "c1")); err == nil {
+		t.Error("a failed PrepareRootfs left a directory")
+	}
+	if idle := s.views.release("c1"); len(idle) != 0 {
+		t.Errorf("a failed PrepareRootfs left a use: %v", idle)
+	}
+}
+
+func TestRemovalRacesWithRootfs(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	for range 15 {
+		img := pullImage(t, s, domain+"/app:1")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := s.Remove(t.Context(), img.ID); err != nil {
+				t.Errorf("remove: %v", err)
+			}
+		})
+		wg.Go(func() {
+			root, err := s.PrepareRootfs(t.Context(), "c", img, "")
+			if err != nil {
+				return // the image was faster
+			}
+			dir := mounted(t, root.Mounts)
+			sameTree(t, tree(t, dir), layeredTree)
+			if err := mount.UnmountAll(dir, 0); err != nil {
+				t.Errorf("unmount: %v", err)
+			}
+			if err := s.RemoveRootfs(t.Context(), "c", ""); err != nil {
+				t.Errorf("remove root filesystem: %v", err)
+			}
+		})
+		wg.Wait()
+	}
+	wantStored(t, s, 0, 0)
+}

@@ -1,0 +1,371 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	runtimespec "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Below the store's root.
+const (
+	// snapshotsDir has a directory for each snapshotter.
+	snapshotsDir = "snapshots"
+	// rootfsDir has <snapshotter>/<container id>/{fs,work} for each container.
+	rootfsDir = "rootfs"
+	// trashDir has what was in rootfsDir, until it is deleted.
+	trashDir = "trash"
+)
+
+// rootfsPrefix begins the snapshot name of a container's root filesystem, for
+// snapshotters that need a snapshot for it; the container id follows.
+const rootfsPrefix = "berth-rootfs-"
+
+// Rootfs is a container's root filesystem, ready to be mounted.
+type Rootfs struct {
+	// Mounts make the root filesystem (mount.All).
+	Mounts []mount.Mount
+	// Upper is the directory of what the container wrote; empty when the
+	// snapshotter keeps that elsewhere.
+	Upper string
+	// Snapshotter is the name that was meant, also when the default was asked
+	// for: keep this one in the container's record.
+	Snapshotter string
+}
+
+// Use says that an owner needs the layers of a chain in a snapshotter.
+type Use struct {
+	// Owner is a container id.
+	Owner string
+	// ChainID is Image.ChainID.
+	ChainID digest.Digest
+	// Snapshotter is Rootfs.Snapshotter; empty is the default.
+	Snapshotter string
+}
+
+// RootfsOption changes a root filesystem from the usual.
+type RootfsOption func(*rootfsOptions)
+
+type rootfsOptions struct{ uids, gids []runtimespec.LinuxIDMapping }
+
+// WithIDMappings makes a root filesystem for a user namespace: its mounts show
+// the image's files as owned by the mapped users, without changing them.
+func WithIDMappings(uids, gids []runtimespec.LinuxIDMapping) RootfsOption {
+	return func(o *rootfsOptions) { o.uids, o.gids = uids, gids }
+}
+
+func (o rootfsOptions) mapped() bool { return len(o.uids) > 0 || len(o.gids) > 0 }
+
+// mountOptions are how containerd's mount package is told of a mapping.
+func (o rootfsOptions) mountOptions() []string {
+	if !o.mapped() {
+		return nil
+	}
+	return []string{"uidmap=" + formatMappings(o.uids), "gidmap=" + formatMappings(o.gids)}
+}
+
+func formatMappings(ms []runtimespec.LinuxIDMapping) string {
+	parts := make([]string, len(ms))
+	for i, m := range ms {
+		parts[i] = fmt.Sprintf("%d:%d:%d", m.ContainerID, m.HostID, m.Size)
+	}
+	return strings.Join(parts, ",")
+}
+
+// rootID is what root inside is outside.
+func rootID(ms []runtimespec.LinuxIDMapping) (int, error) {
+	if len(ms) == 0 {
+		return 0, nil
+	}
+	for _, m := range ms {
+		if m.ContainerID == 0 && m.Size > 0 {
+			return int(m.HostID), nil
+		}
+	}
+	return 0, fmt.Errorf("user namespace has no id 0, which owns the root directory: %w", errdefs.ErrInvalidArgument)
+}
+
+// PrepareRootfs makes the root filesystem of a container. It unpacks the image
+// into the snapshotter (empty: the default) if that was not done yet. A second
+// call with the same id answers the same. Nothing is written to a database when
+// the snapshotter is an overlay and the image is unpacked.
+//
+// errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition
+// for one that does not work here, ErrNotFound when the image is gone.
+func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
+	ctx = s.context(ctx)
+	l, name, err := s.layersFor(containerID, snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	var o rootfsOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	k := viewKey{snapshotter: name, chain: img.ChainID}
+	if !l.kind.layered {
+		return s.prepareSnapshot(ctx, k, containerID, img, o)
+	}
+	v, undo, err := s.hold(ctx, containerID, k, img)
+	if err != nil {
+		return nil, err
+	}
+	dir := s.rootfsPath(name, containerID)
+	if err := makeWritable(dir, o); err != nil {
+		undo()
+		return nil, explainWritable(containerID, s.cfg.Root, err)
+	}
+	return s.stacked(l, v, name, dir, o), nil
+}
+
+// PrepareVolume returns the read-only mounts of an image, for a CRI image
+// volume. The image's layers stay until RemoveRootfs of the same container.
+func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) ([]mount.Mount, error) {
+	ctx = s.context(ctx)
+	_, name, err := s.layersFor(containerID, snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	v, _, err := s.hold(ctx, containerID, viewKey{snapshotter: name, chain: img.ChainID}, img)
+	if err != nil {
+		return nil, err
+	}
+	return v.mounts, nil
+}
+
+// RootfsOf returns the root filesystem that PrepareRootfs made (without
+// options), so that it can be mounted again, also when the image is gone since.
+// errdefs.ErrNotFound when there is none.
+func (s *Store) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
+	ctx = s.context(ctx)
+	l, name, err := s.layersFor(u.Owner, u.Snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	if !l.kind.layered {
+		mounts, err := l.Mounts(ctx, rootfsPrefix+u.Owner)
+		if err != nil {
+			return nil, fmt.Errorf("root filesystem of container %s: %w", u.Owner, err)
+		}
+		return &Rootfs{Mounts: mounts, Snapshotter: name}, nil
+	}
+	dir := s.rootfsPath(name, u.Owner)
+	v := s.views.get(viewKey{snapshotter: name, chain: u.ChainID})
+	if _, err := os.Stat(filepath.Join(dir, "work")); err != nil || v == nil {
+		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
+	}
+	forgetVolatile(dir)
+	return s.stacked(l, v, name, dir, rootfsOptions{}), nil
+}
+
+// RemoveRootfs removes what PrepareRootfs and PrepareVolume made for a
+// container, which must be unmounted. The files go in the background. Missing is
+// no error.
+func (s *Store) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
+	ctx = s.context(ctx)
+	l, name, err := s.layersFor(containerID, snapshotter)
+	if err != nil {
+		return err
+	}
+	thrown, err := s.throwAway(name, containerID)
+	if err != nil {
+		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
+	}
+	if thrown {
+		s.sweeper.kick()
+	} else if err := s.removeSnapshot(ctx, l, rootfsPrefix+containerID); err != nil {
+		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
+	}
+	s.measurer.forget(name, containerID)
+	for _, k := range s.views.release(containerID) {
+		if !s.index.hasChain(k.chain) {
+			s.collector.kick()
+		}
+	}
+	return nil
+}
+
+// Retain tells the store, once after Open, what containers use. Root filesystems
+// that no container in inUse owns are removed, as are, in the background, layers
+// that nothing needs. Until it is called no layer is given up.
+func (s *Store) Retain(ctx context.Context, inUse []Use) error {
+	ctx = s.context(ctx)
+	owners := map[string]bool{}
+	for _, u := range inUse {
+		owners[u.Owner] = true
+	}
+	s.views.retain(inUse, func(u Use) viewKey {
+		name := u.Snapshotter
+		if name == "" {
+			name = s.cfg.DefaultSnapshotter
+		}
+		return viewKey{snapshotter: name, chain: u.ChainID}
+	})
+	var errs []error
+	for name, l := range s.layers {
+		if l.broken == nil {
+			errs = append(errs, s.dropOrphans(ctx, l, name, owners))
+		}
+	}
+	s.sweeper.kick()
+	s.collector.kick()
+	return errors.Join(errs...)
+}
+
+// dropOrphans removes the root filesystems of unknown containers.
+func (s *Store) dropOrphans(ctx context.Context, l *layers, name string, owners map[string]bool) error {
+	entries, err := os.ReadDir(s.path(rootfsDir, name))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !owners[e.Name()] {
+			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": name}).Info("removing a root filesystem that no container owns")
+			_, err := s.throwAway(name, e.Name())
+			errs = append(errs, err)
+		}
+	}
+	var orphans []string
+	errs = append(errs, l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if id, ok := strings.CutPrefix(info.Name, rootfsPrefix); ok && !owners[id] {
+			orphans = append(orphans, info.Name)
+		}
+		return nil
+	}))
+	for _, snapshot := range orphans {
+		errs = append(errs, s.removeSnapshot(ctx, l, snapshot))
+	}
+	return errors.Join(errs...)
+}
+
+// layersFor checks what names a root filesystem.
+func (s *Store) layersFor(containerID, snapshotter string) (*layers, string, error) {
+	if containerID == "" || containerID != filepath.Base(containerID) || strings.HasPrefix(containerID, ".") {
+		return nil, "", fmt.Errorf("container id %.100q cannot name a root filesystem: %w", containerID, errdefs.ErrInvalidArgument)
+	}
+	return s.layersOf(snapshotter)
+}
+
+func (s *Store) rootfsPath(snapshotter, containerID string) string {
+	return s.path(rootfsDir, snapshotter, containerID)
+}
+
+// makeWritable makes the directories of a writable layer. They may be there; if
+// they were not, a failure leaves none.
+func makeWritable(dir string, o rootfsOptions) (err error) {
+	uid, err := rootID(o.uids)
+	if err != nil {
+		return err
+	}
+	gid, err := rootID(o.gids)
+	if err != nil {
+		return err
+	}
+	switch made := os.Mkdir(dir, 0o711); {
+	case made == nil:
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, os.RemoveAll(dir))
+			}
+		}()
+	case errors.Is(made, fs.ErrExist):
+		forgetVolatile(dir)
+	default:
+		return made
+	}
+	upper := filepath.Join(dir, "fs")
+	for path, mode := range map[string]os.FileMode{upper: 0o755, filepath.Join(dir, "work"): 0o711} {
+		if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	// The upper directory is what a process sees as "/": no umask may narrow it.
+	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, uid, gid))
+}
+
+// forgetVolatile removes the mark by which the kernel refuses to mount a volatile
+// layer a second time. It means that a crash of the machine may have torn what is
+// in it; but after that no container is left that could be shown it.
+func forgetVolatile(dir string) {
+	_ = os.RemoveAll(filepath.Join(dir, "work", "work", "incompat", "volatile"))
+}
+
+func explainWritable(containerID, root string, err error) error {
+	if isNoSpace(err) {
+		return fmt.Errorf("make root filesystem of %s: no space left under %s: %w", containerID, root, errdefs.ErrResourceExhausted)
+	}
+	return fmt.Errorf("make root filesystem of %s: %w", containerID, err)
+}
+
+func (s *Store) stacked(l *layers, v *view, name, dir string, o rootfsOptions) *Rootfs {
+	options := append([]string{}, s.cfg.MountOptions...)
+	if !s.cfg.SyncRootfs {
+		options = append(options, l.volatile...)
+	}
+	options = append(options, o.mountOptions()...)
+	upper := filepath.Join(dir, "fs")
+	return &Rootfs{Mounts: v.stack.mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: name}
+}
+
+// prepareSnapshot makes a root filesystem out of a snapshot of its own.
+func (s *Store) prepareSnapshot(ctx context.Context, k viewKey, containerID string, img *Image, o rootfsOptions) (*Rootfs, error) {
+	if o.mapped() {
+		return nil, fmt.Errorf("snapshotter %s cannot map the ids of a user namespace, use %s: %w", k.snapshotter, Overlayfs, errdefs.ErrFailedPrecondition)
+	}
+	key := rootfsPrefix + containerID
+	var mounts []mount.Mount
+	err := s.withUnpacked(ctx, k, img, func(ctx context.Context, l *layers) (err error) {
+		labels := snapshots.WithLabels(map[string]string{gcRoot: time.Now().UTC().Format(time.RFC3339)})
+		if mounts, err = l.Prepare(ctx, key, k.chain.String(), labels); errdefs.IsAlreadyExists(err) {
+			mounts, err = l.Mounts(ctx, key)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Rootfs{Mounts: mounts, Snapshotter: k.snapshotter}, nil
+}
+
+// removeSnapshot removes what prepareSnapshot made.
+func (s *Store) removeSnapshot(ctx context.Context, l *layers, key string) error {
+	if l.kind.layered {
+		return nil
+	}
+	err := l.Remove(ctx, key)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err == nil {
+		s.collector.kick()
+	}
+	return err
+}
+
+// trashed numbers what is thrown away, so that names in the trash are unique.
+var trashed atomic.Uint64
+
+// throwAway moves a writable layer out of the way; the sweeper deletes it. False
+// if there was none.
+func (s *Store) throwAway(snapshotter, containerID string) (bool, error) {
+	name := fmt.Sprintf("%s-%d-%s", containerID, os.Getpid(), strconv.FormatUint(trashed.Add(1), 36))
+	err := os.Rename(s.rootfsPath(snapshotter, containerID), s.path(trashDir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,260 @@
+package image
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	runtimespec "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+func TestRootfsWritesNoDatabase(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	img := pullImage(t, s, domain+"/app:1")
+	<-s.collector.request()
+	<-s.counter.request()
+	before := writes(t, s)
+	snapshotsBefore, err := os.ReadFile(s.path(snapshotsDir, Overlayfs, "metadata.db"))
+	must(t, err)
+	for i := range 20 {
+		id := fmt.Sprintf("c%d", i)
+		_, err := s.PrepareRootfs(t.Context(), id, img, "")
+		must(t, err)
+		must(t, s.RemoveRootfs(t.Context(), id, ""))
+	}
+	if n := writes(t, s) - before; n != 0 {
+		t.Errorf("20 root filesystems cost %d transactions", n)
+	}
+	snapshotsAfter, err := os.ReadFile(s.path(snapshotsDir, Overlayfs, "metadata.db"))
+	must(t, err)
+	if !bytes.Equal(snapshotsBefore, snapshotsAfter) {
+		t.Error("the snapshotter's database changed")
+	}
+}
+
+func TestPrepareRootfsIsIdempotent(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	for _, snapshotter := range Snapshotters() {
+		s := openStore(t, Config{HostsDir: reg.hosts(t)})
+		img := pullImage(t, s, domain+"/app:1")
+		first, err := s.PrepareRootfs(t.Context(), "c1", img, snapshotter)
+		must(t, err)
+		dir := mounted(t, first.Mounts)
+		must(t, os.WriteFile(filepath.Join(dir, "mine"), []byte("data"), 0o600))
+		second, err := s.PrepareRootfs(t.Context(), "c1", img, snapshotter)
+		must(t, err)
+		if fmt.Sprint(first) != fmt.Sprint(second) {
+			t.Errorf("%s: second call gave %+v, want %+v", snapshotter, second, first)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "mine")); err != nil || string(b) != "data" {
+			t.Errorf("%s: what the container wrote: %q, %v", snapshotter, b, err)
+		}
+	}
+}
+
+func TestRootfsOnAnotherSnapshotter(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	img := pullImage(t, s, domain+"/app:1")
+	reg.forgetHits()
+	var wg sync.WaitGroup
+	for i := range 3 {
+		wg.Go(func() {
+			id := fmt.Sprintf("c%d", i)
+			root, err := s.PrepareRootfs(t.Context(), id, img, Native)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			dir := mounted(t, root.Mounts)
+			sameTree(t, tree(t, dir), layeredTree)
+			if err := os.WriteFile(filepath.Join(dir, id), nil, 0o600); err != nil {
+				t.Error(err)
+			}
+			if root.Upper != "" || root.Snapshotter != Native {
+				t.Errorf("rootfs %+v", root)
+			}
+		})
+	}
+	wg.Wait()
+	if n := reg.count("", ""); n != 0 {
+		t.Errorf("unpacking what is there asked the registry: %v", reg.hits)
+	}
+	for i := range 3 {
+		must(t, s.RemoveRootfs(t.Context(), fmt.Sprintf("c%d", i), Native))
+	}
+	// Three layers in each snapshotter and one view.
+	wantStored(t, s, 5, 7)
+	if leasesLeft(t, s) != 0 {
+		t.Error("leases are left")
+	}
+}
+
+func TestVolumeIsReadOnly(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "many:1", layered(t, v1.Config{}))
+	reg.push(t, "one:1", build(t, v1.Config{}, layer(t, file{name: "f", body: "x"})))
+	for _, snapshotter := range Snapshotters() {
+		s := openStore(t, Config{HostsDir: reg.hosts(t)})
+		for _, ref := range []string{"/many:1", "/one:1"} {
+			img := pullImage(t, s, domain+ref)
+			mounts, err := s.PrepareVolume(t.Context(), "c1", img, snapshotter)
+			must(t, err)
+			dir := mounted(t, mounts)
+			if len(tree(t, dir)) == 0 {
+				t.Errorf("%s %s: empty volume", snapshotter, ref)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "w"), nil, 0o600); err == nil {
+				t.Errorf("%s %s: volume is writable", snapshotter, ref)
+			}
+		}
+	}
+}
+
+func TestRetainRemovesOrphans(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, s, domain+"/app:1")
+	for _, snapshotter := range Snapshotters() {
+		for _, id := range []string{"kept", "orphan"} {
+			_, err := s.PrepareRootfs(t.Context(), id+snapshotter, img, snapshotter)
+			must(t, err)
+		}
+	}
+	s = reopen(t, s)
+	var uses []Use
+	for _, snapshotter := range Snapshotters() {
+		uses = append(uses, Use{Owner: "kept" + snapshotter, ChainID: img.ChainID, Snapshotter: snapshotter})
+	}
+	must(t, s.Retain(t.Context(), uses))
+	for _, u := range uses {
+		if _, err := s.RootfsOf(t.Context(), u); err != nil {
+			t.Errorf("%s: %v", u.Owner, err)
+		}
+		u.Owner = strings.Replace(u.Owner, "kept", "orphan", 1)
+		if _, err := s.RootfsOf(t.Context(), u); !errdefs.IsNotFound(err) {
+			t.Errorf("%s: %v", u.Owner, err)
+		}
+	}
+	// Layers in both, one view, and the native container's snapshot.
+	wantStored(t, s, 5, 3+3+1+1)
+	eventually(t, "trash is emptied", func() bool {
+		left, _ := os.ReadDir(s.path(trashDir))
+		return len(left) == 0
+	})
+}
+
+func TestRootfsRefusesArguments(t *testing.T) {
+	s := openStore(t, Config{})
+	img := &Image{ID: "sha256:00"}
+	for _, id := range []string{"", ".", "..", "a/b", "../c", ".hidden"} {
+		if _, err := s.PrepareRootfs(t.Context(), id, img, ""); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("prepare %q: %v", id, err)
+		}
+		if err := s.RemoveRootfs(t.Context(), id, ""); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("remove %q: %v", id, err)
+		}
+	}
+	if _, err := s.PrepareRootfs(t.Context(), "c", img, "devmapper"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "native, overlayfs") {
+		t.Errorf("unknown snapshotter: %v", err)
+	}
+}
+
+func TestRootfsInUserNamespace(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "root"}, file{name: "user", uid: 1000}), layer(t, file{name: "x"})))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, s, domain+"/app:1")
+	ids := []runtimespec.LinuxIDMapping{{ContainerID: 0, HostID: 200_000, Size: 65_536}}
+	root, err := s.PrepareRootfs(t.Context(), "c1", img, "", WithIDMappings(ids, ids))
+	must(t, err)
+	dir := mounted(t, root.Mounts)
+	for name, want := range map[string]uint32{".": 200_000, "root": 200_000, "user": 201_000} {
+		var st unix.Stat_t
+		must(t, unix.Stat(filepath.Join(dir, name), &st))
+		if st.Uid != want || st.Gid != want {
+			t.Errorf("%s is owned by %d:%d, want %d", name, st.Uid, st.Gid, want)
+		}
+	}
+	short := []runtimespec.LinuxIDMapping{{ContainerID: 5, HostID: 200_000, Size: 10}}
+	if _, err := s.PrepareRootfs(t.Context(), "c2", img, "", WithIDMappings(short, short)); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("mapping without root: %v", err)
+	}
+	if _, err := s.PrepareRootfs(t.Context(), "c3", img, Native, WithIDMappings(ids, ids)); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("native in a user namespace: %v", err)
+	}
+}
+
+func TestRootDirectoryIsOpenToAll(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	defer syscall.Umask(syscall.Umask(0o077))
+	root, err := s.PrepareRootfs(t.Context(), "c", pullImage(t, s, domain+"/app:1"), "")
+	must(t, err)
+	var st unix.Stat_t
+	must(t, unix.Stat(mounted(t, root.Mounts), &st))
+	if st.Uid != 0 || st.Mode&0o777 != 0o755 {
+		t.Errorf("/ is owned by %d with mode %o", st.Uid, st.Mode&0o777)
+	}
+}
+
+func TestMountOptions(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	for _, sync := range []bool{false, true} {
+		s := openStore(t, Config{HostsDir: reg.hosts(t), SyncRootfs: sync, MountOptions: []string{"nodev"}})
+		root, err := s.PrepareRootfs(t.Context(), "c", pullImage(t, s, domain+"/app:1"), "")
+		must(t, err)
+		options := root.Mounts[0].Options
+		if slices.Contains(options, "volatile") == sync || !slices.Contains(options, "nodev") {
+			t.Errorf("SyncRootfs %v: options %v", sync, options)
+		}
+		mounted(t, root.Mounts)
+	}
+}
+
+func BenchmarkRootfs(b *testing.B) {
+	reg := newTestRegistry(b)
+	reg.push(b, "app:1", layered(b, v1.Config{}))
+	for _, c := range []struct {
+		snapshotter string
+		mount, sync bool
+	}{{Overlayfs, false, false}, {Overlayfs, true, false}, {Overlayfs, true, true}, {Native, false, false}} {
+		b.Run(fmt.Sprintf("%s/mount=%v/sync=%v", c.snapshotter, c.mount, c.sync), func(b *testing.B) {
+			s := openStore(b, Config{HostsDir: reg.hosts(b), SyncRootfs: c.sync})
+			must(b, s.Retain(b.Context(), nil))
+			img := pullImage(b, s, domain+"/app:1")
+			_, err := s.PrepareRootfs(b.Context(), "warm", img, c.snapshotter)
+			must(b, err)
+			dir := b.TempDir()
+			b.ReportAllocs()
+			for b.Loop() {
+				root, err := s.PrepareRootfs(b.Context(), "c", img, c.snapshotter)
+				must(b, err)
+				if c.mount {
+					must(b, mount.All(root.Mounts, dir))
+					must(b, mount.UnmountAll(dir, 0))
+				}
+				must(b, s.RemoveRootfs(b.Context(), "c", c.snapshotter))
+			}
+		})
+	}
+}

@@ -1,0 +1,161 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Service is the CRI's image service over a Store. A call's handler is the
+// Definition in its context (handler.WithDefinition); without one the store's
+// default snapshotter is meant. Errors carry errdefs classes. The text of an
+// error of PullImage must reach the kubelet with its beginning unchanged.
+type Service struct {
+	runtimeapi.UnimplementedImageServiceServer
+	store *Store
+}
+
+// NewService returns the image service of a store.
+func NewService(s *Store) *Service { return &Service{store: s} }
+
+// ListImages lists every image once; with a filter, the one that it names.
+func (s *Service) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	resp := &runtimeapi.ListImagesResponse{}
+	if ref := r.GetFilter().GetImage().GetImage(); ref != "" {
+		img, err := s.store.Get(ref)
+		if errdefs.IsNotFound(err) {
+			return resp, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		resp.Images = append(resp.Images, criImage(img))
+		return resp, nil
+	}
+	for _, img := range s.store.List() {
+		resp.Images = append(resp.Images, criImage(img))
+	}
+	return resp, nil
+}
+
+// ImageStatus describes an image; one that is not there is no error but nil.
+func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	ref, err := imageOf(r.GetImage())
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.store.Get(ref)
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.ImageStatusResponse{Image: criImage(img)}
+	if r.GetVerbose() {
+		if resp.Info, err = s.info(ctx, img); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+// info is what crictl inspecti prints beside the status.
+func (s *Service) info(ctx context.Context, img *Image) (map[string]string, error) {
+	spec, err := s.store.config(ctx, img)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(struct {
+		ChainID   digest.Digest   `json:"chainID"`
+		ImageSpec imagespec.Image `json:"imageSpec"`
+	}{img.ChainID, *spec})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"info": string(b)}, nil
+}
+
+// PullImage pulls and unpacks an image for the call's handler.
+func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	ref, err := imageOf(r.GetImage())
+	if err != nil {
+		return nil, err
+	}
+	req := PullRequest{Ref: ref, Auth: r.GetAuth()}
+	if d := handler.DefinitionFrom(ctx); d != nil {
+		req.Snapshotter = d.Snapshotter
+	}
+	img, err := s.store.Pull(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
+}
+
+// RemoveImage removes an image with all its names; pinned or missing, it is gone
+// afterwards.
+func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	ref, err := imageOf(r.GetImage())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.store.Remove(ctx, ref); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// ImageFsInfo tells the kubelet where images are and what they take. Images and
+// writable layers share one filesystem.
+func (s *Service) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	u := s.store.Usage()
+	usage := func() []*runtimeapi.FilesystemUsage {
+		return []*runtimeapi.FilesystemUsage{{
+			Timestamp:  time.Now().UnixNano(),
+			FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: s.store.Root()},
+			UsedBytes:  &runtimeapi.UInt64Value{Value: u.Bytes},
+			InodesUsed: &runtimeapi.UInt64Value{Value: u.Inodes},
+		}}
+	}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: usage(), ContainerFilesystems: usage()}, nil
+}
+
+func imageOf(spec *runtimeapi.ImageSpec) (string, error) {
+	if spec.GetImage() == "" {
+		return "", fmt.Errorf("image.image is empty, name an image: %w", errdefs.ErrInvalidArgument)
+	}
+	return spec.GetImage(), nil
+}
+
+func criImage(img *Image) *runtimeapi.Image {
+	out := &runtimeapi.Image{
+		Id:          img.ID,
+		RepoTags:    img.RepoTags,
+		RepoDigests: img.RepoDigests,
+		Size:        img.Size,
+		Pinned:      img.Pinned,
+	}
+	out.Uid, out.Username = imageUser(img.Config.User)
+	return out
+}
+
+// imageUser splits the user of an image configuration ("user", "uid", either
+// with ":group") into what the CRI has a field for.
+func imageUser(user string) (*runtimeapi.Int64Value, string) {
+	user, _, _ = strings.Cut(user, ":")
+	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
+		return &runtimeapi.Int64Value{Value: uid}, ""
+	}
+	return nil, user
+}

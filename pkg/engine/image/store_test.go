@@ -1,0 +1,423 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+func openStore(t testing.TB, c Config) *Store {
+	t.Helper()
+	if c.Root == "" {
+		c.Root = filepath.Join(t.TempDir(), "images")
+	}
+	s, err := Open(t.Context(), c)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func reopen(t testing.TB, s *Store) *Store {
+	t.Helper()
+	must(t, s.Close())
+	return openStore(t, s.cfg)
+}
+
+func pullImage(t testing.TB, s *Store, ref string) *Image {
+	t.Helper()
+	img, err := s.Pull(t.Context(), PullRequest{Ref: ref})
+	must(t, err)
+	return img
+}
+
+// mounted mounts a root filesystem and returns where.
+func mounted(t testing.TB, mounts []mount.Mount) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, mount.All(mounts, dir))
+	t.Cleanup(func() {
+		if err := mount.UnmountAll(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// tree lists the files below dir with their content; directories end in "/".
+func tree(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, path)
+		if d.IsDir() {
+			out[rel+"/"] = ""
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		out[rel] = string(b)
+		return err
+	}))
+	return out
+}
+
+func sameTree(t testing.TB, got, want map[string]string) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("files are\n%v, want\n%v", got, want)
+	}
+}
+
+// stored counts what is on disk: blobs, snapshots by name, and unfinished downloads.
+func stored(t testing.TB, s *Store) (blobs, snaps, ingests []string) {
+	t.Helper()
+	ctx := s.context(t.Context())
+	must(t, s.content.Walk(ctx, func(i content.Info) error { blobs = append(blobs, i.Digest.String()); return nil }))
+	for name, l := range s.layers {
+		must(t, l.Walk(ctx, func(_ context.Context, i snapshots.Info) error { snaps = append(snaps, name+"/"+i.Name); return nil }))
+	}
+	found, err := filepath.Glob(s.path("content", "ingest", "*"))
+	must(t, err)
+	return blobs, snaps, found
+}
+
+func wantStored(t testing.TB, s *Store, blobs, snaps int) {
+	t.Helper()
+	<-s.collector.request()
+	b, sn, in := stored(t, s)
+	if len(b) != blobs || len(sn) != snaps || len(in) != 0 {
+		t.Errorf("store holds %d blobs %v, %d snapshots %v, ingests %v; want %d blobs, %d snapshots, no ingest", len(b), b, len(sn), sn, in, blobs, snaps)
+	}
+}
+
+// snapshotDirs lists the layers' directories, which is what takes the space.
+func snapshotDirs(t testing.TB, s *Store) []string {
+	t.Helper()
+	found, err := filepath.Glob(s.path(snapshotsDir, "*", "snapshots", "*"))
+	must(t, err)
+	return found
+}
+
+func leasesLeft(t testing.TB, s *Store) int {
+	t.Helper()
+	l, err := s.leases.List(s.context(t.Context()))
+	must(t, err)
+	return len(l)
+}
+
+// writes is a number that grows with every write transaction.
+func writes(t testing.TB, s *Store) (id int) {
+	t.Helper()
+	must(t, s.bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
+	return id
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 10 s", what)
+		}
+	}
+}
+
+// layered is an image that adds, changes and deletes over three layers.
+func layered(t testing.TB, config v1.Config) v1.Image {
+	return build(t, config,
+		layer(t, file{name: "etc/"}, file{name: "etc/keep", body: "kept"}, file{name: "etc/gone", body: "x"}, file{name: "opaque/"}, file{name: "opaque/old", body: "old"}),
+		layer(t, file{name: "etc/.wh.gone"}, file{name: "etc/keep", body: "changed"}, file{name: "opaque/"}, file{name: "opaque/.wh..wh..opq"}, file{name: "opaque/new", body: "new"}),
+		layer(t, file{name: "bin/"}, file{name: "bin/app", body: "#!", mode: 0o755}),
+	)
+}
+
+var layeredTree = map[string]string{
+	"bin/": "", "bin/app": "#!", "etc/": "", "etc/keep": "changed", "opaque/": "", "opaque/new": "new",
+}
+
+func TestPullByTagGivesRootfs(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{User: "1002:7", Cmd: []string{"/bin/app"}, StopSignal: "SIGUSR1"})
+	dgst := reg.push(t, "app:1", built)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+
+	img := pullImage(t, s, domain+"/app:1")
+	if img.ID != idOf(t, built) {
+		t.Errorf("id %s, want the configuration's digest %s", img.ID, idOf(t, built))
+	}
+	if want := []string{domain + "/app:1"}; !slices.Equal(img.RepoTags, want) {
+		t.Errorf("tags %v, want %v", img.RepoTags, want)
+	}
+	if want := []string{domain + "/app@" + dgst}; !slices.Equal(img.RepoDigests, want) {
+		t.Errorf("digests %v, want %v", img.RepoDigests, want)
+	}
+	if img.Config.StopSignal != "SIGUSR1" || img.Config.Cmd[0] != "/bin/app" || img.Platform.Architecture != runtime.GOARCH {
+		t.Errorf("config %+v, platform %+v", img.Config, img.Platform)
+	}
+	size, err := built.Size()
+	must(t, err)
+	if img.Size <= uint64(size) {
+		t.Errorf("size %d does not count the layers", img.Size)
+	}
+
+	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
+	must(t, err)
+	if root.Snapshotter != Overlayfs || root.Upper == "" {
+		t.Errorf("rootfs %+v", root)
+	}
+	dir := mounted(t, root.Mounts)
+	sameTree(t, tree(t, dir), layeredTree)
+	must(t, os.WriteFile(filepath.Join(dir, "written"), []byte("w"), 0o600))
+	sameTree(t, tree(t, root.Upper), map[string]string{"written": "w"})
+	must(t, mount.UnmountAll(dir, 0))
+	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	eventually(t, "writable layer is deleted", func() bool {
+		left, _ := os.ReadDir(s.path(trashDir))
+		return len(left) == 0
+	})
+	if left, _ := os.ReadDir(s.path(rootfsDir, Overlayfs)); len(left) != 0 {
+		t.Errorf("left in rootfs: %v", left)
+	}
+	if n := leasesLeft(t, s); n != 0 {
+		t.Errorf("%d leases are left", n)
+	}
+}
+
+func TestPullByDigest(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{})
+	dgst := reg.push(t, "app:1", built)
+	for _, ref := range []string{domain + "/app@" + dgst, domain + "/app:other@" + dgst} {
+		s := openStore(t, Config{HostsDir: reg.hosts(t)})
+		img := pullImage(t, s, ref)
+		if len(img.RepoTags) != 0 || !slices.Equal(img.RepoDigests, []string{domain + "/app@" + dgst}) {
+			t.Errorf("%s: tags %v digests %v, want none and the digest", ref, img.RepoTags, img.RepoDigests)
+		}
+		for _, by := range []string{ref, domain + "/app@" + dgst, domain + "/app:any@" + dgst} {
+			if got, err := s.Get(by); err != nil || got.ID != img.ID {
+				t.Errorf("get %s: %v, %v", by, got, err)
+			}
+		}
+		if _, err := s.Get(domain + "/app:1"); !errdefs.IsNotFound(err) {
+			t.Errorf("get by a tag that was not pulled: %v", err)
+		}
+	}
+}
+
+func TestPullPicksPlatform(t *testing.T) {
+	reg := newTestRegistry(t)
+	mine := buildFor(t, runtime.GOARCH, v1.Config{}, layer(t, file{name: "mine"}))
+	other := buildFor(t, "s390x", v1.Config{}, layer(t, file{name: "other"}))
+	dgst := reg.push(t, "multi:1", indexOf(map[string]v1.Image{runtime.GOARCH: mine, "s390x": other}))
+	reg.push(t, "foreign:1", indexOf(map[string]v1.Image{"s390x": other}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+
+	img := pullImage(t, s, domain+"/multi:1")
+	if img.ID != idOf(t, mine) || !slices.Equal(img.RepoDigests, []string{domain + "/multi@" + dgst}) {
+		t.Errorf("got %s %v, want this node's image under the index's digest", img.ID, img.RepoDigests)
+	}
+	if n := reg.count("GET", digestOf(t, other)); n != 0 {
+		t.Errorf("the other platform's manifest was fetched %d times", n)
+	}
+	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/foreign:1"})
+	if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "not built for linux/"+runtime.GOARCH) {
+		t.Errorf("foreign image: %v", err)
+	}
+	wantStored(t, s, 4, 2)
+
+	// The same image by another name is one image.
+	reg.push(t, "plain:1", mine)
+	again := pullImage(t, s, domain+"/plain:1")
+	if again.ID != img.ID || len(again.RepoTags) != 2 || len(again.RepoDigests) != 2 || len(s.List()) != 1 {
+		t.Errorf("by a second name: %+v, %d images", again, len(s.List()))
+	}
+}
+
+func TestPullWithoutLayers(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "scratch:1", build(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, s, domain+"/scratch:1")
+	if img.ChainID != "" || img.Size == 0 {
+		t.Errorf("image without layers: %+v", img)
+	}
+	root, err := s.PrepareRootfs(t.Context(), "c", img, "")
+	must(t, err)
+	dir := mounted(t, root.Mounts)
+	must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o600))
+}
+
+func TestMovedTagLeavesImage(t *testing.T) {
+	reg := newTestRegistry(t)
+	first := build(t, v1.Config{}, layer(t, file{name: "first"}))
+	second := build(t, v1.Config{}, layer(t, file{name: "second"}))
+	d1 := reg.push(t, "app:1", first)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, s, domain+"/app:1")
+	reg.push(t, "app:1", second)
+	img := pullImage(t, s, domain+"/app:1")
+	if img.ID != idOf(t, second) {
+		t.Fatalf("the tag still leads to %s", img.ID)
+	}
+	for _, s := range []*Store{s, reopen(t, s)} {
+		old, err := s.Get(idOf(t, first))
+		must(t, err)
+		if len(old.RepoTags) != 0 || !slices.Equal(old.RepoDigests, []string{domain + "/app@" + d1}) {
+			t.Errorf("old image has tags %v, digests %v", old.RepoTags, old.RepoDigests)
+		}
+		if got, err := s.Get(domain + "/app:1"); err != nil || got.ID != idOf(t, second) {
+			t.Errorf("tag: %v, %v", got, err)
+		}
+		if len(s.List()) != 2 {
+			t.Errorf("%d images, want 2", len(s.List()))
+		}
+	}
+}
+
+func TestRepeatedPullWritesNothing(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	for _, snapshotter := range Snapshotters() {
+		s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: snapshotter})
+		img := pullImage(t, s, domain+"/app:1")
+		reg.forgetHits()
+		before := writes(t, s)
+		if again := pullImage(t, s, domain+"/app:1"); again.ID != img.ID {
+			t.Errorf("%s: second pull gave %s", snapshotter, again.ID)
+		}
+		if n := writes(t, s) - before; n != 0 {
+			t.Errorf("%s: second pull wrote %d transactions", snapshotter, n)
+		}
+		if n := reg.count("GET", ""); n != 0 {
+			t.Errorf("%s: second pull downloaded: %v", snapshotter, reg.hits)
+		}
+		if n := reg.count("HEAD", "/manifests/1"); n != 1 {
+			t.Errorf("%s: second pull asked the registry %d times", snapshotter, n)
+		}
+	}
+}
+
+func TestRestartKeepsImages(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{domain + "/app*"}})
+	img := pullImage(t, s, domain+"/app:1")
+	if !img.Pinned {
+		t.Error("not pinned")
+	}
+	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
+	must(t, err)
+	s = reopen(t, s)
+	got, err := s.Get(domain + "/app:1")
+	must(t, err)
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", img) {
+		t.Errorf("after restart\n%+v, want\n%+v", got, img)
+	}
+	before := writes(t, s)
+	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
+	again, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID})
+	must(t, err)
+	if fmt.Sprint(again) != fmt.Sprint(root) {
+		t.Errorf("after restart rootfs is %+v, want %+v", again, root)
+	}
+	next, err := s.PrepareRootfs(t.Context(), "c2", got, "")
+	must(t, err)
+	sameTree(t, tree(t, mounted(t, next.Mounts)), layeredTree)
+	<-s.collector.request()
+	// Retain collects once or twice; the root filesystem itself writes nothing.
+	if n := writes(t, s) - before; n > 2 {
+		t.Errorf("%d write transactions", n)
+	}
+}
+
+func TestDamagedImageIsForgotten(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{})
+	reg.push(t, "app:1", built)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, s, domain+"/app:1")
+	must(t, s.Close())
+	_, hex, _ := strings.Cut(idOf(t, built), ":")
+	must(t, os.Remove(s.path("content", "blobs", "sha256", hex)))
+	s = openStore(t, s.cfg)
+	if _, err := s.Get(domain + "/app:1"); !errdefs.IsNotFound(err) {
+		t.Errorf("damaged image: %v", err)
+	}
+	img := pullImage(t, s, domain+"/app:1")
+	if _, err := s.config(t.Context(), img); err != nil {
+		t.Errorf("after pulling it again: %v", err)
+	}
+}
+
+func TestOpenTwice(t *testing.T) {
+	s := openStore(t, Config{})
+	_, err := Open(t.Context(), s.cfg)
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("second open: %v", err)
+	}
+}
+
+func TestOpenRefusesConfig(t *testing.T) {
+	for _, c := range []Config{{}, {Root: "relative"}, {Root: "/a:b"}, {Root: "/a,b"}, {Root: t.TempDir(), DefaultSnapshotter: "zfs"}} {
+		if _, err := Open(t.Context(), c); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestNotAnImage(t *testing.T) {
+	reg := newTestRegistry(t)
+	chart := withConfigType(t, build(t, v1.Config{}, layer(t, file{name: "x"})), "application/vnd.cncf.helm.config.v1+json")
+	reg.push(t, "chart:1", chart)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/chart:1"})
+	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "no container image") {
+		t.Errorf("chart: %v", err)
+	}
+	wantStored(t, s, 0, 0)
+}
+
+func TestWrongDiffIDIsRefused(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "bad:1", withWrongDiffID(t, build(t, v1.Config{}, layer(t, file{name: "x"}))))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"}); err == nil {
+		t.Error("an image whose layer does not match its configuration was taken")
+	}
+	wantStored(t, s, 0, 0)
+	if dirs := snapshotDirs(t, s); len(dirs) != 0 {
+		t.Errorf("left behind: %v", dirs)
+	}
+}
+
+func TestClosedStore(t *testing.T) {
+	s := openStore(t, Config{})
+	must(t, s.Close())
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); !errdefs.IsUnavailable(err) {
+		t.Errorf("pull after close: %v", err)
+	}
+	again, err := Open(t.Context(), s.cfg)
+	must(t, err)
+	must(t, again.Close())
+}

@@ -1,0 +1,233 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+)
+
+// Usage is space on disk.
+type Usage struct {
+	// Bytes that are allocated, and inodes.
+	Bytes, Inodes uint64
+}
+
+func (u Usage) add(v Usage) Usage {
+	return Usage{Bytes: u.Bytes + v.Bytes, Inodes: u.Inodes + v.Inodes}
+}
+
+// storedUsage is the space of content and unpacked layers.
+type storedUsage struct {
+	mu    sync.Mutex
+	usage Usage
+}
+
+// Usage returns what images and the writable layers of containers take, from
+// figures in memory: those of images are exact, those of writable layers as old
+// as the last question for them.
+func (s *Store) Usage() Usage {
+	s.stored.mu.Lock()
+	defer s.stored.mu.Unlock()
+	return s.stored.usage.add(s.measurer.sum())
+}
+
+// Root is the directory of the store, which is on the filesystem that Usage is about.
+func (s *Store) Root() string { return s.cfg.Root }
+
+// measureStored sums up what the metadata says about content and layers. It
+// reads no tree: a layer was measured when it was unpacked.
+func (s *Store) measureStored(ctx context.Context) error {
+	var sum Usage
+	err := s.content.Walk(ctx, func(info content.Info) error {
+		sum = sum.add(Usage{Bytes: uint64(info.Size), Inodes: 1})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("content: %w", err)
+	}
+	for name, l := range s.layers {
+		if l.broken != nil {
+			continue
+		}
+		err := l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+			if info.Kind != snapshots.KindCommitted {
+				return nil
+			}
+			u, err := l.Usage(ctx, info.Name)
+			if errdefs.IsNotFound(err) {
+				return nil
+			}
+			sum = sum.add(Usage{Bytes: uint64(u.Size), Inodes: uint64(u.Inodes)})
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("snapshotter %s: %w", name, err)
+		}
+	}
+	s.stored.mu.Lock()
+	defer s.stored.mu.Unlock()
+	s.stored.usage = sum
+	return nil
+}
+
+// WritableUsage returns what a container wrote to its root filesystem, and a
+// path on the filesystem that holds it. The answer may be as old as some ten
+// seconds (longer where counting takes long): trees are walked in the
+// background. errdefs.ErrUnavailable before the first answer is there,
+// ErrNotFound without a root filesystem.
+func (s *Store) WritableUsage(ctx context.Context, containerID, snapshotter string) (bytes, inodes uint64, path string, err error) {
+	l, name, err := s.layersFor(containerID, snapshotter)
+	if err != nil {
+		return 0, 0, "", err
+	}
+	path = s.rootfsPath(name, containerID)
+	if _, err := os.Lstat(path); err != nil {
+		if _, err := l.Stat(s.context(ctx), rootfsPrefix+containerID); err != nil {
+			return 0, 0, "", fmt.Errorf("container %s has no root filesystem: %w", containerID, errdefs.ErrNotFound)
+		}
+		path = s.path(snapshotsDir, name)
+	}
+	u, ok := s.measurer.get(ctx, measureKey{snapshotter: name, container: containerID})
+	if !ok {
+		return 0, 0, "", fmt.Errorf("usage of container %s is not counted yet: %w", containerID, errdefs.ErrUnavailable)
+	}
+	return u.Bytes, u.Inodes, path, nil
+}
+
+// usageOf walks the writable layer of a container.
+func (s *Store) usageOf(ctx context.Context, k measureKey) (Usage, error) {
+	upper := s.path(rootfsDir, k.snapshotter, k.container, "fs")
+	if _, err := os.Lstat(upper); err == nil {
+		du, err := fs.DiskUsage(ctx, upper)
+		return Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}, err
+	}
+	du, err := s.layers[k.snapshotter].Usage(ctx, rootfsPrefix+k.container)
+	return Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}, err
+}
+
+const (
+	// minMeasureAge is how old a figure may be before it is counted again.
+	minMeasureAge = 10 * time.Second
+	// measureShare keeps the time of counting below one in so many.
+	measureShare = 50
+	// firstMeasureWait is how long a caller waits for a first figure. New
+	// layers are small and are counted in this time.
+	firstMeasureWait = 5 * time.Millisecond
+)
+
+type measureKey struct{ snapshotter, container string }
+
+type measured struct {
+	usage Usage
+	at    time.Time
+	cost  time.Duration
+}
+
+// stale says whether a figure should be counted again.
+func (m measured) stale(now time.Time) bool {
+	return now.Sub(m.at) > max(minMeasureAge, measureShare*m.cost)
+}
+
+// measurer counts writable layers, one at a time, when somebody asked for them.
+type measurer struct {
+	*worker
+	count func(context.Context, measureKey) (Usage, error)
+
+	mu     sync.Mutex
+	known  map[measureKey]measured
+	wanted map[measureKey]bool
+}
+
+func newMeasurer(count func(context.Context, measureKey) (Usage, error)) *measurer {
+	return &measurer{worker: newWorker(), count: count, known: map[measureKey]measured{}, wanted: map[measureKey]bool{}}
+}
+
+func (m *measurer) run(ctx context.Context) { m.worker.run(ctx, m.countWanted) }
+
+// get returns the last figure and has it counted again if it is old.
+func (m *measurer) get(ctx context.Context, k measureKey) (Usage, bool) {
+	m.mu.Lock()
+	last, ok := m.known[k]
+	if ok && !last.stale(time.Now()) {
+		m.mu.Unlock()
+		return last.usage, true
+	}
+	m.wanted[k] = true
+	m.mu.Unlock()
+	counted := m.request()
+	if ok {
+		return last.usage, true
+	}
+	wait := time.NewTimer(firstMeasureWait)
+	defer wait.Stop()
+	select {
+	case <-counted:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last, ok = m.known[k]
+	return last.usage, ok
+}
+
+func (m *measurer) forget(snapshotter, container string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := measureKey{snapshotter: snapshotter, container: container}
+	delete(m.known, k)
+	delete(m.wanted, k)
+}
+
+func (m *measurer) sum() (sum Usage) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range m.known {
+		sum = sum.add(k.usage)
+	}
+	return sum
+}
+
+// countWanted counts everything that was asked for.
+func (m *measurer) countWanted(ctx context.Context) {
+	for {
+		k, ok := m.next()
+		if !ok || ctx.Err() != nil {
+			return
+		}
+		start := time.Now()
+		u, err := m.count(ctx, k)
+		if err != nil {
+			// A container that is removed meanwhile is the usual reason.
+			log.G(ctx).WithError(err).WithField("container", k.container).Debug("cannot count a writable layer")
+		}
+		m.keep(k, measured{usage: u, at: time.Now(), cost: time.Since(start)}, err)
+	}
+}
+
+func (m *measurer) next() (measureKey, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k := range m.wanted {
+		return k, true
+	}
+	return measureKey{}, false
+}
+
+// keep stores a figure, unless the layer was forgotten while it was counted.
+func (m *measurer) keep(k measureKey, got measured, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.wanted[k] && err == nil {
+		m.known[k] = got
+	}
+	delete(m.wanted, k)
+}

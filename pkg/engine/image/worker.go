@@ -1,0 +1,78 @@
+package image
+
+import (
+	"context"
+	"sync"
+)
+
+// worker runs one job in the background, again and again when it is asked to.
+// Requests that come while it runs are served by one more run.
+type worker struct {
+	wake chan struct{}
+
+	mu sync.Mutex
+	// next is closed at the end of the next run; nil when nobody asked for it.
+	next   chan struct{}
+	closed bool
+}
+
+func newWorker() *worker { return &worker{wake: make(chan struct{}, 1)} }
+
+// kick asks for a run.
+func (w *worker) kick() { w.request() }
+
+// request asks for a run and returns a channel that is closed when one has ended
+// that began after the request, or when the worker stops.
+func (w *worker) request() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		w.next = make(chan struct{})
+	}
+	done := w.next
+	if w.closed {
+		close(done)
+		w.next = nil
+		return done
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	return done
+}
+
+// run serves requests until ctx ends.
+func (w *worker) run(ctx context.Context, job func(context.Context)) {
+	defer w.close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		}
+		done := w.take()
+		job(ctx)
+		if done != nil {
+			close(done)
+		}
+	}
+}
+
+func (w *worker) take() chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	done := w.next
+	w.next = nil
+	return done
+}
+
+func (w *worker) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	if w.next != nil {
+		close(w.next)
+		w.next = nil
+	}
+}

@@ -1,0 +1,89 @@
+package network
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// PluginError is the failure of one run of a plugin.
+type PluginError struct {
+	// Plugin is the path of the executable.
+	Plugin string
+	// Code, Msg and Details are the plugin's own answer, as far as it gave one.
+	// https://www.cni.dev/docs/spec/#error
+	Code         uint
+	Msg, Details string
+	// Stderr is the end of what the plugin wrote there.
+	Stderr string
+	// Cause is how the process ended.
+	Cause error
+}
+
+func (e *PluginError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "CNI plugin %s: %v", e.Plugin, e.Cause)
+	for _, part := range []string{e.Msg, e.Details, e.Stderr} {
+		if part = strings.TrimSpace(part); part != "" {
+			b.WriteString(": ")
+			b.WriteString(cut(part, 250))
+		}
+	}
+	if e.Code != 0 {
+		fmt.Fprintf(&b, " (CNI error code %d)", e.Code)
+	}
+	return b.String()
+}
+
+// Unwrap gives the class and the cause.
+func (e *PluginError) Unwrap() []error {
+	switch e.Code {
+	case types.ErrTryAgainLater, types.ErrPluginNotAvailable, types.ErrLimitedConnectivity:
+		return []error{errdefs.ErrUnavailable, e.Cause}
+	}
+	return []error{errdefs.ErrInternal, e.Cause}
+}
+
+// missing is the error for a plugin that is not installed.
+func missing(plugin string, binDirs []string) error {
+	return errdefs.ErrUnavailable.WithMessage(fmt.Sprintf(
+		"CNI plugin %.100q is not in %s: install it there, or add its directory to the CNI binary directories",
+		plugin, cut(strings.Join(binDirs, ", "), 300)))
+}
+
+// maxText keeps messages below the 1 KiB that fit into an event or a status,
+// with room for what callers add.
+const maxText = 900
+
+// bounded is an error whose text was cut.
+type bounded struct {
+	error
+	text string
+}
+
+func (e bounded) Error() string { return e.text }
+func (e bounded) Unwrap() error { return e.error }
+
+// bound cuts the text of an error, and nothing else of it.
+func bound(err error) error {
+	if err == nil || len(err.Error()) <= maxText {
+		return err
+	}
+	return bounded{err, cut(err.Error(), maxText)}
+}
+
+// cut shortens text to at most n bytes, at a rune.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	const mark = "…"
+	n -= len(mark)
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n] + mark
+}

@@ -1,0 +1,153 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	"go.opentelemetry.io/otel/propagation"
+)
+
+// pluginExec runs plugins for libcni. Other than libcni's own, it ends the
+// whole process group of a plugin when the context ends: a plugin that is a
+// script, or waits for iptables, would else leave a child that holds the pipes,
+// and the call would hang as long as that child does.
+type pluginExec struct {
+	version.PluginDecoder
+}
+
+var _ invoke.Exec = (*pluginExec)(nil)
+
+// FindInPath finds a plugin's executable.
+func (*pluginExec) FindInPath(plugin string, paths []string) (string, error) {
+	path, err := invoke.FindInPath(plugin, paths)
+	if err != nil {
+		return "", missing(plugin, paths)
+	}
+	return path, nil
+}
+
+// ExecPlugin runs a plugin and returns what it wrote to stdout. A plugin that
+// fails gives a PluginError.
+func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	environ = append(environ, traceEnviron(ctx)...)
+	for wait := busyWait; ; wait *= 2 {
+		stdout, err := run(ctx, path, stdin, environ)
+		if !errors.Is(err, syscall.ETXTBSY) || wait > busyWaitMax {
+			return stdout, err
+		}
+		// Somebody is installing the plugin at this moment.
+		select {
+		case <-ctx.Done():
+			return stdout, err
+		case <-time.After(wait):
+		}
+	}
+}
+
+const (
+	busyWait    = 20 * time.Millisecond
+	busyWaitMax = 2 * time.Second
+	// pipeWait is how long output may still come after a plugin was killed.
+	pipeWait = time.Second
+	// maxOutput bounds what a plugin may answer.
+	maxOutput = 4 << 20
+)
+
+func run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	stdout, stderr := &head{max: maxOutput}, &tail{max: 1 << 10}
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env = environ
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.WaitDelay = pipeWait
+	// Should the daemon be killed, a plugin must not go on: the next daemon's
+	// DEL would race with its ADD.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	// The signal is sent when the thread ends that started the plugin, not the
+	// process, and threads that were in a pod's namespaces are ended. Locked, it
+	// waits for the plugin and does nothing else.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
+		err = nil // it succeeded, and left a child that keeps stdout open
+	}
+	if err != nil {
+		return nil, pluginError(ctx, path, err, stdout.Bytes(), stderr.buf)
+	}
+	return stdout.Bytes(), nil
+}
+
+func pluginError(ctx context.Context, path string, err error, stdout, stderr []byte) error {
+	e := &PluginError{Plugin: path, Cause: err, Stderr: string(stderr)}
+	if ctx.Err() != nil {
+		e.Cause = hung{ctx.Err()}
+		return e
+	}
+	var answer types.Error
+	switch jsonErr := json.Unmarshal(stdout, &answer); {
+	case jsonErr == nil:
+		e.Code, e.Msg, e.Details = answer.Code, answer.Msg, answer.Details
+	case len(stdout) > 0:
+		e.Msg = "not a CNI answer: " + cut(string(stdout), 200)
+	case len(stderr) == 0:
+		e.Msg = "it gave no reason"
+	}
+	return e
+}
+
+// hung is the end of a plugin that had no more time.
+type hung struct{ error }
+
+func (h hung) Error() string { return "killed before it finished: " + h.error.Error() }
+func (h hung) Unwrap() error { return h.error }
+
+// traceEnviron hands the span of the call to the plugin, as OpenTelemetry's
+// convention for environment variables has it.
+func traceEnviron(ctx context.Context) []string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	var out []string
+	for key, value := range carrier {
+		out = append(out, strings.ToUpper(key)+"="+value)
+	}
+	return out
+}
+
+// head keeps the first max bytes, and takes the rest without keeping it.
+type head struct {
+	bytes.Buffer
+	max int
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if room := h.max - h.Len(); room > 0 {
+		h.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+// tail keeps the last max bytes.
+type tail struct {
+	buf []byte
+	max int
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - t.max; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,105 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/log"
+)
+
+// The journal has one file per pod, from before its first ADD until after its
+// last DEL. It is for the cases in which the sandbox's record knows less: the
+// daemon was killed during Setup, or before the Result was stored. It is not
+// flushed: after a power cut a pod has no process and no namespace, and an
+// address that is left is found by the plugins' own GC.
+
+// journalEntry is what Setup is about to do.
+type journalEntry struct {
+	ID          string       `json:"id"`
+	Name        string       `json:"name"`
+	Namespace   string       `json:"namespace"`
+	NetNS       string       `json:"netns"`
+	Attachments []Attachment `json:"attachments"`
+}
+
+func (p *Plugins) journalDir() string { return filepath.Join(p.config.CacheDir, "journal") }
+
+func (p *Plugins) journalPath(id string) string {
+	return filepath.Join(p.journalDir(), id+journalSuffix)
+}
+
+const journalSuffix = ".json"
+
+// writeJournal replaces the pod's file as a whole.
+func (p *Plugins) writeJournal(pod Pod, plan []Attachment) error {
+	b, err := json.Marshal(journalEntry{pod.ID, pod.Name, pod.Namespace, pod.NetNS, plan})
+	if err != nil {
+		return err
+	}
+	path := p.journalPath(pod.ID)
+	temporary := path + ".new"
+	err = os.WriteFile(temporary, b, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = os.MkdirAll(p.journalDir(), 0o700); err == nil {
+			err = os.WriteFile(temporary, b, 0o600)
+		}
+	}
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write down the network plan: %w", err), ignoreMissing(os.Remove(temporary)))
+	}
+	return nil
+}
+
+// readJournal returns nil for a pod that has no file.
+func (p *Plugins) readJournal(id string) (*journalEntry, error) {
+	b, err := os.ReadFile(p.journalPath(id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var entry journalEntry
+	if err := json.Unmarshal(b, &entry); err != nil {
+		return nil, fmt.Errorf("network plan %s: %w", p.journalPath(id), err)
+	}
+	return &entry, nil
+}
+
+// journaled are the pods that have a file.
+func (p *Plugins) journaled() ([]string, error) {
+	files, err := os.ReadDir(p.journalDir())
+	if err != nil {
+		return nil, ignoreMissing(err)
+	}
+	var ids []string
+	for _, file := range files {
+		if id, ok := strings.CutSuffix(file.Name(), journalSuffix); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// forget ends what is known of a pod, after its DEL.
+func (p *Plugins) forget(ctx context.Context, pod Pod) {
+	if err := ignoreMissing(os.Remove(p.journalPath(pod.ID))); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network plan of a pod that is gone could not be removed")
+	}
+	p.end(pod)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

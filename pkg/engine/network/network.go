@@ -1,0 +1,91 @@
+// Package network connects pods to the node's network by CNI plugins.
+//
+//	plugins := network.New(network.Config{ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin"}, CacheDir: dir})
+//	pod, err := network.PodFrom(id, config, netns, cgroupPath)
+//	result, err := plugins.Setup(ctx, pod)      // CNI ADD; result goes into the sandbox's record
+//	err = plugins.Teardown(ctx, pod, result)    // CNI DEL, then pin.Release of the namespace
+//
+// A pod is always disconnected by the configuration that connected it, whatever
+// the directory holds by then. Setup writes that configuration down before the
+// first plugin runs, so that an address is found and given back also after the
+// daemon was killed in the middle.
+//
+// What a plugin need not be asked is not asked: the loopback plugin is replaced
+// by one netlink message (package pin), and there is no CHECK after ADD.
+package network
+
+import (
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// Config says where CNI's parts are on this node.
+type Config struct {
+	// ConfDir holds the node's network configurations (*.conflist, *.conf,
+	// *.json). They are taken in the order of their names.
+	ConfDir string
+	// BinDirs are searched for plugins, in order.
+	BinDirs []string
+	// MaxConfNum is how many configurations a pod is connected to: the first is
+	// eth0, the next eth1 and so on. 0 counts as 1, a negative number as all.
+	MaxConfNum int
+	// CacheDir keeps what Setup did until Teardown. It must survive what the
+	// plugins' own records (IPAM) survive, so reboots too, and must belong to
+	// this daemon alone: GC disconnects what it finds here and was not told of.
+	CacheDir string
+}
+
+// Plugins runs the node's CNI plugins. All methods may be called at the same
+// time, for as many pods as there are; calls for one pod must not overlap.
+type Plugins struct {
+	config Config
+	cni    *libcni.CNIConfig
+	health health
+	// undoTimeout bounds the DEL that follows a failed ADD.
+	undoTimeout time.Duration
+
+	mu sync.Mutex // guards what follows
+	// dirs are the configuration directories that were ever asked for.
+	dirs map[string]*directory
+	// young are the pods that this process has begun to connect and not yet
+	// disconnected: GC may be told of a state that is older than they are.
+	young map[string]Pod
+
+	// running is held by readers for each Setup, and by GC to keep them out.
+	running sync.RWMutex
+}
+
+// New returns the plugins of a node. It reads nothing yet: configuration is
+// read when a pod or Status first needs it, and again whenever it changed.
+func New(c Config) *Plugins {
+	if c.MaxConfNum == 0 {
+		c.MaxConfNum = 1
+	}
+	p := &Plugins{
+		config:      c,
+		cni:         libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, &pluginExec{}),
+		undoTimeout: 20 * time.Second,
+		dirs:        map[string]*directory{},
+		young:       map[string]Pod{},
+	}
+	p.health.check = p.checkNode
+	p.health.ask = p.askNode
+	return p
+}
+
+// directory returns the reader of a configuration directory, "" for the node's.
+func (p *Plugins) directory(path string) *directory {
+	if path == "" {
+		path = p.config.ConfDir
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.dirs[path]
+	if d == nil {
+		d = &directory{path: path, binDirs: p.config.BinDirs, max: p.config.MaxConfNum}
+		p.dirs[path] = d
+	}
+	return d
+}

@@ -1,0 +1,148 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containernetworking/cni/pkg/utils"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Pod is what plugins are told of a pod sandbox.
+type Pod struct {
+	// ID is the sandbox id, CNI's container id.
+	ID string
+	// Name, Namespace and UID are the pod's.
+	Name, Namespace, UID string
+	// NetNS is the path of the network namespace. On Teardown it may be empty
+	// or gone.
+	NetNS string
+	// Labels are not given to plugins; they are here for errors and logs.
+	Labels map[string]string
+	// Annotations are given to plugins that declare the capability
+	// io.kubernetes.cri.pod-annotations.
+	Annotations map[string]string
+	// PortMappings are given to plugins that declare portMappings.
+	PortMappings []PortMapping
+	// Bandwidth is given to plugins that declare bandwidth; nil is no limit.
+	Bandwidth *Bandwidth
+	// DNS is given to plugins that declare dns; nil is the node's.
+	DNS *DNS
+	// CgroupPath is given to plugins that declare cgroupPath.
+	CgroupPath string
+	// CNIConfDir is the handler's own configuration directory; empty is the
+	// node's.
+	CNIConfDir string
+}
+
+// PortMapping publishes a port of the pod on the node. The JSON form is that of
+// CNI's capability portMappings.
+type PortMapping struct {
+	HostPort      int32  `json:"hostPort"`
+	ContainerPort int32  `json:"containerPort"`
+	Protocol      string `json:"protocol"` // tcp, udp or sctp
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+// DNS is the resolver configuration, in the form of CNI's capability dns.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
+}
+
+// PodFrom takes from a sandbox's configuration what plugins are told. Port
+// mappings without a host port are left out, as the CRI demands. What plugins
+// could only misread is errdefs.ErrInvalidArgument.
+func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cgroupPath string) (Pod, error) {
+	meta := config.GetMetadata()
+	pod := Pod{
+		ID:          id,
+		Name:        meta.GetName(),
+		Namespace:   meta.GetNamespace(),
+		UID:         meta.GetUid(),
+		NetNS:       netns,
+		Labels:      config.GetLabels(),
+		Annotations: config.GetAnnotations(),
+		DNS:         dnsFrom(config.GetDnsConfig()),
+		CgroupPath:  cgroupPath,
+	}
+	if err := pod.check(); err != nil {
+		return Pod{}, err
+	}
+	var err error
+	if pod.PortMappings, err = portMappings(config.GetPortMappings()); err != nil {
+		return Pod{}, err
+	}
+	if pod.Bandwidth, err = bandwidthFrom(config.GetAnnotations()); err != nil {
+		return Pod{}, err
+	}
+	return pod, nil
+}
+
+// check refuses identities that would turn into other CNI arguments.
+func (p *Pod) check() error {
+	if err := utils.ValidateContainerID(p.ID); err != nil {
+		return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sandbox id %.100q is no CNI container id: %.200s", p.ID, err.Error()))
+	}
+	for _, field := range []struct{ key, value string }{
+		{"name", p.Name}, {"namespace", p.Namespace}, {"uid", p.UID},
+	} {
+		if strings.ContainsAny(field.value, ";=\x00") {
+			return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
+				"pod metadata: %s %.100q has a ';' or '=' in it, which separate the arguments of CNI plugins", field.key, field.value))
+		}
+	}
+	return nil
+}
+
+func dnsFrom(c *runtimeapi.DNSConfig) *DNS {
+	if c == nil {
+		return nil
+	}
+	return &DNS{Servers: c.GetServers(), Searches: c.GetSearches(), Options: c.GetOptions()}
+}
+
+func portMappings(mappings []*runtimeapi.PortMapping) ([]PortMapping, error) {
+	var out []PortMapping
+	for i, m := range mappings {
+		if m.GetHostPort() == 0 {
+			continue
+		}
+		pm := PortMapping{
+			HostPort:      m.GetHostPort(),
+			ContainerPort: m.GetContainerPort(),
+			Protocol:      strings.ToLower(m.GetProtocol().String()),
+			HostIP:        m.GetHostIp(),
+		}
+		if err := pm.check(); err != nil {
+			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("port_mappings[%d]: %s", i, err))
+		}
+		out = append(out, pm)
+	}
+	return out, nil
+}
+
+func (m PortMapping) check() error {
+	for _, port := range []struct {
+		name  string
+		value int32
+	}{{"host_port", m.HostPort}, {"container_port", m.ContainerPort}} {
+		if port.value < 1 || port.value > 65535 {
+			return fmt.Errorf("%s %d is not between 1 and 65535", port.name, port.value)
+		}
+	}
+	switch m.Protocol {
+	case "tcp", "udp", "sctp":
+	default:
+		return fmt.Errorf("protocol %.30q is not TCP, UDP or SCTP", m.Protocol)
+	}
+	if m.HostIP != "" {
+		if _, err := netip.ParseAddr(m.HostIP); err != nil {
+			return fmt.Errorf("host_ip %.60q is not an IP address", m.HostIP)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+)
+
+func TestPodOnRealPlugins(t *testing.T) {
+	n := newRealNode(t)
+	p := New(n.config)
+	pod := n.pod("pod-real")
+	port := freePort(t)
+	pod.PortMappings = []PortMapping{{HostPort: port, ContainerPort: 80, Protocol: "tcp"}}
+
+	r := mustSetup(t, p, pod)
+	ip, err := netip.ParseAddr(r.IPs[0])
+	if err != nil || !netip.MustParsePrefix(n.subnet()).Contains(ip) {
+		t.Fatalf("the pod has %v, want an address of %s", r.IPs, n.subnet())
+	}
+	gateway := netip.MustParsePrefix(n.subnet()).Addr().Next()
+	reach(t, pod, net.IP(gateway.AsSlice()))
+	if rules := iptables(t); !strings.Contains(rules, fmt.Sprintf("--dport %d", port)) {
+		t.Errorf("no rule for host port %d:\n%s", port, rules)
+	}
+
+	stats, err := Stats(pod.NetNS)
+	if err != nil || len(stats) != 1 || stats[0].Name != "eth0" || stats[0].RxBytes == 0 || stats[0].TxPackets == 0 {
+		t.Errorf("statistics %+v, %v", stats, err)
+	}
+
+	mustTeardown(t, p, pod, r)
+	n.checkClean()
+	if rules := iptables(t); strings.Contains(rules, fmt.Sprintf("--dport %d", port)) {
+		t.Error("the rule of the host port is left")
+	}
+	mustTeardown(t, p, pod, r) // again is fine
+}
+
+func freePort(t *testing.T) int32 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return int32(l.Addr().(*net.TCPAddr).Port)
+}
+
+// The record of a sandbox is all that a new daemon has.
+func TestTeardownAfterRestartWithAnotherConfiguration(t *testing.T) {
+	for name, change := range map[string]func(*node){
+		"other network": func(n *node) {
+			n.configure("10-real.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "spy"}]}`)
+		},
+		"no configuration":     func(n *node) { n.unconfigure("10-real.conflist") },
+		"broken configuration": func(n *node) { n.configure("10-real.conflist", "{") },
+		"cache lost": func(n *node) {
+			if err := os.RemoveAll(n.config.CacheDir); err != nil {
+				n.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newRealNode(t)
+			n.spy("spy", "")
+			pod := n.pod("pod-restart")
+			record, err := json.Marshal(mustSetup(t, New(n.config), pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(n)
+			var r Result
+			if err := json.Unmarshal(record, &r); err != nil {
+				t.Fatal(err)
+			}
+			mustTeardown(t, New(n.config), pod, &r)
+			n.checkClean()
+			if calls := n.called("spy"); len(calls) > 0 {
+				t.Errorf("the plugin of the new configuration was called: %v", calls)
+			}
+		})
+	}
+}
+
+func (n *node) unconfigure(file string) {
+	n.t.Helper()
+	if err := os.Remove(filepath.Join(n.config.ConfDir, file)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// gVisor takes the addresses off the interface for its own network stack.
+func TestTeardownAfterRuntimeTookTheAddresses(t *testing.T) {
+	n := newRealNode(t)
+	p := New(n.config)
+	pod := n.pod("pod-own-stack")
+	r := mustSetup(t, p, pod)
+	if rules := iptables(t); !strings.Contains(rules, pod.ID) {
+		t.Fatalf("there is no rule for the pod:\n%s", rules)
+	}
+	takeAddresses(t, pod.NetNS)
+	mustTeardown(t, p, pod, r)
+	n.checkClean()
+	if rules := iptables(t); strings.Contains(rules, pod.ID) {
+		t.Errorf("rules for the pod are left:\n%s", rules)
+	}
+}
+
+func takeAddresses(t *testing.T, nsPath string) {
+	t.Helper()
+	err := pin.Do(nsPath, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		for i := range addresses {
+			err = errors.Join(err, netlink.AddrDel(link, &addresses[i]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Without a Result, what Setup wrote down is enough.
+func TestTeardownWithoutResult(t *testing.T) {
+	n := newRealNode(t)
+	pod := n.pod("pod-lost")
+	mustSetup(t, New(n.config), pod)
+	n.unconfigure("10-real.conflist")
+	mustTeardown(t, New(n.config), pod, nil)
+	n.checkClean()
+}
+
+func TestTeardownWithoutNamespace(t *testing.T) {
+	n := newRealNode(t)
+	pod := n.pod("pod-reboot")
+	p := New(n.config)
+	r := mustSetup(t, p, pod)
+	if err := pin.Release(filepath.Dir(pod.NetNS)); err != nil {
+		t.Fatal(err)
+	}
+	mustTeardown(t, p, pod, r)
+	if left, _ := filepath.Glob(filepath.Join(n.ipam, "*", "10.*")); len(left) > 0 {
+		t.Errorf("addresses are left: %v", left)
+	}
+	// The bridge plugin takes its masquerading rules from the namespace. A
+	// reboot, which this stands for, takes the rules itself.
+	removeMasquerade(t, n)
+	n.checkClean()
+}
+
+func TestManyPodsInParallel(t *testing.T) {
+	n := newRealNode(t)
+	p := New(n.config)
+	var mu sync.Mutex
+	owner := map[string]string{}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		pod := n.pod(fmt.Sprintf("pod-%d", i))
+		wg.Go(func() {
+			r, err := p.Setup(t.Context(), pod)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			if other, taken := owner[r.IPs[0]]; taken {
+				t.Errorf("%s and %s have the same address", other, pod.ID)
+			}
+			owner[r.IPs[0]] = pod.ID
+			mu.Unlock()
+			if err := p.Teardown(t.Context(), pod, r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	n.checkClean()
+}
+
+// The second plugin fails, so the first has given an address by then.
+func TestFailedSetupLeavesNothing(t *testing.T) {
+	n := newRealNode(t)
+	n.script("portmap", `cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0
+echo '{"cniVersion": "1.0.0", "code": 7, "msg": "no such table", "details": "nat"}'; exit 1`)
+	p := New(n.config)
+	_, err := p.Setup(t.Context(), n.pod("pod-fails"))
+	checkError(t, err, errdefs.IsInternal, "portmap", "exit status 1", "no such table", "nat", "code 7", "shop/web")
+	n.checkClean()
+}
+
+// A caller that gives up in the middle still has its pod undone.
+func TestCanceledSetupLeavesNothing(t *testing.T) {
+	n := newRealNode(t)
+	n.script("portmap", `cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0; sleep 60 & wait`)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	started := time.Now()
+	_, err := New(n.config).Setup(ctx, n.pod("pod-hangs"))
+	checkError(t, err, errdefs.IsDeadlineExceeded, "portmap", "killed")
+	if took := time.Since(started); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	n.checkClean()
+}
+
+func TestCollectsWhatNobodyOwns(t *testing.T) {
+	n := newRealNode(t)
+	before := New(n.config)
+	kept, lost := n.pod("pod-kept"), n.pod("pod-lost")
+	r := mustSetup(t, before, kept)
+	mustSetup(t, before, lost)
+
+	after := New(n.config) // as after a restart
+	young := n.pod("pod-young")
+	ry := mustSetup(t, after, young)
+	if err := after.GC(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := filepath.Glob(filepath.Join(n.ipam, "*", "10.*"))
+	if len(left) != 2 {
+		t.Errorf("addresses in use: %v, want the kept and the young pod's", left)
+	}
+	mustTeardown(t, after, kept, r)
+	mustTeardown(t, after, young, ry)
+	n.checkClean()
+}
+
+// removeMasquerade removes the rules of the bridge plugin for the node's pods.
+func removeMasquerade(t *testing.T, n *node) {
+	t.Helper()
+	prefix := strings.TrimSuffix(n.subnet(), "0/24")
+	var chains []string
+	for line := range strings.Lines(iptables(t)) {
+		words := strings.Fields(line)
+		if len(words) < 4 || words[0] != "-A" || words[1] != "POSTROUTING" || !strings.Contains(line, prefix) {
+			continue
+		}
+		for i, word := range words {
+			if word == "-j" {
+				chains = append(chains, words[i+1])
+			}
+		}
+		runShell(t, "iptables -t nat -D"+strings.TrimPrefix(strings.TrimSpace(line), "-A"))
+	}
+	for _, chain := range chains {
+		runShell(t, "iptables -t nat -F "+chain+" && iptables -t nat -X "+chain)
+	}
+}

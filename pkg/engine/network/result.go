@@ -1,0 +1,194 @@
+package network
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Result is what Setup did. It is JSON, for the sandbox's record: with it
+// Teardown needs nothing else that is on disk.
+type Result struct {
+	// IPs are the pod's addresses on eth0, without prefix length, in the
+	// plugins' order; the first is the primary one. There is at least one.
+	IPs []string `json:"ips"`
+	// Raw is CNI's result for eth0, in the version of the configuration.
+	Raw json.RawMessage `json:"raw,omitempty"`
+	// Attachments are the networks that the pod was connected to.
+	Attachments []Attachment `json:"attachments"`
+}
+
+// Attachment is one network of a pod: what ADD was given, which DEL must be
+// given again, and what it answered.
+type Attachment struct {
+	// Network is the name in the configuration.
+	Network string `json:"network"`
+	// Interface is the name inside the pod, eth0 for the first.
+	Interface string `json:"interface"`
+	// NetNS is the path of the namespace at the time.
+	NetNS string `json:"netns"`
+	// Config is the configuration list, with all its plugins in it.
+	Config json.RawMessage `json:"config"`
+	// Args are the CNI_ARGS.
+	Args [][2]string `json:"args,omitempty"`
+	// Capabilities are the capability arguments that the configuration asks for.
+	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
+	// Result is CNI's result; nil while ADD has not completed.
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// attachments plans the networks of a pod.
+func attachments(lists []*libcni.NetworkConfigList, pod Pod) ([]Attachment, error) {
+	offered, err := capabilities(pod)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Attachment, len(lists))
+	for i, list := range lists {
+		out[i] = Attachment{
+			Network:      list.Name,
+			Interface:    interfaceName(i),
+			NetNS:        pod.NetNS,
+			Config:       list.Bytes,
+			Args:         cniArgs(pod),
+			Capabilities: declared(list, offered),
+		}
+	}
+	return out, nil
+}
+
+// defaultInterface is the interface that holds a pod's addresses, by agreement
+// of everything that looks into pods.
+const defaultInterface = "eth0"
+
+func interfaceName(i int) string { return fmt.Sprintf("eth%d", i) }
+
+// cniArgs are the arguments that plugins know pods by.
+func cniArgs(pod Pod) [][2]string {
+	return [][2]string{
+		{"IgnoreUnknown", "1"},
+		{"K8S_POD_NAMESPACE", pod.Namespace},
+		{"K8S_POD_NAME", pod.Name},
+		{"K8S_POD_INFRA_CONTAINER_ID", pod.ID},
+		{"K8S_POD_UID", pod.UID},
+	}
+}
+
+// capabilities are all capability arguments that a pod has something for.
+// https://www.cni.dev/docs/conventions/#dynamic-plugin-specific-fields-capabilities--runtime-configuration
+func capabilities(pod Pod) (map[string]json.RawMessage, error) {
+	values := map[string]any{}
+	if len(pod.PortMappings) > 0 {
+		values["portMappings"] = pod.PortMappings
+	}
+	if pod.Bandwidth != nil {
+		values["bandwidth"] = pod.Bandwidth
+	}
+	if pod.DNS != nil {
+		values["dns"] = pod.DNS
+	}
+	if pod.CgroupPath != "" {
+		values["cgroupPath"] = pod.CgroupPath
+	}
+	if len(pod.Annotations) > 0 {
+		values["io.kubernetes.cri.pod-annotations"] = pod.Annotations
+	}
+	out := make(map[string]json.RawMessage, len(values))
+	for name, value := range values {
+		b, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("capability %s: %w", name, err)
+		}
+		out[name] = b
+	}
+	return out, nil
+}
+
+// declared keeps the arguments that some plugin of the list declares. libcni
+// gives each plugin its own; what none wants need not be stored with the pod.
+func declared(list *libcni.NetworkConfigList, offered map[string]json.RawMessage) map[string]json.RawMessage {
+	var out map[string]json.RawMessage
+	for _, plugin := range list.Plugins {
+		for name, wanted := range plugin.Network.Capabilities {
+			value, ok := offered[name]
+			if !wanted || !ok {
+				continue
+			}
+			if out == nil {
+				out = map[string]json.RawMessage{}
+			}
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// runtimeConf is the attachment in libcni's terms.
+func (a *Attachment) runtimeConf(id, netns string) *libcni.RuntimeConf {
+	capabilities := make(map[string]any, len(a.Capabilities))
+	for name, value := range a.Capabilities {
+		capabilities[name] = value
+	}
+	return &libcni.RuntimeConf{
+		ContainerID:    id,
+		NetNS:          netns,
+		IfName:         a.Interface,
+		Args:           a.Args,
+		CapabilityArgs: capabilities,
+	}
+}
+
+// list is the attachment's configuration, as loaded.
+func (a *Attachment) list() (*libcni.NetworkConfigList, error) {
+	list, err := libcni.NetworkConfFromBytes(a.Config)
+	if err != nil {
+		return nil, fmt.Errorf("stored configuration of network %q: %w", a.Network, err)
+	}
+	return list, nil
+}
+
+// complete records the answer of ADD.
+func (a *Attachment) complete(r types.Result) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("result of network %q: %w", a.Network, err)
+	}
+	a.Result = b
+	return nil
+}
+
+// addresses are the IPs that a result puts on the pod's interface.
+func addresses(r types.Result, interfaceName string) ([]string, error) {
+	result, err := types100.NewResultFromResult(r)
+	if err != nil {
+		return nil, fmt.Errorf("CNI result: %w", err)
+	}
+	var ips []string
+	for _, ip := range result.IPs {
+		if onInterface(result, ip.Interface, interfaceName) {
+			ips = append(ips, ip.Address.IP.String())
+		}
+	}
+	if len(ips) == 0 {
+		return nil, errdefs.ErrInternal.WithMessage(fmt.Sprintf(
+			"the CNI plugins gave the pod no address on %s: give the network configuration an ipam section", interfaceName))
+	}
+	return ips, nil
+}
+
+// onInterface reports whether an address with that interface index is on the
+// pod's interface. Without an index it is, as there is only one to mean.
+func onInterface(r *types100.Result, index *int, name string) bool {
+	if index == nil {
+		return true
+	}
+	if *index < 0 || *index >= len(r.Interfaces) {
+		return false
+	}
+	i := r.Interfaces[*index]
+	return i.Name == name && i.Sandbox != ""
+}

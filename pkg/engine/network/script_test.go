@@ -1,0 +1,473 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+)
+
+func runShell(t *testing.T, command string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+}
+
+// checkError checks class, content and size of an error.
+func checkError(t *testing.T, err error, is func(error) bool, says ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	if !is(err) {
+		t.Errorf("%v: wrong class", err)
+	}
+	for _, text := range says {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%v: does not say %q", err, text)
+		}
+	}
+	if n := len(err.Error()); n >= 1024 {
+		t.Errorf("the text has %d bytes", n)
+	}
+}
+
+const spyList = `{"cniVersion": "1.0.0", "name": "spied", "plugins": [
+	{"type": "first", "capabilities": {"portMappings": true, "dns": true, "cgroupPath": true}},
+	{"type": "second", "capabilities": {"bandwidth": true, "io.kubernetes.cri.pod-annotations": true, "ips": true}}]}`
+
+func newSpyNode(t testing.TB) *node {
+	n := newNode(t)
+	n.configure("10-spied.conflist", spyList)
+	n.spy("first", "")
+	n.spy("second", "")
+	return n
+}
+
+func fullPod(n *node) Pod {
+	pod := n.pod("pod-full")
+	pod.Annotations = map[string]string{"a": "b"}
+	pod.PortMappings = []PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "udp", HostIP: "127.0.0.1"}}
+	pod.Bandwidth = &Bandwidth{IngressRate: 1000, IngressBurst: 2000}
+	pod.DNS = &DNS{Servers: []string{"10.0.0.10"}, Searches: []string{"svc"}, Options: []string{"ndots:5"}}
+	pod.CgroupPath = "/kubepods/pod1"
+	return pod
+}
+
+func TestWhatPluginsAreTold(t *testing.T) {
+	n := newSpyNode(t)
+	pod := fullPod(n)
+	p := New(n.config)
+	r := mustSetup(t, p, pod)
+	if want := []string{"10.98.0.7", "fd98::7"}; !reflect.DeepEqual(r.IPs, want) {
+		t.Errorf("addresses %v, want %v", r.IPs, want)
+	}
+	mustTeardown(t, p, pod, r)
+
+	want := map[string]map[string]any{
+		"first": {
+			"portMappings": []any{map[string]any{"hostPort": 8080.0, "containerPort": 80.0, "protocol": "udp", "hostIP": "127.0.0.1"}},
+			"dns":          map[string]any{"servers": []any{"10.0.0.10"}, "searches": []any{"svc"}, "options": []any{"ndots:5"}},
+			"cgroupPath":   "/kubepods/pod1",
+		},
+		"second": {
+			"bandwidth":                         map[string]any{"ingressRate": 1000.0, "ingressBurst": 2000.0},
+			"io.kubernetes.cri.pod-annotations": map[string]any{"a": "b"},
+		},
+	}
+	for plugin, capabilities := range want {
+		if got := n.commands(plugin); got != "ADD DEL" {
+			t.Errorf("%s was called with %s, want ADD and DEL alone", plugin, got)
+		}
+		for _, call := range n.called(plugin) {
+			if !reflect.DeepEqual(call.stdin["runtimeConfig"], any(capabilities)) {
+				t.Errorf("%s %s: runtimeConfig %v, want %v", plugin, call.environ["CNI_COMMAND"], call.stdin["runtimeConfig"], capabilities)
+			}
+			for key, value := range map[string]string{
+				"CNI_CONTAINERID": "pod-full",
+				"CNI_IFNAME":      "eth0",
+				"CNI_NETNS":       pod.NetNS,
+				"CNI_ARGS":        "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=pod-full;K8S_POD_UID=u-1",
+			} {
+				if call.environ[key] != value {
+					t.Errorf("%s: %s=%q, want %q", plugin, key, call.environ[key], value)
+				}
+			}
+		}
+	}
+	if first := n.called("first"); first[0].stdin["prevResult"] != nil || first[1].stdin["prevResult"] == nil {
+		t.Error("the first plugin's ADD must have no previous result, and its DEL must have one")
+	}
+	log, err := os.ReadFile(n.calls("first") + ".log")
+	if err != nil || string(log) != "first ADD\nfirst DEL\n" {
+		t.Errorf("%q, %v", log, err)
+	}
+	n.checkClean()
+}
+
+// A pod that asks for nothing hands nothing over.
+func TestNoRuntimeConfigWithoutCause(t *testing.T) {
+	n := newSpyNode(t)
+	mustSetup(t, New(n.config), n.pod("pod-plain"))
+	for _, plugin := range []string{"first", "second"} {
+		if got, ok := n.called(plugin)[0].stdin["runtimeConfig"]; ok {
+			t.Errorf("%s got runtimeConfig %v", plugin, got)
+		}
+	}
+}
+
+// DEL gets the result of ADD from the sandbox's record if libcni's cache is gone.
+func TestTeardownKeepsPrevResultWithoutCache(t *testing.T) {
+	n := newSpyNode(t)
+	pod := n.pod("pod-cache")
+	r := mustSetup(t, New(n.config), pod)
+	if err := os.RemoveAll(n.config.CacheDir); err != nil {
+		t.Fatal(err)
+	}
+	mustTeardown(t, New(n.config), pod, r)
+	previous, ok := n.called("second")[1].stdin["prevResult"].(map[string]any)
+	if !ok || previous["ips"] == nil {
+		t.Errorf("DEL has the previous result %v", previous)
+	}
+}
+
+func TestNamespaceThatIsGoneIsNotNamed(t *testing.T) {
+	n := newSpyNode(t)
+	pod := n.pod("pod-gone")
+	p := New(n.config)
+	r := mustSetup(t, p, pod)
+	pod.NetNS = ""
+	r.Attachments[0].NetNS = filepath.Join(t.TempDir(), "net")
+	mustTeardown(t, p, pod, r)
+	if got := n.called("first")[1].environ["CNI_NETNS"]; got != "" {
+		t.Errorf("CNI_NETNS=%q, want none", got)
+	}
+}
+
+func TestPluginFailures(t *testing.T) {
+	long := strings.Repeat("ä", 5000)
+	tests := map[string]struct {
+		script string
+		is     func(error) bool
+		says   []string
+	}{
+		"exit without a word":    {"exit 3", errdefs.IsInternal, []string{"exit status 3", "gave no reason", "first"}},
+		"stderr alone":           {"echo broken pipe dream >&2; exit 1", errdefs.IsInternal, []string{"broken pipe dream"}},
+		"not JSON":               {"echo Segmentation fault; exit 2", errdefs.IsInternal, []string{"Segmentation fault", "not a CNI answer"}},
+		"CNI error":              {`echo '{"code": 100, "msg": "no vlan", "details": "on ens3"}'; exit 1`, errdefs.IsInternal, []string{"no vlan", "on ens3", "100"}},
+		"try again later":        {`echo '{"code": 11, "msg": "agent restarts"}'; exit 1`, errdefs.IsUnavailable, []string{"agent restarts"}},
+		"endless text":           {"echo " + long + " >&2; exit 1", errdefs.IsInternal, []string{"ä", "…"}},
+		"endless CNI error":      {`echo '{"code": 100, "msg": "` + long + `", "details": "` + long + `"}'; exit 1`, errdefs.IsInternal, []string{"ä", "…"}},
+		"killed":                 {"kill -9 $$", errdefs.IsInternal, []string{"killed"}},
+		"not a result":           {"echo hello; exit 0", errdefs.IsInternal, []string{"invalid character"}},
+		"result without address": {`echo '{"cniVersion": "1.0.0"}'; exit 0`, errdefs.IsInternal, []string{"no address on eth0", "ipam"}},
+		"result of another interface": {`echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "br0"}], "ips": [{"address": "10.0.0.1/8", "interface": 0}]}'; exit 0`,
+			errdefs.IsInternal, []string{"no address on eth0"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.configure("10-one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "first"}]}`)
+			n.spy("first", `[ "$CNI_COMMAND" = ADD ] && { `+test.script+"; }")
+			_, err := New(n.config).Setup(t.Context(), n.pod("pod-x"))
+			checkError(t, err, test.is, test.says...)
+			if got := n.commands("first"); got != "ADD DEL" {
+				t.Errorf("called with %s, want DEL after the failed ADD", got)
+			}
+			n.checkClean()
+		})
+	}
+}
+
+// A child of the plugin that keeps its pipes must not keep the call.
+func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "first"}]}`)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	n.spy("first", `sleep 300 & echo $! > `+pidFile+`; wait`)
+	p := New(n.config)
+	p.undoTimeout = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	started := time.Now()
+	_, err := p.Setup(ctx, n.pod("pod-hangs"))
+	checkError(t, err, errdefs.IsDeadlineExceeded, "first", "killed before it finished")
+	if took := time.Since(started); took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	pid, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status"); err == nil && !strings.Contains(string(status), "State:\tZ") {
+		t.Error("the plugin's child still runs")
+	}
+	// DEL hung as well, so the pod is still written down, for GC to try again.
+	n.spy("first", "")
+	if err := p.GC(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.checkClean()
+}
+
+// A plugin ends with the daemon, which the kernel takes for the end of the
+// thread that started it. Threads end whenever a namespace was entered.
+func TestPluginOutlivesThreads(t *testing.T) {
+	n := newNode(t)
+	n.script("slow", "sleep 0.1")
+	pod := n.pod("pod-slow")
+	var ending, plugins sync.WaitGroup
+	done := make(chan struct{})
+	for range 8 {
+		ending.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := pin.Do(pod.NetNS, func() error { return nil }); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 8 {
+		plugins.Go(func() {
+			for range 8 {
+				if _, err := run(t.Context(), filepath.Join(n.config.BinDirs[0], "slow"), nil, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	plugins.Wait()
+	close(done)
+	ending.Wait()
+}
+
+// A plugin that succeeds and leaves a child with its stdout has succeeded.
+func TestPluginMayLeaveADaemon(t *testing.T) {
+	n := newSpyNode(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	n.spy("second", `[ "$CNI_COMMAND" = ADD ] && { sleep 30 & echo $! > `+pidFile+`; }`)
+	mustSetup(t, New(n.config), n.pod("pod-daemon"))
+	runShell(t, "kill $(cat "+pidFile+")")
+}
+
+func TestTeardownReportsOnlyWhatWasConnected(t *testing.T) {
+	n := newSpyNode(t)
+	p := New(n.config)
+	pod := n.pod("pod-del")
+	r := mustSetup(t, p, pod)
+	n.spy("second", `[ "$CNI_COMMAND" = DEL ] && { echo '{"code": 100, "msg": "table is locked"}'; exit 1; }`)
+	checkError(t, p.Teardown(t.Context(), pod, r), errdefs.IsInternal, "second", "table is locked", "shop/web")
+	checkError(t, New(n.config).Teardown(t.Context(), pod, nil), errdefs.IsInternal, "table is locked")
+
+	// One of which ADD never completed is nobody's error.
+	never := n.pod("pod-never")
+	mustTeardown(t, p, never, nil)
+
+	n.spy("second", "")
+	mustTeardown(t, p, pod, r)
+	n.checkClean()
+}
+
+func TestTeardownWithoutConfigurationAndResult(t *testing.T) {
+	n := newNode(t)
+	mustTeardown(t, New(n.config), n.pod("pod-none"), nil)
+}
+
+func TestSeveralNetworks(t *testing.T) {
+	n := newSpyNode(t)
+	n.configure("20-more.conflist", `{"cniVersion": "1.0.0", "name": "more", "plugins": [{"type": "third"}]}`)
+	n.configure("30-unused.conflist", `{"cniVersion": "1.0.0", "name": "unused", "plugins": [{"type": "fourth"}]}`)
+	n.spy("third", "")
+	n.config.MaxConfNum = 2
+	p := New(n.config)
+	pod := n.pod("pod-two")
+	r := mustSetup(t, p, pod)
+	if len(r.Attachments) != 2 || len(r.IPs) != 2 {
+		t.Errorf("attachments %+v, addresses %v", r.Attachments, r.IPs)
+	}
+	if got := n.called("third")[0].environ["CNI_IFNAME"]; got != "eth1" {
+		t.Errorf("the second network is on %s, want eth1", got)
+	}
+	// One network that fails does not keep the other.
+	n.spy("third", `[ "$CNI_COMMAND" = DEL ] && exit 1`)
+	if err := p.Teardown(t.Context(), pod, r); err == nil {
+		t.Error("no error")
+	}
+	if got := n.commands("first"); got != "ADD DEL" {
+		t.Errorf("the first network was called with %s", got)
+	}
+	n.spy("third", "")
+	mustTeardown(t, p, pod, r)
+	n.checkClean()
+}
+
+// Plugins that came from files of their own are stored with the pod too.
+func TestPluginsInFilesOfTheirOwn(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-split.conflist", `{"cniVersion": "1.0.0", "name": "split"}`)
+	dir := filepath.Join(n.config.ConfDir, "split")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "10-first.conf"), []byte(`{"type": "first", "mark": 7}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.spy("first", "")
+	pod := n.pod("pod-split")
+	r := mustSetup(t, New(n.config), pod)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	mustTeardown(t, New(n.config), pod, r)
+	if calls := n.called("first"); len(calls) != 2 || calls[1].stdin["mark"] != 7.0 {
+		t.Errorf("DEL had %v", calls)
+	}
+}
+
+func TestHandlersOwnDirectory(t *testing.T) {
+	n := newSpyNode(t)
+	own := filepath.Join(t.TempDir(), "own")
+	if err := os.Mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(own, "x.conf"), []byte(`{"cniVersion": "1.0.0", "name": "own", "type": "third"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.spy("third", "")
+	pod := n.pod("pod-own")
+	pod.CNIConfDir = own
+	p := New(n.config)
+	r := mustSetup(t, p, pod)
+	pod.CNIConfDir = "" // the handler may have changed meanwhile
+	mustTeardown(t, p, pod, r)
+	if n.commands("third") != "ADD DEL" || n.commands("first") != "" {
+		t.Errorf("third: %s, first: %s", n.commands("third"), n.commands("first"))
+	}
+	pod.CNIConfDir = filepath.Join(own, "missing")
+	_, err := p.Setup(t.Context(), pod)
+	checkError(t, err, errdefs.IsUnavailable, pod.CNIConfDir)
+	if err := p.Status(); err != nil {
+		t.Errorf("the node's network is ready all the same: %v", err)
+	}
+}
+
+// The configuration of ADD is on disk before the first plugin runs.
+func TestKilledDuringSetup(t *testing.T) {
+	n := newSpyNode(t)
+	saved := filepath.Join(t.TempDir(), "journal")
+	n.spy("first", `[ "$CNI_COMMAND" = ADD ] && cp -r `+filepath.Join(n.config.CacheDir, "journal")+" "+saved)
+	n.spy("second", `[ "$CNI_COMMAND" = ADD ] && exit 1`)
+	pod := n.pod("pod-killed")
+	if _, err := New(n.config).Setup(t.Context(), pod); err == nil {
+		t.Fatal("no error")
+	}
+	// Put back what a daemon that died in the middle would have left, and let
+	// the configuration change.
+	runShell(t, "rm -r "+filepath.Join(n.config.CacheDir, "journal")+" && mv "+saved+" "+filepath.Join(n.config.CacheDir, "journal"))
+	n.unconfigure("10-spied.conflist")
+	before := len(n.called("first"))
+	mustTeardown(t, New(n.config), pod, nil)
+	if calls := n.called("first")[before:]; len(calls) != 1 || calls[0].environ["CNI_COMMAND"] != "DEL" {
+		t.Errorf("calls %v, want DEL by the old configuration", calls)
+	}
+	n.checkClean()
+}
+
+func TestCollectSendsTheVerb(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "plugins": [{"type": "first"}]}`)
+	n.spy("first", "")
+	p := New(n.config)
+	kept := n.pod("pod-kept")
+	mustSetup(t, p, kept)
+	if err := New(n.config).GC(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	calls := n.called("first")
+	last := calls[len(calls)-1]
+	want := []any{map[string]any{"containerID": "pod-kept", "ifname": "eth0"}}
+	if last.environ["CNI_COMMAND"] != "GC" || !reflect.DeepEqual(last.stdin["cni.dev/valid-attachments"], any(want)) {
+		t.Errorf("last call %s with %v", last.environ["CNI_COMMAND"], last.stdin)
+	}
+	if err := New(n.config).GC(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.commands("first"); got != "ADD GC DEL GC" {
+		t.Errorf("commands %s", got)
+	}
+	n.checkClean()
+
+	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "disableGC": true, "plugins": [{"type": "first"}]}`)
+	if err := New(n.config).GC(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.commands("first"); got != "ADD GC DEL GC" {
+		t.Errorf("commands %s: disableGC is not heeded", got)
+	}
+}
+
+func TestCollectWhilePodsAreConnected(t *testing.T) {
+	n := newSpyNode(t)
+	p := New(n.config)
+	p.running.RLock()
+	checkError(t, p.GC(t.Context()), errdefs.IsUnavailable, "try again")
+	p.running.RUnlock()
+	if err := p.GC(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestResultIsJSON(t *testing.T) {
+	n := newSpyNode(t)
+	r := mustSetup(t, New(n.config), fullPod(n))
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Result
+	if err := json.Unmarshal(b, &again); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(*r, again) {
+		t.Errorf("%+v\n%+v", *r, again)
+	}
+}
+
+func TestSetupRefusesBadPods(t *testing.T) {
+	p := New(newSpyNode(t).config)
+	for _, pod := range []Pod{{}, {ID: "../x"}, {ID: "a", Name: "x;IP=10.0.0.1"}, {ID: "a", UID: "x=y"}} {
+		_, err := p.Setup(t.Context(), pod)
+		checkError(t, err, errdefs.IsInvalidArgument)
+		if err := p.Teardown(t.Context(), pod, nil); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("Teardown: %v", err)
+		}
+	}
+}
+
+func TestErrorsKeepTheirCause(t *testing.T) {
+	n := newSpyNode(t)
+	n.spy("first", `[ "$CNI_COMMAND" = ADD ] && { echo '{"code": 100, "msg": "no vlan"}'; exit 1; }`)
+	_, err := New(n.config).Setup(t.Context(), n.pod("pod-cause"))
+	var plugin *PluginError
+	if !errors.As(err, &plugin) || plugin.Code != 100 || plugin.Plugin != filepath.Join(n.config.BinDirs[0], "first") {
+		t.Errorf("%#v", plugin)
+	}
+}

@@ -1,0 +1,104 @@
+package network
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Setup connects a pod to the network: CNI ADD, for each configuration in
+// order. When it fails, what it did was undone by DEL, with time of its own;
+// should that have failed too, GC and Teardown without a Result try again.
+//
+// A node without a network configuration, or without one of its plugins, is
+// errdefs.ErrUnavailable, before anything was done. A context that ends kills
+// the plugin.
+func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
+	if err := pod.check(); err != nil {
+		return nil, err
+	}
+	lists, err := p.directory(pod.CNIConfDir).networks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := attachments(lists, pod)
+	if err != nil {
+		return nil, err
+	}
+	p.running.RLock()
+	defer p.running.RUnlock()
+	p.begin(pod)
+	if err := p.writeJournal(pod, plan); err != nil {
+		p.end(pod)
+		return nil, fmt.Errorf("set up the network: %w", err)
+	}
+	result, err := p.add(ctx, pod, plan)
+	if err != nil {
+		p.undo(ctx, pod, plan)
+		return nil, bound(fmt.Errorf("set up the network of pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	}
+	return result, nil
+}
+
+// add runs ADD and fills in the plan's results.
+func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result, error) {
+	var first types.Result
+	for i := range plan {
+		a := &plan[i]
+		list, err := a.list()
+		if err != nil {
+			return nil, err
+		}
+		r, err := p.cni.AddNetworkList(ctx, list, a.runtimeConf(pod.ID, pod.NetNS))
+		if err != nil {
+			return nil, classify(fmt.Errorf("network %q: %w", a.Network, err))
+		}
+		if err := a.complete(r); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			first = r
+		}
+	}
+	ips, err := addresses(first, defaultInterface)
+	if err != nil {
+		return nil, err
+	}
+	return &Result{IPs: ips, Raw: plan[0].Result, Attachments: plan}, nil
+}
+
+// undo runs the DEL that follows a failed ADD: IPAM may have given an address.
+func (p *Plugins) undo(ctx context.Context, pod Pod, plan []Attachment) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.undoTimeout)
+	defer cancel()
+	if err := p.del(ctx, pod, plan); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network of a failed pod could not be undone, will be tried again")
+		p.end(pod)
+		return
+	}
+	p.forget(ctx, pod)
+}
+
+// begin and end keep the set of pods that GC must spare.
+func (p *Plugins) begin(pod Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.young[pod.ID] = pod
+}
+
+func (p *Plugins) end(pod Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.young, pod.ID)
+}
+
+// classify gives an error class to what libcni says by itself.
+func classify(err error) error {
+	if errdefs.IsInternal(err) || errdefs.IsUnavailable(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errdefs.ErrInternal, err)
+}

@@ -1,0 +1,66 @@
+package network
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+)
+
+// InterfaceStats counts the traffic of one interface since it exists.
+type InterfaceStats struct {
+	Name                                    string
+	RxBytes, RxPackets, RxErrors, RxDropped uint64
+	TxBytes, TxPackets, TxErrors, TxDropped uint64
+}
+
+// Stats reads the counters of all interfaces in a network namespace but lo: by
+// one netlink dump, no process. The default interface, eth0, is the first if it
+// exists. A namespace that is gone is errdefs.ErrNotFound.
+func Stats(nsPath string) ([]InterfaceStats, error) {
+	var links []netlink.Link
+	err := pin.Do(nsPath, func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		links, err = h.LinkList()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("network statistics: %w", err)
+	}
+	return interfaceStats(links), nil
+}
+
+func interfaceStats(links []netlink.Link) []InterfaceStats {
+	out := make([]InterfaceStats, 0, len(links))
+	for _, link := range links {
+		attrs := link.Attrs()
+		if attrs.RawFlags&unix.IFF_LOOPBACK != 0 || attrs.Statistics == nil {
+			continue
+		}
+		s := attrs.Statistics
+		out = append(out, InterfaceStats{
+			Name:    attrs.Name,
+			RxBytes: s.RxBytes, RxPackets: s.RxPackets, RxErrors: s.RxErrors, RxDropped: s.RxDropped,
+			TxBytes: s.TxBytes, TxPackets: s.TxPackets, TxErrors: s.TxErrors, TxDropped: s.TxDropped,
+		})
+	}
+	slices.SortStableFunc(out, func(a, b InterfaceStats) int {
+		return cmp.Compare(rank(a.Name), rank(b.Name))
+	})
+	return out
+}
+
+func rank(name string) int {
+	if name == defaultInterface {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,130 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+func TestHealthLooksAtMostOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int32
+		var state error
+		h := &health{
+			check: func(context.Context) error { looks.Add(1); return state },
+			ask:   func(context.Context) error { return nil },
+		}
+		for range 10 {
+			if err := h.status(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := looks.Load(); n != 1 {
+			t.Errorf("looked %d times", n)
+		}
+		state = errors.New("gone")
+		if err := h.status(); err != nil {
+			t.Errorf("not from memory: %v", err)
+		}
+		time.Sleep(lookInterval)
+		if err := h.status(); !errors.Is(err, state) {
+			t.Errorf("got %v after a second", err)
+		}
+	})
+}
+
+func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		var looks atomic.Int32
+		h := &health{
+			check: func(context.Context) error { looks.Add(1); <-hang; return nil },
+			ask:   func(context.Context) error { return nil },
+		}
+		for range 5 {
+			started := time.Now()
+			err := h.status()
+			if !errdefs.IsUnavailable(err) {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(started); took > patience {
+				t.Errorf("it took %v", took)
+			}
+			time.Sleep(lookInterval)
+		}
+		if n := looks.Load(); n != 1 {
+			t.Errorf("%d looks hang", n)
+		}
+		close(hang)
+		synctest.Wait()
+		if err := h.status(); err != nil {
+			t.Errorf("got %v after the disk came back", err)
+		}
+	})
+}
+
+func TestHealthAsksPlugins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		var mended atomic.Bool
+		down := errors.New("agent down")
+		h := &health{
+			check: func(context.Context) error { return nil },
+			ask: func(ctx context.Context) error {
+				asked.Add(1)
+				time.Sleep(3 * time.Second)
+				if mended.Load() {
+					return nil
+				}
+				return down
+			},
+		}
+		started := time.Now()
+		if err := h.status(); err != nil || time.Since(started) > patience {
+			t.Errorf("got %v after %v: the first answer must not wait for plugins", err, time.Since(started))
+		}
+		time.Sleep(4 * time.Second)
+		if err := h.status(); !errors.Is(err, down) {
+			t.Errorf("got %v", err)
+		}
+		synctest.Wait()
+		mended.Store(true)
+		time.Sleep(8 * time.Second) // asked again meanwhile, as it failed
+		_ = h.status()
+		time.Sleep(4 * time.Second)
+		if err := h.status(); err != nil {
+			t.Errorf("got %v after the agent came back", err)
+		}
+		before := asked.Load()
+		for range 20 {
+			time.Sleep(time.Second)
+			_ = h.status()
+		}
+		if n := asked.Load() - before; n > 1 {
+			t.Errorf("asked %d times in twenty healthy seconds", n)
+		}
+		time.Sleep(askInterval)
+	})
+}
+
+func TestStatusVerb(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "plugins": [{"type": "first"}]}`)
+	n.spy("first", `[ "$CNI_COMMAND" = STATUS ] && { echo '{"code": 50, "msg": "no route to the agent"}'; exit 1; }`)
+	p := New(n.config)
+	checkError(t, p.askNode(t.Context()), errdefs.IsUnavailable, `network "new" is not ready`, "no route to the agent")
+	n.spy("first", "")
+	if err := p.askNode(t.Context()); err != nil {
+		t.Error(err)
+	}
+	n.configure("10-new.conflist", `{"cniVersion": "1.0.0", "name": "new", "plugins": [{"type": "missing-verb"}]}`)
+	n.spy("missing-verb", "")
+	if err := p.askNode(t.Context()); err != nil || n.commands("missing-verb") != "" {
+		t.Errorf("%v, %s: plugins before 1.1 must not be asked", err, n.commands("missing-verb"))
+	}
+}

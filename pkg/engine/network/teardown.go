@@ -1,0 +1,133 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/log"
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+)
+
+// Teardown disconnects a pod: CNI DEL, with the configuration that ADD had. It
+// may be repeated, and must come before the namespace is released, because
+// plugins look into it; when it is gone all the same (a reboot), they are told
+// so and give back what they hold elsewhere.
+//
+// r is what Setup returned. Without it (the daemon was killed before it was
+// stored) what Setup wrote down is used. If ADD had not completed, plugins may
+// fail on what is not there: such errors are logged and nil is returned.
+func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
+	if err := pod.check(); err != nil {
+		return err
+	}
+	plan, completed, err := p.plan(ctx, pod, r)
+	if err != nil {
+		return fmt.Errorf("tear down the network: %w", err)
+	}
+	if err := p.del(ctx, pod, plan); err != nil {
+		err = bound(fmt.Errorf("tear down the network of pod %s/%s: %w", pod.Namespace, pod.Name, err))
+		if completed || ctx.Err() != nil {
+			return err
+		}
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network of a pod that was never connected could not be torn down")
+		return nil
+	}
+	p.forget(ctx, pod)
+	return nil
+}
+
+// plan finds what a pod was connected to, and whether ADD completed.
+func (p *Plugins) plan(ctx context.Context, pod Pod, r *Result) (plan []Attachment, completed bool, err error) {
+	if r != nil && len(r.Attachments) > 0 {
+		return r.Attachments, true, nil
+	}
+	entry, err := p.readJournal(pod.ID)
+	if err != nil {
+		return nil, false, err
+	}
+	if entry != nil {
+		return entry.Attachments, p.completed(pod.ID, entry.Attachments), nil
+	}
+	// Nothing was written, so most likely nothing was done; a power cut may
+	// have taken the journal and left an address, so the present configuration
+	// is tried.
+	lists, err := p.directory(pod.CNIConfDir).networks(ctx)
+	if err != nil {
+		return nil, false, ctx.Err()
+	}
+	plan, err = attachments(lists, pod)
+	return plan, false, err
+}
+
+// completed reports whether libcni has the result of every network.
+func (p *Plugins) completed(id string, plan []Attachment) bool {
+	for i := range plan {
+		list, err := plan[i].list()
+		if err != nil {
+			return false
+		}
+		r, err := p.cni.GetNetworkListCachedResult(list, plan[i].runtimeConf(id, ""))
+		if err != nil || r == nil {
+			return false
+		}
+	}
+	return len(plan) > 0
+}
+
+// del runs DEL for every network, the last first, and goes on after errors: one
+// network that is broken must not keep the addresses of the others.
+func (p *Plugins) del(ctx context.Context, pod Pod, plan []Attachment) error {
+	var errs []error
+	for i := len(plan) - 1; i >= 0; i-- {
+		a := &plan[i]
+		list, err := a.delList()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		netns := livingNetNS(pod, a)
+		if netns != "" {
+			if err := a.restoreAddresses(netns); err != nil {
+				log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("rules for a pod's addresses may be left")
+			}
+		}
+		if err := p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns)); err != nil {
+			errs = append(errs, classify(fmt.Errorf("network %q: %w", a.Network, err)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// livingNetNS is the namespace to tell plugins of; they must not be sent to one
+// that is gone. CNI says that DEL then has none.
+func livingNetNS(pod Pod, a *Attachment) string {
+	for _, path := range []string{pod.NetNS, a.NetNS} {
+		if path != "" && pin.Exists(path) {
+			return path
+		}
+	}
+	return ""
+}
+
+// delList is the configuration for DEL: with the result of ADD in it, which
+// libcni would else only take from its cache.
+func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
+	list, err := a.list()
+	if err != nil {
+		return nil, err
+	}
+	known, err := version.GreaterThanOrEqualTo(list.CNIVersion, "0.4.0")
+	if err != nil || !known || len(a.Result) == 0 {
+		return list, nil
+	}
+	for i, plugin := range list.Plugins {
+		if list.Plugins[i], err = libcni.InjectConf(plugin, map[string]any{"prevResult": a.Result}); err != nil {
+			return nil, fmt.Errorf("stored configuration of network %q: %w", a.Network, err)
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"runtime"
+	"time"
+
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// node serves the calls about the node as a whole.
+type node struct{ *core }
+
+// What Version answers. The name becomes the scheme of container ids in the
+// Kubernetes API and never changes; the first version is a constant of the CRI.
+const (
+	kubeletAPIVersion = "0.1.0"
+	runtimeName       = "berth"
+	runtimeAPIVersion = "v1"
+)
+
+// Version names the runtime and its version.
+func (b node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{
+		Version: kubeletAPIVersion, RuntimeName: runtimeName, RuntimeVersion: b.config.Version, RuntimeApiVersion: runtimeAPIVersion,
+	}, nil
+}
+
+// probeWait is how long Status waits for runtimes that were not asked yet. A
+// probe goes on without it, so a later Status has the answer.
+const probeWait = 250 * time.Millisecond
+
+// Status tells the node's conditions, from memory: it never waits for a plugin,
+// and for a runtime no longer than probeWait in all. It has an entry for each of
+// the engine's handlers.
+func (b node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
+	if err := b.cni.Status(); err != nil {
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
+	}
+	resp := &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			{Type: runtimeapi.RuntimeReady, Status: true}, network,
+		}},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	for _, d := range b.config.Definitions() {
+		resp.RuntimeHandlers = append(resp.RuntimeHandlers, b.handler(ctx, d))
+	}
+	if r.GetVerbose() {
+		resp.Info = b.info(network)
+	}
+	return resp, nil
+}
+
+// handler tells what the pods of a handler may ask for. Both the runtime and
+// the kernel must have a feature. User namespaces are not there yet.
+func (b node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
+	h := &runtimeapi.RuntimeHandler{Name: d.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}}
+	rt, err := b.prober.Probe(ctx, d)
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("probe a runtime")
+		return h
+	}
+	h.Features.RecursiveReadOnlyMounts = rt.SupportsRecursiveReadOnly() && b.node.KernelRRO
+	return h
+}
+
+// nodeInfo is the verbose part of Status.
+type nodeInfo struct {
+	StateDir     string                `json:"stateDir"`
+	RootDir      string                `json:"rootDir"`
+	CgroupDriver string                `json:"cgroupDriver"`
+	Snapshotter  string                `json:"snapshotter"`
+	Handlers     []*handler.Definition `json:"handlers"`
+}
+
+func (b node) info(network *runtimeapi.RuntimeCondition) map[string]string {
+	config, _ := json.Marshal(nodeInfo{
+		StateDir: b.core.config.State, RootDir: b.core.config.Root, CgroupDriver: string(b.driver),
+		Snapshotter: b.core.config.Snapshotter, Handlers: b.core.config.Definitions(),
+	})
+	version, _ := json.Marshal(runtime.Version())
+	cni, _ := json.Marshal(network.GetMessage())
+	return map[string]string{"config": string(config), "golang": string(version), "lastCNILoadStatus": string(cni)}
+}
+
+// RuntimeConfig tells the kubelet which cgroup driver to use.
+func (b node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	driver := runtimeapi.CgroupDriver_CGROUPFS
+	if b.driver == cgroup.Systemd {
+		driver = runtimeapi.CgroupDriver_SYSTEMD
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
+}
+
+// UpdateRuntimeConfig takes note of the pod CIDR, which the CNI configuration
+// knows already.
+func (b node) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+}

@@ -1,0 +1,88 @@
+package ocispec
+
+import (
+	"maps"
+	"path"
+	"strconv"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Annotations by which containerd's shims, gVisor and Kata tell sandboxes and
+// containers apart. The names are containerd's; runtimes know them.
+const (
+	annotationContainerType    = "io.kubernetes.cri.container-type"
+	annotationSandboxID        = "io.kubernetes.cri.sandbox-id"
+	annotationSandboxName      = "io.kubernetes.cri.sandbox-name"
+	annotationSandboxNamespace = "io.kubernetes.cri.sandbox-namespace"
+	annotationSandboxUID       = "io.kubernetes.cri.sandbox-uid"
+	annotationSandboxLogDir    = "io.kubernetes.cri.sandbox-log-directory"
+	annotationContainerName    = "io.kubernetes.cri.container-name"
+	annotationImageName        = "io.kubernetes.cri.image-name"
+	annotationCPUPeriod        = "io.kubernetes.cri.sandbox-cpu-period"
+	annotationCPUQuota         = "io.kubernetes.cri.sandbox-cpu-quota"
+	annotationCPUShares        = "io.kubernetes.cri.sandbox-cpu-shares"
+	annotationMemory           = "io.kubernetes.cri.sandbox-memory"
+)
+
+// passThrough puts those annotations into out whose key matches a pattern. A
+// pattern is path.Match's: "*" does not match "/". A malformed one matches
+// nothing; the configuration refuses those.
+func passThrough(out, annotations map[string]string, patterns []string) {
+	for k, v := range annotations {
+		for _, p := range patterns {
+			if ok, err := path.Match(p, k); err == nil && ok {
+				out[k] = v
+				break
+			}
+		}
+	}
+}
+
+// annotations is, from weak to strong: the base spec's, the handler's
+// defaults, the pod's and the container's as far as the handler lets them
+// through, and berth's own, which no pod can forge.
+func annotations(base map[string]string, d *handler.Definition, pod *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig, own map[string]string) map[string]string {
+	out := make(map[string]string, len(base)+len(own))
+	maps.Copy(out, base)
+	if d != nil {
+		maps.Copy(out, d.DefaultAnnotations)
+		passThrough(out, pod.GetAnnotations(), d.PodAnnotations)
+		passThrough(out, container.GetAnnotations(), d.ContainerAnnotations)
+	}
+	maps.Copy(out, own)
+	return out
+}
+
+func podIdentity(sb Sandbox, kind string) map[string]string {
+	m := sb.Config.GetMetadata()
+	return map[string]string{
+		annotationContainerType:    kind,
+		annotationSandboxID:        sb.ID,
+		annotationSandboxName:      m.GetName(),
+		annotationSandboxNamespace: m.GetNamespace(),
+		annotationSandboxUID:       m.GetUid(),
+	}
+}
+
+func containerAnnotations(c Container) map[string]string {
+	own := podIdentity(c.Sandbox, "container")
+	own[annotationContainerName] = c.Name
+	own[annotationImageName] = c.ImageName
+	return own
+}
+
+// sandboxAnnotations tell a VM's shim also how big the pod is.
+func sandboxAnnotations(sb Sandbox) map[string]string {
+	own := podIdentity(sb, "sandbox")
+	own[annotationSandboxLogDir] = sb.Config.GetLogDirectory()
+	if r := sb.Config.GetLinux().GetResources(); r != nil {
+		own[annotationCPUPeriod] = strconv.FormatInt(r.GetCpuPeriod(), 10)
+		own[annotationCPUQuota] = strconv.FormatInt(r.GetCpuQuota(), 10)
+		own[annotationCPUShares] = strconv.FormatInt(r.GetCpuShares(), 10)
+		own[annotationMemory] = strconv.FormatInt(r.GetMemoryLimitInBytes(), 10)
+	}
+	return own
+}

@@ -1,0 +1,101 @@
+package ocispec
+
+import (
+	"slices"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Build makes the spec of a container. Its root filesystem is "rootfs" in the
+// bundle. linux.seccomp may be shared with other specs: replace it, never
+// change it; all else is the caller's.
+func Build(c Container, n Node) (*specs.Spec, error) {
+	sc := c.Config.GetLinux().GetSecurityContext()
+	if sc.GetPrivileged() && !c.Sandbox.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+		return nil, invalid("container %q is privileged, its pod sandbox is not", c.Name)
+	}
+	s, err := newSpec(c.Base)
+	if err != nil {
+		return nil, err
+	}
+	if err := setProcess(s, c, n); err != nil {
+		return nil, err
+	}
+	if s.Linux.Namespaces, err = containerNamespaces(c, n); err != nil {
+		return nil, err
+	}
+	if err := setMounts(s, c, n); err != nil {
+		return nil, err
+	}
+	if err := setDevices(s, c, n); err != nil {
+		return nil, err
+	}
+	if err := setConfinement(s, c, n); err != nil {
+		return nil, err
+	}
+	resources := c.Config.GetLinux().GetResources()
+	if s.Linux.Resources, err = UpdateResources(s.Linux.Resources, resources, n); err != nil {
+		return nil, err
+	}
+	if resources != nil {
+		s.Process.OOMScoreAdj = clampOOMScoreAdj(resources.GetOomScoreAdj(), n)
+	}
+	s.Linux.CgroupsPath = c.CgroupsPath
+	s.Root.Readonly = sc.GetReadonlyRootfs()
+	s.Annotations = annotations(s.Annotations, c.Sandbox.Definition, c.Sandbox.Config, c.Config, containerAnnotations(c))
+	return s, Fit(s, c.Runtime)
+}
+
+func setProcess(s *specs.Spec, c Container, n Node) (err error) {
+	p := s.Process
+	if p.Args, err = commandLine(c.Config, c.Image); err != nil {
+		return err
+	}
+	hostname := c.Sandbox.Hostname
+	if hostname == "" {
+		hostname = n.Hostname
+	}
+	if p.Env, err = environment(p.Env, hostname, c.Config, c.Image); err != nil {
+		return err
+	}
+	p.Cwd = workingDir(c.Config, c.Image)
+	p.Terminal = c.Config.GetTty()
+	p.User = c.User.ociUser()
+	p.NoNewPrivileges = c.Config.GetLinux().GetSecurityContext().GetNoNewPrivs()
+	return nil
+}
+
+// setConfinement sets all that keeps a container from doing things: the order
+// matters only in that the default seccomp filter depends on capabilities.
+func setConfinement(s *specs.Spec, c Container, n Node) (err error) {
+	sc := c.Config.GetLinux().GetSecurityContext()
+	if s.Process.Capabilities, err = capabilities(s.Process.Capabilities, sc, n, c.Runtime); err != nil {
+		return err
+	}
+	//nolint:staticcheck // The deprecated field is all that old clients send.
+	if s.Linux.Seccomp, err = seccompFor(sc.GetSeccomp(), sc.GetSeccompProfilePath(), sc.GetPrivileged(), s.Linux.Seccomp, s.Process.Capabilities.Bounding, n, c.Runtime); err != nil {
+		return err
+	}
+	if s.Process.ApparmorProfile, err = apparmorFor(sc, s.Process.ApparmorProfile, n); err != nil {
+		return err
+	}
+	setLabels(s, c.ProcessLabel, c.MountLabel, sc.GetPrivileged(), c.Runtime)
+	// The lists are exactly what was sent: over protobuf an empty one cannot be
+	// told from none, and means that nothing is masked (procMount: Unmasked).
+	if !sc.GetPrivileged() {
+		s.Linux.MaskedPaths = slices.Clone(sc.GetMaskedPaths())
+		s.Linux.ReadonlyPaths = slices.Clone(sc.GetReadonlyPaths())
+	}
+	return nil
+}
+
+// setLabels leaves out what gVisor refuses: it has no SELinux inside, and its
+// own processes are confined from outside.
+func setLabels(s *specs.Spec, process, mount string, privileged bool, rt *probe.Runtime) {
+	s.Process.SelinuxLabel, s.Linux.MountLabel = "", mount
+	if !privileged && (rt == nil || rt.Name != probe.Runsc) {
+		s.Process.SelinuxLabel = process
+	}
+}

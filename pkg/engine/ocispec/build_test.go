@@ -1,0 +1,531 @@
+package ocispec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// What must be refused, by whose fault it is, and what the text must say.
+func TestBuildRefuses(t *testing.T) {
+	invalidArgument, failedPrecondition := errdefs.ErrInvalidArgument, errdefs.ErrFailedPrecondition
+	for name, c := range map[string]struct {
+		situation func(*Container, *Node)
+		class     error
+		says      string
+	}{
+		"privileged in an unprivileged pod": {func(c *Container, _ *Node) { c.security().Privileged = true }, invalidArgument, "privileged"},
+		"no command":                        {func(c *Container, _ *Node) { c.Image = imagespec.ImageConfig{Entrypoint: []string{""}} }, invalidArgument, "command"},
+		"NUL in command":                    {func(c *Container, _ *Node) { c.Config.Command = []string{"a\x00b"} }, invalidArgument, "NUL"},
+		"env without name":                  {func(c *Container, _ *Node) { c.Config.Envs = []*runtimeapi.KeyValue{{Value: []byte("x")}} }, invalidArgument, "name"},
+		"env with = in name":                {func(c *Container, _ *Node) { c.Config.Envs = []*runtimeapi.KeyValue{{Key: "A=B"}} }, invalidArgument, "A=B"},
+		"env with NUL": {func(c *Container, _ *Node) {
+			c.Config.Envs = []*runtimeapi.KeyValue{{Key: "A", Value: []byte{'a', 0}}}
+		}, invalidArgument, "NUL"},
+		"env that JSON cannot carry": {func(c *Container, _ *Node) {
+			c.Config.Envs = []*runtimeapi.KeyValue{{Key: "A", Value: []byte{0xff}}}
+		}, failedPrecondition, "UTF-8"},
+		"user namespace": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: []*runtimeapi.IDMapping{{Length: 1}}}
+		}, failedPrecondition, "hostUsers"},
+		"user namespace of the pod": {func(c *Container, _ *Node) {
+			c.podSecurity().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Gids: []*runtimeapi.IDMapping{{Length: 1}}}
+		}, failedPrecondition, "hostUsers"},
+		"host user namespace with mappings": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE, Uids: []*runtimeapi.IDMapping{{Length: 1}}}
+		}, invalidArgument, "mappings"},
+		"user namespace per container": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_CONTAINER}
+		}, invalidArgument, "CONTAINER"},
+		"network per container": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions.Network = runtimeapi.NamespaceMode_CONTAINER
+		}, invalidArgument, "network"},
+		"ipc of a target":  {func(c *Container, _ *Node) { c.security().NamespaceOptions.Ipc = runtimeapi.NamespaceMode_TARGET }, invalidArgument, "ipc"},
+		"unknown pid mode": {func(c *Container, _ *Node) { c.security().NamespaceOptions.Pid = 99 }, invalidArgument, "99"},
+		"host pid in a pod without": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
+		}, invalidArgument, "host's PID namespace"},
+		"shared pid without a process": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		}, failedPrecondition, "PID namespace"},
+		"target that does not run": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: "gone"}
+		}, failedPrecondition, "gone"},
+		"network namespace lost": {func(c *Container, _ *Node) { c.Sandbox.NetNS = "" }, failedPrecondition, "network namespace"},
+		"ipc namespace lost":     {func(c *Container, _ *Node) { c.Sandbox.IPCNS = "" }, failedPrecondition, "ipc namespace"},
+		"unknown capability": {func(c *Container, _ *Node) {
+			c.security().Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"FLY"}}
+		}, invalidArgument, "FLY"},
+		"unknown capability dropped": {func(c *Container, _ *Node) {
+			c.security().Capabilities = &runtimeapi.Capability{DropCapabilities: []string{"CAP_SWIM"}}
+		}, invalidArgument, "CAP_SWIM"},
+		"capability that the node lacks": {func(c *Container, n *Node) {
+			n.Capabilities = []string{"CAP_CHOWN"}
+			c.security().Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
+		}, failedPrecondition, "CAP_SYS_ADMIN"},
+		"seccomp on a kernel without": {func(c *Container, n *Node) {
+			n.Seccomp = false
+			c.security().Seccomp = &runtimeapi.SecurityProfile{}
+		}, failedPrecondition, "kernel"},
+		"seccomp on a runtime without": {func(c *Container, _ *Node) {
+			c.Runtime = &probe.Runtime{Path: "/opt/tiny", BuildTags: []string{"-SECCOMP"}}
+			c.security().Seccomp = &runtimeapi.SecurityProfile{}
+		}, failedPrecondition, "/opt/tiny"},
+		"seccomp Localhost without a file": {func(c *Container, _ *Node) {
+			c.security().Seccomp = local("")
+		}, invalidArgument, "localhost_ref"},
+		"seccomp file missing":  {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/none.json") }, failedPrecondition, "/profiles/none.json"},
+		"seccomp file relative": {func(c *Container, _ *Node) { c.security().Seccomp = local("profiles/x") }, invalidArgument, "absolute"},
+		"seccomp file broken":   {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/broken.json") }, failedPrecondition, "OCI form"},
+		"seccomp file of Docker": {func(c *Container, _ *Node) {
+			c.security().Seccomp = local("/profiles/docker.json")
+		}, failedPrecondition, "includes"},
+		"seccomp file with more":       {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/two.json") }, failedPrecondition, "more than one"},
+		"seccomp file without action":  {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/nothing.json") }, failedPrecondition, "defaultAction"},
+		"seccomp flag unknown to runc": {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/flags.json") }, failedPrecondition, "WAIT_KILLABLE"},
+		"seccomp RuntimeDefault with a file": {func(c *Container, _ *Node) {
+			c.security().Seccomp = &runtimeapi.SecurityProfile{LocalhostRef: "/profiles/audit.json"}
+		}, invalidArgument, "Localhost only"},
+		"seccomp of an unknown type": {func(c *Container, _ *Node) {
+			c.security().Seccomp = &runtimeapi.SecurityProfile{ProfileType: 7}
+		}, invalidArgument, "7"},
+		"deprecated seccomp nonsense": {func(c *Container, _ *Node) {
+			c.security().Seccomp, c.security().SeccompProfilePath = nil, "strict" //nolint:staticcheck // Old clients send it.
+		}, invalidArgument, "strict"},
+		"apparmor profile not loaded": {func(c *Container, _ *Node) { c.security().Apparmor = local("absent") }, failedPrecondition, "not loaded"},
+		"apparmor on a node without": {func(c *Container, n *Node) {
+			n.AppArmor = false
+			c.security().Apparmor = local("k8s-nginx")
+		}, failedPrecondition, "no AppArmor"},
+		"apparmor default not loaded": {func(_ *Container, n *Node) { n.AppArmorDefault = "" }, failedPrecondition, "default profile"},
+		"apparmor kernel trouble": {func(c *Container, n *Node) {
+			n.AppArmorLoaded = func(string) (bool, error) { return false, errors.New("no securityfs") }
+			c.security().Apparmor = local("k8s-nginx")
+		}, failedPrecondition, "no securityfs"},
+		"mount without container path": {func(c *Container, _ *Node) { c.mount(&runtimeapi.Mount{HostPath: "/a"}) }, invalidArgument, "container_path"},
+		"mount over the root":          {func(c *Container, _ *Node) { c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "//x/.."}) }, invalidArgument, "container_path"},
+		"mount of a relative path":     {func(c *Container, _ *Node) { c.mount(&runtimeapi.Mount{HostPath: "a", ContainerPath: "/a"}) }, invalidArgument, "absolute"},
+		"mount of a link to itself":    {func(c *Container, _ *Node) { c.mount(&runtimeapi.Mount{HostPath: "/data/loop", ContainerPath: "/a"}) }, failedPrecondition, "too many links"},
+		"mount with unknown propagation": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", Propagation: 5})
+		}, invalidArgument, "propagation"},
+		"mount with a forbidden option": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", MountOptions: []string{"suid"}})
+		}, invalidArgument, "suid"},
+		"mount with half a mapping": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", UidMappings: []*runtimeapi.IDMapping{{Length: 1}}})
+		}, invalidArgument, "gidMappings"},
+		"mapped mount on an old runtime": {func(c *Container, _ *Node) {
+			c.Runtime = oldCrun(t)
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", UidMappings: []*runtimeapi.IDMapping{{Length: 1}}, GidMappings: []*runtimeapi.IDMapping{{Length: 1}}})
+		}, failedPrecondition, "map ids"},
+		"rro and writable": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", RecursiveReadOnly: true})
+		}, invalidArgument, "readonly"},
+		"rro and propagation": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", Readonly: true, RecursiveReadOnly: true, Propagation: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER})
+		}, invalidArgument, "private"},
+		"rro on an old runtime": {func(c *Container, _ *Node) {
+			c.Runtime = oldCrun(t)
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", Readonly: true, RecursiveReadOnly: true})
+		}, crierrors.ErrRROUnsupported, "rro"},
+		"rro on an old kernel": {func(c *Container, n *Node) {
+			n.KernelRRO = false
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", Readonly: true, RecursiveReadOnly: true})
+		}, crierrors.ErrRROUnsupported, "5.12"},
+		"shared mount in gVisor": {func(c *Container, _ *Node) {
+			c.Runtime = runsc(t)
+			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
+		}, failedPrecondition, "Bidirectional"},
+		"writable image": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: "x"}})
+		}, crierrors.ErrImageVolumeMountFailed, "read-only"},
+		"image and host path": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{ContainerPath: "/i", HostPath: "/x", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}})
+		}, crierrors.ErrImageVolumeMountFailed, "exclude"},
+		"image that is not mounted": {func(c *Container, _ *Node) {
+			c.mount(&runtimeapi.Mount{ContainerPath: "/i", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}})
+		}, crierrors.ErrImageVolumeMountFailed, "not mounted"},
+		"device missing": {func(c *Container, _ *Node) {
+			c.Config.Devices = []*runtimeapi.Device{{HostPath: "/dev/none", ContainerPath: "/dev/none", Permissions: "r"}}
+		}, failedPrecondition, "/dev/none"},
+		"device with odd permissions": {func(c *Container, _ *Node) {
+			c.Config.Devices = []*runtimeapi.Device{{HostPath: "/dev/fuse", ContainerPath: "/dev/fuse", Permissions: "rx"}}
+		}, invalidArgument, "rx"},
+		"device without container path": {func(c *Container, _ *Node) {
+			c.Config.Devices = []*runtimeapi.Device{{HostPath: "/dev/fuse"}}
+		}, invalidArgument, "container_path"},
+		"host devices unreadable": {func(c *Container, n *Node) {
+			c.security().Privileged, c.podSecurity().Privileged = true, true
+			n.HostDevices = func() ([]specs.LinuxDevice, error) { return nil, errdefs.ErrPermissionDenied }
+		}, errdefs.ErrPermissionDenied, "devices"},
+		"unified on cgroup v1": {func(_ *Container, n *Node) { n.CgroupUnified = false }, failedPrecondition, "v2"},
+		"unified with a path": {func(c *Container, _ *Node) {
+			c.Config.Linux.Resources.Unified = map[string]string{"../memory.max": "1"}
+		}, invalidArgument, "../memory.max"},
+		"huge pages without controller": {func(c *Container, n *Node) {
+			n.HugetlbController = false
+			c.Config.Linux.Resources.HugepageLimits[0].Limit = 1
+		}, failedPrecondition, "hugetlb"},
+		"network device on an old runtime": {func(c *Container, _ *Node) {
+			c.Runtime = oldCrun(t)
+			c.Base = &specs.Spec{Linux: &specs.Linux{NetDevices: map[string]specs.LinuxNetDevice{"eth1": {}}}}
+		}, failedPrecondition, "network devices"},
+		"memory policy on an old runtime": {func(c *Container, _ *Node) {
+			c.Runtime = oldCrun(t)
+			c.Base = &specs.Spec{Linux: &specs.Linux{MemoryPolicy: &specs.LinuxMemoryPolicy{}}}
+		}, failedPrecondition, "1.3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctr, n := testContainer(t), modernNode()
+			c.situation(&ctr, &n)
+			_, err := Build(ctr, n)
+			if !errors.Is(err, c.class) {
+				t.Fatalf("got error %v, want class %v", err, c.class)
+			}
+			if !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%q does not say %q", err, c.says)
+			}
+			if len(err.Error()) > 1024 {
+				t.Errorf("the text has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func local(ref string) *runtimeapi.SecurityProfile {
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: ref}
+}
+
+// Unknown fields of the request must not make Build depend on them being there.
+func TestBuildOfNothing(t *testing.T) {
+	c := Container{Image: imagespec.ImageConfig{Cmd: []string{"sh"}}, Sandbox: Sandbox{PID: 9}}
+	s, err := Build(c, Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Version != "1.0.2" || len(s.Linux.Namespaces) != 5 {
+		t.Errorf("got ociVersion %s, namespaces %v", s.Version, s.Linux.Namespaces)
+	}
+}
+
+// Nothing that Build returns may be reached from its input, and two specs must
+// not share anything but the filter.
+func TestBuildSharesNothing(t *testing.T) {
+	c, n := testContainer(t), modernNode()
+	c.Base = &specs.Spec{Process: &specs.Process{Env: []string{"A=1"}}, Mounts: defaultMounts(), Annotations: map[string]string{"k": "v"}}
+	before, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := Build(c, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scribble(reflect.ValueOf(first).Elem())
+	second, err := Build(c, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := json.Marshal(second); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("a change of one spec shows in the next: %v\n%s\n%s", err, want, got)
+	}
+	if after, err := json.Marshal(c); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("a change of the spec shows in what it was made of: %v", err)
+	}
+}
+
+// scribble changes every string, number and map that can be reached.
+func scribble(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			scribble(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			scribble(v.Field(i))
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			scribble(v.Index(i))
+		}
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			v.SetMapIndex(k, reflect.Zero(v.Type().Elem()))
+		}
+	case reflect.String:
+		v.SetString("scribble")
+	case reflect.Int64, reflect.Int:
+		v.SetInt(-7)
+	case reflect.Uint32, reflect.Uint64:
+		v.SetUint(7)
+	default:
+	}
+}
+
+func TestDeprecatedProfileNames(t *testing.T) {
+	for deprecated, want := range map[string]string{
+		"": "", "unconfined": "", "runtime/default": "default", "docker/default": "default", "localhost//profiles/audit.json": "SCMP_ACT_LOG",
+	} {
+		c, n := testContainer(t), modernNode()
+		c.security().Seccomp, c.security().SeccompProfilePath = nil, deprecated //nolint:staticcheck // Old clients send it.
+		s, err := Build(c, n)
+		if err != nil {
+			t.Errorf("%q: %v", deprecated, err)
+			continue
+		}
+		got := ""
+		if f := s.Linux.Seccomp; f != nil {
+			got = string(f.DefaultAction)
+			if f == defaultSeccomp(s.Process.Capabilities.Bounding) {
+				got = "default"
+			}
+		}
+		if got != want {
+			t.Errorf("%q: got filter %q, want %q", deprecated, got, want)
+		}
+	}
+	for deprecated, want := range map[string]string{
+		"": DefaultAppArmorProfile, "runtime/default": DefaultAppArmorProfile, "unconfined": "", "localhost/k8s-nginx": "k8s-nginx",
+	} {
+		c, n := testContainer(t), modernNode()
+		c.security().ApparmorProfile = deprecated //nolint:staticcheck // Old clients send it.
+		s, err := Build(c, n)
+		if err != nil || s.Process.ApparmorProfile != want {
+			t.Errorf("apparmor %q: got %q, %v, want %q", deprecated, s.Process.ApparmorProfile, err, want)
+		}
+	}
+	// The structured field wins.
+	c, n := testContainer(t), modernNode()
+	c.security().ApparmorProfile = "localhost/absent" //nolint:staticcheck // Old clients send it.
+	c.security().Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	if s, err := Build(c, n); err != nil || s.Process.ApparmorProfile != "" {
+		t.Errorf("the structured field must win, got %v, %v", s, err)
+	}
+}
+
+// A node without AppArmor runs what asks for no more than the default.
+func TestNoAppArmor(t *testing.T) {
+	for _, p := range []*runtimeapi.SecurityProfile{nil, {}, {ProfileType: runtimeapi.SecurityProfile_Unconfined}} {
+		c, n := testContainer(t), modernNode()
+		n.AppArmor = false
+		c.security().Apparmor = p
+		if s, err := Build(c, n); err != nil || s.Process.ApparmorProfile != "" {
+			t.Errorf("profile %v: got %v, %v", p, s, err)
+		}
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	all := knownCapabilities
+	for name, c := range map[string]struct {
+		req  *runtimeapi.Capability
+		node []string
+		want []string
+	}{
+		"default":                {nil, nil, defaultCapabilities},
+		"default on a poor node": {nil, []string{"CAP_KILL", "CAP_CHOWN"}, []string{"CAP_CHOWN", "CAP_KILL"}},
+		"add all":                {&runtimeapi.Capability{AddCapabilities: []string{"all"}}, nil, all},
+		"add all on a poor node": {&runtimeapi.Capability{AddCapabilities: []string{"ALL"}}, []string{"CAP_KILL"}, []string{"CAP_KILL"}},
+		"drop all":               {&runtimeapi.Capability{DropCapabilities: []string{"ALL"}}, nil, nil},
+		"add all drop one":       {&runtimeapi.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"CHOWN"}}, nil, without(all, []string{"CAP_CHOWN"})},
+		"drop all add one":       {&runtimeapi.Capability{AddCapabilities: []string{"chown"}, DropCapabilities: []string{"All"}}, nil, []string{"CAP_CHOWN"}},
+		"both all":               {&runtimeapi.Capability{AddCapabilities: []string{"ALL", "KILL"}, DropCapabilities: []string{"ALL"}}, nil, []string{"CAP_KILL"}},
+		"drop beats add":         {&runtimeapi.Capability{AddCapabilities: []string{"SYS_TIME"}, DropCapabilities: []string{"ALL", "CAP_SYS_TIME"}}, nil, nil},
+	} {
+		sc := &runtimeapi.LinuxContainerSecurityContext{Capabilities: c.req}
+		got, err := capabilities(nil, sc, Node{Capabilities: c.node}, nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for set, names := range map[string][]string{"bounding": got.Bounding, "effective": got.Effective, "permitted": got.Permitted} {
+			if strings.Join(names, " ") != strings.Join(c.want, " ") {
+				t.Errorf("%s: %s is %v, want %v", name, set, names, c.want)
+			}
+		}
+		if len(got.Inheritable)+len(got.Ambient) > 0 {
+			t.Errorf("%s: inheritable %v and ambient %v must be empty", name, got.Inheritable, got.Ambient)
+		}
+	}
+}
+
+// A kernel of its own has all capabilities, whatever the daemon has.
+func TestCapabilitiesOfOwnKernel(t *testing.T) {
+	sc := &runtimeapi.LinuxContainerSecurityContext{Capabilities: &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}, DropCapabilities: []string{"ALL"}}}
+	got, err := capabilities(nil, sc, bareNode(), runsc(t))
+	if err != nil || strings.Join(got.Effective, " ") != "CAP_SYS_ADMIN" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	img := imagespec.ImageConfig{Entrypoint: []string{"ep", "1"}, Cmd: []string{"cmd"}}
+	for want, cfg := range map[string]*runtimeapi.ContainerConfig{
+		"ep 1 cmd": {}, "ep 1 a b": {Args: []string{"a", "b"}}, "c": {Command: []string{"c"}}, "c a": {Command: []string{"c"}, Args: []string{"a"}},
+	} {
+		if got, err := commandLine(cfg, img); err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%v: got %v, %v, want %s", cfg, got, err, want)
+		}
+	}
+}
+
+func TestHostPathsToCreate(t *testing.T) {
+	c := testContainer(t)
+	c.mount(
+		&runtimeapi.Mount{ContainerPath: "/a", HostPath: "/data/a"}, &runtimeapi.Mount{ContainerPath: "/b", HostPath: "/data/a"},
+		&runtimeapi.Mount{ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: "x"}},
+	)
+	got := strings.Join(HostPathsToCreate(c.Config), " ")
+	if want := "/var/lib/kubelet/pods/1/etc-hosts /var/lib/kubelet/pods/1/containers/nginx/0 /data/a"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestExecProcess(t *testing.T) {
+	c, n := testContainer(t), modernNode()
+	c.Config.Tty = true
+	c.Config.Envs = append(c.Config.Envs, &runtimeapi.KeyValue{Key: "TERM", Value: []byte("vt100")})
+	s, err := Build(c, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 7}}
+	before, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tty := range []bool{false, true} {
+		p, err := ExecProcess(s, []string{"id", "-u"}, tty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		term := "TERM=vt100"
+		if tty {
+			term = "TERM=xterm"
+		}
+		if !strings.Contains(strings.Join(p.Env, " "), term) || p.Terminal != tty || strings.Join(p.Args, " ") != "id -u" {
+			t.Errorf("tty %v: got %v, terminal %v, args %v", tty, p.Env, p.Terminal, p.Args)
+		}
+		same := *p
+		same.Args, same.Env, same.Terminal = s.Process.Args, s.Process.Env, s.Process.Terminal
+		if !reflect.DeepEqual(&same, s.Process) {
+			t.Errorf("tty %v: the rest differs from the container's process:\n%+v\n%+v", tty, same, s.Process)
+		}
+		scribble(reflect.ValueOf(p).Elem())
+	}
+	if after, err := json.Marshal(s); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("exec changed the container's spec: %v", err)
+	}
+	if _, err := ExecProcess(s, nil, false); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an empty command: got %v", err)
+	}
+	if _, err := ExecProcess(&specs.Spec{}, []string{"id"}, false); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a spec without a process: got %v", err)
+	}
+}
+
+func TestFitDropsTuning(t *testing.T) {
+	s := &specs.Spec{Process: &specs.Process{Scheduler: &specs.Scheduler{}, IOPriority: &specs.LinuxIOPriority{}, ExecCPUAffinity: &specs.CPUAffinity{}}}
+	if err := Fit(s, oldCrun(t)); err != nil {
+		t.Fatal(err)
+	}
+	if s.Process.Scheduler != nil || s.Process.IOPriority != nil || s.Process.ExecCPUAffinity != nil || s.Version != "1.0.2" {
+		t.Errorf("an old runtime was left with %+v, ociVersion %s", s.Process, s.Version)
+	}
+}
+
+func TestSeccompCacheIsBounded(t *testing.T) {
+	for i := range 3 * maxSeccompCache {
+		caps := []string{"CAP_SYS_ADMIN", strings.Repeat("x", i)}
+		a, b := defaultSeccomp(caps), defaultSeccomp([]string{caps[1], caps[0]})
+		if a != b {
+			t.Fatal("the same capabilities in another order gave another filter")
+		}
+	}
+	if n := len(seccompCache.filters); n > maxSeccompCache {
+		t.Errorf("the cache has %d filters", n)
+	}
+	if a, b := defaultSeccomp(nil), defaultSeccomp([]string{"CAP_SYS_ADMIN"}); reflect.DeepEqual(a, b) {
+		t.Error("the filter does not depend on capabilities")
+	}
+}
+
+// The first sysfs of a network namespace decides for all that follow.
+func TestSysfsOfSandboxProcessIsWritableForPrivilegedPods(t *testing.T) {
+	for privileged, want := range map[bool]string{true: "rw", false: "ro"} {
+		sp := SandboxProcess{Sandbox: testSandbox(), Runtime: runc(t)}
+		sp.Config.Linux.SecurityContext.Privileged = privileged
+		s, err := BuildSandboxProcess(sp, modernNode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Type == "sysfs" })
+		if i < 0 || !slices.Contains(s.Mounts[i].Options, want) {
+			t.Errorf("privileged %v: the mounts are %v, want a sysfs that is %s", privileged, s.Mounts, want)
+		}
+	}
+}
+
+func TestBuildSandboxProcessRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		situation func(*SandboxProcess)
+		class     error
+	}{
+		"no network namespace": {func(sp *SandboxProcess) { sp.NetNS = "" }, errdefs.ErrFailedPrecondition},
+		"group without user": {func(sp *SandboxProcess) {
+			sp.Config.Linux.SecurityContext.RunAsGroup = &runtimeapi.Int64Value{Value: 1}
+		}, errdefs.ErrInvalidArgument},
+		"user out of range": {func(sp *SandboxProcess) {
+			sp.Config.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: -1}
+		}, errdefs.ErrInvalidArgument},
+		"sysctl of the node": {func(sp *SandboxProcess) { sp.Config.Linux.Sysctls = map[string]string{"vm.swappiness": "1"} }, errdefs.ErrInvalidArgument},
+		"user namespace": {func(sp *SandboxProcess) {
+			sp.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: []*runtimeapi.IDMapping{{}}}
+		}, errdefs.ErrFailedPrecondition},
+		"seccomp file missing":  {func(sp *SandboxProcess) { sp.Config.Linux.SecurityContext.Seccomp = local("/none") }, errdefs.ErrFailedPrecondition},
+		"supplemental negative": {func(sp *SandboxProcess) { sp.Config.Linux.SecurityContext.SupplementalGroups = []int64{-5} }, errdefs.ErrInvalidArgument},
+	} {
+		sp := SandboxProcess{Sandbox: testSandbox(), Runtime: runc(t)}
+		c.situation(&sp)
+		if _, err := BuildSandboxProcess(sp, modernNode()); !errors.Is(err, c.class) {
+			t.Errorf("%s: got %v, want %v", name, err, c.class)
+		}
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	for name, base := range map[string]*specs.Spec{"plain": nil, "base-spec": {Mounts: defaultMounts(), Process: &specs.Process{Cwd: "/"}}} {
+		b.Run(name, func(b *testing.B) {
+			c, n := testContainer(b), modernNode()
+			c.Base = base
+			c.security().Seccomp = &runtimeapi.SecurityProfile{}
+			for i := range 100 {
+				c.Config.Envs = append(c.Config.Envs, &runtimeapi.KeyValue{Key: "SERVICE_" + strings.Repeat("X", i), Value: []byte("10.0.0.1")})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Build(c, n); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

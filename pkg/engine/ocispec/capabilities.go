@@ -1,0 +1,129 @@
+package ocispec
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/capability"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// defaultCapabilities is the set that containerd and Docker give to every
+// container; images rely on it.
+var defaultCapabilities = []string{
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID",
+	"CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+}
+
+// knownCapabilities are all that Linux has, in the kernel's order.
+var knownCapabilities = func() []string {
+	var names []string
+	for _, c := range capability.ListKnown() {
+		names = append(names, "CAP_"+strings.ToUpper(c.String()))
+	}
+	return names
+}()
+
+// givable are the capabilities that a container on this node and runtime may
+// have at all. A runtime with its own kernel gives capabilities of that kernel.
+func givable(n Node, rt *probe.Runtime) []string {
+	all := knownCapabilities
+	if n.Capabilities != nil && (rt == nil || !rt.OwnKernel) {
+		all = n.Capabilities
+	}
+	if rt == nil || rt.Features == nil || rt.Features.Linux == nil || len(rt.Features.Linux.Capabilities) == 0 {
+		return all
+	}
+	return intersect(all, rt.Features.Linux.Capabilities)
+}
+
+// capabilities works out the sets of a container. Names come in any case, with
+// or without CAP_; "ALL" is applied before single names, drops after adds.
+// Inheritable stays empty, as in all runtimes since CVE-2022-24769, except for
+// ambient capabilities, which the kernel only keeps when they are inheritable.
+func capabilities(base *specs.LinuxCapabilities, sc *runtimeapi.LinuxContainerSecurityContext, n Node, rt *probe.Runtime) (*specs.LinuxCapabilities, error) {
+	all := givable(n, rt)
+	if sc.GetPrivileged() {
+		return capabilitySets(all, nil), nil
+	}
+	add, addAll, err := capabilityNames(sc.GetCapabilities().GetAddCapabilities())
+	if err != nil {
+		return nil, err
+	}
+	drop, dropAll, err := capabilityNames(sc.GetCapabilities().GetDropCapabilities())
+	if err != nil {
+		return nil, err
+	}
+	ambient, ambientAll, err := capabilityNames(sc.GetCapabilities().GetAddAmbientCapabilities())
+	if err != nil {
+		return nil, err
+	}
+	if missing := without(slices.Concat(add, ambient), all); len(missing) > 0 {
+		return nil, unmet("capability %s: neither this node nor its runtime can give it; drop it from the container", strings.Join(missing, ", "))
+	}
+
+	set := defaultCapabilities
+	if base != nil {
+		set = base.Bounding
+	}
+	set = intersect(set, all)
+	if addAll {
+		set = slices.Clone(all)
+	}
+	if dropAll {
+		set = nil
+	}
+	if ambientAll {
+		ambient = slices.Clone(all)
+	}
+	set = without(union(union(set, add), ambient), drop)
+	return capabilitySets(set, without(ambient, drop)), nil
+}
+
+func capabilitySets(set, ambient []string) *specs.LinuxCapabilities {
+	return &specs.LinuxCapabilities{
+		Bounding:    slices.Clone(set),
+		Effective:   slices.Clone(set),
+		Permitted:   slices.Clone(set),
+		Inheritable: slices.Clone(ambient),
+		Ambient:     slices.Clone(ambient),
+	}
+}
+
+// capabilityNames normalises names to CAP_NAME and sets "ALL" apart.
+func capabilityNames(in []string) (names []string, all bool, err error) {
+	for _, c := range in {
+		name := strings.ToUpper(c)
+		if name == "ALL" {
+			all = true
+			continue
+		}
+		name = "CAP_" + strings.TrimPrefix(name, "CAP_")
+		if !slices.Contains(knownCapabilities, name) {
+			return nil, false, invalid("capability %q: Linux has none of that name", c)
+		}
+		names = append(names, name)
+	}
+	return names, all, nil
+}
+
+func intersect(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(c string) bool { return !slices.Contains(b, c) })
+}
+
+func without(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(c string) bool { return slices.Contains(b, c) })
+}
+
+func union(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, c := range b {
+		if !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}

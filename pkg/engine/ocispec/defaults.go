@@ -1,0 +1,62 @@
+package ocispec
+
+import (
+	"encoding/json"
+	"fmt"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// rootfsDir is the root filesystem's place in a bundle.
+const rootfsDir = "rootfs"
+
+const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// newSpec returns the spec to start from: a copy of base, or berth's defaults.
+// Masked paths, read-only paths and namespaces are never taken from a base: the
+// CRI always says what they are.
+func newSpec(base *specs.Spec) (*specs.Spec, error) {
+	s := &specs.Spec{}
+	if base != nil {
+		b, err := json.Marshal(base)
+		if err != nil {
+			return nil, fmt.Errorf("copy base_runtime_spec: %w", err)
+		}
+		if err := json.Unmarshal(b, s); err != nil {
+			return nil, fmt.Errorf("copy base_runtime_spec: %w", err)
+		}
+	}
+	if s.Process == nil {
+		s.Process = &specs.Process{}
+	}
+	if s.Linux == nil {
+		s.Linux = &specs.Linux{}
+	}
+	if s.Linux.Resources == nil {
+		s.Linux.Resources = &specs.LinuxResources{}
+	}
+	if base == nil {
+		s.Mounts = defaultMounts()
+	}
+	if len(s.Linux.Resources.Devices) == 0 {
+		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
+	}
+	s.Root = &specs.Root{Path: rootfsDir}
+	s.Linux.Namespaces = nil
+	s.Linux.MaskedPaths = nil
+	s.Linux.ReadonlyPaths = nil
+	s.Linux.CgroupsPath = ""
+	return s, nil
+}
+
+// defaultMounts are the kernel's file systems that every container has. What
+// comes from the sandbox (/dev/shm, /etc/hosts, …) is added by Build.
+func defaultMounts() []specs.Mount {
+	return []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+	}
+}

@@ -1,0 +1,91 @@
+package ocispec
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const allAccess = "rwm"
+
+// setDevices adds the devices of the request and, for privileged containers,
+// the node's. What a container may use beyond them (null, zero, tty, …) is the
+// runtime's own default.
+func setDevices(s *specs.Spec, c Container, n Node) error {
+	privileged := c.Config.GetLinux().GetSecurityContext().GetPrivileged()
+	if privileged && (c.Sandbox.Definition == nil || !c.Sandbox.Definition.PrivilegedWithoutHostDevices) {
+		if n.HostDevices != nil {
+			devices, err := n.HostDevices()
+			if err != nil {
+				return fmt.Errorf("list the devices of the node: %w", err)
+			}
+			addDevices(s, devices)
+		}
+		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: allAccess}}
+	}
+	for _, d := range c.Config.GetDevices() {
+		if err := setDevice(s, d, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
+	access := d.GetPermissions()
+	if access == "" {
+		access = allAccess
+	}
+	if strings.Trim(access, allAccess) != "" {
+		return invalid("device %s: permissions %q may hold r, w and m only", d.GetHostPath(), access)
+	}
+	if !path.IsAbs(d.GetHostPath()) || d.GetContainerPath() == "" {
+		return invalid("device %q: host_path must be absolute, container_path must be set", d.GetHostPath())
+	}
+	host, err := resolve(n, d.GetHostPath())
+	if err != nil {
+		return deviceError(d.GetHostPath(), err)
+	}
+	if n.Devices == nil {
+		return unmet("device %s: this node has no devices", d.GetHostPath())
+	}
+	devices, err := n.Devices(host, containerPath(d.GetContainerPath()))
+	if err != nil {
+		return deviceError(d.GetHostPath(), err)
+	}
+	addDevices(s, devices)
+	for _, dev := range devices {
+		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{
+			Allow: true, Type: dev.Type, Major: &dev.Major, Minor: &dev.Minor, Access: access,
+		})
+	}
+	return nil
+}
+
+func deviceError(hostPath string, err error) error {
+	return fmt.Errorf("device %s: %w: %w", hostPath, err, errdefs.ErrFailedPrecondition)
+}
+
+func resolve(n Node, p string) (string, error) {
+	if n.ResolvePath == nil {
+		return path.Clean(p), nil
+	}
+	return n.ResolvePath(p)
+}
+
+// addDevices lets a later device take the place of one at the same path.
+func addDevices(s *specs.Spec, devices []specs.LinuxDevice) {
+	for _, d := range devices {
+		same := func(o specs.LinuxDevice) bool { return o.Path == d.Path }
+		if i := slices.IndexFunc(s.Linux.Devices, same); i >= 0 {
+			s.Linux.Devices[i] = d
+			continue
+		}
+		s.Linux.Devices = append(s.Linux.Devices, d)
+	}
+}

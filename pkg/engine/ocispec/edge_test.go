@@ -1,0 +1,215 @@
+package ocispec
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+)
+
+// mountTmpfs mounts a tmpfs with a propagation, until the test ends.
+func mountTmpfs(t *testing.T, propagation uintptr) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	if err := unix.Mount("", dir, "", propagation, ""); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestCheckMounts(t *testing.T) {
+	private, shared := mountTmpfs(t, unix.MS_PRIVATE), mountTmpfs(t, unix.MS_SHARED)
+	slave := filepath.Join(private, "slave")
+	if err := os.MkdirAll(filepath.Join(shared, "deep", "er"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(slave, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(shared, slave, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(slave, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", slave, err)
+		}
+	})
+	if err := unix.Mount("", slave, "", unix.MS_SLAVE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(shared, filepath.Join(private, "link")); err != nil {
+		t.Fatal(err)
+	}
+
+	const (
+		no   = runtimeapi.MountPropagation_PROPAGATION_PRIVATE
+		in   = runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
+		both = runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL
+	)
+	for _, c := range []struct {
+		path string
+		prop runtimeapi.MountPropagation
+		ok   bool
+	}{
+		{private, no, true},
+		{private, in, false},
+		{private, both, false},
+		{shared, in, true},
+		{shared, both, true},
+		{filepath.Join(shared, "deep", "er"), both, true},
+		{filepath.Join(private, "link"), both, true},
+		{slave, in, true},
+		{slave, both, false},
+		{filepath.Join(private, "gone"), in, false},
+		{filepath.Join(private, "gone"), no, true},
+	} {
+		err := CheckMounts([]*runtimeapi.Mount{{ContainerPath: "/c", HostPath: c.path, Propagation: c.prop}})
+		if c.ok && err != nil || !c.ok && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s %s: got %v, want ok %v", c.path, c.prop, err, c.ok)
+		}
+	}
+	err := CheckMounts([]*runtimeapi.Mount{{ContainerPath: "/c", Propagation: both, Image: &runtimeapi.ImageSpec{Image: "x"}}})
+	if err != nil {
+		t.Errorf("an image has no host path to check: %v", err)
+	}
+}
+
+func TestDetectNode(t *testing.T) {
+	n, err := DetectNode(t.Context(), NodeOptions{SystemdCgroup: true, UnprivilegedPorts: true, UnprivilegedICMP: true, TolerateMissingHugetlb: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !n.SystemdCgroup || !n.UnprivilegedPorts || !n.UnprivilegedICMP || !n.TolerateMissingHugetlb {
+		t.Errorf("the options are lost: %+v", n)
+	}
+	if !slices.Contains(n.Capabilities, "CAP_SETUID") {
+		t.Errorf("capabilities of root: %v", n.Capabilities)
+	}
+	_, err = os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	if unified := err == nil; n.CgroupUnified != unified {
+		t.Errorf("CgroupUnified is %v", n.CgroupUnified)
+	}
+	host, err := os.Hostname()
+	if err != nil || n.Hostname != host {
+		t.Errorf("hostname %q, want %q (%v)", n.Hostname, host, err)
+	}
+	// What it says can be done must be possible.
+	old, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strings.TrimSpace(byteCount(0)[:1])), 0); err == nil {
+		defer os.WriteFile("/proc/self/oom_score_adj", old, 0) //nolint:errcheck // Best effort in a test process.
+	}
+	all, err := n.HostDevices()
+	if err != nil || !slices.ContainsFunc(all, func(d specs.LinuxDevice) bool { return d.Path == "/dev/null" && d.Major == 1 && d.Minor == 3 }) {
+		t.Errorf("host devices without /dev/null: %v, %v", all, err)
+	}
+	one, err := n.Devices("/dev/null", "/dev/void")
+	if err != nil || len(one) != 1 || one[0].Path != "/dev/void" || one[0].Minor != 3 {
+		t.Errorf("got %+v, %v", one, err)
+	}
+	if _, err := n.Devices("/dev/none-such", "/x"); err == nil {
+		t.Error("a device that does not exist was found")
+	}
+	if loaded, err := n.AppArmorLoaded("berth-no-such-profile"); loaded {
+		t.Errorf("a profile that nobody loaded is loaded (%v)", err)
+	}
+}
+
+func TestDevicesOfADirectory(t *testing.T) {
+	dir := t.TempDir()
+	for name, minor := range map[string]uint32{"null": 3, "zero": 5} {
+		if err := unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "plain"), "")
+	got, err := devicesAt(dir, "/dev/set")
+	if err != nil || len(got) != 2 || got[0].Path != "/dev/set/null" || got[1].Path != "/dev/set/zero" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestLoadBase(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{"good": `{"ociVersion":"1.0.2","process":{"rlimits":[{"type":"RLIMIT_CORE","soft":1,"hard":2}]}}`, "typo": `{"proces":{}}`, "broken": `{`} {
+		write(t, filepath.Join(dir, name), content)
+	}
+	s, err := LoadBase(filepath.Join(dir, "good"))
+	if err != nil || s.Process.Rlimits[0].Hard != 2 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	for name, says := range map[string]string{"typo": "proces", "broken": "not an OCI spec", "gone": "gone"} {
+		if _, err := LoadBase(filepath.Join(dir, name)); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestApplyCDI(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "vendor.json"), `{
+  "cdiVersion": "0.6.0", "kind": "vendor.com/device",
+  "devices": [{"name": "null", "containerEdits": {
+    "env": ["CDI=1"],
+    "deviceNodes": [{"path": "/dev/vendor0", "hostPath": "/dev/null"}],
+    "mounts": [{"hostPath": "/usr/lib", "containerPath": "/vendor", "options": ["ro", "rbind"]}],
+    "hooks": [{"hookName": "createContainer", "path": "/usr/bin/hook"}]
+  }}]
+}`)
+	registry, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := testContainer(t)
+	c.Config.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.com/device=null"}}
+	c.Config.Annotations = map[string]string{cdi.AnnotationPrefix + "old_way": "vendor.com/device=null"}
+	devices, err := CDIDevices(c.Config)
+	if err != nil || !slices.Equal(devices, []string{"vendor.com/device=null"}) {
+		t.Fatalf("got %v, %v", devices, err)
+	}
+	s, err := Build(c, modernNode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ApplyCDI(s, devices, registry); err != nil {
+		t.Fatal(err)
+	}
+	if err := Fit(s, c.Runtime); err != nil {
+		t.Fatal(err)
+	}
+	mounted := slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == "/vendor" })
+	allowed := slices.ContainsFunc(s.Linux.Resources.Devices, func(d specs.LinuxDeviceCgroup) bool { return d.Allow && deref(d.Major) == 1 && deref(d.Minor) == 3 })
+	if !slices.Contains(s.Process.Env, "CDI=1") || len(s.Linux.Devices) != 1 || !mounted || !allowed || s.Hooks == nil || len(s.Hooks.CreateContainer) != 1 {
+		t.Errorf("not everything of the device is there: env %v, devices %v, mounted %v, allowed %v, hooks %v", s.Process.Env, s.Linux.Devices, mounted, allowed, s.Hooks)
+	}
+
+	for name, class := range map[string]func(error) bool{"vendor.com/device=absent": errdefs.IsFailedPrecondition, "nonsense": errdefs.IsInvalidArgument} {
+		if err := ApplyCDI(&specs.Spec{}, []string{name}, registry); !class(err) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if err := ApplyCDI(&specs.Spec{}, nil, nil); err != nil {
+		t.Errorf("no devices need no registry: %v", err)
+	}
+	_, err = CDIDevices(&runtimeapi.ContainerConfig{Annotations: map[string]string{cdi.AnnotationPrefix + "x": "nonsense"}})
+	if !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a malformed annotation: got %v", err)
+	}
+}

@@ -1,0 +1,17 @@
+package ocispec
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// invalid says that the request is wrong on every node.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
+
+// unmet says that this node, or this runtime, lacks what the request needs.
+func unmet(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
+}

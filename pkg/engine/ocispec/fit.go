@@ -1,0 +1,95 @@
+package ocispec
+
+import (
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Fit makes s one that the runtime understands: ociVersion, and optional
+// fields. Fields that only tune scheduling are dropped for a runtime that is
+// too old for them; fields that decide what a workload sees, reaches or may do
+// are an error, because a runtime ignores what it does not know.
+//
+// Build calls it. Call it again after anything else has changed the spec.
+func Fit(s *specs.Spec, rt *probe.Runtime) error {
+	s.Version = rt.OCIVersion()
+	if s.Process != nil {
+		dropTuning(s.Process, rt)
+	}
+	for _, m := range s.Mounts {
+		if err := fitMount(m, rt); err != nil {
+			return err
+		}
+	}
+	if s.Linux == nil {
+		return nil
+	}
+	return fitLinux(s.Linux, rt)
+}
+
+func dropTuning(p *specs.Process, rt *probe.Runtime) {
+	if !rt.KnowsOCI("1.1.0") {
+		p.Scheduler = nil
+		p.IOPriority = nil
+	}
+	if !rt.KnowsOCI("1.2.0") {
+		p.ExecCPUAffinity = nil
+	}
+}
+
+func fitMount(m specs.Mount, rt *probe.Runtime) error {
+	mapped := len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 || slices.Contains(m.Options, "idmap") || slices.Contains(m.Options, "ridmap")
+	if mapped && !rt.SupportsIDMap() {
+		return unmet("mount %s: the runtime does not say that it can map ids of mounts", m.Destination)
+	}
+	for _, o := range m.Options {
+		if (o == "rro" || strings.HasPrefix(o, "rno")) && !rt.SupportsMountOption(o) {
+			return unmet("mount %s: the runtime does not say that it knows the recursive mount option %s", m.Destination, o)
+		}
+	}
+	return nil
+}
+
+func fitLinux(l *specs.Linux, rt *probe.Runtime) error {
+	if len(l.NetDevices) > 0 && !rt.SupportsNetDevices() {
+		return unmet("linux.netDevices: the runtime does not say that it moves network devices")
+	}
+	if l.MemoryPolicy != nil && !rt.KnowsOCI("1.3.0") {
+		return unmet("linux.memoryPolicy needs a runtime with OCI 1.3, this one has %s", rt.OCIVersion())
+	}
+	for _, ns := range l.Namespaces {
+		if ns.Type == specs.TimeNamespace && !rt.SupportsNamespace(specs.TimeNamespace) {
+			return unmet("a time namespace: the runtime does not say that it knows them")
+		}
+	}
+	if c := l.Seccomp; c != nil {
+		return fitSeccomp(c, rt)
+	}
+	return nil
+}
+
+// fitSeccomp refuses filters that need what the runtime's libseccomp lacks.
+func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
+	if rt == nil || rt.Features == nil || rt.Features.Linux == nil || rt.Features.Linux.Seccomp == nil {
+		return nil
+	}
+	f := rt.Features.Linux.Seccomp
+	for _, flag := range c.Flags {
+		if f.SupportedFlags != nil && !slices.Contains(f.SupportedFlags, string(flag)) {
+			return unmet("seccomp flag %s: the runtime does not support it here", flag)
+		}
+	}
+	if f.Actions == nil {
+		return nil
+	}
+	for _, sc := range c.Syscalls {
+		if !slices.Contains(f.Actions, string(sc.Action)) {
+			return unmet("seccomp action %s: the runtime does not know it", sc.Action)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+package ocispec
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// mountOptionsAllowed is what Mount.mount_options may hold (CRI 0.37).
+var mountOptionsAllowed = []string{"noexec", "nodev", "nosuid"}
+
+// HostPathsToCreate lists the host paths of a container's mounts, in order and
+// without repetition. The engine makes a directory of each that does not exist,
+// as containerd and CRI-O do; the CRI leaves it open.
+func HostPathsToCreate(cfg *runtimeapi.ContainerConfig) []string {
+	var out []string
+	for _, m := range cfg.GetMounts() {
+		if p := m.GetHostPath(); p != "" && !isImageMount(m) && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func isImageMount(m *runtimeapi.Mount) bool { return m.GetImage().GetImage() != "" }
+
+// containerPath is absolute and clean: a relative one counts from the root.
+func containerPath(p string) string { return path.Join("/", p) }
+
+// setMounts gives s its mounts: the file systems it came with, the sandbox's
+// files, the request's. The request wins over both at the same path, and over
+// default file systems below it. Parents come before children.
+func setMounts(s *specs.Spec, c Container, n Node) error {
+	sc := c.Config.GetLinux().GetSecurityContext()
+	requested := make(map[string]bool, len(c.Config.GetMounts()))
+	for _, m := range c.Config.GetMounts() {
+		requested[containerPath(m.GetContainerPath())] = true
+	}
+	var files []specs.Mount
+	for _, m := range sandboxFiles(c.Sandbox, sc.GetReadonlyRootfs()) {
+		if !requested[m.Destination] {
+			files = append(files, m)
+			requested[m.Destination] = true
+		}
+	}
+
+	var out []specs.Mount
+	for _, m := range append(s.Mounts, cgroupMount(c, n)) {
+		m.Destination = containerPath(m.Destination)
+		// A base spec made by `ctr oci spec` has a tmpfs on /run that would
+		// hide what the image has there.
+		if m.Destination == "/run" || covered(requested, m.Destination) {
+			continue
+		}
+		if sc.GetPrivileged() && slices.Contains(kernelFilesystems, m.Type) {
+			m.Options = writable(m.Options)
+		}
+		out = append(out, m)
+	}
+	out = append(out, files...)
+	for _, m := range c.Config.GetMounts() {
+		om, err := requestedMount(s, m, c, n)
+		if err != nil {
+			return err
+		}
+		out = append(out, om)
+	}
+	slices.SortStableFunc(out, func(a, b specs.Mount) int { return depth(a.Destination) - depth(b.Destination) })
+	s.Mounts = out
+	return nil
+}
+
+// covered reports whether a default file system would hide, or be hidden by,
+// what was asked for at its path or above it.
+func covered(requested map[string]bool, dst string) bool {
+	for p := dst; p != "/"; p = path.Dir(p) {
+		if requested[p] {
+			return true
+		}
+	}
+	return false
+}
+
+func depth(p string) int {
+	if p == "/" {
+		return 0
+	}
+	return strings.Count(p, "/")
+}
+
+// cgroupMount shows a container its cgroups.
+func cgroupMount(c Container, n Node) specs.Mount {
+	options := []string{"nosuid", "noexec", "nodev", "relatime", "ro"}
+	if n.CgroupUnified && c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+		// Without a cgroup namespace this mount shares the host's superblock,
+		// and would change these options for the whole node if it left them out.
+		options = append(options, n.CgroupMountOptions...)
+	}
+	return specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: options}
+}
+
+// kernelFilesystems are those that a privileged container may write to.
+var kernelFilesystems = []string{"proc", "sysfs", "cgroup", "cgroup2"}
+
+func writable(options []string) []string {
+	out := slices.Clone(options)
+	for i, o := range out {
+		if o == "ro" {
+			out[i] = "rw"
+		}
+	}
+	return out
+}
+
+// sandboxFiles are the files that a pod's containers share.
+func sandboxFiles(sb Sandbox, readonly bool) []specs.Mount {
+	access := "rw"
+	if readonly {
+		access = "ro"
+	}
+	var out []specs.Mount
+	for _, f := range []struct{ dst, src, access string }{
+		{"/etc/hostname", sb.HostnamePath, access},
+		{"/etc/hosts", sb.HostsPath, access},
+		{"/etc/resolv.conf", sb.ResolvConfPath, access},
+		{"/dev/shm", shmPath(sb), "rw"},
+	} {
+		if f.src != "" {
+			out = append(out, bind(f.src, f.dst, "rprivate", f.access))
+		}
+	}
+	if shmPath(sb) == "" {
+		out = append(out, specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+			Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}})
+	}
+	return out
+}
+
+func shmPath(sb Sandbox) string {
+	if namespaceOptions(sb.Config).GetIpc() == runtimeapi.NamespaceMode_NODE {
+		return "/dev/shm"
+	}
+	return sb.ShmPath
+}
+
+func bind(src, dst string, options ...string) specs.Mount {
+	return specs.Mount{Source: src, Destination: dst, Type: "bind", Options: append([]string{"rbind"}, options...)}
+}
+
+// requestedMount translates one mount of the request, and widens the
+// propagation of the root file system if the mount needs it.
+func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (specs.Mount, error) {
+	dst := containerPath(m.GetContainerPath())
+	if m.GetContainerPath() == "" || dst == "/" {
+		return specs.Mount{}, invalid("mount of %q: container_path must name a path below /", m.GetHostPath())
+	}
+	src, err := mountSource(m, dst, c, n)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	propagation, err := mountPropagation(s, m, dst, c.Runtime)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	access, err := mountAccess(m, dst, c.Runtime, n)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	out := bind(src, dst, propagation, access)
+	for _, o := range m.GetMountOptions() {
+		if !slices.Contains(mountOptionsAllowed, o) {
+			return specs.Mount{}, invalid("mount %s: mount option %q is not allowed; allowed are %s", dst, o, strings.Join(mountOptionsAllowed, ", "))
+		}
+		if !slices.Contains(out.Options, o) {
+			out.Options = append(out.Options, o)
+		}
+	}
+	if (len(m.GetUidMappings()) == 0) != (len(m.GetGidMappings()) == 0) {
+		return specs.Mount{}, invalid("mount %s: uidMappings and gidMappings must both be given, or neither", dst)
+	}
+	out.UIDMappings = idMappings(m.GetUidMappings())
+	out.GIDMappings = idMappings(m.GetGidMappings())
+	return out, nil
+}
+
+func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, error) {
+	if isImageMount(m) {
+		switch {
+		case m.GetHostPath() != "":
+			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, invalid("mount %s: image and host_path exclude each other", dst))
+		case !m.GetReadonly():
+			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, invalid("mount %s: an image can only be mounted read-only", dst))
+		}
+		src := c.ImageMounts[dst]
+		if src == "" {
+			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, unmet("mount %s: image %q is not mounted", dst, m.GetImage().GetImage()))
+		}
+		return src, nil
+	}
+	src := m.GetHostPath()
+	if !path.IsAbs(src) {
+		return "", invalid("mount %s: host_path %q must be absolute", dst, src)
+	}
+	resolved, err := resolve(n, src)
+	if err != nil {
+		return "", fmt.Errorf("mount %s: host_path %q: %w: %w", dst, src, err, errdefs.ErrFailedPrecondition)
+	}
+	return resolved, nil
+}
+
+// mountPropagation is never undone: once a mount needs its events to leave the
+// container, the container's root must let them.
+func mountPropagation(s *specs.Spec, m *runtimeapi.Mount, dst string, rt *probe.Runtime) (string, error) {
+	switch m.GetPropagation() {
+	case runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+		return "rprivate", nil
+	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+		if s.Linux.RootfsPropagation != "rshared" {
+			s.Linux.RootfsPropagation = "rslave"
+		}
+		return "rslave", nil
+	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		if rt != nil && rt.OwnKernel {
+			return "", unmet("mount %s: propagation Bidirectional needs the host's kernel, and %s has one of its own; use HostToContainer or None", dst, rt.Path)
+		}
+		s.Linux.RootfsPropagation = "rshared"
+		return "rshared", nil
+	default:
+		return "", invalid("mount %s: propagation %d is unknown", dst, m.GetPropagation())
+	}
+}
+
+func mountAccess(m *runtimeapi.Mount, dst string, rt *probe.Runtime, n Node) (string, error) {
+	if !m.GetRecursiveReadOnly() {
+		if m.GetReadonly() {
+			return "ro", nil
+		}
+		return "rw", nil
+	}
+	switch {
+	case !m.GetReadonly():
+		return "", invalid("mount %s: recursive_read_only needs readonly", dst)
+	case m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+		return "", invalid("mount %s: recursive_read_only needs private propagation", dst)
+	case !n.KernelRRO:
+		return "", fmt.Errorf("%w: %w", crierrors.ErrRROUnsupported, unmet("mount %s: recursive read-only mounts need Linux 5.12", dst))
+	case !rt.SupportsRecursiveReadOnly():
+		return "", fmt.Errorf("%w: %w", crierrors.ErrRROUnsupported, unmet("mount %s: the runtime does not say that it has recursive read-only mounts (mount option rro)", dst))
+	}
+	return "rro", nil
+}
+
+func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
+	var out []specs.LinuxIDMapping
+	for _, m := range in {
+		out = append(out, specs.LinuxIDMapping{ContainerID: m.GetContainerId(), HostID: m.GetHostId(), Size: m.GetLength()})
+	}
+	return out
+}

@@ -1,0 +1,155 @@
+package ocispec
+
+import (
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// checkUserNS refuses pods with a user namespace of their own: berth does not
+// make them yet, and must not run such a pod as the host's root instead.
+func checkUserNS(opts *runtimeapi.NamespaceOption) error {
+	u := opts.GetUsernsOptions()
+	mapped := len(u.GetUids()) > 0 || len(u.GetGids()) > 0
+	switch u.GetMode() {
+	case runtimeapi.NamespaceMode_POD:
+		if mapped {
+			return unmet("the pod asks for a user namespace (hostUsers: false), which berth does not support yet; set hostUsers: true")
+		}
+	case runtimeapi.NamespaceMode_NODE:
+		if mapped {
+			return invalid("userns_options: mode NODE must not have id mappings")
+		}
+	default:
+		return invalid("userns_options: mode %s is not allowed", u.GetMode())
+	}
+	return nil
+}
+
+// containerNamespaces follows the CRI's NamespaceMode for each kind: POD joins
+// the sandbox's, CONTAINER is new, NODE is the host's (left out), TARGET joins
+// that of another container. Only pid may be CONTAINER or TARGET, and what is
+// "the sandbox's" is the sandbox's word: the CRI repeats the options in every
+// container, but the sandbox is what exists.
+func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
+	sc := c.Config.GetLinux().GetSecurityContext()
+	sb := c.Sandbox
+	pod := namespaceOptions(sb.Config)
+	opts := sc.GetNamespaceOptions()
+	if opts == nil {
+		opts = pod
+	}
+	for _, o := range []*runtimeapi.NamespaceOption{pod, opts} {
+		if err := checkNamespaceOptions(o); err != nil {
+			return nil, err
+		}
+	}
+	out := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	for _, k := range []struct {
+		kind   specs.LinuxNamespaceType
+		mode   runtimeapi.NamespaceMode
+		pinned string
+		proc   string
+	}{
+		{specs.NetworkNamespace, pod.GetNetwork(), sb.NetNS, "net"},
+		{specs.UTSNamespace, pod.GetNetwork(), sb.UTSNS, "uts"},
+		{specs.IPCNamespace, pod.GetIpc(), sb.IPCNS, "ipc"},
+	} {
+		ns, err := podNamespace(sb, k.kind, k.mode, k.pinned, k.proc)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, ns...)
+	}
+	pid, err := pidNamespace(opts, pod, sb, c.TargetPID)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, pid...)
+	// A private cgroup namespace hides the node's hierarchy. On v1 it would
+	// break what reads /proc/self/cgroup; a privileged container manages cgroups.
+	if n.CgroupUnified && !sc.GetPrivileged() {
+		out = append(out, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	}
+	return out, nil
+}
+
+func namespaceOptions(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
+	return cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+func checkNamespaceOptions(opts *runtimeapi.NamespaceOption) error {
+	for kind, mode := range map[string]runtimeapi.NamespaceMode{"network": opts.GetNetwork(), "ipc": opts.GetIpc()} {
+		if mode != runtimeapi.NamespaceMode_POD && mode != runtimeapi.NamespaceMode_NODE {
+			return invalid("namespace_options: mode %s is not allowed for %s", mode, kind)
+		}
+	}
+	return checkUserNS(opts)
+}
+
+func podNamespace(sb Sandbox, kind specs.LinuxNamespaceType, mode runtimeapi.NamespaceMode, pinned, proc string) ([]specs.LinuxNamespace, error) {
+	if mode == runtimeapi.NamespaceMode_NODE {
+		return nil, nil
+	}
+	if pinned == "" && sb.PID > 0 {
+		pinned = procNS(sb.PID, proc)
+	}
+	if pinned == "" {
+		// Leaving it out would put the container into the host's.
+		return nil, unmet("sandbox %s has no %s namespace to join; remove the pod sandbox", sb.ID, kind)
+	}
+	return []specs.LinuxNamespace{{Type: kind, Path: pinned}}, nil
+}
+
+func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID int) ([]specs.LinuxNamespace, error) {
+	podIsHost := pod.GetPid() == runtimeapi.NamespaceMode_NODE
+	switch opts.GetPid() {
+	case runtimeapi.NamespaceMode_CONTAINER:
+		return []specs.LinuxNamespace{{Type: specs.PIDNamespace}}, nil
+	case runtimeapi.NamespaceMode_NODE:
+		if !podIsHost {
+			return nil, invalid("namespace_options: the container asks for the host's PID namespace, its pod sandbox does not")
+		}
+		return nil, nil
+	case runtimeapi.NamespaceMode_POD:
+		if podIsHost {
+			return nil, nil
+		}
+		if sb.PID <= 0 {
+			return nil, unmet("the container asks for the pod's PID namespace, and sandbox %s was made without one (pid mode %s); set pid mode POD in the pod sandbox", sb.ID, pod.GetPid())
+		}
+		return []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: procNS(sb.PID, "pid")}}, nil
+	case runtimeapi.NamespaceMode_TARGET:
+		if targetPID <= 0 {
+			return nil, unmet("container %q, whose PID namespace is asked for, is not running", opts.GetTargetId())
+		}
+		return []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: procNS(targetPID, "pid")}}, nil
+	default:
+		return nil, invalid("namespace_options: pid mode %d is unknown", opts.GetPid())
+	}
+}
+
+// sandboxNamespaces are those of the sandbox's own process: the pinned ones,
+// or new ones for the pod to join through the process.
+func sandboxNamespaces(sb Sandbox) ([]specs.LinuxNamespace, error) {
+	opts := namespaceOptions(sb.Config)
+	if err := checkNamespaceOptions(opts); err != nil {
+		return nil, err
+	}
+	hostNetwork := opts.GetNetwork() == runtimeapi.NamespaceMode_NODE
+	if !hostNetwork && sb.NetNS == "" {
+		return nil, unmet("sandbox %s has no network namespace; run the pod sandbox again", sb.ID)
+	}
+	out := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	if !hostNetwork {
+		out = append(out,
+			specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: sb.NetNS},
+			specs.LinuxNamespace{Type: specs.UTSNamespace, Path: sb.UTSNS})
+	}
+	if opts.GetIpc() != runtimeapi.NamespaceMode_NODE {
+		out = append(out, specs.LinuxNamespace{Type: specs.IPCNamespace, Path: sb.IPCNS})
+	}
+	if opts.GetPid() != runtimeapi.NamespaceMode_NODE {
+		out = append(out, specs.LinuxNamespace{Type: specs.PIDNamespace})
+	}
+	return out, nil
+}

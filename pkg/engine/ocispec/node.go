@@ -1,0 +1,176 @@
+package ocispec
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/cgroups/v3"
+	contribapparmor "github.com/containerd/containerd/v2/contrib/apparmor"
+	"github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/containerd/containerd/v2/pkg/kernelversion"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/containerd/v2/pkg/seccomp"
+	"github.com/moby/sys/capability"
+	"github.com/moby/sys/mountinfo"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/selinux/go-selinux"
+)
+
+// DefaultAppArmorProfile is the name under which berth loads its default profile.
+const DefaultAppArmorProfile = "berth-default"
+
+// NodeOptions are what the configuration, and not the machine, says of a node.
+type NodeOptions struct {
+	SystemdCgroup          bool
+	TolerateMissingHugetlb bool
+	UnprivilegedPorts      bool
+	UnprivilegedICMP       bool
+	// DefaultSeccomp is the file that RuntimeDefault means; empty is built in.
+	DefaultSeccomp string
+}
+
+// DetectNode looks at the machine and at this process. Call it once at start:
+// none of it changes while the daemon runs. Where AppArmor is on it loads the
+// default profile, and fails if it cannot, because pods would run without it.
+func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
+	n := Node{
+		CgroupUnified:          cgroups.Mode() == cgroups.Unified,
+		SystemdCgroup:          o.SystemdCgroup,
+		Seccomp:                seccomp.IsEnabled(),
+		AppArmor:               apparmor.HostSupports(),
+		SELinux:                selinux.GetEnabled(),
+		TolerateMissingHugetlb: o.TolerateMissingHugetlb,
+		UnprivilegedPorts:      o.UnprivilegedPorts,
+		UnprivilegedICMP:       o.UnprivilegedICMP,
+		DefaultSeccomp:         o.DefaultSeccomp,
+		HostDevices:            oci.HostDevices,
+		Devices:                devicesAt,
+		ResolvePath:            filepath.EvalSymlinks,
+		ReadFile:               os.ReadFile,
+		AppArmorLoaded:         profileLoaded,
+	}
+	var err error
+	if n.Hostname, err = os.Hostname(); err != nil {
+		return Node{}, fmt.Errorf("find the node's name: %w", err)
+	}
+	if n.Capabilities, n.MinOOMScoreAdj, err = privileges(); err != nil {
+		return Node{}, err
+	}
+	if n.KernelRRO, err = kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 12}); err != nil {
+		return Node{}, fmt.Errorf("find the kernel's version: %w", err)
+	}
+	n.HugetlbController, n.SwapController = controllers(n.CgroupUnified)
+	if n.CgroupUnified {
+		if n.CgroupMountOptions, err = cgroupMountOptions(); err != nil {
+			return Node{}, err
+		}
+	}
+	if n.AppArmor {
+		if err := contribapparmor.LoadDefaultProfile(DefaultAppArmorProfile); err != nil {
+			return Node{}, fmt.Errorf("load AppArmor profile %s: %w", DefaultAppArmorProfile, err)
+		}
+		n.AppArmorDefault = DefaultAppArmorProfile
+	}
+	return n, nil
+}
+
+// privileges returns the capabilities of this process, and how far it may
+// lower an oom_score_adj.
+func privileges() (caps []string, minOOM int, err error) {
+	c, err := capability.NewPid2(0)
+	if err == nil {
+		err = c.Load()
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the daemon's capabilities: %w", err)
+	}
+	caps = []string{}
+	for _, k := range capability.ListKnown() {
+		if c.Get(capability.PERMITTED, k) && c.Get(capability.BOUNDING, k) {
+			caps = append(caps, "CAP_"+strings.ToUpper(k.String()))
+		}
+	}
+	if c.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE) {
+		return caps, -1000, nil
+	}
+	b, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the daemon's oom_score_adj: %w", err)
+	}
+	minOOM, err = strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the daemon's oom_score_adj: %w", err)
+	}
+	return caps, minOOM, nil
+}
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// controllers says whether cgroups can limit huge pages, and swap.
+func controllers(unified bool) (hugetlb, swap bool) {
+	if !unified {
+		return exists(filepath.Join(cgroupRoot, "hugetlb")), exists(filepath.Join(cgroupRoot, "memory", "memory.memsw.limit_in_bytes"))
+	}
+	b, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	if err == nil {
+		for c := range strings.FieldsSeq(string(b)) {
+			hugetlb = hugetlb || c == "hugetlb"
+		}
+	}
+	// The root has no memory.swap.max: any child tells.
+	found, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "memory.swap.max"))
+	return hugetlb, err == nil && len(found) > 0
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// cgroupMountOptions finds the options of the node's cgroup2 superblock that
+// any new mount of it would reset.
+func cgroupMountOptions() ([]string, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(cgroupRoot))
+	if err != nil {
+		return nil, fmt.Errorf("look at the mount of %s: %w", cgroupRoot, err)
+	}
+	var out []string
+	for _, m := range mounts {
+		for o := range strings.SplitSeq(m.VFSOptions, ",") {
+			if o == "nsdelegate" || o == "memory_recursiveprot" {
+				out = append(out, o)
+			}
+		}
+	}
+	return out, nil
+}
+
+// devicesAt lets containerd's library walk a device or a directory of devices.
+func devicesAt(hostPath, containerPath string) ([]specs.LinuxDevice, error) {
+	s := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}} // WithDevices takes both for granted
+	if err := oci.WithDevices(hostPath, containerPath, allAccess)(context.Background(), nil, nil, s); err != nil {
+		return nil, err
+	}
+	return s.Linux.Devices, nil
+}
+
+// profileLoaded looks for "name (mode)" in the kernel's list.
+func profileLoaded(name string) (bool, error) {
+	f, err := os.Open("/sys/kernel/security/apparmor/profiles")
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		if strings.HasPrefix(sc.Text(), name+" (") {
+			return true, nil
+		}
+	}
+	return false, sc.Err()
+}

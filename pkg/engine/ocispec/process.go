@@ -1,0 +1,156 @@
+package ocispec
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ociUser converts a User to its form in a spec.
+func (u User) ociUser() specs.User {
+	return specs.User{UID: u.UID, GID: u.GID, AdditionalGids: slices.Clone(u.AdditionalGids)}
+}
+
+// commandLine combines request and image as the CRI's ContainerConfig.command
+// and args say: a command replaces both the image's entry point and its
+// arguments, args alone replace its arguments.
+func commandLine(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]string, error) {
+	command, args := cfg.GetCommand(), cfg.GetArgs()
+	if len(command) == 0 {
+		command = img.Entrypoint
+		// Docker builds write an unset entry point as one empty string.
+		if len(command) == 1 && command[0] == "" {
+			command = nil
+		}
+		if len(args) == 0 {
+			args = img.Cmd
+		}
+	}
+	line := slices.Concat(command, args)
+	if len(line) == 0 {
+		return nil, invalid("no command: neither the container nor its image says what to run; set command or args")
+	}
+	for _, a := range line {
+		if strings.ContainsRune(a, 0) {
+			return nil, invalid("command %q holds a NUL byte", a)
+		}
+	}
+	return line, nil
+}
+
+// workingDir is always absolute: an image's relative one counts from the root.
+func workingDir(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) string {
+	wd := cfg.GetWorkingDir()
+	if wd == "" {
+		wd = img.WorkingDir
+	}
+	return path.Join("/", wd)
+}
+
+// environ merges environments; a later value takes the place of an earlier one.
+type environ struct {
+	vars []string
+	at   map[string]int
+}
+
+func (e *environ) set(entry string) {
+	key, _, found := strings.Cut(entry, "=")
+	if !found || key == "" {
+		return // Not a variable; execve would hand it over, shells would drop it.
+	}
+	if e.at == nil {
+		e.at = make(map[string]int)
+	}
+	if i, ok := e.at[key]; ok {
+		e.vars[i] = entry
+		return
+	}
+	e.at[key] = len(e.vars)
+	e.vars = append(e.vars, entry)
+}
+
+// environment is, from weak to strong: base, PATH, TERM, HOSTNAME, image, request.
+func environment(base []string, hostname string, cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]string, error) {
+	var e environ
+	e.set(defaultPath)
+	if cfg.GetTty() {
+		e.set("TERM=xterm")
+	}
+	for _, v := range base {
+		e.set(v)
+	}
+	e.set("HOSTNAME=" + hostname)
+	for _, v := range img.Env {
+		e.set(v)
+	}
+	for _, kv := range cfg.GetEnvs() {
+		if err := checkEnv(kv); err != nil {
+			return nil, err
+		}
+		e.set(kv.GetKey() + "=" + string(kv.GetValue()))
+	}
+	return e.vars, nil
+}
+
+func checkEnv(kv *runtimeapi.KeyValue) error {
+	key, value := kv.GetKey(), kv.GetValue()
+	switch {
+	case key == "" || strings.ContainsAny(key, "=\x00"):
+		return invalid("environment variable %q: a name must not be empty nor hold '=' or NUL", key)
+	case slices.Contains(value, 0):
+		return invalid("environment variable %q: the value holds a NUL byte", key)
+	case !utf8.Valid(value):
+		// The OCI configuration is JSON, which has no way to say it: Go's
+		// decoder (runc, runsc) would replace the bytes, crun's would fail.
+		return unmet("environment variable %q: the value is not UTF-8, and OCI runtimes take nothing else; mount it as a file", key)
+	}
+	return nil
+}
+
+// ExecProcess returns the process of an exec in the container of spec: it
+// has everything that the container's process has, but its own arguments and
+// terminal. Nothing is shared with spec.
+func ExecProcess(spec *specs.Spec, cmd []string, tty bool) (*specs.Process, error) {
+	if len(cmd) == 0 {
+		return nil, invalid("exec without a command")
+	}
+	if spec == nil || spec.Process == nil {
+		return nil, invalid("exec in a container without a process")
+	}
+	p, err := copyProcess(spec.Process)
+	if err != nil {
+		return nil, err
+	}
+	p.Args = slices.Clone(cmd)
+	p.Terminal = tty
+	p.ConsoleSize = nil
+	if tty {
+		e := environ{}
+		for _, v := range p.Env {
+			e.set(v)
+		}
+		e.set("TERM=xterm")
+		p.Env = e.vars
+	}
+	return p, nil
+}
+
+// copyProcess goes by JSON, in which a process has to be expressible anyway.
+func copyProcess(p *specs.Process) (*specs.Process, error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("copy the container's process: %w", err)
+	}
+	out := &specs.Process{}
+	if err := json.Unmarshal(b, out); err != nil {
+		return nil, fmt.Errorf("copy the container's process: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,175 @@
+package ocispec
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// UpdateResources returns current changed by what req sets. A zero, empty or
+// absent field of req leaves the value as it is, as the CRI's
+// UpdateContainerResources demands; entries of hugepage_limits and unified
+// replace those of the same name. current is not changed and may be nil.
+func UpdateResources(current *specs.LinuxResources, req *runtimeapi.LinuxContainerResources, n Node) (*specs.LinuxResources, error) {
+	r := cloneResources(current)
+	if req == nil {
+		return r, nil
+	}
+	updateCPU(r, req)
+	updateMemory(r, req, n)
+	if err := updateHugepages(r, req.GetHugepageLimits(), n); err != nil {
+		return nil, err
+	}
+	if err := updateUnified(r, req.GetUnified(), n); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func updateCPU(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResources) {
+	if r.CPU == nil {
+		r.CPU = &specs.LinuxCPU{}
+	}
+	if v := req.GetCpuShares(); v != 0 {
+		r.CPU.Shares = ptr(uint64(v))
+	}
+	if v := req.GetCpuQuota(); v != 0 {
+		r.CPU.Quota = &v
+	}
+	if v := req.GetCpuPeriod(); v != 0 {
+		r.CPU.Period = ptr(uint64(v))
+	}
+	if v := req.GetCpusetCpus(); v != "" {
+		r.CPU.Cpus = v
+	}
+	if v := req.GetCpusetMems(); v != "" {
+		r.CPU.Mems = v
+	}
+	if *r.CPU == (specs.LinuxCPU{}) {
+		r.CPU = nil
+	}
+}
+
+// updateMemory keeps a container from swapping unless it was told how much it
+// may: OCI's swap is memory and swap together, so equal values mean none.
+func updateMemory(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResources, n Node) {
+	limit, swap := req.GetMemoryLimitInBytes(), req.GetMemorySwapLimitInBytes()
+	if limit == 0 && swap == 0 {
+		return
+	}
+	if r.Memory == nil {
+		r.Memory = &specs.LinuxMemory{}
+	}
+	if limit != 0 {
+		r.Memory.Limit = &limit
+		if swap == 0 {
+			swap = limit
+		}
+	}
+	if n.SwapController {
+		r.Memory.Swap = &swap
+	}
+}
+
+func updateHugepages(r *specs.LinuxResources, limits []*runtimeapi.HugepageLimit, n Node) error {
+	for _, l := range limits {
+		if !n.HugetlbController {
+			if l.GetLimit() == 0 || n.TolerateMissingHugetlb {
+				continue
+			}
+			return unmet("hugepage_limits: %s of %s asked for, and the node has no hugetlb cgroup controller", byteCount(l.GetLimit()), l.GetPageSize())
+		}
+		same := func(o specs.LinuxHugepageLimit) bool { return o.Pagesize == l.GetPageSize() }
+		if i := slices.IndexFunc(r.HugepageLimits, same); i >= 0 {
+			r.HugepageLimits[i].Limit = l.GetLimit()
+			continue
+		}
+		r.HugepageLimits = append(r.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
+	}
+	return nil
+}
+
+// updateUnified takes cgroup v2 values word for word. Runtimes write them last,
+// so that they win over what is derived from the other fields.
+func updateUnified(r *specs.LinuxResources, unified map[string]string, n Node) error {
+	if len(unified) == 0 {
+		return nil
+	}
+	if !n.CgroupUnified {
+		return unmet("resources.unified is for cgroup v2, and this node has v1")
+	}
+	for k := range unified {
+		if k == "" || strings.ContainsRune(k, '/') {
+			return invalid("resources.unified: %q is no name of a cgroup file", k)
+		}
+	}
+	if r.Unified == nil {
+		r.Unified = make(map[string]string, len(unified))
+	}
+	maps.Copy(r.Unified, unified)
+	return nil
+}
+
+// FromSpec returns resources in the form of ContainerStatus.resources. The
+// oom_score_adj is no resource in OCI: see ContainerResources.
+func FromSpec(r *specs.LinuxResources) *runtimeapi.ContainerResources {
+	out := &runtimeapi.LinuxContainerResources{}
+	if r == nil {
+		return &runtimeapi.ContainerResources{Linux: out}
+	}
+	if c := r.CPU; c != nil {
+		out.CpuShares = int64(deref(c.Shares))
+		out.CpuQuota = deref(c.Quota)
+		out.CpuPeriod = int64(deref(c.Period))
+		out.CpusetCpus = c.Cpus
+		out.CpusetMems = c.Mems
+	}
+	if m := r.Memory; m != nil {
+		out.MemoryLimitInBytes = deref(m.Limit)
+		out.MemorySwapLimitInBytes = deref(m.Swap)
+	}
+	for _, h := range r.HugepageLimits {
+		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: h.Pagesize, Limit: h.Limit})
+	}
+	if len(r.Unified) > 0 {
+		out.Unified = maps.Clone(r.Unified)
+	}
+	return &runtimeapi.ContainerResources{Linux: out}
+}
+
+// ContainerResources is FromSpec with the oom_score_adj of the process.
+func ContainerResources(s *specs.Spec) *runtimeapi.ContainerResources {
+	if s == nil || s.Linux == nil {
+		return FromSpec(nil)
+	}
+	out := FromSpec(s.Linux.Resources)
+	if s.Process != nil {
+		out.Linux.OomScoreAdj = int64(deref(s.Process.OOMScoreAdj))
+	}
+	return out
+}
+
+// clampOOMScoreAdj keeps to what this process may set: a runtime fails on less.
+func clampOOMScoreAdj(adj int64, n Node) *int {
+	return ptr(min(max(int(adj), n.MinOOMScoreAdj, -1000), 1000))
+}
+
+func cloneResources(r *specs.LinuxResources) *specs.LinuxResources {
+	if r == nil {
+		return &specs.LinuxResources{}
+	}
+	c := *r
+	if r.CPU != nil {
+		c.CPU = ptr(*r.CPU)
+	}
+	if r.Memory != nil {
+		c.Memory = ptr(*r.Memory)
+	}
+	c.Devices = slices.Clone(r.Devices)
+	c.HugepageLimits = slices.Clone(r.HugepageLimits)
+	c.Unified = maps.Clone(r.Unified)
+	return &c
+}

@@ -1,0 +1,154 @@
+package ocispec
+
+import (
+	"math"
+	"slices"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+const (
+	// sandboxUID is who the sandbox process runs as; it needs no rights.
+	sandboxUID = 65535
+	// sandboxOOMScoreAdj makes the sandbox process the last of its pod to be
+	// killed: it holds namespaces (kubelet and its peers use the same value).
+	sandboxOOMScoreAdj = -998
+	// sandboxCPUShares is the smallest weight that cgroups have.
+	sandboxCPUShares = 2
+	defaultPause     = "/pause"
+)
+
+// BuildSandboxProcess makes the spec of the process that holds a sandbox's PID
+// namespace, or is a runtime's first container. Its root filesystem is
+// "rootfs" in the bundle and holds one static binary, PausePath; the runtime
+// adds mount points to it.
+func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
+	sc := sp.Config.GetLinux().GetSecurityContext()
+	s, err := sandboxSpec(sp)
+	if err != nil {
+		return nil, err
+	}
+	if s.Process.User, err = sandboxUser(sc); err != nil {
+		return nil, err
+	}
+	s.Process.Args = []string{sp.PausePath}
+	if sp.PausePath == "" {
+		s.Process.Args = []string{defaultPause}
+	}
+	s.Process.OOMScoreAdj = clampOOMScoreAdj(sandboxOOMScoreAdj, n)
+	if s.Linux.Namespaces, err = sandboxNamespaces(sp.Sandbox); err != nil {
+		return nil, err
+	}
+	if s.Linux.Sysctl, err = Sysctls(sp.Config, n); err != nil {
+		return nil, err
+	}
+	//nolint:staticcheck // The deprecated field is all that old clients send.
+	if s.Linux.Seccomp, err = seccompFor(sc.GetSeccomp(), sc.GetSeccompProfilePath(), sc.GetPrivileged(), nil, nil, n, sp.Runtime); err != nil {
+		return nil, err
+	}
+	setLabels(s, sp.ProcessLabel, sp.MountLabel, sc.GetPrivileged(), sp.Runtime)
+	setSandboxHostname(s, sp, n)
+	s.Annotations = annotations(nil, sp.Definition, sp.Config, nil, sandboxAnnotations(sp.Sandbox))
+	return s, Fit(s, sp.Runtime)
+}
+
+// sandboxSpec is the part that is alike for all sandboxes. Of a base spec it
+// takes hooks and rlimits only: the rest is meant for workloads.
+func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
+	s, err := newSpec(nil)
+	if err != nil {
+		return nil, err
+	}
+	if sp.Base != nil {
+		base, err := newSpec(sp.Base)
+		if err != nil {
+			return nil, err
+		}
+		s.Hooks = base.Hooks
+		s.Process.Rlimits = base.Process.Rlimits
+	}
+	s.Root.Readonly = true
+	s.Process.Cwd = "/"
+	s.Process.Env = []string{defaultPath}
+	s.Process.NoNewPrivileges = true
+	s.Process.Capabilities = &specs.LinuxCapabilities{}
+	s.Linux.CgroupsPath = sp.CgroupsPath
+	s.Linux.Resources.CPU = &specs.LinuxCPU{Shares: ptr(uint64(sandboxCPUShares))}
+	if sp.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+		writableSysfs(s.Mounts)
+	}
+	locked := []string{"rprivate", "ro", "nosuid", "nodev", "noexec"}
+	if p := shmPath(sp.Sandbox); p != "" {
+		s.Mounts = append(s.Mounts, bind(p, "/dev/shm", locked...))
+	}
+	// VM shims configure the guest's resolver from this mount.
+	if sp.ResolvConfPath != "" && sp.Definition != nil && sp.Definition.Type == handler.Shim {
+		s.Mounts = append(s.Mounts, bind(sp.ResolvConfPath, "/etc/resolv.conf", locked...))
+	}
+	slices.SortStableFunc(s.Mounts, func(a, b specs.Mount) int { return depth(a.Destination) - depth(b.Destination) })
+	return s, nil
+}
+
+// writableSysfs is for pods with privileged containers. The kernel has one sysfs
+// for each network namespace, and its first mount, which is this one, decides
+// whether later ones can be written to.
+func writableSysfs(mounts []specs.Mount) {
+	for i := range mounts {
+		if mounts[i].Type == "sysfs" {
+			mounts[i].Options = writable(mounts[i].Options)
+		}
+	}
+}
+
+// setSandboxHostname names the pod where this spec makes its UTS namespace. A
+// pinned one has its name already; a runtime with its own kernel takes the
+// name from here whatever the namespaces.
+func setSandboxHostname(s *specs.Spec, sp SandboxProcess, n Node) {
+	ownKernel := sp.Runtime != nil && sp.Runtime.OwnKernel
+	hostNetwork := namespaceOptions(sp.Config).GetNetwork() == runtimeapi.NamespaceMode_NODE
+	if hostNetwork && !ownKernel {
+		return
+	}
+	s.Hostname = sp.Hostname
+	if s.Hostname == "" && ownKernel {
+		s.Hostname = n.Hostname
+	}
+}
+
+func sandboxUser(sc *runtimeapi.LinuxSandboxSecurityContext) (specs.User, error) {
+	u := specs.User{UID: sandboxUID, GID: sandboxUID}
+	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil {
+		return u, invalid("run_as_group without run_as_user")
+	}
+	var err error
+	if v := sc.GetRunAsUser(); v != nil {
+		if u.UID, err = checkID("run_as_user", v.GetValue()); err != nil {
+			return u, err
+		}
+		u.GID = 0
+	}
+	if v := sc.GetRunAsGroup(); v != nil {
+		if u.GID, err = checkID("run_as_group", v.GetValue()); err != nil {
+			return u, err
+		}
+	}
+	for _, g := range sc.GetSupplementalGroups() {
+		gid, err := checkID("supplemental_groups", g)
+		if err != nil {
+			return u, err
+		}
+		u.AdditionalGids = append(u.AdditionalGids, gid)
+	}
+	return u, nil
+}
+
+// checkID bounds a user or group id: runc and crun take no more than 31 bits.
+func checkID(field string, id int64) (uint32, error) {
+	if id < 0 || id > math.MaxInt32 {
+		return 0, invalid("%s %d is out of range 0..%d", field, id, math.MaxInt32)
+	}
+	return uint32(id), nil
+}

@@ -1,0 +1,29 @@
+package ocispec
+
+import (
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// A node's own default profile stands in for the built-in one, and only for that.
+func TestRuntimeDefaultIsTheNodesProfile(t *testing.T) {
+	n := Node{Seccomp: true, DefaultSeccomp: "/etc/seccomp.json", ReadFile: func(path string) ([]byte, error) {
+		return []byte(`{"defaultAction":"SCMP_ACT_LOG"}`), nil
+	}}
+	def := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	got, err := seccompFor(def, "", false, nil, nil, n, &probe.Runtime{})
+	if err != nil || got == nil || got.DefaultAction != specs.ActLog {
+		t.Errorf("RuntimeDefault: %+v, %v", got, err)
+	}
+	n.DefaultSeccomp = ""
+	if got, err := seccompFor(def, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got == nil || got.DefaultAction == specs.ActLog {
+		t.Errorf("without a profile of the node: %+v, %v", got, err)
+	}
+	if got, err := seccompFor(nil, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got != nil {
+		t.Errorf("no profile asked for: %+v, %v", got, err)
+	}
+}

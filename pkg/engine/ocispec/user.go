@@ -1,0 +1,224 @@
+package ocispec
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/cyphar/filepath-securejoin/pathrs-lite"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxDatabase bounds what is read of an image's passwd or group file.
+const maxDatabase = 16 << 20
+
+// wanted is a user as a request or an image names it.
+type wanted struct {
+	user  string // Name or number; empty is root.
+	group string // Name or number; empty is the user's own.
+}
+
+// ResolveUser finds out as whom a container runs, in the root filesystem at
+// rootfs. The user is the request's run_as_user or run_as_username, else the
+// image's; the group is the request's, else the image's if the user is, else
+// the user's primary group by /etc/passwd, else 0. With SupplementalGroupsPolicy
+// Merge, the groups that /etc/group lists the user in are added.
+//
+// The files are the image's and are not trusted: symbolic links are followed
+// inside rootfs only, and only regular files are read. A user given by number
+// need not be in them; one given by name must.
+func ResolveUser(rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
+	w, err := wantedUser(img, sc)
+	if err != nil {
+		return User{}, err
+	}
+	db := database{rootfs: rootfs}
+	u, err := db.user(w)
+	if err != nil {
+		return User{}, err
+	}
+	gids := []uint32{u.GID}
+	for _, g := range sc.GetSupplementalGroups() {
+		gid, err := checkID("supplemental_groups", g)
+		if err != nil {
+			return User{}, err
+		}
+		gids = append(gids, gid)
+	}
+	switch sc.GetSupplementalGroupsPolicy() {
+	case runtimeapi.SupplementalGroupsPolicy_Strict:
+	case runtimeapi.SupplementalGroupsPolicy_Merge:
+		member, err := db.groupsOf(u.Username)
+		if err != nil {
+			return User{}, err
+		}
+		gids = append(gids, member...)
+	default:
+		return User{}, invalid("supplemental_groups_policy %d is unknown", sc.GetSupplementalGroupsPolicy())
+	}
+	slices.Sort(gids)
+	u.AdditionalGids = slices.Compact(gids)
+	return u, nil
+}
+
+func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (wanted, error) {
+	var w wanted
+	switch {
+	case sc.GetRunAsUser() != nil && sc.GetRunAsUsername() != "":
+		return w, invalid("run_as_user and run_as_username exclude each other")
+	case sc.GetRunAsUser() != nil:
+		uid, err := checkID("run_as_user", sc.GetRunAsUser().GetValue())
+		if err != nil {
+			return w, err
+		}
+		w.user = strconv.FormatUint(uint64(uid), 10)
+	case sc.GetRunAsUsername() != "":
+		w.user = sc.GetRunAsUsername()
+	case sc.GetRunAsGroup() != nil:
+		return w, invalid("run_as_group without run_as_user or run_as_username")
+	default:
+		w.user, w.group, _ = strings.Cut(img.User, ":")
+		if strings.Contains(w.group, ":") {
+			return w, invalid("the image's user %q is not of the form user[:group]", img.User)
+		}
+	}
+	if sc.GetRunAsGroup() != nil {
+		gid, err := checkID("run_as_group", sc.GetRunAsGroup().GetValue())
+		if err != nil {
+			return w, err
+		}
+		w.group = strconv.FormatUint(uint64(gid), 10)
+	}
+	return w, nil
+}
+
+// database is the user database of an image.
+type database struct{ rootfs string }
+
+func (db database) user(w wanted) (User, error) {
+	if w.user == "" {
+		w.user = "0"
+	}
+	uid, numeric, err := number("user", w.user)
+	if err != nil {
+		return User{}, err
+	}
+	e, found, err := db.passwd(func(e passwdEntry) bool {
+		if numeric {
+			return e.uid == uid
+		}
+		return e.name == w.user
+	})
+	if err != nil {
+		return User{}, err
+	}
+	if !found && !numeric {
+		return User{}, unmet("user %q is not in the image's /etc/passwd", w.user)
+	}
+	if !found {
+		e = passwdEntry{uid: uid}
+	}
+	u := User{UID: e.uid, GID: e.gid, Username: e.name, Home: e.home}
+	if w.group == "" {
+		return u, nil
+	}
+	u.GID, err = db.group(w.group)
+	return u, err
+}
+
+func (db database) group(name string) (uint32, error) {
+	gid, numeric, err := number("group", name)
+	if err != nil || numeric {
+		return gid, err
+	}
+	found := false
+	err = db.groups(func(e groupEntry) bool {
+		if e.name == name {
+			gid, found = e.gid, true
+		}
+		return !found
+	})
+	if err == nil && !found {
+		err = unmet("group %q is not in the image's /etc/group", name)
+	}
+	return gid, err
+}
+
+func (db database) groupsOf(user string) ([]uint32, error) {
+	if user == "" {
+		return nil, nil
+	}
+	var gids []uint32
+	err := db.groups(func(e groupEntry) bool {
+		if slices.Contains(e.members, user) {
+			gids = append(gids, e.gid)
+		}
+		return true
+	})
+	return gids, err
+}
+
+// number reads s as an id. All digits that are no id are an error, not a name.
+func number(what, s string) (id uint32, ok bool, err error) {
+	if strings.Trim(s, "0123456789") != "" {
+		return 0, false, nil
+	}
+	id, ok = parseID(s)
+	if !ok {
+		return 0, false, invalid("%s %q is out of range 0..2147483647", what, s)
+	}
+	return id, true, nil
+}
+
+func (db database) passwd(match func(passwdEntry) bool) (e passwdEntry, found bool, err error) {
+	err = db.read("/etc/passwd", func(r io.Reader) (err error) {
+		e, found, err = findPasswd(r, match)
+		return err
+	})
+	return e, found, err
+}
+
+func (db database) groups(visit func(groupEntry) bool) error {
+	return db.read("/etc/group", func(r io.Reader) error { return eachGroup(r, visit) })
+}
+
+// read calls parse with a file of the image; a missing one is an empty one.
+func (db database) read(name string, parse func(io.Reader) error) error {
+	f, err := openRegular(db.rootfs, name)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the image's %s: %w: %w", name, err, errdefs.ErrFailedPrecondition)
+	}
+	defer f.Close()
+	if err := parse(io.LimitReader(f, maxDatabase)); err != nil {
+		return fmt.Errorf("the image's %s: %w: %w", name, err, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// openRegular opens a file inside root. It finds the file without opening it,
+// because opening a FIFO would block and opening a device may act.
+func openRegular(root, name string) (*os.File, error) {
+	handle, err := pathrs.OpenInRoot(root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	st, err := handle.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("not a regular file but %s", st.Mode().Type())
+	}
+	return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
+}

@@ -1,0 +1,274 @@
+package ocispec
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	imagePasswd = `root:x:0:0:root:/root:/bin/sh
+# comment:x:1:1
+broken line
+letters:x:zero:zero:::
+huge:x:4294967296:1:::
+nobody:x:65534:65533:nobody:/:/sbin/nologin
+app:x:1000:1001:App,,,:/home/app:/bin/sh
+app:x:1:1:a second one of that name:/evil:/bin/sh
+short:x:1002:1002
+`
+	imageGroup = `root:x:0:
+bad
+letters:x:zero:app
+staff:x:50:other, app ,app
+app:x:1001:
+wheel:x:10:root,app
+audio:x:29:nobody
+`
+)
+
+func rootfs(t *testing.T) string {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "rootfs")
+	write(t, filepath.Join(root, "etc/passwd"), imagePasswd)
+	write(t, filepath.Join(root, "etc/group"), imageGroup)
+	return root
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func id(v int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Value: v} }
+
+func TestResolveUser(t *testing.T) {
+	root := rootfs(t)
+	type sc = runtimeapi.LinuxContainerSecurityContext
+	for name, c := range map[string]struct {
+		image string
+		sc    *sc
+		want  User
+	}{
+		"nothing":               {"", nil, User{0, 0, []uint32{0, 10}, "root", "/root"}},
+		"image name":            {"app", &sc{}, User{1000, 1001, []uint32{10, 50, 1001}, "app", "/home/app"}},
+		"image name and group":  {"app:staff", nil, User{1000, 50, []uint32{10, 50}, "app", "/home/app"}},
+		"image name and number": {"app:7", nil, User{1000, 7, []uint32{7, 10, 50}, "app", "/home/app"}},
+		"image number":          {"1000", nil, User{1000, 1001, []uint32{10, 50, 1001}, "app", "/home/app"}},
+		"image numbers":         {"1000:1000", nil, User{1000, 1000, []uint32{10, 50, 1000}, "app", "/home/app"}},
+		"image unknown number":  {"4242", nil, User{4242, 0, []uint32{0}, "", ""}},
+		"image group only":      {":staff", nil, User{0, 50, []uint32{10, 50}, "root", "/root"}},
+		"user":                  {"app:staff", &sc{RunAsUser: id(65534)}, User{65534, 65533, []uint32{29, 65533}, "nobody", "/"}},
+		"user not in the image": {"app:staff", &sc{RunAsUser: id(7)}, User{7, 0, []uint32{0}, "", ""}},
+		"user and group":        {"app", &sc{RunAsUser: id(1000), RunAsGroup: id(3)}, User{1000, 3, []uint32{3, 10, 50}, "app", "/home/app"}},
+		"username":              {"", &sc{RunAsUsername: "nobody"}, User{65534, 65533, []uint32{29, 65533}, "nobody", "/"}},
+		"username and group":    {"", &sc{RunAsUsername: "nobody", RunAsGroup: id(5)}, User{65534, 5, []uint32{5, 29}, "nobody", "/"}},
+		"username of digits":    {"", &sc{RunAsUsername: "1000"}, User{1000, 1001, []uint32{10, 50, 1001}, "app", "/home/app"}},
+		"four fields":           {"short", nil, User{1002, 1002, []uint32{1002}, "short", ""}},
+		"supplemental":          {"app", &sc{SupplementalGroups: []int64{50, 9, 9}}, User{1000, 1001, []uint32{9, 10, 50, 1001}, "app", "/home/app"}},
+		"strict": {"app", &sc{SupplementalGroups: []int64{9}, SupplementalGroupsPolicy: runtimeapi.SupplementalGroupsPolicy_Strict},
+			User{1000, 1001, []uint32{9, 1001}, "app", "/home/app"}},
+		"largest": {"", &sc{RunAsUser: id(2147483647)}, User{2147483647, 0, []uint32{0}, "", ""}},
+	} {
+		got, err := ResolveUser(root, imagespec.ImageConfig{User: c.image}, c.sc)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got.UID != c.want.UID || got.GID != c.want.GID || got.Username != c.want.Username || got.Home != c.want.Home || !slices.Equal(got.AdditionalGids, c.want.AdditionalGids) {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestResolveUserRefuses(t *testing.T) {
+	root := rootfs(t)
+	type sc = runtimeapi.LinuxContainerSecurityContext
+	for name, c := range map[string]struct {
+		image string
+		sc    *sc
+		class error
+		says  string
+	}{
+		"group without user":      {"app", &sc{RunAsGroup: id(1)}, errdefs.ErrInvalidArgument, "run_as_group"},
+		"user and username":       {"", &sc{RunAsUser: id(1), RunAsUsername: "app"}, errdefs.ErrInvalidArgument, "exclude"},
+		"negative user":           {"", &sc{RunAsUser: id(-1)}, errdefs.ErrInvalidArgument, "-1"},
+		"user over 31 bits":       {"", &sc{RunAsUser: id(1 << 31)}, errdefs.ErrInvalidArgument, "range"},
+		"user that wraps to root": {"", &sc{RunAsUser: id(1 << 32)}, errdefs.ErrInvalidArgument, "range"},
+		"group over 31 bits":      {"", &sc{RunAsUser: id(1), RunAsGroup: id(1 << 31)}, errdefs.ErrInvalidArgument, "range"},
+		"supplemental negative":   {"", &sc{SupplementalGroups: []int64{-7}}, errdefs.ErrInvalidArgument, "-7"},
+		"policy unknown":          {"", &sc{SupplementalGroupsPolicy: 9}, errdefs.ErrInvalidArgument, "9"},
+		"username unknown":        {"", &sc{RunAsUsername: "ghost"}, errdefs.ErrFailedPrecondition, "ghost"},
+		"username with bad id":    {"", &sc{RunAsUsername: "letters"}, errdefs.ErrFailedPrecondition, "letters"},
+		"image user unknown":      {"ghost", nil, errdefs.ErrFailedPrecondition, "ghost"},
+		"image group unknown":     {"app:ghosts", nil, errdefs.ErrFailedPrecondition, "ghosts"},
+		"image user wraps":        {"4294967296", nil, errdefs.ErrInvalidArgument, "range"},
+		"image with three parts":  {"a:b:c", nil, errdefs.ErrInvalidArgument, "user[:group]"},
+	} {
+		_, err := ResolveUser(root, imagespec.ImageConfig{User: c.image}, c.sc)
+		if !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want class %v saying %q", name, err, c.class, c.says)
+		}
+	}
+}
+
+// An image chooses what its files are; it must not choose what the node reads.
+func TestResolveUserHostileImage(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	write(t, secret, "victim:x:666:666::/:\n")
+	user := func(root string) (User, error) {
+		return ResolveUser(root, imagespec.ImageConfig{}, &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "victim"})
+	}
+	inRoot := func(t *testing.T, root string) {
+		write(t, filepath.Join(root, secret), "victim:x:42:42::/:\n")
+	}
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, root string)
+		uid     uint32 // 0: refused.
+	}{
+		"no files": {func(*testing.T, string) {}, 0},
+		"absolute link to a file of the node": {func(t *testing.T, root string) {
+			link(t, secret, filepath.Join(root, "etc/passwd"))
+		}, 0},
+		"absolute link that exists inside too": {func(t *testing.T, root string) {
+			inRoot(t, root)
+			link(t, secret, filepath.Join(root, "etc/passwd"))
+		}, 42},
+		"climbing link": {func(t *testing.T, root string) {
+			link(t, strings.Repeat("../", 40)+secret, filepath.Join(root, "etc/passwd"))
+		}, 0},
+		"climbing link that exists inside too": {func(t *testing.T, root string) {
+			inRoot(t, root)
+			link(t, strings.Repeat("../", 40)+secret, filepath.Join(root, "etc/passwd"))
+		}, 42},
+		"etc is a link to the node's": {func(t *testing.T, root string) {
+			if err := os.Rename(secret, filepath.Join(filepath.Dir(secret), "passwd")); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { write(t, secret, "victim:x:666:666::/:\n") })
+			link(t, filepath.Dir(secret), filepath.Join(root, "etc"))
+		}, 0},
+		"link to itself": {func(t *testing.T, root string) { link(t, "/etc/passwd", filepath.Join(root, "etc/passwd")) }, 0},
+		"magic link": {func(t *testing.T, root string) {
+			link(t, "/proc/self/root"+secret, filepath.Join(root, "etc/passwd"))
+		}, 0},
+		"FIFO": {func(t *testing.T, root string) {
+			write(t, filepath.Join(root, "etc/x"), "")
+			if err := unix.Mkfifo(filepath.Join(root, "etc/passwd"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, 0},
+		"device": {func(t *testing.T, root string) {
+			write(t, filepath.Join(root, "etc/x"), "")
+			if err := unix.Mknod(filepath.Join(root, "etc/passwd"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5))); err != nil {
+				t.Fatal(err)
+			}
+		}, 0},
+		"directory":     {func(t *testing.T, root string) { write(t, filepath.Join(root, "etc/passwd/x"), "") }, 0},
+		"etc is a file": {func(t *testing.T, root string) { write(t, filepath.Join(root, "etc"), "") }, 0},
+		"endless line": {func(t *testing.T, root string) {
+			write(t, filepath.Join(root, "etc/passwd"), strings.Repeat("x", 2*maxLine)+"\nvictim:x:42:42::/:\n")
+		}, 0},
+		"beyond what is read": {func(t *testing.T, root string) {
+			write(t, filepath.Join(root, "etc/passwd"), strings.Repeat(strings.Repeat("x", 1023)+"\n", maxDatabase/1024)+"victim:x:42:42::/:\n")
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "rootfs")
+			if err := os.MkdirAll(root, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			c.prepare(t, root)
+			done := make(chan struct{})
+			var got User
+			var err error
+			go func() { defer close(done); got, err = user(root) }()
+			select {
+			case <-done:
+			case <-time.After(10 * time.Second):
+				t.Fatal("resolving hangs")
+			}
+			if c.uid == 0 && !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("got %+v, %v, want FailedPrecondition", got, err)
+			}
+			if c.uid != 0 && (err != nil || got.UID != c.uid) {
+				t.Errorf("got %+v, %v, want uid %d", got, err, c.uid)
+			}
+		})
+	}
+}
+
+func link(t *testing.T, target, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Images without a user database (FROM scratch) are ordinary.
+func TestResolveUserWithoutFiles(t *testing.T) {
+	root := t.TempDir()
+	for image, want := range map[string]User{"": {}, "65532:65532": {UID: 65532, GID: 65532}, "1000": {UID: 1000}} {
+		got, err := ResolveUser(root, imagespec.ImageConfig{User: image}, nil)
+		if err != nil || got.UID != want.UID || got.GID != want.GID || !slices.Equal(got.AdditionalGids, []uint32{want.GID}) {
+			t.Errorf("%q: got %+v, %v, want %+v", image, got, err, want)
+		}
+	}
+}
+
+func FuzzUserDatabase(f *testing.F) {
+	f.Add(imagePasswd, "app")
+	f.Add(imageGroup, "staff")
+	f.Add("a:b:-1:0x7:c", "a")
+	f.Add("a::2147483648:1", "a")
+	f.Fuzz(func(t *testing.T, content, name string) {
+		e, found, err := findPasswd(strings.NewReader(content), func(e passwdEntry) bool { return e.name == name })
+		if found && (err != nil || e.name != name || name == "" || e.uid > 1<<31-1 || e.gid > 1<<31-1) {
+			t.Errorf("found %+v, %v", e, err)
+		}
+		// An id is only zero where the file says so.
+		if found && e.uid == 0 && !strings.Contains(content, "0") {
+			t.Errorf("root out of nothing: %+v", e)
+		}
+		_ = eachGroup(strings.NewReader(content), func(g groupEntry) bool {
+			if g.name == "" || g.gid > 1<<31-1 || slices.Contains(g.members, "") {
+				t.Errorf("group %+v", g)
+			}
+			return g.name != name
+		})
+	})
+}
+
+func BenchmarkResolveUser(b *testing.B) {
+	root := b.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	for name, content := range map[string]string{"passwd": imagePasswd, "group": imageGroup} {
+		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(content), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, err := ResolveUser(root, imagespec.ImageConfig{User: "app"}, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

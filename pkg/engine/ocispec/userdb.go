@@ -1,0 +1,100 @@
+package ocispec
+
+import (
+	"bufio"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxLine bounds a line of a user database: a group with 10,000 members fits.
+const maxLine = 1 << 20
+
+// passwdEntry is a line of passwd(5).
+type passwdEntry struct {
+	name     string
+	uid, gid uint32
+	home     string
+}
+
+// groupEntry is a line of group(5).
+type groupEntry struct {
+	name    string
+	gid     uint32
+	members []string
+}
+
+// findPasswd returns the first entry that match accepts. Lines that are not of
+// the form are passed over; in particular an id that is no number is never 0.
+func findPasswd(r io.Reader, match func(passwdEntry) bool) (found passwdEntry, ok bool, err error) {
+	err = eachLine(r, func(line string) bool {
+		e, valid := parsePasswd(line)
+		if valid && match(e) {
+			found, ok = e, true
+		}
+		return !ok
+	})
+	return found, ok, err
+}
+
+// eachGroup calls visit with every well-formed entry until it returns false.
+func eachGroup(r io.Reader, visit func(groupEntry) bool) error {
+	return eachLine(r, func(line string) bool {
+		e, valid := parseGroup(line)
+		return !valid || visit(e)
+	})
+}
+
+func eachLine(r io.Reader, visit func(string) bool) error {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, maxLine)
+	for sc.Scan() {
+		if !visit(sc.Text()) {
+			return nil
+		}
+	}
+	return sc.Err()
+}
+
+// parsePasswd reads name:password:uid:gid:gecos:home:shell.
+func parsePasswd(line string) (passwdEntry, bool) {
+	f := strings.Split(line, ":")
+	if len(f) < 4 || f[0] == "" || f[0][0] == '#' {
+		return passwdEntry{}, false
+	}
+	uid, okUID := parseID(f[2])
+	gid, okGID := parseID(f[3])
+	e := passwdEntry{name: f[0], uid: uid, gid: gid}
+	if len(f) > 5 {
+		e.home = f[5]
+	}
+	return e, okUID && okGID
+}
+
+// parseGroup reads name:password:gid:member,member.
+func parseGroup(line string) (groupEntry, bool) {
+	f := strings.Split(line, ":")
+	if len(f) < 3 || f[0] == "" || f[0][0] == '#' {
+		return groupEntry{}, false
+	}
+	gid, ok := parseID(f[2])
+	e := groupEntry{name: f[0], gid: gid}
+	if len(f) > 3 {
+		for m := range strings.SplitSeq(f[3], ",") {
+			if m = strings.TrimSpace(m); m != "" && !slices.Contains(e.members, m) {
+				e.members = append(e.members, m)
+			}
+		}
+	}
+	return e, ok
+}
+
+func parseID(s string) (uint32, bool) {
+	v, err := strconv.ParseUint(strings.TrimSpace(s), 10, 32)
+	if err != nil || v > math.MaxInt32 {
+		return 0, false
+	}
+	return uint32(v), true
+}

@@ -1,0 +1,159 @@
+package pin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// mount binds the thread's namespaces to files and records their paths in ns.
+func (r *Request) mount(ns *Namespaces) (err error) {
+	var undo []func() error
+	defer func() {
+		if err == nil {
+			return
+		}
+		for i := len(undo) - 1; i >= 0; i-- {
+			err = errors.Join(err, undo[i]())
+		}
+	}()
+	for _, p := range []struct {
+		asked bool
+		file  string
+		path  *string
+	}{
+		{r.Net, netFile, &ns.Net},
+		{r.IPC, ipcFile, &ns.IPC},
+		{r.UTS, utsFile, &ns.UTS},
+	} {
+		if !p.asked {
+			continue
+		}
+		path, err := r.place(p.file)
+		if err != nil {
+			return err
+		}
+		undo = append(undo, func() error { return release(filepath.Join(r.Dir, p.file)) })
+		if err := bind(p.file, path); err != nil {
+			return err
+		}
+		*p.path = path
+	}
+	return nil
+}
+
+// place makes the file that a namespace is mounted on.
+func (r *Request) place(file string) (string, error) {
+	path := filepath.Join(r.Dir, file)
+	if file == netFile && r.NetPath != "" {
+		return r.NetPath, placeLinked(path, r.NetPath)
+	}
+	return path, createFile(path)
+}
+
+// placeLinked makes the link before the file: a crash in between leaves a link
+// that Release understands, not a file that nobody knows.
+func placeLinked(link, path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(path, link); err != nil {
+		return existing(err)
+	}
+	if err := createFile(path); err != nil {
+		return errors.Join(err, os.Remove(link))
+	}
+	return nil
+}
+
+func createFile(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return existing(err)
+	}
+	return f.Close()
+}
+
+func existing(err error) error {
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("%w: %w", errdefs.ErrAlreadyExists, err)
+	}
+	return err
+}
+
+func bind(namespace, path string) error {
+	if err := unix.Mount("/proc/thread-self/ns/"+namespace, path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount the %s namespace at %s: %w", namespace, path, err)
+	}
+	return nil
+}
+
+// Release unmounts and removes the namespaces that Create made in dir, and dir
+// itself if nothing else is in it. What is missing already is no error, so it
+// may be repeated, and after a reboot, when the files are there without mounts.
+// A namespace that a process still uses lives on without a name.
+func Release(dir string) error {
+	var errs []error
+	for _, file := range []string{netFile, ipcFile, utsFile} {
+		errs = append(errs, release(filepath.Join(dir, file)))
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("release namespaces: %w", err)
+	}
+	return nil
+}
+
+// release undoes place and bind of one file, and what a link points to first.
+func release(path string) error {
+	target, err := os.Readlink(path)
+	if err == nil {
+		if err := releaseFile(target); err != nil {
+			return err
+		}
+	}
+	return releaseFile(path)
+}
+
+func releaseFile(path string) error {
+	if err := unmount(path); err != nil {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// unmount takes off every mount at path. It is lazy, because a CNI plugin or a
+// runtime may have the namespace open at this moment.
+func unmount(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		switch {
+		case err == nil, errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil // not a mount, or not there
+		default:
+			return err
+		}
+	}
+}
+
+// Exists reports whether path is a mounted namespace: false for a missing file
+// and for one that lost its mount, as after a reboot.
+func Exists(path string) bool {
+	var st unix.Statfs_t
+	for {
+		err := unix.Statfs(path, &st)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && st.Type == unix.NSFS_MAGIC
+		}
+	}
+}

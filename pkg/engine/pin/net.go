@@ -1,0 +1,42 @@
+package pin
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// loopbackUp brings up lo in the thread's network namespace, and with it
+// 127.0.0.1 and ::1: one message, where the loopback CNI plugin is a process.
+func loopbackUp() error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open a netlink socket: %w", err)
+	}
+	defer h.Close()
+	// The kernel makes lo first, so that its index is always 1.
+	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
+	if err := h.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	return nil
+}
+
+// Do runs f on a thread in the network namespace at nsPath and returns what f
+// returns. Sockets that f opens stay in that namespace wherever they are used
+// later; goroutines that f starts do not run in it. A path that is no namespace
+// is errdefs.ErrNotFound or the kernel's error.
+func Do(nsPath string, f func() error) error {
+	fd, err := openNamespace(nsPath)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return onThread(func() error {
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the network namespace %s: %w", nsPath, err)
+		}
+		return f()
+	})
+}

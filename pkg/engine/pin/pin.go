@@ -1,0 +1,182 @@
+// Package pin holds the namespaces of a pod sandbox without a process.
+//
+//	ns, err := pin.Create(ctx, pin.Request{Dir: dir, Net: true, IPC: true, UTS: true, Hostname: "web-0"})
+//	…                      // ns.Net, ns.IPC, ns.UTS go into OCI specs and to CNI
+//	err = pin.Release(dir) // and they are gone with their last process
+//
+// A namespace lives as long as something refers to it. Here that is a bind
+// mount of the kernel's namespace file: no pause process, no image, and it
+// outlives the daemon. A thread makes the namespaces, sets them up (hostname,
+// loopback, sysctls), mounts them, and ends.
+//
+// The mounts are made in the daemon's mount namespace and propagate as the
+// directory's mount does. That is on purpose: a CNI daemon that runs in a pod
+// sees the namespace of a pod that is being set up only if the mount reaches it.
+//
+// User namespaces are not made here. A process with several threads cannot enter
+// one, so they need a process of their own.
+package pin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Request says which namespaces a sandbox gets and how they start.
+type Request struct {
+	// Dir is the directory that gets the files net, ipc and uts. It is made if
+	// it does not exist.
+	Dir string
+	// NetPath is where the network namespace is mounted instead of Dir/net,
+	// which then is a symbolic link to it. It lets a node keep to /run/netns,
+	// the directory that CNI daemons in pods mount to find namespaces.
+	NetPath string
+	// Net, IPC and UTS ask for a namespace of that type.
+	Net, IPC, UTS bool
+	// Hostname is set in the UTS namespace; empty leaves the host's name.
+	Hostname string
+	// Sysctls are written inside, by dotted or slashed name. Each must belong
+	// to one of the namespaces that are made (see NamespaceOf).
+	Sysctls map[string]string
+}
+
+// Namespaces are the paths of the mounted namespaces, "" for those that were
+// not asked for.
+type Namespaces struct {
+	Net, IPC, UTS string
+}
+
+// The file names in a Request's Dir.
+const (
+	netFile = "net"
+	ipcFile = "ipc"
+	utsFile = "uts"
+)
+
+// Create makes the namespaces that r asks for. On error nothing is left. What
+// cannot be made because of the request itself is errdefs.ErrInvalidArgument;
+// what is there already is errdefs.ErrAlreadyExists. Concurrent calls are fine
+// as long as they name different directories.
+func Create(ctx context.Context, r Request) (*Namespaces, error) {
+	writes, err := r.check()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("pin namespaces: %w", err)
+	}
+	made, err := makeDir(r.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("pin namespaces: %w", err)
+	}
+	ns, err := r.create(writes)
+	if err != nil {
+		if made {
+			err = errors.Join(err, os.Remove(r.Dir))
+		}
+		return nil, fmt.Errorf("pin namespaces: %w", err)
+	}
+	return ns, nil
+}
+
+// check refuses what could only fail later, and returns the sysctls by path.
+func (r *Request) check() ([]sysctl, error) {
+	if !filepath.IsAbs(r.Dir) || (r.NetPath != "" && !filepath.IsAbs(r.NetPath)) {
+		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: the paths must be absolute")
+	}
+	if !r.Net && !r.IPC && !r.UTS {
+		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: none was asked for")
+	}
+	if r.Hostname != "" && !r.UTS {
+		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: a hostname needs a UTS namespace of the sandbox's own")
+	}
+	if len(r.Hostname) > maxHostname {
+		return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
+			"pin namespaces: the hostname has %d bytes, the kernel takes %d", len(r.Hostname), maxHostname))
+	}
+	return r.sysctls()
+}
+
+// maxHostname is __NEW_UTS_LEN of the kernel, in bytes.
+const maxHostname = 64
+
+// makeDir makes the last element of dir alone, when it can, so that undoing is
+// one rmdir. It reports whether it made it.
+func makeDir(dir string) (bool, error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+		return false, err
+	}
+	switch err := os.Mkdir(dir, 0o711); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, os.ErrExist):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+func (r *Request) create(writes []sysctl) (*Namespaces, error) {
+	var ns Namespaces
+	err := onThread(func() error {
+		if err := r.enter(writes); err != nil {
+			return err
+		}
+		return r.mount(&ns)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &ns, nil
+}
+
+// enter moves the thread into new namespaces and sets them up.
+func (r *Request) enter(writes []sysctl) error {
+	if err := unix.Unshare(r.flags()); err != nil {
+		return fmt.Errorf("unshare: %w%s", err, limitHint(err))
+	}
+	if r.Hostname != "" {
+		if err := unix.Sethostname([]byte(r.Hostname)); err != nil {
+			return fmt.Errorf("set hostname: %w", err)
+		}
+	}
+	if r.Net {
+		if err := loopbackUp(); err != nil {
+			return err
+		}
+	}
+	for _, w := range writes {
+		if err := w.write(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Request) flags() int {
+	flags := 0
+	if r.Net {
+		flags |= unix.CLONE_NEWNET
+	}
+	if r.IPC {
+		flags |= unix.CLONE_NEWIPC
+	}
+	if r.UTS {
+		flags |= unix.CLONE_NEWUTS
+	}
+	return flags
+}
+
+// limitHint names the setting behind the one error that a busy node meets.
+func limitHint(err error) string {
+	if errors.Is(err, unix.ENOSPC) {
+		return " (the node is at its limit of namespaces: raise the sysctls user.max_{net,ipc,uts}_namespaces)"
+	}
+	return ""
+}

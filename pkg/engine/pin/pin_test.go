@@ -1,0 +1,454 @@
+package pin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		println("these tests make namespaces and mounts: run them as root")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// all asks for every namespace, in a directory that is released with the test.
+func all(t testing.TB) Request {
+	r := Request{
+		Dir: filepath.Join(t.TempDir(), "ns"), Net: true, IPC: true, UTS: true, Hostname: "berth-pin-test",
+	}
+	t.Cleanup(func() {
+		if err := Release(r.Dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func create(t testing.TB, r Request) *Namespaces {
+	t.Helper()
+	ns, err := Create(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+// inside runs a command in the namespaces, as another process of the host.
+func inside(t *testing.T, ns *Namespaces, command ...string) string {
+	t.Helper()
+	args := append([]string{"--net=" + ns.Net, "--ipc=" + ns.IPC, "--uts=" + ns.UTS, "--"}, command...)
+	out, err := exec.Command("nsenter", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nsenter %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// hostNamespace is the namespace of the main thread, which TestMain ran on. That
+// of pid 1 may be closed to this process.
+func hostNamespace(name string) string {
+	return fmt.Sprintf("/proc/%d/task/%d/ns/%s", os.Getpid(), os.Getpid(), name)
+}
+
+func inode(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+func TestCreateMakesNamespacesThatOtherProcessesSee(t *testing.T) {
+	r := all(t)
+	r.Sysctls = map[string]string{
+		"net.ipv4.ip_unprivileged_port_start": "0",
+		"net/ipv4/ping_group_range":           "0 2147483647",
+		"kernel.shm_rmid_forced":              "1",
+		"kernel.domainname":                   "berth.test",
+	}
+	ns := create(t, r)
+
+	for _, test := range []struct{ name, path string }{{"net", ns.Net}, {"ipc", ns.IPC}, {"uts", ns.UTS}} {
+		if !Exists(test.path) {
+			t.Errorf("%s is not mounted", test.path)
+		}
+		if inode(t, test.path) == inode(t, hostNamespace(test.name)) {
+			t.Errorf("%s is the host's namespace", test.path)
+		}
+	}
+	for _, test := range []struct{ command, want string }{
+		{"hostname", "berth-pin-test"},
+		{"cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
+		{"cat /proc/sys/net/ipv4/ping_group_range", "0\t2147483647"},
+		{"cat /proc/sys/kernel/shm_rmid_forced", "1"},
+		{"cat /proc/sys/kernel/domainname", "berth.test"},
+	} {
+		if got := inside(t, ns, "sh", "-c", test.command); got != test.want {
+			t.Errorf("%s inside: %q, want %q", test.command, got, test.want)
+		}
+	}
+	if lo := inside(t, ns, "ip", "-o", "addr", "show", "lo"); !strings.Contains(lo, "127.0.0.1/8") || !strings.Contains(lo, "::1/128") {
+		t.Errorf("lo inside is not up: %s", lo)
+	}
+	if host, _ := os.Hostname(); host == "berth-pin-test" {
+		t.Error("the host's name was changed")
+	}
+}
+
+func TestCreateMakesOnlyWhatIsAsked(t *testing.T) {
+	r := all(t)
+	r.Net, r.UTS, r.Hostname = false, false, ""
+	ns := create(t, r)
+	if ns.Net != "" || ns.UTS != "" || !Exists(ns.IPC) {
+		t.Errorf("got %+v, want IPC alone", ns)
+	}
+	entries, err := os.ReadDir(r.Dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("the directory has %v (%v), want ipc alone", entries, err)
+	}
+}
+
+func TestCreateAtNetPath(t *testing.T) {
+	r := all(t)
+	r.NetPath = filepath.Join(t.TempDir(), "netns", "berth-x")
+	ns := create(t, r)
+	if ns.Net != r.NetPath || !Exists(ns.Net) || !Exists(filepath.Join(r.Dir, "net")) {
+		t.Errorf("the namespace is not at %s and %s/net: %+v", r.NetPath, r.Dir, ns)
+	}
+	if err := Release(r.Dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{r.NetPath, r.Dir} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+}
+
+// A CNI daemon in a pod has its own mount namespace, which follows the host's.
+func TestMountsReachFollowingMountNamespaces(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	follower := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo ready; exec sleep 60")
+	stdout, err := follower.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := follower.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = follower.Process.Kill()
+		_ = follower.Wait()
+	})
+	if _, err := stdout.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+
+	r := Request{Dir: filepath.Join(dir, "ns"), Net: true}
+	ns := create(t, r)
+	seen := filepath.Join("/proc", itoa(follower.Process.Pid), "root", ns.Net)
+	if !Exists(seen) {
+		t.Error("a process in a mount namespace that follows the host's does not see the pod's network namespace")
+	}
+	if err := Release(r.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if Exists(seen) {
+		t.Error("it still holds the namespace after Release")
+	}
+}
+
+func TestCreateRefuses(t *testing.T) {
+	tests := map[string]struct {
+		change func(*Request)
+		is     func(error) bool
+		says   string
+	}{
+		"nothing":            {func(r *Request) { r.Net, r.IPC, r.UTS, r.Hostname = false, false, false, "" }, errdefs.IsInvalidArgument, "none"},
+		"relative directory": {func(r *Request) { r.Dir = "ns" }, errdefs.IsInvalidArgument, "absolute"},
+		"relative net path":  {func(r *Request) { r.NetPath = "netns" }, errdefs.IsInvalidArgument, "absolute"},
+		"hostname without":   {func(r *Request) { r.UTS = false }, errdefs.IsInvalidArgument, "UTS"},
+		"long hostname":      {func(r *Request) { r.Hostname = strings.Repeat("x", 65) }, errdefs.IsInvalidArgument, "65"},
+		"host sysctl":        {sysctls("vm.overcommit_memory", "1"), errdefs.IsInvalidArgument, "vm.overcommit_memory"},
+		"hostname by sysctl": {sysctls("kernel.hostname", "x"), errdefs.IsInvalidArgument, "kernel.hostname"},
+		"sysctl that climbs": {sysctls("net/../vm/overcommit_memory", "1"), errdefs.IsInvalidArgument, "not a name"},
+		"sysctl of the host's ipc": {func(r *Request) {
+			r.IPC = false
+			r.Sysctls = map[string]string{"kernel.sem": "1 2 3 4"}
+		}, errdefs.IsInvalidArgument, "ipc namespace"},
+		"unknown sysctl": {sysctls("net.ipv4.no_such_thing", "1"), errdefs.IsInvalidArgument, "does not exist"},
+		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), errdefs.IsInvalidArgument, "maybe"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := all(t)
+			test.change(&r)
+			mounts := mountCount(t)
+			_, err := Create(t.Context(), r)
+			if err == nil || !test.is(err) || !strings.Contains(err.Error(), test.says) {
+				t.Fatalf("got %v, want %q", err, test.says)
+			}
+			if len(err.Error()) >= 1024 {
+				t.Errorf("the text has %d bytes", len(err.Error()))
+			}
+			if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s is left: %v", r.Dir, err)
+			}
+			if after := mountCount(t); after != mounts {
+				t.Errorf("%d mounts, %d before", after, mounts)
+			}
+		})
+	}
+}
+
+func sysctls(name, value string) func(*Request) {
+	return func(r *Request) { r.Sysctls = map[string]string{name: value} }
+}
+
+func TestCreateCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := all(t)
+	if _, err := Create(ctx, r); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What is there stays: a second Create neither replaces nor removes it.
+func TestCreateTwice(t *testing.T) {
+	r := all(t)
+	ns := create(t, r)
+	before := inode(t, ns.UTS)
+	for _, file := range []string{netFile, ipcFile} { // uts alone is in the way
+		if err := release(filepath.Join(r.Dir, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Create(t.Context(), r); !errdefs.IsAlreadyExists(err) {
+		t.Fatalf("got %v", err)
+	}
+	if !Exists(ns.UTS) || inode(t, ns.UTS) != before {
+		t.Error("the first namespace was replaced")
+	}
+	if Exists(ns.Net) || Exists(ns.IPC) {
+		t.Error("namespaces of the failed call are left")
+	}
+}
+
+func TestReleaseIsIdempotentAndWorksWithoutMounts(t *testing.T) {
+	r := all(t)
+	ns := create(t, r)
+	if err := unix.Unmount(ns.Net, unix.MNT_DETACH); err != nil { // as after a reboot
+		t.Fatal(err)
+	}
+	if Exists(ns.Net) {
+		t.Error("a file without its mount counts as a namespace")
+	}
+	if err := unix.Mount("/proc/self/ns/ipc", ns.IPC, "", unix.MS_BIND, ""); err != nil { // mounted twice
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Release(r.Dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("%s is left: %v", r.Dir, err)
+		}
+	}
+}
+
+func TestReleaseLeavesForeignFiles(t *testing.T) {
+	r := all(t)
+	create(t, r)
+	foreign := filepath.Join(r.Dir, "user")
+	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Release(r.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(foreign); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReleaseWhileInUse(t *testing.T) {
+	r := all(t)
+	ns := create(t, r)
+	f, err := os.Open(ns.Net)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := Release(r.Dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDo(t *testing.T) {
+	r := all(t)
+	ns := create(t, r)
+	var names []string
+	var listener net.Listener
+	err := Do(ns.Net, func() error {
+		interfaces, err := net.Interfaces()
+		for _, i := range interfaces {
+			names = append(names, i.Name)
+		}
+		if err != nil {
+			return err
+		}
+		listener, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if strings.Join(names, " ") != "lo" {
+		t.Errorf("inside are %v, want lo alone", names)
+	}
+	if _, err := net.Dial("tcp", listener.Addr().String()); err == nil {
+		t.Error("a socket that was opened inside is reached from the host")
+	}
+	if err := Do(ns.Net, func() error {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}); err != nil {
+		t.Errorf("it is not reached from inside: %v", err)
+	}
+	want := errors.New("mine")
+	if err := Do(ns.Net, func() error { return want }); !errors.Is(err, want) {
+		t.Errorf("got %v, want the function's error", err)
+	}
+}
+
+func TestDoWithoutNamespace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "net")
+	called := func() error { t.Error("the function was called"); return nil }
+	if err := Do(file, called); !errdefs.IsNotFound(err) {
+		t.Errorf("missing file: %v", err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Do(file, called); !errdefs.IsNotFound(err) {
+		t.Errorf("file without a mount: %v", err)
+	}
+}
+
+// Threads end, files are closed, mounts go, and no goroutine is ever in another
+// namespace than the host's, the one on the main thread included.
+func TestNothingLeaks(t *testing.T) {
+	before := hostCounts(t)
+	host := inode(t, hostNamespace("net"))
+	base := t.TempDir()
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true}
+			ns, err := Create(t.Context(), r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := Do(ns.Net, func() error { return nil }); err != nil {
+				t.Error(err)
+			}
+			if err := Release(r.Dir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	// Threads that are idle stay with the runtime; those that were in a
+	// namespace must not.
+	for _, task := range tasks(t) {
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(task, "ns/net"), &st); err == nil && st.Ino != host {
+			eventuallyGone(t, task)
+		}
+	}
+	after := hostCounts(t)
+	if after != before {
+		t.Errorf("mounts and files: %+v, before %+v", after, before)
+	}
+	if n := len(tasks(t)); n > 64 {
+		t.Errorf("%d threads are left", n)
+	}
+}
+
+func eventuallyGone(t *testing.T, task string) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(task, "ns/net")); err != nil {
+			return
+		}
+	}
+	t.Errorf("thread %s stays in a pod's namespace", filepath.Base(task))
+}
+
+type counts struct{ mounts, files int }
+
+func hostCounts(t *testing.T) counts {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counts{mountCount(t), len(files)}
+}
+
+// mountCount counts namespaces that are mounted, for others mount things too.
+func mountCount(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, " - nsfs ") && strings.Contains(line, os.TempDir()) {
+			n++
+		}
+	}
+	return n
+}
+
+func tasks(t *testing.T) []string {
+	t.Helper()
+	out, err := filepath.Glob("/proc/self/task/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

@@ -1,0 +1,32 @@
+package pin
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// A goroutine on the main thread must hand over, or the main thread ends up in
+// a pod's namespace for ever.
+func TestOnThreadSparesTheMainThread(t *testing.T) {
+	for range 200 {
+		err := onThread(func() error {
+			if unix.Gettid() == unix.Getpid() {
+				t.Error("the function runs on the main thread")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+	if _, err := os.Readlink("/proc/self/ns/net"); err != nil {
+		t.Errorf("the main thread is gone: %v", err)
+	}
+}

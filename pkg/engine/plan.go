@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// sandboxPlan is what a sandbox will consist of. It is decided once.
+type sandboxPlan struct {
+	// Process says that the sandbox has a process of its own.
+	Process bool `json:"process,omitempty"`
+	// OwnKernel says that the containers do not run on this host's kernel.
+	OwnKernel bool `json:"ownKernel,omitempty"`
+	// Net, IPC and UTS say which namespaces are pinned.
+	Net bool `json:"net,omitempty"`
+	IPC bool `json:"ipc,omitempty"`
+	UTS bool `json:"uts,omitempty"`
+	// Hostname is empty where the pod has the node's.
+	Hostname string `json:"hostname,omitempty"`
+	// Runtime is the name that the runtime gives itself.
+	Runtime string `json:"runtime,omitempty"`
+	// Version is the runtime's.
+	Version string `json:"version,omitempty"`
+}
+
+// planSandbox decides what a sandbox consists of. Rules: CRI proto
+// (NamespaceOption); a container's UTS namespace follows the network's.
+func planSandbox(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) (sandboxPlan, error) {
+	opts := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if err := checkHostNamespaces(opts, d, rt); err != nil {
+		return sandboxPlan{}, err
+	}
+	p := sandboxPlan{
+		OwnKernel: rt.OwnKernel,
+		Net:       opts.GetNetwork() != runtimeapi.NamespaceMode_NODE,
+		IPC:       opts.GetIpc() != runtimeapi.NamespaceMode_NODE,
+		Runtime:   rt.Name,
+		Version:   rt.Version,
+	}
+	p.UTS = p.Net
+	if p.Net {
+		p.Hostname = c.GetHostname()
+	}
+	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel ||
+		d.Type == handler.Shim || opts.GetPid() == runtimeapi.NamespaceMode_POD
+	if u := opts.GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD && len(u.GetUids())+len(u.GetGids()) > 0 {
+		return p, fmt.Errorf("user namespaces are not there yet: set hostUsers: true, or leave it out: %w", errdefs.ErrFailedPrecondition)
+	}
+	return p, nil
+}
+
+// checkHostNamespaces refuses a pod that wants namespaces of the host from a
+// runtime that cannot give them: it would run without a network, or see nothing,
+// and nobody would be told. gVisor can use the host's network stack if told so.
+func checkHostNamespaces(o *runtimeapi.NamespaceOption, d *handler.Definition, rt *probe.Runtime) error {
+	if !rt.OwnKernel {
+		return nil
+	}
+	hostNetwork := d.Type == handler.OCI && (d.ConfigPath != "" || slices.Contains(d.OCI.GlobalFlags, "--network=host"))
+	for _, ns := range []struct {
+		field  string
+		wanted bool
+	}{
+		{"hostNetwork", o.GetNetwork() == runtimeapi.NamespaceMode_NODE && !hostNetwork},
+		{"hostPID", o.GetPid() == runtimeapi.NamespaceMode_NODE},
+		{"hostIPC", o.GetIpc() == runtimeapi.NamespaceMode_NODE},
+	} {
+		if ns.wanted {
+			return fmt.Errorf("the pod asks for %s, and its containers would run on a kernel that %s brings along: drop %s, or use a handler that shares the host's kernel: %w",
+				ns.field, rt.Name, ns.field, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+// pinRequest asks for the namespaces of the plan with the pod's sysctls in them.
+func (p sandboxPlan) pinRequest(dir, netPath string, sysctls map[string]string) pin.Request {
+	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, Hostname: p.Hostname, Sysctls: map[string]string{}}
+	if p.Net {
+		r.NetPath = netPath
+	}
+	for name, value := range sysctls {
+		switch ns := pin.NamespaceOf(name); {
+		case ns == pin.NetNamespace && p.Net, ns == pin.IPCNamespace && p.IPC, ns == pin.UTSNamespace && p.UTS:
+			r.Sysctls[name] = value
+		}
+	}
+	return r
+}

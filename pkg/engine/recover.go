@@ -1,0 +1,409 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// recoveryAnswer is how long recovery waits for what runs an object. One that
+// does not answer costs its own objects only: they keep the state of their
+// records, and are asked again by who watches them.
+const recoveryAnswer = 10 * time.Second
+
+const unreachable = "what runs it does not answer, its recorded state is kept"
+
+// recoveryParallel is how many objects are looked at at a time.
+const recoveryParallel = 16
+
+// Recover takes up what earlier runs of the daemon left. It assumes:
+//
+//   - A record without a phase was never shown to anybody. What there may be of
+//     such an object is taken back and the record removed.
+//   - A sandbox that is ready and whose network namespace is gone went with a
+//     reboot; it is NOTREADY until the kubelet removes it.
+//   - A container that runs by its record is asked for at its supervisor, which
+//     outlives the daemon, or is started again and then reads its journal.
+//   - A record that cannot be read is shown as NOTREADY or UNKNOWN, so that the
+//     kubelet removes it.
+//   - A directory, mount, or supervisor without a record belongs to nobody.
+//
+// No call may be answered before it has returned.
+func (e *Engine) Recover(ctx context.Context) error {
+	r := recovery{e}
+	r.showBroken()
+	if err := r.sandboxes(ctx); err != nil {
+		return err
+	}
+	if err := r.containers(ctx); err != nil {
+		return err
+	}
+	r.dropHalfMade(ctx)
+	if err := e.core.shims.ServeEvents(e.core.background, e.core.noteOOM); err != nil {
+		return err
+	}
+	r.sweep(ctx)
+	go e.core.probeAll()
+	return nil
+}
+
+// probeAll asks the runtimes of all handlers before the first pod needs them.
+func (k *core) probeAll() {
+	for _, d := range k.config.Definitions() {
+		if _, err := k.prober.Probe(k.background, d); err != nil {
+			k.log.WithError(err).WithField("handler", d.Name).Warn("a handler's runtime does not answer")
+		}
+	}
+}
+
+func (k *core) noteOOM(task string) {
+	if c, err := k.objects.container(task); err == nil {
+		c.oom.Store(true)
+	}
+}
+
+type recovery struct{ *Engine }
+
+// showBroken lists sandboxes whose records cannot be read under a name of their
+// own. Their definition is lost, so removal is all that can be done for them.
+func (r recovery) showBroken() {
+	k := r.core
+	for _, b := range slices.Concat(k.broken.sandboxes, k.broken.containers) {
+		if b.StatusOnly {
+			k.log.WithError(b.Err).WithField("id", b.ID).Error("a status cannot be read; the object is taken back as if it had never been whole")
+			continue
+		}
+		r.endOrphan(b.ID)
+	}
+	for _, b := range k.broken.sandboxes {
+		if b.StatusOnly {
+			continue
+		}
+		k.log.WithError(b.Err).WithField("sandbox", b.ID).Error("a sandbox's record cannot be read; it is listed as not ready")
+		spec := sandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: k.clock.now(), Supervisor: "unknown"}
+		spec.Config.msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
+		k.replaceBroken(b, spec)
+	}
+	for _, b := range k.broken.containers {
+		if b.StatusOnly {
+			continue
+		}
+		k.log.WithError(b.Err).WithField("container", b.ID).Error("a container's record cannot be read; it is removed")
+		if err := k.ctrs.Discard(b.ID); err != nil {
+			k.log.WithError(err).WithField("container", b.ID).Error("remove an unreadable record")
+		}
+	}
+}
+
+// endOrphan ends a task of which nobody knows any more whose it was: what runs
+// and is in no list would run for ever.
+func (r recovery) endOrphan(id string) {
+	k := r.core
+	ctx, cancel := context.WithTimeout(k.background, recoveryAnswer)
+	defer cancel()
+	keys, err := k.shims.Keys()
+	for _, key := range keys {
+		if _, serr := os.Stat(filepath.Join(k.shims.SupervisorDir(key), "tasks", id)); serr != nil {
+			continue
+		}
+		client, cerr := k.shims.Supervisor(ctx, key)
+		if cerr == nil {
+			cerr = k.endTask(ctx, client, id)
+		}
+		err = errors.Join(err, cerr)
+	}
+	if err != nil {
+		k.log.WithError(err).WithField("id", id).Error("end a task whose record cannot be read")
+	}
+}
+
+func (k *core) replaceBroken(b store.Broken, spec sandboxSpec) {
+	err := k.pods.Discard(b.ID)
+	if err == nil {
+		_, err = k.pods.Create(b.ID, spec, sandboxStatus{Phase: phaseStopped}, store.Durable)
+	}
+	if err != nil {
+		k.log.WithError(err).WithField("sandbox", b.ID).Error("replace an unreadable record")
+	}
+}
+
+// sandboxes brings the sandboxes that were shown before back into the index.
+func (r recovery) sandboxes(ctx context.Context) error {
+	k := r.core
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(recoveryParallel)
+	for _, o := range k.pods.List() {
+		k.clock.seen(o.Spec().CreatedAt)
+		k.shims.Hold(o.Spec().Supervisor)
+		if o.Status().Phase == phasePlanned {
+			continue
+		}
+		s := newSandbox(o)
+		if err := k.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
+			k.log.WithError(err).WithField("sandbox", s.ID()).Error("two sandboxes have one name")
+		}
+		k.objects.addSandbox(s)
+		g.Go(func() error { return r.sandbox(ctx, s) })
+	}
+	return g.Wait()
+}
+
+func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
+	st := s.Status()
+	if st.Phase != phaseReady {
+		return nil
+	}
+	lost := s.Spec().Boot != r.core.boot || (s.Spec().Plan.Net && !pin.Exists(st.Namespaces.Net))
+	if !lost && s.Spec().Plan.Process {
+		ctx, cancel := context.WithTimeout(ctx, recoveryAnswer)
+		defer cancel()
+		_, ended, err := r.core.endedMeanwhile(ctx, s, s.ID())
+		if err != nil {
+			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn(unreachable)
+		}
+		lost = ended
+	}
+	if lost {
+		s.force(ctx, func(st *sandboxStatus) { st.Phase, st.PID = phaseStopped, 0 })
+		return nil
+	}
+	if s.Spec().Plan.Process {
+		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
+		go r.Engine.sandboxes.watchProcess(s)
+	}
+	return nil
+}
+
+// keepAgain holds what the task would lose with its supervisor, as before.
+func (r recovery) keepAgain(ctx context.Context, s *sandbox, t shim.Kept) {
+	if s.Spec().Definition.Type != handler.OCI {
+		return
+	}
+	c, err := r.core.client(ctx, s)
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("keep a task's files")
+		return
+	}
+	r.core.keepTask(ctx, s, c, t)
+}
+
+// containers does the same for containers.
+func (r recovery) containers(ctx context.Context) error {
+	k := r.core
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(recoveryParallel)
+	for _, o := range k.ctrs.List() {
+		k.clock.seen(o.Spec().CreatedAt)
+		k.clock.seen(o.Status().StartedAt)
+		k.clock.seen(o.Status().FinishedAt)
+		s, err := k.objects.sandbox(o.Spec().Sandbox)
+		if err != nil || o.Status().Phase == phasePlanned {
+			continue
+		}
+		c := newContainer(o, s)
+		if err := k.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
+			k.log.WithError(err).WithField("container", c.ID()).Error("two containers have one name")
+		}
+		k.objects.addContainer(c)
+		g.Go(func() error { return r.container(ctx, c) })
+	}
+	return g.Wait()
+}
+
+func (r recovery) container(ctx context.Context, c *container) error {
+	b := r.Engine.containers
+	switch c.Status().Phase {
+	case phaseExited:
+		close(c.exited)
+		// What was not erased then is erased when it is removed.
+		close(c.erased)
+		return nil
+	case phaseCreated:
+		return r.created(ctx, c)
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoveryAnswer)
+	defer cancel()
+	exit, ended, err := r.core.endedMeanwhile(ctx, c.sandbox, c.ID())
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
+	}
+	if ended {
+		b.recordEnd(c, exit)
+		go b.eraseEnded(c)
+		return nil
+	}
+	io := r.core.stdio(c)
+	t := shim.Kept{ID: c.ID(), PID: c.Status().PID, Terminal: c.config().GetTty()}
+	for _, p := range []string{io.stdout, io.stderr} {
+		if p != "" {
+			t.Pipes = append(t.Pipes, p)
+		}
+	}
+	r.keepAgain(ctx, c.sandbox, t)
+	go b.watch(c)
+	return nil
+}
+
+// created looks after a container that was not started by its record. A daemon
+// that was killed between the start and its record has a running one here.
+func (r recovery) created(ctx context.Context, c *container) error {
+	b := r.Engine.containers
+	asked, cancel := context.WithTimeout(ctx, recoveryAnswer)
+	defer cancel()
+	state, pid, err := r.core.taskState(asked, c.sandbox, c.ID())
+	if err != nil {
+		// It stays created: a start then asks the same process.
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
+		return nil
+	}
+	switch state {
+	case taskUnstarted:
+		return nil
+	case taskGone:
+		c.op <- struct{}{}
+		defer c.op.unlock()
+		c.gone(ctx, b)
+		return nil
+	}
+	c.force(ctx, func(st *containerStatus) { st.Phase, st.PID, st.StartedAt = phaseRunning, pid, r.core.clock.now() })
+	return r.container(ctx, c)
+}
+
+// gone records that a created container cannot be started any more.
+func (c *container) gone(ctx context.Context, b containers) {
+	c.force(ctx, func(st *containerStatus) { st.lostExit(time.Now()) })
+	close(c.exited)
+	b.erase(ctx, c)
+}
+
+// force records what was found, also on a full disk: a daemon that does not start
+// there could not make room.
+func (c *container) force(ctx context.Context, change func(*containerStatus)) {
+	if err := c.Force(change); err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record the state of a container")
+	}
+}
+
+// dropHalfMade takes back objects whose creation never ended, and containers
+// whose sandbox is gone.
+func (r recovery) dropHalfMade(ctx context.Context) {
+	k := r.core
+	for _, o := range k.ctrs.List() {
+		if _, err := k.objects.container(o.ID()); err == nil {
+			continue
+		}
+		if err := r.dropContainer(ctx, o); err != nil {
+			// The next start tries again.
+			log.G(ctx).WithError(err).WithField("container", o.ID()).Error("take back a half-made container")
+		}
+	}
+	for _, o := range k.pods.List() {
+		if o.Status().Phase == phasePlanned {
+			r.dropSandbox(ctx, newSandbox(o))
+		}
+	}
+}
+
+func (r recovery) dropContainer(ctx context.Context, o *store.Object[containerSpec, containerStatus]) error {
+	b := r.Engine.containers
+	if p, ok := r.core.pods.Get(o.Spec().Sandbox); ok {
+		c := newContainer(o, newSandbox(p))
+		ctx, cancel := context.WithTimeout(ctx, recoveryAnswer)
+		defer cancel()
+		if err := b.eraseTask(ctx, c); err != nil {
+			log.G(ctx).WithError(err).WithField("container", o.ID()).Warn("clean up after a half-made container")
+		}
+	}
+	if err := b.removeParts(ctx, newContainer(o, nil)); err != nil {
+		return err
+	}
+	return r.core.ctrs.Delete(o.ID())
+}
+
+// dropSandbox shows a sandbox that cannot be taken back.
+func (r recovery) dropSandbox(ctx context.Context, s *sandbox) {
+	b := r.Engine.sandboxes
+	if err := r.core.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("two sandboxes have one name")
+	}
+	_ = b.rollBack(s, errHalfMade)
+}
+
+var errHalfMade = errors.New("the daemon ended while the sandbox was being made")
+
+// sweep removes what belongs to nobody. Failing at it costs space, not pods.
+func (r recovery) sweep(ctx context.Context) {
+	k := r.core
+	warn := func(err error) {
+		if err != nil {
+			log.G(ctx).WithError(err).Warn("clean up after an earlier run")
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
+	defer cancel()
+	warn(k.shims.Sweep(bounded))
+	go r.releaseAddresses()
+	warn(k.sweepDirs(k.containerDir(""), func(id string) bool { _, ok := k.ctrs.Get(id); return ok }, func(id string) error {
+		if err := unmount(filepath.Join(k.containerDir(id), "rootfs")); err != nil {
+			return err
+		}
+		return os.RemoveAll(k.containerDir(id))
+	}))
+	warn(k.sweepDirs(k.sandboxDir(""), func(id string) bool { _, ok := k.pods.Get(id); return ok }, func(id string) error {
+		if err := pin.Release(k.nsDir(id)); err != nil {
+			return err
+		}
+		return k.removeFiles(ctx, id)
+	}))
+	var uses []image.Use
+	for _, o := range k.ctrs.List() {
+		uses = append(uses, image.Use{Owner: o.ID(), ChainID: digest.Digest(o.Spec().ImageChain), Snapshotter: o.Spec().Snapshotter})
+	}
+	warn(k.images.Retain(ctx, uses))
+}
+
+// releaseAddresses disconnects pods that no record knows any more. Calls are
+// answered meanwhile: the network's plugins may need a pod of this node.
+func (r recovery) releaseAddresses() {
+	ctx, cancel := context.WithTimeout(r.core.background, undoTimeout)
+	defer cancel()
+	var valid []network.Pod
+	for _, s := range r.core.objects.allSandboxes() {
+		if s.Status().Tried {
+			valid = append(valid, r.core.attachedPod(s))
+		}
+	}
+	if err := r.core.cni.GC(ctx, valid...); err != nil {
+		log.G(ctx).WithError(err).Warn("clean up after an earlier run")
+	}
+}
+
+func (k *core) sweepDirs(dir string, known func(id string) bool, remove func(id string) error) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !known(e.Name()) {
+			errs = append(errs, remove(e.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}

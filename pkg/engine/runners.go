@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// defaultCallTimeout bounds one create or start call to a runtime whose handler
+// says nothing.
+const defaultCallTimeout = 4 * time.Minute
+
+func callTimeout(d *handler.Definition) time.Duration {
+	if d.ContainerCreateTimeout > 0 {
+		return d.ContainerCreateTimeout
+	}
+	return defaultCallTimeout
+}
+
+// supervisorKey names the supervisor of a new sandbox: all pods that one
+// generation of a handler, one runtime binary and one berth-shim binary have in
+// common, or the pod alone.
+func supervisorKey(d *handler.Definition, id probe.Identity, shimHash, sandbox string) string {
+	if d.Supervision == handler.SupervisionPod {
+		return "pod-" + sandbox[:16]
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%+v\n%s", d.Digest(), id, shimHash))
+	name := d.Name
+	if len(name) > 24 {
+		name = name[:24]
+	}
+	return name + "-" + hex.EncodeToString(sum[:8])
+}
+
+// client returns who runs the tasks of s now.
+func (k *core) client(ctx context.Context, s *sandbox) (*shim.Client, error) {
+	if s.Spec().Definition.Type == handler.Shim {
+		ep := s.Status().Shim
+		if ep == nil {
+			return nil, fmt.Errorf("sandbox %s has no shim: %w", s.ID(), errdefs.ErrUnavailable)
+		}
+		return k.shims.Foreign(ctx, *ep)
+	}
+	return k.shims.Supervisor(ctx, s.Spec().Supervisor)
+}
+
+// runtimeRoot is where the runtime keeps its state for that handler.
+func (k *core) runtimeRoot(d *handler.Definition) string {
+	if d.Root != "" {
+		return d.Root
+	}
+	return filepath.Join(k.config.State, "runtimes", d.Name)
+}
+
+// taskOptions is what Create tells the process that runs the task.
+func (k *core) taskOptions(s *sandboxSpec, logPath string, user uint32) (*anypb.Any, error) {
+	d := s.Definition
+	if d.Type == handler.Shim {
+		return shimOptions(d, k.node.SystemdCgroup)
+	}
+	return anypb.New(&supervisorapi.TaskOptions{
+		Runtime:       d.Path,
+		Root:          k.runtimeRoot(d),
+		GlobalFlags:   globalFlags(d),
+		SystemdCgroup: k.node.SystemdCgroup,
+		NoPivotRoot:   d.OCI.NoPivotRoot,
+		NoNewKeyring:  d.OCI.NoNewKeyring,
+		OwnKernel:     s.Plan.OwnKernel,
+		LogPath:       logPath,
+		MaxLogLine:    int32(k.config.MaxLogLineSize),
+		IoUid:         user,
+		IoGid:         user,
+		CallTimeoutMs: callTimeout(d).Milliseconds(),
+	})
+}
+
+// globalFlags are the flags before the subcommand: those of the handler, and for
+// gVisor the configuration file.
+func globalFlags(d *handler.Definition) []string {
+	flags := append([]string(nil), d.OCI.GlobalFlags...)
+	if d.ConfigPath != "" {
+		flags = append(flags, "--config="+d.ConfigPath)
+	}
+	return flags
+}
+
+// shimOptions are what a foreign shim gets: containerd's runc options for its
+// runc shim, a configuration path and body for the others.
+func shimOptions(d *handler.Definition, systemd bool) (*anypb.Any, error) {
+	if !isRuncShim(d.Path) {
+		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
+			return nil, nil
+		}
+		return anypb.New(&runtimeoptions.Options{ConfigPath: d.ConfigPath, ConfigBody: []byte(d.ShimOptionsTOML)})
+	}
+	o := &runcoptions.Options{SystemdCgroup: systemd, Root: d.Root}
+	given := make(map[string]any, len(d.ShimOptions))
+	for key, v := range d.ShimOptions {
+		// The keys are spelled as in containerd's configuration: BinaryName.
+		given[strings.ToLower(key[:1])+key[1:]] = v
+	}
+	text, err := json.Marshal(given)
+	if err == nil {
+		named := &runcoptions.Options{}
+		err = protojson.Unmarshal(text, named)
+		proto.Merge(o, named)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)
+	}
+	return anypb.New(o)
+}
+
+func isRuncShim(path string) bool {
+	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
+}

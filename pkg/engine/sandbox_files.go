@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// shmSize is the size of a pod's /dev/shm, as the peers have it.
+const shmSize = 64 << 20
+
+// sandboxFiles are the files of a sandbox that its containers mount.
+type sandboxFiles struct{ hosts, hostname, resolvConf, shm string }
+
+func (k *core) filesOf(id string) sandboxFiles {
+	dir := k.sandboxDir(id)
+	return sandboxFiles{
+		hosts: filepath.Join(dir, "hosts"), hostname: filepath.Join(dir, "hostname"),
+		resolvConf: filepath.Join(dir, "resolv.conf"), shm: filepath.Join(dir, "shm"),
+	}
+}
+
+// makeFiles writes the sandbox's files and mounts its shared memory.
+func (b sandboxes) makeFiles(s *sandbox) error {
+	if err := os.MkdirAll(b.sandboxDir(s.ID()), 0o711); err != nil {
+		return fmt.Errorf("sandbox directory: %w", err)
+	}
+	f, plan := b.filesOf(s.ID()), s.Spec().Plan
+	hostname := plan.Hostname
+	if hostname == "" {
+		hostname, _ = os.Hostname()
+	}
+	if err := os.WriteFile(f.hostname, []byte(hostname+"\n"), 0o644); err != nil {
+		return fmt.Errorf("sandbox hostname: %w", err)
+	}
+	if err := copyHostFile("/etc/hosts", f.hosts); err != nil {
+		return fmt.Errorf("sandbox hosts: %w", err)
+	}
+	if err := writeResolvConf(s.config().GetDnsConfig(), f.resolvConf); err != nil {
+		return fmt.Errorf("sandbox resolv.conf: %w", err)
+	}
+	if !plan.IPC {
+		return nil
+	}
+	if err := os.MkdirAll(f.shm, 0o700); err != nil {
+		return fmt.Errorf("sandbox shm: %w", err)
+	}
+	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
+	if err := unix.Mount("shm", f.shm, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%d", shmSize)); err != nil {
+		return fmt.Errorf("sandbox shm: %w", err)
+	}
+	return nil
+}
+
+// removeFiles takes back makeFiles, whether it ended or not.
+func (k *core) removeFiles(_ context.Context, id string) error {
+	// What is still mounted belongs to all sandboxes: it must not be walked into.
+	for _, m := range []string{k.filesOf(id).shm, filepath.Join(k.processBundle(id), "rootfs")} {
+		if err := unmount(m); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(k.sandboxDir(id))
+}
+
+// unmount detaches whatever is mounted at path; nothing there is no error.
+func unmount(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		switch {
+		case err == nil:
+			continue // there may be another one below
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil
+		}
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+}
+
+func copyHostFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(to, b, 0o644)
+}
+
+// writeResolvConf writes the pod's DNS configuration; without one the pod has
+// the node's.
+func writeResolvConf(c *runtimeapi.DNSConfig, to string) error {
+	if c == nil {
+		return copyHostFile("/etc/resolv.conf", to)
+	}
+	return os.WriteFile(to, []byte(resolvConf(c)), 0o644)
+}
+
+func resolvConf(c *runtimeapi.DNSConfig) string {
+	var b strings.Builder
+	if len(c.GetSearches()) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(c.GetSearches(), " "))
+	}
+	for _, s := range c.GetServers() {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(c.GetOptions()) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(c.GetOptions(), " "))
+	}
+	return b.String()
+}

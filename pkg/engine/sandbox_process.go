@@ -1,0 +1,262 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func (k *core) processBundle(id string) string { return filepath.Join(k.sandboxDir(id), "bundle") }
+
+// startProcess starts the sandbox process of a sandbox that has one.
+func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
+	if !s.Spec().Plan.Process {
+		return nil
+	}
+	if err := b.writeProcessBundle(ctx, s); err != nil {
+		return fmt.Errorf("sandbox process: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(s.Spec().Definition))
+	defer cancel()
+	client, err := b.startShim(ctx, s)
+	if err != nil {
+		return fmt.Errorf("sandbox process: %w", err)
+	}
+	options, err := b.taskOptions(s.Spec(), "", 0)
+	if err != nil {
+		return err
+	}
+	if _, err := client.Task.Create(ctx, &taskapi.CreateTaskRequest{
+		ID: s.ID(), Bundle: b.processBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
+	}); err != nil {
+		return fmt.Errorf("create sandbox process: %w", fromShim(err))
+	}
+	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: s.ID()})
+	if err != nil {
+		return fmt.Errorf("start sandbox process: %w", fromShim(err))
+	}
+	b.keepTask(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
+	return s.Update(func(st *sandboxStatus) error { st.PID = int(started.Pid); return nil })
+}
+
+// keepTask holds what the task would lose with its supervisor. Failing at that
+// costs only what a later crash of the supervisor would lose.
+func (k *core) keepTask(ctx context.Context, s *sandbox, c *shim.Client, t shim.Kept) {
+	if s.Spec().Definition.Type != handler.OCI {
+		return
+	}
+	if s.Spec().Plan.OwnKernel {
+		t.PID = 0 // the pid is the kernel's, not the container's
+	}
+	if err := k.shims.Keep(ctx, s.Spec().Supervisor, c, t); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("container", t.ID).Warn("keep a task's files")
+	}
+}
+
+// startShim returns who runs the tasks of s, starting a foreign shim.
+func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, error) {
+	d := s.Spec().Definition
+	if d.Type != handler.Shim {
+		return b.client(ctx, s)
+	}
+	options, err := shimOptions(d, b.node.SystemdCgroup)
+	if err != nil {
+		return nil, err
+	}
+	ep, client, err := b.shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: b.processBundle(s.ID()), Options: options})
+	if err != nil {
+		return nil, err
+	}
+	return client, s.Update(func(st *sandboxStatus) error { st.Shim = &ep; return nil })
+}
+
+// processRootfs is how a foreign shim gets the sandbox process's root: VM
+// runtimes decide for themselves how to carry it over.
+func (b sandboxes) processRootfs(s *sandbox) []*types.Mount {
+	if s.Spec().Definition.Type != handler.Shim {
+		return nil
+	}
+	return []*types.Mount{{Type: "bind", Source: b.tools.pauseRoot, Options: []string{"rbind", "ro"}}}
+}
+
+func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
+	rt, err := b.prober.Probe(ctx, s.Spec().Definition)
+	if err != nil {
+		return err
+	}
+	path, err := cgroup.Path(b.driver, s.config().GetLinux().GetCgroupParent(), s.ID())
+	if err != nil {
+		return err
+	}
+	facts := b.specSandbox(s)
+	facts.PID = 0
+	base, err := baseSpec(s.Spec().Definition)
+	if err != nil {
+		return err
+	}
+	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/pause", CgroupsPath: path, Runtime: rt, Base: base}, b.node)
+	if err != nil {
+		return err
+	}
+	bundle := b.processBundle(s.ID())
+	rootfs := filepath.Join(bundle, "rootfs")
+	if err := os.MkdirAll(rootfs, 0o711); err != nil {
+		return err
+	}
+	if s.Spec().Definition.Type == handler.OCI {
+		if err := unix.Mount(b.tools.pauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("mount its root filesystem: %w", err)
+		}
+	}
+	return writeSpec(bundle, spec)
+}
+
+func writeSpec(bundle string, spec *specs.Spec) error {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o600)
+}
+
+func baseSpec(d *handler.Definition) (*specs.Spec, error) {
+	if d.BaseRuntimeSpec == "" {
+		return nil, nil
+	}
+	spec, err := ocispec.LoadBase(d.BaseRuntimeSpec)
+	if err != nil {
+		return nil, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
+	}
+	return spec, nil
+}
+
+// specSandbox are the facts about s that specs depend on.
+func (k *core) specSandbox(s *sandbox) ocispec.Sandbox {
+	f, st, plan := k.filesOf(s.ID()), s.Status(), s.Spec().Plan
+	facts := ocispec.Sandbox{
+		ID: s.ID(), Config: s.config(), Definition: s.Spec().Definition,
+		NetNS: st.Namespaces.Net, IPCNS: st.Namespaces.IPC, UTSNS: st.Namespaces.UTS,
+		PID: st.PID, Hostname: plan.Hostname, ProcessLabel: s.Spec().ProcessLabel, MountLabel: s.Spec().MountLabel,
+		HostsPath: f.hosts, HostnamePath: f.hostname, ResolvConfPath: f.resolvConf,
+	}
+	if plan.IPC {
+		facts.ShmPath = f.shm
+	}
+	return facts
+}
+
+// watchProcess turns the sandbox NOTREADY when its process ends by itself.
+func (b sandboxes) watchProcess(s *sandbox) {
+	exit, err := b.awaitExit(s, s.ID())
+	if err != nil {
+		return // the engine is closing
+	}
+	log.G(b.background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("sandbox process ended")
+	s.force(b.background, func(st *sandboxStatus) { st.Phase, st.PID = phaseStopped, 0 })
+	b.shims.Drop(s.Spec().Supervisor, s.ID())
+	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+}
+
+// stopProcess ends the sandbox process and what the runtime has of it. It works
+// when nothing of it is there any more.
+func (b sandboxes) stopProcess(ctx context.Context, s *sandbox) error {
+	if !s.Spec().Plan.Process {
+		return nil
+	}
+	client, err := b.client(ctx, s)
+	if err == nil {
+		err = b.endTask(ctx, client, s.ID())
+	}
+	// A foreign shim that is gone took its tasks along; a supervisor has a
+	// successor that must be asked.
+	if err != nil && (s.Spec().Definition.Type != handler.Shim || !shim.Lost(err)) {
+		return fmt.Errorf("sandbox process: %w", err)
+	}
+	if s.Spec().Definition.Type == handler.Shim {
+		if err := b.buryShim(ctx, s, client); err != nil {
+			return err
+		}
+	}
+	b.shims.Drop(s.Spec().Supervisor, s.ID())
+	return unmount(filepath.Join(b.processBundle(s.ID()), "rootfs"))
+}
+
+// buryShim lets a foreign shim leave, or cleans up after one that has gone.
+func (b sandboxes) buryShim(ctx context.Context, s *sandbox, client *shim.Client) error {
+	if client != nil {
+		if _, err := client.Task.Shutdown(ctx, &taskapi.ShutdownRequest{ID: s.ID()}); err == nil || shim.Lost(err) {
+			return nil
+		}
+	}
+	if s.Status().Shim == nil && s.Status().Phase != phasePlanned {
+		return nil
+	}
+	start := shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: b.processBundle(s.ID())}
+	if err := b.shims.BuryForeign(ctx, start); err != nil {
+		// The binary may be gone with the handler; what it left is then only
+		// files, which go with the sandbox's directory.
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("clean up after a dead shim")
+	}
+	return nil
+}
+
+// killGrace is how long a killed process may take to be reported dead.
+const killGrace = 10 * time.Second
+
+// endTask kills a task, waits for its end and deletes it.
+func (k *core) endTask(ctx context.Context, client *shim.Client, id string) error {
+	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: id})
+	if errdefs.IsNotFound(fromShim(err)) {
+		return nil
+	}
+	if err != nil {
+		return fromShim(err)
+	}
+	// A task without a process was never started: there is nothing to kill.
+	if state.Pid > 0 && state.Status != tasktypes.Status_STOPPED {
+		if err := killTask(ctx, client, id); err != nil {
+			return err
+		}
+	}
+	_, err = client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: id})
+	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete: %w", err)
+	}
+	return nil
+}
+
+// killTask kills every process of a task and returns when the first is dead.
+func killTask(ctx context.Context, client *shim.Client, id string) error {
+	_, err := client.Task.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: uint32(unix.SIGKILL), All: true})
+	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("kill: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, killGrace)
+	defer cancel()
+	_, err = client.Task.Wait(ctx, &taskapi.WaitRequest{ID: id})
+	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("wait for the end: %w", err)
+	}
+	return nil
+}
+
+// errGone ends a wait because the engine is closing.
+var errGone = errors.New("engine is closing")

@@ -1,0 +1,200 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/containerd/log"
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// sandboxes serves the calls about pod sandboxes.
+type sandboxes struct {
+	*core
+	inside *containers
+}
+
+// RunPodSandbox creates and starts a sandbox under the Definition in ctx. It
+// answers when the sandbox is READY; after an error nothing is left, or, if
+// something could not be taken back, the sandbox is listed NOTREADY.
+func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	d := handler.DefinitionFrom(ctx)
+	if d == nil {
+		return nil, errors.New("a sandbox was routed here without a handler's definition")
+	}
+	if err := validate.RunPodSandbox(r); err != nil {
+		return nil, err
+	}
+	rt, err := b.prober.Probe(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := planSandbox(r.GetConfig(), d, rt)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.needNetwork(plan, d); err != nil {
+		return nil, err
+	}
+	id := newID()
+	// What the network cannot make sense of must not be found out half-way.
+	if _, err := network.PodFrom(id, r.GetConfig(), netPath(id), r.GetConfig().GetLinux().GetCgroupParent()); plan.Net && err != nil {
+		return nil, err
+	}
+	name := sandboxName(r.GetConfig().GetMetadata())
+	if err := b.names.reserve(name, id); err != nil {
+		return nil, err
+	}
+	spec := sandboxSpec{
+		Handler:    r.GetRuntimeHandler(),
+		Definition: d,
+		CreatedAt:  b.clock.now(),
+		Supervisor: supervisorKey(d, rt.Identity, b.tools.supervisorHash, id),
+		Plan:       plan,
+		Boot:       b.boot,
+	}
+	spec.Config.msg = r.GetConfig()
+	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
+	if err != nil {
+		b.names.release(name, id)
+		return nil, err
+	}
+	o, err := b.pods.Create(id, spec, sandboxStatus{}, store.Durable)
+	if err != nil {
+		b.names.release(name, id)
+		return nil, err
+	}
+	failpoint.Hit(failpoint.SandboxReserved)
+	s := newSandbox(o)
+	if err := b.bringUp(ctx, s); err != nil {
+		return nil, err
+	}
+	failpoint.Hit(failpoint.SandboxReady)
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+// needNetwork fails early, before anything is made, when the pod needs a network
+// and there is none to be had.
+func (b sandboxes) needNetwork(p sandboxPlan, d *handler.Definition) error {
+	if !p.Net || d.CNIConfDir != "" {
+		return nil
+	}
+	return b.cni.Status()
+}
+
+// bringUp makes everything that s consists of, and shows it. On error it takes
+// everything back.
+func (b sandboxes) bringUp(ctx context.Context, s *sandbox) error {
+	b.shims.Hold(s.Spec().Supervisor)
+	err := b.makeParts(ctx, s)
+	if err == nil {
+		err = b.startProcess(ctx, s)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = s.Update(func(st *sandboxStatus) error { st.Phase = phaseReady; return nil })
+	}
+	if err != nil {
+		return b.rollBack(s, err)
+	}
+	b.objects.addSandbox(s)
+	if s.Spec().Plan.Process {
+		go b.watchProcess(s)
+	}
+	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return nil
+}
+
+// rollBack takes s back after cause. If that fails too, s is shown NOTREADY, so
+// that the kubelet stops and removes it; forgetting it would leak its address.
+func (b sandboxes) rollBack(s *sandbox, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.background), undoTimeout)
+	defer cancel()
+	err := b.tearDown(ctx, s)
+	if err == nil {
+		err = b.forget(s)
+	}
+	if err == nil {
+		return cause
+	}
+	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("a failed sandbox could not be taken back; it is listed as not ready")
+	s.force(ctx, func(st *sandboxStatus) { st.Phase = phaseStopped })
+	b.objects.addSandbox(s)
+	return cause
+}
+
+// makeParts makes what does not depend on each other at the same time: the
+// network, the sandbox's files, the supervisor.
+func (b sandboxes) makeParts(ctx context.Context, s *sandbox) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.makeNetwork(gctx, s) })
+	g.Go(func() error { return b.makeFiles(s) })
+	if s.Spec().Definition.Type == handler.OCI {
+		g.Go(func() error {
+			_, err := b.shims.Supervisor(gctx, s.Spec().Supervisor)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// makeNetwork pins the namespaces and connects the pod.
+func (b sandboxes) makeNetwork(ctx context.Context, s *sandbox) error {
+	spec := s.Spec()
+	sysctls, err := ocispec.Sysctls(spec.Config.msg, b.node)
+	if err != nil {
+		return err
+	}
+	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS {
+		return nil // the pod shares all of them with the host
+	}
+	ns, err := pin.Create(ctx, spec.Plan.pinRequest(b.nsDir(s.ID()), netPath(s.ID()), sysctls))
+	if err != nil {
+		return fmt.Errorf("namespaces: %w", err)
+	}
+	if err := s.Update(func(st *sandboxStatus) error {
+		st.Namespaces, st.Tried = *ns, spec.Plan.Net
+		return nil
+	}); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.SandboxPinned)
+	if !spec.Plan.Net {
+		return nil
+	}
+	pod, err := b.networkPod(s)
+	if err != nil {
+		return err
+	}
+	result, err := b.cni.Setup(ctx, pod)
+	if err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	failpoint.Hit(failpoint.SandboxNetworked)
+	return s.Update(func(st *sandboxStatus) error { st.Network = result; return nil })
+}
+
+func (b sandboxes) networkPod(s *sandbox) (network.Pod, error) {
+	pod, err := network.PodFrom(s.ID(), s.config(), s.Status().Namespaces.Net, s.config().GetLinux().GetCgroupParent())
+	pod.CNIConfDir = s.Spec().Definition.CNIConfDir
+	return pod, err
+}
+
+func (k *core) nsDir(id string) string { return filepath.Join(k.sandboxDir(id), "ns") }
+
+// netPath is where CNI daemons that run in pods look for network namespaces.
+func netPath(id string) string { return "/run/netns/berth-" + id[:32] }

@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func (s *sandbox) state() runtimeapi.PodSandboxState {
+	if st := s.Status(); st.Phase == phaseReady && !st.Stopping {
+		return runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+}
+
+// PodSandboxStatus tells everything about one sandbox.
+func (b sandboxes) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	s, err := b.objects.sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.status(), Timestamp: time.Now().UnixNano()}
+	for _, c := range b.objects.containersOf(s.ID()) {
+		resp.ContainersStatuses = append(resp.ContainersStatuses, b.inside.status(c))
+	}
+	if r.GetVerbose() {
+		resp.Info = s.info()
+	}
+	return resp, nil
+}
+
+func (s *sandbox) status() *runtimeapi.PodSandboxStatus {
+	c := s.config()
+	status := &runtimeapi.PodSandboxStatus{
+		Id:             s.ID(),
+		Metadata:       c.GetMetadata(),
+		State:          s.state(),
+		CreatedAt:      s.Spec().CreatedAt,
+		Labels:         c.GetLabels(),
+		Annotations:    c.GetAnnotations(),
+		RuntimeHandler: s.Spec().Handler,
+		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
+			Options: namespaceOptions(c),
+		}},
+	}
+	if s.Spec().Plan.Net {
+		status.Network = &runtimeapi.PodSandboxNetworkStatus{}
+		if n := s.Status().Network; n != nil && len(n.IPs) > 0 {
+			status.Network.Ip = n.IPs[0]
+			for _, ip := range n.IPs[1:] {
+				status.Network.AdditionalIps = append(status.Network.AdditionalIps, &runtimeapi.PodIP{Ip: ip})
+			}
+		}
+	}
+	return status
+}
+
+// namespaceOptions echoes what was asked for: the kubelet recreates a pod whose
+// answer differs.
+func namespaceOptions(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
+	if o := c.GetLinux().GetSecurityContext().GetNamespaceOptions(); o != nil {
+		return o
+	}
+	return &runtimeapi.NamespaceOption{}
+}
+
+// sandboxInfo is the verbose part of PodSandboxStatus.
+type sandboxInfo struct {
+	PID        int                 `json:"pid"`
+	Handler    string              `json:"handler"`
+	Definition *handler.Definition `json:"definition"`
+	Digest     string              `json:"definitionDigest"`
+	Plan       sandboxPlan         `json:"plan"`
+	Supervisor string              `json:"supervisor"`
+	NetNS      string              `json:"networkNamespace,omitempty"`
+	CNIResult  any                 `json:"cniResult,omitempty"`
+	Config     json.RawMessage     `json:"config"`
+}
+
+func (s *sandbox) info() map[string]string {
+	st := s.Status()
+	config, _ := protojson.Marshal(s.config())
+	i := sandboxInfo{
+		PID: st.PID, Handler: s.Spec().Definition.Name, Definition: s.Spec().Definition,
+		Digest: s.Spec().Definition.Digest(), Plan: s.Spec().Plan, Supervisor: s.Spec().Supervisor,
+		NetNS: st.Namespaces.Net, Config: config,
+	}
+	if st.Network != nil {
+		i.CNIResult = st.Network.Raw
+	}
+	b, _ := json.Marshal(i)
+	return map[string]string{"info": string(b)}
+}
+
+// ListPodSandbox lists sandboxes, newest first.
+func (b sandboxes) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: b.list(r.GetFilter())}, nil
+}
+
+func (b sandboxes) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	all := b.objects.allSandboxes()
+	items := make([]*runtimeapi.PodSandbox, 0, len(all))
+	for _, s := range all {
+		if s.matches(f) {
+			items = append(items, &runtimeapi.PodSandbox{
+				Id: s.ID(), Metadata: s.config().GetMetadata(), State: s.state(), CreatedAt: s.Spec().CreatedAt,
+				Labels: s.config().GetLabels(), Annotations: s.config().GetAnnotations(), RuntimeHandler: s.Spec().Handler,
+			})
+		}
+	}
+	return items
+}
+
+func (s *sandbox) matches(f *runtimeapi.PodSandboxFilter) bool {
+	return strings.HasPrefix(s.ID(), f.GetId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == s.state()) &&
+		selects(f.GetLabelSelector(), s.config().GetLabels())
+}
+
+// selects tells whether labels have every pair of selector.
+func selects(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if has, ok := labels[k]; !ok || has != v {
+			return false
+		}
+	}
+	return true
+}
+
+// UpdatePodSandboxResources remembers what the kubelet sends. Runtimes that
+// share the host's kernel need no more: the pod's cgroup is the kubelet's.
+func (b sandboxes) UpdatePodSandboxResources(_ context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	s, err := b.objects.sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	err = s.Update(func(st *sandboxStatus) error {
+		st.Overhead.msg, st.Resources.msg = r.GetOverhead(), r.GetResources()
+		return nil
+	})
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, err
+}

@@ -1,0 +1,173 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/selinux/go-selinux"
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+)
+
+// StopPodSandbox ends every process of the pod and gives its network back.
+// Missing and stopped sandboxes are fine. CRI: containers end up EXITED.
+func (b sandboxes) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	s, err := b.objects.sandbox(r.GetPodSandboxId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.StopPodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.op.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.op.unlock()
+	if err := b.stop(ctx, s); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// stop needs s.op.
+func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
+	wasReady := s.Status().Phase == phaseReady
+	if s.Status().Stopped {
+		return nil // it was stopped whole before
+	}
+	s.force(ctx, func(st *sandboxStatus) { st.Stopping = true })
+	g, gctx := errgroup.WithContext(ctx)
+	for _, c := range b.objects.containersOf(s.ID()) {
+		g.Go(func() error { return b.inside.end(gctx, c) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.SandboxStopped)
+	if err := b.tearDown(ctx, s); err != nil {
+		return err
+	}
+	s.force(ctx, func(st *sandboxStatus) { st.Phase, st.PID, st.Stopped = phaseStopped, 0, true })
+	if wasReady && !s.Spec().Plan.Process {
+		b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
+	return nil
+}
+
+// tearDown undoes bringUp, however far that came. It may be repeated, and works
+// after a reboot, when namespaces, mounts and processes are gone.
+func (b sandboxes) tearDown(ctx context.Context, s *sandbox) error {
+	if err := b.stopProcess(ctx, s); err != nil {
+		return err
+	}
+	if err := b.disconnect(ctx, s); err != nil {
+		return err
+	}
+	if err := pin.Release(b.nsDir(s.ID())); err != nil {
+		return fmt.Errorf("namespaces: %w", err)
+	}
+	if err := unmount(b.filesOf(s.ID()).shm); err != nil {
+		return err
+	}
+	b.removeCgroup(ctx, s.config(), s.ID())
+	return nil
+}
+
+// disconnect gives the pod's network back.
+func (b sandboxes) disconnect(ctx context.Context, s *sandbox) error {
+	st := s.Status()
+	if !st.Tried {
+		return nil
+	}
+	pod := b.attachedPod(s)
+	if !pin.Exists(st.Namespaces.Net) {
+		pod.NetNS = "" // CNI: the address is released all the same
+	}
+	if err := b.cni.Teardown(ctx, pod, st.Network); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	s.force(ctx, func(st *sandboxStatus) { st.Tried = false })
+	return nil
+}
+
+// attachedPod is all that disconnecting needs of a pod; the rest is in the
+// result of connecting it.
+func (k *core) attachedPod(s *sandbox) network.Pod {
+	m := s.config().GetMetadata()
+	return network.Pod{
+		ID: s.ID(), Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUid(),
+		NetNS: s.Status().Namespaces.Net, CNIConfDir: s.Spec().Definition.CNIConfDir,
+	}
+}
+
+// force records a step of the way down. That must go on even on a full disk:
+// removing things is how it gets empty again. Each step may be repeated, so a
+// restarted daemon that does not know of one does it again.
+func (s *sandbox) force(ctx context.Context, change func(*sandboxStatus)) {
+	if err := s.Force(change); err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("record the stop of a sandbox")
+	}
+}
+
+// removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
+func (k *core) removeCgroup(ctx context.Context, c *runtimeapi.PodSandboxConfig, id string) {
+	path, err := cgroup.Path(k.driver, c.GetLinux().GetCgroupParent(), id)
+	if err == nil {
+		err = cgroup.HostPaths(path, k.driver).Remove(ctx)
+	}
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", id).Debug("remove a leftover cgroup")
+	}
+}
+
+// RemovePodSandbox removes the sandbox and all its containers, stopping what
+// still runs. A missing one is fine.
+func (b sandboxes) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	s, err := b.objects.sandbox(r.GetPodSandboxId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.RemovePodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.op.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.op.unlock()
+	if err := b.stop(ctx, s); err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	for _, c := range b.objects.containersOf(s.ID()) {
+		if err := b.inside.remove(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	if err := b.forget(s); err != nil {
+		return nil, err
+	}
+	b.objects.dropSandbox(s.ID())
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// forget removes what is left of a torn down sandbox, its record last.
+func (b sandboxes) forget(s *sandbox) error {
+	if err := b.removeFiles(b.background, s.ID()); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.SandboxErased)
+	if err := b.pods.Delete(s.ID()); err != nil {
+		return err
+	}
+	b.shims.Release(s.Spec().Supervisor)
+	selinux.ReleaseLabel(s.Spec().ProcessLabel)
+	b.names.release(sandboxName(s.config().GetMetadata()), s.ID())
+	return nil
+}

@@ -1,0 +1,211 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Namespace is what foreign shims are told to work in.
+const Namespace = "berth"
+
+// Endpoint is where a foreign shim listens. It is stored with the pod.
+type Endpoint struct {
+	Address  string `json:"address"`
+	Protocol string `json:"protocol"`
+	Version  int    `json:"version"`
+}
+
+// Start says which foreign shim to start, and for which task.
+type Start struct {
+	Binary  string
+	ID      string
+	Bundle  string
+	Options *anypb.Any
+}
+
+// StartForeign runs the shim's start action and connects to what it started.
+func (m *Manager) StartForeign(ctx context.Context, s Start) (Endpoint, *Client, error) {
+	params := &bootapi.BootstrapParams{
+		InstanceID:             s.ID,
+		Namespace:              Namespace,
+		LogLevel:               bootapi.LogLevelFromString("info"),
+		ContainerdVersion:      "2.4.0",
+		ContainerdTtrpcAddress: m.config.Events,
+		ContainerdGrpcAddress:  m.config.Events,
+		ContainerdBinary:       m.config.Supervisor,
+	}
+	socketDir := filepath.Join(m.config.State, "s")
+	if err := os.MkdirAll(socketDir, 0o711); err != nil {
+		return Endpoint{}, nil, err
+	}
+	params.SocketDir = &socketDir
+	if s.Options != nil {
+		if err := params.AddExtension(s.Options); err != nil {
+			return Endpoint{}, nil, fmt.Errorf("shim options: %w", err)
+		}
+	}
+	stdin, err := proto.Marshal(params)
+	if err != nil {
+		return Endpoint{}, nil, err
+	}
+	closeLog, err := m.drainLog(s)
+	if err != nil {
+		return Endpoint{}, nil, err
+	}
+	out, err := m.action(ctx, s, stdin, "start")
+	if err != nil {
+		closeLog()
+		return Endpoint{}, nil, err
+	}
+	ep, err := parseEndpoint(out)
+	if err != nil {
+		closeLog()
+		return Endpoint{}, nil, fmt.Errorf("%s start: %w", s.Binary, err)
+	}
+	c, err := m.Foreign(ctx, ep)
+	if err != nil {
+		closeLog()
+		return Endpoint{}, nil, err
+	}
+	go func() { <-c.done; closeLog() }()
+	return ep, c, nil
+}
+
+// BuryForeign runs the shim's delete action: it kills and cleans up what a dead
+// shim left of the task.
+func (m *Manager) BuryForeign(ctx context.Context, s Start) error {
+	if _, err := os.Stat(s.Bundle); err != nil {
+		return nil
+	}
+	_, err := m.action(ctx, s, nil, "delete")
+	return err
+}
+
+func (m *Manager) action(ctx context.Context, s Start, stdin []byte, action string) ([]byte, error) {
+	args := []string{"-namespace", Namespace, "-address", m.config.Events, "-publish-binary", m.config.Supervisor, "-id", s.ID}
+	if action == "delete" {
+		args = append(args, "-bundle", s.Bundle)
+	}
+	cmd := exec.CommandContext(ctx, s.Binary, append(args, action)...)
+	cmd.Dir = s.Bundle
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "MAX_SHIM_VERSION=2",
+		"TTRPC_ADDRESS="+m.config.Events, "GRPC_ADDRESS="+m.config.Events, "NAMESPACE="+Namespace, "NOTIFY_SOCKET=")
+	cmd.Stdin = bytes.NewReader(stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %s", s.Binary, action, err, tail(stdout.String()+stderr.String()))
+	}
+	return stdout.Bytes(), nil
+}
+
+// drainLog serves the FIFO that a shim's own log goes to, as containerd does;
+// without a reader the shim's start hangs.
+func (m *Manager) drainLog(s Start) (func(), error) {
+	path := filepath.Join(s.Bundle, "log")
+	if err := syscall.Mkfifo(path, 0o600); err != nil && !os.IsExist(err) {
+		return nil, fmt.Errorf("shim log: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("shim log: %w", err)
+	}
+	go m.copyLog(f, s)
+	return func() { _ = f.Close() }, nil
+}
+
+func (m *Manager) copyLog(f *os.File, s Start) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := f.Read(buf)
+		if n > 0 {
+			m.config.Log.WithField("sandbox", s.ID).WithField("shim", filepath.Base(s.Binary)).
+				WithField("text", strings.TrimSpace(string(buf[:n]))).Debug("shim says")
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Foreign returns a client of the shim at that endpoint. A shim that is gone is
+// errdefs.ErrUnavailable.
+func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
+	if ep.Protocol != "ttrpc" {
+		return nil, fmt.Errorf("shim at %s speaks %q; berth speaks ttrpc to shims: %w", ep.Address, ep.Protocol, errdefs.ErrNotImplemented)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c, ok := m.foreign[ep.Address]; ok && !c.gone() {
+		return c, nil
+	}
+	conn, err := net.DialTimeout("unix", strings.TrimPrefix(ep.Address, "unix://"), 5*time.Second)
+	if err != nil {
+		return nil, fmt.Errorf("shim at %s is gone: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
+	}
+	c := connect(conn, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
+	if c.Task, err = runtimev2.NewTaskClient(c.conn, ep.Version); err != nil {
+		return nil, fmt.Errorf("shim at %s: %w", ep.Address, err)
+	}
+	m.foreign[ep.Address] = c
+	return c, nil
+}
+
+func (m *Manager) forget(address string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.foreign[address]; c != nil && c.gone() {
+		delete(m.foreign, address)
+	}
+}
+
+// parseEndpoint reads a start action's answer in each of its three forms:
+// protobuf (containerd 2.3 and later), JSON (1.7), a bare address.
+func parseEndpoint(out []byte) (Endpoint, error) {
+	var r bootapi.BootstrapResult
+	if err := proto.Unmarshal(out, &r); err == nil && r.Address != "" {
+		return Endpoint{Address: r.Address, Protocol: r.Protocol, Version: int(r.Version)}, nil
+	}
+	text := bytes.TrimSpace(out)
+	ep := Endpoint{}
+	if err := json.Unmarshal(text, &ep); err != nil || ep.Version < 2 {
+		ep = Endpoint{Address: string(text), Protocol: "ttrpc", Version: 2}
+	}
+	if !strings.HasPrefix(ep.Address, "unix://") && !strings.HasPrefix(ep.Address, "/") {
+		return Endpoint{}, fmt.Errorf("unexpected answer %q, wanted the address of a unix socket", tail(string(text)))
+	}
+	return ep, nil
+}
+
+// tail keeps the end of what a failing program printed, where the reason is.
+func tail(s string) string {
+	s = strings.TrimSpace(s)
+	if len(s) > 512 {
+		return "…" + s[len(s)-512:]
+	}
+	return s
+}
+
+// inNamespace adds to each call the header that shims demand of their clients.
+func inNamespace(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
+	req.Metadata = append(req.Metadata, &ttrpc.KeyValue{Key: "containerd-namespace-ttrpc", Value: Namespace})
+	return call(ctx, req, resp)
+}

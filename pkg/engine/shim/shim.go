@@ -1,0 +1,272 @@
+// Package shim starts, finds again and buries the processes that run an engine's
+// tasks, and hands out clients of their Task API (containerd.task.v3).
+//
+// There are two kinds. A supervisor is berth-shim: one process for all pods of a
+// handler generation (or for one pod), named by a key, which the Manager starts
+// on first use and replaces when it dies. A foreign shim is any containerd
+// shim-v2 binary, started as containerd starts it, one per pod; it cannot be
+// replaced, only buried.
+//
+// The Manager keeps, for each running task, what its supervisor would lose by
+// dying: a pidfd, a reading end of each output FIFO, a terminal's master. A
+// successor inherits them, so that the exit code, the bytes in the pipes and the
+// terminal outlive the process that held them.
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/ttrpc"
+
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// idleFor is how long a supervisor without pods is kept for the next one.
+const idleFor = time.Minute
+
+// Config says where the Manager works.
+type Config struct {
+	// State is the engine's state directory.
+	State string
+	// Supervisor is the path of the berth-shim binary.
+	Supervisor string
+	// Events is the address (a socket path) at which foreign shims publish
+	// events; it is served by ServeEvents.
+	Events string
+	// Log is where this package writes what has no caller to return to.
+	Log *log.Entry
+}
+
+// Client speaks to one process. It is safe for concurrent use. When the process
+// is gone, calls fail with an error for which Lost is true.
+type Client struct {
+	Task runtimev2.TaskServiceClient
+	// Supervisor is nil for foreign shims.
+	Supervisor supervisorapi.SupervisorService
+	// Dir is the supervisor's directory; empty for foreign shims.
+	Dir string
+
+	conn *ttrpc.Client
+	done chan struct{}
+}
+
+// Lost tells whether err says that the process, not the call, failed.
+func Lost(err error) bool {
+	return errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, net.ErrClosed) || errdefs.IsUnavailable(err)
+}
+
+// Manager owns the processes of one engine. All methods may be called
+// concurrently.
+type Manager struct {
+	config Config
+	keep   *keeper
+
+	mu          sync.Mutex
+	supervisors map[string]*supervisor
+	foreign     map[string]*Client // by address
+	closed      bool
+}
+
+// supervisor is what the Manager knows of one key.
+type supervisor struct {
+	key  string
+	dir  string
+	pods int         // guarded by Manager.mu
+	idle *time.Timer // guarded by Manager.mu
+
+	mu      sync.Mutex // held while a process is being started or dialled
+	up      *Client    // guarded by mu
+	started time.Time  // guarded by mu: when the last process was
+	delay   time.Duration
+}
+
+// A process that dies within shortLife is not started again before a delay that
+// doubles each time, up to maxDelay: it will most likely die again.
+const (
+	shortLife = 2 * time.Second
+	minDelay  = 100 * time.Millisecond
+	maxDelay  = 10 * time.Second
+)
+
+// pause returns how long to wait before the next start. s.mu is held.
+func (s *supervisor) pause(now time.Time) time.Duration {
+	lived := now.Sub(s.started)
+	if s.started.IsZero() || lived > max(shortLife, s.delay) {
+		s.delay = 0
+		return 0
+	}
+	if s.delay == 0 {
+		s.delay = minDelay
+	}
+	return max(0, s.delay-lived)
+}
+
+// New returns a Manager. The state directory must exist.
+func New(c Config) (*Manager, error) {
+	switch {
+	case c.State == "":
+		return nil, errors.New("shim: no state directory")
+	case c.Supervisor == "":
+		return nil, errors.New("shim: no supervisor binary")
+	case c.Log == nil:
+		c.Log = log.L
+	}
+	if err := os.MkdirAll(filepath.Join(c.State, "supervisors"), 0o711); err != nil {
+		return nil, fmt.Errorf("make supervisor directory: %w", err)
+	}
+	return &Manager{
+		config:      c,
+		keep:        newKeeper(),
+		supervisors: map[string]*supervisor{},
+		foreign:     map[string]*Client{},
+	}, nil
+}
+
+// Close drops all connections and lets the processes live.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	m.closed = true
+	var clients []*Client
+	for _, s := range m.supervisors {
+		if s.idle != nil {
+			s.idle.Stop()
+		}
+		s.mu.Lock()
+		if s.up != nil {
+			clients = append(clients, s.up)
+		}
+		s.mu.Unlock()
+	}
+	for _, c := range m.foreign {
+		clients = append(clients, c)
+	}
+	m.mu.Unlock()
+	for _, c := range clients {
+		_ = c.conn.Close()
+	}
+	m.keep.close()
+}
+
+// SupervisorDir is where the supervisor with that key keeps its journal.
+func (m *Manager) SupervisorDir(key string) string {
+	return filepath.Join(m.config.State, "supervisors", key)
+}
+
+// Hold counts one pod on the supervisor with that key, which then lives until
+// the last Release. It starts nothing.
+func (m *Manager) Hold(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.lookup(key)
+	s.pods++
+	if s.idle != nil {
+		s.idle.Stop()
+		s.idle = nil
+	}
+}
+
+// Release ends a Hold. A supervisor without pods leaves after a while.
+func (m *Manager) Release(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.lookup(key)
+	s.pods--
+	if s.pods > 0 || m.closed {
+		return
+	}
+	s.idle = time.AfterFunc(idleFor, func() { m.retire(s) })
+}
+
+// lookup needs m.mu.
+func (m *Manager) lookup(key string) *supervisor {
+	s, ok := m.supervisors[key]
+	if !ok {
+		s = &supervisor{key: key, dir: m.SupervisorDir(key)}
+		m.supervisors[key] = s
+	}
+	return s
+}
+
+// Supervisor returns a client of the supervisor with that key. A process that
+// is not there, or no longer, is started.
+func (m *Manager) Supervisor(ctx context.Context, key string) (*Client, error) {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("engine is closing: %w", errdefs.ErrUnavailable)
+	}
+	s := m.lookup(key)
+	m.mu.Unlock()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.up != nil && !s.up.gone() {
+		return s.up, nil
+	}
+	c, err := m.dialSupervisor(s)
+	if nobodyListens(err) {
+		c, err = m.restartSupervisor(ctx, s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("supervisor %s: %w", s.dir, err)
+	}
+	s.up = c
+	return c, nil
+}
+
+func (c *Client) gone() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// connect wraps an open connection. lost is called once when it breaks.
+func connect(conn net.Conn, lost func(), opts ...ttrpc.ClientOpts) *Client {
+	c := &Client{done: make(chan struct{})}
+	c.conn = ttrpc.NewClient(conn, append(opts, ttrpc.WithOnClose(func() {
+		close(c.done)
+		lost()
+	}))...)
+	return c
+}
+
+// retire ends a supervisor that nobody came back to. Its key stays taken until
+// its directory is gone: the next pod waits, and then starts a new process.
+func (m *Manager) retire(s *supervisor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !m.idle(s) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := shutdown(ctx, s); err != nil {
+		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("idle supervisor did not leave")
+		return
+	}
+	s.up, s.started = nil, time.Time{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.pods == 0 {
+		delete(m.supervisors, s.key)
+	}
+}
+
+func (m *Manager) idle(s *supervisor) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.closed && s.pods == 0
+}

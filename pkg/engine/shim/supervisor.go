@@ -1,0 +1,217 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"github.com/containerd/errdefs"
+
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+const socketName = "shim.sock"
+
+// dialSupervisor connects to a process that is already there.
+func (m *Manager) dialSupervisor(s *supervisor) (*Client, error) {
+	conn, err := net.Dial("unix", filepath.Join(s.dir, socketName))
+	if err != nil {
+		return nil, err
+	}
+	return m.supervisorClient(s, conn)
+}
+
+// nobodyListens tells whether a dial failed because no process is there. Any
+// other failure may be of this process: a second supervisor must not be started
+// beside a live one.
+func nobodyListens(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func (m *Manager) supervisorClient(s *supervisor, conn net.Conn) (*Client, error) {
+	c := connect(conn, func() { m.succeed(s) })
+	task, err := runtimev2.NewTaskClient(c.conn, 3)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	c.Task, c.Supervisor, c.Dir = task, supervisorapi.NewSupervisorClient(c.conn), s.dir
+	return c, nil
+}
+
+// succeed starts the successor of a dead supervisor at once when pods need it:
+// their pipes fill up while nobody reads.
+func (m *Manager) succeed(s *supervisor) {
+	if m.needed(s) {
+		go m.replace(s)
+	}
+}
+
+// replace tries until a successor is up or is no longer needed.
+func (m *Manager) replace(s *supervisor) {
+	m.config.Log.WithField("supervisor", s.key).Warn("supervisor died, starting its successor")
+	for m.needed(s) {
+		_, err := m.Supervisor(context.Background(), s.key)
+		if err == nil {
+			return
+		}
+		m.config.Log.WithError(err).WithField("supervisor", s.key).Error("supervisor has no successor yet")
+		s.mu.Lock()
+		wait := max(minDelay, s.pause(time.Now()))
+		s.mu.Unlock()
+		time.Sleep(wait)
+	}
+}
+
+func (m *Manager) needed(s *supervisor) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.closed && s.pods > 0
+}
+
+// restartSupervisor starts a process unless the last one died too young. s.mu is
+// held.
+func (m *Manager) restartSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
+	if wait := s.pause(time.Now()); wait > 0 {
+		return nil, fmt.Errorf("it died right after its start, see %s; the next try is in %s: %w",
+			filepath.Join(s.dir, "log"), wait.Round(time.Millisecond), errdefs.ErrUnavailable)
+	}
+	if !s.started.IsZero() && time.Since(s.started) < shortLife {
+		s.delay = min(2*s.delay, maxDelay)
+	}
+	s.started = time.Now()
+	return m.startSupervisor(ctx, s)
+}
+
+// startSupervisor runs berth-shim on a socket that listens already, so that the
+// first call need not wait for the process to come up. s.mu is held.
+func (m *Manager) startSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, err
+	}
+	socket := filepath.Join(s.dir, socketName)
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	lf, err := l.File()
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	defer lf.Close()
+	if err := m.spawn(ctx, s, lf); err != nil {
+		return nil, errors.Join(err, os.Remove(socket))
+	}
+	return m.dialSupervisor(s)
+}
+
+// spawn starts the process. It is nobody's child for long: it has its own
+// session and outlives the daemon.
+func (m *Manager) spawn(_ context.Context, s *supervisor, listener *os.File) error {
+	files, inherit, release := m.keep.lend(s.key, 4)
+	defer release()
+	env, err := json.Marshal(inherit)
+	if err != nil {
+		return err
+	}
+	logFile, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	cmd := exec.Command(m.config.Supervisor, "serve", "--dir", s.dir)
+	cmd.Env = append(os.Environ(), "BERTH_SHIM_INHERIT="+string(env), "NOTIFY_SOCKET=")
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	cmd.ExtraFiles = append([]*os.File{listener}, files...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", m.config.Supervisor, err)
+	}
+	go reap(cmd)
+	return nil
+}
+
+// reap keeps a dead supervisor from staying a zombie of this daemon.
+func reap(cmd *exec.Cmd) { _ = cmd.Wait() }
+
+// shutdown asks a supervisor without tasks to leave and removes its directory.
+// s.mu is held.
+func shutdown(ctx context.Context, s *supervisor) error {
+	if s.up == nil || s.up.gone() {
+		return os.RemoveAll(s.dir)
+	}
+	if _, err := s.up.Task.Shutdown(ctx, &taskapi.ShutdownRequest{}); err != nil && !Lost(err) {
+		return err
+	}
+	select {
+	case <-s.up.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return os.RemoveAll(s.dir)
+}
+
+// Sweep ends supervisors whose directories exist but which no pod holds: what a
+// killed daemon left behind.
+func (m *Manager) Sweep(ctx context.Context) error {
+	entries, err := os.ReadDir(filepath.Join(m.config.State, "supervisors"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		m.mu.Lock()
+		s := m.lookup(e.Name())
+		m.mu.Unlock()
+		errs = append(errs, m.sweep(ctx, s))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Manager) sweep(ctx context.Context, s *supervisor) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !m.idle(s) {
+		return nil
+	}
+	if s.up == nil {
+		if c, err := m.dialSupervisor(s); err == nil {
+			s.up = c
+		}
+	}
+	err := shutdown(ctx, s)
+	s.up = nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && s.pods == 0 {
+		delete(m.supervisors, s.key)
+	}
+	return err
+}
+
+// Keys are the keys of all supervisors that have a directory.
+func (m *Manager) Keys() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(m.config.State, "supervisors"))
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]string, 0, len(entries))
+	for _, e := range entries {
+		keys = append(keys, e.Name())
+	}
+	return keys, nil
+}

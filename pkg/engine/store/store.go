@@ -1,0 +1,307 @@
+// Package store keeps the durable record of the engine's objects: disk first,
+// memory after.
+//
+// An object is a directory with two JSON files. Its spec is written once, when
+// the object comes into being, and never changes. Its status is small and is
+// replaced as a whole by each transition. Both are written by temporary file and
+// rename, so a killed daemon finds the old or the new one, never a part. Only a
+// Durable spec is also flushed: see docs/architecture.md, "Flushes".
+//
+// All methods may be called concurrently. Reads take no disk and no lock that a
+// write holds while it waits for the disk.
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	specFile   = "spec.json"
+	statusFile = "status.json"
+)
+
+// Durability says what a created object must survive.
+type Durability int
+
+const (
+	// Relaxed objects survive the end of the daemon.
+	Relaxed Durability = iota
+	// Durable objects survive a power cut too.
+	Durable
+)
+
+// Object is one record: an immutable spec S and the current status T.
+type Object[S, T any] struct {
+	id     string
+	dir    string
+	spec   *S
+	mu     sync.Mutex // serialises writes of status
+	gone   bool       // guarded by mu
+	status atomic.Pointer[T]
+}
+
+// ID returns the object's id.
+func (o *Object[S, T]) ID() string { return o.id }
+
+// Spec returns what was given to Create. It must not be changed.
+func (o *Object[S, T]) Spec() *S { return o.spec }
+
+// Status returns the current status. It must not be changed.
+func (o *Object[S, T]) Status() *T { return o.status.Load() }
+
+// Update replaces the status by what change makes of a copy of it. If change or
+// the write fails, nothing has happened. An Update of a deleted object fails
+// with errdefs.ErrNotFound.
+func (o *Object[S, T]) Update(change func(*T) error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone {
+		return fmt.Errorf("%s: %w", o.id, errdefs.ErrNotFound)
+	}
+	next := *o.status.Load()
+	if err := change(&next); err != nil {
+		return err
+	}
+	if err := writeJSON(filepath.Join(o.dir, statusFile), &next, Relaxed); err != nil {
+		return fmt.Errorf("record status of %s: %w", o.id, err)
+	}
+	o.status.Store(&next)
+	return nil
+}
+
+// Force is Update for facts that hold whether the disk can take them or not: that
+// a process has ended, that an object is going away. Memory changes even if the
+// write fails; the error says that a restarted daemon would not know it.
+func (o *Object[S, T]) Force(change func(*T)) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone {
+		return fmt.Errorf("%s: %w", o.id, errdefs.ErrNotFound)
+	}
+	next := *o.status.Load()
+	change(&next)
+	o.status.Store(&next)
+	if err := writeJSON(filepath.Join(o.dir, statusFile), &next, Relaxed); err != nil {
+		return fmt.Errorf("record status of %s: %w", o.id, err)
+	}
+	return nil
+}
+
+// Store holds all objects of one kind.
+type Store[S, T any] struct {
+	dir   string
+	mu    sync.RWMutex
+	items map[string]*Object[S, T]
+}
+
+// Broken is an object whose record cannot be read.
+type Broken struct {
+	ID  string
+	Err error
+	// StatusOnly says that the object is in the store all the same, with its
+	// spec and an empty status: as if its creation had never ended.
+	StatusOnly bool
+}
+
+// Open loads the objects below dir, which is made if it is missing. Objects
+// that cannot be loaded are returned beside the store and are not in it; their
+// files stay where they are until Discard.
+func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make record directory: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read record directory: %w", err)
+	}
+	s := &Store[S, T]{dir: dir, items: make(map[string]*Object[S, T], len(entries))}
+	var broken []Broken
+	for _, e := range entries {
+		o, err := load[S, T](filepath.Join(dir, e.Name()), e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			// Without a spec it was not yet, or is no longer, an object.
+			if err := s.Discard(e.Name()); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if err != nil {
+			broken = append(broken, Broken{ID: e.Name(), Err: err, StatusOnly: o != nil})
+		}
+		if o != nil {
+			s.items[o.id] = o
+		}
+	}
+	return s, broken, nil
+}
+
+func load[S, T any](dir, id string) (*Object[S, T], error) {
+	o := &Object[S, T]{id: id, dir: dir, spec: new(S)}
+	if err := readJSON(filepath.Join(dir, specFile), o.spec); err != nil {
+		return nil, err
+	}
+	status := new(T)
+	// Without a status the object never got past its creation.
+	err := readJSON(filepath.Join(dir, statusFile), status)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		status = new(T)
+	}
+	o.status.Store(status)
+	return o, err
+}
+
+// Create writes a new object and then shows it to readers. It fails with
+// errdefs.ErrAlreadyExists if the id is taken. After an error nothing is left.
+func (s *Store[S, T]) Create(id string, spec S, status T, d Durability) (*Object[S, T], error) {
+	o := &Object[S, T]{id: id, dir: filepath.Join(s.dir, id), spec: &spec}
+	o.status.Store(&status)
+	if err := os.Mkdir(o.dir, 0o700); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("record %s: %w", id, errdefs.ErrAlreadyExists)
+		}
+		return nil, fmt.Errorf("record %s: %w", id, explainFull(err))
+	}
+	if err := o.writeNew(s.dir, d); err != nil {
+		return nil, errors.Join(fmt.Errorf("record %s: %w", id, err), os.RemoveAll(o.dir))
+	}
+	s.mu.Lock()
+	s.items[id] = o
+	s.mu.Unlock()
+	return o, nil
+}
+
+func (o *Object[S, T]) writeNew(parent string, d Durability) error {
+	if err := writeJSON(filepath.Join(o.dir, statusFile), o.status.Load(), Relaxed); err != nil {
+		return err
+	}
+	if err := writeJSON(filepath.Join(o.dir, specFile), o.spec, d); err != nil {
+		return err
+	}
+	if d == Durable {
+		return syncDir(parent)
+	}
+	return nil
+}
+
+// Get returns the object with that id.
+func (s *Store[S, T]) Get(id string) (*Object[S, T], bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	o, ok := s.items[id]
+	return o, ok
+}
+
+// List returns all objects, in no order.
+func (s *Store[S, T]) List() []*Object[S, T] {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make([]*Object[S, T], 0, len(s.items))
+	for _, o := range s.items {
+		all = append(all, o)
+	}
+	return all
+}
+
+// Delete removes the object. A missing one is no error.
+func (s *Store[S, T]) Delete(id string) error {
+	o, ok := s.Get(id)
+	if !ok {
+		return s.Discard(id)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := s.Discard(id); err != nil {
+		return err
+	}
+	o.gone = true
+	s.mu.Lock()
+	delete(s.items, id)
+	s.mu.Unlock()
+	return nil
+}
+
+// Discard removes the files of an object that Open called Broken.
+func (s *Store[S, T]) Discard(id string) error {
+	// The spec goes first: an object without one is never taken for a live one.
+	dir := filepath.Join(s.dir, id)
+	if err := os.Remove(filepath.Join(dir, specFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget %s: %w", id, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("forget %s: %w", id, err)
+	}
+	return nil
+}
+
+func readJSON(path string, into any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// writeJSON replaces path as a whole. The temporary name is fixed: writers of
+// one path are serialised by their object.
+func writeJSON(path string, v any, d Durability) (err error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return explainFull(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(explainFull(err), os.Remove(tmp))
+		}
+	}()
+	_, err = f.Write(b)
+	if err == nil && d == Durable {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(tmp, path); err != nil {
+		return err
+	}
+	if d == Durable {
+		return syncDir(filepath.Dir(path))
+	}
+	return nil
+}
+
+// explainFull gives an error of a full disk its class, and says what to do.
+func explainFull(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w; remove images or enlarge the filesystem: %w", err, errdefs.ErrResourceExhausted)
+	}
+	return err
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

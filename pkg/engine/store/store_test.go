@@ -1,0 +1,217 @@
+package store_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/store"
+)
+
+type spec struct{ Name string }
+type status struct{ N int }
+
+func open(t *testing.T, dir string) (*store.Store[spec, status], []store.Broken) {
+	t.Helper()
+	s, broken, err := store.Open[spec, status](dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, broken
+}
+
+func TestObjectsOutliveTheStore(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	for _, d := range []store.Durability{store.Relaxed, store.Durable} {
+		id := []string{"relaxed", "durable"}[d]
+		o, err := s.Create(id, spec{id}, status{1}, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Update(func(st *status) error { st.N = 7; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, broken := open(t, dir)
+	if len(broken) != 0 || len(again.List()) != 2 {
+		t.Fatalf("reopened store has %d objects and broken %v", len(again.List()), broken)
+	}
+	for _, id := range []string{"relaxed", "durable"} {
+		o, ok := again.Get(id)
+		if !ok || o.Spec().Name != id || o.Status().N != 7 || o.ID() != id {
+			t.Errorf("object %s came back as %+v", id, o)
+		}
+	}
+}
+
+func TestCreateRefusesATakenID(t *testing.T) {
+	s, _ := open(t, t.TempDir())
+	if _, err := s.Create("a", spec{"first"}, status{}, store.Relaxed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create("a", spec{"second"}, status{}, store.Relaxed); !errdefs.IsAlreadyExists(err) {
+		t.Fatalf("second Create: %v, want AlreadyExists", err)
+	}
+	if o, _ := s.Get("a"); o.Spec().Name != "first" {
+		t.Errorf("the first object became %+v", o.Spec())
+	}
+}
+
+func TestFailedUpdateChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	o, err := s.Create("a", spec{}, status{1}, store.Relaxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("refused")
+	if err := o.Update(func(st *status) error { st.N = 2; return refused }); !errors.Is(err, refused) {
+		t.Fatalf("Update: %v", err)
+	}
+	// A directory where the temporary file should go makes the write fail.
+	blocker := filepath.Join(dir, "a", "status.json.tmp")
+	if err := os.Mkdir(blocker, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Update(func(st *status) error { st.N = 3; return nil }); err == nil {
+		t.Fatal("Update succeeded without a disk")
+	}
+	if o.Status().N != 1 {
+		t.Errorf("status is %d after failed updates, want 1", o.Status().N)
+	}
+	if err := o.Force(func(st *status) { st.N = 4 }); err == nil {
+		t.Error("Force hid that the disk did not take it")
+	}
+	if o.Status().N != 4 {
+		t.Errorf("status is %d after Force, want 4", o.Status().N)
+	}
+}
+
+func TestFailedCreateLeavesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	s, _ := open(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create("a", spec{}, status{}, store.Durable); err == nil {
+		t.Fatal("Create succeeded without its directory")
+	}
+	if _, ok := s.Get("a"); ok || len(s.List()) != 0 {
+		t.Error("a failed Create is visible")
+	}
+}
+
+func TestDelete(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Delete("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := o.Update(func(*status) error { return nil }); !errdefs.IsNotFound(err) {
+		t.Errorf("Update of a deleted object: %v, want NotFound", err)
+	}
+	if again, _ := open(t, dir); len(again.List()) != 0 {
+		t.Error("a deleted object came back")
+	}
+	if _, err := s.Create("a", spec{}, status{}, store.Relaxed); err != nil {
+		t.Errorf("the id of a deleted object is not free: %v", err)
+	}
+}
+
+// A crash may end anywhere between two writes; what it leaves must load.
+func TestOpenAfterACrash(t *testing.T) {
+	for name, tc := range map[string]struct {
+		files      map[string]string
+		objects    int
+		brokenSize int
+	}{
+		"nothing in the directory":    {nil, 0, 0},
+		"status but no spec yet":      {map[string]string{"status.json": `{"N":1}`}, 0, 0},
+		"spec but no status":          {map[string]string{"spec.json": `{"Name":"x"}`}, 1, 0},
+		"unfinished temporary status": {map[string]string{"spec.json": `{}`, "status.json": `{"N":1}`, "status.json.tmp": `{"N`}, 1, 0},
+		"torn spec":                   {map[string]string{"spec.json": `{"Na`, "status.json": `{"N":1}`}, 0, 1},
+		"torn status":                 {map[string]string{"spec.json": `{}`, "status.json": ``}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.Mkdir(filepath.Join(dir, "a"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for f, text := range tc.files {
+				if err := os.WriteFile(filepath.Join(dir, "a", f), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, broken := open(t, dir)
+			if len(s.List()) != tc.objects || len(broken) != tc.brokenSize {
+				t.Fatalf("%d objects, broken %v; want %d and %d", len(s.List()), broken, tc.objects, tc.brokenSize)
+			}
+			for _, b := range broken {
+				if b.StatusOnly {
+					o, ok := s.Get(b.ID)
+					if !ok || o.Status().N != 0 {
+						t.Errorf("an object without a readable status is %+v", o)
+					}
+					if err := o.Force(func(st *status) { st.N = 1 }); err != nil {
+						t.Fatal(err)
+					}
+				} else if err := s.Discard(b.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if again, broken := open(t, dir); len(again.List()) != tc.objects || len(broken) != 0 {
+				t.Errorf("after Discard: %d objects, broken %v", len(again.List()), broken)
+			}
+		})
+	}
+}
+
+func TestConcurrentUpdatesAreAllCounted(t *testing.T) {
+	s, _ := open(t, t.TempDir())
+	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 25 {
+				if err := o.Update(func(st *status) error { st.N++; return nil }); err != nil {
+					t.Error(err)
+				}
+				_ = o.Status().N
+			}
+		})
+	}
+	wg.Wait()
+	if o.Status().N != 200 {
+		t.Errorf("counted %d of 200 updates", o.Status().N)
+	}
+}
+
+func BenchmarkUpdate(b *testing.B) {
+	s, _, err := store.Open[spec, status](b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := o.Update(func(st *status) error { st.N++; return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+)
+
+const (
+	// attachBacklog is how many chunks an attached reader may be behind.
+	attachBacklog = 64
+	// lastWrite is how long an attached reader may take to read the rest once
+	// the container has ended.
+	lastWrite = 10 * time.Second
+)
+
+// attachments are those who watch the output of a container. Its goroutines
+// that carry output never wait for them: who is too far behind is detached.
+type attachments struct {
+	mu    sync.Mutex
+	ended bool
+	all   map[*attachment]struct{}
+}
+
+// attachment is one reader of one or both streams.
+type attachment struct {
+	output    *output
+	processes *processes
+	streams   map[string]*attachedStream
+	stdin     *os.File
+	carrying  sync.WaitGroup
+	once      sync.Once
+	gone      bool // guarded by attachments.mu
+}
+
+type attachedStream struct {
+	file   *os.File
+	queue  chan []byte
+	serial uint32 // the watch for the reader's leaving
+}
+
+// send gives every attached reader a copy of what was read.
+func (a *attachments) send(name string, chunk []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.all) == 0 {
+		return
+	}
+	chunk = append([]byte(nil), chunk...)
+	for at := range a.all {
+		s := at.streams[name]
+		if s == nil {
+			continue
+		}
+		select {
+		case s.queue <- chunk:
+		default:
+			go at.detach()
+		}
+	}
+}
+
+// end lets every reader read the rest, and detaches it then.
+func (a *attachments) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = true
+	for at := range a.all {
+		for _, s := range at.streams {
+			_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
+			close(s.queue)
+		}
+		go at.leave()
+	}
+	a.all = nil
+}
+
+func (a *attachments) add(at *attachment) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended || at.gone {
+		return fmt.Errorf("the container's output has ended: %w", errdefs.ErrFailedPrecondition)
+	}
+	if a.all == nil {
+		a.all = map[*attachment]struct{}{}
+	}
+	a.all[at] = struct{}{}
+	return nil
+}
+
+func (a *attachments) remove(at *attachment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.all, at)
+	at.gone = true
+}
+
+// attach gives the caller's FIFOs a copy of all output from now on, and stdin,
+// where it is not nil, what the caller writes.
+func (o *output) attach(p *processes, paths stdioPaths, stdin *os.File) error {
+	at := &attachment{output: o, processes: p, streams: map[string]*attachedStream{}}
+	if err := at.open(paths, stdin != nil); err != nil {
+		at.detach()
+		return err
+	}
+	// Counted before anybody can end the output, which waits for them.
+	at.carrying.Add(len(at.streams))
+	if err := o.attached.add(at); err != nil {
+		at.detach()
+		return err
+	}
+	for _, s := range at.streams {
+		go at.carry(s)
+	}
+	if at.stdin != nil {
+		go at.carryInput(stdin)
+	}
+	return nil
+}
+
+func (at *attachment) open(paths stdioPaths, withInput bool) error {
+	for name, path := range map[string]string{crilog.Stdout: paths.stdout, crilog.Stderr: paths.stderr} {
+		if path == "" {
+			continue
+		}
+		f, err := openWriter(path)
+		if errors.Is(err, unix.ENXIO) {
+			return fmt.Errorf("nobody reads %s; open it for reading before attaching: %w", path, errdefs.ErrFailedPrecondition)
+		}
+		if err != nil {
+			return err
+		}
+		s := &attachedStream{file: f, queue: make(chan []byte, attachBacklog)}
+		at.streams[name] = s
+		if err := at.watch(s); err != nil {
+			return err
+		}
+	}
+	if paths.stdin == "" || !withInput {
+		return nil
+	}
+	var err error
+	at.stdin, err = openReader(paths.stdin)
+	return err
+}
+
+// watch detaches when the reader of a stream leaves, also when there is nothing
+// to write to it.
+func (at *attachment) watch(s *attachedStream) error {
+	conn, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var watchErr error
+	err = conn.Control(func(fd uintptr) {
+		s.serial, watchErr = at.processes.watch(int(fd), unix.EPOLLONESHOT, func() { go at.detach() })
+	})
+	return errors.Join(err, watchErr)
+}
+
+// carry writes one stream to its reader until the output ends or the reader
+// leaves.
+func (at *attachment) carry(s *attachedStream) {
+	defer at.carrying.Done()
+	for chunk := range s.queue {
+		if _, err := s.file.Write(chunk); err != nil {
+			go at.detach()
+			return
+		}
+	}
+}
+
+func (at *attachment) carryInput(to *os.File) {
+	copyInput(at.stdin, to, true)
+	if len(at.streams) == 0 {
+		at.detach()
+	}
+}
+
+// leave detaches once the reader has read the rest.
+func (at *attachment) leave() {
+	at.carrying.Wait()
+	at.detach()
+}
+
+// detach ends the attachment and closes its FIFOs. It may be called often.
+func (at *attachment) detach() {
+	at.once.Do(func() {
+		at.output.attached.remove(at)
+		for _, s := range at.streams {
+			at.processes.unwatch(s.serial)
+			s.file.Close()
+		}
+		if at.stdin != nil {
+			at.stdin.Close()
+		}
+	})
+}

@@ -1,0 +1,203 @@
+package supervisor_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/ttrpc"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// bed is a supervisor under test and what the daemon would hold of it.
+type bed struct {
+	testing.TB
+	runtime ociRuntime
+	dir     string // the supervisor's
+	base    string
+	cgroup  string
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	conn    net.Conn
+	client  *ttrpc.Client
+	task    taskAPI.TTRPCTaskService
+	extra   supervisorv1.SupervisorService
+
+	mu         sync.Mutex
+	containers map[string]*container
+}
+
+var beds atomic.Int64
+
+func newBed(t testing.TB, r ociRuntime) *bed {
+	t.Helper()
+	base := filepath.Join(scratch, fmt.Sprintf("bed%d", beds.Add(1)))
+	b := &bed{
+		TB: t, runtime: r, base: base, dir: filepath.Join(base, "supervisor"),
+		cgroup:     fmt.Sprintf("/berth-supervisor-test-%d-%d", os.Getpid(), beds.Load()),
+		containers: map[string]*container{},
+	}
+	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.cleanup)
+	b.serve()
+	return b
+}
+
+// serve starts the supervisor, with what is left of a predecessor's.
+func (b *bed) serve(env ...string) {
+	b.Helper()
+	path, err := binary()
+	if err != nil {
+		b.Fatal(err)
+	}
+	socket := filepath.Join(b.dir, "shim.sock")
+	os.Remove(socket)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	if err != nil {
+		b.Fatal(err)
+	}
+	files, inherit := b.inheritance()
+	cmd := exec.Command(path, "serve", "--dir", b.dir, "--log-level", "debug")
+	cmd.Env = append(append(os.Environ(), env...), supervisor.InheritEnv+"="+inherit,
+		"GORACE=log_path="+filepath.Join(b.base, "race"))
+	cmd.ExtraFiles = append([]*os.File{f}, files...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	f.Close()
+	l.Close()
+	b.cmd, b.exited = cmd, make(chan struct{})
+	go func() { _ = cmd.Wait(); close(b.exited) }()
+	if b.conn, err = net.Dial("unix", socket); err != nil {
+		b.Fatal(err)
+	}
+	b.client = ttrpc.NewClient(b.conn)
+	b.task = taskAPI.NewTTRPCTaskClient(b.client)
+	b.extra = supervisorv1.NewSupervisorClient(b.client)
+	if _, err := b.extra.Info(b.ctx(), &supervisorv1.InfoRequest{}); err != nil {
+		b.Fatalf("the supervisor does not answer: %v\n%s", err, b.log())
+	}
+}
+
+// inheritance hands on what the daemon keeps of running containers.
+func (b *bed) inheritance() ([]*os.File, string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var files []*os.File
+	m := map[string]supervisor.Inherited{}
+	next := func(f *os.File) int {
+		if f == nil {
+			return 0
+		}
+		files = append(files, f)
+		return 3 + len(files)
+	}
+	for id, c := range b.containers {
+		m[id] = supervisor.Inherited{Pidfd: next(c.pidfd), TTY: next(c.tty), Stdin: next(c.keepIn), Stdout: next(c.keepOut), Stderr: next(c.keepErr)}
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return files, string(text)
+}
+
+// kill9 ends the supervisor as a crash would.
+func (b *bed) kill9() {
+	_ = b.cmd.Process.Kill()
+	<-b.exited
+	if b.client != nil {
+		_ = b.client.Close()
+		b.conn.Close()
+	}
+}
+
+func (b *bed) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+func (b *bed) log() string {
+	text, _ := os.ReadFile(filepath.Join(b.dir, "log"))
+	return string(text)
+}
+
+func (b *bed) cleanup() {
+	if b.Failed() {
+		b.Logf("log of the supervisor:\n%s", b.log())
+	}
+	for id, c := range b.containers {
+		_ = exec.Command(b.runtime.path, "--root", b.root(), "delete", "--force", id).Run()
+		c.close()
+	}
+	if b.cmd != nil {
+		b.kill9()
+	}
+	b.removeCgroups()
+	b.reportRaces()
+	os.RemoveAll(b.base)
+}
+
+// reportRaces fails the test when a supervisor's race detector wrote something.
+func (b *bed) reportRaces() {
+	reports, _ := filepath.Glob(filepath.Join(b.base, "race.*"))
+	for _, path := range reports {
+		text, err := os.ReadFile(path)
+		b.Errorf("the supervisor has a data race: %s, %v", text, err)
+	}
+}
+
+func (b *bed) removeCgroups() {
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + b.cgroup)
+	dirs = append(dirs, "/sys/fs/cgroup"+b.cgroup)
+	for _, dir := range dirs {
+		for range 100 {
+			below, _ := filepath.Glob(dir + "/*/")
+			for _, d := range below {
+				killCgroup(d)
+				os.Remove(d)
+			}
+			if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+func killCgroup(dir string) {
+	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	for _, f := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 1 {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+func (b *bed) root() string { return filepath.Join(b.base, "root") }

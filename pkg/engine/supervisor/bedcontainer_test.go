@@ -1,0 +1,343 @@
+package supervisor_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// container is a task, as a daemon sees it.
+type container struct {
+	*bed
+	id, bundle, logPath string
+	stdin               string
+	pid                 int
+	pidfd, tty          *os.File
+	keepIn              *os.File
+	keepOut, keepErr    *os.File
+}
+
+type containerConfig struct {
+	args     []string
+	terminal bool
+	stdin    bool
+	noLog    bool
+	spec     func(*specs.Spec)
+	options  func(*supervisorv1.TaskOptions)
+	request  func(*taskAPI.CreateTaskRequest)
+}
+
+func shell(script string) containerConfig {
+	return containerConfig{args: []string{"/bin/sh", "-c", script}}
+}
+
+func (b *bed) spec(id string, c containerConfig) *specs.Spec {
+	root, err := rootfs()
+	if err != nil {
+		b.Fatal(err)
+	}
+	caps := []string{"CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN"}
+	s := &specs.Spec{
+		Version: "1.0.0",
+		Root:    &specs.Root{Path: root, Readonly: true},
+		Process: &specs.Process{
+			Terminal: c.terminal, Args: c.args, Cwd: "/", Env: []string{"PATH=/bin"},
+			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755"}},
+			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"newinstance", "ptmxmode=0666", "mode=0620"}},
+			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: b.cgroup + "/" + id,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace},
+			},
+		},
+	}
+	if c.spec != nil {
+		c.spec(s)
+	}
+	return s
+}
+
+// create makes the bundle and the FIFOs and creates the task.
+func (b *bed) create(id string, cfg containerConfig) *container {
+	b.Helper()
+	c, err := b.tryCreate(id, cfg)
+	if err != nil {
+		b.Fatalf("create %s: %v", id, err)
+	}
+	return c
+}
+
+func (b *bed) tryCreate(id string, cfg containerConfig) (*container, error) {
+	c := &container{bed: b, id: id, bundle: filepath.Join(b.base, "bundles", id)}
+	io := filepath.Join(c.bundle, "io")
+	if err := os.MkdirAll(io, 0o700); err != nil {
+		return nil, err
+	}
+	request := &taskAPI.CreateTaskRequest{ID: id, Bundle: c.bundle, Terminal: cfg.terminal}
+	for name, path := range map[string]*string{"stdin": &request.Stdin, "stdout": &request.Stdout, "stderr": &request.Stderr} {
+		if name == "stdin" && !cfg.stdin || name == "stderr" && cfg.terminal {
+			continue
+		}
+		*path = filepath.Join(io, name)
+		if err := unix.Mkfifo(*path, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	c.stdin = request.Stdin
+	var err error
+	if c.keepOut, err = keepReader(request.Stdout); err != nil {
+		return nil, err
+	}
+	if c.keepErr, err = keepReader(request.Stderr); err != nil {
+		return nil, err
+	}
+	spec, err := json.Marshal(b.spec(id, cfg))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(c.bundle, "config.json"), spec, 0o600); err != nil {
+		return nil, err
+	}
+	options := &supervisorv1.TaskOptions{
+		Runtime: b.runtime.path, Root: b.root(), OwnKernel: b.runtime.ownKernel, CallTimeoutMs: 30_000,
+	}
+	if b.runtime.ownKernel {
+		options.GlobalFlags = []string{"--network=none", "--ignore-cgroups=false"}
+	}
+	if !cfg.noLog {
+		c.logPath = filepath.Join(c.bundle, "0.log")
+		options.LogPath = c.logPath
+	}
+	if cfg.options != nil {
+		cfg.options(options)
+	}
+	if request.Options, err = anypb.New(options); err != nil {
+		return nil, err
+	}
+	if cfg.request != nil {
+		cfg.request(request)
+	}
+	b.mu.Lock()
+	b.containers[id] = c
+	b.mu.Unlock()
+	_, err = b.task.Create(b.ctx(), request)
+	return c, errgrpc.ToNative(err)
+}
+
+// keepReader holds a FIFO open that is never read by this end, as the daemon
+// does.
+func keepReader(path string) (*os.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+}
+
+// keepTerminal takes a copy of the terminal's master from the supervisor.
+func (c *container) keepTerminal() *os.File {
+	c.Helper()
+	r, err := c.extra.Terminal(c.ctx(), &supervisorv1.TerminalRequest{Id: c.id})
+	if err != nil {
+		c.Fatal(err)
+	}
+	pidfd, err := unix.PidfdOpen(c.cmd.Process.Pid, 0)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, int(r.Fd), 0)
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.tty = os.NewFile(uintptr(fd), "terminal")
+	return c.tty
+}
+
+// alive says whether the first process runs.
+func (c *container) alive() bool {
+	poll := []unix.PollFd{{Fd: int32(c.pidfd.Fd()), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n == 0
+}
+
+func (c *container) tryStart() error {
+	r, err := c.task.Start(c.ctx(), &taskAPI.StartRequest{ID: c.id})
+	if err != nil {
+		return errgrpc.ToNative(err)
+	}
+	c.pid = int(r.Pid)
+	if fd, err := unix.PidfdOpen(c.pid, 0); err == nil {
+		c.pidfd = os.NewFile(uintptr(fd), "pidfd")
+	}
+	if c.stdin != "" {
+		if c.keepIn, err = os.OpenFile(c.stdin, os.O_WRONLY|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *container) start() *container {
+	c.Helper()
+	if err := c.tryStart(); err != nil {
+		c.Fatalf("start %s: %v", c.id, err)
+	}
+	return c
+}
+
+func (b *bed) run(id string, cfg containerConfig) *container {
+	b.Helper()
+	return b.create(id, cfg).start()
+}
+
+func (c *container) close() {
+	for _, f := range []*os.File{c.pidfd, c.tty, c.keepIn, c.keepOut, c.keepErr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// wait returns the exit status, from Wait and from the journal.
+func (c *container) wait() supervisor.Exit {
+	c.Helper()
+	r, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
+	if err != nil {
+		c.Fatalf("wait for %s: %v", c.id, err)
+	}
+	exit, err := supervisor.ReadExit(c.dir, c.id)
+	if err != nil {
+		c.Fatalf("the exit of %s was announced and is not on disk: %v", c.id, err)
+	}
+	if exit.Status != r.ExitStatus || !exit.Time().Equal(r.ExitedAt.AsTime()) {
+		c.Fatalf("Wait says %d at %v, the journal %d at %v", r.ExitStatus, r.ExitedAt.AsTime(), exit.Status, exit.Time())
+	}
+	return exit
+}
+
+func (c *container) kill(sig unix.Signal, all bool) error {
+	_, err := c.task.Kill(c.ctx(), &taskAPI.KillRequest{ID: c.id, Signal: uint32(sig), All: all})
+	return errgrpc.ToNative(err)
+}
+
+func (c *container) delete() (*taskAPI.DeleteResponse, error) {
+	r, err := c.task.Delete(c.ctx(), &taskAPI.DeleteRequest{ID: c.id})
+	if err == nil {
+		c.mu.Lock()
+		delete(c.containers, c.id)
+		c.mu.Unlock()
+		c.close()
+	}
+	return r, errgrpc.ToNative(err)
+}
+
+func (c *container) mustDelete() {
+	c.Helper()
+	if _, err := c.delete(); err != nil {
+		c.Fatalf("delete %s: %v", c.id, err)
+	}
+}
+
+// logLine is a line of a CRI log.
+type logLine struct {
+	at              time.Time
+	stream, content string
+	partial         bool
+}
+
+func (c *container) lines() []logLine {
+	c.Helper()
+	return readLog(c, c.logPath)
+}
+
+func readLog(t testing.TB, path string) []logLine {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []logLine
+	for line := range strings.Lines(string(b)) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
+		if len(fields) != 4 || !strings.HasSuffix(line, "\n") {
+			t.Fatalf("%s has a line that is none: %q", path, line)
+		}
+		at, err := time.Parse(time.RFC3339Nano, fields[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, logLine{at: at, stream: fields[1], partial: fields[2] == "P", content: fields[3]})
+	}
+	return lines
+}
+
+// eventually repeats a check until it holds.
+func eventually(t testing.TB, what string, check func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if check() {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain waited until %s", what)
+		}
+	}
+}
+
+// said waits until the log holds a line with that content.
+func (c *container) said(content string) logLine {
+	c.Helper()
+	var found logLine
+	eventually(c, fmt.Sprintf("%s says %q", c.id, content), func() bool {
+		for _, l := range c.lines() {
+			if l.content == content {
+				found = l
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// pids lists the container's processes.
+func (c *container) pids() []uint32 {
+	c.Helper()
+	r, err := c.task.Pids(c.ctx(), &taskAPI.PidsRequest{ID: c.id})
+	if err != nil {
+		c.Fatal(err)
+	}
+	var pids []uint32
+	for _, p := range r.Processes {
+		pids = append(pids, p.Pid)
+	}
+	return pids
+}
+
+// send writes into the stdin FIFO.
+func (c *container) send(text string) {
+	c.Helper()
+	if _, err := c.keepIn.WriteString(text); err != nil {
+		c.Fatal(err)
+	}
+}

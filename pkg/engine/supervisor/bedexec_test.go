@@ -1,0 +1,127 @@
+package supervisor_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// execResult is what came of an exec.
+type execResult struct {
+	status         uint32
+	stdout, stderr string
+}
+
+type execution struct {
+	*container
+	id             string
+	stdin          string
+	stdout, stderr chan string
+}
+
+var execs atomic.Int64
+
+// exec adds an exec and reads its output; it is started by the caller.
+func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
+	c.Helper()
+	e := &execution{container: c, id: fmt.Sprintf("exec%d", execs.Add(1))}
+	dir := filepath.Join(c.bundle, "io", e.id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		c.Fatal(err)
+	}
+	process := c.spec(c.id, containerConfig{args: args, terminal: terminal}).Process
+	spec, err := json.Marshal(process)
+	if err != nil {
+		c.Fatal(err)
+	}
+	request := &taskAPI.ExecProcessRequest{ID: c.id, ExecID: e.id, Terminal: terminal, Spec: &anypb.Any{Value: spec}}
+	request.Stdout, e.stdout = readFIFO(c, filepath.Join(dir, "stdout"))
+	if !terminal {
+		request.Stderr, e.stderr = readFIFO(c, filepath.Join(dir, "stderr"))
+	}
+	if stdin {
+		request.Stdin = filepath.Join(dir, "stdin")
+		if err := unix.Mkfifo(request.Stdin, 0o600); err != nil {
+			c.Fatal(err)
+		}
+		e.stdin = request.Stdin
+	}
+	if _, err := c.task.Exec(c.ctx(), request); err != nil {
+		c.Fatalf("exec: %v", err)
+	}
+	return e
+}
+
+// readFIFO makes a FIFO and reads it to its end.
+func readFIFO(t testing.TB, path string) (string, chan string) {
+	t.Helper()
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	all := make(chan string, 1)
+	go func() {
+		defer f.Close()
+		// Wait for the first writer: a FIFO without one reads as ended.
+		conn, _ := f.SyscallConn()
+		first := true
+		_ = conn.Read(func(uintptr) bool {
+			defer func() { first = false }()
+			return !first
+		})
+		text, _ := io.ReadAll(f)
+		all <- string(text)
+	}()
+	return path, all
+}
+
+func (e *execution) start() error {
+	_, err := e.task.Start(e.ctx(), &taskAPI.StartRequest{ID: e.container.id, ExecID: e.id})
+	return errgrpc.ToNative(err)
+}
+
+func (e *execution) wait() uint32 {
+	e.Helper()
+	r, err := e.task.Wait(e.ctx(), &taskAPI.WaitRequest{ID: e.container.id, ExecID: e.id})
+	if err != nil {
+		e.Fatalf("wait for %s: %v", e.id, err)
+	}
+	return r.ExitStatus
+}
+
+func (e *execution) kill(sig unix.Signal) error {
+	_, err := e.task.Kill(e.ctx(), &taskAPI.KillRequest{ID: e.container.id, ExecID: e.id, Signal: uint32(sig)})
+	return errgrpc.ToNative(err)
+}
+
+func (e *execution) delete() (*taskAPI.DeleteResponse, error) {
+	r, err := e.task.Delete(e.ctx(), &taskAPI.DeleteRequest{ID: e.container.id, ExecID: e.id})
+	return r, errgrpc.ToNative(err)
+}
+
+// exec runs a command to its end.
+func (c *container) exec(args ...string) execResult {
+	c.Helper()
+	e := c.addExec(false, false, args...)
+	if err := e.start(); err != nil {
+		c.Fatalf("exec %v: %v", args, err)
+	}
+	r := execResult{status: e.wait(), stdout: <-e.stdout, stderr: <-e.stderr}
+	if _, err := e.delete(); err != nil {
+		c.Fatalf("delete exec: %v", err)
+	}
+	return r
+}

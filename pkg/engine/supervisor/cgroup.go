@@ -1,0 +1,288 @@
+package supervisor
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// hierarchy is a mounted cgroup hierarchy.
+type hierarchy struct {
+	controller string // empty for version 2
+	mount      string
+	root       string // what of the hierarchy is mounted there
+}
+
+// hierarchies are those that matter here.
+func hierarchies() ([]hierarchy, error) {
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.FSType != "cgroup" && m.FSType != "cgroup2", false
+	})
+	if err != nil {
+		return nil, fmt.Errorf("finding the cgroup mounts: %w", err)
+	}
+	var found []hierarchy
+	for _, m := range mounts {
+		if m.FSType == "cgroup2" {
+			found = append(found, hierarchy{mount: m.Mountpoint, root: m.Root})
+			continue
+		}
+		for option := range strings.SplitSeq(m.VFSOptions, ",") {
+			switch option {
+			case "memory", "freezer", "pids":
+				found = append(found, hierarchy{controller: option, mount: m.Mountpoint, root: m.Root})
+			}
+		}
+	}
+	return found, nil
+}
+
+// membership is /proc/<pid>/cgroup: controller ("" for version 2) -> path.
+type membership map[string]string
+
+func membershipOf(pid int) (membership, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	return parseMembership(b), nil
+}
+
+func parseMembership(b []byte) membership {
+	m := membership{}
+	for line := range strings.Lines(string(b)) {
+		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		controllers, where, ok := strings.Cut(rest, ":")
+		if !ok {
+			continue
+		}
+		where = strings.TrimSuffix(where, " (deleted)")
+		for c := range strings.SplitSeq(controllers, ",") {
+			m[c] = where
+		}
+	}
+	return m
+}
+
+// locateCgroup says where a container's processes are. They have a cgroup of
+// their own where that differs from ours. A process that has exited already is
+// in no cgroup of version 1 any more; then what the spec asked for is taken,
+// where that exists.
+func locateCgroup(all []hierarchy, own, container membership, asked string) Cgroup {
+	var c Cgroup
+	for _, h := range all {
+		where := container[h.controller]
+		if (where == "" || where == "/" || where == own[h.controller]) && h.controller != "" {
+			where = asked
+		}
+		if where == "" || where == "/" || where == own[h.controller] {
+			continue
+		}
+		dir := h.dir(where)
+		if dir == "" {
+			continue
+		}
+		switch h.controller {
+		case "":
+			c.Unified = dir
+		case "memory":
+			c.Memory = dir
+		case "freezer":
+			c.Freezer = dir
+		case "pids":
+			c.Pids = dir
+		}
+	}
+	return c
+}
+
+// dir is the directory of a cgroup, or empty when it is not there.
+func (h hierarchy) dir(where string) string {
+	rel, err := filepath.Rel(h.root, where)
+	if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+		return ""
+	}
+	dir := filepath.Join(h.mount, rel)
+	if _, err := os.Stat(dir); err != nil || dir == h.mount {
+		return ""
+	}
+	return dir
+}
+
+// askedCgroup is the path that the cgroupsPath of a spec stands for.
+func askedCgroup(cgroupsPath, id string, systemd bool) string {
+	if !systemd {
+		if cgroupsPath == "" {
+			return "/" + id
+		}
+		return path.Clean("/" + cgroupsPath)
+	}
+	parts := strings.SplitN(cgroupsPath, ":", 3)
+	if len(parts) != 3 {
+		return ""
+	}
+	unit := parts[2]
+	if !strings.HasSuffix(unit, ".slice") {
+		unit = parts[1] + "-" + parts[2] + ".scope"
+	}
+	return path.Join(slicePath(parts[0]), unit)
+}
+
+// slicePath is where systemd puts a slice: a-b.slice is in a.slice.
+func slicePath(slice string) string {
+	name, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || name == "-" {
+		return "/"
+	}
+	where, prefix := "/", ""
+	for part := range strings.SplitSeq(name, "-") {
+		where = path.Join(where, prefix+part+".slice")
+		prefix += part + "-"
+	}
+	return where
+}
+
+// oomFile is the file that counts out-of-memory kills, or empty.
+func (c Cgroup) oomFile() string {
+	switch {
+	case c.Memory != "":
+		return filepath.Join(c.Memory, "memory.oom_control")
+	case c.Unified != "":
+		return filepath.Join(c.Unified, "memory.events")
+	}
+	return ""
+}
+
+// parseCounter reads a line "<key> <number>".
+func parseCounter(b []byte, key string) uint64 {
+	for line := range bytes.Lines(b) {
+		name, value, ok := bytes.Cut(bytes.TrimSpace(line), []byte{' '})
+		if ok && string(name) == key {
+			n, _ := strconv.ParseUint(string(value), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// main is the directory whose processes are the container's, or empty.
+func (c Cgroup) main() string {
+	for _, dir := range []string{c.Pids, c.Freezer, c.Memory, c.Unified} {
+		if dir != "" {
+			return dir
+		}
+	}
+	return ""
+}
+
+// processIDs lists the container's processes, those in cgroups below its own
+// included.
+func (c Cgroup) processIDs() ([]int, error) {
+	dir := c.main()
+	if dir == "" {
+		return nil, fmt.Errorf("the container has no cgroup of its own: %w", errdefs.ErrFailedPrecondition)
+	}
+	var pids []int
+	err := filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return ignoreNotExist(err)
+		}
+		more, err := readPIDs(filepath.Join(at, "cgroup.procs"))
+		pids = append(pids, more...)
+		return ignoreNotExist(err)
+	})
+	return pids, err
+}
+
+func readPIDs(file string) ([]int, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var pids []int
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		// 0 is a process that this one cannot see.
+		if pid, err := strconv.Atoi(lines.Text()); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// ignoreNotExist drops errors of cgroups that vanish while they are read.
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// signal sends a signal to every process of the container once.
+func (c Cgroup) signal(sig unix.Signal) (sent int, err error) {
+	pids, err := c.processIDs()
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		if pid == os.Getpid() || pid == 1 {
+			return sent, fmt.Errorf("cgroup %s holds process %d, which is none of a container's: %w", c.main(), pid, errdefs.ErrInternal)
+		}
+	}
+	for _, pid := range pids {
+		if unix.Kill(pid, sig) == nil {
+			sent++
+		}
+	}
+	return sent, nil
+}
+
+// emptyTimeout is how long killed processes may take to be gone.
+const emptyTimeout = 2 * time.Second
+
+// kill kills every process of the container, those included that are forked
+// meanwhile, also when it is frozen.
+func (c Cgroup) kill() error {
+	if c.Memory == "" && c.Pids == "" && c.Unified != "" {
+		err := os.WriteFile(filepath.Join(c.Unified, "cgroup.kill"), []byte("1"), 0)
+		if err == nil || errors.Is(err, unix.ENODEV) {
+			return nil
+		}
+		// Kernels before 5.14 have no such file.
+	}
+	for deadline := time.Now().Add(emptyTimeout); ; time.Sleep(time.Millisecond) {
+		sent, err := c.signal(unix.SIGKILL)
+		c.thaw()
+		if err != nil || sent == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes of the container do not die: %w", sent, context.DeadlineExceeded)
+		}
+	}
+}
+
+// thaw lets a frozen container of cgroup version 1 run, without which it cannot
+// die; version 2 lets frozen processes die.
+func (c Cgroup) thaw() {
+	if c.Freezer == "" {
+		return
+	}
+	file := filepath.Join(c.Freezer, "freezer.state")
+	if state, err := os.ReadFile(file); err == nil && !bytes.HasPrefix(state, []byte("THAWED")) {
+		_ = os.WriteFile(file, []byte("THAWED"), 0)
+	}
+}

@@ -1,0 +1,243 @@
+package supervisor_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+)
+
+func TestExitStatus(t *testing.T) {
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		for i, tt := range []struct {
+			script string
+			want   uint32
+		}{
+			{"exit 0", 0},
+			{"exit 3", 3},
+			{"exit 255", 255},
+			{"sleep 0.3; exit 42", 42},
+		} {
+			c := b.run(fmt.Sprintf("c%d", i), shell("echo out; echo err >&2; "+tt.script))
+			if exit := c.wait(); exit.Status != tt.want || exit.Unknown || exit.OOM || exit.PID != c.pid {
+				t.Errorf("%s: %+v, want status %d of pid %d", tt.script, exit, tt.want, c.pid)
+			}
+			reply, err := c.delete()
+			if err != nil {
+				t.Fatalf("delete: %v", err)
+			}
+			if reply.ExitStatus != tt.want || reply.Pid != uint32(c.pid) {
+				t.Errorf("Delete says %+v", reply)
+			}
+			got := map[string]string{}
+			for _, l := range c.lines() {
+				got[l.stream] += l.content
+			}
+			if got["stdout"] != "out" || got["stderr"] != "err" {
+				t.Errorf("%s: log has %v", tt.script, got)
+			}
+			if _, err := os.Stat(b.dir + "/tasks/" + c.id); !os.IsNotExist(err) {
+				t.Errorf("the task's journal is left: %v", err)
+			}
+			if _, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id}); err == nil {
+				t.Error("a deleted task has a state")
+			}
+		}
+		if entries, _ := os.ReadDir(b.root()); len(entries) > 0 && r.name != "runsc" {
+			t.Errorf("the runtime still has %v", entries)
+		}
+	})
+}
+
+func TestSignals(t *testing.T) {
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		for _, tt := range []struct {
+			id, script string
+			signal     unix.Signal
+			all        bool
+			want       uint32
+		}{
+			{"term", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done", unix.SIGTERM, false, 7},
+			{"kill", "echo ready; sleep 1000", unix.SIGKILL, false, 137},
+			{"killall", "sleep 1000 & echo ready; sleep 1000", unix.SIGKILL, true, 137},
+		} {
+			c := b.run(tt.id, shell(tt.script))
+			c.said("ready")
+			if err := c.kill(tt.signal, tt.all); err != nil {
+				t.Fatalf("%s: %v", tt.id, err)
+			}
+			if exit := c.wait(); exit.Status != tt.want {
+				t.Errorf("%s: status %d, want %d", tt.id, exit.Status, tt.want)
+			}
+			if err := c.kill(unix.SIGKILL, false); !errdefs.IsNotFound(err) {
+				t.Errorf("%s: a kill after the end: %v, want NotFound", tt.id, err)
+			}
+			c.mustDelete()
+		}
+	})
+}
+
+func TestAContainerStartsOnce(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.create("once", shell("sleep 1000"))
+	state := func() tasktypes.Status {
+		r, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Status
+	}
+	if got := state(); got != tasktypes.Status_CREATED {
+		t.Errorf("before the start: %v", got)
+	}
+	if _, err := b.tryCreate("once", shell("true")); !errdefs.IsAlreadyExists(err) && !os.IsExist(err) {
+		t.Errorf("a second task of the same id: %v", err)
+	}
+	c.start()
+	if got := state(); got != tasktypes.Status_RUNNING {
+		t.Errorf("after the start: %v", got)
+	}
+	if err := c.tryStart(); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a second start: %v", err)
+	}
+	if _, err := c.delete(); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("deleting a running container: %v", err)
+	}
+	if err := c.kill(unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	c.wait()
+	if got := state(); got != tasktypes.Status_STOPPED {
+		t.Errorf("after the end: %v", got)
+	}
+	if err := c.tryStart(); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a start after the end: %v", err)
+	}
+	c.mustDelete()
+}
+
+func TestNeverStartedContainerIsDeleted(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.create("idle", shell("true"))
+	task, err := supervisor.ReadTask(b.dir, "idle")
+	if err != nil || task.State != supervisor.TaskCreated {
+		t.Errorf("journal: %+v, %v", task, err)
+	}
+	if err := c.kill(unix.SIGTERM, false); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("killing what was never started: %v", err)
+	}
+	c.mustDelete()
+	if _, err := supervisor.ReadTask(b.dir, "idle"); !errdefs.IsNotFound(err) {
+		t.Errorf("journal after delete: %v", err)
+	}
+}
+
+func TestPauseAndUpdate(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		c := b.run("p", shell("while :; do date +%s.%N; sleep 0.01; done"))
+		if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id})
+		if err != nil || s.Status != tasktypes.Status_PAUSED {
+			t.Errorf("state while paused: %v, %v", s, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		before := len(c.lines())
+		time.Sleep(100 * time.Millisecond)
+		if after := len(c.lines()); after != before {
+			t.Errorf("a paused container wrote %d lines", after-before)
+		}
+		if _, err := c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it writes again", func() bool { return len(c.lines()) > before })
+		updateMemory(c, 64<<20)
+		// A frozen container must die too.
+		if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.kill(unix.SIGKILL, false); err != nil {
+			t.Fatal(err)
+		}
+		if exit := c.wait(); exit.Status != 137 {
+			t.Errorf("status %d", exit.Status)
+		}
+		c.mustDelete()
+	})
+}
+
+func updateMemory(c *container, limit int64) {
+	c.Helper()
+	resources := anyJSON(c, map[string]any{"memory": map[string]any{"limit": limit}})
+	if _, err := c.task.Update(c.ctx(), &taskAPI.UpdateTaskRequest{ID: c.id, Resources: resources}); err != nil {
+		c.Fatal(err)
+	}
+	file := "/sys/fs/cgroup/memory" + c.cgroup + "/" + c.id + "/memory.limit_in_bytes"
+	if _, err := os.Stat(file); err != nil {
+		file = "/sys/fs/cgroup" + c.cgroup + "/" + c.id + "/memory.max"
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != fmt.Sprintln(limit) {
+		c.Errorf("%s says %q, %v", file, got, err)
+	}
+}
+
+func TestOOMIsReported(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		c := b.run("greedy", memoryLimited(15<<20, "x=a; while :; do x=$x$x; done"))
+		if exit := c.wait(); exit.Status != 137 || !exit.OOM {
+			t.Errorf("%+v, want 137 and OOM", exit)
+		}
+		c.mustDelete()
+		c = b.run("modest", memoryLimited(64<<20, "exit 137"))
+		if exit := c.wait(); exit.Status != 137 || exit.OOM {
+			t.Errorf("%+v, want 137 without OOM", exit)
+		}
+		c.mustDelete()
+	})
+}
+
+// A container that shares the pid namespace of the host leaves processes when
+// its first one ends; they must not outlive it.
+func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		for _, tt := range []struct {
+			id, script string
+			end        func(c *container)
+		}{
+			{"exits", "sleep 998 & sleep 0.2", func(*container) {}},
+			{"killed", "sleep 998 & echo ready; sleep 999", func(c *container) {
+				c.said("ready")
+				if err := c.kill(unix.SIGKILL, false); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		} {
+			c := b.run(tt.id, inHostPIDs(tt.script))
+			pids, err := c.task.Pids(c.ctx(), &taskAPI.PidsRequest{ID: c.id})
+			if err != nil || len(pids.Processes) < 1 {
+				t.Fatalf("pids: %v, %v", pids, err)
+			}
+			tt.end(c)
+			c.wait()
+			c.mustDelete()
+			for _, p := range pids.Processes {
+				if unix.Kill(int(p.Pid), 0) == nil {
+					t.Errorf("%s: process %d is left", tt.id, p.Pid)
+				}
+			}
+		}
+	})
+}

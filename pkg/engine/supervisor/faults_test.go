@@ -1,0 +1,252 @@
+package supervisor_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// scripted is a runtime that goes wrong: a shell script in front of the real
+// one, which it finds as $real. $verb is the subcommand and $pidfile what
+// --pid-file says.
+func scripted(t testing.TB, real ociRuntime, script string) ociRuntime {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "runtime")
+	text := fmt.Sprintf(`#!/bin/sh
+real=%s
+for a in "$@"; do
+	case $a in run|exec|delete|kill|state|pause|resume) [ "$verb" ] || verb=$a;; esac
+	[ "$last" = --pid-file ] && pidfile=$a
+	last=$a
+done
+%s
+exec $real "$@"
+`, real.path, script)
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	real.path = path
+	return real
+}
+
+// nothingLeft checks that a container that did not start is gone.
+func (c *container) nothingLeft() {
+	c.Helper()
+	for _, dir := range []string{"pids", "memory"} {
+		procs, err := os.ReadFile("/sys/fs/cgroup/" + dir + c.cgroup + "/" + c.id + "/cgroup.procs")
+		if err == nil && len(procs) > 0 {
+			c.Errorf("processes are left: %q", procs)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.root(), c.id)); !errors.Is(err, os.ErrNotExist) {
+		c.Errorf("the runtime still knows it: %v", err)
+	}
+	if exit := c.wait(); exit.Status != 128 || exit.Unknown {
+		c.Errorf("%+v, want status 128", exit)
+	}
+	// Nobody holds its output any more.
+	if err := c.keepOut.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		c.Fatal(err)
+	}
+	if n, err := c.keepOut.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+		c.Errorf("its output is still held open: %d, %v", n, err)
+	}
+	c.mustDelete()
+}
+
+func TestStartsThatFail(t *testing.T) {
+	for _, tt := range []struct {
+		name, script string
+		config       containerConfig
+		timeout      int64 // ms
+		want         string
+		class        func(error) bool
+	}{
+		{name: "it ends with an error in its log", script: `[ $verb = run ] && real="$real --debug"`,
+			config: containerConfig{args: []string{"/no/such/program"}}, want: "no such file or directory"},
+		{name: "it says why on stderr only", script: `[ $verb = run ] && { echo "no luck today" >&2; exit 3; }`, want: "no luck today"},
+		{name: "it says nothing", script: `[ $verb = run ] && exit 4`, want: "ended with status 4"},
+		{name: "it is killed", script: `[ $verb = run ] && kill -9 $$`, want: "ended with status 137"},
+		{name: "it hangs", script: `[ $verb = run ] && exec sleep 1000`, timeout: 300, class: isTimeout},
+		{name: "it hangs with children", script: `[ $verb = run ] && { sleep 1000 & sleep 1000; }`, timeout: 300, class: isTimeout},
+		{name: "it starts the container and hangs", script: `[ $verb = run ] && { $real "$@"; exec sleep 1000; }`, timeout: 700, class: isTimeout},
+		{name: "it starts the container and fails", script: `[ $verb = run ] && { $real "$@"; exit 5; }`, want: "ended with status 5"},
+		{name: "no pid file", script: `[ $verb = run ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "its pid is not known"},
+		{name: "no number in the pid file", script: `[ $verb = run ] && { $real "$@"; echo pid > $pidfile; exit 0; }`, want: "is no pid of a container"},
+		{name: "the pid of nobody", script: `[ $verb = run ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "there is no process"},
+		{name: "the pid of the supervisor", script: `[ $verb = run ] && { $real "$@"; echo $PPID > $pidfile; exit 0; }`, want: "is no child of it"},
+		{name: "the pid of pid 1", script: `[ $verb = run ] && { $real "$@"; echo 1 > $pidfile; exit 0; }`, want: "is no pid of a container"},
+		{name: "nothing was started", script: `[ $verb = run ] && exit 0`, want: "its pid is not known"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t, scripted(t, findRuntime(t, "runc"), tt.script))
+			if tt.config.args == nil {
+				tt.config = shell("sleep 1000")
+			}
+			tt.config.options = func(o *supervisorv1.TaskOptions) {
+				if tt.timeout > 0 {
+					o.CallTimeoutMs = tt.timeout
+				}
+			}
+			c := b.create("c", tt.config)
+			begin := time.Now()
+			err := c.tryStart()
+			switch {
+			case err == nil:
+				t.Fatal("it started")
+			case tt.class != nil && !tt.class(err), !strings.Contains(err.Error(), tt.want), len(err.Error()) > 1024:
+				t.Errorf("start: %v", err)
+			}
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			c.nothingLeft()
+			if b.cmd.ProcessState != nil {
+				t.Error("the supervisor is dead")
+			}
+		})
+	}
+}
+
+func isTimeout(err error) bool { return errdefs.IsDeadlineExceeded(err) }
+
+// A runtime that is removed between the create and the start, and comes back.
+func TestRuntimeVanishes(t *testing.T) {
+	r := scripted(t, findRuntime(t, "runc"), "")
+	b := newBed(t, r)
+	first, second := b.create("first", shell("sleep 1000")), b.create("second", shell("exit 3"))
+	running := b.run("running", shell("echo up; sleep 1000"))
+	running.said("up")
+	if err := os.Rename(r.path, r.path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.tryStart(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), r.path) {
+		t.Errorf("start: %v", err)
+	}
+	if err := running.kill(unix.SIGKILL, false); err != nil {
+		t.Errorf("a kill needs no runtime: %v", err)
+	}
+	if exit := running.wait(); exit.Status != 137 {
+		t.Errorf("%+v", exit)
+	}
+	if _, err := running.delete(); err == nil {
+		t.Error("deleted without its runtime")
+	}
+	if err := os.Rename(r.path+".away", r.path); err != nil {
+		t.Fatal(err)
+	}
+	running.mustDelete()
+	first.nothingLeft()
+	second.start()
+	if exit := second.wait(); exit.Status != 3 {
+		t.Errorf("%+v", exit)
+	}
+	second.mustDelete()
+}
+
+// A start that hangs is given up when the container is killed.
+func TestKillEndsAStartThatHangs(t *testing.T) {
+	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = run ] && exec sleep 1000`))
+	c := b.create("c", shell("true"))
+	started := make(chan error, 1)
+	go func() { started <- c.tryStart() }()
+	eventually(t, "it is being started", func() bool {
+		task, err := supervisor.ReadTask(b.dir, c.id)
+		return err == nil && task.State == supervisor.TaskStarting
+	})
+	eventually(t, "it is killed", func() bool { return c.kill(unix.SIGKILL, false) == nil })
+	select {
+	case err := <-started:
+		if err == nil {
+			t.Error("it started")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the start goes on")
+	}
+	c.nothingLeft()
+}
+
+// Nobody knows how far a start was when the supervisor died: the container is
+// removed, whether the runtime had made it or not.
+func TestStartThatItsSupervisorDidNotSurviveIsUndone(t *testing.T) {
+	for name, script := range map[string]string{
+		"before the container is made": `[ $verb = run ] && exec sleep 30`,
+		"after it was made":            `[ $verb = run ] && { $real "$@"; touch $pidfile.made; exec sleep 30; }`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, scripted(t, findRuntime(t, "runc"), script))
+			c := b.create("c", shell("sleep 1000"))
+			go func() { _ = c.tryStart() }() // its answer never comes
+			eventually(t, "it is being started", func() bool {
+				task, err := supervisor.ReadTask(b.dir, c.id)
+				return err == nil && task.State == supervisor.TaskStarting
+			})
+			if strings.Contains(script, "made") {
+				eventually(t, "it is made", func() bool { return len(leftFiles(t, b, "pid.made")) > 0 })
+			}
+			b.kill9()
+			b.serve()
+			if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
+				t.Errorf("%+v, want 255 and unknown", exit)
+			}
+			if _, err := os.Stat(filepath.Join(b.root(), c.id)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the runtime still knows it: %v", err)
+			}
+			c.mustDelete()
+		})
+	}
+}
+
+func TestExecFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name, script, want, stderr string
+		class                      func(error) bool
+	}{
+		{name: "it hangs", script: `[ $verb = exec ] && exec sleep 1000`, class: isTimeout},
+		{name: "it starts the process and hangs", script: `[ $verb = exec ] && { $real "$@"; exec sleep 1000; }`, class: isTimeout},
+		{name: "it fails", script: `[ $verb = exec ] && { echo "no exec for you" >&2; exit 3; }`, want: "ended with status 3", stderr: "no exec for you\n"},
+		{name: "no pid file", script: `[ $verb = exec ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "its pid is not known"},
+		{name: "the pid of nobody", script: `[ $verb = exec ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "there is no process"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t, scripted(t, findRuntime(t, "runc"), tt.script))
+			cfg := shell("sleep 1000")
+			cfg.options = func(o *supervisorv1.TaskOptions) { o.CallTimeoutMs = 700 }
+			c := b.run("c", cfg)
+			e := c.addExec(false, false, "/bin/sleep", "2001")
+			err := e.start()
+			if err == nil || tt.class != nil && !tt.class(err) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("start: %v", err)
+			}
+			if status := e.wait(); status != 255 {
+				t.Errorf("status %d", status)
+			}
+			if _, err := e.delete(); err != nil {
+				t.Error(err)
+			}
+			if !c.alive() {
+				t.Error("the container died")
+			}
+			select {
+			case said := <-e.stderr:
+				if said != tt.stderr {
+					t.Errorf("stderr %q", said)
+				}
+			case <-time.After(5 * time.Second):
+				t.Error("its stderr does not end")
+			}
+			eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
+		})
+	}
+}

@@ -1,0 +1,151 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// openFIFO opens a FIFO that the daemon made. The flags are those of open(2).
+func openFIFO(path string, flags int) (int, error) {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return -1, fmt.Errorf("opening the FIFO %s: %w", path, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s is no FIFO: %w", path, errdefs.ErrInvalidArgument)
+	}
+	return fd, nil
+}
+
+// openReader opens our end of an output FIFO. It does not wait for a writer.
+func openReader(path string) (*os.File, error) {
+	fd, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// openWriter opens our end of a FIFO that somebody reads already; unix.ENXIO
+// when nobody does.
+func openWriter(path string) (*os.File, error) {
+	fd, err := openFIFO(path, unix.O_WRONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// holdOpen opens a write end of a FIFO, for as long as its reader must not see
+// the end, whether there is a reader yet or not.
+func holdOpen(path string) (*os.File, error) {
+	reader, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(reader)
+	return openWriter(path)
+}
+
+// stdioPaths are the FIFOs of a process; an empty one is /dev/null.
+type stdioPaths struct {
+	stdin, stdout, stderr string
+}
+
+// stdio are the ends that a process without a terminal gets.
+type stdio struct {
+	fds  [3]int
+	temp []int // further ends, held while the process is being started
+}
+
+// outputMode is how the process's ends of its output FIFOs are opened.
+type outputMode int
+
+const (
+	// outlivesReader ends are open for reading too: when the reader dies the
+	// process blocks, until there is a reader again, and is not killed by
+	// SIGPIPE.
+	outlivesReader outputMode = iota
+	// diesWithReader ends are for writing only.
+	diesWithReader
+)
+
+// openStdio opens a process's ends of its FIFOs and gives them to uid and gid.
+func openStdio(p stdioPaths, mode outputMode, uid, gid uint32) (_ *stdio, retErr error) {
+	s := &stdio{fds: [3]int{-1, -1, -1}}
+	defer func() {
+		if retErr != nil {
+			s.close()
+		}
+	}()
+	for i, path := range []string{p.stdin, p.stdout, p.stderr} {
+		fd, err := s.open(i, path, mode)
+		if err != nil {
+			return nil, err
+		}
+		s.fds[i] = fd
+		if path != "" && (uid != 0 || gid != 0) {
+			if err := unix.Fchown(fd, int(uid), int(gid)); err != nil {
+				return nil, fmt.Errorf("giving %s to %d:%d: %w", path, uid, gid, err)
+			}
+		}
+	}
+	return s, nil
+}
+
+func (s *stdio) open(i int, path string, mode outputMode) (int, error) {
+	switch {
+	case path == "":
+		return unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	case i == 0:
+		// Opened so that it does not wait for a writer; but its reader expects
+		// reads that wait.
+		fd, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
+		if err != nil {
+			return -1, err
+		}
+		return fd, unix.SetNonblock(fd, false)
+	case mode == outlivesReader:
+		return openFIFO(path, unix.O_RDWR)
+	}
+	// The other end may be opened only after the start: until then this keeps
+	// the process from SIGPIPE.
+	reader, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return -1, err
+	}
+	s.temp = append(s.temp, reader)
+	return openFIFO(path, unix.O_WRONLY)
+}
+
+// close closes the ends in this process.
+func (s *stdio) close() {
+	for _, fd := range append(s.temp, s.fds[:]...) {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	s.temp, s.fds = nil, [3]int{-1, -1, -1}
+}
+
+// fileID identifies a file beyond its name.
+type fileID struct {
+	device, inode uint64
+}
+
+func fileIDOf(path string) (fileID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fileID{}, err
+	}
+	return fileID{st.Dev, st.Ino}, nil
+}

@@ -1,0 +1,159 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/log"
+)
+
+// foreign is the stdio of a task that a foreign shim runs. Supervisor.mu guards
+// it; output is nil until it is open.
+type foreign struct {
+	journal Task
+	output  *output
+	stdin   *os.File   // a write end, until CloseIO
+	held    []*os.File // write ends of the outputs, until the shim is done
+}
+
+// openForeign journals and begins to read the stdio of a task that is not run
+// here.
+func (s *Supervisor) openForeign(j Task) (retErr error) {
+	if err := checkID(j.ID); err != nil {
+		return err
+	}
+	if err := checkPaths(j.Stdin, j.Stdout, j.Stderr, j.Options.LogPath); err != nil {
+		return err
+	}
+	f := &foreign{journal: j}
+	if err := s.enter(j.ID, func() { s.foreign[j.ID] = f }); err != nil {
+		return err
+	}
+	dir := taskDir(s.dir, j.ID)
+	defer func() {
+		if retErr != nil {
+			os.RemoveAll(dir)
+			s.forget(j.ID)
+		}
+	}()
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if err := writeJSON(filepath.Join(dir, taskFile), &j); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.open(s, Inherited{})
+}
+
+// open begins to read the outputs. Our own write ends keep the streams from
+// ending before the shim has opened its ends.
+func (f *foreign) open(s *Supervisor, i Inherited) (retErr error) {
+	j := &f.journal
+	ctx := log.WithLogger(s.ctx, log.G(s.ctx).WithField("container", j.ID))
+	output, err := openOutput(ctx, j.Options.LogPath, j.Options.MaxLogLine)
+	if err != nil {
+		return fmt.Errorf("opening the container's log: %w", err)
+	}
+	sources, err := output.openSources(j.Stdout, j.Stderr)
+	if err != nil {
+		output.discard()
+		return err
+	}
+	defer func() {
+		if retErr != nil {
+			f.release()
+			output.discard(sources...)
+		}
+	}()
+	if j.Terminal {
+		for n := range sources {
+			sources[n].stream = output.log.Terminal()
+		}
+	}
+	for _, path := range []string{j.Stdout, j.Stderr} {
+		if path == "" {
+			continue
+		}
+		held, err := openWriter(path)
+		if err != nil {
+			return err
+		}
+		f.held = append(f.held, held)
+	}
+	if i.Stdin > 0 {
+		f.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
+	} else if j.Stdin != "" && !j.StdinClosed {
+		if f.stdin, err = holdOpen(j.Stdin); err != nil {
+			return err
+		}
+	}
+	f.output = output
+	f.output.start(sources...)
+	return nil
+}
+
+// release gives up what we hold of the streams; they end with the shim's ends.
+func (f *foreign) release() {
+	for _, h := range f.held {
+		h.Close()
+	}
+	f.held = nil
+	if f.stdin != nil {
+		f.stdin.Close()
+		f.stdin = nil
+	}
+}
+
+// closeForeign reads the streams to their end, with a bound, and forgets them.
+func (s *Supervisor) closeForeign(id string) error {
+	s.mu.Lock()
+	f, ok := s.foreign[id]
+	if !ok {
+		s.mu.Unlock()
+		return nil
+	}
+	f.release()
+	s.mu.Unlock()
+	if f.output != nil {
+		f.output.drain(drainTimeout)
+	}
+	if err := os.RemoveAll(taskDir(s.dir, id)); err != nil {
+		return err
+	}
+	s.forget(id)
+	return nil
+}
+
+func (s *Supervisor) takeOverForeign(j Task, i Inherited) {
+	f := &foreign{journal: j}
+	if err := f.open(s, i); err != nil {
+		log.G(s.ctx).WithError(err).WithField("container", j.ID).Error("The output of a container cannot be read any more")
+		return
+	}
+	s.foreign[j.ID] = f
+}
+
+// closeForeignStdin ends our part of holding a foreign task's stdin open.
+func (s *Supervisor) closeForeignStdin(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.foreign[id]
+	if !ok {
+		return s.noTask(id)
+	}
+	f.journal.StdinClosed = true
+	if err := writeJSON(filepath.Join(taskDir(s.dir, id), taskFile), &f.journal); err != nil {
+		return err
+	}
+	if f.stdin != nil {
+		f.stdin.Close()
+		f.stdin = nil
+	}
+	return nil
+}

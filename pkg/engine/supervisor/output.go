@@ -1,0 +1,219 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+)
+
+const (
+	chunkSize = 32 * 1024
+	// spareChunks bounds the memory of idle buffers in the process.
+	spareChunks = 4
+)
+
+// chunks are the buffers that output passes through. A stream takes one only
+// when there is something to read: idle containers hold none.
+type chunks chan []byte
+
+var buffers = make(chunks, spareChunks)
+
+func (c chunks) get() []byte {
+	select {
+	case b := <-c:
+		return b
+	default:
+		return make([]byte, chunkSize)
+	}
+}
+
+func (c chunks) put(b []byte) {
+	select {
+	case c <- b:
+	default:
+	}
+}
+
+// output carries what a container writes into its log and to whoever is
+// attached. One goroutine per stream, which waits in Go's poller.
+type output struct {
+	log      *crilog.Log
+	attached attachments
+	sources  []*os.File
+	copying  sync.WaitGroup
+	// ended is closed when every stream has ended and the log is closed.
+	ended chan struct{}
+}
+
+// openOutput opens the log. The streams begin with start.
+func openOutput(ctx context.Context, path string, maxLine int) (*output, error) {
+	l, err := crilog.Open(path, crilog.Options{
+		MaxLine: maxLine,
+		OnError: func(err error) {
+			log.G(ctx).WithError(err).WithField("path", path).Warn("Container output is lost until its log can be written again")
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &output{log: l, ended: make(chan struct{})}, nil
+}
+
+// source is a stream to be read, and where its lines go.
+type source struct {
+	file   *os.File
+	name   string
+	stream *crilog.Stream
+}
+
+// start begins to read the sources; each is closed at its end.
+func (o *output) start(sources ...source) {
+	for _, s := range sources {
+		o.sources = append(o.sources, s.file)
+		o.copying.Add(1)
+		go o.copy(s)
+	}
+	go o.finish()
+}
+
+func (o *output) finish() {
+	o.copying.Wait()
+	o.attached.end()
+	_ = o.log.Close()
+	close(o.ended)
+}
+
+// copy reads one stream to its end.
+func (o *output) copy(s source) {
+	defer o.copying.Done()
+	defer s.file.Close()
+	defer func() { _ = s.stream.Close() }()
+	read := chunkReader(s.file, false)
+	for {
+		chunk, n := read()
+		if n <= 0 {
+			return
+		}
+		_, _ = s.stream.Write(chunk[:n])
+		o.attached.send(s.name, chunk[:n])
+		buffers.put(chunk)
+	}
+}
+
+// chunkReader returns a function that waits until something can be read and
+// only then takes a buffer, which the caller gives back. It returns 0 at the
+// end, which for a terminal is an error (EIO). With waitFirst a FIFO that
+// nobody has opened for writing yet is not taken for one that has ended.
+func chunkReader(f *os.File, waitFirst bool) func() ([]byte, int) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return func() ([]byte, int) { return nil, 0 }
+	}
+	var (
+		chunk []byte
+		n     int
+	)
+	attempt := func(fd uintptr) bool {
+		if waitFirst {
+			waitFirst = false
+			return false
+		}
+		chunk = buffers.get()
+		for {
+			var err error
+			n, err = unix.Read(int(fd), chunk)
+			if err == unix.EINTR {
+				continue
+			}
+			if err == nil && n > 0 {
+				return true
+			}
+			buffers.put(chunk)
+			return err != unix.EAGAIN
+		}
+	}
+	return func() ([]byte, int) {
+		n = 0
+		if err := conn.Read(attempt); err != nil {
+			return nil, 0
+		}
+		return chunk, n
+	}
+}
+
+// drain waits until the streams have ended, and ends them when that takes
+// longer than limit: something that is not the container's may hold them open.
+func (o *output) drain(limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-o.ended:
+		return
+	case <-timer.C:
+	}
+	for _, f := range o.sources {
+		_ = f.SetReadDeadline(time.Now())
+	}
+	<-o.ended
+}
+
+// discard closes an output that was never started.
+func (o *output) discard(sources ...source) {
+	for _, s := range sources {
+		s.file.Close()
+	}
+	_ = o.log.Close()
+}
+
+// openSources opens our ends of a container's output FIFOs.
+func (o *output) openSources(stdout, stderr string) (_ []source, retErr error) {
+	var sources []source
+	defer func() {
+		if retErr != nil {
+			for _, s := range sources {
+				s.file.Close()
+			}
+		}
+	}()
+	for _, s := range []struct{ name, path string }{{crilog.Stdout, stdout}, {crilog.Stderr, stderr}} {
+		if s.path == "" {
+			continue
+		}
+		f, err := openReader(s.path)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, source{file: f, name: s.name, stream: o.log.Stream(s.name)})
+	}
+	return sources, nil
+}
+
+// terminalSource is the one stream of a terminal.
+func (o *output) terminalSource(master *os.File) source {
+	return source{file: master, name: crilog.Stdout, stream: o.log.Terminal()}
+}
+
+// copyInput carries what is written into a FIFO to a process's stdin, until
+// either end is closed. It closes the FIFO.
+func copyInput(from *os.File, to *os.File, waitFirst bool) {
+	defer from.Close()
+	read := chunkReader(from, waitFirst)
+	for {
+		chunk, n := read()
+		if n <= 0 {
+			return
+		}
+		_, err := to.Write(chunk[:n])
+		buffers.put(chunk)
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
+			return
+		}
+	}
+}

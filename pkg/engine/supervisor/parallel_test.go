@@ -1,0 +1,140 @@
+package supervisor_test
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
+
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// Twenty at once: every one gets its own pid, output and exit code, and no
+// orphan of theirs stays.
+func TestParallelStarts(t *testing.T) {
+	const containers = 20
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		var all []*container
+		for n := range containers {
+			all = append(all, b.create(fmt.Sprint("c", n), shell(fmt.Sprintf("echo I am %d; sleep 0.%d; exit %d", n, n%5, n))))
+		}
+		var work sync.WaitGroup
+		for n, c := range all {
+			work.Go(func() {
+				if err := c.tryStart(); err != nil {
+					t.Errorf("%s: %v", c.id, err)
+					return
+				}
+				w, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
+				if err != nil || w.ExitStatus != uint32(n) {
+					t.Errorf("%s: %v, %v", c.id, w, err)
+				}
+				if _, err := c.delete(); err != nil {
+					t.Errorf("%s: %v", c.id, err)
+				}
+			})
+		}
+		work.Wait()
+		pids := map[int]bool{}
+		for n, c := range all {
+			expectContents(t, c.lines(), fmt.Sprint("I am ", n))
+			if pids[c.pid] {
+				t.Errorf("two containers have pid %d", c.pid)
+			}
+			pids[c.pid] = true
+		}
+		eventually(t, "the supervisor has no children", func() bool {
+			children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", b.cmd.Process.Pid))
+			return err == nil && len(children) == 0
+		})
+		info, err := b.extra.Info(b.ctx(), &supervisorv1.InfoRequest{})
+		if err != nil || len(info.Tasks) != 0 {
+			t.Errorf("%v, %v", info, err)
+		}
+	})
+}
+
+// Containers that end at once, while others are being started: the exit of a
+// child is never mistaken for an orphan's.
+func TestShortLivesInParallel(t *testing.T) {
+	const containers, rounds = 8, 4
+	b := newBed(t, findRuntime(t, "crun"))
+	var work sync.WaitGroup
+	for n := range containers {
+		work.Go(func() {
+			for i := range rounds {
+				want := uint32(1 + n*rounds + i)
+				c, err := b.tryCreate(fmt.Sprintf("c%d-%d", n, i), shell(fmt.Sprint("exit ", want)))
+				if err == nil {
+					err = c.tryStart()
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				w, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
+				if err != nil || w.ExitStatus != want {
+					t.Errorf("%s: %v, %v", c.id, w, err)
+				}
+				if _, err := c.delete(); err != nil {
+					t.Errorf("%s: %v", c.id, err)
+				}
+			}
+		})
+	}
+	work.Wait()
+}
+
+// Calls for one container that must not overlap wait for each other, and
+// deletes at the same time are one.
+func TestParallelCallsForOneContainer(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.create("c", shell("sleep 1000"))
+	results := make(chan error, 5)
+	for range cap(results) {
+		go func() {
+			_, err := c.task.Start(c.ctx(), &taskAPI.StartRequest{ID: c.id})
+			results <- errgrpc.ToNative(err)
+		}()
+	}
+	started := 0
+	for range cap(results) {
+		switch err := <-results; {
+		case err == nil:
+			started++
+		case !errdefs.IsFailedPrecondition(err):
+			t.Errorf("start: %v", err)
+		}
+	}
+	if started != 1 {
+		t.Errorf("%d of the starts succeeded", started)
+	}
+	if err := c.kill(unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	c.wait()
+	for range cap(results) {
+		go func() {
+			_, err := c.task.Delete(c.ctx(), &taskAPI.DeleteRequest{ID: c.id})
+			results <- errgrpc.ToNative(err)
+		}()
+	}
+	deleted := 0
+	for range cap(results) {
+		switch err := <-results; {
+		case err == nil:
+			deleted++
+		case !errdefs.IsNotFound(err):
+			t.Errorf("delete: %v", err)
+		}
+	}
+	if deleted != 1 {
+		t.Errorf("%d of the deletes succeeded", deleted)
+	}
+}

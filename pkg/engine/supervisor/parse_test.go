@@ -1,0 +1,268 @@
+package supervisor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+func TestRuntimeMessage(t *testing.T) {
+	for _, tt := range []struct{ name, said, want string }{
+		{"nothing", "", ""},
+		{"a JSON log, its last error", `{"level":"error","msg":"first"}` + "\n" + `{"level":"error","msg":"last"}` + "\n" + `{"level":"info","msg":"bye"}`, "last"},
+		{"a text log", `time="2026-01-02T03:04:05Z" level=error msg="cannot \"do\" that"`, `cannot "do" that`},
+		{"a text log's bare word", "level=fatal msg=no", "no"},
+		{"a panic and no log", "panic: boom\n\ngoroutine 1", "goroutine 1"},
+		{"JSON goes before text", "oops\n" + `{"level":"error","msg":"why"}` + "\nbye", "why"},
+		{"JSON without an error", `{"level":"warning","msg":"hm"}` + "\nthe end", "the end"},
+		{"broken JSON", `{"level":"error","msg":"cut`, `{"level":"error","msg":"cut`},
+		{"no text", "\xff\xfe", "?"},
+	} {
+		if got := runtimeMessage([]byte(tt.said)); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	long := runtimeMessage([]byte("begin " + strings.Repeat("é", 5000) + " end"))
+	if len(long) > maxMessage || !strings.HasPrefix(long, "begin ") || !strings.HasSuffix(long, " end") {
+		t.Errorf("%d bytes: %.20q … %.20q", len(long), long, long[len(long)-20:])
+	}
+}
+
+func TestUnknownToRuntime(t *testing.T) {
+	for message, want := range map[string]bool{
+		"container does not exist":                                      true,
+		"error opening file `/run/x/status`: No such file or directory": true,
+		"loading container: file does not exist":                        true,
+		"permission denied":                                             false,
+	} {
+		if got := unknownToRuntime(&errCall{message: message}); got != want {
+			t.Errorf("%q: %t", message, got)
+		}
+	}
+	if unknownToRuntime(errors.New("does not exist")) {
+		t.Error("an error that is none of a runtime's")
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	fields := slices.Repeat([]string{"0"}, 53)
+	for number, value := range map[int]string{3: "Z", 4: "7", 5: "8", 6: "9", 8: "-1", 22: "123456", 52: "256"} {
+		fields[number] = value
+	}
+	after := " " + strings.Join(fields[3:], " ")
+	for _, name := range []string{"sh", "a b", "x) R 1 1", "(((", ""} {
+		got, err := parseStat([]byte("42 (" + name + ")" + after))
+		want := procStat{state: 'Z', parent: 7, group: 8, session: 9, startTime: 123456, exitCode: 256}
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", name, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "42 (sh) R", "42 (sh) R x" + strings.Repeat(" 1", 60)} {
+		if _, err := parseStat([]byte(bad)); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+	own, err := readStat(os.Getpid())
+	if err != nil || own.parent != os.Getppid() || own.startTime == 0 {
+		t.Errorf("this process: %+v, %v", own, err)
+	}
+}
+
+func TestExitStatusOfWait(t *testing.T) {
+	for raw, want := range map[int32]uint32{0: 0, 3 << 8: 3, 255 << 8: 255, 9: 137, 15: 143, 11 | 0x80: 139} {
+		if got := decodeStatus(raw); got != want {
+			t.Errorf("%#x: %d, want %d", raw, got, want)
+		}
+	}
+	for info, want := range map[waitInfo]uint32{
+		{code: codeExited, status: 3}:  3,
+		{code: codeKilled, status: 9}:  137,
+		{code: codeDumped, status: 11}: 139,
+	} {
+		if got := info.exitStatus(); got != want {
+			t.Errorf("%+v: %d, want %d", info, got, want)
+		}
+	}
+}
+
+func TestAskedCgroup(t *testing.T) {
+	for _, tt := range []struct {
+		path    string
+		systemd bool
+		want    string
+	}{
+		{"", false, "/id"},
+		{"/kubepods/pod1/c", false, "/kubepods/pod1/c"},
+		{"kubepods/../c", false, "/c"},
+		{"kubepods-pod1.slice:berth:c", true, "/kubepods.slice/kubepods-pod1.slice/berth-c.scope"},
+		{"a-b-c.slice:berth:d.slice", true, "/a.slice/a-b.slice/a-b-c.slice/d.slice"},
+		{"-.slice:berth:c", true, "/berth-c.scope"},
+		{"/no/systemd/path", true, ""},
+	} {
+		if got := askedCgroup(tt.path, "id", tt.systemd); got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.path, got, tt.want)
+		}
+	}
+}
+
+func TestParseMembership(t *testing.T) {
+	got := parseMembership([]byte("12:pids:/a\n4:cpu,cpuacct:/b:c\n1:name=systemd:/s\n0::/u (deleted)\nbroken\n"))
+	for controller, want := range map[string]string{"pids": "/a", "cpu": "/b:c", "cpuacct": "/b:c", "name=systemd": "/s", "": "/u"} {
+		if got[controller] != want {
+			t.Errorf("%q: %q, want %q", controller, got[controller], want)
+		}
+	}
+}
+
+func TestLocateCgroup(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"v2/pod/c", "memory/pod/c", "pids/pod/c", "pids/asked", "freezer/shim"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := []hierarchy{
+		{mount: dir + "/v2", root: "/"},
+		{controller: "memory", mount: dir + "/memory", root: "/"},
+		{controller: "pids", mount: dir + "/pids", root: "/"},
+		{controller: "freezer", mount: dir + "/freezer", root: "/"},
+	}
+	own := membership{"": "/shim", "memory": "/shim", "pids": "/shim", "freezer": "/shim"}
+	for _, tt := range []struct {
+		name      string
+		container membership
+		asked     string
+		want      Cgroup
+	}{
+		{"its own everywhere", membership{"": "/pod/c", "memory": "/pod/c", "pids": "/pod/c"}, "",
+			Cgroup{Unified: dir + "/v2/pod/c", Memory: dir + "/memory/pod/c", Pids: dir + "/pids/pod/c"}},
+		{"the supervisor's", own, "", Cgroup{}},
+		{"it has exited, the spec says where it was", membership{"": "/", "memory": "/", "pids": "/", "freezer": "/"}, "/asked",
+			Cgroup{Pids: dir + "/pids/asked"}},
+		{"one that is not there", membership{"": "/gone", "memory": "/gone"}, "", Cgroup{}},
+		{"one outside of what is mounted", membership{"memory": "/../x"}, "", Cgroup{}},
+	} {
+		if got := locateCgroup(all, own, tt.container, tt.asked); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestParseCounter(t *testing.T) {
+	text := []byte("low 0\noom 7\noom_kill 3\noom_group_kill x\n")
+	for key, want := range map[string]uint64{"oom_kill": 3, "oom": 7, "oom_group_kill": 0, "none": 0} {
+		if got := parseCounter(text, key); got != want {
+			t.Errorf("%s: %d, want %d", key, got, want)
+		}
+	}
+}
+
+func TestBelongs(t *testing.T) {
+	all := map[int]procStat{
+		10: {parent: 1, group: 10, session: 10},                                        // leads the exec
+		11: {parent: 10, group: 10, session: 10},                                       // its child
+		12: {parent: 11, group: 12, session: 12},                                       // a grandchild that left the session
+		13: {parent: 1, group: 10, session: 10},                                        // an orphan of the group
+		14: {parent: 1, group: 9, session: 9},                                          // an orphan of the session that the runtime made
+		15: {parent: 1, group: 15, session: 15},                                        // somebody else
+		16: {parent: 17, group: 1, session: 1}, 17: {parent: 16, group: 1, session: 1}, // never seen so
+	}
+	for pid, want := range map[int]bool{11: true, 12: true, 13: true, 14: true, 15: false, 16: false} {
+		if got := belongs(pid, 10, 9, all); got != want {
+			t.Errorf("%d: %t", pid, got)
+		}
+	}
+	if belongs(14, 10, 0, all) {
+		t.Error("without a session of its own")
+	}
+	if belongs(15, 1, 0, all) || belongs(11, 0, 0, all) {
+		t.Error("of pid 1 or of none")
+	}
+}
+
+func TestCheckID(t *testing.T) {
+	for _, id := range []string{"a", "0123abc", "a.b_c-d", strings.Repeat("x", 200)} {
+		if err := checkID(id); err != nil {
+			t.Errorf("%.20q: %v", id, err)
+		}
+	}
+	for _, id := range []string{"", ".", "..", "-a", "a/b", "a b", "a\n", "é", strings.Repeat("x", 201)} {
+		if err := checkID(id); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%.20q: %v", id, err)
+		}
+	}
+}
+
+func TestEnvironmentIsWithoutWhatIsOurs(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "/run/x")
+	t.Setenv(InheritEnv, "{}")
+	t.Setenv("KEPT", "yes")
+	kept := false
+	for _, kv := range environment() {
+		kept = kept || kv == "KEPT=yes"
+		if strings.HasPrefix(kv, "NOTIFY_SOCKET=") || strings.HasPrefix(kv, InheritEnv+"=") {
+			t.Errorf("a runtime gets %s", kv)
+		}
+	}
+	if !kept {
+		t.Error("a runtime does not get the rest")
+	}
+}
+
+func TestArgv(t *testing.T) {
+	c := &call{
+		options: &Options{Runtime: "/r", Root: "/root", SystemdCgroup: true, GlobalFlags: []string{"--debug"}},
+		args:    []string{"run", "id"}, logFile: "/log",
+	}
+	const want = "/r --root /root --systemd-cgroup --log /log --log-format json --debug run id"
+	if got := strings.Join(c.argv(), " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestJournalIsReadByNameOnly(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ReadTask(dir, "a"); !errdefs.IsNotFound(err) {
+		t.Errorf("no task: %v", err)
+	}
+	if _, err := ReadExit(dir, "a"); !errdefs.IsNotFound(err) {
+		t.Errorf("no exit: %v", err)
+	}
+	if err := os.MkdirAll(taskDir(dir, "a"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(taskDir(dir, "a"), taskFile)
+	if err := os.WriteFile(file, []byte(`{"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := ReadTask(dir, "a"); err != nil || j.ID != "a" || j.State != TaskRunning {
+		t.Errorf("%+v, %v", j, err)
+	}
+	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadTask(dir, "a"); err == nil || errdefs.IsNotFound(err) {
+		t.Errorf("half a journal: %v", err)
+	}
+}
+
+func TestOpenPidfdOfAReusedPid(t *testing.T) {
+	stat, err := readStat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.startTime})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	if _, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.startTime + 1}); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("a process of another start time: %v", err)
+	}
+}

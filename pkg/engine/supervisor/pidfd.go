@@ -1,0 +1,142 @@
+package supervisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// openPidfd returns a pidfd of a process that was seen with that start time. A
+// start time of 0 stands for any. unix.ESRCH when there is no such process.
+func openPidfd(p Process) (int, error) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return -1, err
+	}
+	if p.StartTime == 0 {
+		return fd, nil
+	}
+	// Read after the open: what the pidfd refers to cannot change any more.
+	stat, err := readStat(p.PID)
+	if err != nil || stat.startTime != p.StartTime {
+		unix.Close(fd)
+		return -1, unix.ESRCH
+	}
+	return fd, nil
+}
+
+// waitInfo is siginfo_t as waitid(2) fills it for a child.
+type waitInfo struct {
+	signo, errno, code int32
+	_                  [int(unsafe.Sizeof(uintptr(0))) - 4]byte
+	pid                int32
+	uid                uint32
+	status             int32
+	_                  [128 - 24 - int(unsafe.Sizeof(uintptr(0)))]byte
+}
+
+// Values of waitInfo.code, from the kernel's siginfo.h.
+const (
+	codeExited = 1
+	codeDumped = 3
+	codeKilled = 2
+)
+
+// waitid never blocks: options must contain unix.WNOHANG. A pid of 0 in the
+// answer means that there is nothing to report yet.
+func waitid(kind, id, options int) (waitInfo, error) {
+	var info waitInfo
+	for {
+		_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, uintptr(kind), uintptr(id),
+			uintptr(unsafe.Pointer(&info)), uintptr(options|unix.WNOHANG), 0, 0)
+		switch errno {
+		case 0:
+			return info, nil
+		case unix.EINTR:
+		default:
+			return waitInfo{}, errno
+		}
+	}
+}
+
+// exitStatus is the exit code, or 128 plus the signal.
+func (i waitInfo) exitStatus() uint32 {
+	if i.code == codeExited {
+		return uint32(i.status) & 0xff
+	}
+	return 128 + uint32(i.status)
+}
+
+// decodeStatus reads a status in the format of wait(2).
+func decodeStatus(raw int32) uint32 {
+	ws := unix.WaitStatus(raw)
+	if ws.Signaled() {
+		return 128 + uint32(ws.Signal())
+	}
+	return uint32(ws.ExitStatus())
+}
+
+// errNoExit says that nobody can tell how a process ended, perhaps not yet.
+var errNoExit = errors.New("the exit code is not known")
+
+// foreignExit tells how a process ended that is no child of this one: while it
+// is a zombie by /proc, after that by what the kernel (since 6.15) keeps for
+// those who hold a pidfd.
+func foreignExit(fd int, p Process) (uint32, error) {
+	if stat, err := readStat(p.PID); err == nil && stat.state == 'Z' && stat.startTime == p.StartTime {
+		return decodeStatus(stat.exitCode), nil
+	}
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	if err := unix.IoctlPidfdInfo(fd, &info); err != nil {
+		return 0, fmt.Errorf("%w: %w", errNoExit, err)
+	}
+	if info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+		return 0, errNoExit
+	}
+	return decodeStatus(info.Exit_code), nil
+}
+
+// procStat is what matters here of /proc/<pid>/stat.
+type procStat struct {
+	state                  byte
+	parent, group, session int
+	startTime              uint64
+	exitCode               int32
+}
+
+func readStat(pid int) (procStat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return procStat{}, err
+	}
+	return parseStat(b)
+}
+
+// parseStat reads the numbered fields of proc_pid_stat(5). The second one is a
+// name that may hold anything, hence the search for its end from behind.
+func parseStat(b []byte) (procStat, error) {
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	const first = 3 // number of fields[0]
+	if len(fields) <= 52-first {
+		return procStat{}, fmt.Errorf("/proc/<pid>/stat has %d fields too few", 53-first-len(fields))
+	}
+	var bad error
+	number := func(field int) int64 {
+		n, err := strconv.ParseInt(string(fields[field-first]), 10, 64)
+		bad = errors.Join(bad, err)
+		return n
+	}
+	return procStat{
+		state:     fields[0][0],
+		parent:    int(number(4)),
+		group:     int(number(5)),
+		session:   int(number(6)),
+		startTime: uint64(number(22)),
+		exitCode:  int32(number(52)),
+	}, bad
+}

@@ -1,0 +1,315 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+)
+
+// processes knows every process that this one answers for.
+//
+// It watches them through their pidfds, all of which hang in one epoll set that
+// one goroutine reads through Go's own poller: no process costs a thread or a
+// goroutine while it runs.
+//
+// As a subreaper this process also inherits the orphans of its containers and
+// of runtimes that died. They must be reaped without taking away an exit that
+// somebody waits for, so every fork and every adoption goes through here:
+//
+//   - known are the children that somebody waits for; they are never touched.
+//   - A runtime call that may leave a child behind (the container) is a launch.
+//     A zombie that nobody knows may be such a child that died before its
+//     launch could say its pid. It is reaped once every launch that was under
+//     way when it was first seen has ended, because later ones cannot be its.
+type processes struct {
+	epoll *os.File
+
+	mu       sync.Mutex
+	watches  map[uint32]watch
+	serial   uint32
+	known    map[int]struct{}
+	launches map[uint64]struct{}
+	launched uint64         // the newest launch
+	orphans  map[int]uint64 // zombie -> the newest launch when it was first seen
+	sweeping bool           // a later sweep is due
+}
+
+type watch struct {
+	fd   int
+	fire func()
+}
+
+func newProcesses() (*processes, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	// Without this os.NewFile would not give it to Go's poller.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &processes{
+		epoll:    os.NewFile(uintptr(fd), "epoll"),
+		watches:  map[uint32]watch{},
+		known:    map[int]struct{}{},
+		launches: map[uint64]struct{}{},
+		orphans:  map[int]uint64{},
+	}, nil
+}
+
+// run dispatches events until the set is closed.
+func (p *processes) run(ctx context.Context) {
+	conn, err := p.epoll.SyscallConn()
+	if err != nil {
+		log.G(ctx).WithError(err).Error("No process can be watched")
+		return
+	}
+	events := make([]unix.EpollEvent, 64)
+	for {
+		var n int
+		err := conn.Read(func(fd uintptr) bool {
+			n, _ = unix.EpollWait(int(fd), events, 0)
+			return n > 0
+		})
+		if err != nil {
+			return
+		}
+		for _, e := range events[:n] {
+			p.fire(uint32(e.Pad))
+		}
+	}
+}
+
+func (p *processes) fire(serial uint32) {
+	p.mu.Lock()
+	w, ok := p.watches[serial]
+	p.mu.Unlock()
+	if ok {
+		w.fire()
+	}
+}
+
+// watch calls fire in the dispatching goroutine, which it must not block,
+// whenever fd has one of events (unix.EPOLLIN and so on; EPOLLET or
+// EPOLLONESHOT is the caller's choice). The watch must be dropped by unwatch
+// before fd is closed.
+func (p *processes) watch(fd int, events uint32, fire func()) (uint32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serial++
+	e := unix.EpollEvent{Events: events, Fd: int32(fd), Pad: int32(p.serial)}
+	p.watches[p.serial] = watch{fd: fd, fire: fire}
+	if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
+		delete(p.watches, p.serial)
+		return 0, fmt.Errorf("watching a process: %w", err)
+	}
+	return p.serial, nil
+}
+
+func (p *processes) unwatch(serial uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, ok := p.watches[serial]
+	if !ok {
+		return
+	}
+	delete(p.watches, serial)
+	_ = p.control(unix.EPOLL_CTL_DEL, w.fd, nil)
+}
+
+func (p *processes) control(op, fd int, e *unix.EpollEvent) error {
+	conn, err := p.epoll.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ctl error
+	err = conn.Control(func(set uintptr) { ctl = unix.EpollCtl(int(set), op, fd, e) })
+	if err != nil {
+		return err
+	}
+	return ctl
+}
+
+// ended calls end once, in a goroutine of its own, when the process of a pidfd
+// has ended.
+func (p *processes) ended(pidfd int, end func()) error {
+	var serial uint32
+	ready := make(chan struct{})
+	serial, err := p.watch(pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, func() {
+		go func() {
+			<-ready
+			p.unwatch(serial)
+			end()
+		}()
+	})
+	close(ready)
+	return err
+}
+
+// fork starts a program as a known child, with a process group of its own, and
+// returns its pid and pidfd. The caller reaps it by reap.
+func (p *processes) fork(path string, argv, env []string, files []uintptr, deathSignal syscall.Signal) (pid, pidfd int, err error) {
+	pidfd = -1
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pid, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{
+		Env:   env,
+		Files: files,
+		Sys: &syscall.SysProcAttr{
+			Setpgid:   true,
+			Pdeathsig: deathSignal,
+			PidFD:     &pidfd,
+		},
+	})
+	if err != nil {
+		return 0, -1, fmt.Errorf("%s: %w", path, err)
+	}
+	p.known[pid] = struct{}{}
+	return pid, pidfd, nil
+}
+
+// adopt makes a child known that a launch left behind. unix.ECHILD when the
+// process is none of ours.
+func (p *processes) adopt(pid, pidfd int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := waitid(unix.P_PIDFD, pidfd, unix.WEXITED|unix.WNOWAIT); err != nil {
+		return err
+	}
+	p.known[pid] = struct{}{}
+	delete(p.orphans, pid)
+	return nil
+}
+
+// The time that a process may take to become our child, and how often to look.
+const (
+	adoptionTimeout = 2 * time.Second
+	adoptionPoll    = 200 * time.Microsecond
+)
+
+// adoptSoon is adopt for a process that may still have a parent of the runtime's:
+// `crun run --detach` returns before the fork of itself that is the container's
+// parent has ended and left the container to us.
+func (p *processes) adoptSoon(ctx context.Context, pid, pidfd int) error {
+	deadline := time.Now().Add(adoptionTimeout)
+	for {
+		err := p.adopt(pid, pidfd)
+		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(adoptionPoll)
+	}
+}
+
+// reap takes the exit of a known child that has ended.
+func (p *processes) reap(pid, pidfd int) (uint32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	info, err := waitid(unix.P_PIDFD, pidfd, unix.WEXITED)
+	if err != nil {
+		return 0, err
+	}
+	if info.pid == 0 {
+		return 0, errNoExit
+	}
+	delete(p.known, pid)
+	return info.exitStatus(), nil
+}
+
+// launch begins a call that may leave a child behind; what it returns ends it.
+func (p *processes) launch() func() {
+	p.mu.Lock()
+	p.launched++
+	serial := p.launched
+	p.launches[serial] = struct{}{}
+	p.mu.Unlock()
+	return func() {
+		p.mu.Lock()
+		delete(p.launches, serial)
+		waiting := len(p.orphans) > 0
+		p.mu.Unlock()
+		if waiting {
+			p.sweep()
+		}
+	}
+}
+
+// sweepAgain is when a sweep is repeated that found a zombie it must not touch:
+// whoever waits for that one is about to reap it, or a launch is to end.
+const sweepAgain = 5 * time.Millisecond
+
+// sweep reaps the orphans that have ended. It is called on SIGCHLD. Runtimes
+// wait for some of them to be gone (runsc for its gofer), so it must not dawdle.
+func (p *processes) sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		info, err := waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOWAIT)
+		if err != nil || info.pid == 0 {
+			return
+		}
+		pid := int(info.pid)
+		if !p.isOrphan(pid) {
+			p.sweepLater()
+			return
+		}
+		_, _ = waitid(unix.P_PID, pid, unix.WEXITED)
+		delete(p.orphans, pid)
+	}
+}
+
+// isOrphan says whether a zombie is nobody's for certain.
+func (p *processes) isOrphan(pid int) bool {
+	if _, ok := p.known[pid]; ok {
+		return false
+	}
+	seen, ok := p.orphans[pid]
+	if !ok {
+		seen = p.launched
+		p.orphans[pid] = seen
+	}
+	for launch := range p.launches {
+		if launch <= seen {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *processes) sweepLater() {
+	if p.sweeping {
+		return
+	}
+	p.sweeping = true
+	time.AfterFunc(sweepAgain, func() {
+		p.mu.Lock()
+		p.sweeping = false
+		p.mu.Unlock()
+		p.sweep()
+	})
+}
+
+func (p *processes) close() error { return p.epoll.Close() }
+
+// forget gives up a known child that does not end; it is reaped as an orphan.
+func (p *processes) forget(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, pid)
+}
+
+// reapWhenDead reaps a killed child that cannot be watched.
+func (p *processes) reapWhenDead(pid, pidfd int) {
+	p.forget(pid)
+	unix.Close(pidfd)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweepLater()
+}

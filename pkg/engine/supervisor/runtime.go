@@ -1,0 +1,322 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// defaultCallTimeout bounds a runtime call when the options do not.
+	defaultCallTimeout = 2 * time.Minute
+	// cleanupTimeout bounds the calls that undo what another call began.
+	cleanupTimeout = 20 * time.Second
+	// killedTimeout is how long a killed runtime may take to be gone.
+	killedTimeout = 5 * time.Second
+	// maxCaptured is how much of a runtime's own output is read.
+	maxCaptured = 256 * 1024
+	// maxMessage bounds the part of an error that a runtime wrote.
+	maxMessage = 700
+)
+
+// call is one invocation of a runtime.
+type call struct {
+	options *Options
+	args    []string // the subcommand and what follows it
+	logFile string   // where the runtime writes its errors; empty for stderr
+	// stdio is what the runtime hands on to a container. Without it the
+	// runtime gets no input and its output is captured.
+	stdio *[3]int
+	// deathSignal is sent to the runtime when this process dies.
+	deathSignal syscall.Signal
+}
+
+// argv is the whole command line. The flags of the configuration come after
+// ours, so that they win.
+func (c *call) argv() []string {
+	o := c.options
+	argv := []string{o.Runtime, "--root", o.Root}
+	if o.SystemdCgroup {
+		argv = append(argv, "--systemd-cgroup")
+	}
+	if c.logFile != "" {
+		argv = append(argv, "--log", c.logFile, "--log-format", "json")
+	}
+	argv = append(argv, o.GlobalFlags...)
+	return append(argv, c.args...)
+}
+
+// errCall is a runtime that ended with another status than 0.
+type errCall struct {
+	verb    string
+	status  uint32
+	message string
+}
+
+func (e *errCall) Error() string {
+	if e.message == "" {
+		return fmt.Sprintf("the runtime's %s ended with status %d and said nothing", e.verb, e.status)
+	}
+	return e.message
+}
+
+// invoke runs a call to its end and returns what the runtime printed. The call
+// is ended by killing its process group when ctx ends or the options' bound is
+// over, which is context.DeadlineExceeded.
+func (p *processes) invoke(ctx context.Context, c *call) ([]byte, error) {
+	limit := c.options.CallTimeout
+	if limit <= 0 {
+		limit = defaultCallTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+
+	r, err := p.begin(c)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	select {
+	case <-r.ended:
+	case <-ctx.Done():
+		return nil, r.abort(ctx)
+	}
+	return r.result()
+}
+
+// invocation is a runtime call that has begun.
+type invocation struct {
+	processes  *processes
+	call       *call
+	pid, pidfd int
+	stdout     *os.File // captured; nil when it goes to the container
+	stderr     *os.File
+	ended      chan struct{}
+}
+
+func (p *processes) begin(c *call) (_ *invocation, retErr error) {
+	r := &invocation{processes: p, call: c, ended: make(chan struct{})}
+	defer func() {
+		if retErr != nil {
+			r.closeFiles()
+		}
+	}()
+	files, err := r.openFiles()
+	if err != nil {
+		return nil, err
+	}
+	if c.stdio == nil {
+		defer unix.Close(int(files[0]))
+	}
+	r.pid, r.pidfd, err = p.fork(c.options.Runtime, c.argv(), environment(), files, c.deathSignal)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+			err = fmt.Errorf("the runtime binary cannot be run: %w: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		return nil, err
+	}
+	if err := p.ended(r.pidfd, func() { close(r.ended) }); err != nil {
+		r.kill()
+		p.reapWhenDead(r.pid, r.pidfd)
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *invocation) openFiles() ([]uintptr, error) {
+	if s := r.call.stdio; s != nil {
+		return []uintptr{uintptr(s[0]), uintptr(s[1]), uintptr(s[2])}, nil
+	}
+	var err error
+	if r.stdout, err = capture("stdout"); err != nil {
+		return nil, err
+	}
+	if r.stderr, err = capture("stderr"); err != nil {
+		return nil, err
+	}
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return []uintptr{uintptr(null), r.stdout.Fd(), r.stderr.Fd()}, nil
+}
+
+// capture is a file that needs no one to read it while it is written, as a pipe
+// would.
+func capture(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func captured(f *os.File) []byte {
+	if f == nil {
+		return nil
+	}
+	b, _ := io.ReadAll(io.NewSectionReader(f, 0, maxCaptured))
+	return b
+}
+
+func (r *invocation) kill() { _ = unix.Kill(-r.pid, unix.SIGKILL) }
+
+// abort kills a call that takes too long or that nobody wants any more.
+func (r *invocation) abort(ctx context.Context) error {
+	r.kill()
+	select {
+	case <-r.ended:
+		_, _ = r.reap()
+	case <-time.After(killedTimeout):
+		// It hangs in the kernel. Whenever it ends it is an orphan's case.
+		go r.bury(r.pidfd)
+		r.pidfd = -1
+	}
+	verb := r.call.args[0]
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("the runtime's %s did not end in time and was killed; run it by hand to see why: %w", verb, context.DeadlineExceeded)
+	}
+	return fmt.Errorf("the runtime's %s was killed: %w", verb, context.Canceled)
+}
+
+func (r *invocation) bury(pidfd int) {
+	<-r.ended
+	_, _ = r.processes.reap(r.pid, pidfd)
+	unix.Close(pidfd)
+}
+
+func (r *invocation) reap() (uint32, error) { return r.processes.reap(r.pid, r.pidfd) }
+
+func (r *invocation) result() ([]byte, error) {
+	status, err := r.reap()
+	if err != nil {
+		return nil, fmt.Errorf("reaping the runtime: %w", err)
+	}
+	out := captured(r.stdout)
+	if status == 0 {
+		return out, nil
+	}
+	said := captured(r.stderr)
+	if r.call.logFile != "" {
+		said = append(said, readTail(r.call.logFile)...)
+	}
+	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(said)}
+}
+
+func (r *invocation) close() {
+	r.closeFiles()
+	if r.pidfd >= 0 {
+		unix.Close(r.pidfd)
+	}
+}
+
+func (r *invocation) closeFiles() {
+	for _, f := range []*os.File{r.stdout, r.stderr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// environment is what runtimes get: that of this process, without what service
+// managers and the daemon put there for us. runc would take NOTIFY_SOCKET for
+// its container's.
+func environment() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		switch name, _, _ := strings.Cut(kv, "="); name {
+		case "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID", InheritEnv:
+		default:
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// readTail returns the end of a log file.
+func readTail(path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil
+	}
+	b, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxCaptured), maxCaptured))
+	return b
+}
+
+// textMessage is an error as logrus prints it without a terminal.
+var textMessage = regexp.MustCompile(`level=(?:error|fatal)\b.*? msg=("(?:[^"\\]|\\.)*"|\S+)`)
+
+// runtimeMessage finds in a runtime's log or stderr what it says went wrong:
+// the last error of a JSON log, else of a text log, else the last line.
+func runtimeMessage(said []byte) string {
+	var fromJSON, fromText, last string
+	for line := range bytes.Lines(said) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil {
+			if (entry.Level == "error" || entry.Level == "fatal") && entry.Msg != "" {
+				fromJSON = entry.Msg
+			}
+			continue
+		}
+		if m := textMessage.FindSubmatch(line); m != nil {
+			fromText = string(m[1])
+			if s, err := strconv.Unquote(fromText); err == nil {
+				fromText = s
+			}
+		}
+		last = string(line)
+	}
+	for _, m := range []string{fromJSON, fromText, last} {
+		if m = strings.TrimSpace(m); m != "" {
+			return shorten(m)
+		}
+	}
+	return ""
+}
+
+// shorten keeps the start and the end of a text: a runtime's message begins
+// with what it did and ends with what went wrong.
+func shorten(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= maxMessage {
+		return s
+	}
+	const half = maxMessage/2 - 4
+	return strings.ToValidUTF8(s[:half], "") + " […] " + strings.ToValidUTF8(s[len(s)-half:], "")
+}
+
+// unknownToRuntime says whether a runtime refused a call because it has no such
+// container. There is no code for it, only these words of runc, crun and runsc.
+func unknownToRuntime(err error) bool {
+	var e *errCall
+	if !errors.As(err, &e) {
+		return false
+	}
+	for _, words := range []string{"does not exist", "No such file or directory", "file does not exist", "not found"} {
+		if strings.Contains(e.message, words) {
+			return true
+		}
+	}
+	return false
+}

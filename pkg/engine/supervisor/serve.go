@@ -1,0 +1,115 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+	"github.com/containerd/ttrpc"
+	"golang.org/x/sys/unix"
+
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// Config is what a supervisor needs to serve. All but Inherited is required.
+type Config struct {
+	// Dir is the supervisor's own directory; its journals are below it.
+	Dir string
+	// Listener is the socket that it serves. Serve closes it.
+	Listener net.Listener
+	// Version is what Info and Connect tell.
+	Version string
+	// Inherited are the descriptors that the daemon kept from a predecessor,
+	// by task id. Serve owns them.
+	Inherited map[string]Inherited
+}
+
+// Serve takes over what a predecessor left in the directory and then serves
+// until Shutdown is called or ctx ends. Containers go on in both cases.
+//
+// It makes the process a subreaper and reaps every child of it that it does not
+// know: nothing else in the process may start processes.
+func Serve(ctx context.Context, c Config) error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming a subreaper: %w", err)
+	}
+	ctx, shutdown := context.WithCancel(ctx)
+	defer shutdown()
+	s, err := newSupervisor(context.WithoutCancel(ctx), c.Dir, c.Version, shutdown)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.processes.close() }()
+	go s.processes.run(ctx)
+	defer s.processes.sweepOnSignal()()
+	if err := s.takeOver(c.Inherited); err != nil {
+		return fmt.Errorf("taking over from a predecessor: %w", err)
+	}
+	server, err := ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(answer))
+	if err != nil {
+		return err
+	}
+	taskAPI.RegisterTTRPCTaskService(server, taskService{s})
+	supervisorv1.RegisterSupervisorService(server, supervisorService{s})
+	log.G(ctx).WithField("version", c.Version).WithField("tasks", len(s.all())).Info("Supervisor serves")
+	return serve(ctx, server, c.Listener)
+}
+
+// lastAnswers is how long calls that are under way at the end may take.
+const lastAnswers = time.Second
+
+// serve serves until ctx ends.
+func serve(ctx context.Context, server *ttrpc.Server, l net.Listener) error {
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(context.WithoutCancel(ctx), l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
+	defer cancel()
+	_ = server.Shutdown(bounded)
+	_ = server.Close()
+	if err := <-served; err != nil && !errors.Is(err, ttrpc.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// answer gives errors their code on the wire.
+func answer(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+	response, err := method(ctx, unmarshal)
+	if err == nil {
+		return response, nil
+	}
+	log.G(ctx).WithError(err).WithField("rpc", info.FullMethod).Debug("Call failed")
+	return nil, errgrpc.ToGRPC(err)
+}
+
+// sweepOnSignal reaps orphans as they end; what it returns stops that.
+func (p *processes) sweepOnSignal() func() {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	var done sync.WaitGroup
+	done.Add(1)
+	go func() {
+		defer done.Done()
+		for range children {
+			p.sweep()
+		}
+	}()
+	return func() {
+		signal.Stop(children)
+		close(children)
+		done.Wait()
+	}
+}

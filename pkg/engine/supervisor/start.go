@@ -1,0 +1,337 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+)
+
+// startFailed is the exit status of a container that never ran.
+const startFailed = 128
+
+// start starts the container, once. It goes on when the caller leaves: what it
+// began is either running or gone when it ends.
+func (t *task) start(ctx context.Context) (int, error) {
+	if err := t.ops.acquire(ctx); err != nil {
+		return 0, err
+	}
+	defer t.ops.release()
+	ctx, abort := context.WithCancel(t.context())
+	defer abort()
+
+	if err := t.beginStart(abort); err != nil {
+		return 0, err
+	}
+	pid, err := t.launch(ctx)
+	if err != nil {
+		t.mu.Lock()
+		t.released = true
+		t.mu.Unlock()
+		t.finish(Exit{Status: startFailed, ExitedAt: time.Now().UnixNano()})
+		return 0, err
+	}
+	return pid, nil
+}
+
+func (t *task) beginStart(abort context.CancelFunc) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.deleted {
+		return t.supervisor.noTask(t.id)
+	}
+	if t.first.state != created {
+		return fmt.Errorf("container %q was started before; a container starts once: %w", t.id, errdefs.ErrFailedPrecondition)
+	}
+	t.journal.State = TaskStarting
+	if err := t.save(); err != nil {
+		t.journal.State = TaskCreated
+		return err
+	}
+	t.first.state, t.first.abort = starting, abort
+	return nil
+}
+
+// launch runs `<runtime> run`. When it fails nothing is left.
+func (t *task) launch(ctx context.Context) (int, error) {
+	facts := make(chan bundleFacts, 1)
+	go func() { facts <- readBundle(t.journal.Bundle) }()
+
+	l, err := t.prepareLaunch()
+	if err != nil {
+		return 0, err
+	}
+	defer l.close()
+	ended := t.processes.launch()
+	defer ended()
+	if _, err := t.call(ctx, l.call); err != nil {
+		err = l.explain(err)
+		l.discard()
+		t.discard()
+		return 0, err
+	}
+	pid, err := t.running(ctx, l, <-facts)
+	if err != nil {
+		l.discard()
+		t.discard()
+		return 0, fmt.Errorf("the runtime reported a start, but %w", err)
+	}
+	return pid, nil
+}
+
+// launchIO is what a container is started with.
+type launchIO struct {
+	call    *call
+	pidFile string
+	output  *output
+	sources []source
+	stdin   *os.File       // our end
+	stdio   *stdio         // the container's ends, without a terminal
+	console *consoleSocket // with one
+	taken   bool           // output and stdin have an owner
+}
+
+func (l *launchIO) close() {
+	if l.stdio != nil {
+		l.stdio.close()
+	}
+	if l.console != nil {
+		l.console.close()
+	}
+	if !l.taken {
+		l.discard()
+	}
+}
+
+func (l *launchIO) discard() {
+	if l.taken {
+		return
+	}
+	l.taken = true
+	if l.output != nil {
+		l.output.discard(l.sources...)
+	}
+	if l.stdin != nil {
+		l.stdin.Close()
+	}
+}
+
+// explain adds to an error without words what the runtime wrote to the stderr
+// that it had for the container: it does so when it fails before it can write its
+// log, as with a shared library that is missing.
+func (l *launchIO) explain(err error) error {
+	var failed *errCall
+	if !errors.As(err, &failed) || failed.message != "" {
+		return err
+	}
+	for _, s := range l.sources {
+		if s.name != crilog.Stderr {
+			continue
+		}
+		if said := runtimeMessage(readWaiting(s.file)); said != "" {
+			return fmt.Errorf("the runtime's %s ended with status %d and wrote to stderr: %s", failed.verb, failed.status, said)
+		}
+	}
+	return err
+}
+
+// readWaiting returns what a FIFO holds at the moment.
+func readWaiting(f *os.File) []byte {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var said []byte
+	chunk := make([]byte, 4096)
+	_ = conn.Control(func(fd uintptr) {
+		for len(said) < maxCaptured {
+			n, err := unix.Read(int(fd), chunk)
+			if err != nil || n <= 0 {
+				return
+			}
+			said = append(said, chunk[:n]...)
+		}
+	})
+	return said
+}
+
+func (t *task) prepareLaunch() (_ *launchIO, retErr error) {
+	j := &t.journal
+	l := &launchIO{pidFile: filepath.Join(t.dir, "pid")}
+	defer func() {
+		if retErr != nil {
+			l.close()
+		}
+	}()
+	var err error
+	if l.output, err = openOutput(t.context(), j.Options.LogPath, j.Options.MaxLogLine); err != nil {
+		return nil, fmt.Errorf("opening the container's log: %w", err)
+	}
+	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}
+	l.call.args = []string{"run", "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile}
+	if j.Options.NoPivotRoot {
+		l.call.args = append(l.call.args, "--no-pivot")
+	}
+	if j.Options.NoNewKeyring {
+		l.call.args = append(l.call.args, "--no-new-keyring")
+	}
+	if err := t.prepareStdio(l); err != nil {
+		return nil, err
+	}
+	l.call.args = append(l.call.args, t.id)
+	return l, nil
+}
+
+func (t *task) prepareStdio(l *launchIO) (err error) {
+	j := &t.journal
+	if j.Stdin != "" {
+		if l.stdin, err = holdOpen(j.Stdin); err != nil {
+			return err
+		}
+	}
+	if j.Terminal {
+		if l.console, err = newConsoleSocket(); err != nil {
+			return err
+		}
+		l.call.args = append(l.call.args, "--console-socket", l.console.path)
+		return nil
+	}
+	// Our ends first, so that the container always has a reader.
+	if l.sources, err = l.output.openSources(j.Stdout, j.Stderr); err != nil {
+		return err
+	}
+	l.stdio, err = openStdio(t.first.paths, outlivesReader, j.Options.IOUID, j.Options.IOGID)
+	if err != nil {
+		return err
+	}
+	l.call.stdio = &l.stdio.fds
+	return nil
+}
+
+// running takes over what the runtime has started.
+func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ int, retErr error) {
+	pid, err := readPIDFile(l.pidFile)
+	if err != nil {
+		return 0, fmt.Errorf("its pid is not known: %w", err)
+	}
+	pidfd, identity, err := identify(pid)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if retErr != nil {
+			t.processes.forget(pid)
+			unix.Close(pidfd)
+		}
+	}()
+	member := t.journal.Options.OwnKernel && facts.isMember()
+	adopt := t.processes.adoptSoon
+	if member {
+		// The sandbox's process, which its first container answers for.
+		adopt = func(_ context.Context, pid, pidfd int) error { return t.processes.adopt(pid, pidfd) }
+	}
+	child := adopt(ctx, pid, pidfd) == nil
+	if !child && !t.journal.Options.OwnKernel {
+		// Whatever it is, it is not ours to watch, much less to kill.
+		return 0, fmt.Errorf("process %d that it named is no child of it", pid)
+	}
+	var master *os.File
+	if l.console != nil {
+		if master, err = l.console.receive(); err != nil {
+			return 0, err
+		}
+		l.sources = []source{l.output.terminalSource(master)}
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	j := &t.journal
+	j.State, j.Process, j.Member = TaskRunning, identity, member
+	j.OwnPIDs = isFirstOfNamespace(pid)
+	j.Cgroup = t.supervisor.locateCgroup(pid, askedCgroup(facts.Linux.CgroupsPath, t.id, j.Options.SystemdCgroup))
+	if err := t.save(); err != nil {
+		return 0, err
+	}
+	p := t.first
+	p.state, p.abort = running, nil
+	p.identity, p.pidfd, p.child = identity, pidfd, child
+	p.stdin, p.master = l.stdin, master
+	t.output = l.output
+	t.oom = countOOM(ctx, t.processes, j.Cgroup)
+	l.taken = true
+	l.output.start(l.sources...)
+	if err := t.watchFirst(); err != nil {
+		// Out of memory or of watches: nothing that could be waited for.
+		log.G(ctx).WithError(err).Error("A container cannot be watched; its end will not be seen")
+	}
+	t.carryTerminalInput()
+	return pid, nil
+}
+
+// watchFirst makes the end of the first process known. t.mu is held.
+func (t *task) watchFirst() error {
+	if t.journal.Member {
+		go t.waitWithin()
+		return nil
+	}
+	return t.processes.ended(t.first.pidfd, t.ended)
+}
+
+// carryTerminalInput carries what is written into the task's stdin FIFO to its
+// terminal. t.mu is held.
+func (t *task) carryTerminalInput() {
+	if t.first.master == nil || t.first.stdin == nil {
+		return
+	}
+	from, err := openReader(t.journal.Stdin)
+	if err != nil {
+		log.G(t.context()).WithError(err).Warn("A terminal has no input")
+		return
+	}
+	go copyInput(from, t.first.master, true)
+}
+
+// bundleFacts is what matters here of a bundle's config.json.
+type bundleFacts struct {
+	Annotations map[string]string `json:"annotations"`
+	Linux       struct {
+		CgroupsPath string `json:"cgroupsPath"`
+	} `json:"linux"`
+}
+
+// readBundle reads what it can; a bundle without a readable spec is the
+// runtime's to refuse.
+func readBundle(bundle string) bundleFacts {
+	var f bundleFacts
+	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err == nil {
+		_ = json.Unmarshal(b, &f)
+	}
+	return f
+}
+
+// isMember says whether the container joins the sandbox of another one, by the
+// annotations of containerd and CRI-O that runsc follows.
+func (f bundleFacts) isMember() bool {
+	return f.Annotations["io.kubernetes.cri.container-type"] == "container" ||
+		f.Annotations["io.kubernetes.cri-o.ContainerType"] == "container"
+}
+
+// locateCgroup says where the processes of a container are.
+func (s *Supervisor) locateCgroup(pid int, asked string) Cgroup {
+	own, errOwn := membershipOf(os.Getpid())
+	container, err := membershipOf(pid)
+	if err := errors.Join(errOwn, err); err != nil {
+		return Cgroup{}
+	}
+	return locateCgroup(s.hierarchies, own, container, asked)
+}

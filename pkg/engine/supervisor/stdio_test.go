@@ -1,0 +1,280 @@
+package supervisor_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
+
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// A container's input stays open, whoever writes and leaves, until CloseIO.
+func TestInputStaysOpenUntilCloseIO(t *testing.T) {
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		c := b.run("c", containerConfig{args: []string{"/bin/sh", "-c", "cat; exit 3"}, stdin: true})
+		c.send("one\n")
+		c.said("one")
+		c.keepIn.Close()
+		var err error
+		if c.keepIn, err = os.OpenFile(c.stdin, os.O_WRONLY, 0); err != nil {
+			t.Fatal(err)
+		}
+		c.send("two\n")
+		c.said("two")
+		c.keepIn.Close()
+		c.keepIn = nil
+		time.Sleep(50 * time.Millisecond)
+		if !c.alive() {
+			t.Error("it ended before CloseIO")
+		}
+		for range 2 {
+			if _, err := c.task.CloseIO(c.ctx(), &taskAPI.CloseIORequest{ID: c.id, Stdin: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if exit := c.wait(); exit.Status != 3 {
+			t.Errorf("%+v", exit)
+		}
+	})
+}
+
+func TestTerminal(t *testing.T) {
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		cfg := shell(`stty -echo; echo begin; while read x; do case $x in size) stty size;; *) echo "got $x";; esac; done; exit 9`)
+		cfg.terminal, cfg.stdin = true, true
+		c := b.run("c", cfg)
+		c.said("begin")
+		if _, err := c.task.ResizePty(c.ctx(), &taskAPI.ResizePtyRequest{ID: c.id, Width: 80, Height: 25}); err != nil {
+			t.Error(err)
+		}
+		c.send("hello\nsize\n")
+		c.said("got hello")
+		c.said("25 80")
+		if _, err := c.task.ResizePty(c.ctx(), &taskAPI.ResizePtyRequest{ID: c.id, Width: 1 << 16}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
+			t.Errorf("a terminal that is too wide: %v", err)
+		}
+		c.send("\x04")
+		if exit := c.wait(); exit.Status != 9 {
+			t.Errorf("%+v", exit)
+		}
+		c.mustDelete()
+		for _, l := range c.lines() {
+			if l.stream != "stdout" || l.partial || strings.Contains(l.content, "\r") {
+				t.Errorf("a terminal's line: %+v", l)
+			}
+		}
+	})
+}
+
+func TestWithoutATerminalThereIsNone(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.run("c", shell("sleep 1000"))
+	if _, err := c.extra.Terminal(c.ctx(), &supervisorv1.TerminalRequest{Id: c.id}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("Terminal: %v", err)
+	}
+	if _, err := c.task.ResizePty(c.ctx(), &taskAPI.ResizePtyRequest{ID: c.id, Width: 80, Height: 25}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("ResizePty: %v", err)
+	}
+}
+
+// attach attaches to a container's output; it is read until it ends.
+func (c *container) attach(name string, stdin bool) (out, errs chan string, in *os.File) {
+	c.Helper()
+	dir := filepath.Join(c.base, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		c.Fatal(err)
+	}
+	r := &supervisorv1.AttachRequest{Id: c.id}
+	r.Stdout, out = readFIFO(c, filepath.Join(dir, "stdout"))
+	r.Stderr, errs = readFIFO(c, filepath.Join(dir, "stderr"))
+	if stdin {
+		r.Stdin = filepath.Join(dir, "stdin")
+		if err := unix.Mkfifo(r.Stdin, 0o600); err != nil {
+			c.Fatal(err)
+		}
+	}
+	if _, err := c.extra.Attach(c.ctx(), r); err != nil {
+		c.Fatal(err)
+	}
+	if stdin {
+		var err error
+		if in, err = os.OpenFile(r.Stdin, os.O_WRONLY, 0); err != nil {
+			c.Fatal(err)
+		}
+	}
+	return out, errs, in
+}
+
+// Two are attached, one of them types; both see all output from then on, and
+// the log has it too.
+func TestAttach(t *testing.T) {
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		cfg := shell(`echo before; while read x; do echo "out $x"; echo "err $x" >&2; done; exit 2`)
+		cfg.stdin = true
+		c := b.run("c", cfg)
+		c.said("before")
+		outA, errA, in := c.attach("a", true)
+		outB, errB, _ := c.attach("b", false)
+		if _, err := in.WriteString("typed\n"); err != nil {
+			t.Fatal(err)
+		}
+		c.said("out typed")
+		in.Close()
+		time.Sleep(20 * time.Millisecond)
+		c.send("sent\n")
+		c.said("err sent")
+		c.keepIn.Close()
+		c.keepIn = nil
+		if _, err := c.task.CloseIO(c.ctx(), &taskAPI.CloseIORequest{ID: c.id, Stdin: true}); err != nil {
+			t.Fatal(err)
+		}
+		if exit := c.wait(); exit.Status != 2 {
+			t.Errorf("%+v", exit)
+		}
+		for who, streams := range map[string][2]chan string{"a": {outA, errA}, "b": {outB, errB}} {
+			if got := <-streams[0]; got != "out typed\nout sent\n" {
+				t.Errorf("%s got %q on stdout", who, got)
+			}
+			if got := <-streams[1]; got != "err typed\nerr sent\n" {
+				t.Errorf("%s got %q on stderr", who, got)
+			}
+		}
+		eventually(t, "the output has ended", func() bool {
+			_, err := c.extra.Attach(c.ctx(), &supervisorv1.AttachRequest{Id: c.id})
+			return errdefs.IsFailedPrecondition(errgrpc.ToNative(err))
+		})
+	})
+}
+
+// Who does not read is detached; neither the container nor its log waits.
+func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.run("c", shell("while [ ! -e /tmp/go ]; do sleep 0.01; done; seq 1 400000; exit 1"))
+	path := filepath.Join(b.base, "unread")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if _, err := c.extra.Attach(c.ctx(), &supervisorv1.AttachRequest{Id: c.id, Stdout: path}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if exit := c.wait(); exit.Status != 1 {
+		t.Errorf("%+v", exit)
+	}
+	c.mustDelete()
+	expectSequence(t, 400_000, c.lines())
+	// What it was sent before ends.
+	if _, err := io.Copy(io.Discard, reader); err != nil {
+		t.Errorf("the reader's FIFO has not ended: %v", err)
+	}
+}
+
+// expectSequence checks that a log holds the numbers from 1 in their order.
+func expectSequence(t testing.TB, last int, lines []logLine) {
+	t.Helper()
+	if len(lines) != last {
+		t.Errorf("%d lines, want %d", len(lines), last)
+	}
+	for i, l := range lines {
+		if l.content != strconv.Itoa(i+1) || l.partial {
+			t.Fatalf("line %d is %+v", i+1, l)
+		}
+	}
+}
+
+// A task that a foreign shim runs: only its output is here.
+func TestForeignStdio(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	dir := filepath.Join(b.base, "foreign")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(dir, "0.log"),
+		Stdin: filepath.Join(dir, "stdin"), Stdout: filepath.Join(dir, "stdout"), Stderr: filepath.Join(dir, "stderr")}
+	for _, path := range []string{r.Stdin, r.Stdout, r.Stderr} {
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.extra.OpenStdio(b.ctx(), r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.extra.OpenStdio(b.ctx(), r); !errdefs.IsAlreadyExists(errgrpc.ToNative(err)) {
+		t.Errorf("twice: %v", err)
+	}
+	in, err := os.OpenFile(r.Stdin, os.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	kept, err := keepReader(r.Stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	// The shim comes and goes, as its restarts do.
+	for n := range 3 {
+		for _, path := range []string{r.Stdout, r.Stderr} {
+			if err := os.WriteFile(path, fmt.Appendf(nil, "%s %d\n", filepath.Base(path), n), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "all is in the log", func() bool { return len(readLog(t, r.LogPath)) == 6 })
+	b.kill9()
+	if err := os.WriteFile(r.Stdout, []byte("meanwhile\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	b.serve()
+	if err := os.WriteFile(r.Stdout, []byte("after\nno end"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := b.extra.Info(b.ctx(), &supervisorv1.InfoRequest{}); err != nil || len(info.Tasks) != 1 || info.Tasks[0].State != "stdio" {
+		t.Errorf("%v, %v", info, err)
+	}
+	if _, err := b.task.CloseIO(b.ctx(), &taskAPI.CloseIORequest{ID: "f", Stdin: true}); err != nil {
+		t.Error(err)
+	}
+	if n, err := in.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("stdin after CloseIO: %d, %v", n, err)
+	}
+	for range 2 {
+		if _, err := b.extra.CloseStdio(b.ctx(), &supervisorv1.CloseStdioRequest{Id: "f"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	streams := map[string][]string{}
+	for _, l := range readLog(t, r.LogPath) {
+		streams[l.stream] = append(streams[l.stream], l.content)
+	}
+	if want := []string{"stdout 0", "stdout 1", "stdout 2", "meanwhile", "after", "no end"}; !slices.Equal(streams["stdout"], want) {
+		t.Errorf("stdout: %q", streams["stdout"])
+	}
+	if want := []string{"stderr 0", "stderr 1", "stderr 2"}; !slices.Equal(streams["stderr"], want) {
+		t.Errorf("stderr: %q", streams["stderr"])
+	}
+	if left := leftFiles(t, b, "*"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -1,0 +1,122 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// supervisorService is berth.supervisor.v1.Supervisor.
+type supervisorService struct {
+	*Supervisor
+}
+
+func (s supervisorService) Info(ctx context.Context, _ *supervisorv1.InfoRequest) (*supervisorv1.InfoResponse, error) {
+	digest, err := s.digest()
+	if err != nil {
+		return nil, err
+	}
+	info := &supervisorv1.InfoResponse{Pid: uint32(os.Getpid()), Version: s.version, ExecutableDigest: digest}
+	for _, t := range s.all() {
+		t.mu.Lock()
+		info.Tasks = append(info.Tasks, &supervisorv1.TaskInfo{
+			Id: t.id, State: stateName[t.status(t.first)], Pid: uint32(t.first.identity.PID),
+		})
+		t.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.foreign {
+		info.Tasks = append(info.Tasks, &supervisorv1.TaskInfo{Id: id, State: string(TaskStdio)})
+	}
+	return info, nil
+}
+
+var stateName = map[tasktypes.Status]string{
+	tasktypes.Status_CREATED: "created",
+	tasktypes.Status_RUNNING: "running",
+	tasktypes.Status_PAUSED:  "paused",
+	tasktypes.Status_STOPPED: "stopped",
+}
+
+// executableDigest is the sha256 of the running program, whatever is at its
+// path by now.
+func executableDigest() (string, error) {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+func (s supervisorService) ReopenLog(ctx context.Context, r *supervisorv1.ReopenLogRequest) (*emptypb.Empty, error) {
+	o, _, err := s.outputOf(r.Id)
+	if err != nil {
+		return nil, err
+	}
+	err = o.log.Reopen()
+	if errors.Is(err, crilog.ErrClosed) {
+		return nil, fmt.Errorf("container %q has no output any more: %w", r.Id, errdefs.ErrFailedPrecondition)
+	}
+	return empty, err
+}
+
+func (s supervisorService) Terminal(ctx context.Context, r *supervisorv1.TerminalRequest) (*supervisorv1.TerminalResponse, error) {
+	t, err := s.task(r.Id)
+	if err != nil {
+		return nil, err
+	}
+	master, err := t.terminal(r.ExecId)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := master.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	response := &supervisorv1.TerminalResponse{}
+	err = conn.Control(func(fd uintptr) { response.Fd = int32(fd) })
+	if err != nil {
+		return nil, fmt.Errorf("the terminal has ended: %w", errdefs.ErrFailedPrecondition)
+	}
+	return response, nil
+}
+
+func (s supervisorService) OpenStdio(ctx context.Context, r *supervisorv1.OpenStdioRequest) (*emptypb.Empty, error) {
+	return empty, s.openForeign(Task{
+		ID: r.Id, State: TaskStdio, Terminal: r.Terminal,
+		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
+		Options: Options{LogPath: r.LogPath, MaxLogLine: int(r.MaxLogLine)},
+	})
+}
+
+func (s supervisorService) CloseStdio(ctx context.Context, r *supervisorv1.CloseStdioRequest) (*emptypb.Empty, error) {
+	return empty, s.closeForeign(r.Id)
+}
+
+func (s supervisorService) Attach(ctx context.Context, r *supervisorv1.AttachRequest) (*emptypb.Empty, error) {
+	if err := checkPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
+		return nil, err
+	}
+	o, stdin, err := s.outputOf(r.Id)
+	if err != nil {
+		return nil, err
+	}
+	return empty, o.attach(s.processes, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin)
+}

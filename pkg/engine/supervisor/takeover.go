@@ -1,0 +1,249 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+)
+
+// InheritEnv names the environment variable in which a supervisor finds the
+// descriptors that the daemon kept for it from its predecessor: the JSON form of
+// map[string]Inherited, by task id.
+const InheritEnv = "BERTH_SHIM_INHERIT"
+
+// Inherited are descriptor numbers (4 and up) that a successor starts with; 0
+// means none.
+type Inherited struct {
+	// Pidfd is of the task's first process. One that was opened while the
+	// process lived tells its exit code also after it was reaped.
+	Pidfd int `json:"pidfd,omitempty"`
+	// TTY is the master of its terminal.
+	TTY int `json:"tty,omitempty"`
+	// Stdin is a write end of its stdin FIFO.
+	Stdin int `json:"stdin,omitempty"`
+	// Stdout and Stderr are read ends of its output FIFOs. They need not be
+	// inherited, only kept by the daemon until the successor serves.
+	Stdout int `json:"stdout,omitempty"`
+	Stderr int `json:"stderr,omitempty"`
+}
+
+// secure keeps the descriptors from runtimes and containers.
+func (i Inherited) secure() {
+	for _, fd := range []int{i.Pidfd, i.TTY, i.Stdin, i.Stdout, i.Stderr} {
+		if fd > 0 {
+			unix.CloseOnExec(fd)
+		}
+	}
+}
+
+func closeInherited(fds ...int) {
+	for _, fd := range fds {
+		if fd > 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// takeOver goes on with what the journals say that a predecessor held. When it
+// returns, every task is known and carries on; nothing was stopped.
+func (s *Supervisor) takeOver(inherited map[string]Inherited) error {
+	for _, i := range inherited {
+		i.secure()
+	}
+	entries, err := os.ReadDir(filepath.Join(s.dir, tasksDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		i := inherited[e.Name()]
+		delete(inherited, e.Name())
+		j, err := ReadTask(s.dir, e.Name())
+		if err != nil {
+			closeInherited(i.Pidfd, i.TTY, i.Stdin, i.Stdout, i.Stderr)
+			s.skip(e.Name(), err)
+			continue
+		}
+		s.takeOverTask(j, i)
+	}
+	for _, i := range inherited {
+		closeInherited(i.Pidfd, i.TTY, i.Stdin, i.Stdout, i.Stderr)
+	}
+	return nil
+}
+
+// skip leaves alone what is no task, but removes what a Create left that did
+// not come to its end.
+func (s *Supervisor) skip(id string, err error) {
+	if errdefs.IsNotFound(err) {
+		os.RemoveAll(taskDir(s.dir, id))
+		return
+	}
+	log.G(s.ctx).WithError(err).WithField("container", id).Error("A task cannot be taken over: its journal is unreadable")
+}
+
+func (s *Supervisor) takeOverTask(j Task, i Inherited) {
+	// They kept the pipes from being destroyed; now we open our own ends.
+	defer closeInherited(i.Stdout, i.Stderr)
+	if j.State == TaskStdio {
+		closeInherited(i.Pidfd, i.TTY)
+		s.takeOverForeign(j, i)
+		return
+	}
+	t := newTask(s, j)
+	s.tasks[j.ID] = t
+	exit, exitErr := ReadExit(s.dir, j.ID)
+	switch {
+	case exitErr == nil:
+		closeInherited(i.Pidfd)
+		t.takeOverIO(i)
+		t.takeOverExit(exit)
+	case j.State == TaskCreated:
+		closeInherited(i.Pidfd, i.TTY, i.Stdin)
+	case j.State == TaskStarting:
+		closeInherited(i.Pidfd, i.TTY, i.Stdin)
+		t.first.state = starting
+		t.first.abort = func() {}
+		go t.takeOverStart()
+	default:
+		t.takeOverIO(i)
+		t.takeOverProcess(i.Pidfd)
+	}
+	t.killExecs()
+}
+
+// takeOverExit goes on with a task whose end is known.
+func (t *task) takeOverExit(exit Exit) {
+	t.first.state, t.first.exit = stopped, exit
+	t.first.closeStdin()
+	close(t.first.done)
+	go t.afterwards()
+}
+
+// takeOverStart ends a start of which nobody knows how far it came: what the
+// runtime has of it is removed.
+func (t *task) takeOverStart() {
+	_ = t.ops.acquire(t.context())
+	defer t.ops.release()
+	log.G(t.context()).Warn("A container that was being started when the predecessor died is removed")
+	t.discard()
+	t.mu.Lock()
+	t.released = true
+	t.mu.Unlock()
+	t.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+}
+
+// takeOverIO reads the output of a task that was started, from where the
+// predecessor stopped.
+func (t *task) takeOverIO(i Inherited) {
+	if err := t.reopenIO(i); err != nil {
+		log.G(t.context()).WithError(err).Error("The output of a container cannot be read any more")
+	}
+}
+
+func (t *task) reopenIO(i Inherited) error {
+	j := &t.journal
+	if i.Stdin > 0 {
+		t.first.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
+	} else if j.Stdin != "" && !j.StdinClosed {
+		// Best effort: its reader has seen the end already.
+		t.first.stdin, _ = holdOpen(j.Stdin)
+	}
+	output, err := openOutput(t.context(), j.Options.LogPath, j.Options.MaxLogLine)
+	if err != nil {
+		// The output has to flow in any case.
+		log.G(t.context()).WithError(err).Error("The log of a container cannot be opened; its output is dropped")
+		output, _ = openOutput(t.context(), "", 0)
+	}
+	sources, err := t.reopenSources(output, i)
+	if err != nil {
+		output.discard()
+		return err
+	}
+	t.output = output
+	output.start(sources...)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.carryTerminalInput()
+	return nil
+}
+
+func (t *task) reopenSources(output *output, i Inherited) ([]source, error) {
+	j := &t.journal
+	if !j.Terminal {
+		closeInherited(i.TTY)
+		return output.openSources(j.Stdout, j.Stderr)
+	}
+	if i.TTY <= 0 {
+		return nil, errors.New("its terminal died with the predecessor")
+	}
+	master, err := terminalFile(i.TTY)
+	if err != nil {
+		return nil, err
+	}
+	t.first.master = master
+	return []source{output.terminalSource(master)}, nil
+}
+
+// takeOverProcess watches the first process, by the pidfd of the daemon or one
+// of its own.
+func (t *task) takeOverProcess(pidfd int) {
+	ctx := t.context()
+	p, j := t.first, &t.journal
+	p.state, p.identity = running, j.Process
+	t.oom = countOOM(ctx, t.processes, j.Cgroup)
+	if pidfd <= 0 {
+		var err error
+		if pidfd, err = openPidfd(j.Process); err != nil {
+			log.G(ctx).WithError(err).Warn("A container ended while nobody watched it")
+			go t.lost()
+			return
+		}
+	}
+	unix.CloseOnExec(pidfd)
+	p.pidfd = pidfd
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.watchFirst(); err != nil {
+		log.G(ctx).WithError(err).Error("A container cannot be watched; its end will not be seen")
+	}
+}
+
+// lost finishes a task of which nobody knows how it ended.
+func (t *task) lost() {
+	t.finish(Exit{
+		PID: t.journal.Process.PID, Status: unknownStatus, Unknown: true,
+		ExitedAt: time.Now().UnixNano(), OOM: t.oom.killed(),
+	})
+	t.afterwards()
+}
+
+// killExecs kills the execs of the predecessor: nobody knows them any more.
+func (t *task) killExecs() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, identity := range t.journal.Execs {
+		if fd, err := openPidfd(identity); err == nil {
+			p := &process{identity: identity, session: execSession(identity.PID, t.journal.Process.PID)}
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			unix.Close(fd)
+			if !t.journal.Options.OwnKernel {
+				go killLeftovers(p, t.journal.Cgroup)
+			}
+		}
+		delete(t.journal.Execs, id)
+	}
+	if err := t.save(); err != nil {
+		log.G(t.context()).WithError(err).Warn("Execs that were killed stay in the journal")
+	}
+}
+
+// noTask is what calls for an unknown task get.
+func (s *Supervisor) noTask(id string) error {
+	return fmt.Errorf("container %q is not known to this supervisor: %w", id, errdefs.ErrNotFound)
+}

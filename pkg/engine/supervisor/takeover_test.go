@@ -1,0 +1,331 @@
+package supervisor_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+	"golang.org/x/sys/unix"
+)
+
+// counting is a container that writes numbered lines until it is told to end,
+// and then says how many there were.
+func counting(status int, pause string) containerConfig {
+	return shell(fmt.Sprintf(`trap 'printf "total %%08d end\n" $i; exit %d' TERM
+i=0
+while :; do i=$((i+1)); printf "line %%08d end\n" $i; %s; done`, status, pause))
+}
+
+const (
+	atFullSpeed = ":"
+	slowly      = "usleep 2000"
+	// inHand is how many numbered lines a supervisor may have read and not yet
+	// written when it is killed: one chunk.
+	inHand = 32*1024/len("line 00000000 end\n") + 1
+)
+
+// counted is what became of numbered lines.
+type counted struct {
+	total, lost, damaged int
+}
+
+var numbered = regexp.MustCompile(`^(line|total) (\d{8}) end$`)
+
+func (c *container) counted() counted {
+	c.Helper()
+	var r counted
+	last, seen := 0, 0
+	for _, l := range c.lines() {
+		m := numbered.FindStringSubmatch(l.content)
+		if m == nil {
+			r.damaged++
+			continue
+		}
+		n, _ := strconv.Atoi(m[2])
+		if m[1] == "total" {
+			r.total = n
+			continue
+		}
+		if n <= last {
+			c.Fatalf("%s: line %d comes after line %d", c.id, n, last)
+		}
+		last = n
+		seen++
+	}
+	if r.total == 0 {
+		c.Fatalf("%s: the last line is missing", c.id)
+	}
+	r.lost = r.total - seen
+	return r
+}
+
+// Ten containers write while their supervisor is killed, three times. None
+// stops, every exit code is true, no line comes twice, and not more are lost
+// than the dead had in their hands.
+func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
+	const containers, kills = 10, 3
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		var all []*container
+		for n := range containers {
+			pause := slowly
+			if n >= 8 {
+				pause = atFullSpeed
+			}
+			all = append(all, b.run(fmt.Sprint("writer", n), counting(10+n, pause)))
+		}
+		for range kills {
+			time.Sleep(200 * time.Millisecond)
+			b.kill9()
+			before := map[string]int64{}
+			for _, c := range all {
+				before[c.id] = size(t, c.logPath)
+			}
+			b.serve()
+			for _, c := range all {
+				if !c.alive() {
+					t.Fatalf("%s died with its supervisor", c.id)
+				}
+				eventually(t, c.id+" is in the log again", func() bool { return size(t, c.logPath) > before[c.id] })
+			}
+		}
+		for n, c := range all {
+			if err := c.kill(unix.SIGTERM, false); err != nil {
+				t.Fatal(err)
+			}
+			if exit := c.wait(); exit.Status != uint32(10+n) || exit.Unknown || exit.PID != c.pid {
+				t.Errorf("%s: %+v, want status %d of pid %d", c.id, exit, 10+n, c.pid)
+			}
+			c.mustDelete()
+			got := c.counted()
+			allowed := kills
+			if n >= 8 {
+				allowed = kills * inHand
+			}
+			t.Logf("%s: of %d lines %d are lost, %d damaged", c.id, got.total, got.lost, got.damaged)
+			if got.lost > allowed || got.damaged > kills {
+				t.Errorf("%s lost more than %d lines, or more than %d are damaged", c.id, allowed, kills)
+			}
+		}
+	})
+}
+
+func size(t testing.TB, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// untilDead waits for the end of a container that no supervisor watches.
+func (c *container) untilDead() {
+	c.Helper()
+	eventually(c, c.id+" is dead", func() bool { return !c.alive() })
+}
+
+// What happens between two supervisors is told truly by what the daemon kept:
+// the exit code by the pidfd, the last lines by the FIFO.
+func TestContainersEndWhileNobodyWatches(t *testing.T) {
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		end := b.run("ends", shell("echo first; trap 'echo last; exit 17' TERM; while :; do sleep 0.02; done"))
+		end.said("first")
+		b.kill9()
+		if err := unix.Kill(end.pid, unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		end.untilDead()
+		b.serve()
+		if exit := end.wait(); exit.Status != 17 || exit.Unknown {
+			t.Errorf("%+v, want status 17", exit)
+		}
+		end.mustDelete()
+		if l := end.lines(); len(l) != 2 || l[1].content != "last" {
+			t.Errorf("the log has %v", l)
+		}
+	})
+}
+
+func TestWithoutAPidfdALostExitCodeIsNotInvented(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.run("lost", shell("while :; do sleep 0.02; done"))
+	b.kill9()
+	if err := unix.Kill(c.pid, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(c.pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.untilDead()
+	// Until it is reaped its state can still be read.
+	eventually(t, "it is reaped", func() bool { return unix.Kill(c.pid, 0) != nil })
+	c.pidfd.Close()
+	c.pidfd = nil
+	b.serve()
+	if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
+		t.Errorf("%+v, want 255 and unknown", exit)
+	}
+	c.mustDelete()
+}
+
+// A kill for memory is seen also by a supervisor that was not there.
+func TestOOMWhileNobodyWatches(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.run("greedy", memoryLimited(15<<20, "while [ ! -e /proc/1/root/tmp/go ]; do sleep 0.02; done; x=a; while :; do x=$x$x; done"))
+	b.kill9()
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.untilDead()
+	b.serve()
+	if exit := c.wait(); exit.Status != 137 || !exit.OOM {
+		t.Errorf("%+v, want 137 and OOM", exit)
+	}
+	c.mustDelete()
+}
+
+// An exit that was journaled before the supervisor died is the one that its
+// successor tells.
+func TestJournaledExitIsTold(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.run("ended", shell("echo bye; exit 5"))
+	first := c.wait()
+	b.kill9()
+	c.pidfd.Close()
+	c.pidfd = nil
+	b.serve()
+	if again := c.wait(); again != first || again.Status != 5 {
+		t.Errorf("%+v, before %+v", again, first)
+	}
+	c.mustDelete()
+	if l := c.lines(); len(l) != 1 {
+		t.Errorf("the log has %v", l)
+	}
+}
+
+func TestCreatedContainerStartsUnderASuccessor(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.create("later", shell("echo hello; exit 6"))
+	b.kill9()
+	b.serve()
+	c.start()
+	if exit := c.wait(); exit.Status != 6 {
+		t.Errorf("%+v", exit)
+	}
+	c.mustDelete()
+	if l := c.lines(); len(l) != 1 || l[0].content != "hello" {
+		t.Errorf("the log has %v", l)
+	}
+}
+
+func TestExecsDieWithTheirSupervisor(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		c := b.run("c", shell("sleep 1000"))
+		e := c.addExec(false, false, "/bin/sh", "-c", "sleep 2001 & sleep 2002; true")
+		if err := e.start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the exec and its children run", func() bool { return len(c.pids()) == 4 })
+		b.kill9()
+		b.serve()
+		eventually(t, "they are dead", func() bool { return len(c.pids()) == 1 })
+		if !c.alive() {
+			t.Error("the container died too")
+		}
+		if got := c.exec("/bin/echo", "hi"); got.stdout != "hi\n" || got.status != 0 {
+			t.Errorf("a new exec: %+v", got)
+		}
+	})
+}
+
+func TestTerminalAndInputAreTakenOver(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		cat := b.run("cat", containerConfig{args: []string{"/bin/cat"}, stdin: true})
+		script := shell(`stty -echo; echo begin; read x; echo "got $x"; stty size; exit 9`)
+		script.terminal, script.stdin = true, true
+		term := b.run("term", script)
+		term.said("begin")
+		term.keepTerminal()
+		cat.send("one\n")
+		cat.said("one")
+		b.kill9()
+		b.serve()
+
+		cat.send("two\n")
+		cat.said("two")
+		cat.keepIn.Close()
+		cat.keepIn = nil
+		if _, err := cat.task.CloseIO(cat.ctx(), &taskAPI.CloseIORequest{ID: cat.id, Stdin: true}); err != nil {
+			t.Fatal(err)
+		}
+		if exit := cat.wait(); exit.Status != 0 {
+			t.Errorf("cat: %+v", exit)
+		}
+		if _, err := term.task.ResizePty(term.ctx(), &taskAPI.ResizePtyRequest{ID: term.id, Width: 91, Height: 17}); err != nil {
+			t.Error(err)
+		}
+		term.send("me\n")
+		if exit := term.wait(); exit.Status != 9 || exit.Unknown {
+			t.Errorf("the terminal's: %+v", exit)
+		}
+		term.mustDelete()
+		var got []string
+		for _, l := range term.lines() {
+			got = append(got, l.content)
+		}
+		if want := []string{"begin", "got me", "17 91"}; !slices.Equal(got, want) {
+			t.Errorf("the terminal said %q, want %q", got, want)
+		}
+	})
+}
+
+// Shutdown leaves to the successor what runs; it refuses unless it is told to.
+func TestShutdownHandsOver(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.run("c", counting(3, slowly))
+	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+		t.Errorf("Shutdown with a task: %v", err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	// It may be gone before its answer is.
+	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{Now: true}); err != nil && !errors.Is(err, ttrpc.ErrClosed) {
+		t.Fatal(err)
+	}
+	select {
+	case <-b.exited:
+	case <-time.After(5 * time.Second):
+		t.Fatal("it does not end")
+	}
+	b.kill9()
+	b.serve()
+	if err := c.kill(unix.SIGTERM, false); err != nil {
+		t.Fatal(err)
+	}
+	if exit := c.wait(); exit.Status != 3 {
+		t.Errorf("%+v", exit)
+	}
+	c.mustDelete()
+	if got := c.counted(); got.lost > 1 || got.damaged > 1 {
+		t.Errorf("%+v", got)
+	}
+	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{}); err != nil && !errors.Is(err, ttrpc.ErrClosed) {
+		t.Errorf("Shutdown without tasks: %v", err)
+	}
+	<-b.exited
+	if state := b.cmd.ProcessState; !state.Success() {
+		t.Errorf("it ended with %v", state)
+	}
+}

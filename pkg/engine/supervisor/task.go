@@ -1,0 +1,343 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// drainTimeout is how long Delete waits for the end of the output.
+	drainTimeout = 2 * time.Second
+
+	rootfsDir = "rootfs"
+)
+
+// task is one container.
+type task struct {
+	supervisor *Supervisor
+	id         string
+	dir        string
+	processes  *processes
+	ops        semaphore  // held by calls that must not overlap: start, pause, delete…
+	releasing  sync.Mutex // held while the runtime deletes it
+
+	mu       sync.Mutex
+	journal  Task
+	first    *process
+	execs    map[string]*process
+	serial   uint64 // of the newest exec
+	paused   bool
+	output   *output // nil until it is started
+	oom      *oomCounter
+	released bool // the runtime knows it no more
+	deleted  bool
+}
+
+// semaphore is a lock that can be given up waiting for.
+type semaphore chan struct{}
+
+func newSemaphore() semaphore { return make(semaphore, 1) }
+
+func (s semaphore) acquire(ctx context.Context) error {
+	select {
+	case s <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("another call for this container has not ended: %w", ctx.Err())
+	}
+}
+
+func (s semaphore) release() { <-s }
+
+func newTask(s *Supervisor, j Task) *task {
+	return &task{
+		supervisor: s,
+		id:         j.ID,
+		dir:        taskDir(s.dir, j.ID),
+		processes:  s.processes,
+		ops:        newSemaphore(),
+		journal:    j,
+		first:      newProcess("", j.Terminal, stdioPaths{j.Stdin, j.Stdout, j.Stderr}),
+		execs:      map[string]*process{},
+	}
+}
+
+// context carries the log fields of the task. What it is used for is not ended
+// by a caller that leaves.
+func (t *task) context() context.Context {
+	return log.WithLogger(t.supervisor.ctx, log.G(t.supervisor.ctx).WithField("container", t.id))
+}
+
+// save writes the journal. t.mu is held.
+func (t *task) save() error {
+	if t.deleted {
+		return nil
+	}
+	if err := writeJSON(filepath.Join(t.dir, taskFile), &t.journal); err != nil {
+		return fmt.Errorf("writing the task's journal: %w", err)
+	}
+	return nil
+}
+
+// process returns the first process or that of an exec. t.mu is held.
+func (t *task) process(execID string) (*process, error) {
+	if execID == "" {
+		return t.first, nil
+	}
+	if p, ok := t.execs[execID]; ok {
+		return p, nil
+	}
+	return nil, fmt.Errorf("exec %q of container %q: %w", execID, t.id, errdefs.ErrNotFound)
+}
+
+// call runs the runtime for this container.
+func (t *task) call(ctx context.Context, c *call) ([]byte, error) {
+	c.options = &t.journal.Options // never changes
+	return t.processes.invoke(ctx, c)
+}
+
+// wait returns how a process ended.
+func (t *task) wait(ctx context.Context, execID string) (Exit, error) {
+	t.mu.Lock()
+	p, err := t.process(execID)
+	t.mu.Unlock()
+	if err != nil {
+		return Exit{}, err
+	}
+	select {
+	case <-p.done:
+		return p.exit, nil
+	case <-ctx.Done():
+		return Exit{}, ctx.Err()
+	}
+}
+
+// finish records how the first process ended, on disk before anybody sees it.
+func (t *task) finish(exit Exit) {
+	if err := writeJSON(filepath.Join(t.dir, exitFile), &exit); err != nil {
+		log.G(t.context()).WithError(err).Error("An exit could not be written down and would be lost with this process")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.first
+	p.state, p.exit = stopped, exit
+	p.identity.PID = exit.PID
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd)
+		p.pidfd = -1
+	}
+	p.closeStdin()
+	t.paused = false
+	close(p.done)
+}
+
+// ended is what happens when the first process has ended: nothing between that
+// and the announcement that is not needed for it.
+func (t *task) ended() {
+	t.mu.Lock()
+	p := t.first
+	identity, pidfd, child := p.identity, p.pidfd, p.child
+	t.mu.Unlock()
+	exit := Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
+	status, known := t.processes.collect(identity, pidfd, child)
+	exit.Status, exit.Unknown = status, !known
+	exit.OOM = t.oom.killed()
+	t.finish(exit)
+	t.afterwards()
+}
+
+// afterwards clears what an ended container leaves, before anybody asks for it:
+// Delete then has little to do.
+func (t *task) afterwards() {
+	t.oom.close()
+	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
+	defer cancel()
+	if !t.journal.Options.OwnKernel {
+		if err := t.release(ctx); err != nil {
+			log.G(ctx).WithError(err).Warn("The runtime could not delete an ended container; it is tried again at its removal")
+		}
+	}
+}
+
+// release makes the runtime forget an ended container. It can be called often.
+func (t *task) release(ctx context.Context) error {
+	t.releasing.Lock()
+	defer t.releasing.Unlock()
+	t.mu.Lock()
+	done, journal := t.released, t.journal
+	t.mu.Unlock()
+	if done {
+		return nil
+	}
+	if !journal.Options.OwnKernel && !journal.OwnPIDs && journal.Cgroup.main() != "" {
+		// The others of the container did not end with its first process.
+		if err := journal.Cgroup.kill(); err != nil {
+			log.G(ctx).WithError(err).Warn("Processes of an ended container are left")
+		}
+	}
+	args := []string{"delete"}
+	if journal.Options.OwnKernel {
+		// runsc takes a sandbox for running until its process is reaped, which
+		// after a take-over is up to pid 1; with force it waits for that.
+		args = append(args, "--force")
+	}
+	locks := locksOf(&journal.Options, t.id)
+	_, err := t.call(ctx, &call{args: append(args, t.id)})
+	if err != nil && !unknownToRuntime(err) {
+		return fmt.Errorf("deleting the container: %w", err)
+	}
+	locks.sweep()
+	t.mu.Lock()
+	t.released = true
+	t.mu.Unlock()
+	return nil
+}
+
+// discard makes the runtime forget a container that did not start, whatever is
+// there of it.
+func (t *task) discard() {
+	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
+	defer cancel()
+	_, err := t.call(ctx, &call{args: []string{"delete", "--force", t.id}})
+	if err != nil && !unknownToRuntime(err) {
+		log.G(ctx).WithError(err).Warn("The runtime could not remove a container that did not start")
+	}
+}
+
+// delete removes an ended container, or one that was never started.
+func (t *task) delete(ctx context.Context) (Exit, error) {
+	if err := t.ops.acquire(ctx); err != nil {
+		return Exit{}, err
+	}
+	defer t.ops.release()
+	t.mu.Lock()
+	state, output, gone := t.first.state, t.output, t.deleted
+	t.mu.Unlock()
+	switch {
+	case gone:
+		return Exit{}, t.supervisor.noTask(t.id)
+	case state == created:
+		t.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+	case state != stopped:
+		return Exit{}, fmt.Errorf("container %q is running; kill it and wait for its end before deleting it: %w", t.id, errdefs.ErrFailedPrecondition)
+	default:
+		if err := t.release(ctx); err != nil {
+			return Exit{}, err
+		}
+	}
+	if output != nil {
+		output.drain(drainTimeout)
+	}
+	return t.first.exit, t.remove()
+}
+
+// remove forgets the task.
+func (t *task) remove() error {
+	if t.journal.MountedRootfs {
+		if err := mount.UnmountAll(filepath.Join(t.journal.Bundle, rootfsDir), 0); err != nil {
+			return fmt.Errorf("unmounting the root filesystem: %w", err)
+		}
+	}
+	t.mu.Lock()
+	t.deleted = true
+	err := os.RemoveAll(t.dir)
+	t.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("removing the task's journal: %w", err)
+	}
+	t.supervisor.forget(t.id)
+	return nil
+}
+
+// signal sends a signal to the first process, or to all processes, of the
+// container.
+func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
+	t.mu.Lock()
+	p, journal := t.first, t.journal
+	state, abort := p.state, p.abort
+	t.mu.Unlock()
+	switch {
+	case state == stopped:
+		return errFinished
+	case state == starting && sig == unix.SIGKILL:
+		abort()
+		return nil
+	case state != running:
+		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
+	case journal.Options.OwnKernel:
+		return t.signalWithin(ctx, sig, all)
+	}
+	wide := (all || sig == unix.SIGKILL && !journal.OwnPIDs) && journal.Cgroup.main() != ""
+	if !wide {
+		t.mu.Lock()
+		err := p.signal(sig)
+		t.mu.Unlock()
+		if err == nil && sig == unix.SIGKILL {
+			journal.Cgroup.thaw()
+		}
+		return err
+	}
+	if sig == unix.SIGKILL {
+		return journal.Cgroup.kill()
+	}
+	sent, err := journal.Cgroup.signal(sig)
+	if err == nil && sent == 0 {
+		return errFinished
+	}
+	return err
+}
+
+// whenRunning runs a call that needs a running container, one at a time.
+func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) error) error {
+	if err := t.ops.acquire(ctx); err != nil {
+		return err
+	}
+	defer t.ops.release()
+	t.mu.Lock()
+	state := t.first.state
+	t.mu.Unlock()
+	if state != running {
+		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
+	}
+	return what(context.WithoutCancel(ctx))
+}
+
+func (t *task) pause(ctx context.Context) error  { return t.freeze(ctx, "pause", true) }
+func (t *task) resume(ctx context.Context) error { return t.freeze(ctx, "resume", false) }
+
+func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
+	return t.whenRunning(ctx, func(ctx context.Context) error {
+		if _, err := t.call(ctx, &call{args: []string{verb, t.id}}); err != nil {
+			return err
+		}
+		t.mu.Lock()
+		t.paused = paused && t.first.state == running
+		t.mu.Unlock()
+		return nil
+	})
+}
+
+// update changes the container's limits; resources is an OCI LinuxResources.
+func (t *task) update(ctx context.Context, resources []byte) error {
+	if t.journal.Options.OwnKernel {
+		return fmt.Errorf("this runtime cannot change the limits of a running container: %w", errdefs.ErrNotImplemented)
+	}
+	return t.whenRunning(ctx, func(ctx context.Context) error {
+		file := filepath.Join(t.dir, "resources.json")
+		if err := os.WriteFile(file, resources, 0o600); err != nil {
+			return err
+		}
+		_, err := t.call(ctx, &call{args: []string{"update", "--resources", file, t.id}})
+		return errors.Join(err, os.Remove(file))
+	})
+}

@@ -1,0 +1,330 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// taskService is containerd.task.v3.Task.
+type taskService struct {
+	*Supervisor
+}
+
+var empty = &emptypb.Empty{}
+
+func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
+	if r.Checkpoint != "" || r.ParentCheckpoint != "" {
+		return nil, fmt.Errorf("restoring a checkpoint: %w", errdefs.ErrNotImplemented)
+	}
+	options, err := optionsOf(r.Options)
+	if err != nil {
+		return nil, err
+	}
+	j := Task{
+		ID: r.ID, State: TaskCreated, Bundle: r.Bundle, Terminal: r.Terminal,
+		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Options: options,
+	}
+	if err := s.create(j, mount.FromProto(r.Rootfs)); err != nil {
+		return nil, err
+	}
+	return &taskAPI.CreateTaskResponse{}, nil
+}
+
+// optionsOf decodes TaskOptions, by whatever prefix its type URL has.
+func optionsOf(a *anypb.Any) (Options, error) {
+	var o supervisorv1.TaskOptions
+	if want := o.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
+		return Options{}, fmt.Errorf("the options of a task must be %s and not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
+	}
+	if err := proto.Unmarshal(a.GetValue(), &o); err != nil {
+		return Options{}, fmt.Errorf("the options of a task: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return Options{
+		Runtime: o.Runtime, Root: o.Root, GlobalFlags: o.GlobalFlags,
+		SystemdCgroup: o.SystemdCgroup, NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring,
+		OwnKernel: o.OwnKernel, LogPath: o.LogPath, MaxLogLine: int(o.MaxLogLine),
+		IOUID: o.IoUid, IOGID: o.IoGid,
+		CallTimeout: time.Duration(o.CallTimeoutMs) * time.Millisecond,
+	}, nil
+}
+
+func (s taskService) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	var pid int
+	if r.ExecID == "" {
+		pid, err = t.start(ctx)
+	} else {
+		pid, err = t.startExec(r.ExecID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &taskAPI.StartResponse{Pid: uint32(pid)}, nil
+}
+
+func (s taskService) Exec(ctx context.Context, r *taskAPI.ExecProcessRequest) (*emptypb.Empty, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkID(r.ExecID); err != nil {
+		return nil, err
+	}
+	if err := checkPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
+		return nil, err
+	}
+	paths := stdioPaths{r.Stdin, r.Stdout, r.Stderr}
+	return empty, t.addExec(r.ExecID, r.Terminal, paths, r.Spec.GetValue())
+}
+
+func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	var exit Exit
+	if r.ExecID == "" {
+		exit, err = t.delete(context.WithoutCancel(ctx))
+	} else {
+		exit, err = t.deleteExec(r.ExecID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &taskAPI.DeleteResponse{Pid: uint32(exit.PID), ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.Time())}, nil
+}
+
+func (s taskService) Kill(ctx context.Context, r *taskAPI.KillRequest) (*emptypb.Empty, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	sig := unix.Signal(r.Signal)
+	if sig <= 0 || sig > 64 {
+		return nil, fmt.Errorf("there is no signal %d: %w", r.Signal, errdefs.ErrInvalidArgument)
+	}
+	if r.ExecID == "" {
+		return empty, t.signal(ctx, sig, r.All)
+	}
+	return empty, t.signalExec(ctx, r.ExecID, sig)
+}
+
+func (s taskService) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI.WaitResponse, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	exit, err := t.wait(ctx, r.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	return &taskAPI.WaitResponse{ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.Time())}, nil
+}
+
+func (s taskService) State(ctx context.Context, r *taskAPI.StateRequest) (*taskAPI.StateResponse, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, err := t.process(r.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	state := &taskAPI.StateResponse{
+		ID: t.id, ExecID: r.ExecID, Bundle: t.journal.Bundle,
+		Pid: uint32(p.identity.PID), Status: t.status(p), Terminal: p.terminal,
+		Stdin: p.paths.stdin, Stdout: p.paths.stdout, Stderr: p.paths.stderr,
+	}
+	if p.state == stopped {
+		state.ExitStatus, state.ExitedAt = p.exit.Status, timestamppb.New(p.exit.Time())
+	}
+	return state, nil
+}
+
+// status is a process's state in the words of the Task API. t.mu is held.
+func (t *task) status(p *process) tasktypes.Status {
+	switch {
+	case p.state == stopped:
+		return tasktypes.Status_STOPPED
+	case p.state < running:
+		return tasktypes.Status_CREATED
+	case t.paused:
+		return tasktypes.Status_PAUSED
+	}
+	return tasktypes.Status_RUNNING
+}
+
+func (s taskService) Pids(ctx context.Context, r *taskAPI.PidsRequest) (*taskAPI.PidsResponse, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	pids, err := t.pids(ctx)
+	if err != nil {
+		return nil, err
+	}
+	response := &taskAPI.PidsResponse{}
+	for _, pid := range pids {
+		response.Processes = append(response.Processes, &tasktypes.ProcessInfo{Pid: uint32(pid)})
+	}
+	return response, nil
+}
+
+func (s taskService) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*emptypb.Empty, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	return empty, t.pause(ctx)
+}
+
+func (s taskService) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*emptypb.Empty, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	return empty, t.resume(ctx)
+}
+
+func (s taskService) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*emptypb.Empty, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	return empty, t.update(ctx, r.Resources.GetValue())
+}
+
+func (s taskService) CloseIO(ctx context.Context, r *taskAPI.CloseIORequest) (*emptypb.Empty, error) {
+	if !r.Stdin {
+		return empty, nil
+	}
+	t, err := s.task(r.ID)
+	if err != nil {
+		return empty, s.closeForeignStdin(r.ID)
+	}
+	return empty, t.closeInput(r.ExecID)
+}
+
+func (s taskService) ResizePty(ctx context.Context, r *taskAPI.ResizePtyRequest) (*emptypb.Empty, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	master, err := t.terminal(r.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	return empty, resize(master, r.Width, r.Height)
+}
+
+func (s taskService) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskAPI.StatsResponse, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := t.statsWithin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := anypb.New(metrics)
+	if err != nil {
+		return nil, err
+	}
+	return &taskAPI.StatsResponse{Stats: a}, nil
+}
+
+func (s taskService) Connect(ctx context.Context, r *taskAPI.ConnectRequest) (*taskAPI.ConnectResponse, error) {
+	response := &taskAPI.ConnectResponse{ShimPid: uint32(os.Getpid()), Version: s.version}
+	if r.ID == "" {
+		return response, nil
+	}
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	response.TaskPid = uint32(t.first.identity.PID)
+	return response, nil
+}
+
+func (s taskService) Checkpoint(context.Context, *taskAPI.CheckpointTaskRequest) (*emptypb.Empty, error) {
+	return nil, fmt.Errorf("checkpoint: %w", errdefs.ErrNotImplemented)
+}
+
+// Shutdown ends this process once it has no tasks, or at once and without
+// touching them, so that a successor takes them over.
+func (s taskService) Shutdown(ctx context.Context, r *taskAPI.ShutdownRequest) (*emptypb.Empty, error) {
+	if err := s.close(r.Now); err != nil {
+		return nil, err
+	}
+	s.shutdown()
+	return empty, nil
+}
+
+// pids lists the processes of the container.
+func (t *task) pids(ctx context.Context) ([]int, error) {
+	t.mu.Lock()
+	state, journal, pid := t.first.state, t.journal, t.first.identity.PID
+	t.mu.Unlock()
+	switch {
+	case state != running:
+		return nil, fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
+	case journal.Options.OwnKernel:
+		return t.pidsWithin(ctx)
+	case journal.Cgroup.main() == "":
+		return []int{pid}, nil
+	}
+	return journal.Cgroup.processIDs()
+}
+
+// closeInput stops holding a process's stdin open. Once every other writer has
+// closed it too, the process sees its end.
+func (t *task) closeInput(execID string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, err := t.process(execID)
+	if err != nil {
+		return err
+	}
+	p.closeStdin()
+	if execID != "" {
+		return nil
+	}
+	t.journal.StdinClosed = true
+	return t.save()
+}
+
+// terminal returns the master of a process's terminal.
+func (t *task) terminal(execID string) (*os.File, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, err := t.process(execID)
+	if err != nil {
+		return nil, err
+	}
+	if p.master == nil {
+		return nil, fmt.Errorf("%s has no terminal: %w", filepath.Join(t.id, execID), errdefs.ErrFailedPrecondition)
+	}
+	return p.master, nil
+}

@@ -1,0 +1,107 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// consoleSocket is where a runtime sends the master of a terminal that it made.
+type consoleSocket struct {
+	path     string
+	dir      string
+	listener *net.UnixListener
+}
+
+// newConsoleSocket listens in a directory of its own with a short name: a
+// socket's path may have 107 bytes and no more.
+func newConsoleSocket() (*consoleSocket, error) {
+	dir, err := os.MkdirTemp("", "berth-tty-")
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, fmt.Errorf("listening for a terminal: %w", err)
+	}
+	return &consoleSocket{path: path, dir: dir, listener: l}, nil
+}
+
+func (s *consoleSocket) close() {
+	s.listener.Close()
+	os.RemoveAll(s.dir)
+}
+
+// receive returns the master. The runtime has sent it before it ended, so that
+// there is nothing to wait for.
+func (s *consoleSocket) receive() (*os.File, error) {
+	deadline := time.Now().Add(5 * time.Second)
+	_ = s.listener.SetDeadline(deadline)
+	conn, err := s.listener.AcceptUnix()
+	if err != nil {
+		return nil, fmt.Errorf("the runtime sent no terminal: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(deadline)
+	// Room for the name that comes along, which does not matter, and one fd.
+	name, control := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.ReadMsgUnix(name, control)
+	if err != nil {
+		return nil, fmt.Errorf("receiving a terminal: %w", err)
+	}
+	fd, err := passedFD(control[:n])
+	if err != nil {
+		return nil, fmt.Errorf("receiving a terminal: %w", err)
+	}
+	return terminalFile(fd)
+}
+
+func passedFD(control []byte) (int, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return -1, err
+	}
+	for _, m := range messages {
+		if fds, err := unix.ParseUnixRights(&m); err == nil && len(fds) == 1 {
+			return fds[0], nil
+		}
+	}
+	return -1, errors.New("the message had no file descriptor")
+}
+
+// terminalFile makes a file of a terminal's master that waits in Go's poller.
+func terminalFile(fd int) (*os.File, error) {
+	unix.CloseOnExec(fd)
+	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("what should be a terminal is none: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "terminal"), nil
+}
+
+func resize(master *os.File, width, height uint32) error {
+	if width > 0xffff || height > 0xffff {
+		return fmt.Errorf("no terminal has %d columns and %d rows: %w", width, height, errdefs.ErrInvalidArgument)
+	}
+	conn, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ioctl error
+	err = conn.Control(func(fd uintptr) {
+		ioctl = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(width), Row: uint16(height)})
+	})
+	return errors.Join(err, ioctl)
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// tools are the engine's own programs, copied below the state directory under
+// their content hash: a package upgrade that replaces the installed ones does
+// not touch what live pods need when a supervisor has to be started again.
+type tools struct {
+	supervisor     string
+	supervisorHash string
+	// pauseRoot is a root filesystem with nothing in it but /pause.
+	pauseRoot string
+}
+
+// newTools copies the programs unless the same ones are there already.
+func newTools(c Config) (tools, error) {
+	t := tools{}
+	var err error
+	if t.supervisor, t.supervisorHash, err = keepProgram(c.Supervisor, filepath.Join(c.Root, "tools"), "berth-shim"); err != nil {
+		return t, fmt.Errorf("engine: supervisor binary: %w", err)
+	}
+	pause, hash, err := keepProgram(c.Pause, filepath.Join(c.Root, "tools"), "berth-pause")
+	if err != nil {
+		return t, fmt.Errorf("engine: sandbox process binary: %w", err)
+	}
+	t.pauseRoot = filepath.Join(c.Root, "tools", "pause-"+hash[:16])
+	return t, newPauseRoot(t.pauseRoot, pause)
+}
+
+// keepProgram copies path to dir/<name>-<hash> and returns that and the hash.
+func keepProgram(path, dir, name string) (kept, hash string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", "", err
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return "", "", err
+	}
+	defer in.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, in); err != nil {
+		return "", "", err
+	}
+	hash = hex.EncodeToString(h.Sum(nil))
+	kept = filepath.Join(dir, name+"-"+hash[:16])
+	if _, err := os.Stat(kept); err == nil {
+		return kept, hash, nil
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return "", "", err
+	}
+	return kept, hash, copyProgram(in, kept)
+}
+
+func copyProgram(in io.Reader, to string) (err error) {
+	out, err := os.CreateTemp(filepath.Dir(to), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(out.Name()))
+		}
+	}()
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), to)
+}
+
+// newPauseRoot makes the root filesystem of sandbox processes. It is mounted
+// read-only, so whatever runtimes mount onto has to be there.
+func newPauseRoot(dir, pause string) error {
+	for _, d := range []string{"dev", "proc", "sys", "tmp", "etc"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, f := range []string{"hosts", "hostname", "resolv.conf"} {
+		if err := os.WriteFile(filepath.Join(dir, "etc", f), nil, 0o644); err != nil {
+			return err
+		}
+	}
+	to := filepath.Join(dir, "pause")
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	if err := os.Link(pause, to); err == nil || errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	in, err := os.Open(pause)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return copyProgram(in, to)
+}

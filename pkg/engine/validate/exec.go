@@ -1,0 +1,75 @@
+package validate
+
+import (
+	"math"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxSeconds is the longest timeout that fits a time.Duration.
+const maxSeconds = int64(math.MaxInt64 / time.Second)
+
+// ExecSync checks a command that is run to its end.
+func ExecSync(req *runtimeapi.ExecSyncRequest) error {
+	return first(
+		func() error { return ID("container_id", req.GetContainerId()) },
+		func() error { return command(req.GetCmd()) },
+		func() error { return between("timeout", req.GetTimeout(), 0, maxSeconds) },
+	)
+}
+
+// Exec checks a command that is run with streams.
+func Exec(req *runtimeapi.ExecRequest) error {
+	return first(
+		func() error { return ID("container_id", req.GetContainerId()) },
+		func() error { return command(req.GetCmd()) },
+		func() error { return streams(req) },
+	)
+}
+
+// Attach checks the streams to attach to.
+func Attach(req *runtimeapi.AttachRequest) error {
+	return first(
+		func() error { return ID("container_id", req.GetContainerId()) },
+		func() error { return streams(req) },
+	)
+}
+
+// PortForward checks the ports. None at all is right: the newer protocol names
+// them per connection.
+func PortForward(req *runtimeapi.PortForwardRequest) error {
+	return first(
+		func() error { return ID("pod_sandbox_id", req.GetPodSandboxId()) },
+		func() error {
+			return each("port", req.GetPort(), func(field string, p int32) error {
+				return between(field, int64(p), 1, 65535)
+			})
+		},
+	)
+}
+
+func command(cmd []string) error {
+	if len(cmd) == 0 || cmd[0] == "" {
+		return invalid("cmd", "is empty; give the program to run and its arguments")
+	}
+	return each("cmd", cmd, withoutNUL)
+}
+
+// streamed is what Exec and Attach say about streams alike.
+type streamed interface {
+	GetTty() bool
+	GetStdin() bool
+	GetStdout() bool
+	GetStderr() bool
+}
+
+func streams(s streamed) error {
+	switch {
+	case s.GetTty() && s.GetStderr():
+		return invalid("stderr", "is set together with tty, which has one output; unset stderr")
+	case !s.GetStdin() && !s.GetStdout() && !s.GetStderr():
+		return invalid("stdin, stdout, stderr", "none is set; set at least one")
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package validate
+
+import (
+	"errors"
+	"regexp"
+
+	"github.com/distribution/reference"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxImageRef is longer than any reference that a registry takes: 255 bytes of
+// name, 128 of tag, and a digest.
+const maxImageRef = 1024
+
+// imageID is an image's id or the beginning of one, with or without algorithm.
+// Short forms are ambiguous with names, and are then names.
+var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,64}$`)
+
+// PullImage checks the reference to pull. Credentials are the registry
+// client's business, and no error here may show one.
+func PullImage(req *runtimeapi.PullImageRequest) error {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return invalid("image", "is missing; name the image to pull")
+	}
+	return named("image", ref)
+}
+
+// ImageRef checks what names an image that may be present already: a tag, a
+// digest, an id or the beginning of one.
+func ImageRef(ref string) error {
+	if ref == "" {
+		return invalid("image", "is empty; give a name, a digest or an id")
+	}
+	if imageID.MatchString(ref) {
+		return nil
+	}
+	return named("image", ref)
+}
+
+// named checks a reference in the docker notation.
+func named(field, ref string) error {
+	if len(ref) > maxImageRef {
+		return invalid(field, "has %d bytes; use at most %d", len(ref), maxImageRef)
+	}
+	if _, err := reference.ParseNormalizedNamed(ref); err != nil {
+		return invalid(field, "%s is no image reference (%s); write it as registry/name:tag or registry/name@sha256:digest", quoted(ref), reason(err))
+	}
+	return nil
+}
+
+// reason is why the parser refuses, without the reference that some of its
+// errors repeat in full.
+func reason(err error) string {
+	for _, known := range []error{
+		reference.ErrNameContainsUppercase, reference.ErrNameTooLong, reference.ErrTagInvalidFormat,
+		reference.ErrDigestInvalidFormat, reference.ErrNameNotCanonical,
+	} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return reference.ErrReferenceInvalidFormat.Error()
+}

@@ -1,0 +1,125 @@
+package validate
+
+import (
+	"math"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// sandboxNamespaces checks the modes that a sandbox may have.
+func sandboxNamespaces(field string, o *runtimeapi.NamespaceOption) error {
+	return first(
+		func() error { return sharedNamespaces(field, o) },
+		func() error {
+			if o.GetPid() == runtimeapi.NamespaceMode_TARGET {
+				return invalid(field+".pid", "TARGET names a container, and a sandbox has none yet; use POD, CONTAINER or NODE")
+			}
+			return nil
+		},
+		func() error { return userns(field+".userns_options", o.GetUsernsOptions()) },
+	)
+}
+
+// containerNamespaces checks the modes that a container may have in a sandbox
+// with the options s.
+func containerNamespaces(field string, o, s *runtimeapi.NamespaceOption) error {
+	return first(
+		func() error { return sharedNamespaces(field, o) },
+		func() error { return target(field, o) },
+		func() error { return userns(field+".userns_options", o.GetUsernsOptions()) },
+		func() error { return sameUserns(field+".userns_options", o.GetUsernsOptions(), s.GetUsernsOptions()) },
+	)
+}
+
+// sharedNamespaces checks the modes themselves. Only the PID namespace can
+// belong to one container: the network and IPC namespaces are the sandbox.
+func sharedNamespaces(field string, o *runtimeapi.NamespaceOption) error {
+	return first(
+		func() error { return known(field+".network", o.GetNetwork(), runtimeapi.NamespaceMode_name) },
+		func() error { return known(field+".pid", o.GetPid(), runtimeapi.NamespaceMode_name) },
+		func() error { return known(field+".ipc", o.GetIpc(), runtimeapi.NamespaceMode_name) },
+		func() error { return podOrNode(field+".network", o.GetNetwork()) },
+		func() error { return podOrNode(field+".ipc", o.GetIpc()) },
+	)
+}
+
+func podOrNode(field string, mode runtimeapi.NamespaceMode) error {
+	if mode == runtimeapi.NamespaceMode_POD || mode == runtimeapi.NamespaceMode_NODE {
+		return nil
+	}
+	return invalid(field, "%s is not possible for this namespace; use POD or NODE", mode)
+}
+
+// target checks that target_id is there when, and only when, it is used.
+func target(field string, o *runtimeapi.NamespaceOption) error {
+	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
+		return nil
+	}
+	return ID(field+".target_id", o.GetTargetId())
+}
+
+// userns checks the user namespace of a pod. No options at all is the old way
+// of saying NODE.
+func userns(field string, u *runtimeapi.UserNamespace) error {
+	if u == nil {
+		return nil
+	}
+	switch u.GetMode() {
+	case runtimeapi.NamespaceMode_NODE:
+		if len(u.GetUids())+len(u.GetGids()) > 0 {
+			return invalid(field, "mode NODE has mappings; remove them, or use POD")
+		}
+		return nil
+	case runtimeapi.NamespaceMode_POD:
+		return first(
+			func() error { return podMapping(field+".uids", u.GetUids()) },
+			func() error { return podMapping(field+".gids", u.GetGids()) },
+		)
+	default:
+		return invalid(field+".mode", "%s is not possible for a user namespace; use POD or NODE", u.GetMode())
+	}
+}
+
+// podMapping checks the single mapping that a pod's user namespace has.
+func podMapping(field string, mappings []*runtimeapi.IDMapping) error {
+	if len(mappings) != 1 {
+		return invalid(field, "has %d mappings; give exactly one", len(mappings))
+	}
+	if c := mappings[0].GetContainerId(); c != 0 {
+		return invalid(field+"[0].container_id", "is %d, which leaves root of the container without an id; use 0", c)
+	}
+	return mapping(field+"[0]", mappings[0])
+}
+
+// mapping checks one range of ids, which must end before (uid_t)-1.
+func mapping(field string, m *runtimeapi.IDMapping) error {
+	if m.GetLength() == 0 {
+		return invalid(field+".length", "is 0; give the number of ids to map")
+	}
+	const last = uint64(math.MaxUint32)
+	if uint64(m.GetHostId())+uint64(m.GetLength()) > last || uint64(m.GetContainerId())+uint64(m.GetLength()) > last {
+		return invalid(field, "ends beyond the last id, %d; use a smaller length", last-1)
+	}
+	return nil
+}
+
+// sameUserns checks that a container is in the user namespace of its sandbox:
+// it shares the sandbox's network, and files made for the sandbox's root.
+func sameUserns(field string, c, s *runtimeapi.UserNamespace) error {
+	if sameMappings(c.GetUids(), s.GetUids()) && sameMappings(c.GetGids(), s.GetGids()) {
+		return nil
+	}
+	return invalid(field, "differ from those of the sandbox; send the same options for all containers of a pod")
+}
+
+func sameMappings(a, b []*runtimeapi.IDMapping) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].GetHostId() != b[i].GetHostId() || a[i].GetContainerId() != b[i].GetContainerId() || a[i].GetLength() != b[i].GetLength() {
+			return false
+		}
+	}
+	return true
+}

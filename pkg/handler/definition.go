@@ -1,0 +1,132 @@
+// Package handler says what a runtime handler is: the Definition that a
+// configuration gives to a name, the State it is in, the Route from the name to
+// the backend that runs its pods, and the Table of all routes of one generation.
+//
+// A Table never changes. Readers take the current one from a Registry by one
+// atomic load and keep it for as long as their call lasts; a reload builds a
+// whole new Table and swaps the pointer.
+package handler
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+)
+
+// Type is the way in which a handler's pods are run.
+type Type string
+
+const (
+	// OCI handlers name an OCI runtime binary, which runs under berth-shim.
+	OCI Type = "oci"
+	// Shim handlers name a containerd shim-v2 binary, which is run as it is.
+	Shim Type = "shim"
+)
+
+// SandboxProcess says when a sandbox gets a process of its own.
+type SandboxProcess string
+
+const (
+	// SandboxProcessAuto starts one only for a shared PID namespace, or when
+	// the runtime needs a first container (runsc, shims).
+	SandboxProcessAuto SandboxProcess = "auto"
+	// SandboxProcessAlways starts one in every sandbox.
+	SandboxProcessAlways SandboxProcess = "always"
+)
+
+// Supervision says how many supervisor processes an oci handler has.
+type Supervision string
+
+const (
+	// SupervisionHandler is one supervisor per handler generation.
+	SupervisionHandler Supervision = "handler"
+	// SupervisionPod is one supervisor per pod sandbox.
+	SupervisionPod Supervision = "pod"
+)
+
+// Definition is everything a configuration says about a handler, resolved. It
+// is immutable once it is in a Table, and is stored with every sandbox that is
+// created under it, so that the sandbox keeps it for its whole life. The JSON
+// form is that stored form: fields may be added, never renamed.
+type Definition struct {
+	// Name is the handler name, a DNS-1123 label.
+	Name string `json:"name"`
+	// Type is how pods are run.
+	Type Type `json:"type"`
+	// Path is the absolute path of the runtime (oci) or shim (shim) binary.
+	Path string `json:"path"`
+	// Root is the runtime's state directory; empty means a directory of the
+	// handler's own under the engine's state directory.
+	Root string `json:"root,omitempty"`
+	// ConfigPath is the runtime's own configuration file.
+	ConfigPath string `json:"configPath,omitempty"`
+	// OCI holds the checked options of an oci handler.
+	OCI OCIOptions `json:"oci,omitzero"`
+	// ShimOptions is the checked options table of a containerd-shim-runc-*
+	// binary, by the names in containerd's configuration (BinaryName, IoUid).
+	// Numbers are int64 from a file and float64 from a stored Definition.
+	ShimOptions map[string]any `json:"shimOptions,omitempty"`
+	// ShimOptionsTOML is the options table of any other shim as TOML text, for
+	// shims take their configuration as a body that only they understand.
+	ShimOptionsTOML string `json:"shimOptionsTOML,omitempty"`
+	// PodAnnotations and ContainerAnnotations are path.Match patterns of the
+	// annotations that are copied to the OCI spec.
+	PodAnnotations       []string `json:"podAnnotations,omitempty"`
+	ContainerAnnotations []string `json:"containerAnnotations,omitempty"`
+	// DefaultAnnotations are set on every OCI spec unless a pod sets them.
+	DefaultAnnotations map[string]string `json:"defaultAnnotations,omitempty"`
+	// PrivilegedWithoutHostDevices keeps host devices out of privileged containers.
+	PrivilegedWithoutHostDevices bool `json:"privilegedWithoutHostDevices,omitempty"`
+	// Snapshotter names the snapshotter of root filesystems; empty is the engine's.
+	Snapshotter string `json:"snapshotter,omitempty"`
+	// BaseRuntimeSpec is the path of an OCI spec (JSON) to start from.
+	BaseRuntimeSpec string `json:"baseRuntimeSpec,omitempty"`
+	// CNIConfDir is the handler's own CNI configuration directory; empty is the node's.
+	CNIConfDir string `json:"cniConfDir,omitempty"`
+	// ContainerCreateTimeout bounds one create or start call to the runtime.
+	ContainerCreateTimeout time.Duration `json:"containerCreateTimeout,omitempty"`
+	// SandboxProcess says when a sandbox gets a process of its own.
+	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty"`
+	// Supervision says how many supervisors the handler has (oci only).
+	Supervision Supervision `json:"supervision,omitempty"`
+	// Origin is file:line of the table, or how the handler was discovered.
+	// It is no part of the digest.
+	Origin string `json:"origin,omitempty"`
+}
+
+// OCIOptions are the options of an oci handler.
+type OCIOptions struct {
+	// NoPivotRoot and NoNewKeyring are the runtime flags of those names.
+	NoPivotRoot  bool `json:"noPivotRoot,omitempty"`
+	NoNewKeyring bool `json:"noNewKeyring,omitempty"`
+	// GlobalFlags go before the runtime's subcommand, as written.
+	GlobalFlags []string `json:"globalFlags,omitempty"`
+}
+
+// Digest identifies what the Definition says: equal digests run pods alike.
+func (d *Definition) Digest() string {
+	c := *d
+	c.Origin = ""
+	b, err := json.Marshal(&c)
+	if err != nil {
+		panic("handler: a Definition is always JSON: " + err.Error())
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+type definitionKey struct{}
+
+// WithDefinition gives a backend the Definition that a new sandbox, or a call
+// about images, is routed by.
+func WithDefinition(ctx context.Context, d *Definition) context.Context {
+	return context.WithValue(ctx, definitionKey{}, d)
+}
+
+// DefinitionFrom returns what WithDefinition put in ctx, or nil.
+func DefinitionFrom(ctx context.Context) *Definition {
+	d, _ := ctx.Value(definitionKey{}).(*Definition)
+	return d
+}

@@ -1,0 +1,78 @@
+package handler
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func full() *Definition {
+	return &Definition{
+		Name: "kata", Type: Shim, Path: "/bin/containerd-shim-kata-v2", Root: "/r", ConfigPath: "/c",
+		OCI:         OCIOptions{NoPivotRoot: true, NoNewKeyring: true, GlobalFlags: []string{"--debug"}},
+		ShimOptions: map[string]any{"Root": "/x"}, ShimOptionsTOML: "a = 1\n",
+		PodAnnotations: []string{"a*"}, ContainerAnnotations: []string{"b*"}, DefaultAnnotations: map[string]string{"c": "d"},
+		PrivilegedWithoutHostDevices: true, Snapshotter: "native", BaseRuntimeSpec: "/s", CNIConfDir: "/n",
+		ContainerCreateTimeout: time.Minute, SandboxProcess: SandboxProcessAlways, Supervision: SupervisionPod,
+		Origin: "/etc/berth/config.toml:3",
+	}
+}
+
+// TestStoredForm fails if a field is not stored with a sandbox.
+func TestStoredForm(t *testing.T) {
+	d := full()
+	v := reflect.ValueOf(*d)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Errorf("this test does not fill %s", v.Type().Field(i).Name)
+		}
+	}
+	b, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Definition
+	if err := json.Unmarshal(b, &again); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(d, &again) {
+		t.Errorf("stored %+v, loaded %+v", d, &again)
+	}
+	if d.Digest() != again.Digest() {
+		t.Error("the digest changed by being stored")
+	}
+}
+
+func TestDigest(t *testing.T) {
+	base := full().Digest()
+	moved := full()
+	moved.Origin = "elsewhere"
+	if moved.Digest() != base {
+		t.Error("the digest depends on the origin")
+	}
+	v := reflect.TypeFor[Definition]()
+	for i := range v.NumField() {
+		name := v.Field(i).Name
+		if name == "Origin" {
+			continue
+		}
+		d := full()
+		f := reflect.ValueOf(d).Elem().Field(i)
+		f.SetZero()
+		if d.Digest() == base {
+			t.Errorf("the digest does not cover %s", name)
+		}
+	}
+}
+
+func TestDefinitionInContext(t *testing.T) {
+	if DefinitionFrom(context.Background()) != nil {
+		t.Error("an empty context has a definition")
+	}
+	d := full()
+	if DefinitionFrom(WithDefinition(context.Background(), d)) != d {
+		t.Error("the definition got lost")
+	}
+}

@@ -1,0 +1,149 @@
+package handler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// Route leads from a handler's name to what runs its pods. B is the router's
+// Backend. A Route in a Table is never changed.
+type Route[B any] struct {
+	// Backend runs the handler's pods.
+	Backend B
+	// Definition is what the configuration says; its Name is the route's name.
+	Definition *Definition
+	// State says whether new pods are accepted.
+	State State
+	// Generation is that of the first table that held this route; NewTable
+	// fills in its own for zero.
+	Generation uint64
+}
+
+// Table holds the routes of one generation. It is immutable, and so safe for
+// any number of readers.
+type Table[B any] struct {
+	generation  uint64
+	defaultName string
+	// byName also has the default route under "".
+	byName map[string]*Route[B]
+	names  []string
+	routes []*Route[B]
+}
+
+// NewTable makes a table of routes. defaultName must be one of them. All
+// mistakes are returned together, of the class ErrInvalidArgument.
+func NewTable[B any](generation uint64, defaultName string, routes []Route[B]) (*Table[B], error) {
+	t := &Table[B]{generation: generation, defaultName: defaultName, byName: make(map[string]*Route[B], len(routes)+1)}
+	var mistakes []error
+	for _, r := range routes {
+		if err := t.add(r); err != nil {
+			mistakes = append(mistakes, err)
+		}
+	}
+	if err := t.setDefault(); err != nil {
+		mistakes = append(mistakes, err)
+	}
+	if err := errors.Join(mistakes...); err != nil {
+		return nil, err
+	}
+	slices.Sort(t.names)
+	for _, n := range t.names {
+		t.routes = append(t.routes, t.byName[n])
+	}
+	return t, nil
+}
+
+func (t *Table[B]) add(r Route[B]) error {
+	if r.Definition == nil {
+		return fmt.Errorf("a route has no definition: %w", errdefs.ErrInvalidArgument)
+	}
+	name := r.Definition.Name
+	if err := ValidName(name); err != nil {
+		return err
+	}
+	if _, dup := t.byName[name]; dup {
+		return fmt.Errorf("handler %q is in the table twice: %w", name, errdefs.ErrInvalidArgument)
+	}
+	if r.Generation == 0 {
+		r.Generation = t.generation
+	}
+	t.byName[name] = &r
+	t.names = append(t.names, name)
+	return nil
+}
+
+func (t *Table[B]) setDefault() error {
+	r, ok := t.byName[t.defaultName]
+	if !ok {
+		return fmt.Errorf("the default handler %q is not in the table: %w", t.defaultName, errdefs.ErrInvalidArgument)
+	}
+	t.byName[""] = r
+	return nil
+}
+
+// Lookup returns the route of a handler name; "" is the default handler. It
+// takes no lock and allocates nothing.
+func (t *Table[B]) Lookup(name string) (*Route[B], bool) {
+	r, ok := t.byName[name]
+	return r, ok
+}
+
+// Default returns the name of the default handler.
+func (t *Table[B]) Default() string { return t.defaultName }
+
+// Generation returns the number of this table; later tables have higher ones.
+func (t *Table[B]) Generation() uint64 { return t.generation }
+
+// Names returns the names of all handlers, sorted. The slice is the caller's.
+func (t *Table[B]) Names() []string { return slices.Clone(t.names) }
+
+// Routes returns all routes, sorted by name. The slice is the caller's, the
+// routes are shared and must not be changed.
+func (t *Table[B]) Routes() []*Route[B] { return slices.Clone(t.routes) }
+
+// Nearest returns the handler that name was probably meant to be, and false
+// if no name is a near miss.
+func (t *Table[B]) Nearest(name string) (string, bool) { return Nearest(name, t.names) }
+
+// maxListed bounds the bytes that known names take in an error message, so
+// that the whole stays under 1 KiB with any number of handlers.
+const maxListed = 400
+
+// UnknownError is the answer to a request that names a handler which is not
+// in the table. It is of the class ErrInvalidArgument, shorter than 1 KiB,
+// and names the known handlers, the nearest one and what to do.
+func (t *Table[B]) UnknownError(name string) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "unknown runtime handler %q; ", shorten(name))
+	if near, ok := t.Nearest(name); ok {
+		fmt.Fprintf(&b, "did you mean %q? ", near)
+	}
+	fmt.Fprintf(&b, "this node has %s. Correct the RuntimeClass's handler", t.known())
+	if isLabel(name) && len(name) <= maxNameLength {
+		fmt.Fprintf(&b, ", or configure [runtimes.%s]", name)
+	}
+	b.WriteString(` and try "berth check"`)
+	return fmt.Errorf("%s: %w", b.String(), errdefs.ErrInvalidArgument)
+}
+
+func (t *Table[B]) known() string {
+	var b strings.Builder
+	for i, n := range t.names {
+		if b.Len()+len(n) > maxListed {
+			fmt.Fprintf(&b, " and %d more", len(t.names)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(n)
+		if n == t.defaultName {
+			b.WriteString(" (default)")
+		}
+	}
+	return b.String()
+}

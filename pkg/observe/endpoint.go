@@ -1,0 +1,65 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// NewRegistry makes a registry that has what is said about the process as a
+// whole: its resources, Go's runtime, and which build it is.
+func NewRegistry(version, revision string) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "berth_build_info",
+		Help:        "Always 1; the labels say which build this is.",
+		ConstLabels: prometheus.Labels{"version": version, "revision": revision},
+	})
+	build.Set(1)
+	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// Endpoint serves /metrics.
+type Endpoint struct {
+	server *http.Server
+	done   chan struct{}
+}
+
+// ServeMetrics serves a registry's metrics at /metrics on l, which it closes in
+// the end. It has no access control: listen on loopback, or on a unix socket.
+func ServeMetrics(ctx context.Context, l net.Listener, g prometheus.Gatherer) *Endpoint {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	e := &Endpoint{
+		server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 14},
+		done:   make(chan struct{}),
+	}
+	go e.serve(ctx, l)
+	return e
+}
+
+// serve ends with Close. Losing the metrics is no reason to stop serving pods.
+func (e *Endpoint) serve(ctx context.Context, l net.Listener) {
+	defer close(e.done)
+	if err := e.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		log.G(ctx).WithError(err).Error("The metrics endpoint has ended")
+	}
+}
+
+// Close lets requests end for as long as ctx allows.
+func (e *Endpoint) Close(ctx context.Context) error {
+	err := e.server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(err, e.server.Close())
+	}
+	<-e.done
+	return err
+}

@@ -1,0 +1,109 @@
+package observe
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
+)
+
+// maxMessage is the length of an error's text in bytes. It ends up in events
+// and in the status of pods, which are stored in the cluster.
+const maxMessage = 1024
+
+// toStatus turns any error into a gRPC status. Errors that are one already keep
+// code, text and details; classes of containerd/errdefs and the context's errors
+// get their code; what remains is Unknown, or the context's own end if that is
+// over. Nil stays nil.
+func toStatus(ctx context.Context, rpc string, err error) error {
+	if err == nil {
+		return nil
+	}
+	st := classify(ctx, err)
+	p := st.Proto()
+	p.Code = int32(codeFor(rpc, st.Code(), st.Message()))
+	p.Message = shorten(st.Message())
+	return status.ErrorProto(p)
+}
+
+func classify(ctx context.Context, err error) *status.Status {
+	if st, ok := status.FromError(err); ok && st.Code() != codes.OK {
+		return st
+	}
+	// The details that errgrpc adds repeat the chain of errors for a Go client,
+	// and the text has all that a CRI client can use.
+	if st, ok := status.FromError(errgrpc.ToGRPC(err)); ok && st.Code() != codes.OK && st.Code() != codes.Unknown {
+		return status.New(st.Code(), err.Error())
+	}
+	if end := ctx.Err(); end != nil {
+		return status.New(status.FromContextError(end).Code(), err.Error())
+	}
+	return status.New(codes.Unknown, err.Error())
+}
+
+// aboutObject are the calls whose NotFound means that the sandbox, container or
+// image that they name does not exist. From any other call the kubelet would
+// take NotFound for "nothing left to do", so one that comes from deep inside
+// (a missing file, a process that is gone) must not get out.
+var aboutObject = []string{
+	"PodSandboxStatus", "CreateContainer", "StartContainer", "ContainerStatus",
+	"UpdateContainerResources", "ReopenContainerLog", "ExecSync", "Exec", "Attach", "PortForward",
+	"ContainerStats", "PodSandboxStats", "CheckpointContainer", "CheckpointPod",
+	"UpdatePodSandboxResources", "PullImage",
+}
+
+// codeFor adjusts a code to what callers make of it.
+func codeFor(rpc string, code codes.Code, text string) codes.Code {
+	switch {
+	case code == codes.NotFound && !slices.Contains(aboutObject, rpc):
+		return codes.Internal
+	case rpc == "PullImage" && pullReason(text):
+		// The kubelet finds its reasons only in errors of this code.
+		return codes.Unknown
+	}
+	return code
+}
+
+// pullReason says whether a text begins with a word that the kubelet makes the
+// reason of a failed pull.
+func pullReason(text string) bool {
+	return strings.HasPrefix(text, crierrors.ErrRegistryUnavailable.Error()) ||
+		strings.HasPrefix(text, crierrors.ErrSignatureValidationFailed.Error())
+}
+
+// shorten cuts a long text in its middle: it begins with what was tried, and
+// ends with what went wrong. Bytes that are no UTF-8 would not survive the wire.
+func shorten(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= maxMessage {
+		return text
+	}
+	const gap = " … "
+	const head = (maxMessage - len(gap)) / 2
+	const tail = maxMessage - len(gap) - head
+	return validEnd(text[:head]) + gap + validStart(text[len(text)-tail:])
+}
+
+// validEnd drops a character that was cut in two from the end.
+func validEnd(s string) string {
+	for len(s) > 0 {
+		if r, size := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || size != 1 {
+			return s
+		}
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// validStart does the same at the start.
+func validStart(s string) string {
+	for len(s) > 0 && !utf8.RuneStart(s[0]) {
+		s = s[1:]
+	}
+	return s
+}

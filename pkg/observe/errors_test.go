@@ -1,0 +1,132 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+func TestCodesOfErrors(t *testing.T) {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx  context.Context
+		rpc  string
+		err  error
+		want codes.Code
+	}{
+		"invalid argument":    {err: errdefs.ErrInvalidArgument, want: codes.InvalidArgument},
+		"not found":           {rpc: "ContainerStatus", err: errdefs.ErrNotFound, want: codes.NotFound},
+		"already exists":      {err: errdefs.ErrAlreadyExists, want: codes.AlreadyExists},
+		"permission denied":   {err: errdefs.ErrPermissionDenied, want: codes.PermissionDenied},
+		"resource exhausted":  {err: errdefs.ErrResourceExhausted, want: codes.ResourceExhausted},
+		"failed precondition": {err: errdefs.ErrFailedPrecondition, want: codes.FailedPrecondition},
+		"conflict":            {err: errdefs.ErrConflict, want: codes.FailedPrecondition},
+		"aborted":             {err: errdefs.ErrAborted, want: codes.Aborted},
+		"out of range":        {err: errdefs.ErrOutOfRange, want: codes.OutOfRange},
+		"not implemented":     {err: errdefs.ErrNotImplemented, want: codes.Unimplemented},
+		"internal":            {err: errdefs.ErrInternal, want: codes.Internal},
+		"unavailable":         {err: errdefs.ErrUnavailable, want: codes.Unavailable},
+		"data loss":           {err: errdefs.ErrDataLoss, want: codes.DataLoss},
+		"unauthenticated":     {err: errdefs.ErrUnauthenticated, want: codes.Unauthenticated},
+		"canceled":            {err: context.Canceled, want: codes.Canceled},
+		"deadline":            {err: context.DeadlineExceeded, want: codes.DeadlineExceeded},
+
+		"wrapped":                        {err: fmt.Errorf("a: %w", fmt.Errorf("b: %w", errdefs.ErrAborted)), want: codes.Aborted},
+		"a status":                       {err: status.Error(codes.ResourceExhausted, "x"), want: codes.ResourceExhausted},
+		"a wrapped status":               {err: fmt.Errorf("a: %w", status.Error(codes.DataLoss, "x")), want: codes.DataLoss},
+		"no class":                       {err: errors.New("x"), want: codes.Unknown},
+		"no class, after the call ended": {ctx: over, err: errors.New("signal: killed"), want: codes.Canceled},
+		"a class, after the call ended":  {ctx: over, err: errdefs.ErrAborted, want: codes.Aborted},
+
+		// A kubelet takes NotFound of these for "there is nothing left to do".
+		"stop sandbox, a file is missing":     {rpc: "StopPodSandbox", err: errdefs.ErrNotFound, want: codes.Internal},
+		"remove sandbox, a file is missing":   {rpc: "RemovePodSandbox", err: errdefs.ErrNotFound, want: codes.Internal},
+		"stop container, a file is missing":   {rpc: "StopContainer", err: errdefs.ErrNotFound, want: codes.Internal},
+		"remove container, a file is missing": {rpc: "RemoveContainer", err: errdefs.ErrNotFound, want: codes.Internal},
+		"run, a file is missing":              {rpc: "RunPodSandbox", err: status.Error(codes.NotFound, "x"), want: codes.Internal},
+		"an error of the file system":         {rpc: "RunPodSandbox", err: fmt.Errorf("x: %w", os.ErrNotExist), want: codes.Unknown},
+
+		// The kubelet finds its reasons in errors of Unknown only.
+		"registry":                   {rpc: "PullImage", err: fmt.Errorf("RegistryUnavailable: x: %w", errdefs.ErrUnavailable), want: codes.Unknown},
+		"signature":                  {rpc: "PullImage", err: fmt.Errorf("SignatureValidationFailed: x: %w", errdefs.ErrPermissionDenied), want: codes.Unknown},
+		"no such image":              {rpc: "PullImage", err: errdefs.ErrNotFound, want: codes.NotFound},
+		"the word in another call":   {rpc: "RunPodSandbox", err: fmt.Errorf("RegistryUnavailable: %w", errdefs.ErrUnavailable), want: codes.Unavailable},
+		"the word elsewhere in text": {rpc: "PullImage", err: fmt.Errorf("x: RegistryUnavailable: %w", errdefs.ErrUnavailable), want: codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := tc.ctx
+			if ctx == nil {
+				ctx = t.Context()
+			}
+			got := status.Convert(toStatus(ctx, tc.rpc, tc.err))
+			if got.Code() != tc.want {
+				t.Errorf("%v is %s, want %s", tc.err, got.Code(), tc.want)
+			}
+			if want := status.Convert(tc.err).Message(); got.Message() != want {
+				t.Errorf("the text is %q, want %q", got.Message(), want)
+			}
+		})
+	}
+	if err := toStatus(t.Context(), "Version", nil); err != nil {
+		t.Errorf("success is %v", err)
+	}
+}
+
+func TestDetailsSurvive(t *testing.T) {
+	detailed, err := status.New(codes.NotFound, "x").WithDetails(wrapperspb.String("detail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := status.Convert(toStatus(t.Context(), "StopContainer", detailed.Err()))
+	if got.Code() != codes.Internal || len(got.Details()) != 1 {
+		t.Errorf("got %v with %v", got, got.Details())
+	}
+}
+
+func TestShorten(t *testing.T) {
+	for name, text := range map[string]string{
+		"long":          "begin " + strings.Repeat("x", 5000) + " end",
+		"two bytes":     "begin " + strings.Repeat("ä", 5000) + " end",
+		"four bytes":    "begin " + strings.Repeat("😀", 5000) + " end",
+		"odd by one":    "begin x" + strings.Repeat("ä", 5000) + " end",
+		"not UTF-8":     "begin " + strings.Repeat("\xffx", 5000) + " end",
+		"just too long": "begin " + strings.Repeat("x", maxMessage-9) + " end",
+	} {
+		got := shorten(text)
+		if len(got) > maxMessage || len(got) < maxMessage-8 || !utf8.ValidString(got) {
+			t.Errorf("%s: %d bytes, valid: %v", name, len(got), utf8.ValidString(got))
+		}
+		if !strings.HasPrefix(got, "begin ") || !strings.HasSuffix(got, " end") || !strings.Contains(got, " … ") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for _, text := range []string{"", "short", strings.Repeat("x", maxMessage)} {
+		if got := shorten(text); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+	if got := shorten("a\xffb"); got != "a\uFFFDb" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func FuzzShorten(f *testing.F) {
+	f.Add("x", 2000)
+	f.Add("ä\xff", 600)
+	f.Fuzz(func(t *testing.T, text string, times int) {
+		long := strings.Repeat(text, min(max(times, 0), 3000))
+		if got := shorten(long); len(got) > maxMessage || !utf8.ValidString(got) {
+			t.Errorf("%d bytes, valid: %v", len(got), utf8.ValidString(got))
+		}
+	})
+}

@@ -1,0 +1,43 @@
+package observe
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
+)
+
+// rpcLabels are the same on both metrics. Their values are bounded: RPCs by the
+// CRI, handlers by the configuration, codes by gRPC.
+var rpcLabels = []string{"rpc", "handler", "code"}
+
+// rpcBuckets, in seconds, are close where calls from memory and the start of
+// pods are told apart, and end where clients give up.
+var rpcBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30, 120}
+
+type rpcMetrics struct {
+	total    *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+}
+
+func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
+	m := &rpcMetrics{
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_rpc_total",
+			Help: "CRI calls that have ended.",
+		}, rpcLabels),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "berth_rpc_duration_seconds",
+			Help:    "Time from the arrival of a CRI call to its answer.",
+			Buckets: rpcBuckets,
+		}, rpcLabels),
+	}
+	r.MustRegister(m.total, m.duration)
+	return m
+}
+
+func (m *rpcMetrics) observe(rpc, handler string, err error, took time.Duration) {
+	code := status.Code(err).String()
+	m.total.WithLabelValues(rpc, handler, code).Inc()
+	m.duration.WithLabelValues(rpc, handler, code).Observe(took.Seconds())
+}

@@ -1,0 +1,128 @@
+// Package observe sees every RPC once, in one interceptor pair, and does there
+// what must not be written forty times: count and time it, log it, turn a panic
+// into an answer, and turn any error into a gRPC status that its caller
+// understands.
+//
+//	o := observe.New(observe.Options{Metrics: registry})
+//	grpc.NewServer(append(tracing, o.ServerOptions()...)...)
+//
+// The router tells the interceptor which handler a call went to (SetHandler).
+// Traces and the /metrics endpoint are separate, and cost nothing when they are
+// not configured.
+package observe
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+)
+
+// Options configure an Observer. The zero value logs and maps errors only.
+type Options struct {
+	// Metrics takes the RPC metrics; nil counts nothing.
+	Metrics prometheus.Registerer
+}
+
+// Observer makes the interceptors. It may be used by several servers.
+type Observer struct {
+	metrics *rpcMetrics
+}
+
+// New makes an Observer and registers its metrics. It panics if they are
+// registered already, which is a mistake in the program.
+func New(o Options) *Observer {
+	observer := &Observer{}
+	if o.Metrics != nil {
+		observer.metrics = newRPCMetrics(o.Metrics)
+	}
+	return observer
+}
+
+// ServerOptions are the options of a server whose calls are to be observed. No
+// other interceptor may come before these.
+func (o *Observer) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(o.unary),
+		grpc.ChainStreamInterceptor(o.stream),
+	}
+}
+
+// call is the context of one RPC. It is a context itself so that an RPC costs
+// one allocation here.
+type call struct {
+	context.Context
+	// handler is written by the goroutine that serves the call, and read by it
+	// when the call is over.
+	handler string
+}
+
+type callKey struct{}
+
+func (c *call) Value(key any) any {
+	if key == (callKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// SetHandler says which handler the RPC of ctx was routed to. Call it from the
+// goroutine that serves the RPC, with the name of a Definition and never with
+// what a request says: the name becomes a metric's label.
+func SetHandler(ctx context.Context, name string) {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		c.handler = name
+	}
+}
+
+func (o *Observer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (resp any, err error) {
+	start := time.Now()
+	c := &call{Context: ctx}
+	rpc := method(info.FullMethod)
+	func() {
+		defer recoverPanic(ctx, rpc, &err)
+		resp, err = serve(c, req)
+	}()
+	err = toStatus(ctx, rpc, err)
+	o.finish(c, rpc, req, resp, time.Since(start), err)
+	return resp, err
+}
+
+func (o *Observer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, serve grpc.StreamHandler) (err error) {
+	start := time.Now()
+	ctx := ss.Context()
+	c := &call{Context: ctx}
+	rpc := method(info.FullMethod)
+	func() {
+		defer recoverPanic(ctx, rpc, &err)
+		err = serve(srv, &observedStream{ss, c})
+	}()
+	err = toStatus(ctx, rpc, err)
+	o.finish(c, rpc, nil, nil, time.Since(start), err)
+	return err
+}
+
+// observedStream gives a stream the call's context.
+type observedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *observedStream) Context() context.Context { return s.ctx }
+
+func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration, err error) {
+	if o.metrics != nil {
+		o.metrics.observe(rpc, c.handler, err, took)
+	}
+	if span := trace.SpanFromContext(c.Context); c.handler != "" && span.IsRecording() {
+		span.SetAttributes(attribute.String("berth.handler", c.handler))
+	}
+	logCall(c.Context, rpc, c.handler, req, resp, took, err)
+}
+
+// method is the last part of "/runtime.v1.RuntimeService/Version".
+func method(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }

@@ -1,0 +1,218 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// service is a CRI that does what a test says.
+type service struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	serve func(ctx context.Context) error
+}
+
+func (s service) RunPodSandbox(ctx context.Context, _ *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: "5a"}, s.serve(ctx)
+}
+
+func (s service) StreamContainers(_ *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	return s.serve(to.Context())
+}
+
+// served serves on a real socket, and counts into the registry.
+func served(t *testing.T, serve func(context.Context) error, options ...grpc.ServerOption) (*grpc.ClientConn, *prometheus.Registry) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	server := grpc.NewServer(append(options, New(Options{Metrics: registry}).ServerOptions()...)...)
+	runtimeapi.RegisterRuntimeServiceServer(server, service{serve: serve})
+	socket := filepath.Join(t.TempDir(), "cri.sock")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn, registry
+}
+
+// loggingAs makes calls log where ctx does.
+func loggingAs(ctx context.Context) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(call context.Context, req any, _ *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
+			return serve(log.WithLogger(call, log.G(ctx)), req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
+			return serve(srv, &observedStream{ss, log.WithLogger(ss.Context(), log.G(ctx))})
+		}),
+	}
+}
+
+// ends makes the unary and the streaming call and returns how each ended.
+func ends(t *testing.T, conn *grpc.ClientConn) [2]error {
+	t.Helper()
+	client := runtimeapi.NewRuntimeServiceClient(conn)
+	_, unary := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "whatever a client says"})
+	s, err := client.StreamContainers(t.Context(), &runtimeapi.StreamContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stream := s.Recv()
+	if errors.Is(stream, io.EOF) {
+		stream = nil
+	}
+	return [2]error{unary, stream}
+}
+
+// succeed wants both calls to.
+func succeed(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
+	if got := ends(t, conn); got != [2]error{} {
+		t.Errorf("the calls ended with %v", got)
+	}
+}
+
+func TestErrorsCrossTheWire(t *testing.T) {
+	conn, _ := served(t, func(context.Context) error { return fmt.Errorf("no room: %w", errdefs.ErrResourceExhausted) })
+	for _, err := range ends(t, conn) {
+		if st := status.Convert(err); st.Code() != codes.ResourceExhausted || st.Message() != "no room: resource exhausted" {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// scraped are the lines of one metric, as Prometheus gets them.
+func scraped(t *testing.T, r *prometheus.Registry, metric string) (found []string) {
+	t.Helper()
+	out := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(out, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+	for line := range strings.Lines(out.Body.String()) {
+		if strings.HasPrefix(line, metric+"{") {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+// counted waits until calls are counted as told: an answer may arrive before
+// its call is counted.
+func counted(t *testing.T, r *prometheus.Registry, want ...string) {
+	t.Helper()
+	var got []string
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if got = scraped(t, r, "berth_rpc_total"); slices.Equal(got, want) {
+			return
+		}
+	}
+	t.Errorf("got %q, want %q", got, want)
+}
+
+// Labels come from what berth knows, never from what a client says: whoever can
+// call must not be able to fill the memory.
+func TestLabelsAreBounded(t *testing.T) {
+	conn, registry := served(t, func(ctx context.Context) error {
+		SetHandler(ctx, "runc")
+		return nil
+	})
+	for range 3 {
+		succeed(t, conn)
+	}
+	for i := range 10 {
+		err := conn.Invoke(t.Context(), fmt.Sprintf("/runtime.v1.RuntimeService/Nothing%d", i), &runtimeapi.VersionRequest{}, &runtimeapi.VersionResponse{})
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("got %v", err)
+		}
+	}
+	counted(t, registry,
+		`berth_rpc_total{code="OK",handler="runc",rpc="RunPodSandbox"} 3`,
+		`berth_rpc_total{code="OK",handler="runc",rpc="StreamContainers"} 3`)
+	if timed := scraped(t, registry, "berth_rpc_duration_seconds_count"); len(timed) != 2 {
+		t.Errorf("histograms: %q", timed)
+	}
+}
+
+func TestCallsWithoutAHandler(t *testing.T) {
+	conn, registry := served(t, func(context.Context) error { return errdefs.ErrInvalidArgument })
+	for _, err := range ends(t, conn) {
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("got %v", err)
+		}
+	}
+	counted(t, registry,
+		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox"} 1`,
+		`berth_rpc_total{code="InvalidArgument",handler="",rpc="StreamContainers"} 1`)
+	SetHandler(t.Context(), "no call") // must not panic
+}
+
+// The caller gets no stack, and the next call is served.
+func TestPanicsAreInternal(t *testing.T) {
+	ctx, out := logTo(t)
+	panicking := true
+	conn, registry := served(t, func(ctx context.Context) error {
+		SetHandler(ctx, "runc")
+		if panicking {
+			panic("the secret of the panic")
+		}
+		return nil
+	}, loggingAs(ctx)...)
+	for _, err := range ends(t, conn) {
+		if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "please report it") {
+			t.Errorf("got %v", err)
+		}
+	}
+	counted(t, registry,
+		`berth_rpc_total{code="Internal",handler="runc",rpc="RunPodSandbox"} 1`,
+		`berth_rpc_total{code="Internal",handler="runc",rpc="StreamContainers"} 1`)
+	panicking = false
+	succeed(t, conn)
+	for _, want := range []string{"the secret of the panic", "observe_test.go", "rpc=RunPodSandbox", "rpc=StreamContainers"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, out.String())
+		}
+	}
+}
+
+// A caller's end is the code when a call fails by it in whatever words.
+func TestACallThatTheCallerEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	conn, registry := served(t, func(ctx context.Context) error {
+		cancel()
+		<-ctx.Done()
+		return errors.New("signal: killed")
+	})
+	_, err := runtimeapi.NewRuntimeServiceClient(conn).RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{})
+	if status.Code(err) != codes.Canceled {
+		t.Errorf("got %v", err)
+	}
+	counted(t, registry, `berth_rpc_total{code="Canceled",handler="",rpc="RunPodSandbox"} 1`)
+}

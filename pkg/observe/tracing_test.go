@@ -1,0 +1,90 @@
+package observe
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// collector is an OTLP collector that keeps what it gets, undecoded.
+func collector(t *testing.T) (address string, got <-chan string) {
+	t.Helper()
+	received := make(chan string, 16)
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		m := &emptypb.Empty{}
+		if err := stream.RecvMsg(m); err != nil {
+			return err
+		}
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			return err
+		}
+		received <- string(raw)
+		return stream.SendMsg(&emptypb.Empty{})
+	}))
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String(), received
+}
+
+func TestSpansSayRPCAndHandler(t *testing.T) {
+	address, got := collector(t)
+	tracing, err := StartTracing(t.Context(), TracingOptions{Endpoint: address, SampleRatio: 1, Insecure: true, Version: "1.2.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, registry := served(t, func(ctx context.Context) error {
+		SetHandler(ctx, "gvisor")
+		return nil
+	}, tracing.ServerOptions()...)
+	succeed(t, conn)
+	counted(t, registry,
+		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox"} 1`,
+		`berth_rpc_total{code="OK",handler="gvisor",rpc="StreamContainers"} 1`)
+	// A span ends after its call was answered, and Close takes ended ones only.
+	time.Sleep(500 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := tracing.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	spans := <-got
+	for _, want := range []string{"runtime.v1.RuntimeService/RunPodSandbox", "berth.handler", "gvisor", "service.version", "1.2.3"} {
+		if !strings.Contains(spans, want) {
+			t.Errorf("the spans lack %s: %q", want, spans)
+		}
+	}
+}
+
+// Nobody there to take spans costs nothing but the spans.
+func TestACollectorThatIsAway(t *testing.T) {
+	tracing, err := StartTracing(t.Context(), TracingOptions{Endpoint: "127.0.0.1:1", SampleRatio: 1, Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, _ := served(t, func(context.Context) error { return nil }, tracing.ServerOptions()...)
+	succeed(t, conn)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_ = tracing.Close(ctx) // that the spans are lost is what it says
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("closing took %s", took)
+	}
+}

@@ -1,0 +1,164 @@
+package probe
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// DefaultTimeout bounds one whole probe. Runtimes answer in a few milliseconds;
+// the bound is for one that hangs, or that lies on a network file system.
+const DefaultTimeout = 10 * time.Second
+
+// Prober asks runtimes and remembers the answers. All methods may be called at
+// the same time; callers that ask for the same binary share one probe.
+type Prober struct {
+	timeout time.Duration
+	flights singleflight.Group
+
+	mu    sync.Mutex
+	known map[string]known // By subject.key.
+}
+
+type known struct {
+	ids     []Identity
+	runtime *Runtime
+}
+
+// New returns a Prober that knows nothing yet.
+func New() *Prober { return &Prober{timeout: DefaultTimeout, known: map[string]known{}} }
+
+// Probe returns what the binary of a handler is. The Runtime is shared: do not
+// change it. The error class is Unavailable for a binary that is missing, does
+// not run, hangs, or does not answer like a runtime; it names the binary and
+// says what to do. A caller's context ends its waiting, not the probe.
+func (p *Prober) Probe(ctx context.Context, def *handler.Definition) (*Runtime, error) {
+	s, err := newSubject(def)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := s.identify()
+	if err != nil {
+		return nil, err
+	}
+	if rt := p.recall(s.key(), ids); rt != nil {
+		return rt, nil
+	}
+	flight := p.flights.DoChan(s.key(), func() (any, error) {
+		// Detached: others may be waiting for the answer.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
+		defer cancel()
+		return p.ask(ctx, s)
+	})
+	select {
+	case r := <-flight:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(*Runtime), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// ask runs the binary and remembers the answer under the identity that it had
+// before and still has after: a binary that is replaced meanwhile is asked
+// again next time.
+func (p *Prober) ask(ctx context.Context, s subject) (*Runtime, error) {
+	before, err := s.identify()
+	if err != nil {
+		return nil, err
+	}
+	if rt := p.recall(s.key(), before); rt != nil {
+		return rt, nil
+	}
+	rt, err := s.ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rt.Path, rt.Identity = s.path, before[0]
+	after, err := s.identify()
+	if err != nil {
+		return nil, err
+	}
+	if equal(before, after) {
+		p.mu.Lock()
+		p.known[s.key()] = known{ids: before, runtime: rt}
+		p.mu.Unlock()
+	}
+	log.G(ctx).WithFields(log.Fields{
+		"path": rt.Path, "name": rt.Name, "version": rt.Version, "oci": rt.OCIVersion(), "features": rt.Features != nil,
+	}).Debug("Probed a runtime")
+	return rt, nil
+}
+
+func (p *Prober) recall(key string, ids []Identity) *Runtime {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if k, ok := p.known[key]; ok && equal(k.ids, ids) {
+		return k.runtime
+	}
+	return nil
+}
+
+func equal(a, b []Identity) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if !a[i].same(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// subject is what is asked: a runtime, or a shim and the runtime it drives.
+type subject struct {
+	kind handler.Type
+	path string
+	// runtime is the OCI runtime that a containerd runc shim drives, else empty.
+	runtime string
+}
+
+func newSubject(def *handler.Definition) (subject, error) {
+	s := subject{kind: def.Type, path: def.Path}
+	if def.Type != handler.Shim || !isRuncShim(def.Path) {
+		return s, nil
+	}
+	name, _ := def.ShimOptions["BinaryName"].(string)
+	var err error
+	s.runtime, err = drivenRuntime(s.path, name)
+	return s, err
+}
+
+func (s subject) key() string { return string(s.kind) + "\x00" + s.path + "\x00" + s.runtime }
+
+// identify returns the identity of the binary first, then of the runtime that
+// a shim drives.
+func (s subject) identify() ([]Identity, error) {
+	id, err := Identify(s.path)
+	if err != nil {
+		return nil, err
+	}
+	ids := []Identity{id}
+	if s.runtime == "" {
+		return ids, nil
+	}
+	if id, err = Identify(s.runtime); err != nil {
+		return nil, err
+	}
+	return append(ids, id), nil
+}
+
+func (s subject) ask(ctx context.Context) (*Runtime, error) {
+	if s.kind == handler.Shim {
+		return askShim(ctx, s)
+	}
+	return askRuntime(ctx, s.path)
+}

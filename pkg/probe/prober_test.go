@@ -1,0 +1,366 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// script writes an executable shell script and returns its path.
+func script(t *testing.T, dir, name, body string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	// Renamed into place: a file that any process holds open for writing cannot be run.
+	if err := os.WriteFile(path+".new", []byte("#!/bin/sh\n"+body), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// replay is a script that answers like a recorded runtime and counts its runs.
+func replay(t *testing.T, dir, recording string) (path, counter string) {
+	t.Helper()
+	from, err := filepath.Abs(filepath.Join("testdata", recording))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counter = filepath.Join(dir, "runs")
+	return script(t, dir, "runtime", fmt.Sprintf(`echo "$1" >>%s
+case "$1" in
+--version) exec cat %s/version.txt ;;
+features) exec cat %s/features.json ;;
+esac
+exit 1
+`, counter, from, from)), counter
+}
+
+func runs(t *testing.T, counter string) int {
+	t.Helper()
+	b, err := os.ReadFile(counter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(b), "--version\n")
+}
+
+func oci(path string) *handler.Definition {
+	return &handler.Definition{Name: "test", Type: handler.OCI, Path: path}
+}
+
+func TestProbeAsksOncePerIdentity(t *testing.T) {
+	dir := t.TempDir()
+	path, counter := replay(t, dir, "runc-1.1.5")
+	p := New()
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if rt, err := p.Probe(t.Context(), oci(path)); err != nil || rt.Version != "1.1.5+ds1" {
+				t.Errorf("got %+v, %v", rt, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := runs(t, counter); n != 1 {
+		t.Fatalf("16 callers at once ran the binary %d times, want once", n)
+	}
+	replay(t, dir, "runc-1.5.2")
+	rt, err := p.Probe(t.Context(), oci(path))
+	if err != nil || rt.Version != "1.5.2" || rt.Path != path {
+		t.Fatalf("after the binary was replaced: got %+v, %v", rt, err)
+	}
+	if n := runs(t, counter); n != 2 {
+		t.Fatalf("a replaced binary was run %d times in all, want twice", n)
+	}
+}
+
+func TestProbeWithoutFeatures(t *testing.T) {
+	path, _ := replay(t, t.TempDir(), "crun-1.8.1")
+	rt, err := New().Probe(t.Context(), oci(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rt.Features != nil || rt.OCIVersion() != "1.0.2" {
+		t.Errorf("got features %v and ociVersion %s of a runtime without features", rt.Features, rt.OCIVersion())
+	}
+}
+
+func TestProbeFailures(t *testing.T) {
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ path, says string }{
+		"missing":        {filepath.Join(dir, "none"), "install it"},
+		"not executable": {plain, "not an executable file"},
+		"directory":      {dir, "not an executable file"},
+		"fails":          {script(t, dir, "fails", "echo no such luck >&2; exit 3\n"), "no such luck"},
+		"silent":         {script(t, dir, "silent", "exit 0\n"), "no OCI runtime"},
+		"no interpreter": {badInterpreter(t, dir), "runtime_path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := New().Probe(t.Context(), oci(c.path))
+			if !errdefs.IsUnavailable(err) {
+				t.Fatalf("got %v, want an Unavailable", err)
+			}
+			for _, part := range []string{c.path, c.says} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+			if len(err.Error()) > 1024 {
+				t.Errorf("the text has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func badInterpreter(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "interp")
+	if err := os.WriteFile(path, []byte("#!/nonexistent/interpreter\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestFailureIsNotRemembered(t *testing.T) {
+	dir := t.TempDir()
+	path := script(t, dir, "runtime", fmt.Sprintf("test -e %s/healed || exit 1\necho runc version 9.9.9\n", dir))
+	p := New()
+	if _, err := p.Probe(t.Context(), oci(path)); err == nil {
+		t.Fatal("a failing binary passed")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "healed"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if rt, err := p.Probe(t.Context(), oci(path)); err != nil || rt.Version != "9.9.9" {
+		t.Fatalf("got %v, %v after the cause was gone", rt, err)
+	}
+}
+
+// A binary that hangs is killed, with the children that hold its pipes.
+func TestProbeKillsHangingBinary(t *testing.T) {
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	path := script(t, dir, "runtime", fmt.Sprintf("echo $$ >%s\nsleep 1000 &\necho $! >>%s\nwait\n", pids, pids))
+	p := New()
+	p.timeout = 300 * time.Millisecond
+	begin := time.Now()
+	_, err := p.Probe(t.Context(), oci(path))
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "did not answer") {
+		t.Fatalf("got %v, want an Unavailable that says it hangs", err)
+	}
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("it took %s to give up", d)
+	}
+	b, err := os.ReadFile(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range strings.Fields(string(b)) {
+		waitGone(t, pid)
+	}
+}
+
+func waitGone(t *testing.T, pid string) {
+	t.Helper()
+	for range 100 {
+		b, err := os.ReadFile("/proc/" + pid + "/stat")
+		if errors.Is(err, os.ErrNotExist) || strings.Contains(string(b), ") Z ") {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("process %s is still there", pid)
+}
+
+// A child that is left behind with the pipes open does not hold up the answer.
+func TestProbeLeavesNoChildBehind(t *testing.T) {
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	path := script(t, dir, "runtime", fmt.Sprintf("sleep 1000 &\necho $! >>%s\necho runc version 1.0.0\n", pids))
+	rt, err := New().Probe(t.Context(), oci(path))
+	if err != nil || rt.Version != "1.0.0" {
+		t.Fatalf("got %v, %v", rt, err)
+	}
+	b, err := os.ReadFile(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range strings.Fields(string(b)) {
+		waitGone(t, pid)
+	}
+}
+
+// The caller's context ends the caller's waiting only.
+func TestProbeOutlivesItsFirstCaller(t *testing.T) {
+	dir := t.TempDir()
+	path := script(t, dir, "runtime", "sleep 0.5\necho runc version 1.2.3\n")
+	p := New()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := p.Probe(ctx, oci(path)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v, want the caller's deadline", err)
+	}
+	if rt, err := p.Probe(t.Context(), oci(path)); err != nil || rt.Version != "1.2.3" {
+		t.Fatalf("got %v, %v", rt, err)
+	}
+}
+
+func TestProbeHugeOutput(t *testing.T) {
+	path := script(t, t.TempDir(), "runtime", "echo runc version 1.0.0\nhead -c 4000000 /dev/zero\n")
+	p := New()
+	p.timeout = time.Minute // this is about what is read, not how soon
+	rt, err := p.Probe(t.Context(), oci(path))
+	if err != nil || rt.Version != "1.0.0" || rt.Features != nil {
+		t.Fatalf("got %v, %v", rt, err)
+	}
+}
+
+func shim(path, binary string) *handler.Definition {
+	return &handler.Definition{Name: "test", Type: handler.Shim, Path: path, ShimOptions: map[string]any{"BinaryName": binary}}
+}
+
+func TestProbeShimThatDrivesARuntime(t *testing.T) {
+	dir := t.TempDir()
+	path := script(t, dir, "containerd-shim-runc-v2", "test $1 = -v || exit 1\necho 'containerd-shim-runc-v2:'; echo '  Version:  v2.4.2'; echo '  Go version: go1.26'\n")
+	runtime, counter := replay(t, dir, "crun-1.24")
+	p := New()
+	rt, err := p.Probe(t.Context(), shim(path, runtime))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rt.Path != path || rt.Name != Crun || rt.Version != "1.24" || rt.ShimVersion != "v2.4.2" || rt.OwnKernel || !rt.SupportsIDMap() {
+		t.Errorf("got %+v", rt)
+	}
+	replay(t, dir, "crun-1.8.1")
+	if rt, err = p.Probe(t.Context(), shim(path, runtime)); err != nil || rt.Version != "1.8.1" {
+		t.Errorf("after the driven runtime was replaced: got %v, %v", rt, err)
+	}
+	if n := runs(t, counter); n != 2 {
+		t.Errorf("the driven runtime was run %d times, want twice", n)
+	}
+	_, err = p.Probe(t.Context(), shim(path, filepath.Join(dir, "gone")))
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "BinaryName") {
+		t.Errorf("a shim whose runtime is missing: got %v", err)
+	}
+}
+
+func TestProbeForeignShim(t *testing.T) {
+	dir := t.TempDir()
+	kata := script(t, dir, "containerd-shim-kata-v2", `test "$1" = -info && exit 2
+echo 'Kata Containers containerd shim (Golang): id: "io.containerd.kata.v2", version: 3.2.0, commit: abc'
+`)
+	rt, err := New().Probe(t.Context(), shim(kata, ""))
+	if err != nil || rt.Version != "3.2.0" || !rt.OwnKernel || rt.Name != "" {
+		t.Errorf("got %+v, %v", rt, err)
+	}
+	dumb := script(t, dir, "containerd-shim-dumb-v1", "exit 64\n")
+	rt, err = New().Probe(t.Context(), shim(dumb, ""))
+	if err != nil || rt.Version != "" || !rt.OwnKernel || rt.Identity.Inode == 0 {
+		t.Errorf("got %+v, %v: a shim that answers nothing is known by its identity", rt, err)
+	}
+}
+
+// realBinary finds a runtime by the environment or PATH, or says what is missing.
+func realBinary(t *testing.T, env, name string) string {
+	t.Helper()
+	if p := os.Getenv(env); p != "" {
+		return p
+	}
+	p, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s is not in PATH and %s does not name it", name, env)
+	}
+	return p
+}
+
+func TestRealRuntimes(t *testing.T) {
+	for _, c := range []struct {
+		env, name string
+		check     func(*Runtime) string
+	}{
+		{"BERTH_TEST_RUNC", Runc, func(rt *Runtime) string {
+			if rt.Features == nil || rt.OwnKernel {
+				return "runc has features and shares the host's kernel"
+			}
+			return ""
+		}},
+		{"BERTH_TEST_CRUN", Crun, func(rt *Runtime) string {
+			if rt.OwnKernel || !rt.SupportsSeccomp() {
+				return "crun shares the host's kernel and has seccomp"
+			}
+			return ""
+		}},
+		{"BERTH_TEST_RUNSC", Runsc, func(rt *Runtime) string {
+			if !rt.OwnKernel {
+				return "gVisor has a kernel of its own"
+			}
+			return ""
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := realBinary(t, c.env, c.name)
+			rt, err := New().Probe(t.Context(), oci(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rt.Name != c.name || rt.Version == "" {
+				t.Errorf("%s says that it is %q %q", path, rt.Name, rt.Version)
+			}
+			if wrong := c.check(rt); wrong != "" {
+				t.Errorf("%+v: but %s", rt, wrong)
+			}
+			major, _, _ := strings.Cut(rt.OCIVersion(), ".")
+			if n, err := strconv.Atoi(major); err != nil || n != 1 {
+				t.Errorf("ociVersion %q", rt.OCIVersion())
+			}
+		})
+	}
+}
+
+func TestRealShim(t *testing.T) {
+	path := realBinary(t, "BERTH_TEST_SHIM", "containerd-shim-runc-v2")
+	runtime := realBinary(t, "BERTH_TEST_RUNC", Runc)
+	rt, err := New().Probe(t.Context(), shim(path, runtime))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rt.ShimVersion == "" || rt.Name != Runc || rt.Features == nil || rt.OwnKernel {
+		t.Errorf("got %+v", rt)
+	}
+}
+
+func BenchmarkProbeKnown(b *testing.B) {
+	path, err := exec.LookPath("sh")
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := New()
+	ids, err := subject{kind: handler.OCI, path: path}.identify()
+	if err != nil {
+		b.Fatal(err)
+	}
+	p.known[subject{kind: handler.OCI, path: path}.key()] = known{ids: ids, runtime: &Runtime{}}
+	for b.Loop() {
+		if _, err := p.Probe(b.Context(), oci(path)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

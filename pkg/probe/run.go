@@ -1,0 +1,72 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+const (
+	// maxOutput is far above any features document (runc's is 6 KiB).
+	maxOutput = 1 << 20
+	// pipeGrace is how long a killed binary's children may keep its pipes open.
+	pipeGrace = time.Second
+	// maxQuote bounds what is quoted of a binary's error output.
+	maxQuote = 300
+)
+
+// run executes a binary with a bare environment in a process group of its own,
+// and kills the whole group when ctx ends.
+func run(ctx context.Context, path string, args ...string) ([]byte, error) {
+	var stdout, stderr limited
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "XDG_RUNTIME_DIR="}
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = pipeGrace
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		// It ended well and left a child behind that holds its pipes.
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		err = nil
+	}
+	if err == nil {
+		return stdout.Bytes(), nil
+	}
+	return stdout.Bytes(), failure(ctx, err, path, args, stderr.String())
+}
+
+func failure(ctx context.Context, err error, path string, args []string, stderr string) error {
+	line := path + " " + strings.Join(args, " ")
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s did not answer in time and was killed; run it by hand to see why: %w", line, errdefs.ErrUnavailable)
+	}
+	if s := strings.TrimSpace(stderr); s != "" {
+		if len(s) > maxQuote {
+			s = s[:maxQuote] + "…"
+		}
+		return fmt.Errorf("%s: %w (%q); reinstall the runtime or correct the handler's runtime_path: %w", line, err, s, errdefs.ErrUnavailable)
+	}
+	return fmt.Errorf("%s: %w; reinstall the runtime or correct the handler's runtime_path: %w", line, err, errdefs.ErrUnavailable)
+}
+
+// limited keeps the first maxOutput bytes and swallows the rest, so that the
+// writer is never blocked.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := maxOutput - l.Len(); room > 0 {
+		l.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}

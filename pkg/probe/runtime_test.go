@@ -1,0 +1,173 @@
+package probe
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/runtime-spec/specs-go/features"
+)
+
+// recorded returns the Runtime that a recorded pair of outputs describes.
+func recorded(t *testing.T, name string) *Runtime {
+	t.Helper()
+	out, err := os.ReadFile(filepath.Join("testdata", name, "version.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt, err := parseVersion(string(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err = os.ReadFile(filepath.Join("testdata", name, "features.json")); err == nil {
+		if rt.Features = parseFeatures(out); rt.Features == nil {
+			t.Fatalf("%s: features.json was not understood", name)
+		}
+	}
+	return rt
+}
+
+type facts struct {
+	name, version, spec, oci                          string
+	features, ownKernel                               bool
+	rro, idmap, userns, netdev, timens                bool
+	seccomp, lacksSeccomp, systemd, apparmor, selinux bool
+	knows11, knows13                                  bool
+}
+
+func factsOf(rt *Runtime) facts {
+	return facts{
+		name: rt.Name, version: rt.Version, spec: rt.SpecVersion, oci: rt.OCIVersion(),
+		features: rt.Features != nil, ownKernel: rt.OwnKernel,
+		rro: rt.SupportsRecursiveReadOnly(), idmap: rt.SupportsIDMap(), userns: rt.SupportsUserNamespaces(),
+		netdev: rt.SupportsNetDevices(), timens: rt.SupportsNamespace(specs.TimeNamespace),
+		seccomp: rt.SupportsSeccomp(), lacksSeccomp: rt.LacksSeccomp(), systemd: rt.SupportsSystemdCgroup(),
+		apparmor: rt.SupportsAppArmor(), selinux: rt.SupportsSELinux(),
+		knows11: rt.KnowsOCI("1.1.0"), knows13: rt.KnowsOCI("1.3.0"),
+	}
+}
+
+func TestRecordedRuntimes(t *testing.T) {
+	for dir, want := range map[string]facts{
+		"runc-1.5.2": {
+			name: Runc, version: "1.5.2", spec: "1.3.0", oci: "1.3.0", features: true,
+			rro: true, idmap: true, userns: true, netdev: true, timens: true,
+			seccomp: true, systemd: true, apparmor: true, selinux: true, knows11: true, knows13: true,
+		},
+		"runc-1.1.5": {
+			name: Runc, version: "1.1.5+ds1", spec: "1.0.2-dev", oci: "1.0.2-dev", features: true,
+			rro: true, userns: true, seccomp: true, systemd: true, apparmor: true, selinux: true,
+		},
+		"crun-1.8.1": {
+			name: Crun, version: "1.8.1", spec: "1.0.0", oci: "1.0.2",
+			seccomp: true, systemd: true, apparmor: true, selinux: true,
+		},
+		"crun-1.24": {
+			name: Crun, version: "1.24", spec: "1.0.0", oci: "1.1.0", features: true,
+			rro: true, idmap: true, userns: true, seccomp: true, systemd: true, apparmor: true, selinux: true, knows11: true,
+		},
+		"youki-0.5.7": {
+			name: Youki, version: "0.5.7", oci: "1.0.2", features: true, userns: true, timens: true,
+		},
+		"runsc-2025": {
+			name: Runsc, version: "v0.0.0-20250503011706-39ed1f5ac29c", spec: "1.1.0-rc.1", oci: "1.0.2", ownKernel: true,
+		},
+	} {
+		t.Run(dir, func(t *testing.T) {
+			if got := factsOf(recorded(t, dir)); got != want {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestOCIVersion(t *testing.T) {
+	for highest, want := range map[string]string{
+		"":           "1.0.2",
+		"nonsense":   "1.0.2",
+		"1.0.2-dev":  "1.0.2-dev",
+		"1.0.0":      "1.0.0",
+		"1.1.0+dev":  "1.1.0",
+		"1.2.1":      "1.2.1",
+		"1.3.0":      "1.3.0",
+		"1.4.0":      specs.Version,
+		"2.0.0-rc.1": specs.Version,
+	} {
+		rt := &Runtime{Features: &features.Features{OCIVersionMax: highest}}
+		if got := rt.OCIVersion(); got != want {
+			t.Errorf("ociVersionMax %q: got %s, want %s", highest, got, want)
+		}
+	}
+	if got := (*Runtime)(nil).OCIVersion(); got != minimalOCIVersion {
+		t.Errorf("no runtime: got %s, want %s", got, minimalOCIVersion)
+	}
+}
+
+// A runtime that says nothing must not be taken to support anything.
+func TestUnknownIsNo(t *testing.T) {
+	for name, rt := range map[string]*Runtime{
+		"nil": nil, "empty": {}, "empty features": {Features: &features.Features{}}, "empty linux": {Features: &features.Features{Linux: &features.Linux{}}},
+	} {
+		for what, got := range map[string]bool{
+			"rro": rt.SupportsRecursiveReadOnly(), "idmap": rt.SupportsIDMap(), "userns": rt.SupportsUserNamespaces(),
+			"net devices": rt.SupportsNetDevices(), "seccomp": rt.SupportsSeccomp(), "lack of seccomp": rt.LacksSeccomp(),
+			"systemd": rt.SupportsSystemdCgroup(), "apparmor": rt.SupportsAppArmor(), "selinux": rt.SupportsSELinux(),
+			"OCI 1.1": rt.KnowsOCI("1.1.0"),
+		} {
+			if got {
+				t.Errorf("%s: claims %s", name, what)
+			}
+		}
+	}
+}
+
+func TestLacksSeccomp(t *testing.T) {
+	no := false
+	for name, rt := range map[string]*Runtime{
+		"features":  {Features: &features.Features{Linux: &features.Linux{Seccomp: &features.Seccomp{Enabled: &no}}}},
+		"build tag": {BuildTags: []string{"+SYSTEMD", "-SECCOMP"}},
+	} {
+		if !rt.LacksSeccomp() || rt.SupportsSeccomp() {
+			t.Errorf("%s: the runtime says that it has no seccomp, and is not believed", name)
+		}
+	}
+}
+
+func TestParseVersion(t *testing.T) {
+	for out, want := range map[string][2]string{
+		"runc version 1.5.2\nspec: 1.3.0\n": {Runc, "1.5.2"},
+		// nvidia-container-runtime speaks first, then the runtime it wraps.
+		"NVIDIA Container Runtime version 1.17.4\ncommit: 9b69590\nspec: 1.2.0\n\nrunc version 1.2.4\n": {Runc, "1.2.4"},
+		"sysbox-runc\n\tedition: \tCommunity Edition (CE)\n\tversion: \t0.6.6\n":                        {"", ""},
+		"wasm-runner version 0.3\n": {"", "0.3"},
+	} {
+		rt, err := parseVersion(out)
+		if err != nil {
+			t.Errorf("%q: %v", out, err)
+			continue
+		}
+		if got := [2]string{rt.Name, rt.Version}; got != want {
+			t.Errorf("%q: got %q, want %q", out, got, want)
+		}
+	}
+	if _, err := parseVersion(" \n"); err == nil {
+		t.Error("a program that prints nothing passes for a runtime")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("runc version 1.5.2\nspec: 1.3.0\n+SECCOMP -CRIU\n", `{"ociVersionMax":"1.2.0","linux":{}}`)
+	f.Add("youki version: 0.5.7", `[]`)
+	f.Fuzz(func(t *testing.T, version, document string) {
+		rt, err := parseVersion(version)
+		if err != nil {
+			return
+		}
+		rt.Features = parseFeatures([]byte(document))
+		_ = factsOf(rt)
+		if v := rt.OCIVersion(); v == "" || v[0] < '0' || v[0] > '9' {
+			t.Errorf("ociVersion %q", v)
+		}
+	})
+}

@@ -1,0 +1,53 @@
+// Package router is the CRI face of the daemon. Every RPC is routed here and
+// nowhere else:
+//
+//	r := router.New(registry)
+//	r.Register(grpcServer)
+//	r.Adopt(backend) // once the backend knows what it has
+//	r.SetReady()
+//
+// A new sandbox goes to the backend that the current table has for its handler.
+// Its owner is recorded then, and every later call about the sandbox or one of
+// its containers goes to that owner, whatever the table says by then: that is
+// the pin. Owners are not stored; they are what the backends say they have
+// (Inventory), so there is no second truth to repair after a crash.
+//
+// Lists ask every backend at once and merge the answers; with one backend the
+// answer is passed on as it is. Images go by the handler that they name, else
+// by the default handler. Everything about the node is the default handler's
+// backend's, but for the list of handlers, which is the table's.
+//
+// Finding an owner takes no lock and allocates nothing. The package runs
+// nothing, waits for nothing and keeps nothing on disk.
+package router
+
+import (
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Backend runs pods. It serves the whole CRI for the sandboxes that it has, and
+// answers Unimplemented (by embedding the generated servers) to what it does
+// not do.
+//
+// All methods may be called at any time from any goroutine. The context of
+// RunPodSandbox and RestorePod, and of calls about images, carries the
+// Definition that they are routed by (handler.DefinitionFrom); the context of a
+// call by id carries none, because the backend stored it with the sandbox. Ids
+// arrive in full. A request may be shared with other backends while a list call
+// lasts, and must not be changed.
+//
+// Errors are of a containerd/errdefs class, or gRPC status errors.
+type Backend interface {
+	runtimeapi.RuntimeServiceServer
+	runtimeapi.ImageServiceServer
+
+	// ID names the backend among all backends of this daemon, for logs and
+	// errors. It never changes.
+	ID() string
+	// Inventory returns all sandboxes that the backend has, with those that
+	// failed half-way and wait to be removed: whatever a list shows, and
+	// whatever a call by id can be about. It answers from memory.
+	Inventory() []handler.Owned
+}

@@ -1,0 +1,74 @@
+package router
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/berth-cri/berth/pkg/observe"
+)
+
+const (
+	sandboxField   protoreflect.Name = "pod_sandbox_id"
+	containerField protoreflect.Name = "container_id"
+)
+
+type aboutSandbox interface {
+	proto.Message
+	GetPodSandboxId() string
+}
+
+type aboutContainer interface {
+	proto.Message
+	GetContainerId() string
+}
+
+// bySandbox gives a call about a sandbox to the sandbox's owner.
+func bySandbox[Q aboutSandbox, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
+	owner, err := o.sandbox(req.GetPodSandboxId())
+	if err != nil {
+		return *new(R), err
+	}
+	return give(ctx, owner, sandboxField, req.GetPodSandboxId(), req, call)
+}
+
+// byContainer gives a call about a container to the container's owner.
+func byContainer[Q aboutContainer, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
+	owner, err := o.container(req.GetContainerId())
+	if err != nil {
+		return *new(R), err
+	}
+	return give(ctx, owner, containerField, req.GetContainerId(), req, call)
+}
+
+func give[Q proto.Message, R any](ctx context.Context, owner *Owner, field protoreflect.Name, id string, req Q,
+	call func(Backend, context.Context, Q) (R, error),
+) (R, error) {
+	observe.SetHandler(ctx, owner.Handler)
+	if id != owner.ID {
+		complete(req, field, owner.ID)
+	}
+	resp, err := call(owner.Backend, ctx, req)
+	return resp, named(owner.Handler, err)
+}
+
+// complete replaces a short id by the full one, so that backends see no other.
+func complete(m proto.Message, field protoreflect.Name, id string) {
+	r := m.ProtoReflect()
+	r.Set(r.Descriptor().Fields().ByName(field), protoreflect.ValueOfString(id))
+}
+
+// completeFilter does the same in the filter of a list call. An id that nobody
+// has stays, and matches nothing.
+func completeFilter(m proto.Message, field protoreflect.Name, id string, x *index) error {
+	if id == "" {
+		return nil
+	}
+	owner, err := x.resolve(id)
+	if err != nil || owner == nil || owner.ID == id {
+		return err
+	}
+	complete(m, field, owner.ID)
+	return nil
+}

@@ -1,0 +1,41 @@
+package router
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// checkpoints routes freezing and thawing.
+type checkpoints struct {
+	routes routes
+	owners *owners
+}
+
+func (c checkpoints) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	return byContainer(ctx, c.owners, req, Backend.CheckpointContainer)
+}
+
+func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	return bySandbox(ctx, c.owners, req, Backend.CheckpointPod)
+}
+
+// RestorePod makes a sandbox with containers, and is routed like a new one.
+func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	ctx, to, err := c.routes.forPod(ctx, req.GetRuntimeHandler())
+	if err != nil {
+		return nil, err
+	}
+	name := to.Definition.Name
+	var resp *runtimeapi.RestorePodResponse
+	err = c.owners.create(to.Backend, func() (err error) {
+		if resp, err = to.Backend.RestorePod(ctx, req); err == nil {
+			c.owners.addSandbox(resp.GetPodSandboxId(), name, to.Backend)
+			for _, restored := range resp.GetRestoredContainers() {
+				c.owners.addContainer(restored.GetContainerId(), resp.GetPodSandboxId())
+			}
+		}
+		return err
+	})
+	return resp, named(name, err)
+}

@@ -1,0 +1,62 @@
+package router
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// containers routes the life of containers.
+type containers struct {
+	owners *owners
+}
+
+// CreateContainer creates a container on the sandbox's backend and records its
+// owner. The backend gets, and the record is by, the sandbox's full id.
+func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	return bySandbox(ctx, c.owners, req,
+		func(b Backend, ctx context.Context, req *runtimeapi.CreateContainerRequest) (resp *runtimeapi.CreateContainerResponse, err error) {
+			err = c.owners.create(b, func() (err error) {
+				if resp, err = b.CreateContainer(ctx, req); err == nil {
+					c.owners.addContainer(resp.GetContainerId(), req.GetPodSandboxId())
+				}
+				return err
+			})
+			return resp, err
+		})
+}
+
+func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	return byContainer(ctx, c.owners, req, Backend.StartContainer)
+}
+
+func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	resp, err := byContainer(ctx, c.owners, req, Backend.StopContainer)
+	if unknown(err) {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	return resp, err
+}
+
+func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	resp, err := byContainer(ctx, c.owners, req, Backend.RemoveContainer)
+	if unknown(err) {
+		return &runtimeapi.RemoveContainerResponse{}, nil
+	}
+	if err == nil {
+		c.owners.dropContainer(req.GetContainerId())
+	}
+	return resp, err
+}
+
+func (c containers) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	return byContainer(ctx, c.owners, req, Backend.ContainerStatus)
+}
+
+func (c containers) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	return byContainer(ctx, c.owners, req, Backend.UpdateContainerResources)
+}
+
+func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	return byContainer(ctx, c.owners, req, Backend.ReopenContainerLog)
+}

@@ -1,0 +1,98 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The text of an error names the handler once, and its code survives.
+func TestErrorsNameTheHandlerOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failure error
+		code    codes.Code
+		text    string
+	}{
+		"a class of errdefs": {
+			fmt.Errorf("creating: %w", errdefs.ErrFailedPrecondition), codes.FailedPrecondition,
+			`handler "runc": creating: failed precondition`,
+		},
+		"a status": {
+			status.Error(codes.ResourceExhausted, "no room"), codes.ResourceExhausted,
+			`handler "runc": no room`,
+		},
+		"named already": {
+			fmt.Errorf("handler \"runc\": no room: %w", errdefs.ErrUnavailable), codes.Unavailable,
+			`handler "runc": no room: unavailable`,
+		},
+		"a status that is named already": {
+			status.Error(codes.Aborted, `handler "runc": no room`), codes.Aborted,
+			`handler "runc": no room`,
+		},
+		"a word that the kubelet looks for": {
+			fmt.Errorf("RROUnsupported: the kernel is too old: %w", errdefs.ErrInvalidArgument), codes.InvalidArgument,
+			"RROUnsupported: the kernel is too old: invalid argument",
+		},
+		"no class": {errors.New("exit status 1"), codes.Unknown, `handler "runc": exit status 1`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, _ := two()
+			one.Fail = failing("CreateContainer", tc.failure)
+			n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+			_, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: n.run(t, "")})
+			wantCode(t, err, tc.code)
+			if got := status.Convert(err).Message(); got != tc.text {
+				t.Errorf("the text is %q, want %q", got, tc.text)
+			}
+		})
+	}
+}
+
+func TestDetailsOfErrorsSurvive(t *testing.T) {
+	one, _ := two()
+	detailed, err := status.New(codes.ResourceExhausted, "no room").WithDetails(wrapperspb.String("disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.Fail = failing("RunPodSandbox", detailed.Err())
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	_, err = n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{})
+	details := status.Convert(err).Details()
+	if len(details) != 1 {
+		t.Fatalf("got %v with details %v", err, details)
+	}
+	if detail, ok := details[0].(*wrapperspb.StringValue); !ok || detail.GetValue() != "disk" {
+		t.Errorf("got details %v", details)
+	}
+}
+
+// Calls by id never ask another backend than the owner.
+func TestASickBackendCostsItsOwnCallsOnly(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	healthy, sick := n.run(t, "runc"), n.run(t, "kata")
+	inHealthy, inSick := n.create(t, healthy), n.create(t, sick)
+	two.Fail = func(context.Context, string) error { return status.Error(codes.Unavailable, "out of order") }
+
+	if got := n.where(t, inHealthy); got != "one" {
+		t.Errorf("the container is on backend %q", got)
+	}
+	if _, err := n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: healthy}); err != nil {
+		t.Error(err)
+	}
+	if n.run(t, "runc") == "" {
+		t.Error("no new sandbox")
+	}
+	_, err := n.ContainerStatus(ctx(t), &runtimeapi.ContainerStatusRequest{ContainerId: inSick})
+	wantCode(t, err, codes.Unavailable)
+	if got, want := status.Convert(err).Message(), `handler "kata": out of order`; got != want {
+		t.Errorf("the text is %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,79 @@
+package router
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var errStopping = status.Error(codes.Unavailable, "berth is stopping; subscribe again when it is back")
+
+type eventStream = grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
+
+// events routes the subscription to what happens.
+type events struct {
+	owners *owners
+	// life ends when subscriptions shall end, so that a server can stop.
+	life context.Context
+}
+
+// GetContainerEvents subscribes at every backend and passes events on as they
+// come: a pod has one backend, so the order within a pod is the backend's. The
+// subscription ends as soon as one backend's does, because the kubelet falls
+// back to lists when events end, and would never hear of the ones that a
+// silently missing backend owes it.
+func (e events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStream) error {
+	backends := e.owners.all()
+	if len(backends) == 0 {
+		return errNoBackend
+	}
+	ctx, cancel := context.WithCancel(to.Context())
+	defer cancel()
+	defer context.AfterFunc(e.life, cancel)()
+	err := subscribe(ctx, backends, req, to)
+	if e.life.Err() != nil {
+		return errStopping
+	}
+	return err
+}
+
+// errEnded makes the regular end of one subscription the end of all.
+var errEnded = status.Error(codes.Unavailable, "the backend has ended the subscription; subscribe again")
+
+// subscribe ends with the first subscription that ends.
+func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEventsRequest, to eventStream) error {
+	if len(backends) == 1 {
+		return backends[0].GetContainerEvents(req, &sharedStream{eventStream: to, ctx: ctx})
+	}
+	var sending sync.Mutex
+	_, err := askAll(ctx, backends, func(ctx context.Context, b Backend) (struct{}, error) {
+		err := b.GetContainerEvents(req, &sharedStream{to, ctx, &sending})
+		if err == nil {
+			err = errEnded
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// sharedStream lets several backends send on one stream.
+type sharedStream struct {
+	eventStream
+	ctx context.Context
+	// sending is nil if nobody else sends.
+	sending *sync.Mutex
+}
+
+func (s *sharedStream) Context() context.Context { return s.ctx }
+
+func (s *sharedStream) Send(m *runtimeapi.ContainerEventResponse) error {
+	if s.sending != nil {
+		s.sending.Lock()
+		defer s.sending.Unlock()
+	}
+	return s.eventStream.Send(m)
+}

@@ -1,0 +1,114 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+)
+
+var errNoBackend = fmt.Errorf("no backend is there to ask; see \"berth check\": %w", errdefs.ErrUnavailable)
+
+// gather asks all backends at once and merges their answers in the backends'
+// order. One backend's answer is passed on without a copy. A backend that fails
+// fails the call: leaving its pods out would tell the kubelet that they died.
+func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
+	call func(Backend, context.Context, Q) (R, error), merge func(all []R) R,
+) (R, error) {
+	switch len(backends) {
+	case 0:
+		return *new(R), errNoBackend
+	case 1:
+		return call(backends[0], ctx, req)
+	}
+	answers, err := askAll(ctx, backends, func(ctx context.Context, b Backend) (R, error) { return call(b, ctx, req) })
+	if err != nil {
+		return *new(R), err
+	}
+	return merge(answers), nil
+}
+
+// askAll runs a call on each backend. The first failure ends the others, and is
+// returned with the name of its backend. A panic goes on where it is seen, and
+// costs this one call: in a goroutine it would cost the daemon.
+func askAll[R any](ctx context.Context, backends []Backend, call func(context.Context, Backend) (R, error)) ([]R, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make([]R, len(backends))
+	var failed error
+	var panicked any
+	var fail sync.Once
+	var asking sync.WaitGroup
+	for i, b := range backends {
+		asking.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					fail.Do(func() { panicked = fmt.Sprintf("backend %q: %v\n%s", b.ID(), p, debug.Stack()) })
+					cancel()
+				}
+			}()
+			answer, err := call(ctx, b)
+			if err != nil {
+				fail.Do(func() { failed = prefixed(fmt.Sprintf("backend %q: ", b.ID()), err) })
+				cancel()
+				return
+			}
+			answers[i] = answer
+		})
+	}
+	asking.Wait()
+	if panicked != nil {
+		panic(panicked)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return answers, nil
+}
+
+// gatherStream is gather for a call that answers in several messages. With
+// several backends nothing is sent before all have answered, so that the client
+// never gets half a list, and hears Unimplemented first if it hears it at all.
+func gatherStream[Q, M any](backends []Backend, req Q, to grpc.ServerStreamingServer[M],
+	call func(Backend, Q, grpc.ServerStreamingServer[M]) error,
+) error {
+	switch len(backends) {
+	case 0:
+		return errNoBackend
+	case 1:
+		return call(backends[0], req, to)
+	}
+	answers, err := askAll(to.Context(), backends, func(ctx context.Context, b Backend) ([]*M, error) {
+		c := &collector[M]{ServerStreamingServer: to, ctx: ctx}
+		err := call(b, req, c)
+		return c.messages, err
+	})
+	if err != nil {
+		return err
+	}
+	for _, messages := range answers {
+		for _, m := range messages {
+			if err := to.Send(m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// collector is a stream that keeps what is sent.
+type collector[M any] struct {
+	grpc.ServerStreamingServer[M]
+	ctx      context.Context
+	messages []*M
+}
+
+func (c *collector[M]) Context() context.Context { return c.ctx }
+
+func (c *collector[M]) Send(m *M) error {
+	c.messages = append(c.messages, m)
+	return c.ctx.Err()
+}

@@ -1,0 +1,158 @@
+package router
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+// longID is an id of full length that begins as told.
+func longID(prefix string) string { return prefix + strings.Repeat("0", fullID-len(prefix)) }
+
+func put(x *index, owners ...*Owner) {
+	for _, o := range owners {
+		x.put(o)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	x := &index{}
+	put(x, &Owner{ID: longID("abc1")}, &Owner{ID: longID("abc2")}, &Owner{ID: longID("f0")}, &Owner{ID: "abc"}, &Owner{ID: longID("e1") + "77"})
+	for name, tc := range map[string]struct{ id, want, mistake string }{
+		"whole":                         {id: longID("abc1"), want: longID("abc1")},
+		"unique prefix":                 {id: "abc1", want: longID("abc1")},
+		"one letter":                    {id: "f", want: longID("f0")},
+		"whole id that is also prefix":  {id: "abc", want: "abc"},
+		"ambiguous":                     {id: "ab", mistake: longID("abc1") + ", " + longID("abc2")},
+		"unknown":                       {id: "77"},
+		"unknown beside known ones":     {id: "abd"},
+		"whole ids are never prefixes":  {id: longID("e1")},
+		"nothing is the prefix of none": {id: ""},
+		"no hexadecimal":                {id: "/etc"},
+		"bytes beyond ASCII":            {id: "\xff\x00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			owner, err := x.resolve(tc.id)
+			if tc.mistake != "" {
+				if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), tc.mistake) {
+					t.Fatalf("got error %v, want an InvalidArgument with %q", err, tc.mistake)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if owner != nil {
+				got = owner.ID
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAmbiguousListsFewCandidates(t *testing.T) {
+	x := &index{}
+	for i := range 100 {
+		x.put(&Owner{ID: longID(fmt.Sprintf("aa%02d", i))})
+	}
+	_, err := x.resolve("aa")
+	if err == nil || len(err.Error()) > 1024 || !strings.Contains(err.Error(), "and 92 more") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDrop(t *testing.T) {
+	x := &index{}
+	put(x, &Owner{ID: longID("a")}, &Owner{ID: longID("b")})
+	x.drop(longID("a"))
+	x.drop(longID("c"))
+	if x.get(longID("a")) != nil || x.get(longID("b")) == nil {
+		t.Error("dropped the wrong owner")
+	}
+	if owner, err := x.resolve("a"); owner != nil || err != nil {
+		t.Errorf("a dropped owner is still found: %v, %v", owner, err)
+	}
+}
+
+func TestPutKeepsTheFirstOwner(t *testing.T) {
+	x := &index{}
+	x.put(&Owner{ID: "aa", Handler: "first"})
+	x.put(&Owner{ID: "aa", Handler: "second"})
+	if got := x.get("aa").Handler; got != "first" {
+		t.Errorf("the owner became %q", got)
+	}
+}
+
+// A model says what the index must hold after any order of changes, through
+// several renewals of its table, also for ids that all collide.
+func TestIndexAgainstAModel(t *testing.T) {
+	for name, id := range map[string]func(int) string{
+		"random ids":    someID,
+		"colliding ids": func(i int) string { return fmt.Sprintf("00000000%06d00000000", i) },
+		"short ids":     func(i int) string { return fmt.Sprint(i) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, model, random := &index{}, map[string]bool{}, rand.New(rand.NewPCG(1, 2))
+			for range 20_000 {
+				id := id(random.IntN(300))
+				if random.IntN(2) == 0 {
+					x.put(&Owner{ID: id})
+					model[id] = true
+				} else {
+					x.drop(id)
+					delete(model, id)
+				}
+			}
+			for i := range 300 {
+				if got := x.get(id(i)) != nil; got != model[id(i)] {
+					t.Errorf("%s: found %v, want %v", id(i), got, model[id(i)])
+				}
+			}
+			if x.live != len(model) || len(*x.slots.Load()) > 2048 {
+				t.Errorf("%d owners for %d, in %d slots", x.live, len(model), len(*x.slots.Load()))
+			}
+		})
+	}
+}
+
+// Readers never miss an owner that is there all the time, whatever is written.
+func TestReadersSeeThroughRenewals(t *testing.T) {
+	x := &index{}
+	var stays []string
+	for i := range 50 {
+		stays = append(stays, someID(i))
+		x.put(&Owner{ID: someID(i)})
+	}
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if id := stays[i%len(stays)]; x.get(id) == nil {
+					t.Errorf("%s is missing", id)
+					return
+				}
+			}
+		})
+	}
+	for i := range 20_000 {
+		x.put(&Owner{ID: someID(1000 + i)})
+		if i >= 20 {
+			x.drop(someID(1000 + i - 20))
+		}
+	}
+	close(done)
+	readers.Wait()
+}

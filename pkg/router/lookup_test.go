@@ -1,0 +1,104 @@
+package router
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// node is a busy one: 100 handlers, 10,000 pods of two containers.
+func busyNode(tb testing.TB) (r routes, o *owners, names, sandboxes, containers []string) {
+	tb.Helper()
+	b := routertest.New("one")
+	var all []handler.Route[Backend]
+	for i := range 100 {
+		name := fmt.Sprintf("handler-%02d", i)
+		names = append(names, name)
+		all = append(all, handler.Route[Backend]{Backend: b, Definition: &handler.Definition{Name: name}, State: handler.State{Phase: handler.Ready}})
+	}
+	table, err := handler.NewTable(1, names[0], all)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var inventory []handler.Owned
+	for i := range 10_000 {
+		pod := handler.Owned{Sandbox: someID(i), Handler: names[i%len(names)], Containers: []string{someID(-2*i - 1), someID(-2*i - 2)}}
+		inventory = append(inventory, pod)
+		sandboxes = append(sandboxes, pod.Sandbox)
+		containers = append(containers, pod.Containers...)
+	}
+	o = newOwners()
+	o.adopt(&inventoried{b, func() []handler.Owned { return inventory }})
+	return routes{handler.NewRegistry(table)}, o, names, sandboxes, containers
+}
+
+func someID(i int) string {
+	sum := sha256.Sum256(fmt.Append(nil, i))
+	return hex.EncodeToString(sum[:])
+}
+
+func TestLookupAllocatesNothing(t *testing.T) {
+	r, o, names, sandboxes, containers := busyNode(t)
+	i := 0
+	for what, lookup := range map[string]func() bool{
+		"handler":   func() bool { _, ok := r.registry.Current().Lookup(names[i%len(names)]); return ok },
+		"sandbox":   func() bool { _, err := o.sandbox(sandboxes[i%len(sandboxes)]); return err == nil },
+		"container": func() bool { _, err := o.container(containers[i%len(containers)]); return err == nil },
+		"unknown":   func() bool { return o.sandboxes.get(containers[i%len(containers)]) == nil },
+	} {
+		if allocs := testing.AllocsPerRun(1000, func() {
+			if i++; !lookup() {
+				t.Fatal("not found")
+			}
+		}); allocs != 0 {
+			t.Errorf("a lookup of a %s allocates %v times", what, allocs)
+		}
+	}
+}
+
+// BenchmarkLookup is what routing costs a call: a load and a map access. The
+// ids are visited in an order that the processor's caches do not know.
+func BenchmarkLookup(b *testing.B) {
+	r, o, names, sandboxes, containers := busyNode(b)
+	b.Run("handler", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if _, ok := r.registry.Current().Lookup(names[i%100]); !ok {
+				b.Fatal("not found")
+			}
+		}
+	})
+	b.Run("sandbox", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i = (i + 1) % len(sandboxes) {
+			if _, err := o.sandbox(sandboxes[i]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("container", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i = (i + 1) % len(containers) {
+			if _, err := o.container(containers[i]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkCreate is what a new pod costs on a node with 10,000 others.
+func BenchmarkCreate(b *testing.B) {
+	_, o, _, _, _ := busyNode(b)
+	backend := o.all()[0]
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		id := someID(100_000 + i)
+		o.addSandbox(id, "runc", backend)
+		o.addContainer(someID(-100_000-i), id)
+		o.dropSandbox(id)
+	}
+}

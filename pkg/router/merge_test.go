@@ -1,0 +1,330 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// failing makes one call of a backend fail.
+func failing(call string, err error) func(context.Context, string) error {
+	return func(_ context.Context, rpc string) error {
+		if rpc == call {
+			return err
+		}
+		return nil
+	}
+}
+
+func TestListsHaveThePodsOfAllBackends(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	want := []string{n.run(t, "runc"), n.run(t, "kata"), n.run(t, "kata")}
+	containers := []string{n.create(t, want[0]), n.create(t, want[2])}
+	slices.Sort(want)
+	slices.Sort(containers)
+
+	list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || !slices.Equal(sandboxIDs(list.GetItems()), want) {
+		t.Errorf("got %v, %v, want %v", sandboxIDs(list.GetItems()), err, want)
+	}
+	streamed, err := n.stream(t)
+	if err != nil || !slices.Equal(sandboxIDs(streamed), want) {
+		t.Errorf("streamed %v, %v, want %v", sandboxIDs(streamed), err, want)
+	}
+	all, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{})
+	if err != nil || !slices.Equal(containerIDs(all.GetContainers()), containers) {
+		t.Errorf("got %v, %v, want %v", containerIDs(all.GetContainers()), err, containers)
+	}
+}
+
+func (n *node) stream(t *testing.T) (all []*runtimeapi.PodSandbox, err error) {
+	stream, err := n.StreamPodSandboxes(ctx(t), &runtimeapi.StreamPodSandboxesRequest{})
+	for err == nil {
+		var m *runtimeapi.StreamPodSandboxesResponse
+		if m, err = stream.Recv(); err == nil {
+			all = append(all, m.GetPodSandboxes()...)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return all, nil
+	}
+	return all, err
+}
+
+func sandboxIDs(items []*runtimeapi.PodSandbox) (ids []string) {
+	for _, i := range items {
+		ids = append(ids, i.GetId())
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func containerIDs(items []*runtimeapi.Container) (ids []string) {
+	for _, i := range items {
+		ids = append(ids, i.GetId())
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func TestShortIDsInFilters(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	n.run(t, "runc")
+	sandbox := n.run(t, "kata")
+	container := n.create(t, sandbox)
+	n.create(t, n.run(t, "kata"))
+
+	list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: sandbox[:6]}})
+	if err != nil || !slices.Equal(sandboxIDs(list.GetItems()), []string{sandbox}) {
+		t.Errorf("got %v, %v", list, err)
+	}
+	for _, f := range []*runtimeapi.ContainerFilter{{Id: container[:6]}, {PodSandboxId: sandbox[:6]}} {
+		list, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{Filter: f})
+		if err != nil || !slices.Equal(containerIDs(list.GetContainers()), []string{container}) {
+			t.Errorf("filter %v: got %v, %v", f, list, err)
+		}
+	}
+	_, err = n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: "000"}})
+	wantCode(t, err, codes.InvalidArgument)
+}
+
+// Half a list would tell the kubelet that the other half has died.
+func TestAListIsWholeOrFails(t *testing.T) {
+	one, two := two()
+	two.Fail = failing("ListPodSandbox", status.Error(codes.ResourceExhausted, "too many"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
+	_, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
+	wantCode(t, err, codes.ResourceExhausted)
+	if err == nil || !strings.Contains(err.Error(), `backend "two": too many`) {
+		t.Errorf("%v does not name the backend", err)
+	}
+}
+
+func TestAListThatTakesTooLongFails(t *testing.T) {
+	one, two := two()
+	two.Fail = func(ctx context.Context, rpc string) error {
+		if rpc == "ListPodSandbox" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
+	short, cancel := context.WithTimeout(ctx(t), 50*time.Millisecond)
+	defer cancel()
+	_, err := n.ListPodSandbox(short, &runtimeapi.ListPodSandboxRequest{})
+	wantCode(t, err, codes.DeadlineExceeded)
+}
+
+// The kubelet goes back to whole lists when the first thing that it hears from
+// a stream is Unimplemented, and only then.
+func TestAStreamThatOneBackendLacksIsUnimplemented(t *testing.T) {
+	one, two := two()
+	two.Fail = failing("StreamPodSandboxes", status.Error(codes.Unimplemented, "no such call"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
+	n.run(t, "")
+	got, err := n.stream(t)
+	wantCode(t, err, codes.Unimplemented)
+	if len(got) != 0 {
+		t.Errorf("%d sandboxes came first", len(got))
+	}
+}
+
+func TestEventsOfAllBackends(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	stream := n.subscribe(t, one, two)
+	for _, name := range []string{"runc", "kata", "runc"} {
+		want := n.run(t, name)
+		event, err := stream.Recv()
+		if err != nil || event.GetContainerId() != want {
+			t.Fatalf("got %v, %v, want an event of %s", event, err, want)
+		}
+	}
+	n.router.EndStreams()
+	_, err := stream.Recv()
+	wantCode(t, err, codes.Unavailable)
+	waitFor(t, "the subscriptions to end", func() bool { return one.Subscribers()+two.Subscribers() == 0 })
+}
+
+func TestEventsOfOneBackend(t *testing.T) {
+	one, _ := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	stream := n.subscribe(t, one)
+	want := n.run(t, "")
+	event, err := stream.Recv()
+	if err != nil || event.GetContainerId() != want {
+		t.Errorf("got %v, %v, want an event of %s", event, err, want)
+	}
+	n.router.EndStreams()
+	_, err = stream.Recv()
+	wantCode(t, err, codes.Unavailable)
+}
+
+func TestEventsEndWithAnyBackend(t *testing.T) {
+	one, two := two()
+	two.Fail = failing("GetContainerEvents", status.Error(codes.Aborted, "lost"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
+	stream, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Recv()
+	wantCode(t, err, codes.Aborted)
+	waitFor(t, "the other subscription to end", func() bool { return one.Subscribers() == 0 })
+}
+
+func (n *node) subscribe(t *testing.T, backends ...*routertest.Backend) grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse] {
+	t.Helper()
+	stream, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range backends {
+		waitFor(t, "the subscription at "+b.ID(), func() bool { return b.Subscribers() == 1 })
+	}
+	return stream
+}
+
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	one, two := two()
+	userns := &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}
+	rro := &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}
+	one.Features = map[string]*runtimeapi.RuntimeHandlerFeatures{"runc": userns, "": rro, "unrouted": rro}
+	two.Features = map[string]*runtimeapi.RuntimeHandlerFeatures{"kata": rro, "runc": rro}
+	broken := ready("broken", one)
+	broken.State = handler.State{Phase: handler.NotReady, Reason: "missing"}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("crun", one), ready("kata", two), broken), two, one)
+
+	resp, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, h := range resp.GetRuntimeHandlers() {
+		got = append(got, described(h))
+	}
+	if want := []string{": userns", "crun:", "kata: rro", "runc: userns"}; !slices.Equal(got, want) {
+		t.Errorf("handlers are %q, want %q", got, want)
+	}
+	got = nil
+	for _, c := range resp.GetStatus().GetConditions() {
+		got = append(got, c.GetType()+" "+c.GetMessage())
+	}
+	if want := []string{"RuntimeReady one", "NetworkReady one", "Healthy-one ", "Healthy-two "}; !slices.Equal(got, want) {
+		t.Errorf("conditions are %q, want %q", got, want)
+	}
+	if !resp.GetFeatures().GetSupplementalGroupsPolicy() {
+		t.Error("the node's features are missing")
+	}
+}
+
+func described(h *runtimeapi.RuntimeHandler) string {
+	text := h.GetName() + ":"
+	if h.GetFeatures().GetUserNamespaces() {
+		text += " userns"
+	}
+	if h.GetFeatures().GetRecursiveReadOnlyMounts() {
+		text += " rro"
+	}
+	return text
+}
+
+func TestASickBackendDoesNotMakeTheNodeSick(t *testing.T) {
+	one, two := two()
+	two.Fail = failing("Status", errors.New("out of order"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	resp, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
+	if err != nil || len(resp.GetStatus().GetConditions()) != 3 {
+		t.Errorf("got %v, %v", resp, err)
+	}
+	n.registry.Swap(table(t, 2, "kata", ready("runc", one), ready("kata", two)))
+	if _, err := n.Status(ctx(t), &runtimeapi.StatusRequest{}); err == nil {
+		t.Error("the default handler's backend is sick and the node is not")
+	}
+}
+
+func TestTheDefaultsBackendSpeaksForTheNode(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "kata", ready("runc", one), ready("kata", two)), one, two)
+	v, err := n.Version(ctx(t), &runtimeapi.VersionRequest{})
+	if err != nil || v.GetRuntimeVersion() != "two" {
+		t.Errorf("got %v, %v", v, err)
+	}
+	fs, err := n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})
+	if err != nil || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() != "two" {
+		t.Errorf("got %v, %v", fs, err)
+	}
+}
+
+func TestImagesGoByTheirHandler(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	for name, want := range map[string]string{"": "one/runc", "runc": "one/runc", "kata": "two/kata"} {
+		resp, err := n.pull(t, name)
+		if err != nil || resp.GetImageRef() != want {
+			t.Errorf("handler %q: got %v, %v, want %s", name, resp, err, want)
+		}
+	}
+	_, err := n.pull(t, "none")
+	wantCode(t, err, codes.InvalidArgument)
+}
+
+// The kubelet needs images, and the size of their disk, also on a node whose
+// default handler is broken.
+func TestImagesOfABrokenDefault(t *testing.T) {
+	one, _ := two()
+	broken := ready("kata", one)
+	broken.State = handler.State{Phase: handler.NotReady, Reason: "missing"}
+	n := serveReady(t, table(t, 1, "kata", broken), one)
+	if _, err := n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{}); err != nil {
+		t.Error(err)
+	}
+	resp, err := n.pull(t, "")
+	if err != nil || resp.GetImageRef() != "one/" {
+		t.Errorf("got %v, %v", resp, err)
+	}
+	_, err = n.pull(t, "kata")
+	wantCode(t, err, codes.Unavailable)
+}
+
+// What the kubelet looks for at the beginning of an error must stay there.
+func TestPullErrorsKeepTheirFirstWord(t *testing.T) {
+	one, _ := two()
+	one.Fail = failing("PullImage", status.Error(codes.Unavailable, "RegistryUnavailable: connection refused"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	for _, name := range []string{"", "runc"} {
+		_, err := n.pull(t, name)
+		wantCode(t, err, codes.Unknown)
+		if !strings.HasPrefix(status.Convert(err).Message(), "RegistryUnavailable") {
+			t.Errorf("handler %q: got %v", name, err)
+		}
+	}
+}
+
+func (n *node) pull(t *testing.T, name string) (*runtimeapi.PullImageResponse, error) {
+	return n.images.PullImage(ctx(t), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "busybox", RuntimeHandler: name}})
+}

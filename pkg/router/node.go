@@ -1,0 +1,130 @@
+package router
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// node routes what is about the node as a whole. The default handler's backend
+// speaks for it.
+type node struct {
+	routes routes
+	owners *owners
+}
+
+func (n node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return n.routes.standard().Backend.Version(ctx, req)
+}
+
+func (n node) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	return n.routes.standard().Backend.RuntimeConfig(ctx, req)
+}
+
+// UpdateRuntimeConfig tells every backend: pods of each need the addresses.
+func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	return gather(ctx, n.owners.all(), req, Backend.UpdateRuntimeConfig,
+		func(all []*runtimeapi.UpdateRuntimeConfigResponse) *runtimeapi.UpdateRuntimeConfigResponse {
+			return all[0]
+		})
+}
+
+// Status is that of the default handler's backend, with the conditions that
+// only others have, and with the handlers of the table.
+func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	table := n.routes.registry.Current()
+	standard, _ := table.Lookup("")
+	main, err := standard.Backend.Status(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	answers := n.otherStatuses(ctx, standard.Backend, req)
+	features := featuresOf(main, answers)
+	return &runtimeapi.StatusResponse{
+		Status:          &runtimeapi.RuntimeStatus{Conditions: conditions(main, answers)},
+		Info:            main.GetInfo(),
+		RuntimeHandlers: runtimeHandlers(table.Routes(), standard, features),
+		Features:        main.GetFeatures(),
+	}, nil
+}
+
+// otherStatuses asks the backends beside the main one. One that fails has its
+// say left out: its pods are in trouble, the node is not.
+func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.StatusRequest) []*runtimeapi.StatusResponse {
+	var others []Backend
+	for _, b := range n.owners.all() {
+		if b.ID() != main.ID() {
+			others = append(others, b)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	answers, _ := askAll(ctx, others, func(ctx context.Context, b Backend) (*runtimeapi.StatusResponse, error) {
+		resp, err := b.Status(ctx, req)
+		if err != nil {
+			return &runtimeapi.StatusResponse{}, nil
+		}
+		return resp, nil
+	})
+	return answers
+}
+
+// conditions are those of the main answer, and from the others those of types
+// that it does not have.
+func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) []*runtimeapi.RuntimeCondition {
+	merged := main.GetStatus().GetConditions()
+	if len(others) == 0 {
+		return merged
+	}
+	merged = append([]*runtimeapi.RuntimeCondition{}, merged...)
+	seen := map[string]bool{}
+	for _, c := range merged {
+		seen[c.GetType()] = true
+	}
+	for _, other := range others {
+		for _, c := range other.GetStatus().GetConditions() {
+			if !seen[c.GetType()] {
+				seen[c.GetType()] = true
+				merged = append(merged, c)
+			}
+		}
+	}
+	return merged
+}
+
+// featuresOf collects what the backends say about their handlers, by name. A
+// name belongs to one backend, and the main one goes first.
+func featuresOf(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) map[string]*runtimeapi.RuntimeHandlerFeatures {
+	features := map[string]*runtimeapi.RuntimeHandlerFeatures{}
+	for _, answer := range append([]*runtimeapi.StatusResponse{main}, others...) {
+		for _, h := range answer.GetRuntimeHandlers() {
+			if _, ok := features[h.GetName()]; !ok {
+				features[h.GetName()] = h.GetFeatures()
+			}
+		}
+	}
+	return features
+}
+
+// runtimeHandlers lists the handlers that accept pods, and the default one a
+// second time under "": the kubelet looks pods without a RuntimeClass up there.
+func runtimeHandlers(routes []*route, standard *route, features map[string]*runtimeapi.RuntimeHandlerFeatures) []*runtimeapi.RuntimeHandler {
+	var handlers []*runtimeapi.RuntimeHandler
+	if standard.State.AcceptsPods() {
+		handlers = append(handlers, runtimeHandler("", features[standard.Definition.Name]))
+	}
+	for _, r := range routes {
+		if r.State.AcceptsPods() {
+			handlers = append(handlers, runtimeHandler(r.Definition.Name, features[r.Definition.Name]))
+		}
+	}
+	return handlers
+}
+
+func runtimeHandler(name string, features *runtimeapi.RuntimeHandlerFeatures) *runtimeapi.RuntimeHandler {
+	if features == nil {
+		features = &runtimeapi.RuntimeHandlerFeatures{}
+	}
+	return &runtimeapi.RuntimeHandler{Name: name, Features: features}
+}

@@ -1,0 +1,150 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/log"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/router"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// quiet is the level of the log in tests.
+const quiet = "error"
+
+// TestMain keeps the access log out of the output of a test that fails.
+func TestMain(m *testing.M) {
+	if err := log.SetLevel(quiet); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	m.Run()
+}
+
+// node is a router behind a real socket, and a client of it.
+type node struct {
+	runtimeapi.RuntimeServiceClient
+	images   runtimeapi.ImageServiceClient
+	conn     *grpc.ClientConn
+	router   *router.Router
+	registry *handler.Registry[router.Backend]
+}
+
+// serve serves a table on a socket. The gate is closed.
+func serve[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
+	t.Helper()
+	n := &node{registry: handler.NewRegistry(first)}
+	n.router = router.New(n.registry)
+	for _, b := range backends {
+		n.router.Adopt(b)
+	}
+	server := grpc.NewServer(append(observe.New(observe.Options{}).ServerOptions(), grpc.WaitForHandlers(true))...)
+	n.router.Register(server)
+	n.conn = connect(t, server)
+	n.RuntimeServiceClient, n.images = runtimeapi.NewRuntimeServiceClient(n.conn), runtimeapi.NewImageServiceClient(n.conn)
+	return n
+}
+
+// connect serves on a socket of its own until the test ends.
+func connect(t *testing.T, server *grpc.Server) *grpc.ClientConn {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "cri.sock")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// serveReady serves a table and opens the gate.
+func serveReady[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
+	t.Helper()
+	n := serve(t, first, backends...)
+	n.router.SetReady()
+	return n
+}
+
+func two() (one, two *routertest.Backend) { return routertest.New("one"), routertest.New("two") }
+
+func table(t *testing.T, generation uint64, standard string, routes ...handler.Route[router.Backend]) *handler.Table[router.Backend] {
+	t.Helper()
+	made, err := handler.NewTable(generation, standard, routes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func ready(name string, b router.Backend) handler.Route[router.Backend] {
+	return handler.Route[router.Backend]{Backend: b, Definition: &handler.Definition{Name: name}, State: handler.State{Phase: handler.Ready}}
+}
+
+// ctx bounds a call, so that one that hangs fails its own test.
+func ctx(t *testing.T) context.Context {
+	bound, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return bound
+}
+
+// run makes a sandbox. It may be called in any goroutine.
+func (n *node) run(t *testing.T, name string) (sandbox string) {
+	t.Helper()
+	resp, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name})
+	if err != nil {
+		t.Errorf("RunPodSandbox of handler %q: %v", name, err)
+	}
+	return resp.GetPodSandboxId()
+}
+
+// create makes a container.
+func (n *node) create(t *testing.T, sandbox string) (container string) {
+	t.Helper()
+	resp, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox})
+	if err != nil {
+		t.Errorf("CreateContainer in %s: %v", sandbox, err)
+	}
+	return resp.GetContainerId()
+}
+
+// where asks a container on which backend it is.
+func (n *node) where(t *testing.T, container string) (backend string) {
+	t.Helper()
+	resp, err := n.ExecSync(ctx(t), &runtimeapi.ExecSyncRequest{ContainerId: container})
+	if err != nil {
+		t.Errorf("ExecSync in %s: %v", container, err)
+	}
+	return string(resp.GetStdout())
+}
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("the code is %s, want %s: %v", got, want, err)
+	}
+}

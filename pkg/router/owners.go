@@ -1,0 +1,199 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Owner says whose a sandbox or container is. It is never changed.
+type Owner struct {
+	// ID is the full id of the sandbox or container.
+	ID string
+	// Sandbox is the id of the sandbox: of the container's, or ID itself.
+	Sandbox string
+	// Handler is the name of the Definition that the sandbox was created with.
+	Handler string
+	// Backend has it.
+	Backend Backend
+}
+
+// errUnknown is what a call about an id that no backend has begins as. It is
+// apart from a backend's own NotFound, because Stop and Remove of such an id
+// succeed.
+var errUnknown = errors.New("it does not exist")
+
+// owners knows the owner of every sandbox and container.
+type owners struct {
+	sandboxes, containers index
+
+	// creating counts calls that may have made something that has no owner yet.
+	creating atomic.Int64
+
+	// mu is held to change, never to look up.
+	mu sync.Mutex
+	// contents are the container ids of each sandbox.
+	contents map[string][]string
+	// removals counts removed sandboxes and containers, to tell whether an
+	// inventory is older than a removal.
+	removals uint64
+	// backends are those that were adopted, for lists and for late ids.
+	backends atomic.Pointer[[]Backend]
+}
+
+func newOwners() *owners {
+	o := &owners{contents: map[string][]string{}}
+	o.backends.Store(&[]Backend{})
+	return o
+}
+
+// all returns every adopted backend, in the order of adoption.
+func (o *owners) all() []Backend { return *o.backends.Load() }
+
+// adopt makes b known, with all that it has.
+func (o *owners) adopt(b Backend) {
+	o.mu.Lock()
+	known := o.all()
+	if !slices.ContainsFunc(known, func(k Backend) bool { return k.ID() == b.ID() }) {
+		next := append(slices.Clone(known), b)
+		o.backends.Store(&next)
+	}
+	o.mu.Unlock()
+	o.refresh(b)
+}
+
+// refresh adds what b has and we do not know. An inventory that was taken
+// before something was removed would bring it back, so it is then taken again;
+// if removals never pause, a stale owner is harmless, because its backend
+// answers for what it no longer has.
+func (o *owners) refresh(b Backend) {
+	for attempt := 0; ; attempt++ {
+		o.mu.Lock()
+		before := o.removals
+		o.mu.Unlock()
+
+		inventory := b.Inventory()
+
+		o.mu.Lock()
+		if before == o.removals || attempt == 3 {
+			o.add(b, inventory)
+			o.mu.Unlock()
+			return
+		}
+		o.mu.Unlock()
+	}
+}
+
+// add takes over an inventory; mu is held.
+func (o *owners) add(b Backend, inventory []handler.Owned) {
+	for _, s := range inventory {
+		o.sandboxes.put(&Owner{ID: s.Sandbox, Sandbox: s.Sandbox, Handler: s.Handler, Backend: b})
+		for _, c := range s.Containers {
+			o.own(c, o.sandboxes.get(s.Sandbox))
+		}
+	}
+}
+
+// own records a container of a sandbox; mu is held.
+func (o *owners) own(container string, s *Owner) {
+	if o.containers.get(container) != nil {
+		return
+	}
+	o.containers.put(&Owner{ID: container, Sandbox: s.ID, Handler: s.Handler, Backend: s.Backend})
+	o.contents[s.ID] = append(o.contents[s.ID], container)
+}
+
+// addSandbox records a new sandbox.
+func (o *owners) addSandbox(id, name string, b Backend) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sandboxes.put(&Owner{ID: id, Sandbox: id, Handler: name, Backend: b})
+}
+
+// addContainer records a new container of a sandbox, unless the sandbox was
+// removed meanwhile and took the container with it.
+func (o *owners) addContainer(id, sandbox string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.sandboxes.get(sandbox); s != nil {
+		o.own(id, s)
+	}
+}
+
+// dropSandbox forgets a sandbox and its containers.
+func (o *owners) dropSandbox(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.removals++
+	for _, c := range o.contents[id] {
+		o.containers.drop(c)
+	}
+	o.sandboxes.drop(id)
+	delete(o.contents, id)
+}
+
+// dropContainer forgets a container.
+func (o *owners) dropContainer(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.removals++
+	if c := o.containers.get(id); c != nil {
+		o.containers.drop(id)
+		o.contents[c.Sandbox] = slices.DeleteFunc(o.contents[c.Sandbox], func(other string) bool { return other == id })
+	}
+}
+
+// sandbox finds the owner of a sandbox by its id or a unique prefix of it.
+func (o *owners) sandbox(id string) (*Owner, error) { return o.find(&o.sandboxes, "sandbox", id) }
+
+// container finds the owner of a container by its id or a unique prefix of it.
+func (o *owners) container(id string) (*Owner, error) { return o.find(&o.containers, "container", id) }
+
+// find is a lookup that, while something is being created, asks the backends
+// before it says that an id is unknown: a list may show a sandbox before the
+// call that creates it has returned here.
+func (o *owners) find(x *index, kind, id string) (*Owner, error) {
+	if owner := x.get(id); owner != nil {
+		return owner, nil
+	}
+	if id == "" {
+		return nil, fmt.Errorf("the %s id is empty; give the id or the beginning of it: %w", kind, errdefs.ErrInvalidArgument)
+	}
+	owner, err := x.resolve(id)
+	if owner == nil && err == nil && o.creating.Load() > 0 {
+		for _, b := range o.all() {
+			o.refresh(b)
+		}
+		owner, err = x.resolve(id)
+	}
+	if owner == nil && err == nil {
+		err = fmt.Errorf("%s %q: %w: %w", kind, shorten(id), errUnknown, errdefs.ErrNotFound)
+	}
+	return owner, err
+}
+
+// create runs a call that makes a sandbox or container on b, and learns what a
+// failed one left behind, so that the caller of the CRI can remove it.
+func (o *owners) create(b Backend, call func() error) error {
+	o.creating.Add(1)
+	defer o.creating.Add(-1)
+	err := call()
+	if err != nil {
+		o.refresh(b)
+	}
+	return err
+}
+
+// shorten keeps an id from filling an error.
+func shorten(id string) string {
+	if len(id) > fullID {
+		return id[:fullID] + "…"
+	}
+	return id
+}

@@ -1,0 +1,126 @@
+package router
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// inventoried is a backend whose inventory is told by the test.
+type inventoried struct {
+	*routertest.Backend
+	inventory func() []handler.Owned
+}
+
+func (i *inventoried) Inventory() []handler.Owned { return i.inventory() }
+
+func owned(sandbox string, containers ...string) handler.Owned {
+	return handler.Owned{Sandbox: sandbox, Handler: "runc", Containers: containers}
+}
+
+func TestAdoptLearnsWhatABackendHas(t *testing.T) {
+	o := newOwners()
+	b := &inventoried{routertest.New("one"), func() []handler.Owned { return []handler.Owned{owned("5a", "c1", "c2"), owned("5b")} }}
+	o.adopt(b)
+	o.adopt(b)
+	if n := len(o.all()); n != 1 {
+		t.Errorf("adopting twice gives %d backends", n)
+	}
+	for id, sandbox := range map[string]string{"c1": "5a", "c2": "5a"} {
+		c, err := o.container(id)
+		if err != nil || c.Sandbox != sandbox || c.Handler != "runc" || c.Backend != Backend(b) {
+			t.Errorf("container %s: owner %+v, error %v", id, c, err)
+		}
+	}
+	o.dropSandbox("5a")
+	if _, err := o.container("c1"); !unknown(err) {
+		t.Errorf("the container of a removed sandbox has an owner, error %v", err)
+	}
+	if _, err := o.sandbox("5b"); err != nil {
+		t.Errorf("the other sandbox is gone: %v", err)
+	}
+	if len(o.contents) != 0 {
+		t.Errorf("contents of removed sandboxes are kept: %v", o.contents)
+	}
+}
+
+// An inventory that was taken before a removal must not undo it.
+func TestRefreshDoesNotBringBackWhatIsRemoved(t *testing.T) {
+	o := newOwners()
+	removed := false
+	b := &inventoried{Backend: routertest.New("one")}
+	b.inventory = func() []handler.Owned {
+		if removed {
+			return nil
+		}
+		stale := []handler.Owned{owned("5a", "c1")}
+		removed = true
+		o.dropSandbox("5a") // by another call, after the backend looked
+		return stale
+	}
+	o.refresh(b)
+	if _, err := o.sandbox("5a"); !unknown(err) {
+		t.Errorf("the sandbox is back, error %v", err)
+	}
+	if _, err := o.container("c1"); !unknown(err) {
+		t.Errorf("its container is back, error %v", err)
+	}
+}
+
+func TestRefreshEndsAlthoughRemovalsNeverPause(t *testing.T) {
+	o := newOwners()
+	b := &inventoried{Backend: routertest.New("one")}
+	b.inventory = func() []handler.Owned {
+		o.dropContainer("none")
+		return []handler.Owned{owned("5a")}
+	}
+	o.refresh(b)
+	if _, err := o.sandbox("5a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestContainerOfARemovedSandboxGetsNoOwner(t *testing.T) {
+	o := newOwners()
+	o.addSandbox("5a", "runc", routertest.New("one"))
+	o.dropSandbox("5a")
+	o.addContainer("c1", "5a")
+	if _, err := o.container("c1"); !unknown(err) {
+		t.Errorf("it has, error %v", err)
+	}
+}
+
+// Asking the backends is for the time of a creation only: an unknown id is
+// everyday, and must cost nothing.
+func TestUnknownIDsAskBackendsOnlyDuringCreation(t *testing.T) {
+	o := newOwners()
+	asked := 0
+	b := &inventoried{Backend: routertest.New("one")}
+	b.inventory = func() []handler.Owned { asked++; return []handler.Owned{owned("5b")} }
+	o.adopt(&inventoried{b.Backend, func() []handler.Owned { return nil }})
+	o.backends.Store(&[]Backend{b})
+
+	if _, err := o.sandbox("5b"); !unknown(err) || asked != 0 {
+		t.Fatalf("error %v, asked %d times", err, asked)
+	}
+	_ = o.create(b, func() error {
+		if _, err := o.sandbox("5b"); err != nil || asked != 1 {
+			t.Errorf("error %v, asked %d times", err, asked)
+		}
+		return nil
+	})
+}
+
+func TestFailedCreationTeachesWhatIsLeft(t *testing.T) {
+	o := newOwners()
+	b := &inventoried{routertest.New("one"), func() []handler.Owned { return []handler.Owned{owned("5a")} }}
+	failed := errors.New("failed half-way")
+	if err := o.create(b, func() error { return failed }); !errors.Is(err, failed) {
+		t.Fatal(err)
+	}
+	if _, err := o.sandbox("5a"); err != nil {
+		t.Errorf("nobody can remove the leftover: %v", err)
+	}
+}

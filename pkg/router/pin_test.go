@@ -1,0 +1,359 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+func TestPodsGoWhereTheirHandlerLeads(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	for name, want := range map[string]*routertest.Backend{"": one, "runc": one, "kata": two} {
+		sandbox := n.run(t, name)
+		d := want.Definition(sandbox)
+		if d == nil {
+			t.Fatalf("handler %q: the sandbox is not on backend %s", name, want.ID())
+		}
+		if name != "" && d.Name != name {
+			t.Errorf("handler %q: the definition is that of %q", name, d.Name)
+		}
+		if got := n.where(t, n.create(t, sandbox)); got != want.ID() {
+			t.Errorf("handler %q: the container is on backend %s", name, got)
+		}
+	}
+	if live := n.router.Live(); live["runc"] != 2 || live["kata"] != 1 {
+		t.Errorf("live sandboxes: %v", live)
+	}
+}
+
+func TestAPodStaysWithItsOwnerWhateverTheTableSays(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("gone", one)), one, two)
+	byDefault, byName := n.run(t, ""), n.run(t, "gone")
+	n.registry.Swap(table(t, 2, "runc", ready("runc", two)))
+
+	for _, sandbox := range []string{byDefault, byName} {
+		if got := n.where(t, n.create(t, sandbox)); got != "one" {
+			t.Errorf("a new container in an old sandbox is on backend %s", got)
+		}
+	}
+	if _, err := n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: byName}); err != nil {
+		t.Error(err)
+	}
+	if sandbox := n.run(t, ""); two.Definition(sandbox) == nil {
+		t.Error("a new sandbox does not follow the new table")
+	}
+	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: byName}); err != nil {
+		t.Error(err)
+	}
+	if one.Definition(byName) != nil {
+		t.Error("the sandbox of a handler that is gone was not removed")
+	}
+}
+
+func TestARestartKeepsThePin(t *testing.T) {
+	one, two := two()
+	before := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	sandbox := before.run(t, "")
+	container := before.create(t, sandbox)
+
+	after := serveReady(t, table(t, 1, "kata", ready("kata", two)), one, two)
+	if got := after.where(t, container); got != "one" {
+		t.Errorf("after a restart the container is on backend %s", got)
+	}
+	if got := after.where(t, after.create(t, sandbox)); got != "one" {
+		t.Errorf("after a restart a new container is on backend %s", got)
+	}
+}
+
+func TestUnknownHandlerIsRefusedBeforeAnythingIsDone(t *testing.T) {
+	one, _ := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("gvisor", one)), one)
+	_, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisr"})
+	wantCode(t, err, codes.InvalidArgument)
+	for _, word := range []string{`"gvisr"`, `did you mean "gvisor"`, "runc (default)"} {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not say %s", err, word)
+		}
+	}
+	if len(one.Inventory()) != 0 {
+		t.Error("a sandbox was made")
+	}
+}
+
+func TestHandlersThatAcceptNoPodsSayWhy(t *testing.T) {
+	for _, phase := range []handler.Phase{handler.NotReady, handler.Cordoned, handler.Draining} {
+		one, _ := two()
+		closed := ready("kata", one)
+		closed.State = handler.State{Phase: phase, Reason: "/dev/kvm is missing"}
+		n := serveReady(t, table(t, 1, "runc", ready("runc", one), closed), one)
+		_, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata"})
+		wantCode(t, err, codes.Unavailable)
+		if err == nil || !strings.Contains(err.Error(), `handler "kata": `+string(phase)) || !strings.Contains(err.Error(), "/dev/kvm is missing") {
+			t.Errorf("%s: got %v", phase, err)
+		}
+		if len(one.Inventory()) != 0 {
+			t.Error("a sandbox was made")
+		}
+	}
+}
+
+func TestShortIDs(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	first, second := n.run(t, "runc"), n.run(t, "kata") // both are the first of their backend: 0001…
+	container := n.create(t, second)
+
+	resp, err := n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: second[:6]})
+	if err != nil || resp.GetStatus().GetId() != second {
+		t.Errorf("got %v, %v", resp, err)
+	}
+	if got := n.where(t, container[:6]); got != "two" {
+		t.Errorf("the container is on backend %s", got)
+	}
+	_, err = n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: "000"})
+	wantCode(t, err, codes.InvalidArgument)
+	if err == nil || !strings.Contains(err.Error(), first) || !strings.Contains(err.Error(), second) {
+		t.Errorf("%v does not list the candidates", err)
+	}
+	if _, err := n.RemoveContainer(ctx(t), &runtimeapi.RemoveContainerRequest{ContainerId: container[:6]}); err != nil {
+		t.Error(err)
+	}
+	_, err = n.ContainerStatus(ctx(t), &runtimeapi.ContainerStatusRequest{ContainerId: container[:6]})
+	wantCode(t, err, codes.NotFound)
+}
+
+// What the CRI says about ids that nothing has.
+func TestUnknownIDs(t *testing.T) {
+	one, _ := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	for _, id := range []string{strings.Repeat("ab", 32), "ab", "not an id"} {
+		for name, tc := range map[string]struct {
+			call func(context.Context) error
+			want codes.Code
+		}{
+			"StopPodSandbox": {func(c context.Context) error {
+				_, err := n.StopPodSandbox(c, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+				return err
+			}, codes.OK},
+			"RemovePodSandbox": {func(c context.Context) error {
+				_, err := n.RemovePodSandbox(c, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+				return err
+			}, codes.OK},
+			"StopContainer": {func(c context.Context) error {
+				_, err := n.StopContainer(c, &runtimeapi.StopContainerRequest{ContainerId: id})
+				return err
+			}, codes.OK},
+			"RemoveContainer": {func(c context.Context) error {
+				_, err := n.RemoveContainer(c, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+				return err
+			}, codes.OK},
+			"PodSandboxStatus": {func(c context.Context) error {
+				_, err := n.PodSandboxStatus(c, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+				return err
+			}, codes.NotFound},
+			"ContainerStatus": {func(c context.Context) error {
+				_, err := n.ContainerStatus(c, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+				return err
+			}, codes.NotFound},
+			"StartContainer": {func(c context.Context) error {
+				_, err := n.StartContainer(c, &runtimeapi.StartContainerRequest{ContainerId: id})
+				return err
+			}, codes.NotFound},
+			"CreateContainer": {func(c context.Context) error {
+				_, err := n.CreateContainer(c, &runtimeapi.CreateContainerRequest{PodSandboxId: id})
+				return err
+			}, codes.NotFound},
+			"ExecSync": {func(c context.Context) error {
+				_, err := n.ExecSync(c, &runtimeapi.ExecSyncRequest{ContainerId: id})
+				return err
+			}, codes.NotFound},
+			"ListPodSandbox": {func(c context.Context) error {
+				resp, err := n.ListPodSandbox(c, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: id}})
+				if len(resp.GetItems()) > 0 {
+					return errors.New("the list is not empty")
+				}
+				return err
+			}, codes.OK},
+		} {
+			t.Run(fmt.Sprintf("%s/%.3s", name, id), func(t *testing.T) { wantCode(t, tc.call(ctx(t)), tc.want) })
+		}
+	}
+	_, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{})
+	wantCode(t, err, codes.InvalidArgument)
+}
+
+func TestOwnersEndWithWhatTheyOwn(t *testing.T) {
+	one, _ := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	sandbox := n.run(t, "")
+	first, second := n.create(t, sandbox), n.create(t, sandbox)
+
+	if _, err := n.RemoveContainer(ctx(t), &runtimeapi.RemoveContainerRequest{ContainerId: first}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := n.router.Owner(first); ok {
+		t.Error("a removed container has an owner")
+	}
+	if _, ok := n.router.Owner(second); !ok {
+		t.Error("the other container has none")
+	}
+	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox[:8]}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{sandbox, second} {
+		if _, ok := n.router.Owner(id); ok {
+			t.Errorf("%s has an owner after its sandbox is removed", id)
+		}
+	}
+}
+
+func TestAFailedRemovalKeepsTheOwner(t *testing.T) {
+	one, _ := two()
+	one.Fail = func(_ context.Context, rpc string) error {
+		if rpc == "RemovePodSandbox" {
+			return fmt.Errorf("a mount is missing: %w", errdefs.ErrNotFound)
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	sandbox := n.run(t, "")
+	_, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
+	// NotFound would tell the kubelet that all is done.
+	wantCode(t, err, codes.Internal)
+	if _, ok := n.router.Owner(sandbox); !ok {
+		t.Error("the sandbox has no owner any more")
+	}
+}
+
+// A RunPodSandbox that fails half-way may leave a sandbox that is listed, and
+// the kubelet must be able to stop and remove it.
+func TestLeftoversCanBeRemoved(t *testing.T) {
+	one, _ := two()
+	one.Fail = func(_ context.Context, rpc string) error {
+		if rpc == "RunPodSandbox, half-way" {
+			return errors.New("no address is left")
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	if _, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{}); err == nil {
+		t.Fatal("it did not fail")
+	}
+	list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(list.GetItems()) != 1 {
+		t.Fatalf("got %v, %v", list, err)
+	}
+	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: list.GetItems()[0].GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	if len(one.Inventory()) != 0 {
+		t.Error("the leftover was not removed")
+	}
+}
+
+// A list may show a sandbox before its creation has returned; a call about it
+// must then reach the backend instead of being taken for one about nothing.
+func TestASandboxThatIsListedCanBeStopped(t *testing.T) {
+	one, _ := two()
+	halfway, proceed := make(chan struct{}), make(chan struct{})
+	one.Fail = func(_ context.Context, rpc string) error {
+		if rpc == "RunPodSandbox, half-way" {
+			close(halfway)
+			<-proceed
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	var running sync.WaitGroup
+	running.Go(func() { n.run(t, "") })
+	<-halfway
+	list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(list.GetItems()) != 1 {
+		t.Errorf("got %v, %v", list, err)
+	} else if _, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: list.GetItems()[0].GetId()}); err != nil {
+		t.Error(err)
+	}
+	close(proceed)
+	running.Wait()
+	list, err = n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(list.GetItems()) != 1 || list.GetItems()[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+		t.Errorf("the stop did not arrive: %v, %v", list, err)
+	}
+}
+
+// Tables are swapped under load: each pod is on exactly the backend that its
+// owner says, under that table's definition, and stays there.
+func TestSwapUnderLoad(t *testing.T) {
+	one, two := two()
+	tables := []*handler.Table[router.Backend]{
+		table(t, 1, "a", ready("a", one), ready("b", two)),
+		table(t, 2, "b", ready("a", one), ready("b", two)),
+	}
+	n := serveReady(t, tables[0], one, two)
+	done := make(chan struct{})
+	var swapping, working sync.WaitGroup
+	swapping.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+				n.registry.Swap(tables[i%2])
+			}
+		}
+	})
+	for range 8 {
+		working.Go(func() {
+			for range 25 {
+				livePod(t, n, one, two)
+			}
+		})
+	}
+	working.Wait()
+	close(done)
+	swapping.Wait()
+	if len(one.Inventory())+len(two.Inventory()) != 0 {
+		t.Error("pods are left")
+	}
+	if live := n.router.Live(); len(live) != 0 {
+		t.Errorf("owners are left: %v", live)
+	}
+}
+
+// livePod takes a pod through its life and checks where it is.
+func livePod(t *testing.T, n *node, backends ...*routertest.Backend) {
+	sandbox := n.run(t, "")
+	owner, ok := n.router.Owner(sandbox)
+	if !ok {
+		t.Errorf("sandbox %s has no owner", sandbox)
+		return
+	}
+	for _, b := range backends {
+		d := b.Definition(sandbox)
+		if (d != nil) != (owner.Backend.ID() == b.ID()) || d != nil && d.Name != owner.Handler {
+			t.Errorf("sandbox %s is owned by %s under %s, and backend %s has %v", sandbox, owner.Backend.ID(), owner.Handler, b.ID(), d)
+		}
+	}
+	if got := n.where(t, n.create(t, sandbox)); got != owner.Backend.ID() {
+		t.Errorf("the container is on backend %s, its sandbox on %s", got, owner.Backend.ID())
+	}
+	if _, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,118 @@
+package router
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Router serves the CRI. All methods may be called at any time from any
+// goroutine.
+type Router struct {
+	owners *owners
+	gate   *gate
+	// end ends the life of subscriptions.
+	end     context.CancelFunc
+	runtime runtimeapi.RuntimeServiceServer
+	images  runtimeapi.ImageServiceServer
+}
+
+// New makes a router that routes new sandboxes by the registry's current
+// table. Every backend of a table must be adopted before the table is current.
+func New(registry *handler.Registry[Backend]) *Router {
+	o := newOwners()
+	r := routes{registry: registry}
+	life, end := context.WithCancel(context.Background())
+	return &Router{
+		owners:  o,
+		gate:    &gate{},
+		end:     end,
+		runtime: newRuntimeService(life, r, o),
+		images:  newImageService(r),
+	}
+}
+
+// Adopt makes a backend known with all sandboxes and containers that it has.
+// Call it after the backend has recovered and before SetReady. Adopting a
+// backend again learns what it got meanwhile.
+func (r *Router) Adopt(b Backend) { r.owners.adopt(b) }
+
+// SetReady opens the gate: until then every RPC answers Unavailable, because an
+// empty list would make the kubelet start every pod a second time.
+func (r *Router) SetReady() { r.gate.open.Store(true) }
+
+// EndStreams ends the subscriptions to events, which end by nothing else and
+// would keep a server from stopping. New ones end at once.
+func (r *Router) EndStreams() { r.end() }
+
+// Owner returns the owner of a sandbox or container by its full id. It takes
+// no lock and allocates nothing.
+func (r *Router) Owner(id string) (*Owner, bool) {
+	if o := r.owners.containers.get(id); o != nil {
+		return o, true
+	}
+	o := r.owners.sandboxes.get(id)
+	return o, o != nil
+}
+
+// Live counts the sandboxes of each handler, including handlers that no table
+// has any more.
+func (r *Router) Live() map[string]int {
+	live := map[string]int{}
+	r.owners.sandboxes.each(func(o *Owner) { live[o.Handler]++ })
+	return live
+}
+
+// Register serves both CRI services on s.
+func (r *Router) Register(s grpc.ServiceRegistrar) {
+	s.RegisterService(r.gate.guard(&runtimeapi.RuntimeService_ServiceDesc), r.runtime)
+	s.RegisterService(r.gate.guard(&runtimeapi.ImageService_ServiceDesc), r.images)
+}
+
+// runtimeService is the runtime's half of the CRI, composed of one part per
+// concern. What no part has is found one level deeper, and is Unimplemented.
+type runtimeService struct {
+	sandboxes
+	containers
+	execs
+	lists
+	stats
+	checkpoints
+	events
+	node
+	unknownRuntimeCalls
+}
+
+type unknownRuntimeCalls struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+}
+
+func newRuntimeService(life context.Context, r routes, o *owners) runtimeapi.RuntimeServiceServer {
+	return &runtimeService{
+		sandboxes:   sandboxes{routes: r, owners: o},
+		containers:  containers{owners: o},
+		execs:       execs{owners: o},
+		lists:       lists{owners: o},
+		stats:       stats{owners: o},
+		checkpoints: checkpoints{routes: r, owners: o},
+		events:      events{owners: o, life: life},
+		node:        node{routes: r, owners: o},
+	}
+}
+
+// imageService is the images' half of the CRI.
+type imageService struct {
+	images
+	unknownImageCalls
+}
+
+type unknownImageCalls struct {
+	runtimeapi.UnimplementedImageServiceServer
+}
+
+func newImageService(r routes) runtimeapi.ImageServiceServer {
+	return &imageService{images: images{routes: r}}
+}

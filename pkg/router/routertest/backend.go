@@ -1,0 +1,400 @@
+// Package routertest has a backend in memory, for tests of what stands in front
+// of backends. It behaves as the CRI says, as far as it goes, and runs nothing.
+package routertest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Backend keeps pods in memory. It is safe for concurrent use.
+type Backend struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+
+	// Fail is asked before each call, and may return the call's error. It may
+	// also wait, or panic. Do not set it while calls are served.
+	Fail func(ctx context.Context, rpc string) error
+	// Features are what Status says of each handler.
+	Features map[string]*runtimeapi.RuntimeHandlerFeatures
+
+	id string
+
+	mu          sync.Mutex
+	made        int
+	sandboxes   map[string]*sandbox
+	images      map[string]string // image → handler that it was pulled for
+	subscribers map[chan *runtimeapi.ContainerEventResponse]bool
+}
+
+type sandbox struct {
+	*runtimeapi.PodSandbox
+	definition *handler.Definition
+	containers map[string]*runtimeapi.Container
+}
+
+// New makes an empty backend.
+func New(id string) *Backend {
+	return &Backend{
+		id: id, sandboxes: map[string]*sandbox{}, images: map[string]string{},
+		subscribers: map[chan *runtimeapi.ContainerEventResponse]bool{},
+	}
+}
+
+// ID implements router.Backend.
+func (b *Backend) ID() string { return b.id }
+
+// Recover implements daemon.Engine.
+func (b *Backend) Recover(ctx context.Context) error { return b.fail(ctx, "Recover") }
+
+// Close implements daemon.Engine.
+func (b *Backend) Close(ctx context.Context) error { return b.fail(ctx, "Close") }
+
+// Inventory implements router.Backend.
+func (b *Backend) Inventory() []handler.Owned {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []handler.Owned
+	for id, s := range b.sandboxes {
+		all = append(all, handler.Owned{Sandbox: id, Handler: s.definition.Name, Containers: slices.Collect(maps.Keys(s.containers))})
+	}
+	return all
+}
+
+// Definition returns what a sandbox was created with, or nil.
+func (b *Backend) Definition(sandboxID string) *handler.Definition {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sandboxes[sandboxID]; s != nil {
+		return s.definition
+	}
+	return nil
+}
+
+func (b *Backend) fail(ctx context.Context, rpc string) error {
+	if b.Fail == nil {
+		return nil
+	}
+	return b.Fail(ctx, rpc)
+}
+
+// newID makes ids that are 64 hexadecimal digits, spread by their first ones,
+// and begin with the number of the object; mu is held.
+func (b *Backend) newID() string {
+	b.made++
+	return fmt.Sprintf("%04x%s", b.made, strings.Repeat(fmt.Sprintf("%02x", b.id[0]), 30))
+}
+
+// RunPodSandbox makes a sandbox, even if it then fails with what Fail says for
+// "RunPodSandbox, half-way", as a runtime may.
+func (b *Backend) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	if err := b.fail(ctx, "RunPodSandbox"); err != nil {
+		return nil, err
+	}
+	d := handler.DefinitionFrom(ctx)
+	if d == nil {
+		return nil, fmt.Errorf("no definition: %w", errdefs.ErrInternal)
+	}
+	b.mu.Lock()
+	id := b.newID()
+	s := &sandbox{definition: d, containers: map[string]*runtimeapi.Container{}, PodSandbox: &runtimeapi.PodSandbox{
+		Id: id, Metadata: req.GetConfig().GetMetadata(), RuntimeHandler: req.GetRuntimeHandler(),
+	}}
+	b.sandboxes[id] = s
+	b.mu.Unlock()
+	if err := b.fail(ctx, "RunPodSandbox, half-way"); err != nil {
+		b.mu.Lock()
+		s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		b.mu.Unlock()
+		return nil, err
+	}
+	b.publish(id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+// StopPodSandbox marks a sandbox as stopped.
+func (b *Backend) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	if err := b.fail(ctx, "StopPodSandbox"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sandboxes[req.GetPodSandboxId()]; s != nil {
+		s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// RemovePodSandbox removes a sandbox with its containers.
+func (b *Backend) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	if err := b.fail(ctx, "RemovePodSandbox"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.sandboxes, req.GetPodSandboxId())
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// PodSandboxStatus shows a sandbox.
+func (b *Backend) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	if err := b.fail(ctx, "PodSandboxStatus"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, err := b.sandbox(req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
+		Id: s.Id, Metadata: s.Metadata, State: s.State, RuntimeHandler: s.RuntimeHandler,
+	}}, nil
+}
+
+// sandbox finds a sandbox; mu is held.
+func (b *Backend) sandbox(id string) (*sandbox, error) {
+	if s := b.sandboxes[id]; s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("backend %s has no sandbox %s: %w", b.id, id, errdefs.ErrNotFound)
+}
+
+// CreateContainer makes a container.
+func (b *Backend) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	if err := b.fail(ctx, "CreateContainer"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, err := b.sandbox(req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	c := &runtimeapi.Container{Id: b.newID(), PodSandboxId: s.Id, Metadata: req.GetConfig().GetMetadata()}
+	s.containers[c.Id] = c
+	return &runtimeapi.CreateContainerResponse{ContainerId: c.Id}, nil
+}
+
+// StopContainer marks a container as stopped.
+func (b *Backend) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	if err := b.fail(ctx, "StopContainer"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c, err := b.container(req.GetContainerId()); err == nil {
+		c.State = runtimeapi.ContainerState_CONTAINER_EXITED
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// RemoveContainer removes a container.
+func (b *Backend) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	if err := b.fail(ctx, "RemoveContainer"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c, err := b.container(req.GetContainerId()); err == nil {
+		delete(b.sandboxes[c.PodSandboxId].containers, c.Id)
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+// ContainerStatus shows a container.
+func (b *Backend) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	if err := b.fail(ctx, "ContainerStatus"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c, err := b.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State}}, nil
+}
+
+// container finds a container; mu is held.
+func (b *Backend) container(id string) (*runtimeapi.Container, error) {
+	for _, s := range b.sandboxes {
+		if c := s.containers[id]; c != nil {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("backend %s has no container %s: %w", b.id, id, errdefs.ErrNotFound)
+}
+
+// ExecSync answers with the backend's id.
+func (b *Backend) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	if err := b.fail(ctx, "ExecSync"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ExecSyncResponse{Stdout: []byte(b.id)}, nil
+}
+
+// ListPodSandbox lists sandboxes; of the filter it knows the id.
+func (b *Backend) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	if err := b.fail(ctx, "ListPodSandbox"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListPodSandboxResponse{Items: b.list(req.GetFilter())}, nil
+}
+
+// StreamPodSandboxes lists sandboxes one by one.
+func (b *Backend) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	if err := b.fail(to.Context(), "StreamPodSandboxes"); err != nil {
+		return err
+	}
+	for _, s := range b.list(req.GetFilter()) {
+		if err := to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: []*runtimeapi.PodSandbox{s}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Backend) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var items []*runtimeapi.PodSandbox
+	for _, id := range slices.Sorted(maps.Keys(b.sandboxes)) {
+		if f.GetId() == "" || f.GetId() == id {
+			// A copy without what is behind its pointers, which never change.
+			s := b.sandboxes[id]
+			items = append(items, &runtimeapi.PodSandbox{Id: s.Id, Metadata: s.Metadata, State: s.State, RuntimeHandler: s.RuntimeHandler})
+		}
+	}
+	return items
+}
+
+// ListContainers lists containers; of the filter it knows the ids.
+func (b *Backend) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	if err := b.fail(ctx, "ListContainers"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	resp := &runtimeapi.ListContainersResponse{}
+	f := req.GetFilter()
+	for _, s := range b.sandboxes {
+		for _, c := range s.containers {
+			if (f.GetId() == "" || f.GetId() == c.Id) && (f.GetPodSandboxId() == "" || f.GetPodSandboxId() == s.Id) {
+				resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: c.PodSandboxId, Metadata: c.Metadata, State: c.State})
+			}
+		}
+	}
+	return resp, nil
+}
+
+// GetContainerEvents sends an event for each sandbox that is started.
+func (b *Backend) GetContainerEvents(_ *runtimeapi.GetEventsRequest, to grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	if err := b.fail(to.Context(), "GetContainerEvents"); err != nil {
+		return err
+	}
+	events := make(chan *runtimeapi.ContainerEventResponse, 1024)
+	b.mu.Lock()
+	b.subscribers[events] = true
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		delete(b.subscribers, events)
+		b.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-to.Context().Done():
+			return to.Context().Err()
+		case e := <-events:
+			if err := to.Send(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (b *Backend) publish(id string, t runtimeapi.ContainerEventType) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for events := range b.subscribers {
+		events <- &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: t}
+	}
+}
+
+// Subscribers counts the subscriptions to events.
+func (b *Backend) Subscribers() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.subscribers)
+}
+
+// Version answers with the backend's id as the runtime's version.
+func (b *Backend) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	if err := b.fail(ctx, "Version"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "memory", RuntimeVersion: b.id, RuntimeApiVersion: "v1"}, nil
+}
+
+// Status has the two conditions that there must be, and one of the backend's own.
+func (b *Backend) Status(ctx context.Context, _ *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	if err := b.fail(ctx, "Status"); err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: "RuntimeReady", Status: true, Message: b.id}, {Type: "NetworkReady", Status: true, Message: b.id},
+		{Type: "Healthy-" + b.id, Status: true},
+	}}, Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true}}
+	for _, name := range slices.Sorted(maps.Keys(b.Features)) {
+		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &runtimeapi.RuntimeHandler{Name: name, Features: b.Features[name]})
+	}
+	return resp, nil
+}
+
+// PullImage notes the handler that an image was pulled for.
+func (b *Backend) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	if err := b.fail(ctx, "PullImage"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	name := ""
+	if d := handler.DefinitionFrom(ctx); d != nil {
+		name = d.Name
+	}
+	b.images[req.GetImage().GetImage()] = name
+	return &runtimeapi.PullImageResponse{ImageRef: b.id + "/" + name}, nil
+}
+
+// ListImages lists what was pulled.
+func (b *Backend) ListImages(ctx context.Context, _ *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	if err := b.fail(ctx, "ListImages"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	resp := &runtimeapi.ListImagesResponse{}
+	for _, image := range slices.Sorted(maps.Keys(b.images)) {
+		resp.Images = append(resp.Images, &runtimeapi.Image{Id: image})
+	}
+	return resp, nil
+}
+
+// ImageFsInfo answers with the backend's id as the mount point.
+func (b *Backend) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	if err := b.fail(ctx, "ImageFsInfo"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: b.id}}}}, nil
+}

@@ -1,0 +1,72 @@
+package router
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/observe"
+)
+
+// routes finds where new things go. Calls about what exists never come here.
+type routes struct {
+	registry *handler.Registry[Backend]
+}
+
+type route = handler.Route[Backend]
+
+// forPod returns the route that a new sandbox takes, and the context to take
+// it with. It fails before anything is done: InvalidArgument for a name that no
+// handler has, Unavailable for a handler that accepts no pods.
+func (r routes) forPod(ctx context.Context, name string) (context.Context, *route, error) {
+	table := r.registry.Current()
+	to, ok := table.Lookup(name)
+	if !ok {
+		return ctx, nil, table.UnknownError(name)
+	}
+	observe.SetHandler(ctx, to.Definition.Name)
+	if !to.State.AcceptsPods() {
+		return ctx, nil, closed(to)
+	}
+	return handler.WithDefinition(ctx, to.Definition), to, nil
+}
+
+// forImage returns the backend that has the images of a handler, and the
+// context to ask it with. Images of a handler that accepts no pods can still be
+// looked at and removed, as long as something is known about the handler. The
+// default handler always has a backend, because a node without images cannot
+// even say how full its disk is.
+func (r routes) forImage(ctx context.Context, name string) (context.Context, *route, error) {
+	table := r.registry.Current()
+	to, ok := table.Lookup(name)
+	if !ok {
+		return ctx, nil, table.UnknownError(name)
+	}
+	if name != "" {
+		observe.SetHandler(ctx, to.Definition.Name)
+	}
+	if to.State.Phase != handler.NotReady {
+		return handler.WithDefinition(ctx, to.Definition), to, nil
+	}
+	if name != "" {
+		return ctx, nil, closed(to)
+	}
+	return ctx, to, nil
+}
+
+// standard returns the default handler's route: the one that speaks for the node.
+func (r routes) standard() *route {
+	to, _ := r.registry.Current().Lookup("")
+	return to
+}
+
+// closed is the answer to a pod for a handler that accepts none.
+func closed(r *route) error {
+	reason := r.State.Reason
+	if reason == "" {
+		reason = "no reason is known"
+	}
+	return named(r.Definition.Name, fmt.Errorf("%s and accepts no pods: %s: %w", r.State.Phase, reason, errdefs.ErrUnavailable))
+}

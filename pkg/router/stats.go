@@ -1,0 +1,97 @@
+package router
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// stats routes what is measured about sandboxes and containers.
+type stats struct {
+	owners *owners
+}
+
+func (s stats) ContainerStats(ctx context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	return byContainer(ctx, s.owners, req, Backend.ContainerStats)
+}
+
+func (s stats) ListContainerStats(ctx context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+	if err := s.owners.completeContainerFilter(req.GetFilter()); err != nil {
+		return nil, err
+	}
+	return gather(ctx, s.owners.all(), req, Backend.ListContainerStats,
+		func(all []*runtimeapi.ListContainerStatsResponse) *runtimeapi.ListContainerStatsResponse {
+			merged := &runtimeapi.ListContainerStatsResponse{}
+			for _, a := range all {
+				merged.Stats = append(merged.Stats, a.GetStats()...)
+			}
+			return merged
+		})
+}
+
+func (s stats) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+	if err := s.owners.completeContainerFilter(req.GetFilter()); err != nil {
+		return err
+	}
+	return gatherStream(s.owners.all(), req, to, Backend.StreamContainerStats)
+}
+
+func (s stats) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+	return bySandbox(ctx, s.owners, req, Backend.PodSandboxStats)
+}
+
+func (s stats) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	if err := s.owners.completeSandboxFilter(req.GetFilter()); err != nil {
+		return nil, err
+	}
+	return gather(ctx, s.owners.all(), req, Backend.ListPodSandboxStats,
+		func(all []*runtimeapi.ListPodSandboxStatsResponse) *runtimeapi.ListPodSandboxStatsResponse {
+			merged := &runtimeapi.ListPodSandboxStatsResponse{}
+			for _, a := range all {
+				merged.Stats = append(merged.Stats, a.GetStats()...)
+			}
+			return merged
+		})
+}
+
+func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
+	if err := s.owners.completeSandboxFilter(req.GetFilter()); err != nil {
+		return err
+	}
+	return gatherStream(s.owners.all(), req, to, Backend.StreamPodSandboxStats)
+}
+
+// ListMetricDescriptors merges by name: a name means one thing on a node.
+func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	return gather(ctx, s.owners.all(), req, Backend.ListMetricDescriptors, mergeDescriptors)
+}
+
+func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimeapi.ListMetricDescriptorsResponse {
+	merged := &runtimeapi.ListMetricDescriptorsResponse{}
+	seen := map[string]bool{}
+	for _, a := range all {
+		for _, d := range a.GetDescriptors() {
+			if !seen[d.GetName()] {
+				seen[d.GetName()] = true
+				merged.Descriptors = append(merged.Descriptors, d)
+			}
+		}
+	}
+	return merged
+}
+
+func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+	return gather(ctx, s.owners.all(), req, Backend.ListPodSandboxMetrics,
+		func(all []*runtimeapi.ListPodSandboxMetricsResponse) *runtimeapi.ListPodSandboxMetricsResponse {
+			merged := &runtimeapi.ListPodSandboxMetricsResponse{}
+			for _, a := range all {
+				merged.PodMetrics = append(merged.PodMetrics, a.GetPodMetrics()...)
+			}
+			return merged
+		})
+}
+
+func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+	return gatherStream(s.owners.all(), req, to, Backend.StreamPodSandboxMetrics)
+}

@@ -32,7 +32,6 @@ func TestContainerd(t *testing.T) {
 			"Exit/exit codes and reasons":                                 "a program that ends at once is finished before it was started",
 			"Logs/a log that cannot be written does not stop the program": "a full file system of logs stops the programs that write to it",
 			"Stats/of one container":                                      "the writable layer is measured every ten seconds, and until then is empty",
-			"Events/a pod's life in order":                                "pods hang once a thousand events came that nobody asked for",
 		},
 		Restart: func(t *testing.T) {
 			d.Kill9(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,10 +21,39 @@ var eventChecks = []check{
 	{name: "list streams: all or none", run: streamLists},
 }
 
-// eventLog receives the events of one sandbox until the check ends.
+// eventLog receives events until the check ends. It reads on whether or not
+// somebody asks: an endpoint may first send all that nobody was there to read,
+// and a reader that stops would stall it.
 type eventLog struct {
-	received chan *runtimeapi.ContainerEventResponse
-	failed   chan error
+	mu       sync.Mutex
+	received []*runtimeapi.ContainerEventResponse
+	// more has a token when received grew since somebody looked.
+	more   chan struct{}
+	failed chan error
+}
+
+func (l *eventLog) add(e *runtimeapi.ContainerEventResponse) {
+	l.mu.Lock()
+	l.received = append(l.received, e)
+	l.mu.Unlock()
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the oldest event of the sandbox, nil if there is none yet.
+func (l *eventLog) take(sandbox string) *runtimeapi.ContainerEventResponse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, e := range l.received {
+		if e.GetContainerId() == sandbox || e.GetPodSandboxStatus().GetId() == sandbox {
+			l.received = l.received[i+1:]
+			return e
+		}
+	}
+	l.received = nil
+	return nil
 }
 
 // subscribe skips the check where the endpoint has no events.
@@ -33,7 +63,7 @@ func (n *node) subscribe(t *testing.T) *eventLog {
 	t.Cleanup(cancel)
 	stream, err := n.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	must(t, err, "GetContainerEvents")
-	l := &eventLog{received: make(chan *runtimeapi.ContainerEventResponse, 1000), failed: make(chan error, 1)}
+	l := &eventLog{more: make(chan struct{}, 1), failed: make(chan error, 1)}
 	go func() {
 		for {
 			e, err := stream.Recv()
@@ -41,7 +71,7 @@ func (n *node) subscribe(t *testing.T) *eventLog {
 				l.failed <- err
 				return
 			}
-			l.received <- e
+			l.add(e)
 		}
 	}()
 	select {
@@ -60,11 +90,11 @@ func (l *eventLog) next(t *testing.T, n *node, sandbox string) *runtimeapi.Conta
 	t.Helper()
 	timeout := time.After(n.Wait)
 	for {
+		if e := l.take(sandbox); e != nil {
+			return e
+		}
 		select {
-		case e := <-l.received:
-			if e.GetContainerId() == sandbox || e.GetPodSandboxStatus().GetId() == sandbox {
-				return e
-			}
+		case <-l.more:
 		case err := <-l.failed:
 			t.Fatalf("the stream ended: %v", err)
 		case <-timeout:

@@ -118,7 +118,8 @@ func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r 
 
 // plan is what the container's record says for its whole life.
 func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*containerSpec, error) {
-	path, err := cgroup.Path(b.driver, s.config().GetLinux().GetCgroupParent(), id)
+	kept := b.settingsOf(s.Spec())
+	path, err := cgroup.Path(kept.CgroupDriver, s.config().GetLinux().GetCgroupParent(), id)
 	if err != nil {
 		return nil, err
 	}
@@ -130,20 +131,13 @@ func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerReq
 		ImageRef:    imageRef(img),
 		ImageName:   imageName(r.GetConfig().GetImage(), img),
 		ImageChain:  img.ChainID.String(),
-		Snapshotter: b.snapshotter(s.Spec().Definition),
+		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,
 		LogPath:     logPath(r.GetSandboxConfig(), s.config(), r.GetConfig()),
 		StopSignal:  signal,
 	}
 	spec.Config.msg = r.GetConfig()
 	return spec, nil
-}
-
-func (k *core) snapshotter(d *handler.Definition) string {
-	if d.Snapshotter != "" {
-		return d.Snapshotter
-	}
-	return k.config.Snapshotter
 }
 
 // imageRef is the digested name that users see; the id where there is none.
@@ -234,13 +228,13 @@ func (b containers) buildSpec(ctx context.Context, c *container, img *image.Imag
 	if in.Runtime, err = b.prober.Probe(ctx, d); err != nil {
 		return nil, user, err
 	}
-	if in.Base, err = baseSpec(d); err != nil {
+	if in.Base, err = b.baseSpec(c.sandbox.Spec()); err != nil {
 		return nil, user, err
 	}
 	if in.TargetPID, err = b.targetPID(c.sandbox, config); err != nil {
 		return nil, user, err
 	}
-	spec, err := ocispec.Build(in, b.node)
+	spec, err := ocispec.Build(in, b.nodeOf(c.sandbox.Spec()))
 	if err != nil {
 		return nil, user, err
 	}

@@ -135,7 +135,7 @@ func (b containers) killedForMemory(c *container) bool {
 	if s := c.sandbox.Spec(); s.Definition.Type != handler.Shim || s.Plan.OwnKernel {
 		return false
 	}
-	kills, err := cgroup.OOMKills(cgroup.HostPaths(c.Spec().CgroupsPath, b.driver))
+	kills, err := cgroup.OOMKills(cgroup.HostPaths(c.Spec().CgroupsPath))
 	return err == nil && kills > 0
 }
 
@@ -197,7 +197,7 @@ func (b containers) drainShim(ctx context.Context, c *container) error {
 	io := b.stdio(c)
 	_, err = drain.Supervisor.OpenStdio(ctx, &supervisorapi.OpenStdioRequest{
 		Id: c.ID(), Stdin: io.stdin, Stdout: io.stdout, Stderr: io.stderr, Terminal: c.config().GetTty(),
-		LogPath: c.Spec().LogPath, MaxLogLine: int32(b.config.MaxLogLineSize),
+		LogPath: c.Spec().LogPath, MaxLogLine: int32(b.settingsOf(c.sandbox.Spec()).MaxLogLineSize),
 	})
 	if err != nil {
 		return fmt.Errorf("open log: %w", fromShim(err))

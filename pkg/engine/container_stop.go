@@ -225,7 +225,7 @@ func (k *core) unmountRootfs(c *container) error {
 // removeParts removes what a container without a task consists of, however much
 // of it there is.
 func (b containers) removeParts(ctx context.Context, c *container) error {
-	group := cgroup.HostPaths(c.Spec().CgroupsPath, b.driver)
+	group := cgroup.HostPaths(c.Spec().CgroupsPath)
 	// Whoever ran the task may have lost it: what still runs is nobody's.
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
 		if err := group.Kill(ctx); err != nil {

@@ -44,7 +44,7 @@ func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.
 		return nil, err
 	}
 	before := spec.Linux.Resources
-	after, err := ocispec.UpdateResources(before, r.GetLinux(), b.node)
+	after, err := ocispec.UpdateResources(before, r.GetLinux(), b.nodeOf(c.sandbox.Spec()))
 	if err != nil {
 		return nil, err
 	}

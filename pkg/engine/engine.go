@@ -193,7 +193,6 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	k.node, err = ocispec.DetectNode(ctx, ocispec.NodeOptions{
 		SystemdCgroup: k.driver == cgroup.Systemd, TolerateMissingHugetlb: c.TolerateMissingHugetlb,
 		UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
-		DefaultSeccomp: c.DefaultSeccomp,
 	})
 	if err != nil {
 		return nil, err

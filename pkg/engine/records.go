@@ -72,6 +72,8 @@ type sandboxSpec struct {
 	ProcessLabel string      `json:"processLabel,omitempty"`
 	MountLabel   string      `json:"mountLabel,omitempty"`
 	Plan         sandboxPlan `json:"plan"`
+	// Pinned is nil in records of older builds.
+	Pinned *pinned `json:"pinned,omitempty"`
 }
 
 // sandboxStatus is what changes.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -71,20 +72,21 @@ func (k *core) runtimeRoot(d *handler.Definition) string {
 
 // taskOptions is what Create tells the process that runs the task.
 func (k *core) taskOptions(s *sandboxSpec, logPath string, user uint32) (*anypb.Any, error) {
-	d := s.Definition
+	d, kept := s.Definition, k.settingsOf(s)
+	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
-		return shimOptions(d, k.node.SystemdCgroup)
+		return shimOptions(d, systemd)
 	}
 	return anypb.New(&supervisorapi.TaskOptions{
 		Runtime:       d.Path,
 		Root:          k.runtimeRoot(d),
 		GlobalFlags:   globalFlags(d),
-		SystemdCgroup: k.node.SystemdCgroup,
+		SystemdCgroup: systemd,
 		NoPivotRoot:   d.OCI.NoPivotRoot,
 		NoNewKeyring:  d.OCI.NoNewKeyring,
 		OwnKernel:     s.Plan.OwnKernel,
 		LogPath:       logPath,
-		MaxLogLine:    int32(k.config.MaxLogLineSize),
+		MaxLogLine:    int32(kept.MaxLogLineSize),
 		IoUid:         user,
 		IoGid:         user,
 		CallTimeoutMs: callTimeout(d).Milliseconds(),

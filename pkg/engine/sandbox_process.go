@@ -77,7 +77,7 @@ func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, err
 	if d.Type != handler.Shim {
 		return b.client(ctx, s)
 	}
-	options, err := shimOptions(d, b.node.SystemdCgroup)
+	options, err := shimOptions(d, b.nodeOf(s.Spec()).SystemdCgroup)
 	if err != nil {
 		return nil, err
 	}
@@ -102,17 +102,17 @@ func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	path, err := cgroup.Path(b.driver, s.config().GetLinux().GetCgroupParent(), s.ID())
+	path, err := cgroup.Path(b.settingsOf(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), s.ID())
 	if err != nil {
 		return err
 	}
 	facts := b.specSandbox(s)
 	facts.PID = 0
-	base, err := baseSpec(s.Spec().Definition)
+	base, err := b.baseSpec(s.Spec())
 	if err != nil {
 		return err
 	}
-	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/pause", CgroupsPath: path, Runtime: rt, Base: base}, b.node)
+	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/pause", CgroupsPath: path, Runtime: rt, Base: base}, b.nodeOf(s.Spec()))
 	if err != nil {
 		return err
 	}
@@ -135,17 +135,6 @@ func writeSpec(bundle string, spec *specs.Spec) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o600)
-}
-
-func baseSpec(d *handler.Definition) (*specs.Spec, error) {
-	if d.BaseRuntimeSpec == "" {
-		return nil, nil
-	}
-	spec, err := ocispec.LoadBase(d.BaseRuntimeSpec)
-	if err != nil {
-		return nil, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
-	}
-	return spec, nil
 }
 
 // specSandbox are the facts about s that specs depend on.

@@ -47,6 +47,10 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 	if err := b.needNetwork(plan, d); err != nil {
 		return nil, err
 	}
+	kept, err := b.pin(d)
+	if err != nil {
+		return nil, err
+	}
 	id := newID()
 	// What the network cannot make sense of must not be found out half-way.
 	if _, err := network.PodFrom(id, r.GetConfig(), netPath(id), r.GetConfig().GetLinux().GetCgroupParent()); plan.Net && err != nil {
@@ -62,6 +66,7 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 		CreatedAt:  b.clock.now(),
 		Supervisor: supervisorKey(d, rt.Identity, b.tools.supervisorHash, id),
 		Plan:       plan,
+		Pinned:     kept,
 		Boot:       b.boot,
 	}
 	spec.Config.msg = r.GetConfig()

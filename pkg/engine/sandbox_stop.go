@@ -76,7 +76,7 @@ func (b sandboxes) tearDown(ctx context.Context, s *sandbox) error {
 	if err := unmount(b.filesOf(s.ID()).shm); err != nil {
 		return err
 	}
-	b.removeCgroup(ctx, s.config(), s.ID())
+	b.removeCgroup(ctx, s)
 	return nil
 }
 
@@ -117,13 +117,13 @@ func (s *sandbox) force(ctx context.Context, change func(*sandboxStatus)) {
 }
 
 // removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
-func (k *core) removeCgroup(ctx context.Context, c *runtimeapi.PodSandboxConfig, id string) {
-	path, err := cgroup.Path(k.driver, c.GetLinux().GetCgroupParent(), id)
+func (k *core) removeCgroup(ctx context.Context, s *sandbox) {
+	path, err := cgroup.Path(k.settingsOf(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), s.ID())
 	if err == nil {
-		err = cgroup.HostPaths(path, k.driver).Remove(ctx)
+		err = cgroup.HostPaths(path).Remove(ctx)
 	}
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", id).Debug("remove a leftover cgroup")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("remove a leftover cgroup")
 	}
 }
 

@@ -96,7 +96,7 @@ func wrap(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Val
 func (b stats) usage(ctx context.Context, c *container) (cgroup.Stats, error) {
 	spec := c.sandbox.Spec()
 	if spec.Definition.Type == handler.OCI && !spec.Plan.OwnKernel {
-		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath, b.driver))
+		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
 	client, err := b.client(ctx, c.sandbox)
 	if err != nil {

@@ -27,6 +27,6 @@ func BenchmarkReadStatsUnified(b *testing.B) {
 func BenchmarkHostPaths(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		HostPaths("/kubepods/burstable/pod1/"+id, Cgroupfs)
+		HostPaths("/kubepods/burstable/pod1/" + id)
 	}
 }

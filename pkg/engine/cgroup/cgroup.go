@@ -3,7 +3,7 @@
 //
 //	driver, err := cgroup.Detect("auto")
 //	path, err := cgroup.Path(driver, config.GetLinux().GetCgroupParent(), id) // → spec.linux.cgroupsPath
-//	paths := cgroup.HostPaths(path, driver)                                   // → the directories
+//	paths := cgroup.HostPaths(path)                                           // → the directories
 //	stats, err := cgroup.ReadStats(paths)
 //	err = paths.Remove(ctx)                                                   // what a dead container left
 //

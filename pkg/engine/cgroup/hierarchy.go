@@ -101,8 +101,8 @@ type Paths struct {
 
 // HostPaths returns where the files of a cgroupsPath are, whether or not they
 // exist. A path that Path would not have made gives the zero value.
-func HostPaths(specPath string, d Driver) Paths {
-	return host().paths(inHierarchy(specPath, d))
+func HostPaths(specPath string) Paths {
+	return host().paths(inHierarchy(specPath))
 }
 
 func (h hierarchies) paths(inside string) Paths {

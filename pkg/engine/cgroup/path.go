@@ -95,10 +95,11 @@ func expandSlice(slice string) (string, error) {
 }
 
 // inHierarchy returns where a cgroupsPath is below the root of a hierarchy, ""
-// if it is none or the root itself.
-func inHierarchy(specPath string, d Driver) string {
-	if d != Systemd {
-		if p := path.Clean("/" + specPath); specPath != "" && p != "/" {
+// if it is none or the root itself. The path itself tells whose it is: only a
+// cgroupfs one is absolute.
+func inHierarchy(specPath string) string {
+	if strings.HasPrefix(specPath, "/") {
+		if p := path.Clean(specPath); p != "/" {
 			return p
 		}
 		return ""

@@ -33,7 +33,7 @@ func TestPath(t *testing.T) {
 			t.Errorf("Path(%s, %q) = %q, %v, want %q", test.driver, test.parent, got, err, test.want)
 			continue
 		}
-		if inside := inHierarchy(got, test.driver); inside != test.inside {
+		if inside := inHierarchy(got); inside != test.inside {
 			t.Errorf("%q is at %q, want %q", got, inside, test.inside)
 		}
 	}
@@ -70,16 +70,10 @@ func TestPathRefuses(t *testing.T) {
 // A path that could be the root or a parent must name no directory at all: what
 // it names may be removed.
 func TestHostPathsOfNothing(t *testing.T) {
-	for _, test := range []struct {
-		path   string
-		driver Driver
-	}{
-		{"", Cgroupfs}, {"/", Cgroupfs}, {"/..", Cgroupfs}, {".", Cgroupfs},
-		{"", Systemd}, {"/berth/x", Systemd}, {"a.slice:berth:", Systemd}, {"a.slice", Systemd}, {"a:b:c", Systemd},
-	} {
-		p := HostPaths(test.path, test.driver)
+	for _, path := range []string{"", "/", "/..", "//", ".", "a", "a.slice:berth:", "a.slice", "a:b:c", "a.slice/../..:berth:c"} {
+		p := HostPaths(path)
 		if dirs := p.directories(); len(dirs) > 0 {
-			t.Errorf("%q (%s) is %v", test.path, test.driver, dirs)
+			t.Errorf("%q is %v", path, dirs)
 		}
 		if err := p.Remove(t.Context()); err != nil {
 			t.Error(err)
@@ -103,7 +97,7 @@ func FuzzPathStaysInside(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			inside := inHierarchy(spec, driver)
+			inside := inHierarchy(spec)
 			if !strings.Contains(path.Base(inside), id) || inside != path.Clean(inside) || !strings.HasPrefix(inside, "/") {
 				t.Errorf("%s, %q: %q is at %q", driver, parent, spec, inside)
 			}

@@ -33,7 +33,7 @@ func makeCgroup(t testing.TB) Paths {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := HostPaths(spec, Cgroupfs)
+	p := HostPaths(spec)
 	if len(p.directories()) == 0 {
 		t.Fatal("no hierarchy is mounted")
 	}

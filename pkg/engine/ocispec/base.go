@@ -1,24 +1,17 @@
 package ocispec
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
-	"os"
+	"strings"
 
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// LoadBase reads a base_runtime_spec. A field that OCI does not have is an
-// error, because it would be ignored.
-func LoadBase(path string) (*specs.Spec, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("base_runtime_spec: %w: %w", err, errdefs.ErrFailedPrecondition)
-	}
+// ParseBase reads the content of a base_runtime_spec; path is for errors. A field
+// that OCI does not have is an error, because it would be ignored.
+func ParseBase(path, content string) (*specs.Spec, error) {
 	s := &specs.Spec{}
-	d := json.NewDecoder(bytes.NewReader(b))
+	d := json.NewDecoder(strings.NewReader(content))
 	d.DisallowUnknownFields()
 	if err := d.Decode(s); err != nil {
 		return nil, unmet("base_runtime_spec %s is not an OCI spec: %s", path, err)

@@ -8,7 +8,7 @@
 //
 // The effects that surround a spec are at the edge, each in a file of its own:
 // DetectNode (facts of the machine), ResolveUser (the image's user database),
-// CheckMounts (propagation of mount sources), LoadBase (base_runtime_spec),
+// CheckMounts (propagation of mount sources), ParseBase (base_runtime_spec),
 // SELinuxLabels and Relabel, ApplyCDI.
 //
 // The order of a container's creation is: ResolveUser on the mounted root

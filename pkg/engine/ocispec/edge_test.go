@@ -146,18 +146,14 @@ func TestDevicesOfADirectory(t *testing.T) {
 	}
 }
 
-func TestLoadBase(t *testing.T) {
-	dir := t.TempDir()
-	for name, content := range map[string]string{"good": `{"ociVersion":"1.0.2","process":{"rlimits":[{"type":"RLIMIT_CORE","soft":1,"hard":2}]}}`, "typo": `{"proces":{}}`, "broken": `{`} {
-		write(t, filepath.Join(dir, name), content)
-	}
-	s, err := LoadBase(filepath.Join(dir, "good"))
+func TestParseBase(t *testing.T) {
+	s, err := ParseBase("good", `{"ociVersion":"1.0.2","process":{"rlimits":[{"type":"RLIMIT_CORE","soft":1,"hard":2}]}}`)
 	if err != nil || s.Process.Rlimits[0].Hard != 2 {
 		t.Errorf("got %+v, %v", s, err)
 	}
-	for name, says := range map[string]string{"typo": "proces", "broken": "not an OCI spec", "gone": "gone"} {
-		if _, err := LoadBase(filepath.Join(dir, name)); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v", name, err)
+	for content, says := range map[string]string{`{"proces":{}}`: "proces", "{": "/etc/base.json is not an OCI spec", "": "/etc/base.json"} {
+		if _, err := ParseBase("/etc/base.json", content); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: got %v", content, err)
 		}
 	}
 }

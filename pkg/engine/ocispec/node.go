@@ -30,8 +30,6 @@ type NodeOptions struct {
 	TolerateMissingHugetlb bool
 	UnprivilegedPorts      bool
 	UnprivilegedICMP       bool
-	// DefaultSeccomp is the file that RuntimeDefault means; empty is built in.
-	DefaultSeccomp string
 }
 
 // DetectNode looks at the machine and at this process. Call it once at start:
@@ -47,7 +45,6 @@ func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
 		TolerateMissingHugetlb: o.TolerateMissingHugetlb,
 		UnprivilegedPorts:      o.UnprivilegedPorts,
 		UnprivilegedICMP:       o.UnprivilegedICMP,
-		DefaultSeccomp:         o.DefaultSeccomp,
 		HostDevices:            oci.HostDevices,
 		Devices:                devicesAt,
 		ResolvePath:            filepath.EvalSymlinks,

@@ -1,7 +1,6 @@
 package ocispec
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -72,8 +71,8 @@ func seccompFor(p *runtimeapi.SecurityProfile, deprecated string, privileged boo
 	}
 	switch profile.GetProfileType() {
 	case runtimeapi.SecurityProfile_RuntimeDefault:
-		if n.DefaultSeccomp != "" {
-			return localSeccomp(n.DefaultSeccomp, n)
+		if n.DefaultSeccomp != nil {
+			return n.DefaultSeccomp()
 		}
 		return defaultSeccomp(caps), nil
 	case runtimeapi.SecurityProfile_Localhost:
@@ -83,8 +82,7 @@ func seccompFor(p *runtimeapi.SecurityProfile, deprecated string, privileged boo
 	}
 }
 
-// localSeccomp reads a profile of the node. A field that OCI does not have is
-// an error: what looks like a rule and is ignored would leave a hole.
+// localSeccomp reads a profile of the node.
 func localSeccomp(file string, n Node) (*specs.LinuxSeccomp, error) {
 	if !path.IsAbs(file) {
 		return nil, invalid("seccomp profile %q must be an absolute path", file)
@@ -96,8 +94,15 @@ func localSeccomp(file string, n Node) (*specs.LinuxSeccomp, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
+	return ParseSeccomp(file, string(b))
+}
+
+// ParseSeccomp reads the content of a profile; file is for errors. A field that
+// OCI does not have is an error: what looks like a rule and is ignored would
+// leave a hole.
+func ParseSeccomp(file, content string) (*specs.LinuxSeccomp, error) {
 	profile := &specs.LinuxSeccomp{}
-	d := json.NewDecoder(bytes.NewReader(b))
+	d := json.NewDecoder(strings.NewReader(content))
 	d.DisallowUnknownFields()
 	if err := d.Decode(profile); err != nil {
 		return nil, unmet("seccomp profile %s is not in OCI form: %s", file, err)

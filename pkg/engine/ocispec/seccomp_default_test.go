@@ -11,15 +11,15 @@ import (
 
 // A node's own default profile stands in for the built-in one, and only for that.
 func TestRuntimeDefaultIsTheNodesProfile(t *testing.T) {
-	n := Node{Seccomp: true, DefaultSeccomp: "/etc/seccomp.json", ReadFile: func(path string) ([]byte, error) {
-		return []byte(`{"defaultAction":"SCMP_ACT_LOG"}`), nil
+	n := Node{Seccomp: true, DefaultSeccomp: func() (*specs.LinuxSeccomp, error) {
+		return ParseSeccomp("/etc/seccomp.json", `{"defaultAction":"SCMP_ACT_LOG"}`)
 	}}
 	def := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 	got, err := seccompFor(def, "", false, nil, nil, n, &probe.Runtime{})
 	if err != nil || got == nil || got.DefaultAction != specs.ActLog {
 		t.Errorf("RuntimeDefault: %+v, %v", got, err)
 	}
-	n.DefaultSeccomp = ""
+	n.DefaultSeccomp = nil
 	if got, err := seccompFor(def, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got == nil || got.DefaultAction == specs.ActLog {
 		t.Errorf("without a profile of the node: %+v, %v", got, err)
 	}

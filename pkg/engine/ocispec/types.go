@@ -47,9 +47,6 @@ type Node struct {
 	// CgroupMountOptions are those of the host's cgroup2 file system that a mount
 	// without a cgroup namespace must repeat (nsdelegate, memory_recursiveprot).
 	CgroupMountOptions []string
-	// DefaultSeccomp is the file of the profile that RuntimeDefault means; empty
-	// is the built-in one.
-	DefaultSeccomp string
 	// Hostname is the node's, for pods that share its UTS namespace.
 	Hostname string
 
@@ -60,6 +57,9 @@ type Node struct {
 	Devices func(hostPath, containerPath string) ([]specs.LinuxDevice, error)
 	// ResolvePath follows symbolic links of a host path.
 	ResolvePath func(path string) (string, error)
+	// DefaultSeccomp returns the profile that RuntimeDefault means; nil is the
+	// built-in one.
+	DefaultSeccomp func() (*specs.LinuxSeccomp, error)
 	// ReadFile reads a Localhost seccomp profile.
 	ReadFile func(path string) ([]byte, error)
 	// AppArmorLoaded reports whether a profile of that name is loaded.

@@ -1,0 +1,158 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"unique"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// pinned is what a sandbox takes from the configuration beside its Definition:
+// it holds for all that is ever done to the sandbox and its containers, whatever
+// the configuration, and the files that it names, say by then.
+type pinned struct {
+	CgroupDriver           cgroup.Driver `json:"cgroupDriver"`
+	Snapshotter            string        `json:"snapshotter"`
+	MaxLogLineSize         int           `json:"maxLogLineSize"`
+	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`
+	// BaseSpec and DefaultSeccomp are what the files said; empty is no file.
+	BaseSpec       text `json:"baseSpec,omitzero"`
+	DefaultSeccomp text `json:"defaultSeccomp,omitzero"`
+}
+
+// text is the content of a file. Equal ones share their memory: the pods of a
+// node mostly have the same.
+type text struct{ handle unique.Handle[string] }
+
+func newText(s string) text {
+	if s == "" {
+		return text{}
+	}
+	return text{unique.Make(s)}
+}
+
+func (t text) String() string {
+	if t == (text{}) {
+		return ""
+	}
+	return t.handle.Value()
+}
+
+func (t text) MarshalJSON() ([]byte, error) { return json.Marshal(t.String()) }
+
+func (t *text) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	*t = newText(s)
+	return nil
+}
+
+// pin reads what a new sandbox of that handler is to keep. A file that is not
+// fit for use is refused here, before anything of the sandbox is made.
+func (k *core) pin(d *handler.Definition) (*pinned, error) {
+	p := k.settings(d)
+	var err error
+	if p.BaseSpec, err = readText(d.BaseRuntimeSpec); err != nil {
+		return nil, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
+	}
+	if p.DefaultSeccomp, err = readText(k.config.DefaultSeccomp); err != nil {
+		return nil, fmt.Errorf("default_seccomp_profile: %w", err)
+	}
+	s := &sandboxSpec{Definition: d, Pinned: &p}
+	if _, err := k.baseSpec(s); err != nil {
+		return nil, err
+	}
+	if _, err := k.defaultSeccomp(s); err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
+
+// settings is the part that is in no file.
+func (k *core) settings(d *handler.Definition) pinned {
+	p := pinned{
+		CgroupDriver: k.driver, Snapshotter: d.Snapshotter,
+		MaxLogLineSize: k.config.MaxLogLineSize, TolerateMissingHugetlb: k.config.TolerateMissingHugetlb,
+	}
+	if p.Snapshotter == "" {
+		p.Snapshotter = k.config.Snapshotter
+	}
+	return p
+}
+
+// settingsOf are those that s was created with. Older builds did not record them:
+// today's are the best guess.
+func (k *core) settingsOf(s *sandboxSpec) pinned {
+	if s.Pinned != nil {
+		return *s.Pinned
+	}
+	return k.settings(s.Definition)
+}
+
+// nodeOf is the node as s was created on it.
+func (k *core) nodeOf(s *sandboxSpec) ocispec.Node {
+	n, p := k.node, k.settingsOf(s)
+	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
+	n.TolerateMissingHugetlb = p.TolerateMissingHugetlb
+	if p.DefaultSeccomp != (text{}) || (s.Pinned == nil && k.config.DefaultSeccomp != "") {
+		n.DefaultSeccomp = func() (*specs.LinuxSeccomp, error) { return k.defaultSeccomp(s) }
+	}
+	return n
+}
+
+// defaultSeccomp is what RuntimeDefault means for s, nil for the built-in one.
+func (k *core) defaultSeccomp(s *sandboxSpec) (*specs.LinuxSeccomp, error) {
+	content, err := s.content(k.config.DefaultSeccomp, func(p *pinned) text { return p.DefaultSeccomp })
+	if err != nil || content == "" {
+		return nil, err
+	}
+	return ocispec.ParseSeccomp(k.config.DefaultSeccomp, content)
+}
+
+// baseSpec is the base_runtime_spec of s, nil for berth's own defaults.
+func (k *core) baseSpec(s *sandboxSpec) (*specs.Spec, error) {
+	d := s.Definition
+	content, err := s.content(d.BaseRuntimeSpec, func(p *pinned) text { return p.BaseSpec })
+	if err != nil || content == "" {
+		return nil, err
+	}
+	spec, err := ocispec.ParseBase(d.BaseRuntimeSpec, content)
+	if err != nil {
+		return nil, fmt.Errorf("handler %q: %w", d.Name, err)
+	}
+	return spec, nil
+}
+
+// content is what a file said when s was created; that of a record that does not
+// know is what it says now.
+func (s *sandboxSpec) content(path string, then func(*pinned) text) (string, error) {
+	if s.Pinned != nil {
+		return then(s.Pinned).String(), nil
+	}
+	now, err := readText(path)
+	return now.String(), err
+}
+
+// readText reads a file that the configuration may name.
+func readText(path string) (text, error) {
+	if path == "" {
+		return text{}, nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return text{}, fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	if len(b) == 0 {
+		return text{}, fmt.Errorf("%s is empty: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	return newText(string(b)), nil
+}

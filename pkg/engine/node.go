@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/containerd/log"
@@ -49,15 +50,26 @@ func (b node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtime
 		}},
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeWait)
-	defer cancel()
-	for _, d := range b.config.Definitions() {
-		resp.RuntimeHandlers = append(resp.RuntimeHandlers, b.handler(ctx, d))
-	}
+	resp.RuntimeHandlers = b.handlers(ctx)
 	if r.GetVerbose() {
 		resp.Info = b.info(network)
 	}
 	return resp, nil
+}
+
+// handlers asks for all of them at once: one that cannot be looked at, as on a
+// dead network mount, costs its own features only.
+func (b node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	definitions := b.config.Definitions()
+	all := make([]*runtimeapi.RuntimeHandler, len(definitions))
+	var asking sync.WaitGroup
+	for i, d := range definitions {
+		asking.Go(func() { all[i] = b.handler(ctx, d) })
+	}
+	asking.Wait()
+	return all
 }
 
 // handler tells what the pods of a handler may ask for. Both the runtime and

@@ -2,11 +2,13 @@ package probe
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -19,10 +21,10 @@ const DefaultTimeout = 10 * time.Second
 // the same time; callers that ask for the same binary share one probe.
 type Prober struct {
 	timeout time.Duration
-	flights singleflight.Group
 
-	mu    sync.Mutex
-	known map[string]known // By subject.key.
+	mu      sync.Mutex
+	known   map[string]known   // By subject.key.
+	flights map[string]*flight // By question.
 }
 
 type known struct {
@@ -30,40 +32,65 @@ type known struct {
 	runtime *Runtime
 }
 
+// flight is a probe that goes on. Its result is written before done is closed.
+type flight struct {
+	done    chan struct{}
+	runtime *Runtime
+	err     error
+}
+
 // New returns a Prober that knows nothing yet.
-func New() *Prober { return &Prober{timeout: DefaultTimeout, known: map[string]known{}} }
+func New() *Prober {
+	return &Prober{timeout: DefaultTimeout, known: map[string]known{}, flights: map[string]*flight{}}
+}
 
 // Probe returns what the binary of a handler is. The Runtime is shared: do not
 // change it. The error class is Unavailable for a binary that is missing, does
 // not run, hangs, or does not answer like a runtime; it names the binary and
 // says what to do. A caller's context ends its waiting, not the probe.
 func (p *Prober) Probe(ctx context.Context, def *handler.Definition) (*Runtime, error) {
-	s, err := newSubject(def)
-	if err != nil {
-		return nil, err
-	}
-	ids, err := s.identify()
-	if err != nil {
-		return nil, err
-	}
-	if rt := p.recall(s.key(), ids); rt != nil {
-		return rt, nil
-	}
-	flight := p.flights.DoChan(s.key(), func() (any, error) {
-		// Detached: others may be waiting for the answer.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout)
-		defer cancel()
-		return p.ask(ctx, s)
-	})
+	f := p.join(ctx, def)
+	patience := time.NewTimer(p.timeout + 2*pipeGrace)
+	defer patience.Stop()
 	select {
-	case r := <-flight:
-		if r.Err != nil {
-			return nil, r.Err
-		}
-		return r.Val.(*Runtime), nil
+	case <-f.done:
+		return f.runtime, f.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	case <-patience.C:
+		return nil, fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
+			def.Path, errdefs.ErrUnavailable)
 	}
+}
+
+// join returns the flight for a question, and starts it if there is none. Even
+// looking for a file happens there: on a dead network mount it never returns,
+// and must cost one goroutine, however often it is asked for.
+func (p *Prober) join(ctx context.Context, def *handler.Definition) *flight {
+	question := strings.Join([]string{string(def.Type), def.Path, binaryName(def)}, "\x00")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f, ok := p.flights[question]; ok {
+		return f
+	}
+	f := &flight{done: make(chan struct{})}
+	p.flights[question] = f
+	// Detached: others may be waiting for the answer.
+	go p.fly(context.WithoutCancel(ctx), f, question, def)
+	return f
+}
+
+func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handler.Definition) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	var s subject
+	if s, f.err = newSubject(def); f.err == nil {
+		f.runtime, f.err = p.ask(ctx, s)
+	}
+	p.mu.Lock()
+	delete(p.flights, question)
+	p.mu.Unlock()
+	close(f.done)
 }
 
 // ask runs the binary and remembers the answer under the identity that it had
@@ -131,10 +158,16 @@ func newSubject(def *handler.Definition) (subject, error) {
 	if def.Type != handler.Shim || !isRuncShim(def.Path) {
 		return s, nil
 	}
-	name, _ := def.ShimOptions["BinaryName"].(string)
 	var err error
-	s.runtime, err = drivenRuntime(s.path, name)
+	s.runtime, err = drivenRuntime(s.path, binaryName(def))
 	return s, err
+}
+
+// binaryName is the runtime that the handler has a shim drive; empty if it does
+// not say.
+func binaryName(def *handler.Definition) string {
+	name, _ := def.ShimOptions["BinaryName"].(string)
+	return name
 }
 
 func (s subject) key() string { return string(s.kind) + "\x00" + s.path + "\x00" + s.runtime }

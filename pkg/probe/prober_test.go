@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -240,9 +242,9 @@ func shim(path, binary string) *handler.Definition {
 func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "containerd-shim-runc-v2", "test $1 = -v || exit 1\necho 'containerd-shim-runc-v2:'; echo '  Version:  v2.4.2'; echo '  Go version: go1.26'\n")
-	runtime, counter := replay(t, dir, "crun-1.24")
+	driven, counter := replay(t, dir, "crun-1.24")
 	p := New()
-	rt, err := p.Probe(t.Context(), shim(path, runtime))
+	rt, err := p.Probe(t.Context(), shim(path, driven))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +252,7 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 		t.Errorf("got %+v", rt)
 	}
 	replay(t, dir, "crun-1.8.1")
-	if rt, err = p.Probe(t.Context(), shim(path, runtime)); err != nil || rt.Version != "1.8.1" {
+	if rt, err = p.Probe(t.Context(), shim(path, driven)); err != nil || rt.Version != "1.8.1" {
 		t.Errorf("after the driven runtime was replaced: got %v, %v", rt, err)
 	}
 	if n := runs(t, counter); n != 2 {
@@ -337,8 +339,8 @@ func TestRealRuntimes(t *testing.T) {
 
 func TestRealShim(t *testing.T) {
 	path := realBinary(t, "BERTH_TEST_SHIM", "containerd-shim-runc-v2")
-	runtime := realBinary(t, "BERTH_TEST_RUNC", Runc)
-	rt, err := New().Probe(t.Context(), shim(path, runtime))
+	driven := realBinary(t, "BERTH_TEST_RUNC", Runc)
+	rt, err := New().Probe(t.Context(), shim(path, driven))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,4 +365,58 @@ func BenchmarkProbeKnown(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// deadMount covers a directory with a file system that answers nobody, until
+// end is called.
+func deadMount(t *testing.T, dir string) (end func()) {
+	t.Helper()
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		fuse.Close()
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+// A file that cannot be looked at costs each caller its own patience, and all of
+// them together one goroutine.
+func TestProbeOnADeadMount(t *testing.T) {
+	dir := t.TempDir()
+	path, _ := replay(t, dir, "runc-1.5.2")
+	end := deadMount(t, dir)
+	p := New()
+	p.timeout = 100 * time.Millisecond
+	before := runtime.NumGoroutine()
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		if _, err := p.Probe(ctx, oci(path)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v, want the caller's deadline", err)
+		}
+		cancel()
+	}
+	if n := runtime.NumGoroutine(); n > before+1 {
+		t.Errorf("20 calls left %d goroutines", n-before)
+	}
+	if _, err := p.Probe(t.Context(), oci(path)); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "network file system") {
+		t.Errorf("a caller without a deadline got %v, want an Unavailable that says what to do", err)
+	}
+	end()
+	// The flight that waited may still answer with what it saw last.
+	for range 100 {
+		if rt, err := p.Probe(t.Context(), oci(path)); err == nil && rt.Version == "1.5.2" {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error("the binary is not found although its mount is back")
 }

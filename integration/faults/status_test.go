@@ -1,0 +1,90 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// deadMount covers a directory with a file system that answers nobody, as a
+// network file system whose server is gone: whoever looks into it waits. end
+// lets them go and uncovers the directory.
+func deadMount(t *testing.T, dir string) (end func()) {
+	t.Helper()
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatalf("a file system that does not answer: %v", err)
+	}
+	if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())); err != nil {
+		t.Fatalf("mount a file system that does not answer: %v", err)
+	}
+	end = sync.OnceFunc(func() {
+		fuse.Close() // everybody who waits gets an error
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("uncover %s: %v", dir, err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+// TestRuntimeOnADeadMount: the kubelet gives a node up that does not tell its
+// status for half a minute. A runtime that cannot be looked at costs its own
+// features, and nothing else.
+func TestRuntimeOnADeadMount(t *testing.T) {
+	runc, far := testbed.Part(t, testbed.Runc), t.TempDir()
+	body, err := os.ReadFile(runc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(far, "runc")
+	if err := os.WriteFile(path, body, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b := newBed(t, testbed.Options{Runtimes: map[string]string{"near": runc, "far": path}, DefaultRuntime: "near"})
+	want := b.features(t)
+	if !want["near"] || !want["far"] {
+		t.Fatalf("features at first: %v", want)
+	}
+	end := deadMount(t, far)
+	for range 5 {
+		begin := time.Now()
+		got := b.features(t)
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("Status took %s", took)
+		}
+		if !got["near"] || got["far"] {
+			t.Errorf("features while the mount is dead: %v", got)
+		}
+	}
+	b.client.RunPod(t, testbed.PodSpec{Handler: "near", Image: b.image, Command: []string{"sleep", "60"}})
+	end()
+	testbed.Eventually(t, 10*time.Second, func() error {
+		if got := b.features(t); !got["far"] {
+			return fmt.Errorf("features after the mount is back: %v", got)
+		}
+		return nil
+	})
+}
+
+// features tells which handlers are said to have recursive read-only mounts.
+func (b *bed) features(t *testing.T) map[string]bool {
+	t.Helper()
+	r, err := b.client.Status(within(t, 10*time.Second), &runtimeapi.StatusRequest{})
+	if err != nil {
+		t.Fatalf("status: %v", err)
+	}
+	features := map[string]bool{}
+	for _, h := range r.GetRuntimeHandlers() {
+		features[h.GetName()] = h.GetFeatures().GetRecursiveReadOnlyMounts()
+	}
+	return features
+}

@@ -131,6 +131,10 @@ func TestServesUntilItIsKilled(t *testing.T) {
 	if session, err := unix.Getsid(cmd.Process.Pid); err != nil || session != cmd.Process.Pid {
 		t.Errorf("its session is %d, %v", session, err)
 	}
+	second, err := shim([]*os.File{socketIn(t, path+"2")}, nil, "serve", "--dir", dir).CombinedOutput()
+	if want := "is served by process " + strconv.Itoa(cmd.Process.Pid); err == nil || !bytes.Contains(second, []byte(want)) {
+		t.Errorf("a second one: %v, %q; want %q", err, second, want)
+	}
 	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGPIPE} {
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)

@@ -3,7 +3,7 @@
 //
 // There are two kinds. A supervisor is berth-shim: one process for all pods of a
 // handler generation (or for one pod), named by a key, which the Manager starts
-// on first use and replaces when it dies. A foreign shim is any containerd
+// on first use and replaces, by the same program, when it dies. A foreign shim is any containerd
 // shim-v2 binary, started as containerd starts it, one per pod; it cannot be
 // replaced, only buried.
 //
@@ -38,11 +38,14 @@ const idleFor = time.Minute
 type Config struct {
 	// State is the engine's state directory.
 	State string
-	// Supervisor is the path of the berth-shim binary.
+	// Supervisor is the path of the berth-shim binary that new supervisors run.
+	// It must stay there for their successors.
 	Supervisor string
 	// Events is the address (a socket path) at which foreign shims publish
 	// events; it is served by ServeEvents.
 	Events string
+	// Left, if set, is called when an idle supervisor and its directory are gone.
+	Left func()
 	// Log is where this package writes what has no caller to return to.
 	Log *log.Entry
 }
@@ -262,6 +265,9 @@ func (m *Manager) retire(s *supervisor) {
 	defer m.mu.Unlock()
 	if s.pods == 0 {
 		delete(m.supervisors, s.key)
+	}
+	if m.config.Left != nil {
+		go m.config.Left()
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
 
+	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -97,6 +98,13 @@ func (m *Manager) startSupervisor(ctx context.Context, s *supervisor) (*Client, 
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
 	}
+	program, err := m.program(s)
+	if err != nil {
+		return nil, err
+	}
+	if c, err := m.awaitEnd(ctx, s); c != nil || err != nil {
+		return c, err
+	}
 	socket := filepath.Join(s.dir, socketName)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -112,15 +120,46 @@ func (m *Manager) startSupervisor(ctx context.Context, s *supervisor) (*Client, 
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	defer lf.Close()
-	if err := m.spawn(ctx, s, lf); err != nil {
+	if err := m.spawn(s, program, lf); err != nil {
 		return nil, errors.Join(err, os.Remove(socket))
 	}
 	return m.dialSupervisor(s)
 }
 
+// endPatience is how long a supervisor that does not listen any more may take to
+// be gone. It answers its last calls within a second.
+const endPatience = 3 * time.Second
+
+// awaitEnd returns when no process serves the directory of s, or with a client of
+// the one that does. Its socket must not be taken from a live supervisor: that
+// could not be reached any more. s.mu is held.
+func (m *Manager) awaitEnd(ctx context.Context, s *supervisor) (*Client, error) {
+	for end := time.Now().Add(endPatience); ; {
+		pid, served, err := berthshim.Served(s.dir)
+		if err != nil || !served {
+			return nil, err
+		}
+		if c, err := m.dialSupervisor(s); err == nil {
+			return c, nil
+		}
+		if time.Now().After(end) {
+			return nil, stillServed(s, pid)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", stillServed(s, pid), ctx.Err())
+		}
+	}
+}
+
+func stillServed(s *supervisor, pid string) error {
+	return fmt.Errorf("process %s serves %s and does not listen on its socket: end that process, its successor takes over: %w", pid, s.dir, errdefs.ErrUnavailable)
+}
+
 // spawn starts the process. It is nobody's child for long: it has its own
 // session and outlives the daemon.
-func (m *Manager) spawn(_ context.Context, s *supervisor, listener *os.File) error {
+func (m *Manager) spawn(s *supervisor, program string, listener *os.File) error {
 	files, inherit, release := m.keep.lend(s.key, 4)
 	defer release()
 	env, err := json.Marshal(inherit)
@@ -132,14 +171,14 @@ func (m *Manager) spawn(_ context.Context, s *supervisor, listener *os.File) err
 		return err
 	}
 	defer logFile.Close()
-	cmd := exec.Command(m.config.Supervisor, "serve", "--dir", s.dir)
+	cmd := exec.Command(program, "serve", "--dir", s.dir)
 	cmd.Env = append(os.Environ(), "BERTH_SHIM_INHERIT="+string(env), "NOTIFY_SOCKET=")
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.ExtraFiles = append([]*os.File{listener}, files...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", m.config.Supervisor, err)
+		return fmt.Errorf("start %s: %w", program, err)
 	}
 	go reap(cmd)
 	return nil
@@ -152,6 +191,11 @@ func reap(cmd *exec.Cmd) { _ = cmd.Wait() }
 // s.mu is held.
 func shutdown(ctx context.Context, s *supervisor) error {
 	if s.up == nil || s.up.gone() {
+		if pid, served, err := berthshim.Served(s.dir); err != nil {
+			return err
+		} else if served {
+			return stillServed(s, pid)
+		}
 		return os.RemoveAll(s.dir)
 	}
 	if _, err := s.up.Task.Shutdown(ctx, &taskapi.ShutdownRequest{}); err != nil && !Lost(err) {

@@ -33,11 +33,18 @@ type Config struct {
 }
 
 // Serve takes over what a predecessor left in the directory and then serves
-// until Shutdown is called or ctx ends. Containers go on in both cases.
+// until Shutdown is called or ctx ends. Containers go on in both cases. If the
+// directory is served already it fails with errdefs.ErrAlreadyExists, and has
+// touched nothing.
 //
 // It makes the process a subreaper and reaps every child of it that it does not
 // know: nothing else in the process may start processes.
 func Serve(ctx context.Context, c Config) error {
+	locked, err := lock(c.Dir)
+	if err != nil {
+		return err
+	}
+	defer locked.Close()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("becoming a subreaper: %w", err)
 	}

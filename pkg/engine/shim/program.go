@@ -1,0 +1,72 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+)
+
+// programLink is in a supervisor's directory from before its first start: a
+// symbolic link to the program that serves the directory, now and after any crash.
+// A successor that is another build would do to running pods what nobody tested.
+const programLink = "program"
+
+// program returns what the supervisor of s runs. s.mu is held.
+func (m *Manager) program(s *supervisor) (string, error) {
+	first, err := noteProgram(s.dir, m.config.Supervisor)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(first); errors.Is(err, os.ErrNotExist) {
+		// Pods that nobody watches are worse off than with another build.
+		m.config.Log.WithField("supervisor", s.key).WithField("program", first).WithField("instead", m.config.Supervisor).
+			Error("the kept program of a supervisor is gone, its successor is today's")
+		if err := os.Remove(filepath.Join(s.dir, programLink)); err != nil {
+			return "", err
+		}
+		return noteProgram(s.dir, m.config.Supervisor)
+	}
+	return first, nil
+}
+
+// noteProgram records the program of a directory, unless it has one, and returns
+// the one that it has.
+func noteProgram(dir, program string) (string, error) {
+	link := filepath.Join(dir, programLink)
+	err := os.Symlink(program, link)
+	if errors.Is(err, os.ErrExist) {
+		program, err = os.Readlink(link)
+	}
+	if err != nil {
+		return "", fmt.Errorf("note the supervisor's program: %w", err)
+	}
+	return program, nil
+}
+
+// Programs are the programs that supervisors run, or that their successors will.
+// It is errdefs.ErrFailedPrecondition when a directory does not say: an older
+// build made it, or it is only just coming into being.
+func (m *Manager) Programs() ([]string, error) {
+	keys, err := m.Keys()
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, key := range keys {
+		program, err := os.Readlink(filepath.Join(m.SupervisorDir(key), programLink))
+		if errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(m.SupervisorDir(key)); errors.Is(err, os.ErrNotExist) {
+				continue // it left just now
+			}
+			return nil, fmt.Errorf("supervisor %s does not say what it runs: %w", key, errdefs.ErrFailedPrecondition)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, program)
+	}
+	return all, nil
+}

@@ -1,0 +1,213 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// built is the real berth-shim.
+var built = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "berth-shim-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "berth-shim")
+	cmd := exec.Command("go", "build", "-tags", "no_grpc", "-ldflags", "-s -w", "-o", path, "github.com/berth-cri/berth/cmd/berth-shim")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return os.ReadFile(path)
+})
+
+// builds are paths of two builds that differ.
+func builds(t *testing.T) (a, b string) {
+	t.Helper()
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	a, b = filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	for _, path := range []string{a, b} {
+		// What follows the last section is not looked at.
+		if err := os.WriteFile(path, append(slices.Clone(program), path...), 0o755); err != nil { //nolint:gosec // it is a program
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+// manager is one life of a daemon.
+func manager(t *testing.T, state, program string) *Manager {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_REQUIRE") != "" {
+			t.Fatal("a supervisor needs root")
+		}
+		t.Skip("a supervisor needs root")
+	}
+	m, err := New(Config{State: state, Supervisor: program, Events: filepath.Join(state, "events.sock"), Log: log.L})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// stateDir is short, because the paths of sockets must be.
+func stateDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "bs-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// serving returns the pid of the supervisor with that key.
+func serving(t *testing.T, m *Manager, key string) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		c, err := m.Supervisor(ctx, key)
+		if err == nil {
+			var info *supervisorapi.InfoResponse
+			if info, err = c.Supervisor.Info(ctx, &supervisorapi.InfoRequest{}); err == nil {
+				pid := int(info.GetPid())
+				endWithTest(t, pid)
+				return pid
+			}
+		}
+		// A connection breaks a moment after the process that it led to.
+		if ctx.Err() != nil || !Lost(err) {
+			t.Fatalf("supervisor %s: %v", key, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// endWithTest kills a process that may be gone by then, and no other of its pid.
+func endWithTest(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		unix.Close(fd)
+	})
+}
+
+func runs(t *testing.T, pid int, program string) {
+	t.Helper()
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != program {
+		t.Errorf("process %d runs %s, %v; want %s", pid, exe, err, program)
+	}
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSuccessorIsTheSameProgram(t *testing.T) {
+	a, b := builds(t)
+	state := stateDir(t)
+	then := manager(t, state, a)
+	old := serving(t, then, "old")
+	runs(t, old, a)
+	then.Close()
+
+	// The daemon was upgraded.
+	now := manager(t, state, b)
+	if pid := serving(t, now, "old"); pid != old {
+		t.Fatalf("supervisor %d was not found again, but %d", old, pid)
+	}
+	kill(t, old)
+	next := serving(t, now, "old")
+	runs(t, next, a)
+	runs(t, serving(t, now, "new"), b)
+	if programs, err := now.Programs(); err != nil || !slices.Equal(slices.Sorted(slices.Values(programs)), []string{a, b}) {
+		t.Errorf("in use are %v, %v", programs, err)
+	}
+
+	// Whoever removes the kept copy must not leave the pods without anybody.
+	if err := os.Remove(a); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, next)
+	runs(t, serving(t, now, "old"), b)
+	if programs, err := now.Programs(); err != nil || !slices.Equal(programs, []string{b, b}) {
+		t.Errorf("in use are %v, %v", programs, err)
+	}
+}
+
+func TestDirectoryOfAnOlderBuildSaysNoProgram(t *testing.T) {
+	state := stateDir(t)
+	m := manager(t, state, "/none")
+	if err := os.Mkdir(m.SupervisorDir("older"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if programs, err := m.Programs(); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("got %v, %v", programs, err)
+	}
+}
+
+// A supervisor that lives and cannot be reached keeps its directory.
+func TestLiveSupervisorIsNotReplaced(t *testing.T) {
+	a, _ := builds(t)
+	state := stateDir(t)
+	first := manager(t, state, a)
+	pid := serving(t, first, "key")
+	first.Close()
+	socket := filepath.Join(first.SupervisorDir("key"), socketName)
+	away := socket + ".away"
+	if err := os.Rename(socket, away); err != nil {
+		t.Fatal(err)
+	}
+	second := manager(t, state, a)
+	_, err := second.Supervisor(t.Context(), "key")
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
+		t.Errorf("got %v, want that process %d is in the way", err, pid)
+	}
+	if err := second.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
+		t.Errorf("sweep: %v, want that process %d is in the way", err, pid)
+	}
+	if _, err := os.Stat(away); err != nil {
+		t.Fatalf("the directory of a live supervisor was taken away: %v", err)
+	}
+
+	// It listens again while it is waited for.
+	third := manager(t, state, a)
+	back := time.AfterFunc(100*time.Millisecond, func() { _ = os.Rename(away, socket) })
+	defer back.Stop()
+	if now := serving(t, third, "key"); now != pid {
+		t.Errorf("process %d was started beside %d", now, pid)
+	}
+	kill(t, pid)
+	if now := serving(t, third, "key"); now == pid {
+		t.Errorf("dead process %d answers", pid)
+	}
+}

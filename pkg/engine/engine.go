@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/log"
@@ -116,7 +117,8 @@ type core struct {
 	driver     cgroup.Driver
 	broker     *broker
 	tools      tools
-	boot       string // this boot of the node, by the kernel's random id
+	collecting sync.Mutex // held while tools are collected
+	boot       string     // this boot of the node, by the kernel's random id
 	closers    []io.Closer
 }
 
@@ -211,6 +213,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	k.prober = probe.New()
 	k.shims, err = shim.New(shim.Config{
 		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
+		Left: k.collectTools,
 	})
 	return k, err
 }

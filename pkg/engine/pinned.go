@@ -22,6 +22,9 @@ type pinned struct {
 	Snapshotter            string        `json:"snapshotter"`
 	MaxLogLineSize         int           `json:"maxLogLineSize"`
 	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`
+	// PauseRoot is the name of the sandbox process's root filesystem among the
+	// tools; empty without such a process.
+	PauseRoot string `json:"pauseRoot,omitempty"`
 	// BaseSpec and DefaultSeccomp are what the files said; empty is no file.
 	BaseSpec       text `json:"baseSpec,omitzero"`
 	DefaultSeccomp text `json:"defaultSeccomp,omitzero"`

@@ -358,6 +358,7 @@ func (r recovery) sweep(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
 	defer cancel()
 	warn(k.shims.Sweep(bounded))
+	k.collectTools()
 	go r.releaseAddresses()
 	warn(k.sweepDirs(k.containerDir(""), func(id string) bool { _, ok := k.ctrs.Get(id); return ok }, func(id string) error {
 		if err := unmount(filepath.Join(k.containerDir(id), "rootfs")); err != nil {

@@ -51,6 +51,9 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 	if err != nil {
 		return nil, err
 	}
+	if plan.Process {
+		kept.PauseRoot = filepath.Base(b.tools.pauseRoot)
+	}
 	id := newID()
 	// What the network cannot make sense of must not be found out half-way.
 	if _, err := network.PodFrom(id, r.GetConfig(), netPath(id), r.GetConfig().GetLinux().GetCgroupParent()); plan.Net && err != nil {

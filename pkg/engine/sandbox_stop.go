@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -169,5 +170,8 @@ func (b sandboxes) forget(s *sandbox) error {
 	b.shims.Release(s.Spec().Supervisor)
 	selinux.ReleaseLabel(s.Spec().ProcessLabel)
 	b.names.release(sandboxName(s.config().GetMetadata()), s.ID())
+	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.tools.pauseRoot) {
+		go b.collectTools()
+	}
 	return nil
 }

@@ -12,7 +12,8 @@ import (
 
 // tools are the engine's own programs, copied below the state directory under
 // their content hash: a package upgrade that replaces the installed ones does
-// not touch what live pods need when a supervisor has to be started again.
+// not touch what live pods need when a supervisor has to be started again. Copies
+// that no pod needs any more are removed by collectTools.
 type tools struct {
 	supervisor     string
 	supervisorHash string
@@ -24,19 +25,19 @@ type tools struct {
 func newTools(c Config) (tools, error) {
 	t := tools{}
 	var err error
-	if t.supervisor, t.supervisorHash, err = keepProgram(c.Supervisor, filepath.Join(c.Root, "tools"), "berth-shim"); err != nil {
+	if t.supervisor, t.supervisorHash, err = keepProgram(c.Supervisor, filepath.Join(c.Root, "tools"), shimPrefix); err != nil {
 		return t, fmt.Errorf("engine: supervisor binary: %w", err)
 	}
-	pause, hash, err := keepProgram(c.Pause, filepath.Join(c.Root, "tools"), "berth-pause")
+	pause, hash, err := keepProgram(c.Pause, filepath.Join(c.Root, "tools"), pausePrefix)
 	if err != nil {
 		return t, fmt.Errorf("engine: sandbox process binary: %w", err)
 	}
-	t.pauseRoot = filepath.Join(c.Root, "tools", "pause-"+hash[:16])
+	t.pauseRoot = filepath.Join(c.Root, "tools", pauseRootPrefix+hash[:16])
 	return t, newPauseRoot(t.pauseRoot, pause)
 }
 
-// keepProgram copies path to dir/<name>-<hash> and returns that and the hash.
-func keepProgram(path, dir, name string) (kept, hash string, err error) {
+// keepProgram copies path to dir/<prefix><hash> and returns that and the hash.
+func keepProgram(path, dir, prefix string) (kept, hash string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", "", err
 	}
@@ -50,7 +51,7 @@ func keepProgram(path, dir, name string) (kept, hash string, err error) {
 		return "", "", err
 	}
 	hash = hex.EncodeToString(h.Sum(nil))
-	kept = filepath.Join(dir, name+"-"+hash[:16])
+	kept = filepath.Join(dir, prefix+hash[:16])
 	if _, err := os.Stat(kept); err == nil {
 		return kept, hash, nil
 	}
@@ -61,7 +62,7 @@ func keepProgram(path, dir, name string) (kept, hash string, err error) {
 }
 
 func copyProgram(in io.Reader, to string) (err error) {
-	out, err := os.CreateTemp(filepath.Dir(to), ".new-*")
+	out, err := os.CreateTemp(filepath.Dir(to), newPrefix+"*")
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,132 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// installed are berth's own programs, as a package would install and replace them.
+type installed struct{ shim, pause string }
+
+func install(t *testing.T) installed {
+	t.Helper()
+	dir := t.TempDir()
+	p := installed{filepath.Join(dir, "berth-shim"), filepath.Join(dir, "berth-pause")}
+	p.upgrade(t, "")
+	return p
+}
+
+// upgrade replaces both by builds of their own, which run all the same: what
+// follows the last section of a program is not looked at.
+func (p installed) upgrade(t *testing.T, build string) {
+	t.Helper()
+	for _, path := range []string{p.shim, p.pause} {
+		program, err := os.ReadFile(filepath.Join(testbed.Built(t), filepath.Base(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := path + ".next"
+		if err := os.WriteFile(next, append(program, build...), 0o755); err != nil { //nolint:gosec // it is a program
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestUpgradeUnderLivePods replaces berth-shim and berth-pause, and restarts the
+// daemon, while pods live. Theirs stay: a successor of their supervisor is the
+// build of the first one. When the last pod is gone, so are the old programs.
+func TestUpgradeUnderLivePods(t *testing.T) {
+	programs := install(t)
+	config := fmt.Sprintf("default_runtime = \"runc\"\n[engine]\nshim_path = %q\npause_path = %q\n[runtimes.runc]\nruntime_path = %q\nsandbox_process = \"always\"\n",
+		programs.shim, programs.pause, testbed.Part(t, testbed.Runc))
+	b := newBed(t, testbed.Options{Config: config})
+	first := b.kept(t)
+	atRest := b.rest(t)
+	old := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}})
+	is := b.info(t, old.Container.ID)
+	before := b.program(t, is.Supervisor)
+
+	programs.upgrade(t, "another build")
+	b.Restart(t)
+	fresh := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	freshSupervisor := b.info(t, fresh.Container.ID).Supervisor
+	after := b.program(t, freshSupervisor)
+	if after == before {
+		t.Fatalf("a new pod is supervised by the old build %s", after)
+	}
+	b.killSupervisor(t, is.Supervisor)
+	if now := b.program(t, is.Supervisor); now != before {
+		t.Errorf("the successor of %s is %s", before, now)
+	}
+	b.killSupervisor(t, freshSupervisor)
+	if now := b.program(t, freshSupervisor); now != after {
+		t.Errorf("the successor of %s is %s", after, now)
+	}
+	grows(t, old.Container)
+	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	// Both daemons that started while the old pod lived left its programs alone.
+	b.Restart(t)
+	if kept := b.kept(t); !contains(kept, first) {
+		t.Errorf("of %q, which a pod uses, %q are left", first, kept)
+	}
+	old.Remove(t)
+	// A supervisor without pods idles for a minute; a restart sends it away.
+	b.Restart(t)
+	testbed.Eventually(t, 10*time.Second, func() error {
+		if kept := b.kept(t); slices.ContainsFunc(first, func(name string) bool { return slices.Contains(kept, name) }) || len(kept) != len(first) {
+			return fmt.Errorf("kept are %q, and nobody needs %q any more", kept, first)
+		}
+		return nil
+	})
+	b.killSupervisor(t, freshSupervisor)
+	if out := fresh.Container.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+	fresh.Remove(t)
+	b.nothingLeft(t, atRest)
+}
+
+func contains(all, some []string) bool {
+	return !slices.ContainsFunc(some, func(name string) bool { return !slices.Contains(all, name) })
+}
+
+// kept are the names of the copies that berth has of its own programs.
+func (b *bed) kept(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(b.Root, "tools"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// program is the file that the supervisor with that key runs.
+func (b *bed) program(t *testing.T, key string) string {
+	t.Helper()
+	exe, err := os.Readlink("/proc/" + strconv.Itoa(b.supervisors(t)[key]) + "/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.HasSuffix(exe, " (deleted)") {
+		t.Errorf("supervisor %s runs %s", key, exe)
+	}
+	return exe
+}

@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// What is in the tools' directory, each followed by the beginning of a hash.
+const (
+	shimPrefix      = "berth-shim-"
+	pausePrefix     = "berth-pause-"
+	pauseRootPrefix = "pause-"
+	// Halves: copies that did not come to their end, and removals.
+	newPrefix = ".new-"
+	oldPrefix = ".old-"
+)
+
+// toolUse says which tools are needed, by name.
+type toolUse struct {
+	shims, pauseRoots map[string]bool
+	// allShims and allPauseRoots are set when somebody does not say which.
+	allShims, allPauseRoots bool
+}
+
+// unused are those of the names in the tools' directory that nobody needs. What
+// it does not know it leaves alone.
+func (u toolUse) unused(names []string) []string {
+	var out []string
+	for _, name := range names {
+		switch hash, isPause := strings.CutPrefix(name, pausePrefix); {
+		case strings.HasPrefix(name, newPrefix), strings.HasPrefix(name, oldPrefix):
+		case strings.HasPrefix(name, shimPrefix) && !u.allShims && !u.shims[name]:
+		case isPause && !u.allPauseRoots && !u.pauseRoots[pauseRootPrefix+hash]:
+		case strings.HasPrefix(name, pauseRootPrefix) && !u.allPauseRoots && !u.pauseRoots[name]:
+		default:
+			continue
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// toolUse finds out who needs what. New pods take today's tools only, so what is
+// not needed now never will be by this daemon.
+func (k *core) toolUse() (toolUse, error) {
+	u := toolUse{
+		shims:      map[string]bool{filepath.Base(k.tools.supervisor): true},
+		pauseRoots: map[string]bool{filepath.Base(k.tools.pauseRoot): true},
+	}
+	programs, err := k.shims.Programs()
+	if errdefs.IsFailedPrecondition(err) {
+		u.allShims = true
+	} else if err != nil {
+		return u, err
+	}
+	for _, p := range programs {
+		u.shims[filepath.Base(p)] = true
+	}
+	for _, o := range k.pods.List() {
+		switch s := o.Spec(); {
+		case !s.Plan.Process:
+		case s.Pinned == nil: // of an older build
+			u.allPauseRoots = true
+		default:
+			u.pauseRoots[s.Pinned.PauseRoot] = true
+		}
+	}
+	return u, nil
+}
+
+// collectTools removes the kept programs that nobody needs any more. A daemon
+// that is killed over it leaves nothing that is taken for whole: a directory is
+// renamed first.
+func (k *core) collectTools() {
+	k.collecting.Lock()
+	defer k.collecting.Unlock()
+	if err := k.tryCollect(); err != nil {
+		k.log.WithError(err).Warn("remove programs that no pod needs any more")
+	}
+}
+
+func (k *core) tryCollect() error {
+	dir := filepath.Dir(k.tools.supervisor)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	use, err := k.toolUse()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range use.unused(names) {
+		path := filepath.Join(dir, name)
+		if !strings.HasPrefix(name, oldPrefix) {
+			path = filepath.Join(dir, oldPrefix+name)
+			errs = append(errs, os.Rename(filepath.Join(dir, name), path))
+		}
+		errs = append(errs, os.RemoveAll(path))
+		k.log.WithField("program", name).Debug("removed a program that no pod needs any more")
+	}
+	return errors.Join(errs...)
+}

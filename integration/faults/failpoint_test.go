@@ -18,38 +18,45 @@ import (
 // survivors is what must be listed after a crash at each place: what was answered
 // or is on record as whole, and nothing that was half made.
 var survivors = map[string]string{
-	failpoint.SandboxReserved:  "",
-	failpoint.SandboxPinned:    "",
-	failpoint.SandboxNetworked: "",
-	failpoint.SandboxReady:     "SANDBOX_READY",
-	failpoint.ContainerPlanned: "SANDBOX_READY",
-	failpoint.ContainerMounted: "SANDBOX_READY",
-	failpoint.ContainerCreated: "SANDBOX_READY CONTAINER_CREATED",
-	failpoint.ContainerRunning: "SANDBOX_READY CONTAINER_RUNNING",
-	failpoint.ContainerStopped: "SANDBOX_READY CONTAINER_EXITED",
-	failpoint.ContainerErased:  "SANDBOX_READY CONTAINER_EXITED",
-	failpoint.SandboxStopped:   "SANDBOX_NOTREADY",
-	failpoint.SandboxErased:    "SANDBOX_NOTREADY",
+	failpoint.SandboxReserved:    "",
+	failpoint.SandboxPinned:      "",
+	failpoint.SandboxNetworked:   "",
+	failpoint.SandboxShimStarted: "",
+	failpoint.SandboxReady:       "SANDBOX_READY",
+	failpoint.ContainerPlanned:   "SANDBOX_READY",
+	failpoint.ContainerMounted:   "SANDBOX_READY",
+	failpoint.ContainerCreated:   "SANDBOX_READY CONTAINER_CREATED",
+	failpoint.ContainerRunning:   "SANDBOX_READY CONTAINER_RUNNING",
+	failpoint.ContainerStopped:   "SANDBOX_READY CONTAINER_EXITED",
+	failpoint.ContainerErased:    "SANDBOX_READY CONTAINER_EXITED",
+	failpoint.SandboxStopped:     "SANDBOX_NOTREADY",
+	failpoint.SandboxErased:      "SANDBOX_NOTREADY",
 }
 
 // TestKilledAtEveryFailpoint kills the daemon at each place of a pod's life,
 // starts it again, and removes what it lists. Then nothing is left, and the same
 // pod can live its life.
 func TestKilledAtEveryFailpoint(t *testing.T) {
+	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
 	for _, handler := range []struct {
 		name   string
 		config string
+		shim   bool
 	}{
-		{name: "namespaces"},
-		{name: "process", config: "sandbox_process = \"always\"\n"},
+		{name: "namespaces", config: runc},
+		{name: "process", config: runc + "sandbox_process = \"always\"\n"},
+		{name: "shim", config: shimConfig(t, testbed.Part(t, testbed.RuncShim)), shim: true},
 	} {
 		t.Run(handler.name, func(t *testing.T) {
 			b := newBed(t, testbed.Options{
 				Tags:   []string{"berth_failpoints"},
-				Config: "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n" + handler.config,
+				Config: handler.config,
 			})
 			atRest := b.rest(t)
 			for _, place := range failpoint.All {
+				if place == failpoint.SandboxShimStarted && !handler.shim {
+					continue // such a pod does not come by
+				}
 				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest) })
 			}
 		})

@@ -149,6 +149,7 @@ func (b containers) recordEnd(c *container, exit taskExit) {
 		}
 		st.Phase, st.PID = phaseExited, 0
 		st.ExitCode, st.Reason = int32(exit.Status), exitReason(int32(exit.Status), oom, false)
+		st.Message = exit.Why
 		// The supervisor may see the end of a short life before its start is
 		// recorded here.
 		st.FinishedAt = max(exit.At.UnixNano(), st.StartedAt)
@@ -212,9 +213,10 @@ func (b containers) eraseTask(ctx context.Context, c *container) error {
 	if err == nil {
 		err = b.endTask(ctx, client, c.ID())
 	}
-	// A foreign shim that is gone took its tasks along; the supervisor of an
-	// oci handler is started again for this.
-	if err != nil && (c.sandbox.Spec().Definition.Type != handler.Shim || !shim.Lost(err)) {
+	if b.lostShim(c.sandbox, err) {
+		_, err = b.buryTask(ctx, c.sandbox, c.ID())
+	}
+	if err != nil {
 		return err
 	}
 	b.shims.Drop(c.sandbox.Spec().Supervisor, c.ID())
@@ -236,4 +238,6 @@ type taskExit struct {
 	Status       uint32
 	At           time.Time
 	OOM, Unknown bool
+	// Why is for the user, where the status does not say it.
+	Why string
 }

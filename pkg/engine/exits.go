@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -30,7 +31,9 @@ func (k *core) awaitExit(s *sandbox, task string) (taskExit, error) {
 			return taskExit{}, errGone
 		}
 		if k.nobodyKnows(s, err) {
-			return k.journaledExit(s, task), nil
+			if exit, err = k.lastWord(k.background, s, task, err); err == nil {
+				return exit, nil
+			}
 		}
 		log.G(k.background).WithError(err).WithField("container", task).Debug("wait for an exit again")
 		select {
@@ -41,9 +44,19 @@ func (k *core) awaitExit(s *sandbox, task string) (taskExit, error) {
 	}
 }
 
-// nobodyKnows tells whether err means that no process is left that could tell.
+// nobodyKnows tells whether err means that no process is left that could tell. A
+// broken connection alone does not: whoever listens then is asked again.
 func (k *core) nobodyKnows(s *sandbox, err error) bool {
-	return errdefs.IsNotFound(err) || (s.Spec().Definition.Type == handler.Shim && shim.Lost(err))
+	return errdefs.IsNotFound(err) || (s.Spec().Definition.Type == handler.Shim && errors.Is(err, shim.ErrGone))
+}
+
+// lastWord is what is known of the end of a task of which nobodyKnows, for the
+// reason err. When it answers, none of the task's processes is left.
+func (k *core) lastWord(ctx context.Context, s *sandbox, task string, err error) (taskExit, error) {
+	if errors.Is(err, shim.ErrGone) {
+		return k.buryTask(ctx, s, task)
+	}
+	return k.journaledExit(s, task), nil
 }
 
 func (k *core) waitOnce(ctx context.Context, s *sandbox, task string) (taskExit, error) {
@@ -91,7 +104,8 @@ func (k *core) endedMeanwhile(ctx context.Context, s *sandbox, task string) (tas
 		err = fromShim(err)
 	}
 	if k.nobodyKnows(s, err) {
-		return k.journaledExit(s, task), true, nil
+		exit, err := k.lastWord(ctx, s, task, err)
+		return exit, err == nil, err
 	}
 	return taskExit{}, false, err
 }
@@ -120,7 +134,7 @@ func (k *core) taskState(ctx context.Context, s *sandbox, task string) (taskStat
 		err = fromShim(err)
 	}
 	if k.nobodyKnows(s, err) {
-		return taskGone, 0, nil
+		_, err = k.lastWord(ctx, s, task, err)
 	}
 	return taskGone, 0, err
 }

@@ -53,11 +53,11 @@ func supervisorKey(d *handler.Definition, id probe.Identity, shimHash, sandbox s
 // client returns who runs the tasks of s now.
 func (k *core) client(ctx context.Context, s *sandbox) (*shim.Client, error) {
 	if s.Spec().Definition.Type == handler.Shim {
-		ep := s.Status().Shim
-		if ep == nil {
-			return nil, fmt.Errorf("sandbox %s has no shim: %w", s.ID(), errdefs.ErrUnavailable)
+		ep, err := k.endpoint(ctx, s)
+		if err != nil {
+			return nil, fmt.Errorf("sandbox %s: %w", s.ID(), err)
 		}
-		return k.shims.Foreign(ctx, *ep)
+		return k.shims.Foreign(ctx, ep)
 	}
 	return k.shims.Supervisor(ctx, s.Spec().Supervisor)
 }

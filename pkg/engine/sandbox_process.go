@@ -19,12 +19,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-func (k *core) processBundle(id string) string { return filepath.Join(k.sandboxDir(id), "bundle") }
+// processBundle ends with the id: shims find their tasks by it.
+func (k *core) processBundle(id string) string {
+	return filepath.Join(k.sandboxDir(id), "bundle", id)
+}
 
 // startProcess starts the sandbox process of a sandbox that has one.
 func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
@@ -85,6 +89,7 @@ func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, err
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.SandboxShimStarted)
 	return client, s.Update(func(st *sandboxStatus) error { st.Shim = &ep; return nil })
 }
 
@@ -174,37 +179,17 @@ func (b sandboxes) stopProcess(ctx context.Context, s *sandbox) error {
 	if err == nil {
 		err = b.endTask(ctx, client, s.ID())
 	}
-	// A foreign shim that is gone took its tasks along; a supervisor has a
-	// successor that must be asked.
-	if err != nil && (s.Spec().Definition.Type != handler.Shim || !shim.Lost(err)) {
+	if b.lostShim(s, err) {
+		_, err = b.buryTask(ctx, s, s.ID())
+	}
+	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	if s.Spec().Definition.Type == handler.Shim {
-		if err := b.buryShim(ctx, s, client); err != nil {
-			return err
-		}
+	if err := b.dismissShim(ctx, s, client); err != nil {
+		return fmt.Errorf("sandbox process: %w", err)
 	}
 	b.shims.Drop(s.Spec().Supervisor, s.ID())
 	return unmount(filepath.Join(b.processBundle(s.ID()), "rootfs"))
-}
-
-// buryShim lets a foreign shim leave, or cleans up after one that has gone.
-func (b sandboxes) buryShim(ctx context.Context, s *sandbox, client *shim.Client) error {
-	if client != nil {
-		if _, err := client.Task.Shutdown(ctx, &taskapi.ShutdownRequest{ID: s.ID()}); err == nil || shim.Lost(err) {
-			return nil
-		}
-	}
-	if s.Status().Shim == nil && s.Status().Phase != phasePlanned {
-		return nil
-	}
-	start := shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: b.processBundle(s.ID())}
-	if err := b.shims.BuryForeign(ctx, start); err != nil {
-		// The binary may be gone with the handler; what it left is then only
-		// files, which go with the sandbox's directory.
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("clean up after a dead shim")
-	}
-	return nil
 }
 
 // killGrace is how long a killed process may take to be reported dead.

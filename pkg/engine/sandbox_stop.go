@@ -51,6 +51,9 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if err := b.awaitErased(ctx, s); err != nil {
+		return err
+	}
 	failpoint.Hit(failpoint.SandboxStopped)
 	if err := b.tearDown(ctx, s); err != nil {
 		return err

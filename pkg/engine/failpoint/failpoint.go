@@ -8,23 +8,24 @@ package failpoint
 
 // The places, in the order in which a pod's life passes them.
 const (
-	SandboxReserved  = "sandbox.reserved"  // the record is on disk, nothing else is
-	SandboxPinned    = "sandbox.pinned"    // namespaces exist, CNI has not run
-	SandboxNetworked = "sandbox.networked" // CNI has run, its result is not recorded
-	SandboxReady     = "sandbox.ready"     // recorded READY, not answered
-	ContainerPlanned = "container.planned" // the record is on disk, nothing else is
-	ContainerMounted = "container.mounted" // root filesystem mounted, no bundle
-	ContainerCreated = "container.created" // recorded CREATED, not answered
-	ContainerRunning = "container.running" // the process runs, not recorded
-	ContainerStopped = "container.stopped" // the signal was sent, the exit not recorded
-	ContainerErased  = "container.erased"  // resources gone, the record is not
-	SandboxStopped   = "sandbox.stopped"   // containers dead, network still up
-	SandboxErased    = "sandbox.erased"    // resources gone, the record is not
+	SandboxReserved    = "sandbox.reserved"     // the record is on disk, nothing else is
+	SandboxPinned      = "sandbox.pinned"       // namespaces exist, CNI has not run
+	SandboxNetworked   = "sandbox.networked"    // CNI has run, its result is not recorded
+	SandboxShimStarted = "sandbox.shim-started" // a foreign shim runs, it is not recorded
+	SandboxReady       = "sandbox.ready"        // recorded READY, not answered
+	ContainerPlanned   = "container.planned"    // the record is on disk, nothing else is
+	ContainerMounted   = "container.mounted"    // root filesystem mounted, no bundle
+	ContainerCreated   = "container.created"    // recorded CREATED, not answered
+	ContainerRunning   = "container.running"    // the process runs, not recorded
+	ContainerStopped   = "container.stopped"    // the signal was sent, the exit not recorded
+	ContainerErased    = "container.erased"     // resources gone, the record is not
+	SandboxStopped     = "sandbox.stopped"      // containers dead, network still up
+	SandboxErased      = "sandbox.erased"       // resources gone, the record is not
 )
 
 // All is every place, for tests that visit each.
 var All = []string{
-	SandboxReserved, SandboxPinned, SandboxNetworked, SandboxReady,
+	SandboxReserved, SandboxPinned, SandboxNetworked, SandboxShimStarted, SandboxReady,
 	ContainerPlanned, ContainerMounted, ContainerCreated, ContainerRunning,
 	ContainerStopped, ContainerErased, SandboxStopped, SandboxErased,
 }

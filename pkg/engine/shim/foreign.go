@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -24,14 +26,23 @@ import (
 // Namespace is what foreign shims are told to work in.
 const Namespace = "berth"
 
+// ErrGone says that a foreign shim is not there (any more). It is of the class
+// errdefs.ErrUnavailable, and more certain: whoever gets it may bury the tasks.
+var ErrGone = fmt.Errorf("the shim is gone: %w", errdefs.ErrUnavailable)
+
 // Endpoint is where a foreign shim listens. It is stored with the pod.
 type Endpoint struct {
 	Address  string `json:"address"`
 	Protocol string `json:"protocol"`
 	Version  int    `json:"version"`
+	// PID and StartTime (in clock ticks since boot) are the shim's process; 0 if
+	// it does not say.
+	PID       int    `json:"pid,omitempty"`
+	StartTime uint64 `json:"startTime,omitempty"`
 }
 
-// Start says which foreign shim to start, and for which task.
+// Start says which foreign shim to start, and for which task. The last element
+// of Bundle must be ID: shims find the task's directory by it.
 type Start struct {
 	Binary  string
 	ID      string
@@ -39,8 +50,71 @@ type Start struct {
 	Options *anypb.Any
 }
 
-// StartForeign runs the shim's start action and connects to what it started.
-func (m *Manager) StartForeign(ctx context.Context, s Start) (Endpoint, *Client, error) {
+// StartForeign runs the shim's start action and connects to what it started. The
+// answer stays in the bundle, for Started. After an error no shim is left.
+func (m *Manager) StartForeign(ctx context.Context, s Start) (_ Endpoint, _ *Client, retErr error) {
+	params, err := m.bootstrap(s)
+	if err != nil {
+		return Endpoint{}, nil, err
+	}
+	closeLog, err := m.drainLog(s)
+	if err != nil {
+		return Endpoint{}, nil, err
+	}
+	answer, err := newAnswer(s.Bundle)
+	if err != nil {
+		closeLog()
+		return Endpoint{}, nil, err
+	}
+	defer answer.Close()
+	defer func() {
+		if retErr != nil {
+			retErr = errors.Join(retErr, m.discard(ctx, s, answer))
+			closeLog()
+		}
+	}()
+	if err := m.action(ctx, s, params, answer, "start"); err != nil {
+		return Endpoint{}, nil, fmt.Errorf("%w%s", err, printed(answer))
+	}
+	ep, err := readAnswer(answer)
+	if err != nil {
+		return Endpoint{}, nil, fmt.Errorf("%s start: %w", s.Binary, err)
+	}
+	c, err := m.Foreign(ctx, ep)
+	if err != nil {
+		return Endpoint{}, nil, err
+	}
+	ep.process(ctx, c, s.ID)
+	go func() { <-c.done; closeLog() }()
+	return ep, c, nil
+}
+
+// discardTimeout bounds the roll-back of a start.
+const discardTimeout = 20 * time.Second
+
+// discard ends what a failed start may have started all the same. The caller's
+// context may be what failed.
+func (m *Manager) discard(ctx context.Context, s Start, answer *os.File) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
+	defer cancel()
+	var err error
+	if ep, perr := readAnswer(answer); perr == nil {
+		if c, cerr := m.Foreign(ctx, ep); cerr == nil {
+			ep.process(ctx, c, s.ID)
+			err = m.DismissForeign(ctx, ep, c, s.ID)
+		}
+	}
+	if _, berr := m.BuryForeign(ctx, s); berr != nil {
+		m.config.Log.WithError(berr).WithField("sandbox", s.ID).Debug("clean up after a shim that did not start")
+	}
+	return err
+}
+
+// socketDir is where shims are told to make their sockets.
+func (m *Manager) socketDir() string { return filepath.Join(m.config.State, "s") }
+
+// bootstrap is what the start action reads from its stdin.
+func (m *Manager) bootstrap(s Start) ([]byte, error) {
 	params := &bootapi.BootstrapParams{
 		InstanceID:             s.ID,
 		Namespace:              Namespace,
@@ -50,54 +124,22 @@ func (m *Manager) StartForeign(ctx context.Context, s Start) (Endpoint, *Client,
 		ContainerdGrpcAddress:  m.config.Events,
 		ContainerdBinary:       m.config.Supervisor,
 	}
-	socketDir := filepath.Join(m.config.State, "s")
+	socketDir := m.socketDir()
 	if err := os.MkdirAll(socketDir, 0o711); err != nil {
-		return Endpoint{}, nil, err
+		return nil, err
 	}
 	params.SocketDir = &socketDir
 	if s.Options != nil {
 		if err := params.AddExtension(s.Options); err != nil {
-			return Endpoint{}, nil, fmt.Errorf("shim options: %w", err)
+			return nil, fmt.Errorf("shim options: %w", err)
 		}
 	}
-	stdin, err := proto.Marshal(params)
-	if err != nil {
-		return Endpoint{}, nil, err
-	}
-	closeLog, err := m.drainLog(s)
-	if err != nil {
-		return Endpoint{}, nil, err
-	}
-	out, err := m.action(ctx, s, stdin, "start")
-	if err != nil {
-		closeLog()
-		return Endpoint{}, nil, err
-	}
-	ep, err := parseEndpoint(out)
-	if err != nil {
-		closeLog()
-		return Endpoint{}, nil, fmt.Errorf("%s start: %w", s.Binary, err)
-	}
-	c, err := m.Foreign(ctx, ep)
-	if err != nil {
-		closeLog()
-		return Endpoint{}, nil, err
-	}
-	go func() { <-c.done; closeLog() }()
-	return ep, c, nil
+	return proto.Marshal(params)
 }
 
-// BuryForeign runs the shim's delete action: it kills and cleans up what a dead
-// shim left of the task.
-func (m *Manager) BuryForeign(ctx context.Context, s Start) error {
-	if _, err := os.Stat(s.Bundle); err != nil {
-		return nil
-	}
-	_, err := m.action(ctx, s, nil, "delete")
-	return err
-}
-
-func (m *Manager) action(ctx context.Context, s Start, stdin []byte, action string) ([]byte, error) {
+// action runs the shim's binary. What it prints goes to out; what it says when
+// it fails is in the error.
+func (m *Manager) action(ctx context.Context, s Start, stdin []byte, out io.Writer, action string) error {
 	args := []string{"-namespace", Namespace, "-address", m.config.Events, "-publish-binary", m.config.Supervisor, "-id", s.ID}
 	if action == "delete" {
 		args = append(args, "-bundle", s.Bundle)
@@ -107,14 +149,14 @@ func (m *Manager) action(ctx context.Context, s Start, stdin []byte, action stri
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "MAX_SHIM_VERSION=2",
 		"TTRPC_ADDRESS="+m.config.Events, "GRPC_ADDRESS="+m.config.Events, "NAMESPACE="+Namespace, "NOTIFY_SOCKET=")
 	cmd.Stdin = bytes.NewReader(stdin)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = out, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s", s.Binary, action, err, tail(stdout.String()+stderr.String()))
+		return fmt.Errorf("%s %s: %w: %s", s.Binary, action, err, tail(stderr.String()))
 	}
-	return stdout.Bytes(), nil
+	return nil
 }
 
 // drainLog serves the FIFO that a shim's own log goes to, as containerd does;
@@ -147,7 +189,7 @@ func (m *Manager) copyLog(f *os.File, s Start) {
 }
 
 // Foreign returns a client of the shim at that endpoint. A shim that is gone is
-// errdefs.ErrUnavailable.
+// ErrGone.
 func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	if ep.Protocol != "ttrpc" {
 		return nil, fmt.Errorf("shim at %s speaks %q; berth speaks ttrpc to shims: %w", ep.Address, ep.Protocol, errdefs.ErrNotImplemented)
@@ -158,12 +200,15 @@ func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 		return c, nil
 	}
 	conn, err := net.DialTimeout("unix", strings.TrimPrefix(ep.Address, "unix://"), 5*time.Second)
-	if err != nil {
-		return nil, fmt.Errorf("shim at %s is gone: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
+	switch {
+	case nobodyListens(err):
+		return nil, fmt.Errorf("shim at %s: %w: %w", ep.Address, err, ErrGone)
+	case err != nil:
+		return nil, fmt.Errorf("shim at %s does not answer: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
 	}
 	c := connect(conn, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
 	if c.Task, err = runtimev2.NewTaskClient(c.conn, ep.Version); err != nil {
-		return nil, fmt.Errorf("shim at %s: %w", ep.Address, err)
+		return nil, errors.Join(fmt.Errorf("shim at %s: %w", ep.Address, err), conn.Close())
 	}
 	m.foreign[ep.Address] = c
 	return c, nil
@@ -189,6 +234,7 @@ func parseEndpoint(out []byte) (Endpoint, error) {
 	if err := json.Unmarshal(text, &ep); err != nil || ep.Version < 2 {
 		ep = Endpoint{Address: string(text), Protocol: "ttrpc", Version: 2}
 	}
+	ep.PID, ep.StartTime = 0, 0
 	if !strings.HasPrefix(ep.Address, "unix://") && !strings.HasPrefix(ep.Address, "/") {
 		return Endpoint{}, fmt.Errorf("unexpected answer %q, wanted the address of a unix socket", tail(string(text)))
 	}

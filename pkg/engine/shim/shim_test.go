@@ -21,9 +21,9 @@ func TestParseEndpoint(t *testing.T) {
 		want Endpoint
 		bad  bool
 	}{
-		"protobuf":      {string(wire), Endpoint{"unix:///run/s/x", "ttrpc", 3}, false},
-		"json":          {`{"version":3,"address":"unix:///run/s/y","protocol":"ttrpc"}` + "\n", Endpoint{"unix:///run/s/y", "ttrpc", 3}, false},
-		"bare address":  {"unix:///run/s/z\n", Endpoint{"unix:///run/s/z", "ttrpc", 2}, false},
+		"protobuf":      {string(wire), Endpoint{Address: "unix:///run/s/x", Protocol: "ttrpc", Version: 3}, false},
+		"json":          {`{"version":3,"address":"unix:///run/s/y","protocol":"ttrpc"}` + "\n", Endpoint{Address: "unix:///run/s/y", Protocol: "ttrpc", Version: 3}, false},
+		"bare address":  {"unix:///run/s/z\n", Endpoint{Address: "unix:///run/s/z", Protocol: "ttrpc", Version: 2}, false},
 		"nothing":       {"", Endpoint{}, true},
 		"an error text": {"cannot start: no such file", Endpoint{}, true},
 		"json, too old": {`{"version":1,"address":"unix:///x"}`, Endpoint{}, true},

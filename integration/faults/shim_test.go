@@ -1,0 +1,243 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// shimConfig is a handler of containerd's runc shim, or of what stands in for it.
+func shimConfig(t *testing.T, shim string) string {
+	t.Helper()
+	return fmt.Sprintf("default_runtime = \"shim\"\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\ncontainer_create_timeout = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
+		shim, 5*createTimeout, testbed.Part(t, testbed.Runc))
+}
+
+// family is a container whose first process has a child in a session of its own
+// that hears of nothing and writes nothing.
+var family = []string{"sh", "-c", "setsid sleep 3600 & trap '' TERM HUP PIPE; while :; do sleep 3600; done"}
+
+// inCgroup returns the processes of a container.
+func inCgroup(t *testing.T, pid int) []int {
+	t.Helper()
+	membership, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(membership)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		dir := filepath.Join("/sys/fs/cgroup", fields[1], fields[2])
+		if fields[1] != "freezer" && fields[1] != "pids" && fields[0] != "0" {
+			continue
+		}
+		if fields[2] == "/" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		var pids []int
+		for word := range strings.FieldsSeq(string(text)) {
+			pid, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+		return pids
+	}
+	t.Fatalf("process %d is in no cgroup of its own: %s", pid, membership)
+	return nil
+}
+
+// alive tells whether a process runs. A zombie does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return false
+	}
+	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
+	return state != "Z" && state != "X"
+}
+
+// shims returns the processes of foreign shims of a sandbox.
+func shims(t *testing.T, sandbox string) []int {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []int
+	for _, path := range lines {
+		line, _ := os.ReadFile(path)
+		if !strings.Contains(string(line), "\x00-id\x00"+sandbox+"\x00") {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && alive(pid) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func (b *bed) killShim(t *testing.T, sandbox string) {
+	t.Helper()
+	pids := shims(t, sandbox)
+	if len(pids) != 1 {
+		t.Fatalf("sandbox %s has shims %v", sandbox, pids)
+	}
+	killAs(t, pids[0], syscall.SIGKILL)
+}
+
+// TestForeignShimKilled kills the shim of a pod, once under the daemon's eyes and
+// once while it is down. Its containers have nobody any more who could stop them
+// or see them end: when they are said to have ended, they have.
+func TestForeignShimKilled(t *testing.T) {
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
+	atRest := b.rest(t)
+	for name, kill := range map[string]func(t *testing.T, sandbox string){
+		"daemon up": b.killShim,
+		"daemon down": func(t *testing.T, sandbox string) {
+			t.Helper()
+			b.Kill9(t)
+			b.killShim(t, sandbox)
+			b.Start(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: family})
+			second := pod.RunContainer(t, "second", testbed.PodSpec{Image: b.image, Command: family})
+			unstarted := pod.CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.image, Command: family})
+			members := map[*testbed.Container][]int{}
+			for _, c := range []*testbed.Container{pod.Container, second} {
+				c.Exec(t, "sh", "-c", "until [ $(ps | grep -c 'sleep 3600') -ge 2 ]; do sleep 0.01; done")
+				members[c] = inCgroup(t, b.info(t, c.ID).PID)
+				if len(members[c]) < 3 {
+					t.Fatalf("the container consists of %v", members[c])
+				}
+			}
+			kill(t, pod.ID)
+			for c, pids := range members {
+				var st *runtimeapi.ContainerStatus
+				testbed.Eventually(t, 20*time.Second, func() error {
+					if st = c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+						return fmt.Errorf("the container is %s", st.GetState())
+					}
+					return nil
+				})
+				for _, pid := range pids {
+					if alive(pid) {
+						t.Errorf("the container is said to have ended, and process %d of it runs", pid)
+					}
+				}
+				if st.GetExitCode() != 137 || st.GetReason() != "Error" || !strings.Contains(st.GetMessage(), "shim died") {
+					t.Errorf("the container ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+				}
+			}
+			testbed.Eventually(t, 20*time.Second, func() error {
+				if state := pod.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+					return fmt.Errorf("the sandbox is %s", state)
+				}
+				return nil
+			})
+			pod.Stop(t)
+			if st := unstarted.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+				t.Errorf("the container that was not started is %s", st.GetState())
+			}
+			pod.Remove(t)
+			b.nothingLeft(t, atRest)
+		})
+	}
+}
+
+// standIn is a shim whose start can be made to do other things than the real
+// one's.
+const standIn = `#!/bin/sh
+for last; do :; done
+if [ "$last" = start ] && [ -e %[1]q/start ]; then
+	. %[1]q/start
+	exit
+fi
+exec %[2]q "$@"
+`
+
+// newStandIn also returns what makes it start with a few lines of shell.
+func newStandIn(t *testing.T) (path string, start func(lines string)) {
+	t.Helper()
+	dir := t.TempDir()
+	path = filepath.Join(dir, "containerd-shim-runc-v2")
+	body := fmt.Sprintf(standIn, dir, testbed.Part(t, testbed.RuncShim))
+	if err := os.WriteFile(path, []byte(body), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	return path, func(lines string) {
+		t.Helper()
+		file := filepath.Join(dir, "start")
+		err := os.Remove(file)
+		if lines != "" {
+			err = os.WriteFile(file, []byte(lines+"\n"), 0o600)
+		}
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestForeignShimHalfStarted has starts of shims fail, and the daemon die, when
+// the shim runs and nobody was told. No shim may be left.
+func TestForeignShimHalfStarted(t *testing.T) {
+	path, start := newStandIn(t)
+	b := newBed(t, testbed.Options{Config: shimConfig(t, path)})
+	atRest := b.rest(t)
+	real := testbed.Part(t, testbed.RuncShim) + ` "$@"`
+	started := filepath.Join(t.TempDir(), "started")
+	for name, c := range map[string]struct {
+		start  string
+		killed bool // the daemon is, as soon as the shim has started
+		says   string
+	}{
+		"fails":         {start: real + "; echo 'after the start' >&2; exit 1", says: "after the start"},
+		"fails aloud":   {start: "echo 'in the answer'; exit 1", says: "in the answer"},
+		"hangs":         {start: real + "; exec " + hang, says: "start"},
+		"has no answer": {start: "exit 0", says: "answer"},
+		"lies":          {start: "echo nonsense", says: "nonsense"},
+		"is not there":  {start: "echo unix:///no/such/socket", says: "/no/such/socket"},
+		"daemon dies":   {start: real + "; touch " + started + "; sleep 2", killed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start(c.start)
+			defer start("")
+			done := make(chan error, 1)
+			go func() {
+				_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+				done <- err
+			}()
+			if c.killed {
+				testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(started); return err })
+				b.Kill9(t)
+			}
+			if err := <-done; err == nil {
+				t.Error("it was accepted")
+			} else if !strings.Contains(err.Error(), c.says) {
+				t.Errorf("the error does not say %q: %v", c.says, err)
+			}
+			if c.killed {
+				b.Start(t)
+			}
+			if listed := b.listed(t); listed != "" {
+				t.Errorf("listed is %s", listed)
+			}
+			b.nothingLeft(t, atRest)
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// A foreign shim cannot be replaced. When it dies its containers run on, and
+// nobody will ever see them end, pass on their output or stop them: so they are
+// ended, and only then said to be.
+
+// buryTimeout bounds one try to end what a dead shim left of a task.
+const buryTimeout = 30 * time.Second
+
+// lostShim tells whether err, from a call to who runs the tasks of s, means that
+// its tasks have to be buried. A shim that cannot be reached while its task is to
+// be ended is as good as a dead one.
+func (k *core) lostShim(s *sandbox, err error) bool {
+	return s.Spec().Definition.Type == handler.Shim && shim.Lost(err)
+}
+
+// remains is what a task of a foreign shim leaves on the host.
+type remains struct {
+	bundle string
+	group  cgroup.Paths
+	pid    int // of its first process, 0 if it was not started
+}
+
+func (k *core) remainsOf(s *sandbox, task string) remains {
+	if task == s.ID() {
+		r := remains{bundle: k.processBundle(task), pid: s.Status().PID}
+		if path, err := cgroup.Path(k.settingsOf(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), task); err == nil {
+			r.group = cgroup.HostPaths(path)
+		}
+		return r
+	}
+	r := remains{bundle: k.containerDir(task)}
+	if o, ok := k.ctrs.Get(task); ok {
+		r.pid, r.group = o.Status().PID, cgroup.HostPaths(o.Spec().CgroupsPath)
+	}
+	return r
+}
+
+// buryTask ends and cleans up what a dead shim left of a task, and returns what
+// is known of its end. It may be repeated, and works when nothing is left.
+func (k *core) buryTask(ctx context.Context, s *sandbox, task string) (taskExit, error) {
+	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
+	defer cancel()
+	r := k.remainsOf(s, task)
+	// The count goes with the cgroup.
+	kills, _ := cgroup.OOMKills(r.group)
+	alive, err := r.group.Processes()
+	if err == nil && len(alive) > 0 {
+		err = r.group.Kill(ctx)
+	}
+	if err != nil {
+		return taskExit{}, err
+	}
+	now := time.Now()
+	death, err := k.shims.BuryForeign(ctx, shim.Start{Binary: s.Spec().Definition.Path, ID: task, Bundle: r.bundle})
+	if err != nil {
+		if ctx.Err() != nil {
+			return taskExit{}, err // it may be in the middle of it
+		}
+		// The binary may be gone with the handler. What it would have cleaned up
+		// is then only files.
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("task", task).Warn("clean up after a dead shim")
+	}
+	return r.exit(death, slices.Contains(alive, r.pid), kills > 0, now), nil
+}
+
+// exit is how the task ended: as its shim wrote down before it died, or else by
+// the hand that buried it, if its first process was alive until then. A shim that
+// knows nothing says SIGKILL as well, which is no knowledge.
+func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) taskExit {
+	const killed = 128 + uint32(unix.SIGKILL)
+	switch {
+	case wasAlive:
+		return taskExit{Status: killed, At: now, Why: "its shim died, so the container was killed"}
+	case !d.At.IsZero() && d.Status != killed:
+		return taskExit{Status: d.Status, At: d.At, OOM: oom}
+	}
+	return taskExit{Status: unknownExitCode, At: now, OOM: oom, Unknown: true}
+}
+
+// endpoint is where the shim of s listens: by its record, or, if the daemon was
+// killed before that was written, by what the shim answered to its start.
+func (k *core) endpoint(ctx context.Context, s *sandbox) (shim.Endpoint, error) {
+	if ep := s.Status().Shim; ep != nil {
+		return *ep, nil
+	}
+	return k.shims.Started(ctx, k.processBundle(s.ID()))
+}
+
+// dismissShim lets the foreign shim of s leave, if it has one. client is nil if it
+// cannot be reached.
+func (k *core) dismissShim(ctx context.Context, s *sandbox, client *shim.Client) error {
+	if s.Spec().Definition.Type != handler.Shim {
+		return nil
+	}
+	ep, err := k.endpoint(ctx, s)
+	if err != nil {
+		return nil //nolint:nilerr // none was started
+	}
+	return k.shims.DismissForeign(ctx, ep, client, s.ID())
+}
+
+// awaitErased waits until the shim of s has forgotten the containers: one that
+// has tasks does not leave.
+func (k *core) awaitErased(ctx context.Context, s *sandbox) error {
+	if s.Spec().Definition.Type != handler.Shim {
+		return nil
+	}
+	for _, c := range k.objects.containersOf(s.ID()) {
+		select {
+		case <-c.erased:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// answerName is the file in the bundle that a start action answers into. It is
+// the action's stdout, so that the answer is on disk the moment it is given, also
+// if the daemon is killed while the action runs.
+const answerName = "shim-start"
+
+// answerSize is room for an answer, taken before the start: an action that
+// cannot write its answer fails when its shim runs already.
+const answerSize = 4096
+
+// answerPatience is how long to wait for a start action that outlived its daemon.
+const answerPatience = 10 * time.Second
+
+// newAnswer makes the file, locked. The action shares the lock, so it is held
+// until both have closed it.
+func newAnswer(bundle string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(bundle, answerName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("shim answer: %w", err)
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, answerSize)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = nil
+	}
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("shim answer: %w", err), f.Close(), os.Remove(f.Name()))
+	}
+	return f, nil
+}
+
+// Started reads what the start action of a bundle answered. It waits for one
+// that still runs. Without an answer that leads to a shim it is ErrGone.
+func (m *Manager) Started(ctx context.Context, bundle string) (Endpoint, error) {
+	f, err := os.Open(filepath.Join(bundle, answerName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Endpoint{}, fmt.Errorf("no shim was started: %w", ErrGone)
+	}
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("shim answer: %w", err)
+	}
+	defer f.Close()
+	awaitUnlock(ctx, f)
+	ep, err := readAnswer(f)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("%w: %w", err, ErrGone)
+	}
+	return ep, nil
+}
+
+// awaitUnlock gives up after a while: a shim may keep its action's stdout.
+func awaitUnlock(ctx context.Context, f *os.File) {
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	for errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func readAnswer(f *os.File) (Endpoint, error) {
+	out := make([]byte, answerSize)
+	n, err := f.ReadAt(out, 0)
+	if n == 0 {
+		return Endpoint{}, fmt.Errorf("the start of the shim came to no answer: %w", errdefs.ErrUnavailable)
+	}
+	if n == len(out) && err == nil {
+		return Endpoint{}, fmt.Errorf("the shim's answer is longer than %d bytes: %w", answerSize, errdefs.ErrInvalidArgument)
+	}
+	return parseEndpoint(out[:n])
+}
+
+// printed is what an action that failed wrote in place of an answer.
+func printed(f *os.File) string {
+	out := make([]byte, answerSize)
+	n, _ := f.ReadAt(out, 0)
+	return tail(string(out[:n]))
+}

@@ -1,0 +1,86 @@
+package shim
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// A start action that outlives its daemon still writes its answer: whoever looks
+// for it meanwhile waits.
+func TestStartedWaitsForTheAction(t *testing.T) {
+	m, bundle := &Manager{}, t.TempDir()
+	if _, err := m.Started(t.Context(), bundle); !errors.Is(err, ErrGone) {
+		t.Errorf("without a start: %v", err)
+	}
+	f, err := newAnswer(bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	action := exec.Command("sh", "-c", "sleep 0.3; echo unix:///run/s/z")
+	action.Stdout = f
+	if err := action.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = action.Wait() }()
+	if err := f.Close(); err != nil { // as the daemon's death does
+		t.Fatal(err)
+	}
+	ep, err := m.Started(t.Context(), bundle)
+	if err != nil || ep.Address != "unix:///run/s/z" {
+		t.Errorf("got %+v, %v", ep, err)
+	}
+}
+
+func TestStartedWithoutAnswer(t *testing.T) {
+	m, bundle := &Manager{}, t.TempDir()
+	f, err := newAnswer(bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := f.Stat(); err != nil || info.Size() != 0 {
+		t.Errorf("an answer that was not given has %d bytes (%v)", info.Size(), err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Started(t.Context(), bundle); !errors.Is(err, ErrGone) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A pid may have been given to another process since.
+func TestKillSparesAStrangerWithThePID(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	since, err := startTime(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own, err := startTime(os.Getpid()); err != nil || since < own {
+		t.Errorf("a child started at %d, before its parent at %d (%v)", since, own, err)
+	}
+	stranger := Endpoint{PID: cmd.Process.Pid, StartTime: since + 1}
+	if err := stranger.kill(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+		t.Fatal("a stranger was killed")
+	case <-time.After(50 * time.Millisecond):
+	}
+	ep := Endpoint{PID: cmd.Process.Pid, StartTime: since}
+	if err := ep.kill(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	if err := ep.kill(); err != nil {
+		t.Errorf("a dead shim: %v", err)
+	}
+}

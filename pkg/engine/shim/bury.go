@@ -1,0 +1,132 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+// leaveTimeout is how long a shim may take to leave after it was told to.
+const leaveTimeout = 5 * time.Second
+
+// Death is what a shim's delete action says about the end of a task.
+type Death struct {
+	Status uint32
+	At     time.Time
+}
+
+// BuryForeign runs the shim's delete action: it kills and cleans up what a dead
+// shim left of a task. Without the task's bundle there is nothing to bury.
+func (m *Manager) BuryForeign(ctx context.Context, s Start) (Death, error) {
+	if _, err := os.Stat(s.Bundle); err != nil {
+		return Death{}, nil
+	}
+	var out bytes.Buffer
+	if err := m.action(ctx, s, nil, &out, "delete"); err != nil {
+		return Death{}, err
+	}
+	var r taskapi.DeleteResponse
+	if err := proto.Unmarshal(out.Bytes(), &r); err != nil || r.ExitedAt == nil {
+		return Death{}, nil // it is gone, and how it ended is not said
+	}
+	return Death{Status: r.ExitStatus, At: r.ExitedAt.AsTime()}, nil
+}
+
+// DismissForeign makes a shim leave that has no task any more: it is asked to,
+// and killed when it stays. The kill comes later, by a goroutine; a shim is not
+// worth to wait for. c is nil if the shim cannot be reached.
+func (m *Manager) DismissForeign(ctx context.Context, ep Endpoint, c *Client, id string) error {
+	if c == nil {
+		return m.kill(ep)
+	}
+	if _, err := c.Task.Shutdown(ctx, &taskapi.ShutdownRequest{ID: id}); err != nil {
+		return errors.Join(m.kill(ep), c.conn.Close())
+	}
+	go m.seeOff(ep, c)
+	return nil
+}
+
+// seeOff ends with the shim, or soon after leaveTimeout.
+func (m *Manager) seeOff(ep Endpoint, c *Client) {
+	select {
+	case <-c.done:
+	case <-time.After(leaveTimeout):
+		if err := errors.Join(m.kill(ep), c.conn.Close()); err != nil {
+			m.config.Log.WithError(err).WithField("shim", ep.Address).Warn("a shim that was told to leave stays")
+		}
+	}
+}
+
+// process asks the shim for its process, to be able to kill it later. One that
+// does not say can only be asked to leave.
+func (ep *Endpoint) process(ctx context.Context, c *Client, id string) {
+	r, err := c.Task.Connect(ctx, &taskapi.ConnectRequest{ID: id})
+	if err != nil {
+		return
+	}
+	if since, err := startTime(int(r.GetShimPid())); err == nil {
+		ep.PID, ep.StartTime = int(r.GetShimPid()), since
+	}
+}
+
+// kill ends a shim, if it is there, and removes the socket that it can no longer
+// remove by itself.
+func (m *Manager) kill(ep Endpoint) error {
+	if err := ep.kill(); err != nil {
+		return err
+	}
+	socket := strings.TrimPrefix(ep.Address, "unix://")
+	if filepath.Dir(socket) != m.socketDir() {
+		return nil // it chose a place that is not ours
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket of a dead shim: %w", err)
+	}
+	return nil
+}
+
+// kill ends the shim's process, if it is there and is the one that was started.
+func (ep *Endpoint) kill() error {
+	if ep.PID <= 0 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(ep.PID, 0)
+	if err != nil {
+		return nil //nolint:nilerr // there is no such process
+	}
+	defer unix.Close(fd)
+	// Read after the open: what the pidfd refers to cannot change any more.
+	if since, err := startTime(ep.PID); err != nil || since != ep.StartTime {
+		return nil //nolint:nilerr // it is gone, and its pid has another
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill shim %d: %w", ep.PID, err)
+	}
+	return nil
+}
+
+// startTime is field 22 of proc_pid_stat(5). The fields are counted from behind
+// the name, which is in parentheses and may hold any character.
+func startTime(pid int) (uint64, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	const state, start = 3, 22
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) <= start-state {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	return strconv.ParseUint(fields[start-state], 10, 64)
+}

@@ -1,0 +1,67 @@
+package nri
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/nri/pkg/api"
+	nrigenerate "github.com/containerd/nri/pkg/runtime-tools/generate"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/runtime-tools/generate"
+)
+
+// Adjust changes a container's spec as plugins want it. inject adds CDI devices
+// to it. What this node cannot do is an error: it would be dropped without a
+// word. What the runtime understands is for the caller to see to afterwards.
+func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spec, []string) error) error {
+	if a == nil {
+		return nil
+	}
+	if err := possible(spec, a); err != nil {
+		return err
+	}
+	base := generate.NewFromSpec(spec)
+	g := nrigenerate.SpecGenerator(&base,
+		nrigenerate.WithCDIDeviceInjector(inject),
+		nrigenerate.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
+			return &specs.LinuxIntelRdt{ClosID: class}, nil
+		}),
+	)
+	if err := g.Adjust(a); err != nil {
+		return fmt.Errorf("the changes that NRI plugins want: %w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	if spec.Process != nil {
+		spec.Process.Rlimits = lastOfEach(spec.Process.Rlimits)
+	}
+	return nil
+}
+
+// possible refuses what berth does not do.
+func possible(spec *specs.Spec, a *api.ContainerAdjustment) error {
+	l := a.GetLinux()
+	if p := l.GetCgroupsPath(); p != "" && (spec.Linux == nil || p != spec.Linux.CgroupsPath) {
+		return impossible("to move the container to cgroup %s; containers stay below the cgroup of their pod", p)
+	}
+	if class := l.GetResources().GetBlockioClass(); class != nil && class.GetValue() != "" {
+		return impossible("block I/O class %q; berth has no such classes", class.GetValue())
+	}
+	return nil
+}
+
+func impossible(format string, args ...any) error {
+	return fmt.Errorf("an NRI plugin wants %s: %w", fmt.Sprintf(format, args...), errdefs.ErrFailedPrecondition)
+}
+
+// lastOfEach keeps the last limit of each type, in the order of the first.
+func lastOfEach(limits []specs.POSIXRlimit) []specs.POSIXRlimit {
+	var out []specs.POSIXRlimit
+	for _, l := range limits {
+		if i := slices.IndexFunc(out, func(o specs.POSIXRlimit) bool { return o.Type == l.Type }); i >= 0 {
+			out[i] = l
+			continue
+		}
+		out = append(out, l)
+	}
+	return out
+}

@@ -1,0 +1,217 @@
+package nri
+
+import (
+	"context"
+
+	"github.com/containerd/nri/pkg/api"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// CreateContainer asks plugins what to change in the spec of a new container;
+// the answer is for Adjust, and nil if there is nothing to do. What they want of
+// other containers is done before it returns. Shown or UndoCreate must follow,
+// also after an error.
+func (p *Plugins) CreateContainer(ctx context.Context, s Subject) (*api.ContainerAdjustment, error) {
+	if p == nil {
+		return nil, nil
+	}
+	response, err := p.createContainer(ctx, s)
+	if err != nil {
+		return nil, refused(ctx, "CreateContainer", err)
+	}
+	p.apply(ctx, response.GetUpdate())
+	return response.GetAdjust(), nil
+}
+
+func (p *Plugins) createContainer(ctx context.Context, s Subject) (*api.CreateContainerResponse, error) {
+	leave, ok := p.enter()
+	if !ok {
+		return nil, nil
+	}
+	defer leave()
+	p.set(s.ID(), created)
+	p.arriving[s.ID()] = s
+	if !p.listening() {
+		return nil, nil
+	}
+	return p.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
+}
+
+// Shown calls show, which makes a container visible that CreateContainer was
+// called for.
+func (p *Plugins) Shown(s Subject, show func() error) error {
+	if p == nil {
+		return show()
+	}
+	leave, ok := p.enter()
+	if !ok {
+		return show()
+	}
+	defer leave()
+	err := show()
+	if err == nil {
+		delete(p.arriving, s.ID())
+	}
+	return err
+}
+
+// UndoCreate tells plugins that a container did not come about.
+func (p *Plugins) UndoCreate(ctx context.Context, s Subject) {
+	if p == nil {
+		return
+	}
+	p.tell(func() { delete(p.arriving, s.ID()) })
+	p.RemoveContainer(ctx, s)
+}
+
+// PostCreateContainer tells plugins that a container is created.
+func (p *Plugins) PostCreateContainer(ctx context.Context, s Subject) {
+	p.tell(func() {
+		if !p.listening() {
+			return
+		}
+		if err := p.adaptation.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
+			failed(ctx, "PostCreateContainer", s, err)
+		}
+	})
+}
+
+// StartContainer asks plugins before a container is started.
+func (p *Plugins) StartContainer(ctx context.Context, s Subject) error {
+	if p == nil {
+		return nil
+	}
+	leave, ok := p.enter()
+	if !ok {
+		return nil
+	}
+	defer leave()
+	p.set(s.ID(), running)
+	if !p.listening() {
+		return nil
+	}
+	if err := p.adaptation.StartContainer(ctx, &api.StartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
+		return refused(ctx, "StartContainer", err)
+	}
+	return nil
+}
+
+// PostStartContainer tells plugins that a container runs.
+func (p *Plugins) PostStartContainer(ctx context.Context, s Subject) {
+	p.tell(func() {
+		if !p.listening() {
+			return
+		}
+		if err := p.adaptation.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
+			failed(ctx, "PostStartContainer", s, err)
+		}
+	})
+}
+
+// UpdateContainer asks plugins before limits of a container change, and returns
+// what is to be done in place of the request; nil is the request itself. What
+// they want of other containers is done before it returns: no lock of a
+// container may be held.
+func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtimeapi.LinuxContainerResources) (*api.LinuxResources, error) {
+	if p == nil {
+		return nil, nil
+	}
+	updates, err := p.updateContainer(ctx, s, change)
+	if err != nil {
+		return nil, refused(ctx, "UpdateContainerResources", err)
+	}
+	if len(updates) == 0 {
+		return nil, nil
+	}
+	// The last one is about the container itself.
+	last := len(updates) - 1
+	p.apply(ctx, updates[:last])
+	return updates[last].GetLinux().GetResources(), nil
+}
+
+func (p *Plugins) updateContainer(ctx context.Context, s Subject, change *runtimeapi.LinuxContainerResources) ([]*api.ContainerUpdate, error) {
+	leave, ok := p.enter()
+	if !ok {
+		return nil, nil
+	}
+	defer leave()
+	if !p.listening() {
+		return nil, nil
+	}
+	r, err := p.adaptation.UpdateContainer(ctx, &api.UpdateContainerRequest{
+		Pod: s.Pod().message(), Container: s.Container().message(), LinuxResources: fromCRI(change),
+	})
+	return r.GetUpdate(), err
+}
+
+// PostUpdateContainer tells plugins that they have changed.
+func (p *Plugins) PostUpdateContainer(ctx context.Context, s Subject) {
+	p.tell(func() {
+		if !p.listening() {
+			return
+		}
+		if err := p.adaptation.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
+			failed(ctx, "PostUpdateContainer", s, err)
+		}
+	})
+}
+
+// StopContainer tells plugins that a container has ended, however it did. It may
+// be called by all that know of the end: the first tells, and all return when it
+// is told. What plugins want of other containers is done before the first
+// returns: no lock of a container may be held.
+func (p *Plugins) StopContainer(ctx context.Context, s Subject) {
+	if p != nil {
+		p.endContainer(context.WithoutCancel(ctx), s, false)
+	}
+}
+
+// RemoveContainer tells plugins that a container is gone, and before that, if
+// need be, that it has ended. As with StopContainer, no lock of another
+// container may be held.
+func (p *Plugins) RemoveContainer(ctx context.Context, s Subject) {
+	if p != nil {
+		p.endContainer(context.WithoutCancel(ctx), s, true)
+	}
+}
+
+func (p *Plugins) endContainer(ctx context.Context, s Subject, remove bool) {
+	var updates []*api.ContainerUpdate
+	p.tell(func() {
+		updates = p.stopContainer(ctx, s)
+		if remove {
+			p.removeContainer(ctx, s)
+		}
+	})
+	p.apply(ctx, updates)
+}
+
+// stopContainer needs p.mu.
+func (p *Plugins) stopContainer(ctx context.Context, s Subject) []*api.ContainerUpdate {
+	if !p.stages[s.ID()].mayStop() {
+		return nil
+	}
+	p.set(s.ID(), stopped)
+	if !p.listening() {
+		return nil
+	}
+	r, err := p.adaptation.StopContainer(ctx, &api.StopContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
+	if err != nil {
+		failed(ctx, "StopContainer", s, err)
+	}
+	return r.GetUpdate()
+}
+
+// removeContainer needs p.mu.
+func (p *Plugins) removeContainer(ctx context.Context, s Subject) {
+	if !p.stages[s.ID()].mayRemove() {
+		return
+	}
+	p.set(s.ID(), unknown)
+	if !p.listening() {
+		return
+	}
+	if err := p.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
+		failed(ctx, "RemoveContainer", s, err)
+	}
+}

@@ -1,0 +1,178 @@
+package nri
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/containerd/nri/pkg/api"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Pod is what plugins are told of a sandbox. What is empty does not exist.
+type Pod struct {
+	ID string
+	// Handler is the name as it was asked for.
+	Handler string
+	Config  *runtimeapi.PodSandboxConfig
+	// Overhead and Resources are the latest that the kubelet sent.
+	Overhead, Resources *runtimeapi.LinuxContainerResources
+	// NetNS, IPCNS and UTSNS are the paths of the pod's own namespaces.
+	NetNS, IPCNS, UTSNS string
+	// CgroupsPath and PID are the sandbox process's, for pods that have one.
+	CgroupsPath string
+	PID         int
+	IPs         []string
+	// Stopped says that StopPodSandbox has ended.
+	Stopped bool
+}
+
+func (p Pod) stage() stage {
+	if p.Stopped {
+		return stopped
+	}
+	return running
+}
+
+// message does not share what plugins' answers may be merged into.
+func (p Pod) message() *api.PodSandbox {
+	m := p.Config.GetMetadata()
+	return &api.PodSandbox{
+		Id: p.ID, Name: m.GetName(), Uid: m.GetUid(), Namespace: m.GetNamespace(),
+		Labels: copied(p.Config.GetLabels()), Annotations: copied(p.Config.GetAnnotations()),
+		RuntimeHandler: p.Handler,
+		Linux: &api.LinuxPodSandbox{
+			PodOverhead: fromCRI(p.Overhead), PodResources: fromCRI(p.Resources),
+			CgroupParent: p.Config.GetLinux().GetCgroupParent(), CgroupsPath: p.CgroupsPath,
+			Namespaces: p.namespaces(),
+		},
+		Pid: uint32(p.PID), //nolint:gosec // a pid
+		Ips: p.IPs,
+	}
+}
+
+func (p Pod) namespaces() []*api.LinuxNamespace {
+	var all []*api.LinuxNamespace
+	for _, ns := range []struct {
+		kind specs.LinuxNamespaceType
+		path string
+	}{{specs.NetworkNamespace, p.NetNS}, {specs.IPCNamespace, p.IPCNS}, {specs.UTSNamespace, p.UTSNS}} {
+		if ns.path != "" {
+			all = append(all, &api.LinuxNamespace{Type: string(ns.kind), Path: ns.path})
+		}
+	}
+	return all
+}
+
+// Container is what plugins are told of a container.
+type Container struct {
+	ID, Sandbox string
+	Config      *runtimeapi.ContainerConfig
+	// Spec is the container's as it is now; nil is one that cannot be read.
+	Spec  *specs.Spec
+	State api.ContainerState
+	PID   int
+	// CreatedAt, StartedAt and FinishedAt are in nanoseconds; 0 is not yet.
+	CreatedAt, StartedAt, FinishedAt int64
+	ExitCode                         int32
+	Reason, Message                  string
+	// ImageName is the name that was asked for, ImageDigest that of the
+	// manifest, ImageID that of the configuration.
+	ImageName, ImageDigest, ImageID string
+}
+
+// State is a container's state in NRI's words.
+func State(s runtimeapi.ContainerState) api.ContainerState {
+	switch s {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return api.ContainerState_CONTAINER_CREATED
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return api.ContainerState_CONTAINER_RUNNING
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return api.ContainerState_CONTAINER_STOPPED
+	}
+	return api.ContainerState_CONTAINER_UNKNOWN
+}
+
+func (c Container) message() *api.Container {
+	m := &api.Container{
+		Id: c.ID, PodSandboxId: c.Sandbox, Name: c.Config.GetMetadata().GetName(),
+		State:  c.State,
+		Labels: copied(c.Config.GetLabels()), Annotations: copied(c.Config.GetAnnotations()),
+		Linux:     &api.LinuxContainer{SeccompProfile: seccompProfile(c.Config)},
+		Pid:       uint32(c.PID), //nolint:gosec // a pid
+		CreatedAt: c.CreatedAt, StartedAt: c.StartedAt, FinishedAt: c.FinishedAt,
+		ExitCode: c.ExitCode, StatusReason: c.Reason, StatusMessage: c.Message,
+	}
+	if c.ImageName != "" || c.ImageDigest != "" || c.ImageID != "" {
+		m.Image = &api.Image{Name: c.ImageName, Digest: c.ImageDigest, ConfigDigest: c.ImageID}
+	}
+	for _, d := range c.Config.GetCDIDevices() {
+		m.CDIDevices = append(m.CDIDevices, &api.CDIDevice{Name: d.GetName()})
+	}
+	if c.Spec != nil {
+		fromSpec(m, c.Spec)
+	}
+	return m
+}
+
+func fromSpec(m *api.Container, s *specs.Spec) {
+	// The CRI's own annotations win over what the runtime is told.
+	for k, v := range s.Annotations {
+		if _, ok := m.Annotations[k]; !ok {
+			m.Annotations[k] = v
+		}
+	}
+	m.Mounts, m.Hooks = api.FromOCIMounts(s.Mounts), api.FromOCIHooks(s.Hooks)
+	if s.Process != nil {
+		fromProcess(m, s.Process)
+	}
+	if s.Linux != nil {
+		fromLinux(m.Linux, s.Linux)
+	}
+}
+
+func fromProcess(m *api.Container, p *specs.Process) {
+	m.Args, m.Env = slices.Clone(p.Args), slices.Clone(p.Env)
+	m.User = &api.User{Uid: p.User.UID, Gid: p.User.GID, AdditionalGids: slices.Clone(p.User.AdditionalGids)}
+	for _, l := range p.Rlimits {
+		m.Rlimits = append(m.Rlimits, &api.POSIXRlimit{Type: l.Type, Hard: l.Hard, Soft: l.Soft})
+	}
+	m.Linux.OomScoreAdj = api.Int(p.OOMScoreAdj)
+	m.Linux.IoPriority = api.FromOCILinuxIOPriority(p.IOPriority)
+	if p.Scheduler != nil {
+		m.Linux.Scheduler = api.FromOCILinuxScheduler(p.Scheduler)
+	}
+}
+
+func fromLinux(m *api.LinuxContainer, l *specs.Linux) {
+	m.Namespaces = api.FromOCILinuxNamespaces(l.Namespaces)
+	m.Devices = api.FromOCILinuxDevices(l.Devices)
+	m.Resources = api.FromOCILinuxResources(l.Resources, nil)
+	m.CgroupsPath = l.CgroupsPath
+	m.Sysctl = maps.Clone(l.Sysctl)
+	m.NetDevices = api.FromOCILinuxNetDevices(l.NetDevices)
+	if l.Seccomp != nil {
+		m.SeccompPolicy = api.FromOCILinuxSeccomp(l.Seccomp)
+	}
+	if r := l.IntelRdt; r != nil {
+		m.Rdt = &api.LinuxRdt{
+			ClosId: api.String(r.ClosID), Schemata: api.RepeatedString(r.Schemata), EnableMonitoring: api.Bool(r.EnableMonitoring),
+		}
+	}
+}
+
+func seccompProfile(c *runtimeapi.ContainerConfig) *api.SecurityProfile {
+	p := c.GetLinux().GetSecurityContext().GetSeccomp()
+	if p == nil {
+		return nil
+	}
+	return &api.SecurityProfile{ProfileType: api.SecurityProfile_ProfileType(p.GetProfileType()), LocalhostRef: p.GetLocalhostRef()}
+}
+
+// copied is never nil.
+func copied(m map[string]string) map[string]string {
+	c := make(map[string]string, len(m))
+	maps.Copy(c, m)
+	return c
+}

@@ -1,0 +1,164 @@
+package nri
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// enter waits until the plugins are started and no other hook is under way, and
+// keeps new plugins from registering meanwhile. It is false when there is nobody
+// to tell because the daemon ends.
+func (p *Plugins) enter() (leave func(), ok bool) {
+	select {
+	case <-p.started:
+	case <-p.closed:
+		return nil, false
+	}
+	block := p.adaptation.BlockPluginSync()
+	p.mu.Lock()
+	return func() {
+		p.mu.Unlock()
+		block.Unblock()
+	}, true
+}
+
+// listening tells whether there is a plugin. It needs p.mu, so that none comes
+// between the question and the hook.
+func (p *Plugins) listening() bool { return p.count.Load() > 0 }
+
+// refused is the error of a call that a plugin refuses. What plugins answer has
+// no class of its own.
+func refused(ctx context.Context, call string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("an NRI plugin refuses %s: %s: %w", call, status.Convert(err).Message(), errdefs.ErrFailedPrecondition)
+}
+
+// RunPodSandbox tells plugins of a new pod and, unless one refuses, calls show,
+// which makes it visible. If either fails, plugins are told that it is gone.
+func (p *Plugins) RunPodSandbox(ctx context.Context, s Subject, show func() error) error {
+	if p == nil {
+		return show()
+	}
+	leave, ok := p.enter()
+	if !ok {
+		return show()
+	}
+	defer leave()
+	p.set(s.ID(), running)
+	var err error
+	if p.listening() {
+		if err = p.adaptation.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: s.Pod().message()}); err != nil {
+			err = refused(ctx, "RunPodSandbox", err)
+		}
+	}
+	if err == nil {
+		err = show()
+	}
+	if err != nil {
+		ctx := context.WithoutCancel(ctx)
+		p.stopPod(ctx, s)
+		p.removePod(ctx, s)
+	}
+	return err
+}
+
+// StopPodSandbox tells plugins that the processes of a pod have ended. Its
+// network is still there.
+func (p *Plugins) StopPodSandbox(ctx context.Context, s Subject) {
+	p.tell(func() { p.stopPod(context.WithoutCancel(ctx), s) })
+}
+
+// RemovePodSandbox tells plugins that a pod is gone.
+func (p *Plugins) RemovePodSandbox(ctx context.Context, s Subject) {
+	p.tell(func() {
+		ctx := context.WithoutCancel(ctx)
+		p.stopPod(ctx, s)
+		p.removePod(ctx, s)
+	})
+}
+
+// tell runs a hook whose outcome changes nothing.
+func (p *Plugins) tell(hook func()) {
+	if p == nil {
+		return
+	}
+	if leave, ok := p.enter(); ok {
+		defer leave()
+		hook()
+	}
+}
+
+// stopPod needs p.mu.
+func (p *Plugins) stopPod(ctx context.Context, s Subject) {
+	if !p.stages[s.ID()].mayStop() {
+		return
+	}
+	p.set(s.ID(), stopped)
+	if !p.listening() {
+		return
+	}
+	if err := p.adaptation.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: s.Pod().message()}); err != nil {
+		failed(ctx, "StopPodSandbox", s, err)
+	}
+}
+
+// removePod needs p.mu.
+func (p *Plugins) removePod(ctx context.Context, s Subject) {
+	if !p.stages[s.ID()].mayRemove() {
+		return
+	}
+	p.set(s.ID(), unknown)
+	if !p.listening() {
+		return
+	}
+	if err := p.adaptation.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: s.Pod().message()}); err != nil {
+		failed(ctx, "RemovePodSandbox", s, err)
+	}
+}
+
+// failed logs what a plugin answered to something that happens all the same.
+func failed(ctx context.Context, hook string, s Subject, err error) {
+	log.G(ctx).WithError(err).WithFields(log.Fields{"hook": hook, "id": s.ID()}).Error("An NRI plugin failed")
+}
+
+// UpdatePodSandbox asks plugins before the resources of a pod change.
+func (p *Plugins) UpdatePodSandbox(ctx context.Context, s Subject, overhead, resources *runtimeapi.LinuxContainerResources) error {
+	if p == nil {
+		return nil
+	}
+	leave, ok := p.enter()
+	if !ok {
+		return nil
+	}
+	defer leave()
+	if !p.listening() {
+		return nil
+	}
+	_, err := p.adaptation.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
+		Pod: s.Pod().message(), OverheadLinuxResources: fromCRI(overhead), LinuxResources: fromCRI(resources),
+	})
+	if err != nil {
+		return refused(ctx, "UpdatePodSandboxResources", err)
+	}
+	return nil
+}
+
+// PostUpdatePodSandbox tells plugins that they have changed.
+func (p *Plugins) PostUpdatePodSandbox(ctx context.Context, s Subject) {
+	p.tell(func() {
+		if !p.listening() {
+			return
+		}
+		if err := p.adaptation.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: s.Pod().message()}); err != nil {
+			failed(ctx, "PostUpdatePodSandbox", s, err)
+		}
+	})
+}

@@ -1,0 +1,200 @@
+// Package nri lets plugins of the Node Resource Interface see the pods of this
+// node and change their containers, by github.com/containerd/nri's adaptation.
+//
+//	p, err := nri.Open(config, node)   // nil if no plugin can ever come
+//	err = p.Start()                    // when the node's pods are known
+//	adjust, err := p.CreateContainer(ctx, subject)
+//
+// A nil *Plugins is valid and does nothing, so callers need not ask. With
+// plugins every hook is one message to each of them, one hook at a time on the
+// whole node: that is how the interface is made. A plugin that does not answer
+// in time is dropped, and the call goes on without it.
+//
+// Plugins are told of each object once per step of its life: that it stopped or
+// was removed is said only of what they know. A plugin that registers late gets
+// the whole node at once (Synchronize), and what is being made at that moment is
+// part of it, so nothing is lost between the two.
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+)
+
+// Config says where plugins come from. The names are those of containerd.
+type Config struct {
+	// Disable turns everything off.
+	Disable bool
+	// SocketPath is where plugins connect; empty is nowhere.
+	SocketPath string
+	// DisableConnections keeps the socket from being made.
+	DisableConnections bool
+	// PluginPath holds plugins that are started with the daemon.
+	PluginPath string
+	// PluginConfigPath holds the configurations of those.
+	PluginConfigPath string
+	// RegistrationTimeout and RequestTimeout bound what a plugin may take.
+	RegistrationTimeout, RequestTimeout time.Duration
+	// Name and Version are what the plugins are told of the runtime.
+	Name, Version string
+}
+
+// Node is what plugins are told of when they register, and what they may change.
+type Node interface {
+	// Pods and Containers are all that a caller of the CRI can see.
+	Pods() []Subject
+	Containers() []Subject
+	// UpdateContainer changes limits of a container. That it is gone, or has
+	// ended, is no error.
+	UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error
+}
+
+// Subject is a pod, or a container in one. Its facts are asked for only when
+// there is somebody to tell.
+type Subject interface {
+	ID() string
+	Pod() Pod
+	Container() Container // of a container only
+}
+
+// Plugins are the plugins of this node.
+type Plugins struct {
+	config     Config
+	node       Node
+	adaptation *adaptation.Adaptation
+	count      atomic.Int32 // of plugins that are registered
+	started    chan struct{}
+	closed     chan struct{}
+	close      func()
+	settled    settled
+
+	mu       sync.Mutex // guards what follows, and makes hooks follow each other
+	stages   map[string]stage
+	arriving map[string]Subject // told to plugins, not yet part of Node
+}
+
+// Open returns nil if no plugin can come: NRI is disabled, or there is neither a
+// plugin to start nor a socket to connect to.
+func Open(c Config, n Node) (*Plugins, error) {
+	if c.Disable {
+		return nil, nil
+	}
+	installed, err := installed(c.PluginPath)
+	if err != nil {
+		return nil, err
+	}
+	listen := c.SocketPath != "" && !c.DisableConnections
+	if !installed && !listen {
+		return nil, nil
+	}
+	p := &Plugins{
+		config: c, node: n, started: make(chan struct{}), closed: make(chan struct{}),
+		stages: map[string]stage{}, arriving: map[string]Subject{},
+	}
+	p.close = sync.OnceFunc(func() { close(p.closed) })
+	options := []adaptation.Option{
+		adaptation.WithPluginPath(c.PluginPath),
+		adaptation.WithPluginConfigPath(c.PluginConfigPath),
+		adaptation.WithMetrics(counter{p}),
+	}
+	if listen {
+		if err := free(c.SocketPath); err != nil {
+			return nil, err
+		}
+		options = append(options, adaptation.WithSocketPath(c.SocketPath))
+	} else {
+		options = append(options, adaptation.WithDisabledExternalConnections())
+	}
+	logHere()
+	adaptation.SetPluginRegistrationTimeout(c.RegistrationTimeout)
+	adaptation.SetPluginRequestTimeout(c.RequestTimeout)
+	p.adaptation, err = adaptation.New(c.Name, c.Version, p.synchronize, p.unsolicited, options...)
+	if err != nil {
+		return nil, fmt.Errorf("nri: %w", err)
+	}
+	return p, nil
+}
+
+// installed tells whether there are plugins to start. A name that the interface
+// cannot make sense of would keep all the others out, so it is told here.
+func installed(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("nri.plugin_path: %w", err)
+	}
+	found := false
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || e.IsDir() || info.Mode()&0o111 == 0 {
+			continue
+		}
+		if _, _, err := api.ParsePluginName(e.Name()); err != nil {
+			return false, fmt.Errorf("nri.plugin_path: %s is no plugin: its name must be two digits, a dash and a name, such as 10-example; rename or remove it: %w",
+				filepath.Join(dir, e.Name()), errdefs.ErrInvalidArgument)
+		}
+		found = true
+	}
+	return found, nil
+}
+
+// free makes sure that nobody listens on the socket: the adaptation would take
+// it away from another runtime without a word.
+func free(path string) error {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err != nil {
+		return nil
+	}
+	c.Close()
+	return fmt.Errorf("nri.socket_path: another process listens on %s; give each runtime of a node a socket of its own: %w", path, errdefs.ErrFailedPrecondition)
+}
+
+// Start starts the installed plugins and takes connections. Every plugin is told
+// of the whole node first. Hooks wait until it has returned.
+func (p *Plugins) Start() error {
+	if p == nil {
+		return nil
+	}
+	// Who connects meanwhile is synchronized when hooks no longer wait.
+	block := p.adaptation.BlockPluginSync()
+	defer block.Unblock()
+	if err := p.adaptation.Start(); err != nil {
+		return fmt.Errorf("nri: %w", err)
+	}
+	close(p.started)
+	return nil
+}
+
+// Close ends the plugins that were started here and takes no more connections.
+func (p *Plugins) Close() error {
+	if p == nil {
+		return nil
+	}
+	p.close()
+	p.adaptation.Stop()
+	return nil
+}
+
+// counter learns from the adaptation how many plugins there are.
+type counter struct{ *Plugins }
+
+func (c counter) UpdatePluginCount(n int) { c.count.Store(int32(n)) } //nolint:gosec // plugins of a node
+
+func (counter) RecordPluginInvocation(string, string, error) {}
+
+func (counter) RecordPluginLatency(string, string, time.Duration) {}
+
+func (counter) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjustment, int, int) {}

@@ -1,0 +1,481 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/nri/pkg/api"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var (
+	pod  = thing{pod: "pod"}
+	ctr  = thing{pod: "pod", container: "ctr"}
+	done = func() error { return nil }
+)
+
+func same(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func TestNothingToDoIsNil(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"disabled":       func(c *Config) { c.Disable = true },
+		"no socket":      func(c *Config) { c.SocketPath = "" },
+		"no connections": func(c *Config) { c.DisableConnections = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := testConfig(t)
+			change(&c)
+			p, err := Open(c, &node{})
+			if p != nil || err != nil {
+				t.Errorf("got %v, %v", p, err)
+			}
+		})
+	}
+}
+
+func TestNilCostsNothing(t *testing.T) {
+	var p *Plugins
+	ctx := context.Background()
+	var subject Subject = ctr
+	allocs := testing.AllocsPerRun(100, func() {
+		_ = p.RunPodSandbox(ctx, subject, done)
+		_, _ = p.CreateContainer(ctx, subject)
+		_ = p.Shown(subject, done)
+		p.PostCreateContainer(ctx, subject)
+		_ = p.StartContainer(ctx, subject)
+		p.PostStartContainer(ctx, subject)
+		_, _ = p.UpdateContainer(ctx, subject, nil)
+		p.StopContainer(ctx, subject)
+		p.RemoveContainer(ctx, subject)
+		p.StopPodSandbox(ctx, subject)
+		p.RemovePodSandbox(ctx, subject)
+	})
+	if allocs > 0 {
+		t.Errorf("a pod's life without plugins makes %v allocations", allocs)
+	}
+	if err := errors.Join(p.Start(), p.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Run("a file that is no plugin", func(t *testing.T) {
+		c := testConfig(t)
+		if err := os.Mkdir(c.PluginPath, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, mode := range map[string]os.FileMode{"README": 0o644, "10-fine": 0o755, "helper": 0o755} {
+			if err := os.WriteFile(filepath.Join(c.PluginPath, name), nil, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Open(c, &node{}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "helper") || strings.Contains(err.Error(), "README") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("another's socket", func(t *testing.T) {
+		c := testConfig(t)
+		l, err := net.Listen("unix", c.SocketPath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if _, err := Open(c, &node{}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.SocketPath) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("not a socket that a dead daemon left", func(t *testing.T) {
+		c := testConfig(t)
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.SocketPath})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		l.Close()
+		start(t, c, &node{})
+	})
+}
+
+func TestLifeInOrder(t *testing.T) {
+	p := start(t, testConfig(t), &node{})
+	q := &plugin{}
+	connect(t, p, q, "10")
+	ctx := t.Context()
+	if err := p.RunPodSandbox(ctx, pod, done); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.CreateContainer(ctx, ctr); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Shown(ctr, done); err != nil {
+		t.Fatal(err)
+	}
+	p.PostCreateContainer(ctx, ctr)
+	if err := p.StartContainer(ctx, ctr); err != nil {
+		t.Fatal(err)
+	}
+	p.PostStartContainer(ctx, ctr)
+	if _, err := p.UpdateContainer(ctx, ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7}); err != nil {
+		t.Fatal(err)
+	}
+	p.PostUpdateContainer(ctx, ctr)
+	memory := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5}
+	if err := p.UpdatePodSandbox(ctx, pod, memory, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 6}); err != nil {
+		t.Fatal(err)
+	}
+	p.PostUpdatePodSandbox(ctx, pod)
+	// Everybody who sees the end says so.
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() { p.StopContainer(ctx, ctr) })
+	}
+	all.Wait()
+	p.StopPodSandbox(ctx, pod)
+	p.StopPodSandbox(ctx, pod)
+	p.RemoveContainer(ctx, ctr)
+	p.RemoveContainer(ctx, ctr)
+	p.RemovePodSandbox(ctx, pod)
+	p.RemovePodSandbox(ctx, pod)
+	same(t, q.told(), "configure berth 1.2.3", "sync ", "run pod", "create ctr", "postcreate ctr", "start ctr", "poststart ctr",
+		"update ctr", "postupdate ctr", "updatepod pod 5 6", "postupdatepod pod",
+		"stop ctr", "stoppod pod", "remove ctr", "removepod pod")
+	if len(p.stages)+len(p.arriving) > 0 {
+		t.Errorf("what is gone is remembered: %v %v", p.stages, p.arriving)
+	}
+}
+
+func TestRefusedPodIsUndone(t *testing.T) {
+	p := start(t, testConfig(t), &node{})
+	first, second := &plugin{}, &plugin{onRun: func() error { return errors.New("not today") }}
+	connect(t, p, first, "10")
+	connect(t, p, second, "20")
+	shown := false
+	err := p.RunPodSandbox(t.Context(), pod, func() error { shown = true; return nil })
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "not today") {
+		t.Errorf("got %v", err)
+	}
+	if shown {
+		t.Error("a refused pod was shown")
+	}
+	same(t, first.told()[2:], "run pod", "stoppod pod", "removepod pod")
+
+	second.onRun = nil
+	if err := p.RunPodSandbox(t.Context(), pod, func() error { return errors.New("disk full") }); err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("got %v", err)
+	}
+	same(t, first.told()[5:], "run pod", "stoppod pod", "removepod pod")
+}
+
+func TestRefusedContainerIsUndone(t *testing.T) {
+	p := start(t, testConfig(t), &node{})
+	first := &plugin{}
+	second := &plugin{onCreate: func(*api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		return nil, nil, errors.New("no room")
+	}}
+	connect(t, p, first, "10")
+	connect(t, p, second, "20")
+	_, err := p.CreateContainer(t.Context(), ctr)
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "no room") || strings.Contains(err.Error(), "rpc error") {
+		t.Errorf("got %v", err)
+	}
+	p.UndoCreate(t.Context(), ctr)
+	same(t, first.told()[2:], "create ctr", "stop ctr", "remove ctr")
+	if len(p.stages)+len(p.arriving) > 0 {
+		t.Errorf("what is gone is remembered: %v %v", p.stages, p.arriving)
+	}
+}
+
+func TestCallerWhoGivesUpIsNoRefusal(t *testing.T) {
+	p := start(t, testConfig(t), &node{})
+	hang := make(chan struct{})
+	defer close(hang)
+	connect(t, p, &plugin{onStart: func() error { <-hang; return nil }}, "10")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := p.StartContainer(ctx, ctr); !errors.Is(err, context.DeadlineExceeded) || errdefs.IsFailedPrecondition(err) {
+		t.Errorf("got %v", err)
+	}
+	if p.count.Load() != 1 {
+		t.Error("the plugin is blamed for the caller's deadline")
+	}
+}
+
+func TestHangingPluginIsDropped(t *testing.T) {
+	p := start(t, testConfig(t), &node{})
+	hang := make(chan struct{})
+	defer close(hang)
+	bad, good := &plugin{onRun: func() error { <-hang; return nil }}, &plugin{}
+	connect(t, p, bad, "10")
+	connect(t, p, good, "20")
+	begin := time.Now()
+	if err := p.RunPodSandbox(t.Context(), pod, done); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < requestTimeout || took > 10*requestTimeout {
+		t.Errorf("a plugin that hangs took %s, its time is %s", took, requestTimeout)
+	}
+	p.StopPodSandbox(t.Context(), pod)
+	same(t, bad.told()[2:], "run pod")
+	same(t, good.told()[2:], "run pod", "stoppod pod")
+	if n := p.count.Load(); n != 1 {
+		t.Errorf("there are %d plugins", n)
+	}
+}
+
+func TestDeadPluginIsDropped(t *testing.T) {
+	p := start(t, testConfig(t), &node{})
+	q := &plugin{}
+	connect(t, p, q, "10")
+	q.stub.Stop()
+	q.stub.Wait()
+	if err := p.RunPodSandbox(t.Context(), pod, done); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "nobody listens", func() bool {
+		p.StopPodSandbox(t.Context(), pod)
+		return p.count.Load() == 0
+	})
+	again := &plugin{}
+	connect(t, p, again, "10")
+	p.RemovePodSandbox(t.Context(), pod)
+}
+
+func TestLatePluginSeesTheNode(t *testing.T) {
+	created, running, exited := runtimeapi.ContainerState_CONTAINER_CREATED, runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
+	n := &node{
+		pods: []Subject{thing{pod: "p1"}, thing{pod: "p2", stopped: true}},
+		containers: []Subject{
+			thing{pod: "p1", container: "c1", state: running}, thing{pod: "p1", container: "c2", state: exited},
+			thing{pod: "p1", container: "c3", state: created}, thing{pod: "p1", container: "c4", state: created},
+		},
+	}
+	p := start(t, testConfig(t), n)
+	coming := thing{pod: "p1", container: "c5", state: created}
+	if _, err := p.CreateContainer(t.Context(), coming); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartContainer(t.Context(), thing{pod: "p1", container: "c4"}); err != nil {
+		t.Fatal(err)
+	}
+	q := &plugin{}
+	connect(t, p, q, "10")
+	same(t, q.told()[1:], "sync c1=RUNNING c3=CREATED c4=RUNNING c5=CREATED p1 p2")
+	// It is told of the rest of their lives, and of no life that it missed.
+	p.StopContainer(t.Context(), thing{pod: "p1", container: "c1"})
+	p.RemoveContainer(t.Context(), thing{pod: "p1", container: "c2"})
+	p.StopPodSandbox(t.Context(), thing{pod: "p1"})
+	p.StopPodSandbox(t.Context(), thing{pod: "p2"})
+	p.RemovePodSandbox(t.Context(), thing{pod: "p2"})
+	p.UndoCreate(t.Context(), coming)
+	same(t, q.told()[2:], "stop c1", "stoppod p1", "removepod p2", "stop c5", "remove c5")
+}
+
+// TestNothingIsLostWhileAPluginRegisters creates containers beside plugins that
+// come: each learns of each container, one way or the other.
+func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
+	n := &node{}
+	p := start(t, testConfig(t), n)
+	stop := make(chan struct{})
+	var creator sync.WaitGroup
+	var names []string
+	creator.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			c := thing{pod: "pod", container: "c" + strings.Repeat("i", i%40) + time.Now().Format(".000000000")}
+			if _, err := p.CreateContainer(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(50 * time.Microsecond)
+			_ = p.Shown(c, func() error {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.containers = append(n.containers, c)
+				names = append(names, c.container)
+				return nil
+			})
+		}
+	})
+	var plugins []*plugin
+	for _, idx := range []string{"10", "20", "30"} {
+		q := &plugin{onSync: func() []*api.ContainerUpdate { time.Sleep(20 * time.Millisecond); return nil }}
+		connect(t, p, q, idx)
+		plugins = append(plugins, q)
+	}
+	time.Sleep(20 * time.Millisecond)
+	close(stop)
+	creator.Wait()
+	for i, q := range plugins {
+		told := strings.Join(q.told(), "\n") + "\n"
+		for _, name := range names {
+			synced, hooked := strings.Contains(told, name+"=CREATED"), strings.Contains(told, "create "+name+"\n")
+			if synced == hooked {
+				t.Fatalf("plugin %d: container %s was in Synchronize: %v; was in CreateContainer: %v", i, name, synced, hooked)
+			}
+		}
+	}
+	if len(names) == 0 {
+		t.Fatal("no container was created")
+	}
+}
+
+func TestUpdatesOfOthers(t *testing.T) {
+	n := &node{}
+	p := start(t, testConfig(t), n)
+	q := &plugin{
+		onCreate: func(*api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+			return nil, []*api.ContainerUpdate{shares("other", 1), shares("bad", 1)}, nil
+		},
+		onUpdate: func(c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+			return []*api.ContainerUpdate{shares("other", 2), shares(c.GetId(), r.GetCpu().GetShares().GetValue()+1)}, nil
+		},
+		onStop: func() []*api.ContainerUpdate { return []*api.ContainerUpdate{shares("other", 3)} },
+	}
+	connect(t, p, q, "10")
+	if _, err := p.CreateContainer(t.Context(), ctr); err != nil {
+		t.Errorf("an update that fails is not the new container's failure: %v", err)
+	}
+	same(t, n.updates(), "other shares=1")
+	got, err := p.UpdateContainer(t.Context(), ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: 9, MemorySwapLimitInBytes: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := ToCRI(got); r.GetCpuShares() != 8 || r.GetMemoryLimitInBytes() != 9 || r.GetCpuQuota() != 0 {
+		t.Errorf("the container's own update is %v", r)
+	}
+	same(t, n.updates(), "other shares=1", "other shares=2")
+	p.StopContainer(t.Context(), ctr)
+	same(t, n.updates(), "other shares=1", "other shares=2", "other shares=3")
+}
+
+func TestUnsolicitedUpdates(t *testing.T) {
+	n := &node{}
+	p := start(t, testConfig(t), n)
+	q := &plugin{}
+	connect(t, p, q, "10")
+	if bad, err := q.stub.UpdateContainers([]*api.ContainerUpdate{shares("one", 1), shares("two", 2)}); err != nil || len(bad) > 0 {
+		t.Errorf("got %v, %v", bad, err)
+	}
+	same(t, n.updates(), "one shares=1", "two shares=2")
+
+	ignored := shares("bad too", 1)
+	ignored.SetIgnoreFailure()
+	class := &api.ContainerUpdate{}
+	class.SetContainerId("three")
+	class.SetLinuxRDTClass("gold")
+	if _, err := q.stub.UpdateContainers([]*api.ContainerUpdate{ignored}); err != nil {
+		t.Errorf("a failure that may be ignored: %v", err)
+	}
+	for _, u := range []*api.ContainerUpdate{shares("bad", 1), class} {
+		if _, err := q.stub.UpdateContainers([]*api.ContainerUpdate{u}); err == nil {
+			t.Errorf("the update of %s failed and the plugin was not told", u.GetContainerId())
+		}
+	}
+	same(t, n.updates(), "one shares=1", "two shares=2")
+}
+
+// TestRegistrationDoesNotWaitForAContainer lets a plugin want an update, as it
+// registers, of a container whose lock is held by a call that waits for plugins.
+func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
+	lock := &sync.Mutex{}
+	n := &node{locks: map[string]*sync.Mutex{"busy": lock}}
+	p := start(t, testConfig(t), n)
+	reached := make(chan struct{})
+	q := &plugin{onSync: func() []*api.ContainerUpdate {
+		close(reached)
+		time.Sleep(20 * time.Millisecond)
+		return []*api.ContainerUpdate{shares("busy", 1)}
+	}}
+	lock.Lock()
+	started := make(chan error, 1)
+	go func() {
+		<-reached
+		started <- p.StartContainer(context.Background(), thing{pod: "pod", container: "busy"})
+		lock.Unlock()
+	}()
+	begin := time.Now()
+	connect(t, p, q, "10")
+	if err := <-started; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > updateTimeout/2 {
+		t.Errorf("it took %s", took)
+	}
+	// Later updates come after it.
+	q.onStop = func() []*api.ContainerUpdate { return []*api.ContainerUpdate{shares("busy", 2)} }
+	p.StopContainer(t.Context(), thing{pod: "pod", container: "busy"})
+	same(t, n.updates(), "busy shares=1", "busy shares=2")
+}
+
+func TestInstalledPlugin(t *testing.T) {
+	c := testConfig(t)
+	c.SocketPath = ""
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := filepath.Join(t.TempDir(), "notes")
+	for _, dir := range []string{c.PluginPath, c.PluginConfigPath} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A link counts as what it points to; a plugin that cannot run is left out.
+	if err := errors.Join(
+		os.Link(self, filepath.Join(c.PluginPath, "10-good")),
+		os.WriteFile(filepath.Join(c.PluginConfigPath, "10-good.conf"), []byte(notes), 0o600),
+		os.WriteFile(filepath.Join(c.PluginPath, "20-broken"), []byte("#!/no/such/shell\n"), 0o755), //nolint:gosec // it is a program
+	); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, c, &node{pods: []Subject{thing{pod: "old"}}})
+	if err := p.RunPodSandbox(t.Context(), pod, done); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(notes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, strings.Split(string(text), "\n"), "configure berth 1.2.3", "sync old", "run pod")
+	if n := p.count.Load(); n != 1 {
+		t.Errorf("there are %d plugins", n)
+	}
+}
+
+func TestHooksWaitForTheStart(t *testing.T) {
+	p, err := Open(testConfig(t), &node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan struct{})
+	go func() {
+		p.StopContainer(context.Background(), ctr)
+		close(told)
+	}()
+	select {
+	case <-told:
+		t.Error("a hook did not wait for the plugins")
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-told // the end of the daemon lets go of it
+}

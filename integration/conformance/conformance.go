@@ -142,6 +142,7 @@ func Run(t *testing.T, target Target) {
 		{"Process", processChecks},
 		{"Security", securityChecks},
 		{"Mounts", mountChecks},
+		{"Volumes", volumeChecks},
 		{"Resources", resourceChecks},
 		{"Stats", statsChecks},
 		{"Events", eventChecks},

@@ -112,6 +112,9 @@ func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig) error {
 	config := b.client.ContainerConfig("main", b.image, "sh", "-c",
 		// A shell that is process 1 does not hear of a signal before its trap is set.
 		"trap 'exit 143' TERM; touch /trapped; while :; do sleep 0.1; done")
+	config.Mounts = []*runtimeapi.Mount{{
+		ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: b.image},
+	}}
 	create, err := b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: run.GetPodSandboxId(), Config: config, SandboxConfig: sandbox,
 	})

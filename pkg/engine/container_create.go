@@ -85,6 +85,9 @@ func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r 
 	if err != nil {
 		return nil, err
 	}
+	if err := b.mountVolumes(ctx, c); err != nil {
+		return nil, err
+	}
 	failpoint.Hit(failpoint.ContainerMounted)
 	ociSpec, user, err := b.buildSpec(ctx, c, img, rootfs)
 	if err != nil {
@@ -123,7 +126,11 @@ func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerReq
 	if err != nil {
 		return nil, err
 	}
-	_, signal := ocispec.StopSignal(r.GetConfig(), img.Config.StopSignal)
+	config, volumes, err := b.planVolumes(r.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	_, signal := ocispec.StopSignal(config, img.Config.StopSignal)
 	spec := &containerSpec{
 		Sandbox:     s.ID(),
 		CreatedAt:   b.clock.now(),
@@ -135,8 +142,9 @@ func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerReq
 		CgroupsPath: path,
 		LogPath:     logPath(r.GetSandboxConfig(), s.config(), r.GetConfig()),
 		StopSignal:  signal,
+		Volumes:     volumes,
 	}
-	spec.Config.msg = r.GetConfig()
+	spec.Config.msg = config
 	return spec, nil
 }
 
@@ -223,6 +231,9 @@ func (b containers) buildSpec(ctx context.Context, c *container, img *image.Imag
 	}
 	in.ProcessLabel, in.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), c.sandbox.Spec().ProcessLabel)
 	if err != nil {
+		return nil, user, err
+	}
+	if in.ImageMounts, err = b.volumeSources(c); err != nil {
 		return nil, user, err
 	}
 	if in.Runtime, err = b.prober.Probe(ctx, d); err != nil {

@@ -176,7 +176,7 @@ func (b containers) erase(ctx context.Context, c *container) {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
 		return
 	}
-	if err := b.unmountRootfs(c); err != nil {
+	if err := b.unmountParts(c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
 		return
 	}

@@ -218,8 +218,15 @@ func (b containers) remove(ctx context.Context, c *container) error {
 	return nil
 }
 
-func (k *core) unmountRootfs(c *container) error {
-	return mount.UnmountAll(filepath.Join(k.containerDir(c.ID()), "rootfs"), unix.MNT_DETACH)
+// unmountParts unmounts all that was mounted for c.
+func (k *core) unmountParts(id string) error {
+	if err := mount.UnmountAll(filepath.Join(k.containerDir(id), "rootfs"), unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount root filesystem: %w", err)
+	}
+	if err := k.unmountVolumes(id); err != nil {
+		return fmt.Errorf("unmount image volumes: %w", err)
+	}
+	return nil
 }
 
 // removeParts removes what a container without a task consists of, however much
@@ -232,8 +239,8 @@ func (b containers) removeParts(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	if err := b.unmountRootfs(c); err != nil {
-		return fmt.Errorf("unmount root filesystem: %w", err)
+	if err := b.unmountParts(c.ID()); err != nil {
+		return err
 	}
 	if err := b.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
 		return fmt.Errorf("remove root filesystem: %w", err)

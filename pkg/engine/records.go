@@ -106,6 +106,8 @@ type containerSpec struct {
 	CgroupsPath string                                                           `json:"cgroupsPath"`
 	LogPath     string                                                           `json:"logPath,omitempty"`
 	StopSignal  string                                                           `json:"stopSignal"`
+	// Volumes are the images among the mounts, in the order of their directories.
+	Volumes []imageVolume `json:"volumes,omitempty"`
 }
 
 // containerStatus is what changes.

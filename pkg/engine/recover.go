@@ -10,7 +10,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -361,7 +360,7 @@ func (r recovery) sweep(ctx context.Context) {
 	k.collectTools()
 	go r.releaseAddresses()
 	warn(k.sweepDirs(k.containerDir(""), func(id string) bool { _, ok := k.ctrs.Get(id); return ok }, func(id string) error {
-		if err := unmount(filepath.Join(k.containerDir(id), "rootfs")); err != nil {
+		if err := k.unmountParts(id); err != nil {
 			return err
 		}
 		return os.RemoveAll(k.containerDir(id))
@@ -374,7 +373,7 @@ func (r recovery) sweep(ctx context.Context) {
 	}))
 	var uses []image.Use
 	for _, o := range k.ctrs.List() {
-		uses = append(uses, image.Use{Owner: o.ID(), ChainID: digest.Digest(o.Spec().ImageChain), Snapshotter: o.Spec().Snapshotter})
+		uses = append(uses, layersInUse(o.ID(), o.Spec())...)
 	}
 	warn(k.images.Retain(ctx, uses))
 }

@@ -28,6 +28,8 @@ const (
 	rootfsDir = "rootfs"
 	// trashDir has what was in rootfsDir, until it is deleted.
 	trashDir = "trash"
+	// emptyDir is a directory without content.
+	emptyDir = "empty"
 )
 
 // rootfsPrefix begins the snapshot name of a container's root filesystem, for
@@ -133,15 +135,25 @@ func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Imag
 
 // PrepareVolume returns the read-only mounts of an image, for a CRI image
 // volume. The image's layers stay until RemoveRootfs of the same container.
-func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) ([]mount.Mount, error) {
+func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) ([]mount.Mount, error) {
 	ctx = s.context(ctx)
-	_, name, err := s.layersFor(containerID, snapshotter)
+	l, name, err := s.layersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
+	}
+	var o rootfsOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.mapped() && !l.kind.layered {
+		return nil, cannotMap(name)
 	}
 	v, _, err := s.hold(ctx, containerID, viewKey{snapshotter: name, chain: img.ChainID}, img)
 	if err != nil {
 		return nil, err
+	}
+	if l.kind.layered {
+		return v.stack.readonly(s.path(emptyDir), o.mountOptions()...), nil
 	}
 	return v.mounts, nil
 }
@@ -324,7 +336,7 @@ func (s *Store) stacked(l *layers, v *view, name, dir string, o rootfsOptions) *
 // prepareSnapshot makes a root filesystem out of a snapshot of its own.
 func (s *Store) prepareSnapshot(ctx context.Context, k viewKey, containerID string, img *Image, o rootfsOptions) (*Rootfs, error) {
 	if o.mapped() {
-		return nil, fmt.Errorf("snapshotter %s cannot map the ids of a user namespace, use %s: %w", k.snapshotter, Overlayfs, errdefs.ErrFailedPrecondition)
+		return nil, cannotMap(k.snapshotter)
 	}
 	key := rootfsPrefix + containerID
 	var mounts []mount.Mount
@@ -339,6 +351,10 @@ func (s *Store) prepareSnapshot(ctx context.Context, k viewKey, containerID stri
 		return nil, err
 	}
 	return &Rootfs{Mounts: mounts, Snapshotter: k.snapshotter}, nil
+}
+
+func cannotMap(snapshotter string) error {
+	return fmt.Errorf("snapshotter %s cannot map the ids of a user namespace, use %s: %w", snapshotter, Overlayfs, errdefs.ErrFailedPrecondition)
 }
 
 // removeSnapshot removes what prepareSnapshot made.

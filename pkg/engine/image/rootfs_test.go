@@ -123,6 +123,43 @@ func TestVolumeIsReadOnly(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "w"), nil, 0o600); err == nil {
 				t.Errorf("%s %s: volume is writable", snapshotter, ref)
 			}
+			if snapshotter != Overlayfs {
+				continue // where this would be a copy of its own
+			}
+			_ = unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, "")
+			_ = unix.Mount("", dir, "", unix.MS_REMOUNT, "")
+			if err := os.WriteFile(filepath.Join(dir, "w"), nil, 0o600); err == nil {
+				t.Errorf("%s %s: volume can be made writable", snapshotter, ref)
+			}
+		}
+	}
+}
+
+func TestVolumeOfMappedUsers(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "many:1", layered(t, v1.Config{}))
+	reg.push(t, "one:1", build(t, v1.Config{}, layer(t, file{name: "f", body: "x"})))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ids := []runtimespec.LinuxIDMapping{{ContainerID: 0, HostID: 200000, Size: 65536}}
+	for _, ref := range []string{"/many:1", "/one:1"} {
+		img := pullImage(t, s, domain+ref)
+		mounts, err := s.PrepareVolume(t.Context(), "c1", img, "", WithIDMappings(ids, ids))
+		must(t, err)
+		dir := mounted(t, mounts)
+		entries, err := os.ReadDir(dir)
+		must(t, err)
+		for _, e := range entries {
+			info, err := e.Info()
+			must(t, err)
+			if st := info.Sys().(*syscall.Stat_t); st.Uid < 200000 || st.Gid < 200000 {
+				t.Errorf("%s: %s is of %d:%d", ref, e.Name(), st.Uid, st.Gid)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "w"), nil, 0o600); err == nil {
+			t.Errorf("%s: volume is writable", ref)
+		}
+		if _, err := s.PrepareVolume(t.Context(), "c2", img, Native, WithIDMappings(ids, ids)); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: native: %v", ref, err)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (s *Store) path(elem ...string) string {
 
 // openFiles opens what is on disk, from the bottom up.
 func (s *Store) openFiles(ctx context.Context) error {
-	for _, dir := range []string{s.cfg.Root, s.path(rootfsDir), s.path(trashDir), s.path(snapshotsDir)} {
+	for _, dir := range []string{s.cfg.Root, s.path(rootfsDir), s.path(trashDir), s.path(emptyDir), s.path(snapshotsDir)} {
 		// 0711 lets the processes of a user namespace pass through to their own files.
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err

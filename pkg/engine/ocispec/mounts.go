@@ -186,8 +186,10 @@ func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (sp
 	if (len(m.GetUidMappings()) == 0) != (len(m.GetGidMappings()) == 0) {
 		return specs.Mount{}, invalid("mount %s: uidMappings and gidMappings must both be given, or neither", dst)
 	}
-	out.UIDMappings = idMappings(m.GetUidMappings())
-	out.GIDMappings = idMappings(m.GetGidMappings())
+	if !isImageMount(m) { // whose layers were mapped when the image was mounted
+		out.UIDMappings = idMappings(m.GetUidMappings())
+		out.GIDMappings = idMappings(m.GetGidMappings())
+	}
 	return out, nil
 }
 

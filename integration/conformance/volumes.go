@@ -1,0 +1,166 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var volumeChecks = []check{
+	{name: "an image as a volume", run: volumeOfImage},
+	{name: "a directory of an image", run: volumeOfDirectory},
+	{name: "two images beside a host path", run: volumesTogether},
+	{name: "status names the image", run: volumeEcho},
+	{name: "an image in use as a volume can be removed", run: volumeOutlivesImage},
+	{name: "a volume outlives a kill -9 of the daemon", run: volumeRestart},
+	{name: "nobody in a container can write to it", berth: true, run: volumeStaysReadonly},
+	{name: "volumes that cannot be", run: badVolumes},
+}
+
+// volume is an image as the kubelet sends it: by its id, with the pod's name for it.
+func volume(id, path, sub string) *runtimeapi.Mount {
+	return &runtimeapi.Mount{
+		ContainerPath: path, Readonly: true, ImageSubPath: sub,
+		Image: &runtimeapi.ImageSpec{Image: id, UserSpecifiedImage: "as/the-pod:says"},
+	}
+}
+
+func volumeOfImage(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), mount(volume(n.imageID, "/vol/deep", "")))
+	for _, path := range []string{"/bin/busybox", "/etc/passwd"} {
+		if want, got := c.line(t, "md5sum", path), c.line(t, "md5sum", "/vol/deep"+path); strings.Fields(got)[0] != strings.Fields(want)[0] {
+			t.Errorf("%s in the volume is %q, in the image %q", path, got, want)
+		}
+	}
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/vol/deep/etc/new"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("the volume is writable: %v, %v", r, err)
+	}
+	c.exec(t, "touch", "/etc/new") // the image's files as a root are another matter
+}
+
+func volumeOfDirectory(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), mount(volume(n.imageID, "/vol", "etc")))
+	c.exec(t, "cat", "/vol/passwd")
+	if got := c.line(t, "sh", "-c", "ls /vol/bin /vol/etc 2>/dev/null | wc -l"); got != "0" {
+		t.Error("the whole image is mounted, not a directory of it")
+	}
+}
+
+func volumesTogether(t *testing.T, n *node) {
+	other := n.pull(t, n.Image.Other)
+	dir := t.TempDir()
+	touch(t, dir+"/mine")
+	c := n.pod(t).start(t, forever(), mount(
+		&runtimeapi.Mount{ContainerPath: "/host", HostPath: dir},
+		volume(n.imageID, "/a", ""), volume(other, "/b", ""), volume(n.imageID, "/c", "etc")))
+	for _, path := range []string{"/host/mine", "/a/bin/busybox", "/b/bin/busybox", "/c/passwd"} {
+		c.exec(t, "test", "-e", path)
+	}
+}
+
+// volumeEcho: the kubelet's collection of images goes by what status says.
+func volumeEcho(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), mount(volume(n.imageID, "/vol", "etc")))
+	look := func(when string) {
+		t.Helper()
+		all := c.status(t).GetMounts()
+		if len(all) != 1 {
+			t.Fatalf("%s: mounts are %v", when, all)
+		}
+		m := all[0]
+		if m.GetContainerPath() != "/vol" || !m.GetReadonly() || m.GetImageSubPath() != "etc" ||
+			m.GetImage().GetImage() != n.imageID || m.GetImage().GetUserSpecifiedImage() != "as/the-pod:says" {
+			t.Errorf("%s: the mount is %v", when, m)
+		}
+		if n.Berth && (m.GetImage().GetImageRef() != n.imageID || m.GetHostPath() != "") {
+			t.Errorf("%s: image_ref is %q, host_path %q", when, m.GetImage().GetImageRef(), m.GetHostPath())
+		}
+	}
+	look("RUNNING")
+	c.stop(t, 5*time.Second)
+	look("EXITED")
+	if n.Berth {
+		byName := n.pod(t).create(t, forever(), mount(volume(n.Image.Busybox, "/vol", "")))
+		if got := byName.status(t).GetMounts()[0].GetImage().GetImage(); got != n.imageID {
+			t.Errorf("an image that was sent by name is %q in status", got)
+		}
+	}
+}
+
+func volumeOutlivesImage(t *testing.T, n *node) {
+	other := n.pull(t, n.Image.Other)
+	c := n.pod(t).start(t, forever(), mount(volume(other, "/vol", "")))
+	n.removeImage(t, other)
+	c.exec(t, "cat", "/vol/etc/passwd")
+	c.stop(t, 5*time.Second)
+	c.remove(t)
+}
+
+// volumeRestart removes the image too: only records know of it afterwards.
+func volumeRestart(t *testing.T, n *node) {
+	if n.Restart == nil {
+		t.Skip("the target gives no way to restart its daemon")
+	}
+	other := n.pull(t, n.Image.Other)
+	p := n.pod(t)
+	running := p.start(t, forever(), mount(volume(other, "/vol", "etc")))
+	created := p.create(t, sh("cat /vol/passwd"), mount(volume(other, "/vol", "etc")))
+	n.removeImage(t, other)
+	n.Restart(t)
+	running.exec(t, "cat", "/vol/passwd")
+	must(t, created.tryStart(t), "StartContainer of a container that was CREATED before the restart")
+	created.waitLog(t, "root:")
+	if got := running.status(t).GetMounts()[0].GetImage().GetImage(); got != other {
+		t.Errorf("after the restart the volume is of %q, want %q", got, other)
+	}
+}
+
+// volumeStaysReadonly: what is in an image is in every other container of it too.
+func volumeStaysReadonly(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	c := p.start(t, forever(), mount(volume(n.imageID, "/vol", "")),
+		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }))
+	r, err := c.execSync(t, 10*time.Second, "sh", "-c", "mount -o remount,rw,bind /vol; mount -o remount,rw /vol; echo spoilt >> /vol/etc/passwd")
+	if err != nil || r.GetExitCode() == 0 {
+		t.Errorf("a privileged container wrote to an image: %v, %v", r, err)
+	}
+	if got := n.pod(t).start(t, forever()).exec(t, "cat", "/etc/passwd"); strings.Contains(got, "spoilt") {
+		t.Error("what one container wrote to an image is in another")
+	}
+}
+
+func badVolumes(t *testing.T, n *node) {
+	p := n.pod(t)
+	writable, both := volume(n.imageID, "/vol", ""), volume(n.imageID, "/vol", "")
+	writable.Readonly, both.HostPath = false, t.TempDir()
+	for name, c := range map[string]struct {
+		mount *runtimeapi.Mount
+		want  []codes.Code
+	}{
+		"writable":              {writable, []codes.Code{codes.InvalidArgument}},
+		"with a host path":      {both, []codes.Code{codes.InvalidArgument}},
+		"a missing directory":   {volume(n.imageID, "/vol", "not/there"), []codes.Code{codes.InvalidArgument}},
+		"a file":                {volume(n.imageID, "/vol", "etc/passwd"), []codes.Code{codes.InvalidArgument}},
+		"out of the image":      {volume(n.imageID, "/vol", "../../../../../etc"), []codes.Code{codes.InvalidArgument}},
+		"an image not pulled":   {volume(n.Image.Absent, "/vol", ""), []codes.Code{codes.NotFound}},
+		"an image without name": {volume("", "/vol", ""), []codes.Code{codes.InvalidArgument}},
+	} {
+		_, err := p.tryCreate(t, p.containerConfig(forever(), mount(c.mount)))
+		n.rejects(t, err, "CreateContainer with a volume: "+name, c.want...)
+		if n.Berth && !strings.HasPrefix(status.Convert(err).Message(), "ImageVolumeMountFailed") {
+			t.Errorf("%s: the message does not begin with ImageVolumeMountFailed: %v", name, err)
+		}
+	}
+	if n.imageStatus(t, n.Image.Absent) != nil {
+		t.Error("an image was pulled for a volume")
+	}
+	left := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID})
+	if slices.ContainsFunc(left, func(c *runtimeapi.Container) bool { return c.GetPodSandboxId() == p.ID }) {
+		t.Errorf("refused containers are listed: %v", left)
+	}
+}

@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/opencontainers/go-digest"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+)
+
+// imageVolume is an image that a container has among its mounts.
+type imageVolume struct {
+	// Path is the mount's cleaned path in the container.
+	Path string `json:"path"`
+	// SubPath is the directory of the image that is mounted; empty is all of it.
+	SubPath    string `json:"subPath,omitempty"`
+	ImageID    string `json:"imageID"`
+	ImageChain string `json:"imageChain"`
+}
+
+// planVolumes finds the images among the mounts of c. The configuration that it
+// returns names them by their ids: the kubelet tells by these, in the status of
+// containers, which images it must not collect.
+func (b containers) planVolumes(c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []imageVolume, error) {
+	var volumes []imageVolume
+	for i, m := range c.GetMounts() {
+		if m.GetImage() == nil {
+			continue
+		}
+		img, err := b.images.Get(m.GetImage().GetImage())
+		if err != nil {
+			return nil, nil, volumeFailed(m.GetContainerPath(), fmt.Errorf("image %q is not on this node, pull it first: %w", m.GetImage().GetImage(), err))
+		}
+		if volumes == nil {
+			c = proto.CloneOf(c)
+		}
+		named := c.GetMounts()[i].GetImage()
+		named.Image, named.ImageRef = img.ID, img.ID
+		volumes = append(volumes, imageVolume{
+			Path: path.Join("/", m.GetContainerPath()), SubPath: m.GetImageSubPath(), ImageID: img.ID, ImageChain: img.ChainID.String(),
+		})
+	}
+	return c, volumes, nil
+}
+
+func volumeFailed(path string, err error) error {
+	return fmt.Errorf("%w: mount %s: %w", crierrors.ErrImageVolumeMountFailed, path, err)
+}
+
+// mountVolumes mounts the images of c's volumes below its bundle. Each container
+// has mounts of its own, which go when it has ended.
+func (b containers) mountVolumes(ctx context.Context, c *container) error {
+	for i, v := range c.Spec().Volumes {
+		if err := b.mountVolume(ctx, c, v, b.volumeDir(c.ID(), i)); err != nil {
+			return volumeFailed(v.Path, err)
+		}
+	}
+	return nil
+}
+
+func (b containers) mountVolume(ctx context.Context, c *container, v imageVolume, dir string) error {
+	img, err := b.images.Get(v.ImageID)
+	if err != nil {
+		return err
+	}
+	mounts, err := b.images.PrepareVolume(ctx, c.ID(), img, c.Spec().Snapshotter, volumeOptions(c.config(), v.Path)...)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	return mount.All(mounts, dir)
+}
+
+// volumeOptions are for a mount whose files shall seem to be of other users. Its
+// layers are mapped and not the mount in the container, which is an overlay, and
+// no kernel maps these.
+func volumeOptions(c *runtimeapi.ContainerConfig, at string) []image.RootfsOption {
+	for _, m := range c.GetMounts() {
+		if len(m.GetUidMappings()) > 0 && path.Join("/", m.GetContainerPath()) == at {
+			return []image.RootfsOption{image.WithIDMappings(mappings(m.GetUidMappings()), mappings(m.GetGidMappings()))}
+		}
+	}
+	return nil
+}
+
+func mappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
+	out := make([]specs.LinuxIDMapping, 0, len(in))
+	for _, m := range in {
+		out = append(out, specs.LinuxIDMapping{ContainerID: m.GetContainerId(), HostID: m.GetHostId(), Size: m.GetLength()})
+	}
+	return out
+}
+
+// volumeSources are the directories that are bound into c, by their place in it.
+func (b containers) volumeSources(c *container) (map[string]string, error) {
+	sources := make(map[string]string, len(c.Spec().Volumes))
+	for i, v := range c.Spec().Volumes {
+		dir, err := imageDir(b.volumeDir(c.ID(), i), v.SubPath)
+		if err != nil {
+			return nil, volumeFailed(v.Path, err)
+		}
+		sources[v.Path] = dir
+	}
+	return sources, nil
+}
+
+// imageDir finds a directory of a mounted image. Links of the image lead to
+// places in the image only.
+func imageDir(root, sub string) (string, error) {
+	if sub == "" {
+		return root, nil
+	}
+	dir, err := securejoin.SecureJoin(root, sub)
+	if err != nil {
+		return "", fmt.Errorf("image_sub_path %q: %w: %w", sub, err, errdefs.ErrInvalidArgument)
+	}
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("image_sub_path %q is not in the image: %w", sub, errdefs.ErrInvalidArgument)
+	case err != nil:
+		return "", fmt.Errorf("image_sub_path %q: %w", sub, err)
+	case !info.IsDir():
+		return "", fmt.Errorf("image_sub_path %q is no directory, and only directories can be mounted: %w", sub, errdefs.ErrInvalidArgument)
+	}
+	return dir, nil
+}
+
+func (k *core) volumesDir(id string) string { return filepath.Join(k.containerDir(id), "volumes") }
+
+func (k *core) volumeDir(id string, i int) string {
+	return filepath.Join(k.volumesDir(id), strconv.Itoa(i))
+}
+
+// unmountVolumes goes by what is there and not by a record, which may be lost.
+func (k *core) unmountVolumes(id string) error {
+	entries, err := os.ReadDir(k.volumesDir(id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if err := unmount(filepath.Join(k.volumesDir(id), e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// layersInUse are what a container needs of the image store.
+func layersInUse(id string, spec *containerSpec) []image.Use {
+	uses := []image.Use{{Owner: id, ChainID: digest.Digest(spec.ImageChain), Snapshotter: spec.Snapshotter}}
+	for _, v := range spec.Volumes {
+		uses = append(uses, image.Use{Owner: id, ChainID: digest.Digest(v.ImageChain), Snapshotter: spec.Snapshotter})
+	}
+	return uses
+}

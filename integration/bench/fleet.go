@@ -133,6 +133,10 @@ func (tr *trial) lists() {
 			r, err := client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
 			return measured(r.GetStats()), err
 		}},
+		{"listPodStats", func(ctx context.Context) (int, error) {
+			r, err := client.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
+			return measuredPods(r.GetStats()), err
+		}},
 	}
 	const times = 10
 	for range times {
@@ -156,6 +160,18 @@ func measured(stats []*runtimeapi.ContainerStats) int {
 	n := 0
 	for _, s := range stats {
 		if s.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0 && s.GetMemory().GetWorkingSetBytes().GetValue() > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// measuredPods does the same for pods, with their containers and their network.
+func measuredPods(stats []*runtimeapi.PodSandboxStats) int {
+	n := 0
+	for _, s := range stats {
+		l := s.GetLinux()
+		if l.GetMemory().GetWorkingSetBytes().GetValue() > 0 && l.GetNetwork().GetDefaultInterface() != nil && measured(l.GetContainers()) > 0 {
 			n++
 		}
 	}

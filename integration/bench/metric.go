@@ -50,6 +50,7 @@ var metrics = []metric{
 	{key: "listPods", name: "ListPodSandbox", unit: "ms"},
 	{key: "listContainers", name: "ListContainers", unit: "ms"},
 	{key: "listStats", name: "ListContainerStats", unit: "ms"},
+	{key: "listPodStats", name: "ListPodSandboxStats", unit: "ms"},
 	{key: "forks", name: "processes and threads started per pod life", unit: "", least: true},
 	{key: "flushes", name: "disk flushes per pod life", unit: ""},
 	{key: "recovery", name: "kill -9 → all pods listed RUNNING", unit: "ms"},

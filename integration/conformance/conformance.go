@@ -145,6 +145,7 @@ func Run(t *testing.T, target Target) {
 		{"Volumes", volumeChecks},
 		{"Resources", resourceChecks},
 		{"Stats", statsChecks},
+		{"PodStats", podStatsChecks},
 		{"Events", eventChecks},
 		{"Streaming", streamingChecks},
 		{"Images", imageChecks},

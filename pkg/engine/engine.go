@@ -149,7 +149,7 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 	}
 	k.closers = append(k.closers, server)
 	e.streams = streams{k, server}
-	e.stats = stats{k}
+	e.stats = stats{k, newLanes()}
 	e.node = node{k}
 	e.images = images{image.NewService(k.images)}
 	return e, nil

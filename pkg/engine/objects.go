@@ -20,7 +20,8 @@ import (
 // sandbox is a sandbox that callers can see.
 type sandbox struct {
 	*store.Object[sandboxSpec, sandboxStatus]
-	op opLock // held by calls that change it as a whole: stop, remove
+	op  opLock // held by calls that change it as a whole: stop, remove
+	cpu cpuRate
 }
 
 // container is a container that callers can see.
@@ -31,6 +32,7 @@ type container struct {
 	exited  chan struct{} // closed when EXITED is recorded
 	erased  chan struct{} // closed when the runtime has nothing of it any more
 	oom     atomic.Bool   // a foreign shim reported an OOM kill
+	cpu     cpuRate
 }
 
 func newContainer(o *store.Object[containerSpec, containerStatus], s *sandbox) *container {

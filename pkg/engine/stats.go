@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	cgroup1 "github.com/containerd/cgroups/v3/cgroup1/stats"
-	cgroup2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -19,9 +17,12 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// stats serves the calls about what containers use. Nothing is collected ahead
-// of a call.
-type stats struct{ *core }
+// stats serves the calls about what containers and pods use. Nothing is
+// collected ahead of a call.
+type stats struct {
+	*core
+	lanes *lanes
+}
 
 // ContainerStats tells what one container uses.
 func (b stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
@@ -29,6 +30,8 @@ func (b stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsR
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
 	s, err := b.read(ctx, c)
 	if err != nil {
 		return nil, err
@@ -39,22 +42,50 @@ func (b stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsR
 // ListContainerStats tells what all containers that match use. Ended ones have
 // their attributes and their writable layer.
 func (b stats) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
-	f := r.GetFilter()
+	return &runtimeapi.ListContainerStatsResponse{Stats: b.list(ctx, r.GetFilter())}, nil
+}
+
+func (b stats) list(ctx context.Context, f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
 	filter := &runtimeapi.ContainerFilter{Id: f.GetId(), PodSandboxId: f.GetPodSandboxId(), LabelSelector: f.GetLabelSelector()}
-	resp := &runtimeapi.ListContainerStatsResponse{}
+	var matching []*container
 	for _, c := range b.objects.allContainers() {
-		if !c.matches(filter) {
-			continue
+		if c.matches(filter) {
+			matching = append(matching, c)
 		}
-		s, err := b.read(ctx, c)
-		if err != nil {
-			// One container that is just ending must not cost the whole list.
-			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("read statistics")
-			continue
-		}
-		resp.Stats = append(resp.Stats, s)
 	}
-	return resp, nil
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	return b.readAll(ctx, matching)
+}
+
+// readAll leaves out the containers that cannot be read: one that is just ending,
+// or whose runtime does not answer, must not cost the others.
+func (b stats) readAll(ctx context.Context, all []*container) []*runtimeapi.ContainerStats {
+	read := make([]*runtimeapi.ContainerStats, len(all))
+	places := make([]int, len(all))
+	for i := range places {
+		places[i] = i
+	}
+	each(places, func(i int) bool { return all[i].mustAsk() }, func(i int) {
+		s, err := b.read(ctx, all[i])
+		if err != nil {
+			log.G(ctx).WithError(err).WithField("container", all[i].ID()).Debug("read statistics")
+			return
+		}
+		read[i] = s
+	})
+	return present(read)
+}
+
+// present drops what is nil, in place.
+func present[T any](all []*T) []*T {
+	kept := all[:0]
+	for _, x := range all {
+		if x != nil {
+			kept = append(kept, x)
+		}
+	}
+	return kept
 }
 
 func (b stats) read(ctx context.Context, c *container) (*runtimeapi.ContainerStats, error) {
@@ -75,7 +106,8 @@ func (b stats) read(ctx context.Context, c *container) (*runtimeapi.ContainerSta
 	if err != nil {
 		return nil, fmt.Errorf("statistics of container %s: %w", c.ID(), err)
 	}
-	fill(s, used)
+	s.Cpu = cpuUsage(used, c.cpu.next(used.Time, used.CPUUsageNano))
+	s.Memory, s.Swap, s.Io = memoryUsage(used), swapUsage(used), ioUsage(used)
 	return s, nil
 }
 
@@ -90,14 +122,35 @@ func (b stats) writableLayer(ctx context.Context, c *container) *runtimeapi.File
 	}
 }
 
-func wrap(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: v} }
+// mustAsk tells whether only the process that runs c knows what it uses: no
+// cgroup of this host is the container's own.
+func (c *container) mustAsk() bool {
+	return c.sandbox.mustAsk() && c.Status().Phase == phaseRunning
+}
 
-// usage reads the container's cgroup, or asks a runtime whose containers have none.
+func (s *sandbox) mustAsk() bool {
+	return s.Spec().Definition.Type != handler.OCI || s.Spec().Plan.OwnKernel
+}
+
+// usage reads the container's cgroup, or asks who runs it.
 func (b stats) usage(ctx context.Context, c *container) (cgroup.Stats, error) {
-	spec := c.sandbox.Spec()
-	if spec.Definition.Type == handler.OCI && !spec.Plan.OwnKernel {
+	if !c.sandbox.mustAsk() {
 		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
+	spec := c.sandbox.Spec()
+	asked := spec.Supervisor
+	if spec.Definition.Type != handler.OCI {
+		asked = c.sandbox.ID() // it has a shim of its own
+	}
+	used, err := ask(ctx, b.lanes, asked, func(ctx context.Context) (cgroup.Stats, error) { return b.taskUsage(ctx, c) })
+	if spec.Definition.Type == handler.OCI {
+		used = onlyWithin(used)
+	}
+	return used, err
+}
+
+// taskUsage asks by the Task API.
+func (b stats) taskUsage(ctx context.Context, c *container) (cgroup.Stats, error) {
 	client, err := b.client(ctx, c.sandbox)
 	if err != nil {
 		return cgroup.Stats{}, err
@@ -111,65 +164,4 @@ func (b stats) usage(ctx context.Context, c *container) (cgroup.Stats, error) {
 		return cgroup.Stats{}, err
 	}
 	return fromMetrics(m)
-}
-
-// fromMetrics reads what the Task API sends.
-func fromMetrics(m any) (cgroup.Stats, error) {
-	known := func(v uint64) cgroup.Value { return cgroup.Value{Known: true, N: v} }
-	switch m := m.(type) {
-	case *cgroup1.Metrics:
-		usage, inactive := m.GetMemory().GetUsage().GetUsage(), m.GetMemory().GetTotalInactiveFile()
-		return cgroup.Stats{
-			Time: time.Now(), CPUUsageNano: known(m.GetCPU().GetUsage().GetTotal()),
-			MemoryUsage: known(usage), WorkingSet: known(usage - min(usage, inactive)), RSS: known(m.GetMemory().GetTotalRSS()),
-			PageFaults: known(m.GetMemory().GetTotalPgFault()), MajorPageFaults: known(m.GetMemory().GetTotalPgMajFault()),
-			Pids: known(m.GetPids().GetCurrent()),
-		}, nil
-	case *cgroup2.Metrics:
-		usage, inactive := m.GetMemory().GetUsage(), m.GetMemory().GetInactiveFile()
-		return cgroup.Stats{
-			Time: time.Now(), CPUUsageNano: known(m.GetCPU().GetUsageUsec() * 1000),
-			MemoryUsage: known(usage), WorkingSet: known(usage - min(usage, inactive)), RSS: known(m.GetMemory().GetAnon()),
-			PageFaults: known(m.GetMemory().GetPgfault()), MajorPageFaults: known(m.GetMemory().GetPgmajfault()),
-			Pids: known(m.GetPids().GetCurrent()),
-		}, nil
-	}
-	return cgroup.Stats{}, fmt.Errorf("statistics of an unknown kind %T: %w", m, errdefs.ErrNotImplemented)
-}
-
-func fill(s *runtimeapi.ContainerStats, u cgroup.Stats) {
-	at := u.Time.UnixNano()
-	value := func(v cgroup.Value) *runtimeapi.UInt64Value {
-		if !v.Known {
-			return nil
-		}
-		return wrap(v.N)
-	}
-	s.Cpu = &runtimeapi.CpuUsage{Timestamp: at, UsageCoreNanoSeconds: value(u.CPUUsageNano), Psi: psi(u.CPUPressure)}
-	s.Memory = &runtimeapi.MemoryUsage{
-		Timestamp: at, WorkingSetBytes: value(u.WorkingSet), UsageBytes: value(u.MemoryUsage), RssBytes: value(u.RSS),
-		PageFaults: value(u.PageFaults), MajorPageFaults: value(u.MajorPageFaults), Psi: psi(u.MemoryPressure),
-	}
-	if u.MemoryLimit.Known && u.WorkingSet.Known {
-		s.Memory.AvailableBytes = wrap(u.MemoryLimit.N - min(u.MemoryLimit.N, u.WorkingSet.N))
-	}
-	if u.SwapUsage.Known {
-		s.Swap = &runtimeapi.SwapUsage{Timestamp: at, SwapUsageBytes: value(u.SwapUsage)}
-		if u.SwapLimit.Known {
-			s.Swap.SwapAvailableBytes = wrap(u.SwapLimit.N - min(u.SwapLimit.N, u.SwapUsage.N))
-		}
-	}
-	if u.IOPressure != nil {
-		s.Io = &runtimeapi.IoUsage{Timestamp: at, Psi: psi(u.IOPressure)}
-	}
-}
-
-func psi(p *cgroup.Pressure) *runtimeapi.PsiStats {
-	if p == nil {
-		return nil
-	}
-	data := func(s cgroup.Stall) *runtimeapi.PsiData {
-		return &runtimeapi.PsiData{Total: s.TotalNano, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
-	}
-	return &runtimeapi.PsiStats{Some: data(p.Some), Full: data(p.Full)}
 }

@@ -105,6 +105,12 @@ func HostPaths(specPath string) Paths {
 	return host().paths(inHierarchy(specPath))
 }
 
+// ParentPaths returns where the files of a pod's cgroup_parent are: what a
+// kubelet makes for the pod. A pod that names none has the zero value.
+func ParentPaths(parent string, d Driver) Paths {
+	return host().paths(parentInHierarchy(parent, d))
+}
+
 func (h hierarchies) paths(inside string) Paths {
 	if inside == "" {
 		return Paths{}

@@ -115,6 +115,25 @@ func inHierarchy(specPath string) string {
 	return path.Join(slice, unitName(parts[1], parts[2]))
 }
 
+// parentInHierarchy is the same for a cgroup_parent.
+func parentInHierarchy(parent string, d Driver) string {
+	if parent == "" {
+		return ""
+	}
+	inside := path.Clean("/" + parent)
+	if d == Systemd {
+		slice, err := expandSlice(path.Base(parent))
+		if err != nil {
+			return ""
+		}
+		inside = slice
+	}
+	if inside == "/" {
+		return ""
+	}
+	return inside
+}
+
 // unitName is what runc and crun call the unit of a systemd cgroupsPath.
 func unitName(prefix, name string) string {
 	if strings.HasSuffix(name, sliceSuffix) {

@@ -87,6 +87,27 @@ func TestHostPathsOfNothing(t *testing.T) {
 	}
 }
 
+func TestParentInHierarchy(t *testing.T) {
+	for _, test := range []struct {
+		driver       Driver
+		parent, want string
+	}{
+		{Cgroupfs, "", ""},
+		{Cgroupfs, "/", ""},
+		{Cgroupfs, "kubepods/pod1", "/kubepods/pod1"},
+		{Cgroupfs, "/kubepods/burstable/pod1/", "/kubepods/burstable/pod1"},
+		{Systemd, "", ""},
+		{Systemd, "-.slice", ""},
+		{Systemd, "/not/a/slice-at-all", ""},
+		{Systemd, "/kubepods.slice/kubepods-pod1.slice", "/kubepods.slice/kubepods-pod1.slice"},
+		{Systemd, "kubepods-pod1.slice", "/kubepods.slice/kubepods-pod1.slice"},
+	} {
+		if got := parentInHierarchy(test.parent, test.driver); got != test.want {
+			t.Errorf("%s, %q: %q, want %q", test.driver, test.parent, got, test.want)
+		}
+	}
+}
+
 func FuzzPathStaysInside(f *testing.F) {
 	for _, parent := range []string{"", "/", "/a/b", "a.slice", "../..", "a-b.slice", "/x/./y//z"} {
 		f.Add(parent)

@@ -23,6 +23,9 @@ type Stats struct {
 	// reclaimed easily (usage less inactive file pages, at least 0), RSS the
 	// anonymous memory.
 	MemoryUsage, WorkingSet, RSS Value
+	// Cache is memory of files, of which MappedFile is mapped by a process;
+	// ActiveFile and InactiveFile were used lately or not.
+	Cache, MappedFile, ActiveFile, InactiveFile Value
 	// PageFaults and MajorPageFaults are counted since the cgroup exists.
 	PageFaults, MajorPageFaults Value
 	// MemoryLimit is the cgroup's own limit; not known is unlimited.
@@ -73,6 +76,6 @@ func ReadStats(p Paths) (Stats, error) {
 }
 
 // setWorkingSet follows the kubelet's definition.
-func (s *Stats) setWorkingSet(inactiveFile uint64) {
-	s.WorkingSet = Value{N: s.MemoryUsage.N - min(inactiveFile, s.MemoryUsage.N), Known: s.MemoryUsage.Known}
+func (s *Stats) setWorkingSet() {
+	s.WorkingSet = Value{N: s.MemoryUsage.N - min(s.InactiveFile.N, s.MemoryUsage.N), Known: s.MemoryUsage.Known}
 }

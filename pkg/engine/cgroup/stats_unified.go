@@ -29,18 +29,23 @@ func (s *Stats) unifiedMemory(d *dir, buf *buffer) {
 	s.MemoryLimit = d.number("memory.max", buf)
 	s.SwapUsage = d.number("memory.swap.current", buf)
 	s.SwapLimit = d.number("memory.swap.max", buf)
-	var inactiveFile uint64
 	fields(d.read("memory.stat", buf), func(key string, n uint64) {
 		switch key {
 		case "anon":
 			s.RSS = Value{n, true}
+		case "file":
+			s.Cache = Value{n, true}
+		case "file_mapped":
+			s.MappedFile = Value{n, true}
+		case "active_file":
+			s.ActiveFile = Value{n, true}
 		case "inactive_file":
-			inactiveFile = n
+			s.InactiveFile = Value{n, true}
 		case "pgfault":
 			s.PageFaults = Value{n, true}
 		case "pgmajfault":
 			s.MajorPageFaults = Value{n, true}
 		}
 	})
-	s.setWorkingSet(inactiveFile)
+	s.setWorkingSet()
 }

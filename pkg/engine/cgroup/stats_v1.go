@@ -45,13 +45,19 @@ func (s *Stats) v1Pids(d *dir, buf *buffer) { s.Pids = d.number("pids.current", 
 func (s *Stats) v1Memory(d *dir, buf *buffer) {
 	s.MemoryUsage = d.number("memory.usage_in_bytes", buf)
 	s.MemoryLimit = limited(d.number("memory.limit_in_bytes", buf))
-	var inactiveFile, memory, memsw uint64
+	var memory, memsw uint64
 	fields(d.read("memory.stat", buf), func(key string, n uint64) {
 		switch key {
 		case "total_rss":
 			s.RSS = Value{n, true}
+		case "total_cache":
+			s.Cache = Value{n, true}
+		case "total_mapped_file":
+			s.MappedFile = Value{n, true}
+		case "total_active_file":
+			s.ActiveFile = Value{n, true}
 		case "total_inactive_file":
-			inactiveFile = n
+			s.InactiveFile = Value{n, true}
 		case "total_pgfault":
 			s.PageFaults = Value{n, true}
 		case "total_pgmajfault":
@@ -64,7 +70,7 @@ func (s *Stats) v1Memory(d *dir, buf *buffer) {
 			memsw = n
 		}
 	})
-	s.setWorkingSet(inactiveFile)
+	s.setWorkingSet()
 	if limited(Value{memsw, memsw > 0}).Known && memsw >= memory {
 		s.SwapLimit = Value{memsw - memory, true}
 	}

@@ -1,0 +1,156 @@
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestStatsOfPodsThatHang stops a foreign shim and a gVisor sandbox, and asks
+// what all containers use: each that hangs costs its own entry.
+func TestStatsOfPodsThatHang(t *testing.T) {
+	b := newBed(t, testbed.Options{
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc), "runsc": testbed.Part(t, testbed.Runsc)},
+		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
+			testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc)),
+		DefaultRuntime: "runc",
+	})
+	well, sick := map[string]*testbed.Pod{}, map[string]*testbed.Pod{}
+	run := func(handler string) *testbed.Pod {
+		return b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
+	}
+	for _, handler := range []string{"runc", "shim", "runsc"} {
+		well[handler] = run(handler)
+	}
+	sick["shim"], sick["runsc"] = run("shim"), run("runsc")
+	stopped := []int{
+		processOf(t, sick["shim"].ID, "containerd-shim-runc-v2", "-id"),
+		processOf(t, sick["runsc"].ID, "runsc-sandbox", "boot"),
+	}
+	for _, pid := range stopped {
+		signal(t, pid, syscall.SIGSTOP)
+		t.Cleanup(func() { signal(t, pid, syscall.SIGCONT) }) // before the pod is removed
+	}
+
+	const bound = 10 * time.Second
+	begin := time.Now()
+	containers := b.containerStats(t, bound)
+	pods := b.podStats(t, bound)
+	if took := time.Since(begin); took > bound {
+		t.Errorf("both lists took %s", took)
+	}
+	for handler, pod := range well {
+		if used(containers[pod.Container.ID]) == 0 {
+			t.Errorf("%s: its container is missing or uses nothing: %v", handler, containers[pod.Container.ID])
+		}
+		if s := pods[pod.ID]; len(s.GetLinux().GetContainers()) != 1 || used(s.GetLinux().GetContainers()[0]) == 0 {
+			t.Errorf("%s: its pod has %v", handler, s)
+		}
+	}
+	for handler, pod := range sick {
+		if s := containers[pod.Container.ID]; s != nil {
+			t.Errorf("%s that hangs answers %v", handler, s)
+		}
+		// The pod's cgroup is on this host, whatever became of who runs it.
+		s := pods[pod.ID].GetLinux()
+		if len(s.GetContainers()) != 0 || s.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || s.GetMemory().GetWorkingSetBytes().GetValue() == 0 {
+			t.Errorf("%s that hangs: its pod has %v", handler, s)
+		}
+		_, err := b.client.ContainerStats(within(t, bound), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
+		refused(t, err, codes.Unavailable, "did not answer within")
+	}
+	begin = time.Now()
+	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	if took := time.Since(begin); took > bound {
+		t.Errorf("another pod took %s to start", took)
+	}
+
+	for _, pid := range stopped {
+		signal(t, pid, syscall.SIGCONT)
+	}
+	for handler, pod := range sick {
+		testbed.Eventually(t, 20*time.Second, func() error {
+			if s := b.containerStats(t, bound)[pod.Container.ID]; used(s) == 0 {
+				return fmt.Errorf("%s goes on, and answers %v", handler, s)
+			}
+			return nil
+		})
+	}
+}
+
+func used(s *runtimeapi.ContainerStats) uint64 {
+	return s.GetCpu().GetUsageCoreNanoSeconds().GetValue()
+}
+
+func (b *bed) containerStats(t *testing.T, bound time.Duration) map[string]*runtimeapi.ContainerStats {
+	t.Helper()
+	r, err := b.client.ListContainerStats(within(t, bound), &runtimeapi.ListContainerStatsRequest{})
+	if err != nil {
+		t.Fatalf("list statistics of containers: %v", err)
+	}
+	all := map[string]*runtimeapi.ContainerStats{}
+	for _, s := range r.GetStats() {
+		all[s.GetAttributes().GetId()] = s
+	}
+	return all
+}
+
+func (b *bed) podStats(t *testing.T, bound time.Duration) map[string]*runtimeapi.PodSandboxStats {
+	t.Helper()
+	r, err := b.client.ListPodSandboxStats(within(t, bound), &runtimeapi.ListPodSandboxStatsRequest{})
+	if err != nil {
+		t.Fatalf("list statistics of pods: %v", err)
+	}
+	all := map[string]*runtimeapi.PodSandboxStats{}
+	for _, s := range r.GetStats() {
+		all[s.GetAttributes().GetId()] = s
+	}
+	return all
+}
+
+// processOf finds the process that names the sandbox and all the words in its
+// command line.
+func processOf(t *testing.T, sandbox string, words ...string) int {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+next:
+	for _, path := range lines {
+		line, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(line, []byte(sandbox)) {
+			continue
+		}
+		for _, word := range words {
+			if !strings.Contains(string(line), word) {
+				continue next
+			}
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	t.Fatalf("no process of sandbox %s has %q in its command line", sandbox, words)
+	return 0
+}
+
+func signal(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil && err != syscall.ESRCH {
+		t.Errorf("signal %s to process %d: %v", s, pid, err)
+	}
+}

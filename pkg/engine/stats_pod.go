@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/network"
+)
+
+// PodSandboxStats tells what one pod uses. A sandbox that is not ready uses
+// nothing that could be told.
+func (b stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+	s, err := b.objects.sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	pods := b.measurable(func(other *sandbox) bool { return other == s })
+	if len(pods) == 0 {
+		return nil, s.open() // it was stopped meanwhile
+	}
+	return &runtimeapi.PodSandboxStatsResponse{Stats: b.readPod(ctx, pods[0])}, nil
+}
+
+// ListPodSandboxStats tells what the ready pods that match use.
+func (b stats) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	return &runtimeapi.ListPodSandboxStatsResponse{Stats: b.listPods(ctx, r.GetFilter())}, nil
+}
+
+func (b stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi.PodSandboxStats {
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	filter := &runtimeapi.PodSandboxFilter{Id: f.GetId(), LabelSelector: f.GetLabelSelector()}
+	pods := b.measurable(func(s *sandbox) bool { return s.matches(filter) })
+	read := make([]*runtimeapi.PodSandboxStats, len(pods))
+	places := make([]int, len(pods))
+	for i := range places {
+		places[i] = i
+	}
+	each(places, func(i int) bool { return pods[i].mustAsk() }, func(i int) { read[i] = b.readPod(ctx, pods[i]) })
+	return read
+}
+
+// pod is a ready sandbox, and where what it uses is counted.
+type pod struct {
+	*sandbox
+	running []*container
+	// parent is the cgroup that the kubelet made for this pod. It is the zero value
+	// for a pod without one: then only the cgroups below it count.
+	parent cgroup.Paths
+}
+
+// measurable returns the ready sandboxes that are wanted. A cgroup_parent that
+// several of them name is no pod's: what all of them use must not be told of each.
+func (b stats) measurable(wanted func(*sandbox) bool) []pod {
+	var pods []pod
+	users := map[string]int{}
+	for _, s := range b.objects.allSandboxes() {
+		if s.open() != nil {
+			continue
+		}
+		users[parentOf(s)]++
+		if wanted(s) {
+			pods = append(pods, pod{sandbox: s})
+		}
+	}
+	running := map[string][]*container{}
+	for _, c := range b.objects.allContainers() {
+		if c.Status().Phase == phaseRunning {
+			running[c.Spec().Sandbox] = append(running[c.Spec().Sandbox], c)
+		}
+	}
+	for i := range pods {
+		p := &pods[i]
+		p.running = running[p.ID()]
+		if parent := parentOf(p.sandbox); users[parent] == 1 {
+			p.parent = cgroup.ParentPaths(parent, b.settingsOf(p.Spec()).CgroupDriver)
+		}
+	}
+	return pods
+}
+
+func parentOf(s *sandbox) string {
+	parent := s.config().GetLinux().GetCgroupParent()
+	if parent == "" {
+		return ""
+	}
+	return path.Clean("/" + parent)
+}
+
+// readPod leaves out what cannot be read.
+func (b stats) readPod(ctx context.Context, p pod) *runtimeapi.PodSandboxStats {
+	config := p.config()
+	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
+	if used, processes, err := b.podUsage(p); err == nil {
+		linux.Cpu = cpuUsage(used, p.cpu.next(used.Time, used.CPUUsageNano))
+		linux.Memory, linux.Io = memoryUsage(used), ioUsage(used)
+		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: wrap(uint64(processes))}
+	} else if !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read statistics")
+	}
+	if interfaces, err := p.interfaces(); err == nil {
+		linux.Network = networkUsage(time.Now(), interfaces)
+	} else if !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read network statistics")
+	}
+	return &runtimeapi.PodSandboxStats{
+		Attributes: &runtimeapi.PodSandboxAttributes{
+			Id: p.ID(), Metadata: config.GetMetadata(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		},
+		Linux: linux,
+	}
+}
+
+// interfaces are those of the pod's own network: what the host's carry is not the
+// pod's.
+func (p pod) interfaces() ([]network.InterfaceStats, error) {
+	if !p.Spec().Plan.Net {
+		return nil, nil
+	}
+	return network.Stats(p.Status().Namespaces.Net)
+}
+
+// podUsage is what the pod's cgroup counts: its containers, the sandbox process,
+// and all else that runs for the pod. Without such a cgroup it is the sum of
+// those below.
+func (b stats) podUsage(p pod) (cgroup.Stats, int, error) {
+	used, processes, err := cgroupUsage(p.parent)
+	if !errdefs.IsNotFound(err) {
+		return used, processes, err
+	}
+	var parts []cgroup.Stats
+	for _, paths := range b.cgroupsOf(p) {
+		part, n, err := cgroupUsage(paths)
+		if errdefs.IsNotFound(err) {
+			continue // it ended just now
+		}
+		if err != nil {
+			return cgroup.Stats{}, 0, err
+		}
+		parts, processes = append(parts, part), processes+n
+	}
+	if len(parts) == 0 && p.mustAsk() {
+		return cgroup.Stats{}, 0, fmt.Errorf("sandbox %s has no cgroup on this host: %w", p.ID(), errdefs.ErrNotFound)
+	}
+	return cgroup.Sum(parts...), processes, nil
+}
+
+// cgroupsOf are the cgroups that berth made for the pod.
+func (b stats) cgroupsOf(p pod) []cgroup.Paths {
+	var all []cgroup.Paths
+	if p.Spec().Plan.Process {
+		own, err := cgroup.Path(b.settingsOf(p.Spec()).CgroupDriver, p.config().GetLinux().GetCgroupParent(), p.ID())
+		if err == nil {
+			all = append(all, cgroup.HostPaths(own))
+		}
+	}
+	for _, c := range p.running {
+		all = append(all, cgroup.HostPaths(c.Spec().CgroupsPath))
+	}
+	return all
+}
+
+func cgroupUsage(p cgroup.Paths) (cgroup.Stats, int, error) {
+	used, err := cgroup.ReadStats(p)
+	if err != nil {
+		return cgroup.Stats{}, 0, err
+	}
+	pids, err := p.Processes()
+	return used, len(pids), err
+}

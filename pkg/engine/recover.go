@@ -38,14 +38,16 @@ const recoveryParallel = 16
 //   - A sandbox that is ready and whose network namespace is gone went with a
 //     reboot; it is NOTREADY until the kubelet removes it.
 //   - A container that runs by its record is asked for at its supervisor, which
-//     outlives the daemon, or is started again and then reads its journal.
+//     outlives the daemon, or is started again and then reads its journal. One
+//     that does not answer is not waited for: its objects keep their state.
 //   - A record that cannot be read is shown as NOTREADY or UNKNOWN, so that the
 //     kubelet removes it.
 //   - A directory, mount, or supervisor without a record belongs to nobody.
 //
 // No call may be answered before it has returned.
 func (e *Engine) Recover(ctx context.Context) error {
-	r := recovery{e}
+	r := recovery{e, &silence{who: map[string]bool{}}}
+	r.listen(ctx)
 	r.showBroken()
 	if err := r.sandboxes(ctx); err != nil {
 		return err
@@ -77,19 +79,25 @@ func (k *core) noteOOM(task string) {
 	}
 }
 
-type recovery struct{ *Engine }
+type recovery struct {
+	*Engine
+	silent *silence
+}
 
 // showBroken lists sandboxes whose records cannot be read under a name of their
 // own. Their definition is lost, so removal is all that can be done for them.
 func (r recovery) showBroken() {
 	k := r.core
+	g := errgroup.Group{}
+	g.SetLimit(recoveryParallel)
 	for _, b := range slices.Concat(k.broken.sandboxes, k.broken.containers) {
 		if b.StatusOnly {
 			k.log.WithError(b.Err).WithField("id", b.ID).Error("a status cannot be read; the object is taken back as if it had never been whole")
 			continue
 		}
-		r.endOrphan(b.ID)
+		g.Go(func() error { r.endOrphan(b.ID); return nil })
 	}
+	_ = g.Wait()
 	for _, b := range k.broken.sandboxes {
 		if b.StatusOnly {
 			continue
@@ -111,24 +119,34 @@ func (r recovery) showBroken() {
 }
 
 // endOrphan ends a task of which nobody knows any more whose it was: what runs
-// and is in no list would run for ever.
+// and is in no list would run for ever. A silent supervisor is not waited for.
 func (r recovery) endOrphan(id string) {
 	k := r.core
-	ctx, cancel := context.WithTimeout(k.background, recoveryAnswer)
-	defer cancel()
 	keys, err := k.shims.Keys()
-	for _, key := range keys {
-		if _, serr := os.Stat(filepath.Join(k.shims.SupervisorDir(key), "tasks", id)); serr != nil {
-			continue
-		}
-		client, cerr := k.shims.Supervisor(ctx, key)
-		if cerr == nil {
-			cerr = k.endTask(ctx, client, id)
-		}
-		err = errors.Join(err, cerr)
-	}
 	if err != nil {
 		k.log.WithError(err).WithField("id", id).Error("end a task whose record cannot be read")
+	}
+	for _, key := range keys {
+		if _, err := os.Stat(filepath.Join(k.shims.SupervisorDir(key), "tasks", id)); err != nil {
+			continue
+		}
+		if r.silent.has(key) {
+			go k.endOrphanOf(key, id, undoTimeout)
+			continue
+		}
+		k.endOrphanOf(key, id, recoveryAnswer)
+	}
+}
+
+func (k *core) endOrphanOf(key, id string, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(k.background, patience)
+	defer cancel()
+	client, err := k.shims.Supervisor(ctx, key)
+	if err == nil {
+		err = k.endTask(ctx, client, id)
+	}
+	if err != nil {
+		k.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("end a task whose record cannot be read")
 	}
 }
 
@@ -170,13 +188,13 @@ func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
 	}
 	lost := s.Spec().Boot != r.core.boot || (s.Spec().Plan.Net && !pin.Exists(st.Namespaces.Net))
 	if !lost && s.Spec().Plan.Process {
-		ctx, cancel := context.WithTimeout(ctx, recoveryAnswer)
-		defer cancel()
-		_, ended, err := r.core.endedMeanwhile(ctx, s, s.ID())
+		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
+			_, lost, err = r.core.endedMeanwhile(ctx, s, s.ID())
+			return err
+		})
 		if err != nil {
 			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn(unreachable)
 		}
-		lost = ended
 	}
 	if lost {
 		s.force(ctx, func(st *sandboxStatus) { st.Phase, st.PID = phaseStopped, 0 })
@@ -198,6 +216,9 @@ func (r recovery) keepAgain(ctx context.Context, s *sandbox, t shim.Kept) {
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("keep a task's files")
 		return
+	}
+	if r.silent.has(runner(s)) {
+		t.Terminal = false // all else is had without an answer
 	}
 	r.core.keepTask(ctx, s, c, t)
 }
@@ -236,9 +257,12 @@ func (r recovery) container(ctx context.Context, c *container) error {
 	case phaseCreated:
 		return r.created(ctx, c)
 	}
-	ctx, cancel := context.WithTimeout(ctx, recoveryAnswer)
-	defer cancel()
-	exit, ended, err := r.core.endedMeanwhile(ctx, c.sandbox, c.ID())
+	var exit taskExit
+	var ended bool
+	err := r.ask(ctx, c.sandbox, func(ctx context.Context) (err error) {
+		exit, ended, err = r.core.endedMeanwhile(ctx, c.sandbox, c.ID())
+		return err
+	})
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
 	}
@@ -254,7 +278,9 @@ func (r recovery) container(ctx context.Context, c *container) error {
 			t.Pipes = append(t.Pipes, p)
 		}
 	}
-	r.keepAgain(ctx, c.sandbox, t)
+	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
+	defer cancel()
+	r.keepAgain(bounded, c.sandbox, t)
 	go b.watch(c)
 	return nil
 }
@@ -263,9 +289,12 @@ func (r recovery) container(ctx context.Context, c *container) error {
 // that was killed between the start and its record has a running one here.
 func (r recovery) created(ctx context.Context, c *container) error {
 	b := r.Engine.containers
-	asked, cancel := context.WithTimeout(ctx, recoveryAnswer)
-	defer cancel()
-	state, pid, err := r.core.taskState(asked, c.sandbox, c.ID())
+	var state taskState
+	var pid int
+	err := r.ask(ctx, c.sandbox, func(ctx context.Context) (err error) {
+		state, pid, err = r.core.taskState(ctx, c.sandbox, c.ID())
+		return err
+	})
 	if err != nil {
 		// It stays created: a start then asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
@@ -299,53 +328,6 @@ func (c *container) force(ctx context.Context, change func(*containerStatus)) {
 	}
 }
 
-// dropHalfMade takes back objects whose creation never ended, and containers
-// whose sandbox is gone.
-func (r recovery) dropHalfMade(ctx context.Context) {
-	k := r.core
-	for _, o := range k.ctrs.List() {
-		if _, err := k.objects.container(o.ID()); err == nil {
-			continue
-		}
-		if err := r.dropContainer(ctx, o); err != nil {
-			// The next start tries again.
-			log.G(ctx).WithError(err).WithField("container", o.ID()).Error("take back a half-made container")
-		}
-	}
-	for _, o := range k.pods.List() {
-		if o.Status().Phase == phasePlanned {
-			r.dropSandbox(ctx, newSandbox(o))
-		}
-	}
-}
-
-func (r recovery) dropContainer(ctx context.Context, o *store.Object[containerSpec, containerStatus]) error {
-	b := r.Engine.containers
-	if p, ok := r.core.pods.Get(o.Spec().Sandbox); ok {
-		c := newContainer(o, newSandbox(p))
-		ctx, cancel := context.WithTimeout(ctx, recoveryAnswer)
-		defer cancel()
-		if err := b.eraseTask(ctx, c); err != nil {
-			log.G(ctx).WithError(err).WithField("container", o.ID()).Warn("clean up after a half-made container")
-		}
-	}
-	if err := b.removeParts(ctx, newContainer(o, nil)); err != nil {
-		return err
-	}
-	return r.core.ctrs.Delete(o.ID())
-}
-
-// dropSandbox shows a sandbox that cannot be taken back.
-func (r recovery) dropSandbox(ctx context.Context, s *sandbox) {
-	b := r.Engine.sandboxes
-	if err := r.core.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("two sandboxes have one name")
-	}
-	_ = b.rollBack(s, errHalfMade)
-}
-
-var errHalfMade = errors.New("the daemon ended while the sandbox was being made")
-
 // sweep removes what belongs to nobody. Failing at it costs space, not pods.
 func (r recovery) sweep(ctx context.Context) {
 	k := r.core
@@ -356,7 +338,7 @@ func (r recovery) sweep(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
 	defer cancel()
-	warn(k.shims.Sweep(bounded))
+	warn(k.shims.Sweep(bounded, r.silent.has))
 	k.collectTools()
 	go r.releaseAddresses()
 	warn(k.sweepDirs(k.containerDir(""), func(id string) bool { _, ok := k.ctrs.Get(id); return ok }, func(id string) error {

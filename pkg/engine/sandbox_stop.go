@@ -145,6 +145,9 @@ func (b sandboxes) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePod
 		return nil, err
 	}
 	defer s.op.unlock()
+	if _, err := b.objects.sandbox(s.ID()); errdefs.IsNotFound(err) {
+		return &runtimeapi.RemovePodSandboxResponse{}, nil // somebody else removed it
+	}
 	if err := b.stop(ctx, s); err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}

@@ -192,7 +192,7 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
 		t.Errorf("got %v, want that process %d is in the way", err, pid)
 	}
-	if err := second.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
+	if err := second.Sweep(t.Context(), func(string) bool { return false }); err == nil || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
 		t.Errorf("sweep: %v, want that process %d is in the way", err, pid)
 	}
 	if _, err := os.Stat(away); err != nil {
@@ -209,5 +209,39 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 	kill(t, pid)
 	if now := serving(t, third, "key"); now == pid {
 		t.Errorf("dead process %d answers", pid)
+	}
+}
+
+func TestWhoDoesNotAnswer(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	if _, err := m.Live("key"); !nobodyListens(err) {
+		t.Errorf("nobody was started: %v", err)
+	}
+	pid := serving(t, m, "key")
+	c, err := m.Live("key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := func(d time.Duration) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		return c.Answers(ctx)
+	}
+	if !answers(20 * time.Second) {
+		t.Error("a live one does not answer")
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if answers(300 * time.Millisecond) {
+		t.Error("a stopped one answers")
+	}
+	if err := m.Sweep(t.Context(), func(key string) bool { return key == "key" }); err != nil {
+		t.Errorf("sweep without the silent one: %v", err)
+	}
+	kill(t, pid)
+	if !answers(20 * time.Second) {
+		t.Error("a dead one is waited for")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 
 	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
@@ -29,6 +30,31 @@ func (m *Manager) dialSupervisor(s *supervisor) (*Client, error) {
 		return nil, err
 	}
 	return m.supervisorClient(s, conn)
+}
+
+// Live returns a client of the supervisor with that key if a process is there. It
+// starts none.
+func (m *Manager) Live(key string) (*Client, error) {
+	m.mu.Lock()
+	s := m.lookup(key)
+	m.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.up == nil || s.up.gone() {
+		c, err := m.dialSupervisor(s)
+		if err != nil {
+			return nil, err
+		}
+		s.up = c
+	}
+	return s.up, nil
+}
+
+// Answers tells whether the process answers before ctx ends, whatever it says. One
+// that is gone does not have to be waited for either.
+func (c *Client) Answers(ctx context.Context) bool {
+	_, err := c.Task.Connect(ctx, &taskapi.ConnectRequest{})
+	return err == nil || ctx.Err() == nil
 }
 
 // nobodyListens tells whether a dial failed because no process is there. Any
@@ -209,20 +235,29 @@ func shutdown(ctx context.Context, s *supervisor) error {
 	return os.RemoveAll(s.dir)
 }
 
+// sweepParallel is how many supervisors are ended at a time.
+const sweepParallel = 16
+
 // Sweep ends supervisors whose directories exist but which no pod holds: what a
-// killed daemon left behind.
-func (m *Manager) Sweep(ctx context.Context) error {
-	entries, err := os.ReadDir(filepath.Join(m.config.State, "supervisors"))
+// killed daemon left behind. Those that are known to be silent stay.
+func (m *Manager) Sweep(ctx context.Context, silent func(key string) bool) error {
+	keys, err := m.Keys()
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, e := range entries {
+	errs := make([]error, len(keys))
+	g := errgroup.Group{}
+	g.SetLimit(sweepParallel)
+	for i, key := range keys {
+		if silent(key) {
+			continue
+		}
 		m.mu.Lock()
-		s := m.lookup(e.Name())
+		s := m.lookup(key)
 		m.mu.Unlock()
-		errs = append(errs, m.sweep(ctx, s))
+		g.Go(func() error { errs[i] = m.sweep(ctx, s); return nil })
 	}
+	_ = g.Wait()
 	return errors.Join(errs...)
 }
 

@@ -1,0 +1,236 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestSilentSupervisors starts the daemon while two supervisors are stopped, with
+// more containers than are looked at at a time. They cost the start one wait, and
+// live on.
+func TestSilentSupervisors(t *testing.T) {
+	const each = 9
+	b := newBed(t, testbed.Options{Config: "[engine]\nsupervision = \"pod\"\n"})
+	atRest := b.rest(t)
+	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}
+	var containers []*testbed.Container
+	var stopped []int
+	for range 2 {
+		pod := b.client.RunPod(t, spec)
+		containers = append(containers, pod.Container)
+		for n := range each - 1 {
+			containers = append(containers, pod.RunContainer(t, fmt.Sprint("more-", n), spec))
+		}
+		stopped = append(stopped, b.supervisors(t)[b.info(t, pod.Container.ID).Supervisor])
+	}
+	healthy := b.client.RunPod(t, spec)
+	lives := map[string]string{}
+	for _, c := range containers {
+		lives[c.ID] = life(t, b.info(t, c.ID).PID)
+	}
+	healthyPID := b.info(t, healthy.Container.ID).PID
+
+	b.Kill9(t)
+	for _, pid := range stopped {
+		killAs(t, pid, syscall.SIGSTOP)
+	}
+	killAs(t, healthyPID, syscall.SIGKILL)
+	began := time.Now()
+	b.Start(t)
+	took := time.Since(began)
+	t.Logf("with two silent supervisors the start took %v", took.Round(time.Millisecond))
+	if limit := 10 * time.Second; took > limit {
+		t.Errorf("the start took %v, more than %v", took, limit)
+	}
+	for _, c := range containers {
+		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Errorf("container %s is %s", c.ID, st.GetState())
+		}
+	}
+	if st := healthy.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+		t.Errorf("the container of the supervisor that answers is %s %d", st.GetState(), st.GetExitCode())
+	}
+
+	for _, pid := range stopped {
+		killAs(t, pid, syscall.SIGCONT)
+	}
+	for _, c := range containers {
+		if now := life(t, b.info(t, c.ID).PID); now != lives[c.ID] {
+			t.Errorf("container %s was process %s and is %s", c.ID, lives[c.ID], now)
+		}
+	}
+	last := containers[len(containers)-1]
+	if out := last.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+	last.Stop(t, 0)
+	if st := last.WaitExit(t); st.GetExitCode() != 137 {
+		t.Errorf("exit code is %d %s", st.GetExitCode(), st.GetReason())
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// heldPlugin is a CNI plugin that holds on for as long as a file is there. It
+// notes who calls it.
+const heldPlugin = `#!/bin/sh
+dir=%q
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'; exit ;;
+esac
+touch "$dir/$CNI_COMMAND-$CNI_CONTAINERID"
+if [ "$CNI_COMMAND" = DEL ]; then sleep 2; fi
+while [ -e "$dir/hold-$CNI_COMMAND" ]; do sleep 0.05; done
+[ "$CNI_COMMAND" != ADD ]
+`
+
+// TestHalfMadePodsAreUndoneTogether kills the daemon over pods whose network is
+// being made, and starts it with a network that takes its time to let go.
+func TestHalfMadePodsAreUndoneTogether(t *testing.T) {
+	const pods = 8
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "bin")
+	usual, err := testbed.CNIBinDir()
+	if err != nil {
+		testbed.Missing(t, "%v", err)
+	}
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", usual, bin)})
+	atRest := b.rest(t)
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "held"), fmt.Appendf(nil, heldPlugin, dir), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	hold := func(command string, yes bool) {
+		t.Helper()
+		path := filepath.Join(dir, "hold-"+command)
+		err := os.Remove(path)
+		if yes {
+			err = os.WriteFile(path, nil, 0o600)
+		}
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { hold("ADD", false); hold("DEL", false) })
+	halfMade := func() {
+		t.Helper()
+		addPlugin(t, b.cni, "held")
+		b.Restart(t) // else it might not have looked there yet
+		for _, note := range notes(t, dir, "*") {
+			if err := os.Remove(note); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold("ADD", true)
+		var calls sync.WaitGroup
+		for range pods {
+			config := b.client.SandboxConfig("")
+			calls.Go(func() {
+				_, _ = b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+			})
+		}
+		testbed.Eventually(t, 20*time.Second, func() error {
+			if n := len(notes(t, dir, "ADD")); n < pods {
+				return fmt.Errorf("%d of %d networks are being made", n, pods)
+			}
+			return nil
+		})
+		b.Kill9(t)
+		calls.Wait()
+		hold("ADD", false)
+	}
+
+	t.Run("slowly", func(t *testing.T) {
+		halfMade()
+		began := time.Now()
+		b.Start(t)
+		took := time.Since(began)
+		t.Logf("undoing %d pods that take 2 s each delayed the start to %v", pods, took.Round(time.Millisecond))
+		if limit := 10 * time.Second; took > limit {
+			t.Errorf("the start took %v, more than %v", took, limit)
+		}
+		if n := len(notes(t, dir, "DEL")); n != pods {
+			t.Errorf("%d of %d networks were taken down", n, pods)
+		}
+		// A busy machine may not be done within the wait of the start.
+		if listed := b.listed(t); strings.ReplaceAll(listed, "SANDBOX_NOTREADY", "") != strings.Repeat(" ", strings.Count(listed, " ")) {
+			t.Errorf("listed is %q", listed)
+		}
+	})
+	if err := b.client.RemoveAllPods(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("not at all", func(t *testing.T) {
+		halfMade()
+		hold("DEL", true)
+		began := time.Now()
+		b.Start(t)
+		took := time.Since(began)
+		t.Logf("undoing %d pods that hang delayed the start to %v", pods, took.Round(time.Millisecond))
+		if limit := 12 * time.Second; took > limit {
+			t.Errorf("the start took %v, more than %v", took, limit)
+		}
+		if listed, want := b.listed(t), strings.TrimSpace(strings.Repeat("SANDBOX_NOTREADY ", pods)); listed != want {
+			t.Errorf("listed is %q, want %q", listed, want)
+		}
+		// A new pod does not wait for them.
+		if err := b.cni.Write(); err != nil {
+			t.Fatal(err)
+		}
+		testbed.Eventually(t, 10*time.Second, func() error {
+			_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+			return err
+		})
+		hold("DEL", false)
+	})
+	if err := b.cni.Write(); err != nil {
+		t.Fatal(err)
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// notes are those of a held plugin, one for each pod that it was called for.
+func notes(t *testing.T, dir, command string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, command+"-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// addPlugin puts one more plugin at the end of a network's.
+func addPlugin(t *testing.T, cni *testbed.CNI, plugin string) {
+	t.Helper()
+	if err := cni.Write(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(cni.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list map[string]any
+	if err := json.Unmarshal(text, &list); err != nil {
+		t.Fatal(err)
+	}
+	list["plugins"] = append(list["plugins"].([]any), map[string]any{"type": plugin})
+	if text, err = json.Marshal(list); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cni.Path(), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mount binds the thread's namespaces to files and records their paths in ns.
-func (r *Request) mount(ns *Namespaces) (err error) {
+// mount binds the thread's namespaces, and the user namespace of the process, to
+// files and records their paths in ns.
+func (r *Request) mount(ns *Namespaces, pid int) (err error) {
 	var undo []func() error
 	defer func() {
 		if err == nil {
@@ -21,14 +22,17 @@ func (r *Request) mount(ns *Namespaces) (err error) {
 			err = errors.Join(err, undo[i]())
 		}
 	}()
+	const thread = "/proc/thread-self/ns/"
 	for _, p := range []struct {
-		asked bool
-		file  string
-		path  *string
+		asked  bool
+		file   string
+		source string
+		path   *string
 	}{
-		{r.Net, netFile, &ns.Net},
-		{r.IPC, ipcFile, &ns.IPC},
-		{r.UTS, utsFile, &ns.UTS},
+		{r.User != nil, userFile, fmt.Sprintf("/proc/%d/ns/", pid), &ns.User},
+		{r.Net, netFile, thread, &ns.Net},
+		{r.IPC, ipcFile, thread, &ns.IPC},
+		{r.UTS, utsFile, thread, &ns.UTS},
 	} {
 		if !p.asked {
 			continue
@@ -38,7 +42,7 @@ func (r *Request) mount(ns *Namespaces) (err error) {
 			return err
 		}
 		undo = append(undo, func() error { return release(filepath.Join(r.Dir, p.file)) })
-		if err := bind(p.file, path); err != nil {
+		if err := bind(p.source+p.file, path); err != nil {
 			return err
 		}
 		*p.path = path
@@ -86,8 +90,8 @@ func existing(err error) error {
 }
 
 func bind(namespace, path string) error {
-	if err := unix.Mount("/proc/thread-self/ns/"+namespace, path, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount the %s namespace at %s: %w", namespace, path, err)
+	if err := unix.Mount(namespace, path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount the namespace %s at %s: %w", namespace, path, err)
 	}
 	return nil
 }
@@ -98,7 +102,7 @@ func bind(namespace, path string) error {
 // A namespace that a process still uses lives on without a name.
 func Release(dir string) error {
 	var errs []error
-	for _, file := range []string{netFile, ipcFile, utsFile} {
+	for _, file := range []string{netFile, ipcFile, utsFile, userFile} {
 		errs = append(errs, release(filepath.Join(dir, file)))
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {

@@ -13,8 +13,9 @@
 // directory's mount does. That is on purpose: a CNI daemon that runs in a pod
 // sees the namespace of a pod that is being set up only if the mount reaches it.
 //
-// User namespaces are not made here. A process with several threads cannot enter
-// one, so they need a process of their own.
+// The namespaces of a pod with a user namespace are made inside that, by a
+// process that exists only meanwhile. Entering a user namespace is nothing that
+// a process with several threads could do.
 package pin
 
 import (
@@ -30,8 +31,8 @@ import (
 
 // Request says which namespaces a sandbox gets and how they start.
 type Request struct {
-	// Dir is the directory that gets the files net, ipc and uts. It is made if
-	// it does not exist.
+	// Dir is the directory that gets the files user, net, ipc and uts. It is made
+	// if it does not exist.
 	Dir string
 	// NetPath is where the network namespace is mounted instead of Dir/net,
 	// which then is a symbolic link to it. It lets a node keep to /run/netns,
@@ -39,10 +40,13 @@ type Request struct {
 	NetPath string
 	// Net, IPC and UTS ask for a namespace of that type.
 	Net, IPC, UTS bool
+	// User asks for a user namespace that owns the others.
+	User *User
 	// Hostname is set in the UTS namespace; empty leaves the host's name.
 	Hostname string
 	// Sysctls are written inside, by dotted or slashed name. Each must belong
-	// to one of the namespaces that are made (see NamespaceOf).
+	// to one of the namespaces that are made (see NamespaceOf). Ids in values are
+	// those of the user namespace.
 	Sysctls map[string]string
 }
 
@@ -50,13 +54,15 @@ type Request struct {
 // not asked for.
 type Namespaces struct {
 	Net, IPC, UTS string
+	User          string `json:",omitempty"`
 }
 
 // The file names in a Request's Dir.
 const (
-	netFile = "net"
-	ipcFile = "ipc"
-	utsFile = "uts"
+	netFile  = "net"
+	ipcFile  = "ipc"
+	utsFile  = "uts"
+	userFile = "user"
 )
 
 // Create makes the namespaces that r asks for. On error nothing is left. What
@@ -90,7 +96,7 @@ func (r *Request) check() ([]sysctl, error) {
 	if !filepath.IsAbs(r.Dir) || (r.NetPath != "" && !filepath.IsAbs(r.NetPath)) {
 		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: the paths must be absolute")
 	}
-	if !r.Net && !r.IPC && !r.UTS {
+	if r.flags() == 0 && r.User == nil {
 		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: none was asked for")
 	}
 	if r.Hostname != "" && !r.UTS {
@@ -99,6 +105,11 @@ func (r *Request) check() ([]sysctl, error) {
 	if len(r.Hostname) > maxHostname {
 		return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
 			"pin namespaces: the hostname has %d bytes, the kernel takes %d", len(r.Hostname), maxHostname))
+	}
+	if r.User != nil {
+		if err := r.User.check(); err != nil {
+			return nil, err
+		}
 	}
 	return r.sysctls()
 }
@@ -123,12 +134,18 @@ func makeDir(dir string) (bool, error) {
 }
 
 func (r *Request) create(writes []sysctl) (*Namespaces, error) {
+	if r.User != nil {
+		return r.createInUser(writes)
+	}
 	var ns Namespaces
 	err := onThread(func() error {
-		if err := r.enter(writes); err != nil {
+		if err := unix.Unshare(r.flags()); err != nil {
+			return fmt.Errorf("unshare: %w%s", err, limitHint(err))
+		}
+		if err := r.setUp(writes); err != nil {
 			return err
 		}
-		return r.mount(&ns)
+		return r.mount(&ns, os.Getpid())
 	})
 	if err != nil {
 		return nil, err
@@ -136,11 +153,8 @@ func (r *Request) create(writes []sysctl) (*Namespaces, error) {
 	return &ns, nil
 }
 
-// enter moves the thread into new namespaces and sets them up.
-func (r *Request) enter(writes []sysctl) error {
-	if err := unix.Unshare(r.flags()); err != nil {
-		return fmt.Errorf("unshare: %w%s", err, limitHint(err))
-	}
+// setUp sets up the new namespaces that the thread is in.
+func (r *Request) setUp(writes []sysctl) error {
 	if r.Hostname != "" {
 		if err := unix.Sethostname([]byte(r.Hostname)); err != nil {
 			return fmt.Errorf("set hostname: %w", err)
@@ -152,7 +166,11 @@ func (r *Request) enter(writes []sysctl) error {
 		}
 	}
 	for _, w := range writes {
-		if err := w.write(); err != nil {
+		write := w.write
+		if r.User != nil && NamespaceOf(w.name) == IPCNamespace {
+			write = func() error { return r.User.asRoot(w.write) }
+		}
+		if err := write(); err != nil {
 			return err
 		}
 	}
@@ -176,7 +194,7 @@ func (r *Request) flags() int {
 // limitHint names the setting behind the one error that a busy node meets.
 func limitHint(err error) string {
 	if errors.Is(err, unix.ENOSPC) {
-		return " (the node is at its limit of namespaces: raise the sysctls user.max_{net,ipc,uts}_namespaces)"
+		return " (the node is at its limit of namespaces: raise the sysctls user.max_{user,net,ipc,uts}_namespaces)"
 	}
 	return ""
 }

@@ -286,7 +286,7 @@ func TestReleaseIsIdempotentAndWorksWithoutMounts(t *testing.T) {
 func TestReleaseLeavesForeignFiles(t *testing.T) {
 	r := all(t)
 	create(t, r)
-	foreign := filepath.Join(r.Dir, "user")
+	foreign := filepath.Join(r.Dir, "other")
 	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

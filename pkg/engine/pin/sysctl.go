@@ -85,6 +85,10 @@ func (r *Request) sysctls() ([]sysctl, error) {
 		if !w.clean() {
 			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sysctl %.100q is not a name", name))
 		}
+		var err error
+		if w.value, err = r.User.outside(w.key, value); err != nil {
+			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sysctl %.100q: %v", name, err))
+		}
 		switch ns := NamespaceOf(name); {
 		case ns == NoNamespace:
 			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(

@@ -1,0 +1,155 @@
+package pin
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// User is a user namespace: one range of user ids and one of group ids. Both
+// begin at 0 inside, so that the namespace has a root.
+type User struct {
+	UIDs specs.LinuxIDMapping `json:"uids"`
+	GIDs specs.LinuxIDMapping `json:"gids"`
+}
+
+func (u *User) check() error {
+	for _, m := range []specs.LinuxIDMapping{u.UIDs, u.GIDs} {
+		if m.ContainerID != 0 || m.Size == 0 {
+			return errdefs.ErrInvalidArgument.WithMessage("pin namespaces: a user namespace needs ranges of user and group ids that begin at 0 inside")
+		}
+	}
+	return nil
+}
+
+// createInUser makes the user namespace, and the others inside it: what a
+// namespace allows depends on the user namespace that it was made in.
+func (r *Request) createInUser(writes []sysctl) (*Namespaces, error) {
+	var ns Namespaces
+	err := onThread(func() error {
+		h, err := r.startHolder()
+		if err != nil {
+			return err
+		}
+		defer h.end()
+		if err := r.join(h.Pid); err != nil {
+			return err
+		}
+		if err := r.setUp(writes); err != nil {
+			return err
+		}
+		return r.mount(&ns, h.Pid)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("user namespace: %w%s", err, limitHint(err))
+	}
+	return &ns, nil
+}
+
+// holder is the process for which a user namespace is made. It is stopped at its
+// exec, so that it never runs a program.
+type holder struct{ *os.Process }
+
+// startHolder wants a thread that lives as long as the holder: the kernel kills
+// a traced child whose tracer ends, and tells the child of its parent thread.
+func (r *Request) startHolder() (*holder, error) {
+	p, err := os.StartProcess("/proc/self/exe", []string{"berth-user-namespace"}, &os.ProcAttr{
+		Sys: &syscall.SysProcAttr{
+			Cloneflags:                 unix.CLONE_NEWUSER,
+			Unshareflags:               uintptr(r.flags()), // made after the ids are mapped, and so owned by its root
+			UidMappings:                idMap(r.User.UIDs),
+			GidMappings:                idMap(r.User.GIDs),
+			GidMappingsEnableSetgroups: true,
+			Ptrace:                     true,
+			Pdeathsig:                  unix.SIGKILL,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a process: %w", err)
+	}
+	return &holder{p}, nil
+}
+
+func idMap(m specs.LinuxIDMapping) []syscall.SysProcIDMap {
+	return []syscall.SysProcIDMap{{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Size)}}
+}
+
+// end takes the holder's pid back too: nobody else can have got it meanwhile.
+func (h *holder) end() {
+	_ = h.Kill() // it can have ended before only by a signal
+	_, _ = h.Wait()
+}
+
+// join moves the thread into the namespaces of a process, except the user's: it
+// stays root of the host, which may do everything in them.
+func (r *Request) join(pid int) error {
+	if r.flags() == 0 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, r.flags()); err != nil {
+		return fmt.Errorf("enter the namespaces of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// asRoot calls f on this thread as the root of the namespace: limits of IPC
+// objects may be written by nobody else, not even by the host's root.
+func (u *User) asRoot(f func() error) error {
+	if err := setEUID(int(u.UIDs.HostID)); err != nil {
+		return fmt.Errorf("become root of the user namespace: %w", err)
+	}
+	err := f()
+	if back := setEUID(0); back != nil {
+		// The thread ends with its work, and what is left to do needs the host's root.
+		return fmt.Errorf("become root of the host again: %w", back)
+	}
+	return err
+}
+
+// setEUID changes this thread alone; the standard library's changes them all.
+func setEUID(uid int) error {
+	const unchanged = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unchanged, uintptr(uid), unchanged); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// pingGroups is the one sysctl of namespaces whose value names groups.
+const pingGroups = "net/ipv4/ping_group_range"
+
+// outside is a sysctl's value as it must be written from the host. The kernel
+// takes ids as the writer sees them, and the pod means its own.
+func (u *User) outside(key, value string) (string, error) {
+	if u == nil || key != pingGroups {
+		return value, nil
+	}
+	fields := strings.Fields(value)
+	ids := make([]uint64, 0, len(fields))
+	for _, f := range fields {
+		id, err := strconv.ParseUint(f, 10, 32)
+		if err != nil {
+			return value, nil // for the kernel to refuse
+		}
+		ids = append(ids, id)
+	}
+	if len(ids) != 2 || ids[0] > ids[1] {
+		return value, nil // "1 0" is for nobody
+	}
+	if ids[1] >= uint64(u.GIDs.Size) {
+		return "", fmt.Errorf("group %d is beyond the %d of the pod's user namespace", ids[1], u.GIDs.Size)
+	}
+	host := uint64(u.GIDs.HostID)
+	return fmt.Sprintf("%d %d", host+ids[0], host+ids[1]), nil
+}

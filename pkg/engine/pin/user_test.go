@@ -1,0 +1,228 @@
+package pin
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+func podUser() *User {
+	return &User{UIDs: specs.LinuxIDMapping{HostID: 300_000, Size: 65_536}, GIDs: specs.LinuxIDMapping{HostID: 400_000, Size: 65_536}}
+}
+
+func withUser(t testing.TB) Request {
+	r := all(t)
+	r.User = podUser()
+	return r
+}
+
+// insideUser runs a command as root of the user namespace.
+func insideUser(t *testing.T, ns *Namespaces, command ...string) string {
+	t.Helper()
+	args := append([]string{"--user=" + ns.User, "--net=" + ns.Net, "--ipc=" + ns.IPC, "--uts=" + ns.UTS, "--setuid=0", "--setgid=0", "--"}, command...)
+	out, err := exec.Command("nsenter", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nsenter %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// owner is the user namespace that a namespace belongs to.
+func owner(t *testing.T, path string) uint64 {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_USERNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+func TestUserOwnsTheOthers(t *testing.T) {
+	r := withUser(t)
+	r.Sysctls = map[string]string{
+		"net.ipv4.ip_unprivileged_port_start": "0",
+		"net.ipv4.ping_group_range":           "10 65535",
+		"kernel.shm_rmid_forced":              "1",
+		"kernel.msgmax":                       "9000",
+		"fs.mqueue.msg_max":                   "11",
+		"kernel.domainname":                   "berth.test",
+	}
+	ns := create(t, r)
+	user := inode(t, ns.User)
+	if user == inode(t, hostNamespace("user")) {
+		t.Fatal("the user namespace is the host's")
+	}
+	for _, path := range []string{ns.Net, ns.IPC, ns.UTS} {
+		if owner(t, path) != user {
+			t.Errorf("%s does not belong to the pod's user namespace", path)
+		}
+	}
+	for _, test := range []struct{ command, want string }{
+		{"cat /proc/self/uid_map | tr -s ' '", "0 300000 65536"},
+		{"cat /proc/self/gid_map | tr -s ' '", "0 400000 65536"},
+		{"cat /proc/self/setgroups", "allow"},
+		{"hostname", r.Hostname},
+		{"cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
+		{"cat /proc/sys/net/ipv4/ping_group_range", "10\t65535"},
+		{"cat /proc/sys/kernel/shm_rmid_forced", "1"},
+		{"cat /proc/sys/kernel/msgmax", "9000"},
+		{"cat /proc/sys/fs/mqueue/msg_max", "11"},
+		{"cat /proc/sys/kernel/domainname", "berth.test"},
+		// Root of the pod is root of its network.
+		{"ip link set lo mtu 1400 && ip -o link show lo | grep -c 'mtu 1400'", "1"},
+	} {
+		if got := insideUser(t, ns, "sh", "-c", test.command); got != test.want {
+			t.Errorf("%s inside: %q, want %q", test.command, got, test.want)
+		}
+	}
+	if lo := insideUser(t, ns, "ip", "-o", "addr", "show", "lo"); !strings.Contains(lo, "127.0.0.1/8") {
+		t.Errorf("lo inside is not up: %s", lo)
+	}
+	for _, process := range children(t) {
+		t.Errorf("process %s is left", process)
+	}
+}
+
+func children(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, task := range tasks(t) {
+		b, err := os.ReadFile(filepath.Join(task, "children"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // the thread ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, strings.Fields(string(b))...)
+	}
+	return out
+}
+
+// A pod on the host's network still has IPC objects of its own.
+func TestUserWithIPCAlone(t *testing.T) {
+	r := withUser(t)
+	r.Net, r.UTS, r.Hostname = false, false, ""
+	ns := create(t, r)
+	if ns.Net != "" || ns.UTS != "" || owner(t, ns.IPC) != inode(t, ns.User) {
+		t.Errorf("got %+v", ns)
+	}
+}
+
+func TestUserRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Request)
+		says   string
+		is     func(error) bool
+	}{
+		"no root":       {func(r *Request) { r.User.UIDs.ContainerID = 1 }, "begin at 0", errdefs.IsInvalidArgument},
+		"no length":     {func(r *Request) { r.User.GIDs.Size = 0 }, "begin at 0", errdefs.IsInvalidArgument},
+		"unmapped ping": {sysctls("net.ipv4.ping_group_range", "0 2147483647"), "2147483647", errdefs.IsInvalidArgument},
+		"bad ping":      {sysctls("net.ipv4.ping_group_range", "all"), "all", errdefs.IsInvalidArgument},
+		"bad limit":     {sysctls("kernel.msgmax", "much"), "much", errdefs.IsInvalidArgument},
+		"ids that the kernel does not take": {func(r *Request) {
+			r.User.UIDs.HostID, r.User.UIDs.Size = 1<<32-2, 10
+		}, "user namespace", func(err error) bool { return err != nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := withUser(t)
+			test.change(&r)
+			mounts := mountCount(t)
+			_, err := Create(t.Context(), r)
+			if err == nil || !test.is(err) || !strings.Contains(err.Error(), test.says) {
+				t.Fatalf("got %v, want %q", err, test.says)
+			}
+			if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s is left: %v", r.Dir, err)
+			}
+			if after := mountCount(t); after != mounts {
+				t.Errorf("%d mounts, %d before", after, mounts)
+			}
+			if left := children(t); len(left) > 0 {
+				t.Errorf("processes %v are left", left)
+			}
+		})
+	}
+}
+
+func TestUserValuesOutside(t *testing.T) {
+	u := podUser()
+	for value, want := range map[string]string{
+		"0 65535": "400000 465535", "7\t9": "400007 400009", "1 0": "1 0", "x": "x", "1": "1", "-1 4": "-1 4",
+	} {
+		if got, err := u.outside(pingGroups, value); err != nil || got != want {
+			t.Errorf("%q becomes %q (%v), want %q", value, got, err, want)
+		}
+	}
+	if _, err := u.outside(pingGroups, "0 65536"); err == nil {
+		t.Error("a group that is not mapped was taken")
+	}
+	if got, err := u.outside("net/ipv4/ip_forward", "0 1"); err != nil || got != "0 1" {
+		t.Errorf("another sysctl becomes %q (%v)", got, err)
+	}
+}
+
+func TestUserLeaksNothing(t *testing.T) {
+	before := hostCounts(t)
+	base := t.TempDir()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true, User: podUser(),
+				Sysctls: map[string]string{"kernel.msgmax": "9000"}}
+			if _, err := Create(context.Background(), r); err != nil {
+				t.Error(err)
+				return
+			}
+			if err := Release(r.Dir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if after := hostCounts(t); after != before {
+		t.Errorf("mounts and files: %+v, before %+v", after, before)
+	}
+	if left := children(t); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+	// What a thread does as another user must not stay with it.
+	for _, task := range tasks(t) {
+		b, err := os.ReadFile(filepath.Join(task, "status"))
+		if err == nil && !strings.Contains(string(b), "\nUid:\t0\t0\t0\t0\n") {
+			eventuallyGone(t, task)
+		}
+	}
+}
+
+func BenchmarkCreateUser(b *testing.B) {
+	base := b.TempDir()
+	for i := 0; b.Loop(); i++ {
+		r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true, Hostname: "bench", User: podUser()}
+		create(b, r)
+		b.StopTimer()
+		if err := Release(r.Dir); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}

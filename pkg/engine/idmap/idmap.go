@@ -1,0 +1,119 @@
+// Package idmap mounts files so that a pod's user namespace sees them with the
+// owners that they have on disk: user 0 of an image is user 0 of the pod,
+// whatever host ids the pod got. Nothing on disk changes.
+//
+//	err := idmap.Mount(userns, mounts, target, scratch)
+//
+// The user namespace is one that is pinned already, so that no process is
+// needed to describe the mapping. Filesystems need FS_ALLOW_IDMAP: most have it
+// since Linux 5.12 to 6.3, network filesystems mostly not. What is mounted is
+// either wholly mapped or not at all.
+package idmap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Mount mounts ms at target, which must exist, with ids mapped as in the user
+// namespace that is pinned at userns. ms is one overlay or one bind mount.
+// Scratch names a directory that does not exist; it is made and removed, and
+// after a crash Forget removes it. errdefs.ErrFailedPrecondition if the
+// filesystem or the kernel cannot map ids.
+func Mount(userns string, ms []mount.Mount, target, scratch string) error {
+	if len(ms) != 1 {
+		return fmt.Errorf("map the ids of %d mounts at once: %w", len(ms), errdefs.ErrNotImplemented)
+	}
+	ns, err := os.Open(userns)
+	if err != nil {
+		return fmt.Errorf("open the user namespace: %w", err)
+	}
+	defer ns.Close()
+	switch m := ms[0]; m.Type {
+	case "overlay":
+		return mountOverlay(ns, m, target, scratch)
+	case "bind":
+		return clone(ns, m.Source, target, slices.Contains(m.Options, "ro"))
+	default:
+		return fmt.Errorf("map the ids of a mount of type %q: %w", m.Type, errdefs.ErrNotImplemented)
+	}
+}
+
+// Forget removes what Mount left at scratch if it was killed meanwhile.
+func Forget(scratch string) error {
+	err := unix.Unmount(scratch, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", scratch, err)
+	}
+	if err := os.Remove(scratch); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// mountOverlay mounts an overlay of mapped layers: the kernel cannot map an
+// overlay as a whole. Its own mounts of the layers stay when scratch goes.
+func mountOverlay(ns *os.File, m mount.Mount, target, scratch string) (err error) {
+	const lowerdir = "lowerdir="
+	i := slices.IndexFunc(m.Options, func(o string) bool { return strings.HasPrefix(o, lowerdir) })
+	if i < 0 {
+		return fmt.Errorf("an overlay without %s: %w", lowerdir, errdefs.ErrInvalidArgument)
+	}
+	layers := strings.Split(strings.TrimPrefix(m.Options[i], lowerdir), ":")
+	above := ancestor(layers)
+	if above == "/" {
+		return fmt.Errorf("the layers %s have no directory in common: %w", m.Options[i], errdefs.ErrNotImplemented)
+	}
+	if err := os.Mkdir(scratch, 0o700); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, Forget(scratch)) }()
+	if err := clone(ns, above, scratch, true); err != nil {
+		return err
+	}
+	for j, layer := range layers {
+		layers[j] = filepath.Join(scratch, strings.TrimPrefix(layer, above))
+	}
+	options := slices.Clone(m.Options)
+	options[i] = lowerdir + strings.Join(layers, ":")
+	m.Options = options
+	if err := m.Mount(target); err != nil {
+		return fmt.Errorf("mount an overlay of mapped layers: %w", err)
+	}
+	return nil
+}
+
+// ancestor is the deepest directory that all paths are below.
+func ancestor(paths []string) string {
+	above := path.Dir(path.Clean(paths[0]))
+	for _, p := range paths[1:] {
+		for above != "/" && !strings.HasPrefix(path.Clean(p), above+"/") {
+			above = path.Dir(above)
+		}
+	}
+	return above
+}
+
+func clone(ns *os.File, source, target string, readonly bool) error {
+	var attributes uint64
+	if readonly {
+		attributes = unix.MOUNT_ATTR_RDONLY
+	}
+	err := mount.IDMapMountWithAttrs(source, target, int(ns.Fd()), attributes, 0)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("the filesystem of %s, or the kernel, cannot map ids: %w: %w", source, err, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return fmt.Errorf("map the ids of %s: %w", source, err)
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package idmap
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		println("these tests make namespaces and mounts: run them as root")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+const host = 500_000
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func userns(t *testing.T) string {
+	t.Helper()
+	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
+	dir := filepath.Join(t.TempDir(), "ns")
+	ns, err := pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := pin.Release(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return ns.User
+}
+
+// layer makes a directory with a file of user 7.
+func layer(t *testing.T, path, file string) string {
+	t.Helper()
+	must(t, os.MkdirAll(path, 0o755))
+	must(t, os.WriteFile(filepath.Join(path, file), []byte(file), 0o644))
+	must(t, os.Chown(filepath.Join(path, file), 7, 8))
+	return path
+}
+
+func mounted(t *testing.T, m mount.Mount) (target string, err error) {
+	t.Helper()
+	target = t.TempDir()
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	err = Mount(userns(t), []mount.Mount{m}, target, scratch)
+	t.Cleanup(func() {
+		if err := mount.UnmountAll(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	// A directory that something is mounted on cannot have been removed.
+	if _, err := os.Lstat(scratch); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("scratch is left: %v", err)
+	}
+	return target, err
+}
+
+func wantOwner(t *testing.T, path string, uid, gid uint32) {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Stat(path, &st))
+	if st.Uid != uid || st.Gid != gid {
+		t.Errorf("%s is owned by %d:%d, want %d:%d", path, st.Uid, st.Gid, uid, gid)
+	}
+}
+
+func overlay(lower ...string) mount.Mount {
+	return mount.Mount{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=" + strings.Join(lower, ":")}}
+}
+
+func TestOverlay(t *testing.T) {
+	dir := t.TempDir()
+	a, b := layer(t, dir+"/1/fs", "a"), layer(t, dir+"/12/fs", "b")
+	m := overlay(a, b)
+	m.Options = append(m.Options, "upperdir="+layer(t, dir+"/up", "u"), "workdir="+layer(t, dir+"/work", "w"))
+	target, err := mounted(t, m)
+	must(t, err)
+	for _, name := range []string{"a", "b"} {
+		wantOwner(t, filepath.Join(target, name), host+7, host+8)
+	}
+	// The upper directory is not mapped: the pod writes its host ids there.
+	wantOwner(t, filepath.Join(target, "u"), 7, 8)
+	must(t, os.Chown(filepath.Join(target, "a"), host+1, host+1))
+	wantOwner(t, filepath.Join(a, "a"), 7, 8)
+	wantOwner(t, dir+"/up/a", host+1, host+1)
+	if got := m.Options[0]; got != "lowerdir="+a+":"+b {
+		t.Errorf("the caller's options became %s", got)
+	}
+}
+
+func TestReadOnlyOverlay(t *testing.T) {
+	dir := t.TempDir()
+	target, err := mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b")))
+	must(t, err)
+	wantOwner(t, filepath.Join(target, "b"), host+7, host+8)
+	if err := os.WriteFile(filepath.Join(target, "w"), nil, 0o600); err == nil {
+		t.Error("it is writable")
+	}
+}
+
+func TestBind(t *testing.T) {
+	for _, readonly := range []bool{false, true} {
+		source := layer(t, t.TempDir()+"/fs", "a")
+		m := mount.Mount{Type: "bind", Source: source, Options: []string{"rbind"}}
+		if readonly {
+			m.Options = append(m.Options, "ro")
+		}
+		target, err := mounted(t, m)
+		must(t, err)
+		wantOwner(t, filepath.Join(target, "a"), host+7, host+8)
+		err = os.Chown(filepath.Join(target, "a"), host+1, host+1)
+		if readonly != errors.Is(err, unix.EROFS) {
+			t.Errorf("read-only %v: chown answers %v", readonly, err)
+		}
+		if !readonly {
+			wantOwner(t, filepath.Join(source, "a"), 1, 1)
+		}
+	}
+}
+
+func TestMountRefuses(t *testing.T) {
+	plain := layer(t, t.TempDir()+"/fs", "a")
+	for name, test := range map[string]struct {
+		m  mount.Mount
+		is func(error) bool
+	}{
+		"a filesystem without mapped ids": {mount.Mount{Type: "bind", Source: "/proc/self"}, errdefs.IsFailedPrecondition},
+		"an overlay without layers":       {mount.Mount{Type: "overlay", Options: []string{"upperdir=/x"}}, errdefs.IsInvalidArgument},
+		"layers all over":                 {overlay("/usr/lib", "/var/lib"), errdefs.IsNotImplemented},
+		"another type":                    {mount.Mount{Type: "tmpfs"}, errdefs.IsNotImplemented},
+		"a missing layer":                 {overlay(plain, plain+"x"), func(err error) bool { return err != nil }},
+	} {
+		target, err := mounted(t, test.m)
+		if !test.is(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if entries, _ := os.ReadDir(target); len(entries) > 0 {
+			t.Errorf("%s: something is mounted all the same", name)
+		}
+	}
+	if err := Mount(plain, []mount.Mount{{Type: "bind", Source: plain}}, t.TempDir(), ""); err == nil {
+		t.Error("a directory was taken for a user namespace")
+	}
+	if err := Mount(userns(t), nil, t.TempDir(), ""); !errdefs.IsNotImplemented(err) {
+		t.Errorf("no mounts: %v", err)
+	}
+}
+
+func TestForget(t *testing.T) {
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	must(t, Forget(scratch))
+	must(t, os.Mkdir(scratch, 0o700))
+	must(t, unix.Mount("/usr", scratch, "", unix.MS_BIND, ""))
+	must(t, Forget(scratch))
+	if _, err := os.Lstat(scratch); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
+func TestAncestor(t *testing.T) {
+	for want, paths := range map[string][]string{
+		"/a/b":   {"/a/b/c"},
+		"/a":     {"/a/b/c", "/a/bc/d", "/a/b/e"},
+		"/s":     {"/s/1/fs", "/s/12/fs"},
+		"/":      {"/a/b", "/c/d"},
+		"/a/b/c": {"/a/b/c/d", "/a/b/c/e/f"},
+	} {
+		if got := ancestor(paths); got != want {
+			t.Errorf("%v: %s, want %s", paths, got, want)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	dir := t.TempDir()
+	must(t, Probe(t.Context(), dir))
+	// An overlay cannot be a mapped layer of another.
+	target, err := mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b")))
+	must(t, err)
+	if err := Probe(t.Context(), target); err == nil {
+		t.Error("a read-only place passes")
+	}
+	upper := overlay(layer(t, dir+"/3", "a"))
+	upper.Options = append(upper.Options, "upperdir="+layer(t, dir+"/up", "u"), "workdir="+layer(t, dir+"/work", "w"))
+	target, err = mounted(t, upper)
+	must(t, err)
+	if err := Probe(t.Context(), target); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("on an overlay: %v", err)
+	}
+	for _, d := range []string{dir, target} {
+		if left, _ := filepath.Glob(d + "/probe-*"); len(left) > 0 {
+			t.Errorf("left are %v", left)
+		}
+	}
+}

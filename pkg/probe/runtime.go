@@ -81,10 +81,19 @@ func (r *Runtime) KnowsOCI(version string) bool {
 	return semver.Compare("v"+release, "v"+version) >= 0
 }
 
+// provenCrun is the oldest crun that berth's own tests run with. It cannot say
+// what it can do, and neither can those up to 1.8.5; but its user namespaces,
+// mapped mounts and recursive read-only mounts do what the specification says.
+const provenCrun = "v1.8.1"
+
+func (r *Runtime) provenCrun() bool {
+	return r != nil && r.Features == nil && r.Name == Crun && semver.Compare("v"+r.Version, provenCrun) >= 0
+}
+
 // SupportsMountOption reports whether the runtime recognises a mount option;
 // false when it does not say.
 func (r *Runtime) SupportsMountOption(option string) bool {
-	return r != nil && r.Features != nil && slices.Contains(r.Features.MountOptions, option)
+	return r != nil && r.Features != nil && slices.Contains(r.Features.MountOptions, option) || option == "rro" && r.provenCrun()
 }
 
 // SupportsRecursiveReadOnly reports whether the runtime knows the mount option
@@ -100,13 +109,15 @@ func (r *Runtime) SupportsNamespace(kind specs.LinuxNamespaceType) bool {
 
 // SupportsUserNamespaces reports whether the runtime knows user namespaces;
 // false when it does not say.
-func (r *Runtime) SupportsUserNamespaces() bool { return r.SupportsNamespace(specs.UserNamespace) }
+func (r *Runtime) SupportsUserNamespaces() bool {
+	return r.SupportsNamespace(specs.UserNamespace) || r.provenCrun()
+}
 
 // SupportsIDMap reports whether the runtime can map the ids of single mounts;
 // false when it does not say.
 func (r *Runtime) SupportsIDMap() bool {
 	l := r.linux()
-	return l != nil && l.MountExtensions != nil && l.MountExtensions.IDMap != nil && isTrue(l.MountExtensions.IDMap.Enabled)
+	return l != nil && l.MountExtensions != nil && l.MountExtensions.IDMap != nil && isTrue(l.MountExtensions.IDMap.Enabled) || r.provenCrun()
 }
 
 // SupportsNetDevices reports whether the runtime moves network devices into

@@ -61,7 +61,7 @@ func TestRecordedRuntimes(t *testing.T) {
 		},
 		"crun-1.8.1": {
 			name: Crun, version: "1.8.1", spec: "1.0.0", oci: "1.0.2",
-			seccomp: true, systemd: true, apparmor: true, selinux: true,
+			rro: true, idmap: true, userns: true, seccomp: true, systemd: true, apparmor: true, selinux: true,
 		},
 		"crun-1.24": {
 			name: Crun, version: "1.24", spec: "1.0.0", oci: "1.1.0", features: true,
@@ -107,7 +107,8 @@ func TestOCIVersion(t *testing.T) {
 // A runtime that says nothing must not be taken to support anything.
 func TestUnknownIsNo(t *testing.T) {
 	for name, rt := range map[string]*Runtime{
-		"nil": nil, "empty": {}, "empty features": {Features: &features.Features{}}, "empty linux": {Features: &features.Features{Linux: &features.Linux{}}},
+		"nil": nil, "empty": {}, "a crun of which nothing is known": {Name: Crun, Version: "1.8"}, "a crun without a version": {Name: Crun},
+		"another silent runtime": {Name: Runc, Version: "1.8.1"}, "a crun that says it": {Name: Crun, Version: "1.9", Features: &features.Features{}}, "empty features": {Features: &features.Features{}}, "empty linux": {Features: &features.Features{Linux: &features.Linux{}}},
 	} {
 		for what, got := range map[string]bool{
 			"rro": rt.SupportsRecursiveReadOnly(), "idmap": rt.SupportsIDMap(), "userns": rt.SupportsUserNamespaces(),

@@ -29,6 +29,7 @@ var gvisorLacks = map[conformance.Ability]string{
 	conformance.Propagation:     "its mounts are none of the host's",
 	conformance.MessageQueues:   "it has no mqueue file system",
 	conformance.Sysctls:         "its kernel does not take them from the spec",
+	conformance.UserNamespaces:  "its kernel has users of its own",
 }
 
 // shimLacks is what containerd's runc shim does not do for its clients.

@@ -73,6 +73,12 @@ type Images struct {
 	// Process has ENTRYPOINT ["/bin/echo","entry"], CMD ["cmd"], WORKDIR
 	// /work, ENV FROM_IMAGE=yes and STOPSIGNAL SIGUSR1.
 	Process string
+	// Volume has no programs, and at least two layers: base and gone hold their
+	// names, owned is 1000:1001's, dir/sub/deep, and in the upper layer dir/upper;
+	// gone is removed there. absolute, climbing and dangling are links to /usr, to
+	// ../../../usr and to nowhere; usr has a directory in-the-image and nothing
+	// else; within is a directory.
+	Volume string
 	// Absent is a reference that the registry answers 404 to.
 	Absent string
 }
@@ -110,6 +116,8 @@ const (
 	Stats           Ability = "container statistics"
 	MessageQueues   Ability = "POSIX message queues (/dev/mqueue)"
 	Sysctls         Ability = "sysctls of a pod"
+	MountOptions    Ability = "options of mounts (noexec, nodev, nosuid)"
+	UserNamespaces  Ability = "pods with a user namespace of their own"
 )
 
 // check is one behaviour of the contract.
@@ -133,6 +141,7 @@ func Run(t *testing.T, target Target) {
 		{"SandboxInput", sandboxInputChecks},
 		{"Network", networkChecks},
 		{"Namespaces", namespaceChecks},
+		{"UserNamespaces", usernsChecks},
 		{"Container", containerChecks},
 		{"ContainerInput", containerInputChecks},
 		{"Exit", exitChecks},
@@ -143,6 +152,7 @@ func Run(t *testing.T, target Target) {
 		{"Security", securityChecks},
 		{"Mounts", mountChecks},
 		{"Volumes", volumeChecks},
+		{"ImageVolumes", imageVolumeChecks},
 		{"Resources", resourceChecks},
 		{"Stats", statsChecks},
 		{"PodStats", podStatsChecks},

@@ -26,6 +26,9 @@ func TestContainerd(t *testing.T) {
 		Image:        suiteImages(t, reg),
 		CgroupParent: d.Client.CgroupParent,
 		Ran:          conformance.RanByOCIRuntime(runc, d.ContainerdRuntimeRoot("runc")),
+		Lacks: map[conformance.Ability]string{
+			conformance.MountOptions: "its CRI is older than mount_options",
+		},
 		Differs: map[string]string{
 			"Sandbox/verbose status has info":                             "a status that is not verbose has an info of empty fields",
 			"Container/status is whole in every state":                    "image_ref is an id in lists and a digest in status",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -21,6 +22,8 @@ var mountChecks = []check{
 	{name: "a mount over a runtime's own", run: mountOverDefault},
 	{name: "mounts within mounts", run: mountNested},
 	{name: "recursive read-only", run: mountRecursiveReadonly},
+	{name: "options of mounts", needs: []Ability{MountOptions}, run: mountOptions},
+	{name: "propagation from a mount that does not propagate is refused", berth: true, run: propagationRefused},
 	{name: "propagation to the container", run: propagationSlave},
 	{name: "propagation both ways", needs: []Ability{Propagation}, run: propagationShared},
 	{name: "no propagation", run: propagationPrivate},
@@ -180,6 +183,68 @@ func mountRecursiveReadonly(t *testing.T, n *node) {
 	if !c.status(t).GetMounts()[0].GetRecursiveReadOnly() {
 		t.Error("status does not echo recursive_read_only")
 	}
+}
+
+func mountOptions(t *testing.T, n *node) {
+	if f, _ := n.features(t); !f.GetMountOptions() {
+		t.Error("Status does not announce mount_options")
+	}
+	dir := t.TempDir()
+	must(t, os.WriteFile(dir+"/program", []byte("#!/bin/sh\necho ran\n"), 0o755), "write")
+	p := n.pod(t)
+	c := p.start(t, forever(), mount(
+		&runtimeapi.Mount{ContainerPath: "/plain", HostPath: dir},
+		&runtimeapi.Mount{ContainerPath: "/strict", HostPath: dir, MountOptions: []string{"noexec", "nodev", "nosuid"}},
+		&runtimeapi.Mount{ContainerPath: "/readonly", HostPath: dir, Readonly: true, MountOptions: []string{"noexec"}}))
+	if got := c.line(t, "/plain/program"); got != "ran" {
+		t.Errorf("a program of a plain mount says %q", got)
+	}
+	for _, at := range []string{"/strict", "/readonly"} {
+		if r, err := c.execSync(t, 10*time.Second, at+"/program"); err == nil && r.GetExitCode() == 0 {
+			t.Errorf("a program runs from %s: %v", at, r)
+		}
+	}
+	c.exec(t, "touch", "/strict/x")
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/readonly/x"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("a read-only mount is writable: %v, %v", r, err)
+	}
+	for _, l := range strings.Split(c.exec(t, "cat", "/proc/self/mounts"), "\n") {
+		if f := strings.Fields(l); len(f) > 3 && f[1] == "/strict" {
+			for _, want := range []string{"noexec", "nodev", "nosuid"} {
+				if _, lacks := n.Lacks[HostProcesses]; !lacks && !strings.Contains(f[3], want) {
+					t.Errorf("/strict is mounted with %s, want %s", f[3], want)
+				}
+			}
+		}
+	}
+	if got := c.status(t).GetMounts()[1].GetMountOptions(); len(got) != 3 {
+		t.Errorf("status says options %v", got)
+	}
+	for _, bad := range [][]string{{"exec"}, {"noexec", "remount"}, {"size=1"}, {""}} {
+		p.refusedMount(t, "mount options "+strings.Join(bad, ","), &runtimeapi.Mount{ContainerPath: "/m", HostPath: dir, MountOptions: bad}, codes.InvalidArgument)
+	}
+}
+
+func (p *pod) refusedMount(t *testing.T, what string, m *runtimeapi.Mount, want ...codes.Code) {
+	t.Helper()
+	_, err := p.tryCreate(t, p.containerConfig(forever(), mount(m)))
+	p.rejects(t, err, what, want...)
+}
+
+func propagationRefused(t *testing.T, n *node) {
+	dir := filepath.Join(t.TempDir(), "private")
+	tmpfs(t, dir)
+	must(t, unix.Mount("", dir, "", unix.MS_PRIVATE, ""), "make private")
+	p := n.pod(t)
+	for _, mode := range []runtimeapi.MountPropagation{
+		runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL,
+	} {
+		p.refusedMount(t, mode.String(), &runtimeapi.Mount{ContainerPath: "/m", HostPath: dir, Propagation: mode}, codes.FailedPrecondition)
+	}
+	shared := sharedDir(t)
+	must(t, unix.Mount("", shared, "", unix.MS_SLAVE, ""), "make slave") // of nobody: private
+	p.refusedMount(t, "a mount whose master is gone", &runtimeapi.Mount{ContainerPath: "/m", HostPath: shared,
+		Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL}, codes.FailedPrecondition)
 }
 
 // sharedDir is a directory whose mounts propagate.

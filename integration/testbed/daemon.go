@@ -62,6 +62,10 @@ func newDaemon(t T, cni *CNI) *Daemon {
 	if err != nil {
 		t.Fatalf("make the daemon's directory: %v", err)
 	}
+	// Users of pods pass through to their own files, as below /run.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatalf("open the daemon's directory: %v", err)
+	}
 	d := &Daemon{
 		Dir:        dir,
 		Root:       filepath.Join(t.TempDir(), "root"),

@@ -126,7 +126,7 @@ func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerReq
 	if err != nil {
 		return nil, err
 	}
-	config, volumes, err := b.planVolumes(r.GetConfig())
+	config, volumes, err := b.planVolumes(s, r.GetConfig())
 	if err != nil {
 		return nil, err
 	}
@@ -178,34 +178,6 @@ func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConf
 		return ""
 	}
 	return filepath.Join(dir, c.GetLogPath())
-}
-
-// prepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
-// shim mounts it itself, so that a VM may take it as it is.
-func (b containers) prepareRootfs(ctx context.Context, c *container, img *image.Image) ([]mount.Mount, error) {
-	rootfs := filepath.Join(b.containerDir(c.ID()), "rootfs")
-	if err := os.MkdirAll(rootfs, 0o711); err != nil {
-		return nil, fmt.Errorf("bundle: %w", err)
-	}
-	fs, err := b.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter)
-	if err != nil {
-		return nil, fmt.Errorf("root filesystem: %w", err)
-	}
-	if c.sandbox.Spec().Definition.Type == handler.Shim {
-		return fs.Mounts, nil
-	}
-	if err := mount.All(fs.Mounts, rootfs); err != nil {
-		return nil, fmt.Errorf("mount root filesystem: %w", err)
-	}
-	return fs.Mounts, nil
-}
-
-// withRootfs calls f with a directory where the root filesystem can be read.
-func (b containers) withRootfs(ctx context.Context, c *container, mounts []mount.Mount, f func(dir string) error) error {
-	if c.sandbox.Spec().Definition.Type != handler.Shim {
-		return f(filepath.Join(b.containerDir(c.ID()), "rootfs"))
-	}
-	return mount.WithReadonlyTempMount(ctx, mounts, f)
 }
 
 // buildSpec looks up what the spec depends on, and builds it.
@@ -369,7 +341,7 @@ func (b containers) createTask(ctx context.Context, c *container, rootfs []mount
 	if err != nil {
 		return err
 	}
-	options, err := b.taskOptions(s.Spec(), c.Spec().LogPath, 0)
+	options, err := b.taskOptions(s.Spec(), c.Spec().LogPath)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
@@ -222,6 +223,9 @@ func (b containers) remove(ctx context.Context, c *container) error {
 func (k *core) unmountParts(id string) error {
 	if err := mount.UnmountAll(filepath.Join(k.containerDir(id), "rootfs"), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount root filesystem: %w", err)
+	}
+	if err := idmap.Forget(k.scratchDir(id)); err != nil {
+		return fmt.Errorf("unmount layers: %w", err)
 	}
 	if err := k.unmountVolumes(id); err != nil {
 		return fmt.Errorf("unmount image volumes: %w", err)

@@ -117,6 +117,7 @@ type core struct {
 	driver     cgroup.Driver
 	broker     *broker
 	tools      tools
+	idMapping  idMapping
 	collecting sync.Mutex // held while tools are collected
 	boot       string     // this boot of the node, by the kernel's random id
 	closers    []io.Closer

@@ -248,7 +248,7 @@ func TestStopSignalValue(t *testing.T) {
 
 func TestShimOptions(t *testing.T) {
 	d := &handler.Definition{Name: "x", Path: "/bin/containerd-shim-runc-v2", Root: "/run/r", ShimOptions: map[string]any{"BinaryName": "/bin/crun", "NoNewKeyring": true}}
-	a, err := shimOptions(d, true)
+	a, err := shimOptions(&sandboxSpec{Definition: d}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,11 +263,11 @@ func TestShimOptions(t *testing.T) {
 		}
 	}
 	d.ShimOptions["Nonsense"] = 1
-	if _, err := shimOptions(d, true); !errdefs.IsInvalidArgument(err) {
+	if _, err := shimOptions(&sandboxSpec{Definition: d}, true); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an unknown option gives %v", err)
 	}
 	kata := &handler.Definition{Path: "/opt/kata/bin/containerd-shim-kata-v2", ConfigPath: "/etc/kata.toml"}
-	if a, err := shimOptions(kata, false); err != nil || !strings.Contains(a.String(), "/etc/kata.toml") {
+	if a, err := shimOptions(&sandboxSpec{Definition: kata}, false); err != nil || !strings.Contains(a.String(), "/etc/kata.toml") {
 		t.Errorf("%v, %v", a, err)
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/containerd/errdefs"
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/opencontainers/go-digest"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/image"
 )
 
@@ -35,11 +35,14 @@ type imageVolume struct {
 // planVolumes finds the images among the mounts of c. The configuration that it
 // returns names them by their ids: the kubelet tells by these, in the status of
 // containers, which images it must not collect.
-func (b containers) planVolumes(c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []imageVolume, error) {
+func (b containers) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []imageVolume, error) {
 	var volumes []imageVolume
 	for i, m := range c.GetMounts() {
 		if m.GetImage() == nil {
 			continue
+		}
+		if err := checkVolumeIDs(m, &s.Spec().Plan); err != nil {
+			return nil, nil, volumeFailed(m.GetContainerPath(), err)
 		}
 		img, err := b.images.Get(m.GetImage().GetImage())
 		if err != nil {
@@ -77,34 +80,42 @@ func (b containers) mountVolume(ctx context.Context, c *container, v imageVolume
 	if err != nil {
 		return err
 	}
-	mounts, err := b.images.PrepareVolume(ctx, c.ID(), img, c.Spec().Snapshotter, volumeOptions(c.config(), v.Path)...)
+	mounts, err := b.images.PrepareVolume(ctx, c.ID(), img, c.Spec().Snapshotter)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
+	if c.sandbox.Spec().Plan.User != nil {
+		return idmap.Mount(c.sandbox.Status().Namespaces.User, mounts, dir, b.scratchDir(c.ID()))
+	}
 	return mount.All(mounts, dir)
 }
 
-// volumeOptions are for a mount whose files shall seem to be of other users. Its
-// layers are mapped and not the mount in the container, which is an overlay, and
-// no kernel maps these.
-func volumeOptions(c *runtimeapi.ContainerConfig, at string) []image.RootfsOption {
-	for _, m := range c.GetMounts() {
-		if len(m.GetUidMappings()) > 0 && path.Join("/", m.GetContainerPath()) == at {
-			return []image.RootfsOption{image.WithIDMappings(mappings(m.GetUidMappings()), mappings(m.GetGidMappings()))}
+// checkVolumeIDs refuses mappings other than the pod's. Its own need not be
+// given: an image always belongs to the users of the pod.
+func checkVolumeIDs(m *runtimeapi.Mount, p *sandboxPlan) error {
+	for _, l := range []struct {
+		field string
+		ids   []*runtimeapi.IDMapping
+		pod   func() (uint32, uint32)
+	}{
+		{"uidMappings", m.GetUidMappings(), func() (uint32, uint32) { return p.User.UIDs.HostID, p.User.UIDs.Size }},
+		{"gidMappings", m.GetGidMappings(), func() (uint32, uint32) { return p.User.GIDs.HostID, p.User.GIDs.Size }},
+	} {
+		if len(l.ids) == 0 {
+			continue
+		}
+		if p.User == nil {
+			return fmt.Errorf("%s are given for an image in a pod without a user namespace; leave them out: %w", l.field, errdefs.ErrInvalidArgument)
+		}
+		host, size := l.pod()
+		if len(l.ids) != 1 || l.ids[0].GetContainerId() != 0 || l.ids[0].GetHostId() != host || l.ids[0].GetLength() != size {
+			return fmt.Errorf("%s of an image differ from those of the pod sandbox; send the same: %w", l.field, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
-}
-
-func mappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
-	out := make([]specs.LinuxIDMapping, 0, len(in))
-	for _, m := range in {
-		out = append(out, specs.LinuxIDMapping{ContainerID: m.GetContainerId(), HostID: m.GetHostId(), Size: m.GetLength()})
-	}
-	return out
 }
 
 // volumeSources are the directories that are bound into c, by their place in it.

@@ -48,7 +48,7 @@ func (b node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtime
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true}, network,
 		}},
-		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, UserNamespacesHostNetwork: true, MountOptions: true},
 	}
 	resp.RuntimeHandlers = b.handlers(ctx)
 	if r.GetVerbose() {
@@ -73,7 +73,7 @@ func (b node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 }
 
 // handler tells what the pods of a handler may ask for. Both the runtime and
-// the kernel must have a feature. User namespaces are not there yet.
+// the node must have a feature.
 func (b node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
 	h := &runtimeapi.RuntimeHandler{Name: d.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}}
 	rt, err := b.prober.Probe(ctx, d)
@@ -82,6 +82,11 @@ func (b node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.Ru
 		return h
 	}
 	h.Features.RecursiveReadOnlyMounts = rt.SupportsRecursiveReadOnly() && b.node.KernelRRO
+	if err := b.canUserNS(ctx, d, rt); err == nil {
+		h.Features.UserNamespaces = true
+	} else {
+		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("a handler's pods cannot have user namespaces")
+	}
 	return h
 }
 

@@ -38,7 +38,7 @@ type told struct {
 
 func tell(t *testing.T, k *core, s *sandbox) told {
 	t.Helper()
-	options, err := k.taskOptions(s.Spec(), "", 0)
+	options, err := k.taskOptions(s.Spec(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

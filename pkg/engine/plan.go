@@ -22,6 +22,8 @@ type sandboxPlan struct {
 	Net bool `json:"net,omitempty"`
 	IPC bool `json:"ipc,omitempty"`
 	UTS bool `json:"uts,omitempty"`
+	// User is the pod's user namespace; nil is the host's.
+	User *pin.User `json:"user,omitempty"`
 	// Hostname is empty where the pod has the node's.
 	Hostname string `json:"hostname,omitempty"`
 	// Runtime is the name that the runtime gives itself.
@@ -50,9 +52,7 @@ func planSandbox(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *prob
 	}
 	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel ||
 		d.Type == handler.Shim || opts.GetPid() == runtimeapi.NamespaceMode_POD
-	if u := opts.GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD && len(u.GetUids())+len(u.GetGids()) > 0 {
-		return p, fmt.Errorf("user namespaces are not there yet: set hostUsers: true, or leave it out: %w", errdefs.ErrFailedPrecondition)
-	}
+	p.User = podUser(c)
 	return p, nil
 }
 
@@ -82,7 +82,7 @@ func checkHostNamespaces(o *runtimeapi.NamespaceOption, d *handler.Definition, r
 
 // pinRequest asks for the namespaces of the plan with the pod's sysctls in them.
 func (p sandboxPlan) pinRequest(dir, netPath string, sysctls map[string]string) pin.Request {
-	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, Hostname: p.Hostname, Sysctls: map[string]string{}}
+	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: map[string]string{}}
 	if p.Net {
 		r.NetPath = netPath
 	}

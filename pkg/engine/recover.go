@@ -186,7 +186,8 @@ func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
 	if st.Phase != phaseReady {
 		return nil
 	}
-	lost := s.Spec().Boot != r.core.boot || (s.Spec().Plan.Net && !pin.Exists(st.Namespaces.Net))
+	lost := s.Spec().Boot != r.core.boot || (s.Spec().Plan.Net && !pin.Exists(st.Namespaces.Net)) ||
+		(s.Spec().Plan.User != nil && !pin.Exists(st.Namespaces.User))
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
 			_, lost, err = r.core.endedMeanwhile(ctx, s, s.ID())

@@ -71,12 +71,13 @@ func (k *core) runtimeRoot(d *handler.Definition) string {
 }
 
 // taskOptions is what Create tells the process that runs the task.
-func (k *core) taskOptions(s *sandboxSpec, logPath string, user uint32) (*anypb.Any, error) {
+func (k *core) taskOptions(s *sandboxSpec, logPath string) (*anypb.Any, error) {
 	d, kept := s.Definition, k.settingsOf(s)
 	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
-		return shimOptions(d, systemd)
+		return shimOptions(s, systemd)
 	}
+	uid, gid := s.Plan.root()
 	return anypb.New(&supervisorapi.TaskOptions{
 		Runtime:       d.Path,
 		Root:          k.runtimeRoot(d),
@@ -87,8 +88,8 @@ func (k *core) taskOptions(s *sandboxSpec, logPath string, user uint32) (*anypb.
 		OwnKernel:     s.Plan.OwnKernel,
 		LogPath:       logPath,
 		MaxLogLine:    int32(kept.MaxLogLineSize),
-		IoUid:         user,
-		IoGid:         user,
+		IoUid:         uid,
+		IoGid:         gid,
 		CallTimeoutMs: callTimeout(d).Milliseconds(),
 	})
 }
@@ -105,7 +106,8 @@ func globalFlags(d *handler.Definition) []string {
 
 // shimOptions are what a foreign shim gets: containerd's runc options for its
 // runc shim, a configuration path and body for the others.
-func shimOptions(d *handler.Definition, systemd bool) (*anypb.Any, error) {
+func shimOptions(s *sandboxSpec, systemd bool) (*anypb.Any, error) {
+	d := s.Definition
 	if !isRuncShim(d.Path) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
 			return nil, nil
@@ -123,6 +125,9 @@ func shimOptions(d *handler.Definition, systemd bool) (*anypb.Any, error) {
 		named := &runcoptions.Options{}
 		err = protojson.Unmarshal(text, named)
 		proto.Merge(o, named)
+	}
+	if s.Plan.User != nil {
+		o.IoUid, o.IoGid = s.Plan.root()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)

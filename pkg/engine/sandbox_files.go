@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
 // shmSize is the size of a pod's /dev/shm, as the peers have it.
@@ -46,17 +48,29 @@ func (b sandboxes) makeFiles(s *sandbox) error {
 	if err := writeResolvConf(s.config().GetDnsConfig(), f.resolvConf); err != nil {
 		return fmt.Errorf("sandbox resolv.conf: %w", err)
 	}
+	for _, file := range []string{f.hostname, f.hosts, f.resolvConf} {
+		if err := plan.chown(file); err != nil {
+			return fmt.Errorf("sandbox files: %w", err)
+		}
+	}
 	if !plan.IPC {
 		return nil
 	}
-	if err := os.MkdirAll(f.shm, 0o700); err != nil {
-		return fmt.Errorf("sandbox shm: %w", err)
-	}
-	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
-	if err := unix.Mount("shm", f.shm, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%d", shmSize)); err != nil {
+	if err := mountShm(f.shm, plan.User); err != nil {
 		return fmt.Errorf("sandbox shm: %w", err)
 	}
 	return nil
+}
+
+func mountShm(dir string, u *pin.User) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("mode=1777,size=%d", shmSize)
+	if u != nil {
+		options += fmt.Sprintf(",uid=%d,gid=%d", u.UIDs.HostID, u.GIDs.HostID)
+	}
+	return unix.Mount("shm", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options)
 }
 
 // removeFiles takes back makeFiles, whether it ended or not.

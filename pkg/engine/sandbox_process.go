@@ -44,7 +44,7 @@ func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	options, err := b.taskOptions(s.Spec(), "", 0)
+	options, err := b.taskOptions(s.Spec(), "")
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, err
 	if d.Type != handler.Shim {
 		return b.client(ctx, s)
 	}
-	options, err := shimOptions(d, b.nodeOf(s.Spec()).SystemdCgroup)
+	options, err := shimOptions(s.Spec(), b.nodeOf(s.Spec()).SystemdCgroup)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (k *core) specSandbox(s *sandbox) ocispec.Sandbox {
 	f, st, plan := k.filesOf(s.ID()), s.Status(), s.Spec().Plan
 	facts := ocispec.Sandbox{
 		ID: s.ID(), Config: s.config(), Definition: s.Spec().Definition,
-		NetNS: st.Namespaces.Net, IPCNS: st.Namespaces.IPC, UTSNS: st.Namespaces.UTS,
+		NetNS: st.Namespaces.Net, IPCNS: st.Namespaces.IPC, UTSNS: st.Namespaces.UTS, UserNS: st.Namespaces.User,
 		PID: st.PID, Hostname: plan.Hostname, ProcessLabel: s.Spec().ProcessLabel, MountLabel: s.Spec().MountLabel,
 		HostsPath: f.hosts, HostnamePath: f.hostname, ResolvConfPath: f.resolvConf,
 	}

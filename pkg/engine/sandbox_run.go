@@ -44,6 +44,9 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 	if err != nil {
 		return nil, err
 	}
+	if err := b.needUserNS(ctx, r.GetConfig(), d, rt); err != nil {
+		return nil, err
+	}
 	if err := b.needNetwork(plan, d); err != nil {
 		return nil, err
 	}
@@ -167,7 +170,7 @@ func (b sandboxes) makeNetwork(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS {
+	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS && spec.Plan.User == nil {
 		return nil // the pod shares all of them with the host
 	}
 	ns, err := pin.Create(ctx, spec.Plan.pinRequest(b.nsDir(s.ID()), netPath(s.ID()), sysctls))

@@ -84,11 +84,11 @@ func (st stack) mounts(upper, work string, options ...string) []mount.Mount {
 // readonly is an overlay without a writable layer. One layer alone gets an empty
 // one below it: a bind mount of it could be made writable by whoever has
 // CAP_SYS_ADMIN in a container, and what it holds is every other container's too.
-func (st stack) readonly(empty string, options ...string) []mount.Mount {
+func (st stack) readonly(empty string) []mount.Mount {
 	lower := st.lower
 	if len(lower) == 1 {
 		lower = []string{lower[0], empty}
 	}
 	all := append([]string{"lowerdir=" + strings.Join(lower, ":")}, st.options...)
-	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: append(all, options...)}}
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: all}}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
-	runtimespec "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // Below the store's root.
@@ -50,7 +49,7 @@ type Rootfs struct {
 
 // Use says that an owner needs the layers of a chain in a snapshotter.
 type Use struct {
-	// Owner is a container id.
+	// Owner is a container id. It may use several chains.
 	Owner string
 	// ChainID is Image.ChainID.
 	ChainID digest.Digest
@@ -61,43 +60,30 @@ type Use struct {
 // RootfsOption changes a root filesystem from the usual.
 type RootfsOption func(*rootfsOptions)
 
-type rootfsOptions struct{ uids, gids []runtimespec.LinuxIDMapping }
-
-// WithIDMappings makes a root filesystem for a user namespace: its mounts show
-// the image's files as owned by the mapped users, without changing them.
-func WithIDMappings(uids, gids []runtimespec.LinuxIDMapping) RootfsOption {
-	return func(o *rootfsOptions) { o.uids, o.gids = uids, gids }
+type rootfsOptions struct {
+	uid, gid int
+	mapped   bool
 }
 
-func (o rootfsOptions) mapped() bool { return len(o.uids) > 0 || len(o.gids) > 0 }
-
-// mountOptions are how containerd's mount package is told of a mapping.
-func (o rootfsOptions) mountOptions() []string {
-	if !o.mapped() {
-		return nil
-	}
-	return []string{"uidmap=" + formatMappings(o.uids), "gidmap=" + formatMappings(o.gids)}
+// OwnedBy makes a root filesystem for a user namespace whose root has these ids
+// on the host: what the container writes belongs to the ids that it has on the
+// host. The image's layers do not: Rootfs.Mounts must be mounted by package idmap.
+func OwnedBy(uid, gid int) RootfsOption {
+	return func(o *rootfsOptions) { o.uid, o.gid, o.mapped = uid, gid, true }
 }
 
-func formatMappings(ms []runtimespec.LinuxIDMapping) string {
-	parts := make([]string, len(ms))
-	for i, m := range ms {
-		parts[i] = fmt.Sprintf("%d:%d:%d", m.ContainerID, m.HostID, m.Size)
+// CanMap tells whether root filesystems of a snapshotter (empty: the default) can
+// be made for user namespaces; if not, the error says why.
+func (s *Store) CanMap(snapshotter string) error {
+	l, name, err := s.layersOf(snapshotter)
+	if err == nil && !l.kind.layered {
+		err = cannotMap(name)
 	}
-	return strings.Join(parts, ",")
+	return err
 }
 
-// rootID is what root inside is outside.
-func rootID(ms []runtimespec.LinuxIDMapping) (int, error) {
-	if len(ms) == 0 {
-		return 0, nil
-	}
-	for _, m := range ms {
-		if m.ContainerID == 0 && m.Size > 0 {
-			return int(m.HostID), nil
-		}
-	}
-	return 0, fmt.Errorf("user namespace has no id 0, which owns the root directory: %w", errdefs.ErrInvalidArgument)
+func cannotMap(snapshotter string) error {
+	return fmt.Errorf("snapshotter %s cannot map the ids of a user namespace, use %s: %w", snapshotter, Overlayfs, errdefs.ErrFailedPrecondition)
 }
 
 // PrepareRootfs makes the root filesystem of a container. It unpacks the image
@@ -130,36 +116,28 @@ func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Imag
 		undo()
 		return nil, explainWritable(containerID, s.cfg.Root, err)
 	}
-	return s.stacked(l, v, name, dir, o), nil
+	return s.stacked(l, v, name, dir), nil
 }
 
 // PrepareVolume returns the read-only mounts of an image, for a CRI image
 // volume. The image's layers stay until RemoveRootfs of the same container.
-func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) ([]mount.Mount, error) {
+func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) ([]mount.Mount, error) {
 	ctx = s.context(ctx)
 	l, name, err := s.layersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
-	}
-	var o rootfsOptions
-	for _, opt := range opts {
-		opt(&o)
-	}
-	if o.mapped() && !l.kind.layered {
-		return nil, cannotMap(name)
 	}
 	v, _, err := s.hold(ctx, containerID, viewKey{snapshotter: name, chain: img.ChainID}, img)
 	if err != nil {
 		return nil, err
 	}
 	if l.kind.layered {
-		return v.stack.readonly(s.path(emptyDir), o.mountOptions()...), nil
+		return v.stack.readonly(s.path(emptyDir)), nil
 	}
 	return v.mounts, nil
 }
 
-// RootfsOf returns the root filesystem that PrepareRootfs made (without
-// options), so that it can be mounted again, also when the image is gone since.
+// RootfsOf returns the root filesystem that PrepareRootfs made, so that it can be mounted again, also when the image is gone since.
 // errdefs.ErrNotFound when there is none.
 func (s *Store) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
 	ctx = s.context(ctx)
@@ -180,7 +158,7 @@ func (s *Store) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
 		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
 	}
 	forgetVolatile(dir)
-	return s.stacked(l, v, name, dir, rootfsOptions{}), nil
+	return s.stacked(l, v, name, dir), nil
 }
 
 // RemoveRootfs removes what PrepareRootfs and PrepareVolume made for a
@@ -279,14 +257,6 @@ func (s *Store) rootfsPath(snapshotter, containerID string) string {
 // makeWritable makes the directories of a writable layer. They may be there; if
 // they were not, a failure leaves none.
 func makeWritable(dir string, o rootfsOptions) (err error) {
-	uid, err := rootID(o.uids)
-	if err != nil {
-		return err
-	}
-	gid, err := rootID(o.gids)
-	if err != nil {
-		return err
-	}
 	switch made := os.Mkdir(dir, 0o711); {
 	case made == nil:
 		defer func() {
@@ -306,7 +276,7 @@ func makeWritable(dir string, o rootfsOptions) (err error) {
 		}
 	}
 	// The upper directory is what a process sees as "/": no umask may narrow it.
-	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, uid, gid))
+	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.uid, o.gid))
 }
 
 // forgetVolatile removes the mark by which the kernel refuses to mount a volatile
@@ -323,19 +293,18 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("make root filesystem of %s: %w", containerID, err)
 }
 
-func (s *Store) stacked(l *layers, v *view, name, dir string, o rootfsOptions) *Rootfs {
+func (s *Store) stacked(l *layers, v *view, name, dir string) *Rootfs {
 	options := append([]string{}, s.cfg.MountOptions...)
 	if !s.cfg.SyncRootfs {
 		options = append(options, l.volatile...)
 	}
-	options = append(options, o.mountOptions()...)
 	upper := filepath.Join(dir, "fs")
 	return &Rootfs{Mounts: v.stack.mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: name}
 }
 
 // prepareSnapshot makes a root filesystem out of a snapshot of its own.
 func (s *Store) prepareSnapshot(ctx context.Context, k viewKey, containerID string, img *Image, o rootfsOptions) (*Rootfs, error) {
-	if o.mapped() {
+	if o.mapped {
 		return nil, cannotMap(k.snapshotter)
 	}
 	key := rootfsPrefix + containerID
@@ -351,10 +320,6 @@ func (s *Store) prepareSnapshot(ctx context.Context, k viewKey, containerID stri
 		return nil, err
 	}
 	return &Rootfs{Mounts: mounts, Snapshotter: k.snapshotter}, nil
-}
-
-func cannotMap(snapshotter string) error {
-	return fmt.Errorf("snapshotter %s cannot map the ids of a user namespace, use %s: %w", snapshotter, Overlayfs, errdefs.ErrFailedPrecondition)
 }
 
 // removeSnapshot removes what prepareSnapshot made.

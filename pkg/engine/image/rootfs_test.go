@@ -16,6 +16,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimespec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
 func TestRootfsWritesNoDatabase(t *testing.T) {
@@ -140,28 +143,43 @@ func TestVolumeOfMappedUsers(t *testing.T) {
 	reg.push(t, "many:1", layered(t, v1.Config{}))
 	reg.push(t, "one:1", build(t, v1.Config{}, layer(t, file{name: "f", body: "x"})))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	ids := []runtimespec.LinuxIDMapping{{ContainerID: 0, HostID: 200000, Size: 65536}}
+	userns := mappedTo(t, 200_000)
 	for _, ref := range []string{"/many:1", "/one:1"} {
-		img := pullImage(t, s, domain+ref)
-		mounts, err := s.PrepareVolume(t.Context(), "c1", img, "", WithIDMappings(ids, ids))
-		must(t, err)
-		dir := mounted(t, mounts)
-		entries, err := os.ReadDir(dir)
-		must(t, err)
-		for _, e := range entries {
-			info, err := e.Info()
+		for _, snapshotter := range Snapshotters() {
+			mounts, err := s.PrepareVolume(t.Context(), "c1", pullImage(t, s, domain+ref), snapshotter)
 			must(t, err)
-			if st := info.Sys().(*syscall.Stat_t); st.Uid < 200000 || st.Gid < 200000 {
-				t.Errorf("%s: %s is of %d:%d", ref, e.Name(), st.Uid, st.Gid)
+			dir := t.TempDir()
+			must(t, idmap.Mount(userns, mounts, dir, filepath.Join(t.TempDir(), "scratch")))
+			t.Cleanup(func() { must(t, mount.UnmountAll(dir, 0)) })
+			entries, err := os.ReadDir(dir)
+			must(t, err)
+			for _, e := range entries {
+				info, err := e.Info()
+				must(t, err)
+				if st := info.Sys().(*syscall.Stat_t); st.Uid < 200_000 || st.Gid < 200_000 {
+					t.Errorf("%s %s: %s is of %d:%d", snapshotter, ref, e.Name(), st.Uid, st.Gid)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(dir, "w"), nil, 0o600); err == nil {
+				t.Errorf("%s %s: volume is writable", snapshotter, ref)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, "w"), nil, 0o600); err == nil {
-			t.Errorf("%s: volume is writable", ref)
-		}
-		if _, err := s.PrepareVolume(t.Context(), "c2", img, Native, WithIDMappings(ids, ids)); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("%s: native: %v", ref, err)
-		}
 	}
+}
+
+// mappedTo pins a user namespace whose ids begin at host.
+func mappedTo(t *testing.T, host uint32) string {
+	t.Helper()
+	ids := runtimespec.LinuxIDMapping{HostID: host, Size: 65_536}
+	dir := filepath.Join(t.TempDir(), "ns")
+	ns, err := pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := pin.Release(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return ns.User
 }
 
 func TestRetainRemovesOrphans(t *testing.T) {
@@ -219,10 +237,12 @@ func TestRootfsInUserNamespace(t *testing.T) {
 	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "root"}, file{name: "user", uid: 1000}), layer(t, file{name: "x"})))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, domain+"/app:1")
-	ids := []runtimespec.LinuxIDMapping{{ContainerID: 0, HostID: 200_000, Size: 65_536}}
-	root, err := s.PrepareRootfs(t.Context(), "c1", img, "", WithIDMappings(ids, ids))
+	root, err := s.PrepareRootfs(t.Context(), "c1", img, "", OwnedBy(200_000, 200_000))
 	must(t, err)
-	dir := mounted(t, root.Mounts)
+	must(t, s.CanMap(""))
+	dir := t.TempDir()
+	must(t, idmap.Mount(mappedTo(t, 200_000), root.Mounts, dir, filepath.Join(t.TempDir(), "scratch")))
+	defer func() { must(t, mount.UnmountAll(dir, 0)) }()
 	for name, want := range map[string]uint32{".": 200_000, "root": 200_000, "user": 201_000} {
 		var st unix.Stat_t
 		must(t, unix.Stat(filepath.Join(dir, name), &st))
@@ -230,12 +250,11 @@ func TestRootfsInUserNamespace(t *testing.T) {
 			t.Errorf("%s is owned by %d:%d, want %d", name, st.Uid, st.Gid, want)
 		}
 	}
-	short := []runtimespec.LinuxIDMapping{{ContainerID: 5, HostID: 200_000, Size: 10}}
-	if _, err := s.PrepareRootfs(t.Context(), "c2", img, "", WithIDMappings(short, short)); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("mapping without root: %v", err)
-	}
-	if _, err := s.PrepareRootfs(t.Context(), "c3", img, Native, WithIDMappings(ids, ids)); !errdefs.IsFailedPrecondition(err) {
+	if _, err := s.PrepareRootfs(t.Context(), "c3", img, Native, OwnedBy(1, 1)); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("native in a user namespace: %v", err)
+	}
+	if err := s.CanMap(Native); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("native says %v", err)
 	}
 }
 

@@ -26,6 +26,9 @@ func Build(c Container, n Node) (*specs.Spec, error) {
 	if s.Linux.Namespaces, err = containerNamespaces(c, n); err != nil {
 		return nil, err
 	}
+	if err := setUserNS(s, c.Sandbox); err != nil {
+		return nil, err
+	}
 	if err := setMounts(s, c, n); err != nil {
 		return nil, err
 	}

@@ -37,12 +37,29 @@ func TestBuildRefuses(t *testing.T) {
 		"env that JSON cannot carry": {func(c *Container, _ *Node) {
 			c.Config.Envs = []*runtimeapi.KeyValue{{Key: "A", Value: []byte{0xff}}}
 		}, failedPrecondition, "UTF-8"},
-		"user namespace": {func(c *Container, _ *Node) {
-			c.security().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: []*runtimeapi.IDMapping{{Length: 1}}}
-		}, failedPrecondition, "hostUsers"},
-		"user namespace of the pod": {func(c *Container, _ *Node) {
+		"user namespace that the pod does not have": {func(c *Container, _ *Node) {
+			c.security().NamespaceOptions.UsernsOptions = mapped(100000, 65536)
+		}, invalidArgument, "differ"},
+		"host's user namespace in a pod with one": {func(c *Container, _ *Node) {
+			c.podSecurity().NamespaceOptions.UsernsOptions = mapped(100000, 65536)
+			c.security().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+		}, invalidArgument, "differ"},
+		"half a user namespace": {func(c *Container, _ *Node) {
 			c.podSecurity().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Gids: []*runtimeapi.IDMapping{{Length: 1}}}
-		}, failedPrecondition, "hostUsers"},
+		}, invalidArgument, "one mapping"},
+		"user namespace that was not made": {func(c *Container, _ *Node) {
+			inUserNS(c, 65536)
+			c.Sandbox.UserNS = ""
+		}, failedPrecondition, "no user namespace"},
+		"user beyond the user namespace": {func(c *Container, _ *Node) {
+			inUserNS(c, 65536)
+			c.User.UID = 65536
+		}, invalidArgument, "user 65536"},
+		"group beyond the user namespace": {func(c *Container, _ *Node) { inUserNS(c, 2000) }, invalidArgument, "group 2000"},
+		"user namespace for a runtime that does not know them": {func(c *Container, _ *Node) {
+			inUserNS(c, 65536)
+			c.Runtime = runsc(t)
+		}, failedPrecondition, "user namespace"},
 		"host user namespace with mappings": {func(c *Container, _ *Node) {
 			c.security().NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE, Uids: []*runtimeapi.IDMapping{{Length: 1}}}
 		}, invalidArgument, "mappings"},
@@ -497,8 +514,8 @@ func TestBuildSandboxProcessRefuses(t *testing.T) {
 			sp.Config.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: -1}
 		}, errdefs.ErrInvalidArgument},
 		"sysctl of the node": {func(sp *SandboxProcess) { sp.Config.Linux.Sysctls = map[string]string{"vm.swappiness": "1"} }, errdefs.ErrInvalidArgument},
-		"user namespace": {func(sp *SandboxProcess) {
-			sp.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: []*runtimeapi.IDMapping{{}}}
+		"user namespace that was not made": {func(sp *SandboxProcess) {
+			sp.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = mapped(100000, 65536)
 		}, errdefs.ErrFailedPrecondition},
 		"seccomp file missing":  {func(sp *SandboxProcess) { sp.Config.Linux.SecurityContext.Seccomp = local("/none") }, errdefs.ErrFailedPrecondition},
 		"supplemental negative": {func(sp *SandboxProcess) { sp.Config.Linux.SecurityContext.SupplementalGroups = []int64{-5} }, errdefs.ErrInvalidArgument},

@@ -62,6 +62,9 @@ func fitLinux(l *specs.Linux, rt *probe.Runtime) error {
 		return unmet("linux.memoryPolicy needs a runtime with OCI 1.3, this one has %s", rt.OCIVersion())
 	}
 	for _, ns := range l.Namespaces {
+		if ns.Type == specs.UserNamespace && !rt.SupportsUserNamespaces() {
+			return unmet("a user namespace: the runtime does not say that it knows them")
+		}
 		if ns.Type == specs.TimeNamespace && !rt.SupportsNamespace(specs.TimeNamespace) {
 			return unmet("a time namespace: the runtime does not say that it knows them")
 		}

@@ -182,3 +182,18 @@ func (c Container) podSecurity() *runtimeapi.LinuxSandboxSecurityContext {
 }
 
 func (c *Container) mount(m ...*runtimeapi.Mount) { c.Config.Mounts = append(c.Config.Mounts, m...) }
+
+// mapped are the options of a pod with a user namespace.
+func mapped(host, length uint32) *runtimeapi.UserNamespace {
+	return &runtimeapi.UserNamespace{
+		Mode: runtimeapi.NamespaceMode_POD,
+		Uids: []*runtimeapi.IDMapping{{HostId: host, Length: length}}, Gids: []*runtimeapi.IDMapping{{HostId: host * 2, Length: length}},
+	}
+}
+
+// inUserNS puts the container into a pod with a user namespace.
+func inUserNS(c *Container, length uint32) {
+	c.podSecurity().NamespaceOptions.UsernsOptions = mapped(100000, length)
+	c.security().NamespaceOptions.UsernsOptions = mapped(100000, length)
+	c.Sandbox.UserNS = "/run/berth/sandboxes/" + sandboxID + "/ns/user"
+}

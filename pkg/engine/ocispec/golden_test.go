@@ -161,6 +161,22 @@ func TestContainerSpecs(t *testing.T) {
 			}
 		},
 		"old-crun": func(c *Container, _ *Node) { c.Runtime = oldCrun(t) },
+		"user-namespace": func(c *Container, _ *Node) {
+			inUserNS(c, 65536)
+			for _, m := range c.Config.GetMounts() {
+				m.UidMappings, m.GidMappings = mapped(100000, 65536).GetUids(), mapped(100000, 65536).GetGids()
+			}
+			c.ImageMounts = map[string]string{"/models": "/run/berth/images/1"}
+			c.mount(&runtimeapi.Mount{ContainerPath: "/models", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "sha256:def"},
+				UidMappings: mapped(100000, 65536).GetUids(), GidMappings: mapped(100000, 65536).GetGids()})
+		},
+		"user-namespace-on-host-network": func(c *Container, _ *Node) {
+			inUserNS(c, 65536)
+			for _, o := range []*runtimeapi.NamespaceOption{c.podSecurity().NamespaceOptions, c.security().NamespaceOptions} {
+				o.Network = runtimeapi.NamespaceMode_NODE
+			}
+			c.Sandbox.NetNS, c.Sandbox.UTSNS, c.Sandbox.Hostname = "", "", ""
+		},
 		"gvisor": func(c *Container, _ *Node) {
 			c.Runtime = runsc(t)
 			c.Sandbox.PID = 4711
@@ -208,6 +224,11 @@ func TestSandboxSpecs(t *testing.T) {
 				Network: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE,
 			}
 			sp.NetNS, sp.IPCNS, sp.UTSNS = "", "", ""
+		},
+		"user-namespace": func(sp *SandboxProcess, _ *Node) {
+			sp.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = mapped(100000, 4096)
+			sp.Config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+			sp.UserNS = "/run/berth/sandboxes/" + sandboxID + "/ns/user"
 		},
 		"gvisor": func(sp *SandboxProcess, n *Node) {
 			*n = bareNode()

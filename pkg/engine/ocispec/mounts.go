@@ -52,6 +52,7 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 		}
 	}
 
+	hostSysfs(s.Mounts, c.Sandbox.Config, c.Runtime, n)
 	var out []specs.Mount
 	for _, m := range append(s.Mounts, cgroupMount(c, n)) {
 		m.Destination = containerPath(m.Destination)
@@ -258,12 +259,4 @@ func mountAccess(m *runtimeapi.Mount, dst string, rt *probe.Runtime, n Node) (st
 		return "", fmt.Errorf("%w: %w", crierrors.ErrRROUnsupported, unmet("mount %s: the runtime does not say that it has recursive read-only mounts (mount option rro)", dst))
 	}
 	return "rro", nil
-}
-
-func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
-	var out []specs.LinuxIDMapping
-	for _, m := range in {
-		out = append(out, specs.LinuxIDMapping{ContainerID: m.GetContainerId(), HostID: m.GetHostId(), Size: m.GetLength()})
-	}
-	return out
 }

@@ -5,26 +5,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// checkUserNS refuses pods with a user namespace of their own: berth does not
-// make them yet, and must not run such a pod as the host's root instead.
-func checkUserNS(opts *runtimeapi.NamespaceOption) error {
-	u := opts.GetUsernsOptions()
-	mapped := len(u.GetUids()) > 0 || len(u.GetGids()) > 0
-	switch u.GetMode() {
-	case runtimeapi.NamespaceMode_POD:
-		if mapped {
-			return unmet("the pod asks for a user namespace (hostUsers: false), which berth does not support yet; set hostUsers: true")
-		}
-	case runtimeapi.NamespaceMode_NODE:
-		if mapped {
-			return invalid("userns_options: mode NODE must not have id mappings")
-		}
-	default:
-		return invalid("userns_options: mode %s is not allowed", u.GetMode())
-	}
-	return nil
-}
-
 // containerNamespaces follows the CRI's NamespaceMode for each kind: POD joins
 // the sandbox's, CONTAINER is new, NODE is the host's (left out), TARGET joins
 // that of another container. Only pid may be CONTAINER or TARGET, and what is
@@ -42,6 +22,9 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 		if err := checkNamespaceOptions(o); err != nil {
 			return nil, err
 		}
+	}
+	if err := sameUserNS(opts, pod); err != nil {
+		return nil, err
 	}
 	out := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	for _, k := range []struct {

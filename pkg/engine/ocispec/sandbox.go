@@ -31,7 +31,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Process.User, err = sandboxUser(sc); err != nil {
+	if s.Process.User, err = sandboxUser(sp.Config); err != nil {
 		return nil, err
 	}
 	s.Process.Args = []string{sp.PausePath}
@@ -42,6 +42,10 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	if s.Linux.Namespaces, err = sandboxNamespaces(sp.Sandbox); err != nil {
 		return nil, err
 	}
+	if err := setUserNS(s, sp.Sandbox); err != nil {
+		return nil, err
+	}
+	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
 	if s.Linux.Sysctl, err = Sysctls(sp.Config, n); err != nil {
 		return nil, err
 	}
@@ -118,8 +122,12 @@ func setSandboxHostname(s *specs.Spec, sp SandboxProcess, n Node) {
 	}
 }
 
-func sandboxUser(sc *runtimeapi.LinuxSandboxSecurityContext) (specs.User, error) {
+func sandboxUser(cfg *runtimeapi.PodSandboxConfig) (specs.User, error) {
+	sc := cfg.GetLinux().GetSecurityContext()
 	u := specs.User{UID: sandboxUID, GID: sandboxUID}
+	if uids, gids := UserMappings(cfg); len(uids) == 1 && len(gids) == 1 {
+		u.UID, u.GID = min(u.UID, uids[0].Size-1), min(u.GID, gids[0].Size-1)
+	}
 	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil {
 		return u, invalid("run_as_group without run_as_user")
 	}

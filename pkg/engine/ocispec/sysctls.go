@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -40,6 +41,10 @@ func Sysctls(cfg *runtimeapi.PodSandboxConfig, n Node) (map[string]string, error
 	}
 	if ownNetwork && n.UnprivilegedICMP && !asked[sysctlPingGroups] {
 		out[sysctlPingGroups] = "0 2147483647"
+		if _, gids := UserMappings(cfg); len(gids) == 1 {
+			// The kernel takes no group that does not exist in the pod.
+			out[sysctlPingGroups] = fmt.Sprintf("0 %d", gids[0].Size-1)
+		}
 	}
 	return out, nil
 }

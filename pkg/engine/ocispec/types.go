@@ -74,6 +74,8 @@ type Sandbox struct {
 	// NetNS, IPCNS and UTSNS are paths of pinned namespaces; empty where the
 	// pod uses the host's, or where PID holds them.
 	NetNS, IPCNS, UTSNS string
+	// UserNS is the path of the pinned user namespace of a pod that has one.
+	UserNS string
 	// PID is the sandbox process in the host's PID namespace; 0 means none.
 	PID int
 	// Hostname is the pod's; empty means the node's.
@@ -106,7 +108,8 @@ type Container struct {
 	// Base is the handler's base_runtime_spec, nil for berth's own defaults.
 	Base *specs.Spec
 	// ImageMounts has, for each image volume, the cleaned container path and
-	// the host directory at which the engine mounted the image.
+	// the host directory at which the engine mounted the image, in pods with a
+	// user namespace with the ids of that.
 	ImageMounts map[string]string
 	// ProcessLabel and MountLabel are the container's SELinux labels.
 	ProcessLabel, MountLabel string

@@ -17,7 +17,25 @@ func sandboxNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 			return nil
 		},
 		func() error { return userns(field+".userns_options", o.GetUsernsOptions()) },
+		func() error { return usernsBesideHost(field, o) },
 	)
+}
+
+// usernsBesideHost refuses what no kernel gives: the proc and mqueue file
+// systems can only be mounted by who owns the processes and the queues.
+func usernsBesideHost(field string, o *runtimeapi.NamespaceOption) error {
+	if len(o.GetUsernsOptions().GetUids()) == 0 {
+		return nil
+	}
+	for _, ns := range []struct {
+		name string
+		mode runtimeapi.NamespaceMode
+	}{{"pid", o.GetPid()}, {"ipc", o.GetIpc()}} {
+		if ns.mode == runtimeapi.NamespaceMode_NODE {
+			return invalid(field+"."+ns.name, "NODE is not possible beside a user namespace of the pod's own; use another mode, or set userns_options to NODE")
+		}
+	}
+	return nil
 }
 
 // containerNamespaces checks the modes that a container may have in a sandbox

@@ -132,4 +132,14 @@ func TestUserNamespaces(t *testing.T) {
 			}
 		})
 	}
+	for name, change := range map[string]func(*runtimeapi.NamespaceOption){
+		"pid": func(o *runtimeapi.NamespaceOption) { o.Pid = runtimeapi.NamespaceMode_NODE },
+		"ipc": func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE },
+	} {
+		req := sandboxRequest()
+		o := req.Config.Linux.SecurityContext.NamespaceOptions
+		o.UsernsOptions = mapped(usual)
+		change(o)
+		checkRefused(t, RunPodSandbox(req), "config.linux.security_context.namespace_options."+name)
+	}
 }

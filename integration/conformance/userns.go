@@ -1,0 +1,390 @@
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var usernsChecks = []check{
+	{name: "root of the pod is nobody on the host", needs: []Ability{UserNamespaces}, run: usernsIDs},
+	{name: "the image's files belong to the pod's users", needs: []Ability{UserNamespaces}, run: usernsRootfs},
+	{name: "the sandbox's files belong to root of the pod", needs: []Ability{UserNamespaces}, run: usernsFiles},
+	{name: "root of the pod is root of its namespaces", needs: []Ability{UserNamespaces}, run: usernsCapabilities},
+	{name: "the kernel's file systems are mounted", needs: []Ability{UserNamespaces}, run: usernsFileSystems},
+	{name: "a mapped volume belongs to root on both sides", needs: []Ability{UserNamespaces}, run: usernsVolume},
+	{name: "a volume without a mapping belongs to nobody", needs: []Ability{UserNamespaces}, run: usernsUnmappedVolume},
+	{name: "a volume that cannot be mapped is refused", needs: []Ability{UserNamespaces}, run: usernsVolumeRefused},
+	{name: "output, and exec, as a user of the image", needs: []Ability{UserNamespaces}, run: usernsExec},
+	{name: "a user beyond the mapping is refused", needs: []Ability{UserNamespaces}, run: usernsUnmappedUser},
+	{name: "containers share the pod's processes", needs: []Ability{UserNamespaces}, run: usernsSharedPID},
+	{name: "sysctls of the pod", needs: []Ability{UserNamespaces}, run: usernsSysctls},
+	{name: "on the host's network", needs: []Ability{UserNamespaces}, run: usernsHostNetwork},
+	{name: "with the host's processes or IPC objects is refused", berth: true, run: usernsHostRefused},
+	{name: "two pods with the same ids", needs: []Ability{UserNamespaces}, run: usernsTwoPods},
+	{name: "options come back in status", needs: []Ability{UserNamespaces}, run: usernsEcho},
+	{name: "after a kill -9 of the daemon", needs: []Ability{UserNamespaces}, run: usernsRestart},
+	{name: "a handler says whether it has them, and refuses if not", run: usernsAnnounced},
+}
+
+// What the checks map. The group ids differ, so that nothing passes by mixing
+// them up.
+const (
+	podUID, podGID = 200_000, 400_000
+	podIDs         = 65_536
+)
+
+func podMappings() *runtimeapi.UserNamespace {
+	return &runtimeapi.UserNamespace{
+		Mode: runtimeapi.NamespaceMode_POD,
+		Uids: []*runtimeapi.IDMapping{{HostId: podUID, Length: podIDs}},
+		Gids: []*runtimeapi.IDMapping{{HostId: podGID, Length: podIDs}},
+	}
+}
+
+// withUserNS gives the pod a user namespace.
+func withUserNS(c *runtimeapi.PodSandboxConfig) {
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podMappings()
+}
+
+// idmapped is a mount as the kubelet sends it for such a pod.
+func idmapped(m *runtimeapi.Mount) *runtimeapi.Mount {
+	m.UidMappings, m.GidMappings = podMappings().GetUids(), podMappings().GetGids()
+	return m
+}
+
+// hostProcess is the /proc directory of a process of the container.
+func hostProcess(t *testing.T, c *container) string {
+	t.Helper()
+	inside := c.line(t, "readlink", "/proc/1/ns/mnt")
+	namespaces, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	must(t, err, "list processes")
+	for _, namespace := range namespaces {
+		if host, err := os.Readlink(namespace); err == nil && host == inside {
+			return filepath.Dir(filepath.Dir(namespace))
+		}
+	}
+	t.Fatalf("no process of the host is in mount namespace %s", inside)
+	return ""
+}
+
+func fields(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func usernsIDs(t *testing.T, n *node) {
+	c := n.pod(t, withUserNS).start(t, forever())
+	for file, want := range map[string]string{
+		"uid_map": fmt.Sprintf("0 %d %d", podUID, podIDs), "gid_map": fmt.Sprintf("0 %d %d", podGID, podIDs),
+	} {
+		if got := fields(c.exec(t, "cat", "/proc/self/"+file)); got != want {
+			t.Errorf("%s is %q, want %q", file, got, want)
+		}
+	}
+	if got := c.line(t, "id", "-u"); got != "0" {
+		t.Errorf("inside the user is %s", got)
+	}
+	state := readFile(hostProcess(t, c) + "/status")
+	for key, id := range map[string]int{"Uid": podUID, "Gid": podGID} {
+		if want := fmt.Sprintf("\n%s:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\n", key, id); !strings.Contains(state, want) {
+			t.Errorf("on the host the process's %s is not %d:\n%s", key, id, state)
+		}
+	}
+	host, err := os.Readlink("/proc/self/ns/user")
+	must(t, err, "own user namespace")
+	if got := c.line(t, "readlink", "/proc/self/ns/user"); got == host {
+		t.Error("the container is in the host's user namespace")
+	}
+}
+
+func usernsRootfs(t *testing.T, n *node) {
+	c := n.pod(t, withUserNS).start(t, forever())
+	c.exec(t, "sh", "-c", "touch /mine /home/app/his && chown app:app /home/app/his && echo x >> /etc/passwd")
+	for file, want := range map[string]string{
+		"/": "0:0", "/bin/busybox": "0:0", "/home/app": "1000:1000", "/mine": "0:0", "/home/app/his": "1000:1000", "/etc/passwd": "0:0",
+	} {
+		if got := c.line(t, "stat", "-c", "%u:%g", file); got != want {
+			t.Errorf("%s is owned by %s, want %s", file, got, want)
+		}
+	}
+	// From the host the same file belongs to somebody else.
+	if st, err := os.Stat(hostProcess(t, c) + "/root/home/app/his"); err != nil || owner(st) != [2]uint32{podUID + 1000, podGID + 1000} {
+		t.Errorf("on the host it is owned by %v (%v)", owner(st), err)
+	}
+}
+
+func usernsFiles(t *testing.T, n *node) {
+	p := n.pod(t, withUserNS)
+	a, b := p.start(t, forever()), p.start(t, forever())
+	for _, file := range []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/dev/shm"} {
+		if got := a.line(t, "stat", "-c", "%u:%g", file); got != "0:0" {
+			t.Errorf("%s is owned by %s", file, got)
+		}
+		a.exec(t, "sh", "-c", "ls -d "+file+" && test -r "+file)
+	}
+	a.exec(t, "sh", "-c", "echo shared > /dev/shm/note && chmod 600 /dev/shm/note && echo 127.0.0.9 name >> /etc/hosts")
+	if got := b.line(t, "cat", "/dev/shm/note"); got != "shared" {
+		t.Errorf("the other container reads %q", got)
+	}
+}
+
+// usernsCapabilities needs namespaces that belong to the user namespace: in the
+// host's, or one that the host's root made, the pod's capabilities are void.
+func usernsCapabilities(t *testing.T, n *node) {
+	c := n.pod(t, withUserNS).start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN", "SYS_ADMIN"}}
+	}))
+	c.exec(t, "ip", "link", "set", "lo", "mtu", "1400")
+	if got := c.line(t, "cat", "/sys/class/net/lo/mtu"); got != "1400" {
+		t.Errorf("the mtu is %s", got)
+	}
+	c.exec(t, "hostname", "renamed")
+	c.exec(t, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m")
+	if r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo 1 > /proc/sys/vm/drop_caches"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("the pod may change the host's memory management: %v, %v", r, err)
+	}
+}
+
+func usernsFileSystems(t *testing.T, n *node) {
+	c := n.pod(t, withUserNS).start(t, forever())
+	mounts := c.exec(t, "cat", "/proc/self/mounts")
+	for _, want := range []string{" /proc proc ", " /sys sysfs ro,", " /dev tmpfs ", " /dev/pts devpts ", " /dev/mqueue mqueue ", " /dev/shm tmpfs "} {
+		if !strings.Contains(mounts, want) {
+			t.Errorf("%q is not mounted:\n%s", want, mounts)
+		}
+	}
+	c.exec(t, "sh", "-c", "echo x > /dev/null && head -c 1 /dev/urandom > /dev/null && test -c /dev/tty")
+}
+
+func usernsVolume(t *testing.T, n *node) {
+	// Closed to everybody but the host's root, as the kubelet's directories are.
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o700), "chmod")
+	must(t, os.WriteFile(dir+"/in", []byte("from the host\n"), 0o600), "write")
+	c := n.pod(t, withUserNS).start(t, forever(), mount(
+		idmapped(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}),
+		idmapped(&runtimeapi.Mount{ContainerPath: "/ro", HostPath: dir, Readonly: true})))
+	if got := c.exec(t, "cat", "/data/in"); got != "from the host\n" {
+		t.Errorf("read %q", got)
+	}
+	if got := c.line(t, "stat", "-c", "%u:%g", "/data/in"); got != "0:0" {
+		t.Errorf("inside it is owned by %s", got)
+	}
+	c.exec(t, "sh", "-c", "echo x > /data/out && chown 7:8 /data/out")
+	st, err := os.Stat(dir + "/out")
+	must(t, err, "stat what the pod wrote")
+	if owner(st) != [2]uint32{7, 8} {
+		t.Errorf("on the host what it wrote is owned by %v", owner(st))
+	}
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/ro/x"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("a read-only mapped mount is writable: %v, %v", r, err)
+	}
+}
+
+func usernsUnmappedVolume(t *testing.T, n *node) {
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o755), "chmod")
+	c := n.pod(t, withUserNS).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}))
+	if got := c.line(t, "stat", "-c", "%u:%g", "/data"); got != "65534:65534" {
+		t.Errorf("inside it is owned by %s", got)
+	}
+	if r, err := c.execSync(t, 10*time.Second, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("root of the pod writes to what is the host's root's: %v, %v", r, err)
+	}
+}
+
+// usernsVolumeRefused mounts from a file system that cannot map ids.
+func usernsVolumeRefused(t *testing.T, n *node) {
+	p := n.pod(t, withUserNS)
+	c, err := p.tryCreate(t, p.containerConfig(forever(), mount(idmapped(&runtimeapi.Mount{ContainerPath: "/data", HostPath: "/sys/kernel"}))))
+	if err == nil {
+		err = c.tryStart(t)
+	}
+	mustFail(t, err, "a container with a mapped mount of sysfs")
+}
+
+func usernsExec(t *testing.T, n *node) {
+	p := n.pod(t, withUserNS)
+	asApp := security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = &runtimeapi.Int64Value{Value: 1000} })
+	// Opening /dev/stdout anew needs the pipe to be the user's.
+	const script = "echo out > /dev/stdout; echo err > /dev/stderr; "
+	c := p.start(t, sh(script+"exit 0"), asApp)
+	if st := c.waitExit(t); st.GetExitCode() != 0 {
+		t.Errorf("it ended with %v", st)
+	}
+	if got := c.logged(t); got.stdout != "out\n" || got.stderr != "err\n" {
+		t.Errorf("it logged %q and %q", got.stdout, got.stderr)
+	}
+	c = p.start(t, forever(), asApp)
+	r, err := c.execSync(t, 10*time.Second, "sh", "-c", script+"id -u; exit 3")
+	must(t, err, "ExecSync")
+	if r.GetExitCode() != 3 || string(r.GetStdout()) != "out\n1000\n" || string(r.GetStderr()) != "err\n" {
+		t.Errorf("exec: %v", r)
+	}
+	tty := p.start(t, sh("test -t 1 && tty && exit 5"), func(c *runtimeapi.ContainerConfig) { c.Tty = true })
+	if st := tty.waitExit(t); st.GetExitCode() != 5 {
+		t.Errorf("with a terminal: %v: %v", st, tty.logged(t))
+	}
+}
+
+func usernsUnmappedUser(t *testing.T, n *node) {
+	p := n.pod(t, withUserNS)
+	c, err := p.tryCreate(t, p.containerConfig(forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.RunAsUser = &runtimeapi.Int64Value{Value: podIDs}
+	})))
+	if err == nil && !n.Berth {
+		err = c.tryStart(t)
+	}
+	n.rejects(t, err, "a user that is not mapped", codes.InvalidArgument)
+}
+
+func usernsSharedPID(t *testing.T, n *node) {
+	p := n.pod(t, withUserNS, pidMode(runtimeapi.NamespaceMode_POD))
+	p.start(t, sh("exec sleep 7777"))
+	b := p.start(t, forever())
+	if got := b.exec(t, "ps"); !strings.Contains(got, "sleep 7777") {
+		t.Errorf("the other container's process is not seen:\n%s", got)
+	}
+	if got := fields(b.exec(t, "cat", "/proc/1/uid_map")); got != fmt.Sprintf("0 %d %d", podUID, podIDs) {
+		t.Errorf("the sandbox process's uid_map is %q", got)
+	}
+	if got := p.status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
+		t.Errorf("the sandbox is %v", got)
+	}
+}
+
+func usernsSysctls(t *testing.T, n *node) {
+	p := n.pod(t, withUserNS, func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.Sysctls = map[string]string{
+			"net.ipv4.ping_group_range": "0 9", "kernel.shm_rmid_forced": "1", "kernel.msgmax": "9000", "net.ipv4.ip_local_port_range": "1024 65000",
+		}
+	})
+	c := p.start(t, forever())
+	for key, want := range map[string]string{
+		"net/ipv4/ping_group_range": "0 9", "kernel/shm_rmid_forced": "1", "kernel/msgmax": "9000", "net/ipv4/ip_local_port_range": "1024 65000",
+	} {
+		if got := fields(c.exec(t, "cat", "/proc/sys/"+key)); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+}
+
+func (n *node) features(t *testing.T) (*runtimeapi.RuntimeFeatures, *runtimeapi.RuntimeHandlerFeatures) {
+	t.Helper()
+	st, err := n.Runtime.Status(call(t), &runtimeapi.StatusRequest{})
+	must(t, err, "Status")
+	for _, h := range st.GetRuntimeHandlers() {
+		if h.GetName() == n.Handler {
+			return st.GetFeatures(), h.GetFeatures()
+		}
+	}
+	t.Fatalf("Status does not name handler %q: %v", n.Handler, st.GetRuntimeHandlers())
+	return nil, nil
+}
+
+func usernsHostNetwork(t *testing.T, n *node) {
+	if f, _ := n.features(t); !f.GetUserNamespacesHostNetwork() {
+		t.Skip("the target does not announce user_namespaces_host_network")
+	}
+	c := n.pod(t, withUserNS, hostNetwork).start(t, forever())
+	host, err := os.Readlink("/proc/self/ns/net")
+	must(t, err, "own network namespace")
+	if got := c.line(t, "readlink", "/proc/self/ns/net"); got != host {
+		t.Errorf("network namespace is %s, the host's is %s", got, host)
+	}
+	if got := fields(c.exec(t, "cat", "/proc/self/uid_map")); got != fmt.Sprintf("0 %d %d", podUID, podIDs) {
+		t.Errorf("uid_map is %q", got)
+	}
+	c.exec(t, "ls", "/sys/class/net/lo")
+	if r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("/sys is writable: %v, %v", r, err)
+	}
+	c.exec(t, "sh", "-c", "echo x > /dev/shm/x")
+}
+
+func usernsHostRefused(t *testing.T, n *node) {
+	for name, ask := range map[string]func(*runtimeapi.NamespaceOption){
+		"pid": func(o *runtimeapi.NamespaceOption) { o.Pid = runtimeapi.NamespaceMode_NODE },
+		"ipc": func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE },
+	} {
+		c := n.podConfig(t, withUserNS, func(c *runtimeapi.PodSandboxConfig) { ask(c.Linux.SecurityContext.NamespaceOptions) })
+		_, err := n.tryPod(t, c)
+		mustFail(t, err, "the host's "+name+" namespace in a pod with a user namespace", codes.InvalidArgument)
+	}
+}
+
+func usernsTwoPods(t *testing.T, n *node) {
+	a, b := n.pod(t, withUserNS).start(t, forever()), n.pod(t, withUserNS).start(t, forever())
+	if first, second := a.line(t, "readlink", "/proc/self/ns/user"), b.line(t, "readlink", "/proc/self/ns/user"); first == second {
+		t.Errorf("both pods are in %s", first)
+	}
+}
+
+func usernsEcho(t *testing.T, n *node) {
+	got := n.pod(t, withUserNS).status(t).GetLinux().GetNamespaces().GetOptions().GetUsernsOptions()
+	if want := podMappings(); got.String() != want.String() {
+		t.Errorf("status says %v, want %v", got, want)
+	}
+}
+
+func usernsRestart(t *testing.T, n *node) {
+	if n.Restart == nil {
+		t.Skip("the target gives no way to restart its daemon")
+	}
+	p := n.pod(t, withUserNS)
+	created, running := p.create(t, sh("exit 11")), p.start(t, forever())
+	n.Restart(t)
+	if got := p.status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
+		t.Errorf("the sandbox is %v", got)
+	}
+	if got := running.line(t, "id", "-u"); got != "0" {
+		t.Errorf("exec says user %q", got)
+	}
+	must(t, created.tryStart(t), "start what was created before")
+	if st := created.waitExit(t); st.GetExitCode() != 11 {
+		t.Errorf("it ended with %v", st)
+	}
+	after := p.start(t, forever())
+	if got, want := after.line(t, "readlink", "/proc/self/ns/user"), running.line(t, "readlink", "/proc/self/ns/user"); got != want {
+		t.Errorf("a container that was made later is in %s, the others are in %s", got, want)
+	}
+	after.exec(t, "touch", "/etc/mine")
+}
+
+func usernsAnnounced(t *testing.T, n *node) {
+	_, f := n.features(t)
+	why, lacks := n.Lacks[UserNamespaces]
+	if f.GetUserNamespaces() == lacks {
+		t.Errorf("user_namespaces is %v (%s)", f.GetUserNamespaces(), why)
+	}
+	if !lacks || !n.Berth {
+		return
+	}
+	cfg := n.podConfig(t, withUserNS)
+	_, err := n.tryPod(t, cfg)
+	mustFail(t, err, "a pod with a user namespace", codes.FailedPrecondition)
+	st, serr := n.Runtime.Status(call(t), &runtimeapi.StatusRequest{})
+	must(t, serr, "Status")
+	for _, h := range st.GetRuntimeHandlers() {
+		if h.GetFeatures().GetUserNamespaces() && !strings.Contains(status.Convert(err).Message(), h.GetName()) {
+			t.Errorf("the error does not name handler %q, which can: %v", h.GetName(), err)
+		}
+	}
+	if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}); len(left) != 0 {
+		t.Errorf("a refused sandbox is listed: %v", left)
+	}
+}
+
+func owner(st os.FileInfo) (ids [2]uint32) {
+	if st != nil {
+		sys := st.Sys().(*syscall.Stat_t)
+		ids = [2]uint32{sys.Uid, sys.Gid}
+	}
+	return ids
+}

@@ -1,0 +1,115 @@
+package ocispec
+
+import (
+	"slices"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// UserMappings are the ids of a pod's own user namespace, none if it has the
+// host's. Options without mappings are the old way to say that.
+func UserMappings(cfg *runtimeapi.PodSandboxConfig) (uids, gids []specs.LinuxIDMapping) {
+	u := namespaceOptions(cfg).GetUsernsOptions()
+	if u.GetMode() != runtimeapi.NamespaceMode_POD {
+		return nil, nil
+	}
+	return idMappings(u.GetUids()), idMappings(u.GetGids())
+}
+
+func hasUserNS(cfg *runtimeapi.PodSandboxConfig) bool {
+	uids, gids := UserMappings(cfg)
+	return len(uids)+len(gids) > 0
+}
+
+func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
+	var out []specs.LinuxIDMapping
+	for _, m := range in {
+		out = append(out, specs.LinuxIDMapping{ContainerID: m.GetContainerId(), HostID: m.GetHostId(), Size: m.GetLength()})
+	}
+	return out
+}
+
+// checkUserNS checks options by themselves; package validate has checked more.
+func checkUserNS(opts *runtimeapi.NamespaceOption) error {
+	u := opts.GetUsernsOptions()
+	mapped := len(u.GetUids()) > 0 || len(u.GetGids()) > 0
+	switch u.GetMode() {
+	case runtimeapi.NamespaceMode_POD:
+		if mapped && (len(u.GetUids()) != 1 || len(u.GetGids()) != 1) {
+			return invalid("userns_options: mode POD needs one mapping of user ids and one of group ids")
+		}
+	case runtimeapi.NamespaceMode_NODE:
+		if mapped {
+			return invalid("userns_options: mode NODE must not have id mappings")
+		}
+	default:
+		return invalid("userns_options: mode %s is not allowed", u.GetMode())
+	}
+	return nil
+}
+
+// sameUserNS refuses a container that wants another user namespace than its pod
+// has: it would get the pod's.
+func sameUserNS(container, pod *runtimeapi.NamespaceOption) error {
+	c, p := container.GetUsernsOptions(), pod.GetUsernsOptions()
+	if slices.Equal(idMappings(c.GetUids()), idMappings(p.GetUids())) && slices.Equal(idMappings(c.GetGids()), idMappings(p.GetGids())) {
+		return nil
+	}
+	return invalid("userns_options: the container's id mappings differ from those of its pod sandbox")
+}
+
+// setUserNS puts the pod's user namespace into s, whose process and other
+// namespaces are set already.
+func setUserNS(s *specs.Spec, sb Sandbox) error {
+	uids, gids := UserMappings(sb.Config)
+	if len(uids)+len(gids) == 0 {
+		return nil
+	}
+	if sb.UserNS == "" {
+		// Leaving it out would make root of the pod the host's.
+		return unmet("sandbox %s has no user namespace to join; remove the pod sandbox", sb.ID)
+	}
+	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: sb.UserNS})
+	s.Linux.UIDMappings, s.Linux.GIDMappings = uids, gids
+	return checkMapped(s.Process.User, uids, gids)
+}
+
+// checkMapped refuses ids that do not exist in the pod: the runtime would say no
+// more than that an argument is invalid.
+func checkMapped(u specs.User, uids, gids []specs.LinuxIDMapping) error {
+	if !inside(u.UID, uids) {
+		return invalid("user %d is beyond the %d ids of the pod's user namespace", u.UID, uids[0].Size)
+	}
+	for _, g := range append([]uint32{u.GID}, u.AdditionalGids...) {
+		if !inside(g, gids) {
+			return invalid("group %d is beyond the %d ids of the pod's user namespace", g, gids[0].Size)
+		}
+	}
+	return nil
+}
+
+func inside(id uint32, mappings []specs.LinuxIDMapping) bool {
+	return slices.ContainsFunc(mappings, func(m specs.LinuxIDMapping) bool {
+		return id >= m.ContainerID && id-m.ContainerID < m.Size
+	})
+}
+
+// hostSysfs shows the host's /sys to a pod with a user namespace and the host's
+// network: a sysfs can only be mounted by the owner of its network namespace.
+func hostSysfs(mounts []specs.Mount, cfg *runtimeapi.PodSandboxConfig, rt *probe.Runtime, n Node) {
+	if !hasUserNS(cfg) || namespaceOptions(cfg).GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		return
+	}
+	access := "ro"
+	if n.KernelRRO && rt.SupportsRecursiveReadOnly() {
+		access = "rro"
+	}
+	for i := range mounts {
+		if mounts[i].Type == "sysfs" {
+			mounts[i] = bind("/sys", mounts[i].Destination, "rprivate", "nosuid", "noexec", "nodev", access)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// podUser is the user namespace that a pod asks for; nil is the host's.
+func podUser(c *runtimeapi.PodSandboxConfig) *pin.User {
+	uids, gids := ocispec.UserMappings(c)
+	if len(uids) != 1 || len(gids) != 1 {
+		return nil
+	}
+	return &pin.User{UIDs: uids[0], GIDs: gids[0]}
+}
+
+// chown gives a file to the root of the pod. Without a user namespace that is
+// who made it.
+func (p *sandboxPlan) chown(path string) error {
+	if p.User == nil {
+		return nil
+	}
+	uid, gid := p.root()
+	return os.Lchown(path, int(uid), int(gid))
+}
+
+// root is what root of the pod is on the host.
+func (p *sandboxPlan) root() (uid, gid uint32) {
+	if p.User == nil {
+		return 0, 0
+	}
+	return p.User.UIDs.HostID, p.User.GIDs.HostID
+}
+
+// scratchDir is there while a root filesystem or a volume of a pod with a user
+// namespace is being mounted.
+func (k *core) scratchDir(id string) string { return filepath.Join(k.containerDir(id), "scratch") }
+
+// idMapping remembers whether this node can map the ids of root filesystems.
+type idMapping struct {
+	mu     sync.Mutex
+	done   chan struct{} // of the last probe; closed when answer is there
+	asked  time.Time
+	answer error
+}
+
+// failedProbe is how long a no counts: its reason may be a limit that somebody
+// raises. A yes counts for good.
+const failedProbe = time.Minute
+
+// probe waits for the answer no longer than ctx. The probe goes on without it,
+// under background.
+func (m *idMapping) probe(ctx, background context.Context, dir string) error {
+	done := m.ask(background, dir)
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return fmt.Errorf("it was not found out in time: %w", context.Cause(ctx))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.answer
+}
+
+func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.done != nil && (m.answer == nil || time.Since(m.asked) < failedProbe) {
+		return m.done
+	}
+	done := make(chan struct{})
+	m.done, m.asked, m.answer = done, time.Now(), nil
+	go func() {
+		defer close(done)
+		answer := idmap.Probe(background, dir)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.answer = answer
+	}()
+	return done
+}
+
+// canUserNS says why pods of a handler cannot have a user namespace: both the
+// runtime and this node must be able to do all that belongs to it.
+func (k *core) canUserNS(ctx context.Context, d *handler.Definition, rt *probe.Runtime) error {
+	switch {
+	case rt.OwnKernel:
+		return errors.New("its containers run on a kernel of their own, which has users of its own")
+	case !rt.SupportsUserNamespaces():
+		return fmt.Errorf("%s %s does not say that it knows user namespaces", rt.Path, rt.Version)
+	case !rt.SupportsIDMap():
+		return fmt.Errorf("%s %s does not say that it maps the ids of mounts, so that volumes would belong to nobody", rt.Path, rt.Version)
+	}
+	if err := k.images.CanMap(k.settings(d).Snapshotter); err != nil {
+		return err
+	}
+	if err := k.idMapping.probe(ctx, k.background, k.config.Images.Root); err != nil {
+		return fmt.Errorf("this node cannot map the ids of images: %w", err)
+	}
+	return nil
+}
+
+// needUserNS refuses a pod that asks for a user namespace where there is none to
+// be had, and names the handlers that have them.
+func (k *core) needUserNS(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
+	if podUser(c) == nil {
+		return nil
+	}
+	why := k.canUserNS(ctx, d, rt)
+	if why == nil {
+		return nil
+	}
+	const most = 8
+	var can []string
+	for _, other := range k.config.Definitions() {
+		if rt, err := k.prober.Probe(ctx, other); err == nil && k.canUserNS(ctx, other, rt) == nil && len(can) < most {
+			can = append(can, other.Name)
+		}
+	}
+	slices.Sort(can)
+	advice := "no handler of this node has them, so set hostUsers: true, or leave it out"
+	if len(can) > 0 {
+		advice = "use one of the handlers that have them (" + strings.Join(can, ", ") + "), or leave hostUsers out"
+	}
+	return fmt.Errorf("the pod asks for a user namespace (hostUsers: false), which this handler cannot give it: %w; %s: %w", why, advice, errdefs.ErrFailedPrecondition)
+}

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -20,7 +18,6 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/engine/validate"
@@ -166,23 +163,24 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	defer pipes.close()
 	if _, err := owner.Supervisor.Attach(ctx, &supervisorapi.AttachRequest{
 		Id: c.ID(), Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(),
+		// Stdin stays open for the next client unless it is for the first only: the
+		// container never learns that this one has said all, and is not waited for.
+		UntilStdinEnds: in != nil && !c.config().GetStdinOnce(),
+		CloseStdin:     in != nil && c.config().GetStdinOnce(),
 	}); err != nil {
 		return fromShim(err)
 	}
-	copied := pipes.copy(in, out, errOut, func() {
-		if c.config().GetStdinOnce() {
-			b.closeStdin(owner, c.ID(), "")
-		}
-	})
+	said := make(chan struct{})
+	copied := pipes.copy(in, out, errOut, func() { close(said) })
+	if out == nil && errOut == nil {
+		copied = said
+	}
 	go b.resize(ctx, client, c.ID(), "", sizes)
 	select {
 	case <-copied:
 	case <-c.exited:
 		awaitCopied(ctx, copied, b.config.ExecSyncDrainTimeout)
 	case <-ctx.Done():
-	}
-	if in != nil && c.config().GetStdinOnce() {
-		b.closeStdin(owner, c.ID(), "")
 	}
 	return nil
 }
@@ -224,57 +222,6 @@ func (b sessions) resize(ctx context.Context, client *shim.Client, id, execID st
 			return
 		}
 	}
-}
-
-// PortForward copies between the client's stream and a port inside the pod's
-// network, over IPv4, or IPv6 where nobody listens on that.
-func (b sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	defer stream.Close()
-	s, err := b.objects.sandbox(id)
-	if err != nil {
-		return err
-	}
-	conn, err := dialPod(ctx, s.Status().Namespaces.Net, int(port))
-	if err != nil {
-		return fmt.Errorf("port %d of sandbox %s: %w", port, s.ID(), err)
-	}
-	defer func() { _ = conn.Close() }()
-	toPod := make(chan struct{})
-	go func() {
-		defer close(toPod)
-		_, _ = io.Copy(conn, stream)
-		_ = conn.CloseWrite()
-	}()
-	_, err = io.Copy(stream, conn)
-	stream.Close() // ends the copy to a pod that has nothing more to say
-	<-toPod
-	return err
-}
-
-// dialPod connects from inside a network namespace; "" is the host's.
-func dialPod(ctx context.Context, netns string, port int) (*net.TCPConn, error) {
-	var conn net.Conn
-	dial := func() (err error) {
-		d := net.Dialer{Timeout: 10 * time.Second}
-		for _, ip := range []string{"127.0.0.1", "::1"} {
-			var derr error
-			if conn, derr = d.DialContext(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(port))); derr == nil {
-				return nil
-			}
-			err = errors.Join(err, derr)
-		}
-		return err
-	}
-	var err error
-	if netns == "" {
-		err = dial()
-	} else {
-		err = pin.Do(netns, dial)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return conn.(*net.TCPConn), nil
 }
 
 // pipe is a FIFO between a session and a process; nil where there is none.

@@ -38,6 +38,13 @@ type attachment struct {
 	carrying  sync.WaitGroup
 	once      sync.Once
 	gone      bool // guarded by attachments.mu
+	inputEnd  inputEnd
+}
+
+// inputEnd says what follows when all of an attachment's input was handed on.
+type inputEnd struct {
+	detach     bool   // also while there is output to come
+	closeStdin func() // or nil
 }
 
 type attachedStream struct {
@@ -73,13 +80,21 @@ func (a *attachments) end() {
 	defer a.mu.Unlock()
 	a.ended = true
 	for at := range a.all {
-		for _, s := range at.streams {
-			_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
-			close(s.queue)
-		}
-		go at.leave()
+		at.close()
 	}
 	a.all = nil
+}
+
+// finish lets one reader read the rest, and detaches it then.
+func (a *attachments) finish(at *attachment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at.gone || a.ended {
+		return
+	}
+	at.gone = true
+	delete(a.all, at)
+	at.close()
 }
 
 func (a *attachments) add(at *attachment) error {
@@ -104,8 +119,8 @@ func (a *attachments) remove(at *attachment) {
 
 // attach gives the caller's FIFOs a copy of all output from now on, and stdin,
 // where it is not nil, what the caller writes.
-func (o *output) attach(p *processes, paths stdioPaths, stdin *os.File) error {
-	at := &attachment{output: o, processes: p, streams: map[string]*attachedStream{}}
+func (o *output) attach(p *processes, paths stdioPaths, stdin *os.File, end inputEnd) error {
+	at := &attachment{output: o, processes: p, streams: map[string]*attachedStream{}, inputEnd: end}
 	if err := at.open(paths, stdin != nil); err != nil {
 		at.detach()
 		return err
@@ -179,15 +194,25 @@ func (at *attachment) carry(s *attachedStream) {
 
 func (at *attachment) carryInput(to *os.File) {
 	copyInput(at.stdin, to, true)
-	if len(at.streams) == 0 {
-		at.detach()
+	if at.inputEnd.closeStdin != nil {
+		at.inputEnd.closeStdin()
+	}
+	if at.inputEnd.detach || len(at.streams) == 0 {
+		at.output.attached.finish(at)
 	}
 }
 
-// leave detaches once the reader has read the rest.
-func (at *attachment) leave() {
-	at.carrying.Wait()
-	at.detach()
+// close ends the queues, and detaches once the reader has read the rest. Nobody
+// may send to it any more.
+func (at *attachment) close() {
+	for _, s := range at.streams {
+		_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
+		close(s.queue)
+	}
+	go func() {
+		at.carrying.Wait()
+		at.detach()
+	}()
 }
 
 // detach ends the attachment and closes its FIFOs. It may be called often.

@@ -93,11 +93,16 @@ func TestWithoutATerminalThereIsNone(t *testing.T) {
 // attach attaches to a container's output; it is read until it ends.
 func (c *container) attach(name string, stdin bool) (out, errs chan string, in *os.File) {
 	c.Helper()
+	return c.attachAs(name, stdin, &supervisorv1.AttachRequest{})
+}
+
+func (c *container) attachAs(name string, stdin bool, r *supervisorv1.AttachRequest) (out, errs chan string, in *os.File) {
+	c.Helper()
 	dir := filepath.Join(c.base, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		c.Fatal(err)
 	}
-	r := &supervisorv1.AttachRequest{Id: c.id}
+	r.Id = c.id
 	r.Stdout, out = readFIFO(c, filepath.Join(dir, "stdout"))
 	r.Stderr, errs = readFIFO(c, filepath.Join(dir, "stderr"))
 	if stdin {
@@ -156,6 +161,53 @@ func TestAttach(t *testing.T) {
 		eventually(t, "the output has ended", func() bool {
 			_, err := c.extra.Attach(c.ctx(), &supervisorv1.AttachRequest{Id: c.id})
 			return errdefs.IsFailedPrecondition(errgrpc.ToNative(err))
+		})
+	})
+}
+
+// What was typed last gets to the container before its stdin ends, and before
+// who typed it is detached.
+func TestInputEnds(t *testing.T) {
+	typed := strings.Repeat("0123456789abcde\n", 1<<14)
+	const counted = "262144\n"
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		t.Run("with stdin", func(t *testing.T) {
+			cfg := shell(`echo before; sleep 0.2; exec wc -c`)
+			cfg.stdin = true
+			c := b.run("once", cfg)
+			c.said("before")
+			out, _, in := c.attachAs("typing", true, &supervisorv1.AttachRequest{CloseStdin: true})
+			c.keepIn.Close()
+			c.keepIn = nil
+			if _, err := in.WriteString(typed); err != nil {
+				t.Fatal(err)
+			}
+			in.Close()
+			if got := <-out; got != counted {
+				t.Errorf("the container counted %q", got)
+			}
+		})
+		t.Run("alone", func(t *testing.T) {
+			cfg := shell(`echo before; sleep 0.2; head -c 262144 | wc -c; read x; echo "then $x"; sleep 1000`)
+			cfg.stdin = true
+			c := b.run("again", cfg)
+			c.said("before")
+			out, errs, in := c.attachAs("first", true, &supervisorv1.AttachRequest{UntilStdinEnds: true})
+			if _, err := in.WriteString(typed); err != nil {
+				t.Fatal(err)
+			}
+			in.Close()
+			for _, stream := range []chan string{out, errs} {
+				select {
+				case <-stream:
+				case <-time.After(10 * time.Second):
+					t.Fatal("it is still attached")
+				}
+			}
+			c.said(strings.TrimSpace(counted))
+			c.send("more\n")
+			c.said("then more")
 		})
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
@@ -118,5 +119,22 @@ func (s supervisorService) Attach(ctx context.Context, r *supervisorv1.AttachReq
 	if err != nil {
 		return nil, err
 	}
-	return empty, o.attach(s.processes, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin)
+	end := inputEnd{detach: r.UntilStdinEnds}
+	if r.CloseStdin {
+		end.closeStdin = func() { s.closeStdin(r.Id) }
+	}
+	return empty, o.attach(s.processes, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin, end)
+}
+
+// closeStdin ends the stdin of a container, which may have ended by itself.
+func (s supervisorService) closeStdin(id string) {
+	t, err := s.task(id)
+	if err == nil {
+		err = t.closeInput("")
+	} else {
+		err = s.closeForeignStdin(id)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		log.L.WithError(err).WithField("container", id).Warn("Stdin of a container stays open")
+	}
 }

@@ -622,9 +622,13 @@ type AttachRequest struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// FIFOs; empty for those not wanted. The caller opens its ends of stdout and
 	// stderr for reading before it calls.
-	Stdin         string `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
-	Stdout        string `protobuf:"bytes,3,opt,name=stdout,proto3" json:"stdout,omitempty"`
-	Stderr        string `protobuf:"bytes,4,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	Stdin  string `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	Stdout string `protobuf:"bytes,3,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr string `protobuf:"bytes,4,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	// Detach once stdin has ended and all of it was handed on.
+	UntilStdinEnds bool `protobuf:"varint,5,opt,name=until_stdin_ends,json=untilStdinEnds,proto3" json:"until_stdin_ends,omitempty"`
+	// End the container's stdin once stdin has ended and all of it was handed on.
+	CloseStdin    bool `protobuf:"varint,6,opt,name=close_stdin,json=closeStdin,proto3" json:"close_stdin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -687,6 +691,20 @@ func (x *AttachRequest) GetStderr() string {
 	return ""
 }
 
+func (x *AttachRequest) GetUntilStdinEnds() bool {
+	if x != nil {
+		return x.UntilStdinEnds
+	}
+	return false
+}
+
+func (x *AttachRequest) GetCloseStdin() bool {
+	if x != nil {
+		return x.CloseStdin
+	}
+	return false
+}
+
 var File_berth_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
@@ -735,12 +753,15 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"maxLogLine\x12\x1a\n" +
 	"\bterminal\x18\a \x01(\bR\bterminal\"#\n" +
 	"\x11CloseStdioRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xb0\x01\n" +
 	"\rAttachRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\tR\x05stdin\x12\x16\n" +
 	"\x06stdout\x18\x03 \x01(\tR\x06stdout\x12\x16\n" +
-	"\x06stderr\x18\x04 \x01(\tR\x06stderr2\xde\x03\n" +
+	"\x06stderr\x18\x04 \x01(\tR\x06stderr\x12(\n" +
+	"\x10until_stdin_ends\x18\x05 \x01(\bR\x0euntilStdinEnds\x12\x1f\n" +
+	"\vclose_stdin\x18\x06 \x01(\bR\n" +
+	"closeStdin2\xde\x03\n" +
 	"\n" +
 	"Supervisor\x12K\n" +
 	"\x04Info\x12 .berth.supervisor.v1.InfoRequest\x1a!.berth.supervisor.v1.InfoResponse\x12J\n" +

@@ -1,6 +1,6 @@
 # `make` alone lists the targets. Everything is pinned: the linter and the test
-# runner in tools/go.mod, the generators in go.mod, the runtimes of the tests in
-# integration/runtimes/*/go.mod.
+# runner in tools/go.mod, the generators in go.mod, the runtimes and the
+# Kubernetes of the tests in integration/runtimes/*/go.mod.
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,6 +23,7 @@ export BERTH_TEST_RUNSC ?= $(BIN)/runsc
 export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
 export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
+export BERTH_TEST_KUBERNETES ?= $(BIN)
 
 .PHONY: help
 help: ## list the targets
@@ -67,6 +68,13 @@ $(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/r
 
 $(BIN)/containerd: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime containerd $(BIN)
+
+# One build makes all of them; the kubelet comes last.
+.PHONY: kubernetes
+kubernetes: $(BIN)/kubelet ## build a control plane, kubelet and kubectl into ./bin (minutes)
+
+$(BIN)/kubelet: integration/runtimes/kubernetes/go.mod scripts/kubernetes
+	scripts/kubernetes $(BIN)
 
 # Not run by "go tool", for which a tool that was killed has succeeded.
 TOOL = go build -modfile=tools/go.mod -trimpath -buildvcs=false -o $@
@@ -118,13 +126,17 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 	$(GOTEST) --jsonfile $(OUT)/unit.json -- -race -count=1 -timeout 15m ./cmd/... ./pkg/...
 
 .PHONY: integration
-integration: build runtimes $(BIN)/containerd $(BIN)/gotestsum ## tests against real runtimes and a real registry (root)
+integration: build runtimes kubernetes $(BIN)/containerd $(BIN)/gotestsum ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
 	$(GOTEST) --jsonfile $(OUT)/integration.json -- -count=1 -p 1 -timeout 30m ./integration/...
 
+.PHONY: kubelet
+kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)
+	go test -count=1 -v -timeout 20m ./integration/kubelet
+
 .PHONY: test
 test: ## everything CI runs (root)
-	@scripts/phases deps build runtimes fmt-check vet lint tidy-check check-generated unit integration
+	@scripts/phases deps build runtimes kubernetes fmt-check vet lint tidy-check check-generated unit integration
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

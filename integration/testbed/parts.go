@@ -28,6 +28,19 @@ const (
 	BusyboxBinary = "busybox"
 )
 
+// Parts of a Kubernetes cluster. One variable names the directory of them all,
+// BERTH_TEST_KUBERNETES: they are built together.
+const (
+	Etcd                  = "etcd"
+	KubeAPIServer         = "kube-apiserver"
+	KubeControllerManager = "kube-controller-manager"
+	KubeScheduler         = "kube-scheduler"
+	Kubectl               = "kubectl"
+	Kubelet               = "kubelet"
+)
+
+const kubernetesVariable = "BERTH_TEST_KUBERNETES"
+
 var partVariables = map[string]string{
 	Runc:          "BERTH_TEST_RUNC",
 	Crun:          "BERTH_TEST_CRUN",
@@ -50,8 +63,15 @@ func Part(t T, name string) string {
 
 // FindPart is Part for those who can do without.
 func FindPart(name string) (string, error) {
-	variable := partVariables[name]
-	if path := os.Getenv(variable); path != "" {
+	variable, how := partVariables[name], "make deps runtimes"
+	path := os.Getenv(variable)
+	if variable == "" {
+		variable, how = kubernetesVariable, "make kubernetes"
+		if dir := os.Getenv(variable); dir != "" {
+			path = filepath.Join(dir, name)
+		}
+	}
+	if path != "" {
 		if _, err := exec.LookPath(path); err != nil {
 			return "", fmt.Errorf("%s names no executable: %w", variable, err)
 		}
@@ -65,7 +85,7 @@ func FindPart(name string) (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("%s is missing: run `make deps runtimes`, or set %s", name, variable)
+		return "", fmt.Errorf("%s is missing: run `%s`, or set %s", name, how, variable)
 	}
 	return filepath.Abs(path)
 }

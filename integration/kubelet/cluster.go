@@ -1,0 +1,151 @@
+// Package kubelet runs berth where it is meant to be: under a kubelet that is told
+// by a control plane what to run. Everything is real: etcd, kube-apiserver,
+// kube-scheduler, kube-controller-manager, kubelet and kubectl, of the version
+// that integration/runtimes/kubernetes/go.mod pins.
+//
+// All of it serves on an address that the test made, keeps its files in
+// directories of the test, and has its pods' cgroups below one of the test's. What
+// a kubelet changes of the host all the same (sysctls, /var/log/containers) is put
+// back.
+package kubelet
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// Options say how a cluster is started.
+type Options struct {
+	// Berth runs the node's pods. Required, and must have a network.
+	Berth *testbed.Berth
+	// FeatureGates are the kubelet's.
+	FeatureGates map[string]bool
+	// NodeLabels are put on the node, key=value.
+	NodeLabels string
+}
+
+// Cluster is a control plane with one node.
+type Cluster struct {
+	// Berth runs the pods.
+	Berth *testbed.Berth
+	// Address is the node's, which pods and the host reach.
+	Address net.IP
+	// Logs is the directory of the pods' logs.
+	Logs string
+
+	dir         string
+	token       string // of system:masters
+	nodeToken   string // of the kubelet
+	server      string // URL of the API server
+	certificate testbed.Certificate
+	client      *http.Client
+
+	node *node
+}
+
+// NodeName is the name of the one node.
+const NodeName = "node-1"
+
+// startTimeout bounds the wait for a part that starts.
+const startTimeout = 2 * time.Minute
+
+// Start starts a cluster and waits until its node is ready. A cleanup ends it, and
+// puts back what it changed of the host. Only one runs on a host: another waits.
+func Start(t testbed.T, options Options) *Cluster {
+	t.Helper()
+	testbed.NeedRoot(t)
+	for _, part := range []string{
+		testbed.Etcd, testbed.KubeAPIServer, testbed.KubeControllerManager, testbed.KubeScheduler, testbed.Kubectl, testbed.Kubelet,
+	} {
+		testbed.Part(t, part)
+	}
+	haveHost(t)
+	c := &Cluster{
+		Berth:     options.Berth,
+		Address:   testbed.NewAddress(t),
+		dir:       t.TempDir(),
+		token:     uuid.NewString(),
+		nodeToken: uuid.NewString(),
+	}
+	c.Logs = filepath.Join(c.dir, "logs")
+	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)
+	c.trust(t)
+	c.startControlPlane(t)
+	c.startNode(t, options)
+	t.Cleanup(func() { c.empty(t) })
+	return c
+}
+
+// haveHost waits until no other cluster runs on this host: there is one set of
+// sysctls, and each puts back what it found.
+func haveHost(t testbed.T) {
+	t.Helper()
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "berth-kubelet.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatalf("open the lock of the host: %v", err)
+	}
+	t.Cleanup(func() { _ = lock.Close() })
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatalf("lock the host: %v", err)
+	}
+}
+
+// trust makes the client that speaks with the API server.
+func (c *Cluster) trust(t testbed.T) {
+	t.Helper()
+	authority, err := os.ReadFile(c.certificate.CA)
+	if err != nil {
+		t.Fatalf("read the cluster's authority: %v", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	t.Cleanup(transport.CloseIdleConnections)
+	c.client = &http.Client{Transport: transport, Timeout: time.Minute}
+}
+
+// port returns a port that nobody serves on.
+func (c *Cluster) port(t testbed.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(c.Address.String(), "0"))
+	if err != nil {
+		t.Fatalf("look for a free port: %v", err)
+	}
+	defer listener.Close()
+	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+}
+
+// write writes a file of the cluster and returns its path.
+func (c *Cluster) write(t testbed.T, name string, body []byte) string {
+	t.Helper()
+	path := filepath.Join(c.dir, name)
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		t.Fatalf("write %s: %v", name, err)
+	}
+	return path
+}
+
+// empty deletes all that makes pods, and waits until the node has none, so that
+// what ends after it leaves nothing behind.
+func (c *Cluster) empty(t testbed.T) {
+	t.Helper()
+	if !c.node.kubelet.running() {
+		return
+	}
+	_, stderr, err := c.kubectl(t, nil, "delete", "deployments,pods", "--all", "--all-namespaces", "--grace-period=1", "--timeout=2m")
+	if err != nil {
+		t.Errorf("delete all pods: %v: %s", err, stderr)
+	}
+}

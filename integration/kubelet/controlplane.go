@@ -1,0 +1,80 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// startControlPlane starts etcd and the parts above it, and waits until the API
+// server is ready.
+func (c *Cluster) startControlPlane(t testbed.T) {
+	t.Helper()
+	store := c.startEtcd(t)
+	port := c.port(t)
+	c.server = "https://" + net.JoinHostPort(c.Address.String(), port)
+	users := fmt.Sprintf("%s,admin,admin,system:masters\n%s,system:node:%s,node,system:nodes\n", c.token, c.nodeToken, NodeName)
+	server := c.run(
+		t, testbed.KubeAPIServer,
+		"--etcd-servers="+store,
+		"--bind-address="+c.Address.String(), "--advertise-address="+c.Address.String(), "--secure-port="+port,
+		"--tls-cert-file="+c.certificate.Cert, "--tls-private-key-file="+c.certificate.Key,
+		"--token-auth-file="+c.write(t, "tokens.csv", []byte(users)),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction,RuntimeClass",
+		"--allow-privileged=true",
+		// Any key will do; this one is there.
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+c.certificate.Key, "--service-account-signing-key-file="+c.certificate.Key,
+		"--service-cluster-ip-range=10.0.0.0/24",
+		"--endpoint-reconciler-type=none",
+		"--kubelet-preferred-address-types=InternalIP",
+	)
+	config := c.kubeconfig(t, "admin.kubeconfig", c.token)
+	server.await(t, startTimeout, func() error { return c.get("/readyz", nil) })
+	c.run(
+		t, testbed.KubeControllerManager,
+		"--kubeconfig="+config, "--leader-elect=false",
+		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "controllers"),
+		"--service-account-private-key-file="+c.certificate.Key, "--root-ca-file="+c.certificate.CA,
+		"--flex-volume-plugin-dir="+filepath.Join(c.dir, "plugins"),
+	)
+	c.run(
+		t, testbed.KubeScheduler,
+		"--kubeconfig="+config, "--leader-elect=false",
+		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "scheduler"),
+	)
+}
+
+// startEtcd starts etcd and returns its URL. It need not be safe, but quick.
+func (c *Cluster) startEtcd(t testbed.T) string {
+	t.Helper()
+	clients := "http://" + net.JoinHostPort(c.Address.String(), c.port(t))
+	peers := "http://" + net.JoinHostPort(c.Address.String(), c.port(t))
+	c.run(
+		t, testbed.Etcd,
+		"--data-dir="+filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+clients, "--advertise-client-urls="+clients,
+		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers,
+	)
+	return clients
+}
+
+// kubeconfig writes how the API server is reached with a token.
+func (c *Cluster) kubeconfig(t testbed.T, name, token string) string {
+	t.Helper()
+	type object = map[string]any
+	body, err := json.Marshal(object{
+		"apiVersion": "v1", "kind": "Config", "current-context": "test",
+		"clusters": []object{{"name": "test", "cluster": object{"server": c.server, "certificate-authority": c.certificate.CA}}},
+		"users":    []object{{"name": "test", "user": object{"token": token}}},
+		"contexts": []object{{"name": "test", "context": object{"cluster": "test", "user": "test"}}},
+	})
+	if err != nil {
+		t.Fatalf("write %s: %v", name, err)
+	}
+	return c.write(t, name, body)
+}

@@ -1,0 +1,128 @@
+package kubelet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// sysctls are those that a kubelet sets.
+var sysctls = []string{
+	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+}
+
+// keepSysctls puts back, at the end, what sysctls are now.
+func keepSysctls(t testbed.T) {
+	t.Helper()
+	for _, name := range sysctls {
+		path := filepath.Join("/proc/sys", name)
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatalf("read a sysctl that the kubelet will change: %v", err)
+		}
+		t.Cleanup(func() {
+			// Not written without need: a host may refuse to have it written.
+			if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, before) {
+				return
+			}
+			if err := os.WriteFile(path, before, 0); err != nil {
+				t.Errorf("put back a sysctl: %v", err)
+			}
+		})
+	}
+}
+
+// makeCgroup makes a cgroup in every hierarchy, which the kubelet asks of the root
+// of its pods' cgroups. The testbed removes it.
+func makeCgroup(t testbed.T, name string) {
+	t.Helper()
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		t.Fatalf("look for cgroups: %v", err)
+	}
+	for _, mount := range mounts {
+		if !strings.HasPrefix(mount.Mountpoint, "/sys/fs/cgroup") {
+			continue
+		}
+		if err := os.Mkdir(filepath.Join(mount.Mountpoint, name), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatalf("make the kubelet's cgroup: %v", err)
+		}
+	}
+}
+
+// legacyLogs is where a kubelet links the logs of containers, wherever they are.
+const legacyLogs = "/var/log/containers"
+
+// devicePlugins is where a kubelet makes a socket, whatever its root directory is.
+const devicePlugins = "/var/lib/kubelet/device-plugins"
+
+// keepDevicePlugins takes that directory away at the end, unless it was there.
+func keepDevicePlugins(t testbed.T) {
+	t.Helper()
+	if _, err := os.Lstat(devicePlugins); err == nil {
+		return
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(devicePlugins); err != nil {
+			t.Errorf("clean up after the kubelet: %v", err)
+		}
+		// It stays if somebody else's files are in it.
+		_ = os.Remove(filepath.Dir(devicePlugins))
+	})
+}
+
+// sweepNode takes away what a kubelet leaves when it ends.
+func (c *Cluster) sweepNode(t testbed.T) {
+	t.Helper()
+	if err := errors.Join(unmountBelow(c.node.root), c.removeLegacyLogs()); err != nil {
+		t.Errorf("clean up after the kubelet: %v", err)
+	}
+}
+
+func unmountBelow(dir string) error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, mount := range slices.Backward(mounts) {
+		if err := unix.Unmount(mount.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			failures = append(failures, fmt.Errorf("unmount %s: %w", mount.Mountpoint, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// removeLegacyLogs removes the links that lead to this cluster's logs, and their
+// directory if nothing else is in it.
+func (c *Cluster) removeLegacyLogs() error {
+	entries, err := os.ReadDir(legacyLogs)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		link := filepath.Join(legacyLogs, entry.Name())
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, c.Logs+"/") {
+			if err := os.Remove(link); err != nil {
+				return err
+			}
+		}
+	}
+	// It stays if somebody else's links are in it.
+	if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package kubelet
+
+import (
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/conformance"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// bed is a cluster whose node has three runtimes, and a registry that wants to
+// know who asks.
+type bed struct {
+	*Cluster
+	berth    *testbed.Berth
+	registry *testbed.Registry // for all
+	private  *testbed.Registry // for those with the password
+	image    string
+	secret   string // an image of the private registry
+	classes  []class
+}
+
+// class is a RuntimeClass.
+type class struct {
+	name string
+	// ran fails unless the container runs under the class's runtime.
+	ran func(*testing.T, conformance.Running)
+	// sandboxed says that the containers have a kernel of their own.
+	sandboxed bool
+}
+
+const (
+	username = "puller"
+	password = "for-tests-only"
+)
+
+func newBed(t *testing.T, gates map[string]bool) *bed {
+	t.Helper()
+	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
+	b := &bed{
+		registry: testbed.NewRegistry(t, testbed.RegistryOptions{}),
+		private:  testbed.NewRegistry(t, testbed.RegistryOptions{TLS: true, Username: username, Password: password}),
+	}
+	busybox := testbed.Busybox(t)
+	b.image = b.registry.Push(t, "kubelet/busybox:1", busybox)
+	b.secret = b.private.Push(t, "kubelet/secret:1", testbed.Busybox(t, testbed.WithUser("app")))
+	b.berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes:       map[string]string{"runc": runc, "crun": crun, "runsc": runsc},
+		DefaultRuntime: "runc",
+		CNI:            testbed.NewCNI(t),
+		Registries:     []*testbed.Registry{b.registry, b.private},
+	})
+	b.Cluster = Start(t, Options{Berth: b.berth, FeatureGates: gates, NodeLabels: "berth.test/sandboxes=yes"})
+	root := func(handler string) string { return filepath.Join(b.berth.State, "runtimes", handler) }
+	b.classes = []class{
+		{name: "runc", ran: conformance.RanByOCIRuntime(runc, root("runc"))},
+		{name: "crun", ran: conformance.RanByOCIRuntime(crun, root("crun"))},
+		{name: "gvisor", ran: conformance.RanByGVisor(runsc, root("runsc")), sandboxed: true},
+	}
+	if _, stderr, err := b.kubectl(t, strings.NewReader(runtimeClasses), "create", "--filename=-"); err != nil {
+		t.Fatalf("create the RuntimeClasses: %v: %s", err, stderr)
+	}
+	return b
+}
+
+// runtimeClasses are the classes of the tests; the last two cannot run a pod, for
+// no node and no handler is theirs.
+const runtimeClasses = `
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: runc}, handler: runc}
+---
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: crun}, handler: crun}
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: gvisor}
+handler: runsc
+overhead: {podFixed: {memory: 96Mi, cpu: 100m}}
+scheduling: {nodeSelector: {berth.test/sandboxes: "yes"}}
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: elsewhere}
+handler: runc
+scheduling: {nodeSelector: {berth.test/sandboxes: "no"}}
+---
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: unknown}, handler: kata-nowhere}
+`
+
+// TestKubelet runs everything on one cluster, with the kubelet's defaults.
+func TestKubelet(t *testing.T) {
+	b := newBed(t, nil)
+	before := b.berth.Snapshot(t)
+	t.Run("pods", b.pods)
+	t.Run("restarts", b.restarts)
+	t.Run("nothing is left", func(t *testing.T) { b.leaves(t, before) })
+}
+
+// pods are the checks that do not mind each other. They wait most of the time, so
+// some run at once.
+func (b *bed) pods(t *testing.T) {
+	slots := make(chan struct{}, atOnce)
+	var group sync.WaitGroup
+	for name, check := range map[string]func(*testing.T, *Namespace){
+		"back-off":          b.backOff,
+		"bad-image":         b.badImage,
+		"debug":             b.debug,
+		"deployments":       b.deployments,
+		"handlers":          b.handlers,
+		"hooks":             b.hooks,
+		"host-network":      b.hostNetwork,
+		"init-and-sidecars": b.initAndSidecars,
+		"liveness":          b.liveness,
+		"network":           b.network,
+		"out-of-memory":     b.outOfMemory,
+		"overhead":          b.overhead,
+		"pull-secret":       b.pullSecret,
+		"readiness":         b.readiness,
+		"resize":            b.resize,
+		"runtime-classes":   b.runtimeClasses,
+		"security":          b.security,
+		"service-account":   b.serviceAccount,
+		"shared-processes":  b.sharedProcesses,
+		"statistics":        b.statistics,
+		"streams":           b.streams,
+		"volumes":           b.volumes,
+	} {
+		group.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.image)) })
+		})
+	}
+	group.Wait()
+}
+
+// atOnce is how many checks run at once.
+const atOnce = 5
+
+// running is a container of a pod for those who look for its runtime.
+func running(n *Namespace, pod *corev1.Pod) conformance.Running {
+	return conformance.Running{
+		ContainerID: containerID(pod.Status.ContainerStatuses[0]),
+		Exec: func(t *testing.T, cmd ...string) string {
+			t.Helper()
+			return n.Exec(t, pod.Name, cmd...)
+		},
+	}
+}
+
+// containerID is the CRI's id of a container.
+func containerID(status corev1.ContainerStatus) string {
+	_, id, _ := strings.Cut(status.ContainerID, "://")
+	return id
+}

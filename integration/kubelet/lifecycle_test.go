@@ -1,0 +1,170 @@
+package kubelet
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// backOff runs a container that fails each time.
+func (b *bed) backOff(t *testing.T, n *Namespace) {
+	n.Create(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: failing}
+spec:
+  containers:
+  - name: main
+    image: IMAGE
+    command: [sh, -c, 'echo run; echo its last words > /dev/termination-log; exit 3']
+  - name: talkative
+    image: IMAGE
+    terminationMessagePolicy: FallbackToLogsOnError
+    command: [sh, -c, 'echo what the log says; exit 4']
+`)
+	pod := n.WaitPod(t, "failing", func(pod *corev1.Pod) error {
+		if len(pod.Status.ContainerStatuses) != 2 {
+			return fmt.Errorf("%d containers have a status", len(pod.Status.ContainerStatuses))
+		}
+		for _, status := range pod.Status.ContainerStatuses {
+			if waiting := status.State.Waiting; status.RestartCount < 2 || waiting == nil || waiting.Reason != "CrashLoopBackOff" {
+				return fmt.Errorf("container %s was restarted %d times and is %+v", status.Name, status.RestartCount, status.State)
+			}
+		}
+		return nil
+	})
+	for i, want := range []struct {
+		code    int32
+		message string
+	}{{3, "its last words\n"}, {4, "what the log says\n"}} {
+		last := pod.Status.ContainerStatuses[i].LastTerminationState.Terminated
+		if last == nil || last.ExitCode != want.code || last.Message != want.message || last.Reason != "Error" {
+			t.Errorf("the last end is %+v, want %+v", last, want)
+		}
+	}
+	n.WaitEvent(t, "failing", "BackOff", "restarting failed container")
+	// The one that the API server names may just have made room for a newer one.
+	testbed.Eventually(t, patience, func() error {
+		if previous, _, err := n.TryKubectl(t, "", "logs", "--previous", "--container=main", "failing"); err != nil || previous != "run\n" {
+			return fmt.Errorf("the previous log is %q: %v", previous, err)
+		}
+		return nil
+	})
+}
+
+// initAndSidecars runs one after the other what must come first, and ends the
+// sidecar after what it was there for.
+func (b *bed) initAndSidecars(t *testing.T, n *Namespace) {
+	for _, class := range b.classes {
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 20
+  volumes: [{name: shared, emptyDir: {}}]
+  initContainers:
+  - {name: first, image: IMAGE, command: [sh, -c, 'echo first >> /shared/order'], volumeMounts: [{name: shared, mountPath: /shared}]}
+  - name: sidecar
+    image: IMAGE
+    restartPolicy: Always
+    command: [sh, -c, 'trap "echo sidecar ends; exit 0" TERM; echo sidecar >> /shared/order; touch /shared/ready; while :; do sleep 0.1; done']
+    startupProbe: {exec: {command: [test, -e, /shared/ready]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 60}
+    volumeMounts: [{name: shared, mountPath: /shared}]
+  - {name: last, image: IMAGE, command: [sh, -c, 'echo last >> /shared/order'], volumeMounts: [{name: shared, mountPath: /shared}]}
+  containers:
+  - {name: main, image: IMAGE, command: [sh, -c, 'cat /shared/order'], volumeMounts: [{name: shared, mountPath: /shared}]}
+`, class.name))
+	}
+	for _, class := range b.classes {
+		pod := n.WaitPhase(t, class.name, corev1.PodSucceeded)
+		if order := n.Kubectl(t, "logs", "--container=main", class.name); order != "first\nsidecar\nlast\n" {
+			t.Errorf("%s: the order is %q", class.name, order)
+		}
+		if log := n.Kubectl(t, "logs", "--container=sidecar", class.name); log != "sidecar ends\n" {
+			t.Errorf("%s: the sidecar says %q", class.name, log)
+		}
+		for _, status := range pod.Status.InitContainerStatuses {
+			if end := status.State.Terminated; end == nil || end.ExitCode != 0 {
+				t.Errorf("%s: container %s ended as %+v", class.name, status.Name, status.State)
+			}
+		}
+	}
+}
+
+// hooks looks that both hooks run, and that a container is asked to end before it
+// is made to.
+func (b *bed) hooks(t *testing.T, n *Namespace) {
+	dir := t.TempDir()
+	n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: hooked}
+spec:
+  terminationGracePeriodSeconds: 30
+  volumes: [{name: host, hostPath: {path: %q, type: Directory}}]
+  containers:
+  - name: main
+    image: IMAGE
+    command: [sh, -c, 'trap "echo asked to end >> /host/order; exit 0" TERM; while :; do sleep 0.1; done']
+    lifecycle:
+      postStart: {exec: {command: [sh, -c, 'echo after the start >> /host/order']}}
+      preStop: {exec: {command: [sh, -c, 'echo before the end >> /host/order']}}
+    volumeMounts: [{name: host, mountPath: /host}]
+`, dir))
+	n.WaitReady(t, "hooked")
+	n.Delete(t, "hooked")
+	const want = "after the start\nbefore the end\nasked to end\n"
+	if got := readFile(t, dir+"/order"); got != want {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+}
+
+// outOfMemory fills a container's memory.
+func (b *bed) outOfMemory(t *testing.T, n *Namespace) {
+	n.Create(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: greedy}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: IMAGE
+    command: [sh, -c, 'tail /dev/zero']
+    resources: {limits: {memory: 32Mi}}
+`)
+	pod := n.WaitPhase(t, "greedy", corev1.PodFailed)
+	if end := pod.Status.ContainerStatuses[0].State.Terminated; end.Reason != "OOMKilled" || end.ExitCode != 137 {
+		t.Errorf("it ended as %+v", end)
+	}
+}
+
+// badImage asks for an image that nobody has.
+func (b *bed) badImage(t *testing.T, n *Namespace) {
+	absent := strings.Replace(b.image, "busybox:1", "absent:1", 1)
+	n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: absent}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: %q}]
+`, absent))
+	event := n.WaitEvent(t, "absent", "Failed", absent)
+	if !strings.Contains(event, "not found") {
+		t.Errorf("the event does not say why: %s", event)
+	}
+	n.WaitPod(t, "absent", func(pod *corev1.Pod) error {
+		if s := pod.Status.ContainerStatuses; len(s) != 1 || s[0].State.Waiting == nil || s[0].State.Waiting.Reason != "ImagePullBackOff" {
+			return fmt.Errorf("the containers are %+v", s)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,130 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// node is the kubelet and its directories.
+type node struct {
+	kubelet *process
+	root    string // volumes, and whatever else a kubelet keeps
+	static  string // manifests of static pods
+}
+
+// startNode starts the kubelet and waits until its node is ready.
+func (c *Cluster) startNode(t testbed.T, options Options) {
+	t.Helper()
+	c.node = &node{root: filepath.Join(c.dir, "kubelet"), static: filepath.Join(c.dir, "static")}
+	for _, dir := range []string{c.node.root, c.node.static} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatalf("make the kubelet's directories: %v", err)
+		}
+	}
+	keepSysctls(t)
+	keepDevicePlugins(t)
+	t.Cleanup(func() { c.sweepNode(t) })
+	makeCgroup(t, c.Berth.Cgroup)
+	config, err := json.Marshal(c.kubeletConfig(t, options))
+	if err != nil {
+		t.Fatalf("write the kubelet's configuration: %v", err)
+	}
+	c.node.kubelet = c.run(
+		t, testbed.Kubelet,
+		"--config="+c.write(t, "kubelet.json", config),
+		"--kubeconfig="+c.kubeconfig(t, "node.kubeconfig", c.nodeToken),
+		"--root-dir="+c.node.root, "--cert-dir="+filepath.Join(c.dir, "kubelet-pki"),
+		"--hostname-override="+NodeName, "--node-ip="+c.Address.String(), "--node-labels="+options.NodeLabels,
+		"--v=2",
+	)
+	c.awaitNode(t)
+}
+
+// kubeletConfig is a kubelet's default configuration but for what a test must not
+// do to its host, and what this host may not have.
+func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
+	t.Helper()
+	type object = map[string]any
+	port, err := strconv.Atoi(c.port(t))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	// However full the host's disk is, pods are not evicted.
+	never := object{}
+	for _, signal := range []string{
+		"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available",
+	} {
+		never[signal] = "0%"
+	}
+	return object{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"containerRuntimeEndpoint": "unix://" + c.Berth.Socket,
+		"address":                  c.Address.String(), "port": port, "healthzPort": 0,
+		"authentication": object{"anonymous": object{"enabled": true}, "webhook": object{"enabled": false}},
+		"authorization":  object{"mode": "AlwaysAllow"},
+		"clusterDNS":     []string{ClusterDNS}, "clusterDomain": "cluster.test",
+		"featureGates":  options.FeatureGates,
+		"staticPodPath": c.node.static, "podLogsDir": c.Logs, "volumePluginDir": filepath.Join(c.dir, "plugins"),
+		"fileCheckFrequency": "1s", "nodeStatusUpdateFrequency": "2s", "volumeStatsAggPeriod": "2s",
+		"cgroupDriver": "cgroupfs", "cgroupRoot": c.Berth.Cgroup, "enforceNodeAllocatable": []string{}, "failCgroupV1": false,
+		"failSwapOn": false, "makeIPTablesUtilChains": false, "oomScoreAdj": 0, "protectKernelDefaults": false,
+		"evictionHard": never, "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
+		"allowedUnsafeSysctls": []string{"net.core.somaxconn"},
+	}
+}
+
+// ClusterDNS is the name server that pods are told. Nobody serves there.
+const ClusterDNS = "10.0.0.10"
+
+// awaitNode waits until the kubelet has said that its node is ready.
+func (c *Cluster) awaitNode(t testbed.T) {
+	t.Helper()
+	c.node.kubelet.await(t, startTimeout, func() error {
+		node, err := c.Node()
+		if err != nil {
+			return err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type != corev1.NodeReady {
+				continue
+			}
+			if condition.Status == corev1.ConditionTrue {
+				return nil
+			}
+			return fmt.Errorf("the node is not ready: %s", condition.Message)
+		}
+		return errors.New("the node does not say whether it is ready")
+	})
+}
+
+// Node is the node as the API server knows it.
+func (c *Cluster) Node() (*corev1.Node, error) {
+	node := new(corev1.Node)
+	return node, c.get("/api/v1/nodes/"+NodeName, node)
+}
+
+// KillKubelet kills the kubelet, and nothing else, on the spot.
+func (c *Cluster) KillKubelet(t testbed.T) {
+	t.Helper()
+	if err := c.node.kubelet.end(syscall.SIGKILL); err != nil {
+		t.Fatalf("kill the kubelet: %v", err)
+	}
+}
+
+// StartKubelet starts the kubelet again and waits until it answers.
+func (c *Cluster) StartKubelet(t testbed.T) {
+	t.Helper()
+	c.node.kubelet.start(t)
+	c.node.kubelet.await(t, startTimeout, func() error {
+		return c.get("/api/v1/nodes/"+NodeName+"/proxy/healthz", nil)
+	})
+}

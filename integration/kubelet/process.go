@@ -1,0 +1,129 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// process is a program that runs beside the test and never longer than it, also
+// when the test is killed.
+type process struct {
+	part      string
+	arguments []string
+	log       string
+
+	command *exec.Cmd
+	ended   chan struct{} // closed when err holds the answer of Wait
+	err     error
+}
+
+// run starts a part. A cleanup ends it, and shows the end of its log if the test
+// failed.
+func (c *Cluster) run(t testbed.T, part string, arguments ...string) *process {
+	t.Helper()
+	p := &process{part: part, arguments: arguments, log: filepath.Join(c.dir, part+".log")}
+	t.Cleanup(func() {
+		if err := p.end(syscall.SIGTERM); err != nil {
+			t.Errorf("end %s: %v", part, err)
+		}
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", part, p.logTail())
+		}
+	})
+	p.start(t)
+	return p
+}
+
+func (p *process) start(t testbed.T) {
+	t.Helper()
+	if p.running() {
+		t.Fatalf("start %s: it is already running", p.part)
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatalf("start %s: %v", p.part, err)
+	}
+	defer log.Close()
+	command := exec.Command(testbed.Part(t, p.part), p.arguments...)
+	command.Stdout, command.Stderr = log, log
+	// Ctrl-C at a terminal is for the test, which then ends it in good order.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		// The signal is sent when the thread that started the process ends, so
+		// that one stays here.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(ended)
+		err := command.Start()
+		started <- err
+		if err == nil {
+			p.err = command.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatalf("start %s: %v", p.part, err)
+	}
+	p.command, p.ended = command, ended
+}
+
+func (p *process) running() bool {
+	if p.command == nil {
+		return false
+	}
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// endTimeout is how long a part may take after it was asked to end.
+const endTimeout = 20 * time.Second
+
+// end sends a signal and waits. It does nothing when the process is not there.
+func (p *process) end(signal syscall.Signal) error {
+	if !p.running() {
+		return nil
+	}
+	if err := p.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(endTimeout):
+		err := p.command.Process.Kill()
+		<-p.ended
+		return errors.Join(fmt.Errorf("it did not end %v after %v, and was killed", endTimeout, signal), err)
+	}
+}
+
+// await polls until check succeeds, and fails at once when the process ends.
+func (p *process) await(t testbed.T, timeout time.Duration, check func() error) {
+	t.Helper()
+	testbed.Eventually(t, timeout, func() error {
+		if !p.running() {
+			t.Fatalf("%s ended: %v\n%s", p.part, p.err, p.logTail())
+		}
+		return check()
+	})
+}
+
+func (p *process) logTail() string {
+	const most = 12 << 10
+	body, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(body[max(0, len(body)-most):])
+}

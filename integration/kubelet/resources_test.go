@@ -1,0 +1,233 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// overhead looks at the cgroup of a pod: its limits are those of its containers,
+// and the class's overhead.
+func (b *bed) overhead(t *testing.T, n *Namespace) {
+	n.Create(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: limited}
+spec:
+  runtimeClassName: gvisor
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: one, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 32Mi, cpu: 100m}}}
+  - {name: two, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 64Mi, cpu: 200m}}}
+`)
+	pod := n.WaitReady(t, "limited")
+	if limit := b.memoryLimit(t, b.podCgroup(pod)); limit != (32+64+96)<<20 {
+		t.Errorf("the pod may use %d bytes", limit)
+	}
+	if quota, period := b.cpuLimit(t, b.podCgroup(pod)); quota*10 != period*4 {
+		t.Errorf("the pod may run %d µs of %d", quota, period)
+	}
+}
+
+// resize changes a container's limits while it runs.
+func (b *bed) resize(t *testing.T, n *Namespace) {
+	for _, class := range b.classes {
+		if class.sandboxed {
+			continue // it takes no new limits
+		}
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: IMAGE, command: [sleep, "3600"], resources: {requests: {cpu: 50m, memory: 32Mi}, limits: {cpu: 100m, memory: 64Mi}}}
+`, class.name))
+		before := n.WaitReady(t, class.name).Status.ContainerStatuses[0]
+		n.Kubectl(t, "patch", "pod", class.name, "--subresource=resize", "--patch",
+			`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"100m","memory":"48Mi"},"limits":{"cpu":"300m","memory":"96Mi"}}}]}}`)
+		pod := n.WaitPod(t, class.name, func(pod *corev1.Pod) error {
+			resources := pod.Status.ContainerStatuses[0].Resources
+			if resources == nil || resources.Limits.Memory().String() != "96Mi" || resources.Limits.Cpu().String() != "300m" {
+				return fmt.Errorf("the container has %+v, the pod %+v", resources, pod.Status.Conditions)
+			}
+			return nil
+		})
+		after := pod.Status.ContainerStatuses[0]
+		if after.ContainerID != before.ContainerID || after.RestartCount != 0 {
+			t.Errorf("%s: the container was restarted: %+v", class.name, after)
+		}
+		cgroup := filepath.Join(b.podCgroup(pod), containerID(after))
+		if limit := b.memoryLimit(t, cgroup); limit != 96<<20 {
+			t.Errorf("%s: the container may use %d bytes", class.name, limit)
+		}
+		if quota, period := b.cpuLimit(t, cgroup); quota*10 != period*3 {
+			t.Errorf("%s: the container may run %d µs of %d", class.name, quota, period)
+		}
+	}
+}
+
+// podCgroup is the path of a pod's cgroup in every hierarchy.
+func (b *bed) podCgroup(pod *corev1.Pod) string {
+	class := map[corev1.PodQOSClass]string{corev1.PodQOSBestEffort: "besteffort", corev1.PodQOSBurstable: "burstable"}[pod.Status.QOSClass]
+	return filepath.Join(b.berth.Cgroup, "kubepods", class, "pod"+string(pod.UID))
+}
+
+func (b *bed) memoryLimit(t *testing.T, cgroup string) int {
+	t.Helper()
+	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", cgroup, "memory.max"))[0]
+}
+
+func (b *bed) cpuLimit(t *testing.T, cgroup string) (quota, period int) {
+	t.Helper()
+	if v2 := filepath.Join("/sys/fs/cgroup", cgroup, "cpu.max"); exists(v2) {
+		both := numbers(t, v2)
+		return both[0], both[1]
+	}
+	dir := filepath.Join("/sys/fs/cgroup/cpu", cgroup)
+	return numbers(t, filepath.Join(dir, "cpu.cfs_quota_us"))[0], numbers(t, filepath.Join(dir, "cpu.cfs_period_us"))[0]
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// numbers reads the first of the files that is there.
+func numbers(t *testing.T, paths ...string) []int {
+	t.Helper()
+	for _, path := range paths {
+		if !exists(path) {
+			continue
+		}
+		var values []int
+		for _, field := range strings.Fields(readFile(t, path)) {
+			value, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			values = append(values, value)
+		}
+		return values
+	}
+	t.Fatalf("there is none of %v", paths)
+	return nil
+}
+
+// summary is what is read of a kubelet's /stats/summary.
+type summary struct {
+	Node struct {
+		Runtime struct{ ImageFs, ContainerFs *usage }
+	}
+	Pods []struct {
+		PodRef           struct{ Name, Namespace string }
+		CPU              *usage
+		Memory           *usage
+		Network          *usage
+		EphemeralStorage *usage `json:"ephemeral-storage"`
+		ProcessStats     *usage `json:"process_stats"`
+		Containers       []struct {
+			Name         string
+			CPU, Memory  *usage
+			Rootfs, Logs *usage
+		}
+	}
+}
+
+type usage struct {
+	UsageCoreNanoSeconds, UsageNanoCores, WorkingSetBytes, UsedBytes, CapacityBytes, RxBytes, TxBytes *uint64
+	ProcessCount                                                                                      *uint64 `json:"process_count"`
+}
+
+func (b *bed) summary() (*summary, error) {
+	s := new(summary)
+	return s, b.get("/api/v1/nodes/"+NodeName+"/proxy/stats/summary", s)
+}
+
+// statistics looks for numbers of every pod.
+func (b *bed) statistics(t *testing.T, n *Namespace) {
+	for _, class := range b.classes {
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: IMAGE, command: [sh, -c, 'head -c 3000000 /dev/zero > /file; head -c 100000 /dev/zero | tr "\\0" x; while :; do i=$((i+1)); [ $((i %% 20000)) != 0 ] || sleep 0.1; done']}
+`, class.name))
+	}
+	for _, class := range b.classes {
+		n.WaitReady(t, class.name)
+		testbed.Eventually(t, patience, func() error { return b.numbersOf(n, class) })
+	}
+	s, err := b.summary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fs := range map[string]*usage{"image": s.Node.Runtime.ImageFs, "container": s.Node.Runtime.ContainerFs} {
+		if fs == nil || fs.UsedBytes == nil || *fs.UsedBytes < 1<<20 || fs.CapacityBytes == nil {
+			t.Errorf("the %s file system uses %+v", name, fs)
+		}
+	}
+	testbed.Eventually(t, patience, func() error {
+		metrics, stderr, err := n.TryKubectl(t, "", "get", "--raw", "/api/v1/nodes/"+NodeName+"/proxy/metrics/resource")
+		for _, class := range b.classes {
+			if !strings.Contains(metrics, fmt.Sprintf(`pod_memory_working_set_bytes{namespace=%q,pod=%q}`, n.Name, class.name)) {
+				return fmt.Errorf("/metrics/resource does not know pod %s: %v: %s", class.name, err, stderr)
+			}
+		}
+		return nil
+	})
+}
+
+// numbersOf says which number of a pod is missing or cannot be.
+func (b *bed) numbersOf(n *Namespace, class class) error {
+	s, err := b.summary()
+	if err != nil {
+		return err
+	}
+	for _, pod := range s.Pods {
+		if pod.PodRef.Name != class.name || pod.PodRef.Namespace != n.Name {
+			continue
+		}
+		if len(pod.Containers) != 1 {
+			return fmt.Errorf("pod %s has %d containers", class.name, len(pod.Containers))
+		}
+		container := pod.Containers[0]
+		for _, number := range []struct {
+			name  string
+			of    *usage
+			value func(*usage) *uint64
+			least uint64
+		}{
+			{"CPU time of the pod", pod.CPU, func(u *usage) *uint64 { return u.UsageCoreNanoSeconds }, 1_000_000},
+			{"memory of the pod", pod.Memory, func(u *usage) *uint64 { return u.WorkingSetBytes }, 100_000},
+			{"storage of the pod", pod.EphemeralStorage, func(u *usage) *uint64 { return u.UsedBytes }, 3_000_000},
+			{"CPU time", container.CPU, func(u *usage) *uint64 { return u.UsageCoreNanoSeconds }, 1_000_000},
+			{"CPU use", container.CPU, func(u *usage) *uint64 { return u.UsageNanoCores }, 1},
+			{"memory", container.Memory, func(u *usage) *uint64 { return u.WorkingSetBytes }, 100_000},
+			{"root file system", container.Rootfs, func(u *usage) *uint64 { return u.UsedBytes }, 3_000_000},
+			{"logs", container.Logs, func(u *usage) *uint64 { return u.UsedBytes }, 100_000},
+		} {
+			if number.of == nil || number.value(number.of) == nil {
+				return fmt.Errorf("pod %s has no number for its %s", class.name, number.name)
+			}
+			if got := *number.value(number.of); got < number.least {
+				return fmt.Errorf("pod %s: its %s is %d, less than %d", class.name, number.name, got, number.least)
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("no numbers for pod %s", class.name)
+}

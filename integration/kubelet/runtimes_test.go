@@ -1,0 +1,120 @@
+package kubelet
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// deployments runs one per class, and looks who runs its pods.
+func (b *bed) deployments(t *testing.T, n *Namespace) {
+	for _, class := range b.classes {
+		n.Create(t, fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      runtimeClassName: %[1]s
+      terminationGracePeriodSeconds: 1
+      containers:
+      - {name: main, image: IMAGE, command: [sleep, "3600"]}
+`, class.name))
+	}
+	for _, class := range b.classes {
+		n.Kubectl(t, "rollout", "status", "deployment/"+class.name, "--timeout=2m")
+		for _, pod := range n.podsOf(t, "app="+class.name) {
+			class.ran(t, running(n, &pod))
+		}
+	}
+}
+
+// podsOf returns the pods with a label.
+func (n *Namespace) podsOf(t testbed.T, label string) []corev1.Pod {
+	t.Helper()
+	var list corev1.PodList
+	if err := n.cluster.get("/api/v1/namespaces/"+n.Name+"/pods?labelSelector="+label, &list); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if len(list.Items) == 0 {
+		t.Fatalf("no pod has label %s", label)
+	}
+	return list.Items
+}
+
+// runtimeClasses looks what a class adds to a pod, and what is said of pods that
+// no node or no handler wants.
+func (b *bed) runtimeClasses(t *testing.T, n *Namespace) {
+	const pod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
+`
+	for _, class := range []string{"gvisor", "elsewhere", "unknown"} {
+		n.Create(t, fmt.Sprintf(pod, class))
+	}
+	spec := n.WaitReady(t, "gvisor").Spec
+	if spec.Overhead.Memory().String() != "96Mi" || spec.Overhead.Cpu().String() != "100m" || spec.NodeSelector["berth.test/sandboxes"] != "yes" {
+		t.Errorf("the class gave the pod overhead %v and selector %v", spec.Overhead, spec.NodeSelector)
+	}
+	n.WaitEvent(t, "elsewhere", "FailedScheduling", "selector")
+	event := n.WaitEvent(t, "unknown", "FailedCreatePodSandBox", "kata-nowhere")
+	if !strings.Contains(event, "crun, runc (default), runsc") || strings.Contains(event, "\n") {
+		t.Errorf("the event does not say what to do: %q", event)
+	}
+	if phase := n.Pod(t, "unknown").Status.Phase; phase != corev1.PodPending {
+		t.Errorf("the pod of an unknown handler is %s", phase)
+	}
+}
+
+// handlers compares what the node says of its handlers with what berth says.
+func (b *bed) handlers(t *testing.T, _ *Namespace) {
+	status, err := b.berth.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]corev1.NodeRuntimeHandlerFeatures{}
+	for _, handler := range status.GetRuntimeHandlers() {
+		mounts, users := handler.GetFeatures().GetRecursiveReadOnlyMounts(), handler.GetFeatures().GetUserNamespaces()
+		want[handler.GetName()] = corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &mounts, UserNamespaces: &users}
+	}
+	for _, name := range []string{"", "runc", "crun", "runsc"} {
+		if _, there := want[name]; !there {
+			t.Errorf("berth does not name handler %q", name)
+		}
+	}
+	testbed.Eventually(t, patience, func() error {
+		node, err := b.Node()
+		if err != nil {
+			return err
+		}
+		got := map[string]corev1.NodeRuntimeHandlerFeatures{}
+		for _, handler := range node.Status.RuntimeHandlers {
+			got[handler.Name] = *handler.Features
+		}
+		if !reflect.DeepEqual(got, want) || len(node.Status.RuntimeHandlers) != len(want) {
+			return fmt.Errorf("the node says %+v, berth %+v", node.Status.RuntimeHandlers, status.GetRuntimeHandlers())
+		}
+		if policy := node.Status.Features; policy == nil || *policy.SupplementalGroupsPolicy != status.GetFeatures().GetSupplementalGroupsPolicy() {
+			return fmt.Errorf("the node's features are %+v, berth's %+v", policy, status.GetFeatures())
+		}
+		if version := node.Status.NodeInfo.ContainerRuntimeVersion; !strings.HasPrefix(version, "berth://") {
+			return fmt.Errorf("the node's runtime is %s", version)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,153 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+)
+
+// volumes mounts one of each kind, under each class.
+func (b *bed) volumes(t *testing.T, n *Namespace) {
+	host := t.TempDir()
+	if err := os.WriteFile(filepath.Join(host, "given"), []byte("by the host\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Create(t, `
+{apiVersion: v1, kind: ConfigMap, metadata: {name: config}, data: {key: from a config map, other: unused}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: hidden}, stringData: {key: from a secret}}
+`)
+	for _, class := range b.classes {
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, labels: {app: volumes}}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  securityContext: {fsGroup: 4242}
+  volumes:
+  - {name: config, configMap: {name: config, items: [{key: key, path: sub/key}]}}
+  - {name: hidden, secret: {secretName: hidden, defaultMode: 0440}}
+  - name: all
+    projected:
+      sources:
+      - configMap: {name: config}
+      - secret: {name: hidden, items: [{key: key, path: hidden}]}
+      - downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}
+      - serviceAccountToken: {path: token, audience: someone, expirationSeconds: 3600}
+  - {name: empty, emptyDir: {}}
+  - {name: memory, emptyDir: {medium: Memory, sizeLimit: 8Mi}}
+  - {name: host, hostPath: {path: %[2]q, type: Directory}}
+  - {name: file, hostPath: {path: %[2]s/given, type: File}}
+  containers:
+  - &container
+    name: main
+    image: IMAGE
+    command: [sleep, "3600"]
+    env:
+    - {name: FROM_CONFIG, valueFrom: {configMapKeyRef: {name: config, key: key}}}
+    - {name: FROM_SECRET, valueFrom: {secretKeyRef: {name: hidden, key: key}}}
+    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+    volumeMounts:
+    - {name: config, mountPath: /config}
+    - {name: hidden, mountPath: /hidden, readOnly: true}
+    - {name: all, mountPath: /all}
+    - {name: empty, mountPath: /empty}
+    - {name: memory, mountPath: /memory}
+    - {name: host, mountPath: /host}
+    - {name: file, mountPath: /file, readOnly: true}
+    - {name: config, mountPath: /one-file, subPath: sub/key}
+  - <<: *container
+    name: other
+`, class.name, host))
+	}
+	for _, class := range b.classes {
+		t.Run(class.name, func(t *testing.T) {
+			pod := n.WaitReady(t, class.name)
+			for script, want := range map[string]string{
+				"cat /config/sub/key; echo; ls /config":                                    "from a config map\nsub",
+				"cat /one-file":                                                            "from a config map",
+				"cat /hidden/key; stat -Lc ' %a %g' /hidden/key":                           "from a secret 440 4242",
+				"cat /all/key /all/hidden /all/labels":                                     `from a config mapfrom a secretapp="volumes"`,
+				`echo "$FROM_CONFIG, $FROM_SECRET"`:                                        "from a config map, from a secret",
+				"echo $POD_IP":                                                             pod.Status.PodIP,
+				"cat /host/given /file":                                                    "by the host\nby the host",
+				"echo from inside > /host/" + class.name:                                   "",
+				"echo x 2>/dev/null > /hidden/new || echo read only":                       "read only",
+				"echo shared > /empty/file; echo shared > /memory/file; stat -c %g /empty": "4242",
+				"id -G": "0 4242",
+			} {
+				if got := strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)); got != want {
+					t.Errorf("%s: %q, want %q", script, got, want)
+				}
+			}
+			if got := readFile(t, filepath.Join(host, class.name)); got != "from inside\n" {
+				t.Errorf("the host reads %q", got)
+			}
+			if got := n.Kubectl(t, "exec", class.name, "--container=other", "--", "cat", "/empty/file", "/memory/file"); got != "shared\nshared\n" {
+				t.Errorf("the other container reads %q", got)
+			}
+			if got := n.Exec(t, class.name, "sh", "-c", "dd if=/dev/zero of=/memory/large bs=1M count=16 2>&1; rm -f /memory/large"); !strings.Contains(got, "No space left") {
+				t.Errorf("a volume of 8 MiB took 16: %s", got)
+			}
+		})
+	}
+}
+
+// serviceAccount asks the API server whose the token is that a pod was given.
+func (b *bed) serviceAccount(t *testing.T, n *Namespace) {
+	for _, class := range b.classes {
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
+`, class.name))
+	}
+	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	for _, class := range b.classes {
+		n.WaitReady(t, class.name)
+		if namespace := n.Exec(t, class.name, "cat", dir+"namespace"); namespace != n.Name {
+			t.Errorf("%s: the namespace is %q", class.name, namespace)
+		}
+		if authority := n.Exec(t, class.name, "cat", dir+"ca.crt"); authority != readFile(t, b.certificate.CA) {
+			t.Errorf("%s: the authority is another:\n%s", class.name, authority)
+		}
+		review := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: n.Exec(t, class.name, "cat", dir+"token")}}
+		review.APIVersion, review.Kind = "authentication.k8s.io/v1", "TokenReview"
+		request, err := json.Marshal(review)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, stderr, err := n.TryKubectl(t, string(request), "create", "--filename=-", "--output=json")
+		if err != nil {
+			t.Fatalf("%v: %s", err, stderr)
+		}
+		if err := json.Unmarshal([]byte(answer), &review); err != nil {
+			t.Fatal(err)
+		}
+		user := review.Status.User
+		if !review.Status.Authenticated || user.Username != "system:serviceaccount:"+n.Name+":default" ||
+			strings.Join(user.Extra["authentication.kubernetes.io/pod-name"], "") != class.name {
+			t.Errorf("%s: the API server takes the token for %+v", class.name, review.Status)
+		}
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	body, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}

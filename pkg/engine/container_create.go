@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -21,17 +19,16 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/validate"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // containers serves the calls about containers.
 type containers struct{ *core }
 
 // CreateContainer makes a container in a READY sandbox, up to but not including
-// its first process. After an error nothing is left.
+// its first process. After an error nothing is left, or, if something could not be
+// taken back, the container is listed EXITED. A stop of the sandbox ends the call.
 func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	s, err := b.objects.sandbox(r.GetPodSandboxId())
 	if err != nil {
@@ -47,6 +44,11 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 	if err != nil {
 		return nil, fmt.Errorf("image %q is not on this node, pull it first: %w", r.GetConfig().GetImage().GetImage(), err)
 	}
+	ctx, leave, err := s.making.enter(ctx)
+	if err != nil {
+		return nil, s.notReady()
+	}
+	defer leave()
 	id := newID()
 	name := containerName(s.ID(), r.GetConfig().GetMetadata())
 	if err := b.names.reserve(name, id); err != nil {
@@ -56,8 +58,12 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 	u.add("name", func(context.Context) error { b.names.release(name, id); return nil })
 	c, err := b.make(ctx, u, s, id, r, img)
 	if err != nil {
+		if s.making.ctx.Err() != nil {
+			err = s.notReady()
+		}
 		if uerr := u.run(); uerr != nil {
-			log.G(ctx).WithError(uerr).WithField("container", id).Error("a failed container could not be taken back whole")
+			log.G(ctx).WithError(uerr).WithField("container", id).Error("a failed container could not be taken back; it is listed as exited")
+			b.showFailed(ctx, c, err)
 		}
 		return nil, err
 	}
@@ -66,7 +72,20 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
-// make makes the parts of a container one after the other; u takes them back.
+// showFailed lists a container that neither came to be nor could be taken back,
+// so that the kubelet removes it; forgetting it would leak what is left.
+func (b containers) showFailed(ctx context.Context, c *container, cause error) {
+	c.force(ctx, func(st *containerStatus) {
+		st.Phase, st.ExitCode, st.Reason = phaseExited, startFailedCode, "CreateError"
+		st.Message, st.FinishedAt = cause.Error(), b.clock.now()
+	})
+	close(c.exited)
+	close(c.erased) // as far as it could be
+	b.objects.addContainer(c)
+}
+
+// make makes the parts of a container one after the other; u takes them back. The
+// container is there, also after an error, if it has a record.
 func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*container, error) {
 	spec, err := b.plan(s, id, r, img)
 	if err != nil {
@@ -80,31 +99,34 @@ func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r 
 	u.add("record", func(context.Context) error { return b.ctrs.Delete(id) })
 	u.add("bundle", func(ctx context.Context) error { return b.removeParts(ctx, c) })
 	failpoint.Hit(failpoint.ContainerPlanned)
+	return c, b.makeParts(ctx, u, c, img)
+}
 
+func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *image.Image) error {
 	rootfs, err := b.prepareRootfs(ctx, c, img)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := b.mountVolumes(ctx, c); err != nil {
-		return nil, err
+		return err
 	}
 	failpoint.Hit(failpoint.ContainerMounted)
 	ociSpec, user, err := b.buildSpec(ctx, c, img, rootfs)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := b.writeBundle(c, ociSpec); err != nil {
-		return nil, err
+		return err
 	}
 	u.add("task", func(ctx context.Context) error { return b.eraseTask(ctx, c) })
-	if err := b.createTask(ctx, c, rootfs); err != nil {
-		return nil, err
+	if err := b.createTask(ctx, u, c, rootfs); err != nil {
+		return err
 	}
-	if err := s.open(); err != nil {
-		return nil, err // it was stopped meanwhile
+	if err := c.sandbox.open(); err != nil {
+		return err // it was stopped meanwhile
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	err = c.Update(func(st *containerStatus) error {
 		st.Phase = phaseCreated
@@ -113,10 +135,9 @@ func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r 
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	b.objects.addContainer(c)
-	return c, nil
+	return c.sandbox.making.show(func() { b.objects.addContainer(c) })
 }
 
 // plan is what the container's record says for its whole life.
@@ -330,49 +351,4 @@ func (k *core) stdio(c *container) stdio {
 		s.stdin = filepath.Join(dir, "stdin")
 	}
 	return s
-}
-
-// createTask tells whoever runs the pod's tasks about the container.
-func (b containers) createTask(ctx context.Context, c *container, rootfs []mount.Mount) error {
-	s := c.sandbox
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(s.Spec().Definition))
-	defer cancel()
-	client, err := b.client(ctx, s)
-	if err != nil {
-		return err
-	}
-	options, err := b.taskOptions(s.Spec(), c.Spec().LogPath)
-	if err != nil {
-		return err
-	}
-	if err := b.drainShim(ctx, c); err != nil {
-		return err
-	}
-	io := b.stdio(c)
-	request := &taskapi.CreateTaskRequest{
-		ID: c.ID(), Bundle: b.containerDir(c.ID()), Terminal: c.config().GetTty(),
-		Stdin: io.stdin, Stdout: io.stdout, Stderr: io.stderr, Options: options,
-	}
-	if s.Spec().Definition.Type == handler.Shim {
-		request.Rootfs = mountMessages(rootfs)
-	}
-	_, err = client.Task.Create(ctx, request)
-	if err == nil {
-		return nil
-	}
-	err = fromShim(err)
-	if s.Spec().Definition.Type != handler.Shim || shim.Lost(err) || ctx.Err() != nil {
-		return fmt.Errorf("create container: %w", err)
-	}
-	// A shim calls its runtime here already, berth-shim at the start. That a
-	// program cannot be run is for StartContainer to say (CRI: StartError).
-	return c.Update(func(st *containerStatus) error { st.Unstartable = err.Error(); return nil })
-}
-
-func mountMessages(mounts []mount.Mount) []*types.Mount {
-	all := make([]*types.Mount, 0, len(mounts))
-	for _, m := range mounts {
-		all = append(all, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
-	return all
 }

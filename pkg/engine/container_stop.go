@@ -34,10 +34,32 @@ func (b containers) StopContainer(ctx context.Context, r *runtimeapi.StopContain
 	if err != nil {
 		return nil, err
 	}
-	if err := b.stop(ctx, c, graceOf(r.GetTimeout())); err != nil {
+	// A caller that gives up must not leave half a stop: the container was, or was
+	// to be, told to end, and would live on because nobody waits for it.
+	stopped := make(chan error, 1)
+	go func() { stopped <- b.stopOn(ctx, c, graceOf(r.GetTimeout())) }()
+	select {
+	case err = <-stopped:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// stopOn stops c also when the caller leaves. It ends with the engine; a kubelet
+// that still wants the container stopped asks again.
+func (b containers) stopOn(ctx context.Context, c *container, grace time.Duration) error {
+	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(b.background, cancel)()
+	err := b.stop(working, c, grace)
+	if err != nil && ctx.Err() != nil && b.background.Err() == nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end a container whose stop was given up")
+	}
+	return err
 }
 
 // graceOf turns the seconds of a request into a time that can be added to.
@@ -47,35 +69,38 @@ func graceOf(seconds int64) time.Duration {
 }
 
 func (b containers) stop(ctx context.Context, c *container, grace time.Duration) error {
-	if grace > 0 && c.Status().Phase == phaseRunning {
+	if grace == 0 {
+		return b.end(ctx, c)
+	}
+	if c.Status().Phase == phaseCreated {
+		// A start may be under way: what comes of it gets its signal and its time.
+		if err := b.withdraw(ctx, c, grace); err != nil {
+			return err
+		}
+	}
+	if c.Status().Phase == phaseRunning {
 		if err := b.signal(ctx, c, c.stopSignal(), false); err != nil {
 			return err
 		}
 		failpoint.Hit(failpoint.ContainerStopped)
-		deadline := time.Now().Add(grace)
-		done, err := c.awaitEnd(ctx, grace)
-		if err != nil {
-			go b.endAfter(c, time.Until(deadline))
-		}
-		if done || err != nil {
+		if done, err := c.awaitEnd(ctx, grace); done || err != nil {
 			return err
 		}
 	}
 	return b.end(ctx, c)
 }
 
-// endAfter finishes a stop whose caller gave up: the container was told to end,
-// and must not live on because nobody waits for it. It ends with the engine; a
-// kubelet that still wants the container stopped asks again.
-func (b containers) endAfter(c *container, grace time.Duration) {
-	ctx := b.background
-	done, err := c.awaitEnd(ctx, grace)
-	if !done && err == nil {
-		err = b.end(ctx, c)
+// withdraw ends a container that was not started, unless a start is under way and
+// comes to its end, or to none within d.
+func (b containers) withdraw(ctx context.Context, c *container, d time.Duration) error {
+	bounded, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	if err := c.op.lock(bounded); err != nil {
+		return ctx.Err()
 	}
-	if err != nil && ctx.Err() == nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end a container whose stop was given up")
-	}
+	defer c.op.unlock()
+	b.cancel(ctx, c)
+	return nil
 }
 
 // stopSignal was chosen when the container was created.
@@ -105,12 +130,10 @@ func (b containers) end(ctx context.Context, c *container) error {
 		case phaseExited:
 			return nil
 		case phaseCreated:
-			if again, err := b.cancel(ctx, c); again {
-				continue // it was started meanwhile
-			} else if err != nil {
+			if err := b.abort(ctx, c); err != nil {
 				return err
 			}
-			return nil
+			continue // it may have been started
 		}
 		if err := b.signal(ctx, c, unix.SIGKILL, true); err != nil {
 			return err
@@ -123,26 +146,48 @@ func (b containers) end(ctx context.Context, c *container) error {
 	}
 }
 
-// cancel ends a container that was never started.
-func (b containers) cancel(ctx context.Context, c *container) (again bool, err error) {
-	if err := c.op.lock(ctx); err != nil {
-		return false, err
+// abortInterval is how often a start that is under way is told to end.
+const abortInterval = 200 * time.Millisecond
+
+// abort ends a container that does not run yet. A start that is under way is not
+// waited for, but made to fail; it may be too late for that.
+func (b containers) abort(ctx context.Context, c *container) error {
+	bounded, cancel := context.WithTimeout(ctx, killGrace)
+	defer cancel()
+	again := time.NewTicker(abortInterval)
+	defer again.Stop()
+	for !c.op.lockNow() {
+		// Who starts it takes this for the order to give up.
+		err := b.signal(bounded, c, unix.SIGKILL, true)
+		if err != nil && bounded.Err() == nil {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-bounded.Done():
+			return fmt.Errorf("container %s is being started, and that does not end: look at its runtime: %w", c.ID(), errdefs.ErrUnavailable)
+		}
 	}
 	defer c.op.unlock()
+	b.cancel(ctx, c)
+	return nil
+}
+
+// cancel ends c if it was never started. It needs c.op.
+func (b containers) cancel(ctx context.Context, c *container) {
 	if c.Status().Phase != phaseCreated {
-		return true, nil
+		return
 	}
-	if err := c.Force(func(st *containerStatus) {
+	c.force(ctx, func(st *containerStatus) {
 		st.Phase, st.ExitCode, st.Reason = phaseExited, 128+int32(unix.SIGKILL), "Error"
 		st.Message = "the container was stopped before it was started"
 		st.FinishedAt = b.clock.now()
-	}); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
-	}
+	})
 	close(c.exited)
 	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	b.erase(context.WithoutCancel(ctx), c)
-	return false, nil
+	go b.eraseEnded(c)
 }
 
 func (b containers) kill(ctx context.Context, c *container, sig syscall.Signal, all bool) error {

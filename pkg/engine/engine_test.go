@@ -143,18 +143,23 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestUndoRunsAllLastFirst(t *testing.T) {
+func TestUndoRunsLastFirstUpToTheFirstFailure(t *testing.T) {
 	var order []string
+	broken := errors.New("broken")
+	cause := broken
 	u := &undo{}
-	first := errors.New("broken")
 	u.add("a", func(context.Context) error { order = append(order, "a"); return nil })
-	u.add("b", func(context.Context) error { order = append(order, "b"); return first })
+	u.add("b", func(context.Context) error { order = append(order, "b"); return cause })
 	u.add("c", func(ctx context.Context) error { order = append(order, "c"); return ctx.Err() })
-	if err := u.run(); !errors.Is(err, first) || !strings.Contains(err.Error(), "undo b") {
+	if err := u.run(); !errors.Is(err, broken) || !strings.Contains(err.Error(), "undo b") {
 		t.Errorf("run: %v", err)
 	}
-	if got := strings.Join(order, ""); got != "cba" {
-		t.Errorf("order %q, want cba", got)
+	cause = nil
+	if err := u.run(); err != nil {
+		t.Errorf("the second run: %v", err)
+	}
+	if got := strings.Join(order, ""); got != "cbba" {
+		t.Errorf("order %q, want cb and ba", got)
 	}
 }
 

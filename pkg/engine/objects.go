@@ -20,8 +20,9 @@ import (
 // sandbox is a sandbox that callers can see.
 type sandbox struct {
 	*store.Object[sandboxSpec, sandboxStatus]
-	op  opLock // held by calls that change it as a whole: stop, remove
-	cpu cpuRate
+	op     opLock // held by calls that change it as a whole: stop, remove
+	making *gate  // who creates containers in it is inside
+	cpu    cpuRate
 }
 
 // container is a container that callers can see.
@@ -40,7 +41,7 @@ func newContainer(o *store.Object[containerSpec, containerStatus], s *sandbox) *
 }
 
 func newSandbox(o *store.Object[sandboxSpec, sandboxStatus]) *sandbox {
-	return &sandbox{Object: o, op: newOpLock()}
+	return &sandbox{Object: o, op: newOpLock(), making: newGate()}
 }
 
 func (s *sandbox) config() *runtimeapi.PodSandboxConfig  { return s.Spec().Config.msg }
@@ -50,9 +51,13 @@ func (c *container) config() *runtimeapi.ContainerConfig { return c.Spec().Confi
 func (s *sandbox) open() error {
 	st := s.Status()
 	if st.Phase != phaseReady || st.Stopping {
-		return fmt.Errorf("sandbox %s is not ready: run a new sandbox for the pod: %w", s.ID(), errdefs.ErrFailedPrecondition)
+		return s.notReady()
 	}
 	return nil
+}
+
+func (s *sandbox) notReady() error {
+	return fmt.Errorf("sandbox %s is not ready: run a new sandbox for the pod: %w", s.ID(), errdefs.ErrFailedPrecondition)
 }
 
 // opLock is a mutex whose wait a context can end.
@@ -66,6 +71,16 @@ func (l opLock) lock(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// lockNow does not wait.
+func (l opLock) lockNow() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
 	}
 }
 

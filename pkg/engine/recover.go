@@ -318,7 +318,7 @@ func (r recovery) created(ctx context.Context, c *container) error {
 func (c *container) gone(ctx context.Context, b containers) {
 	c.force(ctx, func(st *containerStatus) { st.lostExit(time.Now()) })
 	close(c.exited)
-	b.erase(ctx, c)
+	go b.eraseEnded(c)
 }
 
 // force records what was found, also on a full disk: a daemon that does not start

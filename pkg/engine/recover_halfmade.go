@@ -7,8 +7,6 @@ import (
 
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/berth-cri/berth/pkg/engine/store"
 )
 
 // undoPatience is how long a start waits for half-made sandboxes to be undone.
@@ -19,28 +17,14 @@ const undoPatience = 5 * time.Second
 // whose sandbox is gone.
 func (r recovery) dropHalfMade(ctx context.Context) {
 	k := r.core
-	g := errgroup.Group{}
-	g.SetLimit(recoveryParallel)
-	for _, o := range k.ctrs.List() {
-		if _, err := k.objects.container(o.ID()); err == nil {
-			continue
-		}
-		if p, ok := k.pods.Get(o.Spec().Sandbox); ok && r.silent.has(runner(newSandbox(p))) {
-			go r.dropContainer(k.background, o, undoTimeout)
-			continue
-		}
-		g.Go(func() error { r.dropContainer(ctx, o, recoveryAnswer); return nil })
-	}
-	_ = g.Wait()
+	r.dropContainers(ctx)
 	var quick, slow []*halfMade
 	for _, o := range k.pods.List() {
 		if o.Status().Phase != phasePlanned {
 			continue
 		}
 		s := newSandbox(o)
-		if err := k.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("two sandboxes have one name")
-		}
+		r.reserve(ctx, s)
 		s.op <- struct{}{} // whoever wants to remove it waits
 		if h := (&halfMade{sandbox: s}); r.silent.has(runner(s)) {
 			slow = append(slow, h)
@@ -120,30 +104,4 @@ func (r recovery) takeBack(h *halfMade) {
 	}
 	h.force(ctx, func(st *sandboxStatus) { st.Phase, st.Stopped = phaseStopped, err == nil })
 	r.show(h)
-}
-
-// dropContainer takes back a container that was never shown. What fails is tried
-// again by the next start.
-func (r recovery) dropContainer(ctx context.Context, o *store.Object[containerSpec, containerStatus], patience time.Duration) {
-	if err := r.tryDropContainer(ctx, o, patience); err != nil {
-		log.G(ctx).WithError(err).WithField("container", o.ID()).Error("take back a half-made container")
-	}
-}
-
-func (r recovery) tryDropContainer(ctx context.Context, o *store.Object[containerSpec, containerStatus], patience time.Duration) error {
-	b := r.Engine.containers
-	if p, ok := r.core.pods.Get(o.Spec().Sandbox); ok {
-		c := newContainer(o, newSandbox(p))
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		if err := b.eraseTask(ctx, c); err != nil && ctx.Err() != nil {
-			return err // who may yet come back would never let go of it
-		} else if err != nil {
-			log.G(ctx).WithError(err).WithField("container", o.ID()).Warn("clean up after a half-made container")
-		}
-	}
-	if err := b.removeParts(ctx, newContainer(o, nil)); err != nil {
-		return err
-	}
-	return r.core.ctrs.Delete(o.ID())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -44,6 +45,9 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 		return nil // it was stopped whole before
 	}
 	s.force(ctx, func(st *sandboxStatus) { st.Stopping = true })
+	if err := b.endMaking(ctx, s); err != nil {
+		return err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, c := range b.objects.containersOf(s.ID()) {
 		g.Go(func() error { return b.inside.end(gctx, c) })
@@ -63,6 +67,21 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 		b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
+}
+
+// makingGrace is how long a stop waits for calls that make containers. They were
+// told to end, and their roll-back is bounded by that of the shim's create call.
+const makingGrace = createPatience + 5*time.Second
+
+// endMaking lets no container come to be in s any more.
+func (b sandboxes) endMaking(ctx context.Context, s *sandbox) error {
+	bounded, cancel := context.WithTimeout(ctx, makingGrace)
+	defer cancel()
+	err := s.making.shut(bounded)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("a container is still being created in sandbox %s, and does not come to an end: try again: %w", s.ID(), errdefs.ErrUnavailable)
+	}
+	return err
 }
 
 // tearDown undoes bringUp, however far that came. It may be repeated, and works

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -32,18 +31,19 @@ func (u *undo) add(name string, back func(context.Context) error) {
 }
 
 // run takes everything back, last first, with a context of its own: the
-// caller's may be what failed. Every step runs; what fails is reported.
+// caller's may be what failed. It ends at the first step that fails, because what
+// was done before is needed to try that again: what is left is for whoever is
+// shown it.
 func (u *undo) run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var errs []error
-	for i := len(u.steps) - 1; i >= 0; i-- {
-		if err := u.steps[i].back(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("undo %s: %w", u.steps[i].name, err))
+	for ; len(u.steps) > 0; u.steps = u.steps[:len(u.steps)-1] {
+		last := u.steps[len(u.steps)-1]
+		if err := last.back(ctx); err != nil {
+			return fmt.Errorf("undo %s: %w", last.name, err)
 		}
 	}
-	u.steps = nil
-	return errors.Join(errs...)
+	return nil
 }

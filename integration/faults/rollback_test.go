@@ -1,0 +1,143 @@
+package faults
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// only returns the one container that is listed.
+func (b *bed) only(t *testing.T) *runtimeapi.Container {
+	t.Helper()
+	list, err := b.client.ListContainers(within(t, time.Minute), &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(list.GetContainers()); n != 1 {
+		t.Fatalf("%d containers are listed", n)
+	}
+	return list.GetContainers()[0]
+}
+
+// failedCreation fails unless the container is listed as one that is to be
+// removed, and cannot be made once more under its name.
+func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.ContainerConfig, podConfig *runtimeapi.PodSandboxConfig) {
+	t.Helper()
+	left := b.only(t)
+	st, err := b.client.ContainerStatus(within(t, time.Minute), &runtimeapi.ContainerStatusRequest{ContainerId: left.GetId()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := st.GetStatus()
+	if s.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || s.GetExitCode() != 128 || s.GetReason() != "CreateError" ||
+		s.GetMessage() == "" || s.GetFinishedAt() == 0 {
+		t.Errorf("the container is %s %d %s %q", s.GetState(), s.GetExitCode(), s.GetReason(), s.GetMessage())
+	}
+	create := &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: podConfig}
+	_, err = b.client.CreateContainer(within(t, time.Minute), create)
+	refused(t, err, codes.AlreadyExists, "next attempt", left.GetId())
+}
+
+// TestCreationCannotBeTakenBack has a shim hang in a create: whether there will be
+// a container is not known, so there has to be one to remove.
+func TestCreationCannotBeTakenBack(t *testing.T) {
+	runtime := newScripted(t)
+	config := strings.Replace(shimConfig(t, testbed.Part(t, testbed.RuncShim)), testbed.Part(t, testbed.Runc), runtime.Path, 1)
+	config = strings.Replace(config, "container_create_timeout = \"10s\"\n", "container_create_timeout = \"2s\"\n", 1)
+	b := newBed(t, testbed.Options{Config: config})
+	atRest := b.rest(t)
+	pod := b.client.RunSandbox(t, testbed.PodSpec{})
+	runtime.on(t, "create", "exec "+hang)
+	container := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+	_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.ID, Config: container, SandboxConfig: pod.Config,
+	})
+	refused(t, err, codes.DeadlineExceeded, "create container")
+	runtime.on(t, "create", "")
+	b.failedCreation(t, pod.ID, container, pod.Config)
+	b.Kill9(t)
+	b.Start(t)
+	b.failedCreation(t, pod.ID, container, pod.Config)
+
+	// The kubelet's next attempt is as good as ever.
+	left := b.only(t).GetId()
+	container.Metadata.Attempt++
+	next, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.ID, Config: container, SandboxConfig: pod.Config,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: next.GetContainerId()}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.client.RemoveContainer(within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: left}); err != nil {
+		t.Error(err)
+	}
+	if id := b.only(t).GetId(); id != next.GetContainerId() {
+		t.Errorf("after the removal of %s there is %s", left, id)
+	}
+	pod.Remove(t)
+	b.nothingLeft(t, atRest)
+	if pid := pidOf(t, hang); pid != 0 {
+		t.Errorf("what hung still runs as process %d", pid)
+	}
+}
+
+// TestHalfMadeContainerCannotBeTakenBack kills the daemon in the middle of a
+// creation, and has the supervisor not answer to the next one.
+func TestHalfMadeContainerCannotBeTakenBack(t *testing.T) {
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
+	atRest := b.rest(t)
+	b.Stop(t)
+	b.SetEnvironment("BERTH_FAILPOINT=" + failpoint.ContainerMounted)
+	b.Start(t)
+	podConfig := b.client.SandboxConfig("")
+	run, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: podConfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	container := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+	create := &runtimeapi.CreateContainerRequest{PodSandboxId: run.GetPodSandboxId(), Config: container, SandboxConfig: podConfig}
+	if _, err := b.client.CreateContainer(within(t, time.Minute), create); status.Code(err) != codes.Unavailable {
+		t.Fatalf("the creation ended with %v; want Unavailable, from a dead daemon", err)
+	}
+	b.Wait(t, 10*time.Second)
+	b.SetEnvironment()
+	var stopped []int
+	resume := func() {
+		for _, pid := range stopped {
+			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Error(err)
+			}
+		}
+		stopped = nil
+	}
+	defer resume()
+	for _, pid := range b.supervisors(t) {
+		killAs(t, pid, syscall.SIGSTOP)
+		stopped = append(stopped, pid)
+	}
+	if len(stopped) != 1 {
+		t.Fatalf("there are supervisors %v", stopped)
+	}
+	b.Start(t)
+	b.failedCreation(t, run.GetPodSandboxId(), container, podConfig)
+	resume()
+	if _, err := b.client.RemoveContainer(within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: b.only(t).GetId()}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.client.CreateContainer(within(t, time.Minute), create); err != nil {
+		t.Errorf("after the removal: %v", err)
+	}
+	b.nothingLeft(t, atRest)
+}

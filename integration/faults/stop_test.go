@@ -1,0 +1,206 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// polite ends with code 7 when it is asked to.
+const polite = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
+
+func (b *bed) stopContainer(ctx context.Context, id string, seconds int64) error {
+	_, err := b.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+	return err
+}
+
+// TestStopWhileStarting stops a container that is being started. It has a right to
+// its stop signal; and nobody waits for a start that hangs longer than was asked.
+func TestStopWhileStarting(t *testing.T) {
+	runtime := newScripted(t)
+	begun := filepath.Join(t.TempDir(), "begun")
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\n", runtime.Path)})
+	atRest := b.rest(t)
+	starting := func(t *testing.T, lines string) (*testbed.Pod, *testbed.Container, chan error) {
+		t.Helper()
+		_ = os.Remove(begun)
+		runtime.on(t, "run", "touch "+begun+"; "+lines)
+		pod := b.client.RunSandbox(t, testbed.PodSpec{})
+		c := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", polite}})
+		started := make(chan error, 1)
+		go func() {
+			_, err := b.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+			started <- err
+		}()
+		testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(begun); return err })
+		return pod, c, started
+	}
+	// The second sleep lets the container set its trap.
+	slow := fmt.Sprintf("sleep 0.5; %s \"$@\" || exit; sleep 1; exit 0", testbed.Part(t, testbed.Runc))
+
+	t.Run("signal", func(t *testing.T) {
+		pod, c, started := starting(t, slow)
+		if err := b.stopContainer(within(t, time.Minute), c.ID, 20); err != nil {
+			t.Error(err)
+		}
+		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 7 {
+			t.Errorf("the container is %s %d, want its own end with 7", st.GetState(), st.GetExitCode())
+		}
+		if err := <-started; err != nil {
+			t.Errorf("the start: %v", err)
+		}
+		pod.Remove(t)
+	})
+	t.Run("caller leaves", func(t *testing.T) {
+		pod, c, started := starting(t, slow)
+		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if err := b.stopContainer(short, c.ID, 20); status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("a caller that leaves gets %v", err)
+		}
+		if st := c.WaitExit(t); st.GetExitCode() != 7 {
+			t.Errorf("the container ended with %d, want 7", st.GetExitCode())
+		}
+		if err := <-started; err != nil {
+			t.Errorf("the start: %v", err)
+		}
+		pod.Remove(t)
+	})
+	for name, stop := range map[string]func(*testbed.Pod, *testbed.Container) error{
+		"kill": func(_ *testbed.Pod, c *testbed.Container) error {
+			return b.stopContainer(within(t, time.Minute), c.ID, 0)
+		},
+		"grace": func(_ *testbed.Pod, c *testbed.Container) error {
+			return b.stopContainer(within(t, time.Minute), c.ID, 2)
+		},
+		"sandbox": func(p *testbed.Pod, _ *testbed.Container) error {
+			_, err := b.client.StopPodSandbox(within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID})
+			return err
+		},
+	} {
+		t.Run("hanging start, "+name, func(t *testing.T) {
+			pod, c, started := starting(t, "exec "+hang)
+			begin := time.Now()
+			if err := stop(pod, c); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+				t.Errorf("the container is %s", st.GetState())
+			}
+			if err := <-started; err == nil {
+				t.Error("the start that hung is said to have come about")
+			}
+			if pid := pidOf(t, hang); pid != 0 {
+				t.Errorf("what hung still runs as process %d", pid)
+			}
+			pod.Remove(t)
+		})
+	}
+	runtime.on(t, "run", "")
+	b.nothingLeft(t, atRest)
+}
+
+// TestCreateWhileStopping stops and removes sandboxes in which containers are
+// being created. Either a container came to be before, and is EXITED and gone
+// with its sandbox, or it never did.
+func TestCreateWhileStopping(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	for round := range 12 {
+		pod := b.client.RunSandbox(t, testbed.PodSpec{})
+		var g errgroup.Group
+		for i := range 4 {
+			g.Go(func() error {
+				for n := 0; ; n++ {
+					_, err := b.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+						PodSandboxId: pod.ID, Config: b.client.ContainerConfig(fmt.Sprintf("c%d-%d", i, n), b.image, "true"), SandboxConfig: pod.Config,
+					})
+					switch status.Code(err) {
+					case codes.OK:
+					case codes.FailedPrecondition, codes.NotFound:
+						return nil
+					default:
+						return err
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // stop at other moments
+		pod.Stop(t)
+		list, err := b.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range list.GetContainers() {
+			if c.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+				t.Errorf("in a stopped sandbox is container %s, %s", c.GetMetadata().GetName(), c.GetState())
+			}
+		}
+		pod.Remove(t)
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+		if listed := b.listed(t); listed != "" {
+			t.Fatalf("after the removal there are %s", listed)
+		}
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// TestStopWhileShimCreates stops a sandbox whose shim hangs in the creation of a
+// container: the create is given up, and nothing of it is left.
+func TestStopWhileShimCreates(t *testing.T) {
+	runtime := newScripted(t)
+	begun := filepath.Join(t.TempDir(), "begun")
+	config := strings.Replace(shimConfig(t, testbed.Part(t, testbed.RuncShim)), testbed.Part(t, testbed.Runc), runtime.Path, 1)
+	config = strings.Replace(config, "container_create_timeout = \"10s\"\n", "", 1)
+	b := newBed(t, testbed.Options{Config: config})
+	atRest := b.rest(t)
+	for name, lines := range map[string]string{
+		"for ever":     "exec " + hang,
+		"for a second": fmt.Sprintf("sleep 1; exec %s \"$@\"", testbed.Part(t, testbed.Runc)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = os.Remove(begun)
+			pod := b.client.RunSandbox(t, testbed.PodSpec{})
+			runtime.on(t, "create", "touch "+begun+"; "+lines)
+			created := make(chan error, 1)
+			go func() {
+				_, err := b.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+					PodSandboxId: pod.ID, Config: b.client.ContainerConfig("main", b.image, "sleep", "3600"), SandboxConfig: pod.Config,
+				})
+				created <- err
+			}()
+			testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(begun); return err })
+			begin := time.Now()
+			pod.Stop(t)
+			if took := time.Since(begin); took > 20*time.Second {
+				t.Errorf("the stop took %v", took)
+			}
+			refused(t, <-created, codes.FailedPrecondition, "run a new sandbox")
+			runtime.on(t, "create", "")
+			pod.Remove(t)
+			if listed := b.listed(t); listed != "" {
+				t.Errorf("after the removal there are %s", listed)
+			}
+			b.nothingLeft(t, atRest)
+			if pid := pidOf(t, hang); pid != 0 {
+				t.Errorf("what hung still runs as process %d", pid)
+			}
+		})
+	}
+}

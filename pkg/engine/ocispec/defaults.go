@@ -13,7 +13,7 @@ const rootfsDir = "rootfs"
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // newSpec returns the spec to start from: a copy of base, or berth's defaults.
-// Masked paths, read-only paths and namespaces are never taken from a base: the
+// Masked paths, read-only paths, namespaces and mapped ids are never taken from a base: the
 // CRI always says what they are.
 func newSpec(base *specs.Spec) (*specs.Spec, error) {
 	s := &specs.Spec{}
@@ -43,6 +43,7 @@ func newSpec(base *specs.Spec) (*specs.Spec, error) {
 	}
 	s.Root = &specs.Root{Path: rootfsDir}
 	s.Linux.Namespaces = nil
+	s.Linux.UIDMappings, s.Linux.GIDMappings = nil, nil
 	s.Linux.MaskedPaths = nil
 	s.Linux.ReadonlyPaths = nil
 	s.Linux.CgroupsPath = ""

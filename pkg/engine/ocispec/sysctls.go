@@ -3,6 +3,7 @@ package ocispec
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -40,13 +41,24 @@ func Sysctls(cfg *runtimeapi.PodSandboxConfig, n Node) (map[string]string, error
 		out[sysctlUnprivilegedPort] = "0"
 	}
 	if ownNetwork && n.UnprivilegedICMP && !asked[sysctlPingGroups] {
-		out[sysctlPingGroups] = "0 2147483647"
-		if _, gids := UserMappings(cfg); len(gids) == 1 {
-			// The kernel takes no group that does not exist in the pod.
-			out[sysctlPingGroups] = fmt.Sprintf("0 %d", gids[0].Size-1)
+		if groups := pingGroups(cfg); groups != "" {
+			out[sysctlPingGroups] = groups
 		}
 	}
 	return out, nil
+}
+
+// pingGroups are all groups of the pod, as far as the kernel takes them: no
+// group that is not mapped, and none beyond 31 bits on the host.
+func pingGroups(cfg *runtimeapi.PodSandboxConfig) string {
+	last := uint32(math.MaxInt32)
+	if _, gids := UserMappings(cfg); len(gids) == 1 {
+		if gids[0].HostID > math.MaxInt32 {
+			return ""
+		}
+		last = min(gids[0].Size-1, math.MaxInt32-gids[0].HostID)
+	}
+	return fmt.Sprintf("0 %d", last)
 }
 
 // sysctlParts splits a name as sysctl(8) does: whichever of dot and slash comes

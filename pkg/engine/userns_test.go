@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+)
+
+// A yes is remembered for good, a no for a while.
+func TestIDMappingRemembers(t *testing.T) {
+	ctx := t.Context()
+	dir := filepath.Join(t.TempDir(), "store")
+	var m idMapping
+	if err := m.probe(ctx, ctx, dir); err == nil {
+		t.Fatal("a missing directory passes")
+	}
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.probe(ctx, ctx, dir); err == nil {
+		t.Error("a no is forgotten at once")
+	}
+	m.asked = m.asked.Add(-2 * failedProbe)
+	if err := m.probe(ctx, ctx, dir); err != nil {
+		t.Errorf("asked again: %v", err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Errorf("the probe left something: %v", err)
+	}
+	m.asked = m.asked.Add(-24 * time.Hour)
+	if err := m.probe(ctx, ctx, dir); err != nil {
+		t.Errorf("a yes was forgotten: %v", err)
+	}
+}
+
+func TestIDMappingDoesNotWait(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	m := idMapping{done: make(chan struct{})} // a probe that hangs
+	if err := m.probe(ended, t.Context(), t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestVolumeIDs(t *testing.T) {
+	mapped := &sandboxPlan{User: &pin.User{
+		UIDs: specs.LinuxIDMapping{HostID: 100_000, Size: 65_536}, GIDs: specs.LinuxIDMapping{HostID: 200_000, Size: 65_536},
+	}}
+	ids := func(host, length uint32) []*runtimeapi.IDMapping {
+		return []*runtimeapi.IDMapping{{HostId: host, Length: length}}
+	}
+	for name, test := range map[string]struct {
+		plan       *sandboxPlan
+		uids, gids []*runtimeapi.IDMapping
+		refused    bool
+	}{
+		"none":                           {plan: &sandboxPlan{}},
+		"none in a user namespace":       {plan: mapped},
+		"those of the pod":               {plan: mapped, uids: ids(100_000, 65_536), gids: ids(200_000, 65_536)},
+		"some without a user namespace":  {plan: &sandboxPlan{}, uids: ids(1, 1), gids: ids(1, 1), refused: true},
+		"other users":                    {plan: mapped, uids: ids(1, 65_536), gids: ids(200_000, 65_536), refused: true},
+		"other groups":                   {plan: mapped, uids: ids(100_000, 65_536), gids: ids(100_000, 65_536), refused: true},
+		"fewer":                          {plan: mapped, uids: ids(100_000, 9), gids: ids(200_000, 9), refused: true},
+		"two":                            {plan: mapped, uids: append(ids(100_000, 65_536), ids(1, 1)...), gids: ids(200_000, 65_536), refused: true},
+		"a range that begins after root": {plan: mapped, uids: []*runtimeapi.IDMapping{{HostId: 100_000, ContainerId: 1, Length: 65_536}}, refused: true},
+	} {
+		err := checkVolumeIDs(&runtimeapi.Mount{UidMappings: test.uids, GidMappings: test.gids}, test.plan)
+		if test.refused != errdefs.IsInvalidArgument(err) || !test.refused && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPodUser(t *testing.T) {
+	config := func(u *runtimeapi.UserNamespace) *runtimeapi.PodSandboxConfig {
+		return &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: u},
+		}}}
+	}
+	for name, c := range map[string]*runtimeapi.PodSandboxConfig{
+		"nothing": {}, "no options": config(nil), "old": config(&runtimeapi.UserNamespace{}), "the host's": config(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}),
+	} {
+		if u := podUser(c); u != nil {
+			t.Errorf("%s: %+v", name, u)
+		}
+	}
+	one := []*runtimeapi.IDMapping{{HostId: 7, Length: 9}}
+	u := podUser(config(&runtimeapi.UserNamespace{Uids: one, Gids: one}))
+	if u == nil || u.UIDs.HostID != 7 || u.GIDs.Size != 9 {
+		t.Fatalf("mapped: %+v", u)
+	}
+	plan := &sandboxPlan{User: u}
+	if uid, gid := plan.root(); uid != 7 || gid != 7 {
+		t.Errorf("root is %d:%d", uid, gid)
+	}
+	if uid, gid := (&sandboxPlan{}).root(); uid != 0 || gid != 0 {
+		t.Errorf("root of a pod without is %d:%d", uid, gid)
+	}
+}

@@ -30,11 +30,13 @@ func TestContainerd(t *testing.T) {
 			conformance.MountOptions: "its CRI is older than mount_options",
 		},
 		Differs: map[string]string{
-			"Sandbox/verbose status has info":                             "a status that is not verbose has an info of empty fields",
-			"Container/status is whole in every state":                    "image_ref is an id in lists and a digest in status",
-			"Exit/exit codes and reasons":                                 "a program that ends at once is finished before it was started",
-			"Logs/a log that cannot be written does not stop the program": "a full file system of logs stops the programs that write to it",
-			"Stats/of one container":                                      "the writable layer is measured every ten seconds, and until then is empty",
+			"Sandbox/verbose status has info":                              "a status that is not verbose has an info of empty fields",
+			"Container/status is whole in every state":                     "image_ref is an id in lists and a digest in status",
+			"Exit/exit codes and reasons":                                  "a program that ends at once is finished before it was started",
+			"Logs/a log that cannot be written does not stop the program":  "a full file system of logs stops the programs that write to it",
+			"Stats/of one container":                                       "the writable layer is measured every ten seconds, and until then is empty",
+			"UserNamespaces/the sandbox's files belong to root of the pod": "/dev/shm belongs to nobody",
+			"ImageVolumes/a symbolic link in a sub path stays inside":      "an absolute link is refused as an escape",
 		},
 		Restart: func(t *testing.T) {
 			d.Kill9(t)

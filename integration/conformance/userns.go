@@ -29,6 +29,8 @@ var usernsChecks = []check{
 	{name: "sysctls of the pod", needs: []Ability{UserNamespaces}, run: usernsSysctls},
 	{name: "on the host's network", needs: []Ability{UserNamespaces}, run: usernsHostNetwork},
 	{name: "with the host's processes or IPC objects is refused", berth: true, run: usernsHostRefused},
+	{name: "a privileged container is privileged in the pod only", needs: []Ability{UserNamespaces}, run: usernsPrivileged},
+	{name: "ids beyond 31 bits", needs: []Ability{UserNamespaces}, run: usernsHighIDs},
 	{name: "two pods with the same ids", needs: []Ability{UserNamespaces}, run: usernsTwoPods},
 	{name: "options come back in status", needs: []Ability{UserNamespaces}, run: usernsEcho},
 	{name: "after a kill -9 of the daemon", needs: []Ability{UserNamespaces}, run: usernsRestart},
@@ -317,6 +319,39 @@ func usernsHostRefused(t *testing.T, n *node) {
 		_, err := n.tryPod(t, c)
 		mustFail(t, err, "the host's "+name+" namespace in a pod with a user namespace", codes.InvalidArgument)
 	}
+}
+
+func usernsPrivileged(t *testing.T, n *node) {
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o755), "chmod")
+	p := n.pod(t, withUserNS, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	c := p.start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}),
+		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }))
+	if got := fields(c.exec(t, "cat", "/proc/self/uid_map")); got != fmt.Sprintf("0 %d %d", podUID, podIDs) {
+		t.Errorf("uid_map is %q", got)
+	}
+	c.exec(t, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m && ip link set lo mtu 1400")
+	for _, command := range []string{"touch /data/x", "chown 0:0 /data", "echo 1 > /proc/sys/vm/drop_caches", "mknod /tmp/disk b 7 0 && head -c 1 /tmp/disk"} {
+		if r, err := c.execSync(t, 10*time.Second, "sh", "-c", command); err != nil || r.GetExitCode() == 0 {
+			t.Errorf("%s works: %v, %v", command, r, err)
+		}
+	}
+}
+
+func usernsHighIDs(t *testing.T, n *node) {
+	const first = 3_000_000_000
+	p := n.pod(t, withUserNS, func(c *runtimeapi.PodSandboxConfig) {
+		u := c.Linux.SecurityContext.NamespaceOptions.UsernsOptions
+		u.Uids[0].HostId, u.Gids[0].HostId = first, first
+	})
+	c := p.start(t, forever())
+	if got := fields(c.exec(t, "cat", "/proc/self/gid_map")); got != fmt.Sprintf("0 %d %d", first, podIDs) {
+		t.Errorf("gid_map is %q", got)
+	}
+	if got := c.line(t, "stat", "-c", "%u:%g", "/bin/busybox"); got != "0:0" {
+		t.Errorf("a file of the image is owned by %s", got)
+	}
+	c.exec(t, "sh", "-c", "touch /mine /dev/shm/mine")
 }
 
 func usernsTwoPods(t *testing.T, n *node) {

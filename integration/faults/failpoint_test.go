@@ -42,9 +42,11 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 		name   string
 		config string
 		shim   bool
+		userns bool
 	}{
 		{name: "namespaces", config: runc},
 		{name: "process", config: runc + "sandbox_process = \"always\"\n"},
+		{name: "user namespace", config: runc, userns: true},
 		{name: "shim", config: shimConfig(t, testbed.Part(t, testbed.RuncShim)), shim: true},
 	} {
 		t.Run(handler.name, func(t *testing.T) {
@@ -57,18 +59,21 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 				if place == failpoint.SandboxShimStarted && !handler.shim {
 					continue // such a pod does not come by
 				}
-				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest) })
+				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, handler.userns) })
 			}
 		})
 	}
 }
 
-func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot) {
+func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, userns bool) {
 	want, known := survivors[place]
 	if !known {
 		t.Fatalf("what survives a crash at %s is not said here", place)
 	}
 	sandbox := b.client.SandboxConfig("failing")
+	if userns {
+		withUserNS(sandbox)
+	}
 	if b.Running() { // the place before may have failed
 		b.Stop(t)
 	}
@@ -112,6 +117,7 @@ func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig) error {
 	config := b.client.ContainerConfig("main", b.image, "sh", "-c",
 		// A shell that is process 1 does not hear of a signal before its trap is set.
 		"trap 'exit 143' TERM; touch /trapped; while :; do sleep 0.1; done")
+	config.Linux.SecurityContext.NamespaceOptions = sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	config.Mounts = []*runtimeapi.Mount{{
 		ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: b.image},
 	}}

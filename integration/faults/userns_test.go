@@ -1,0 +1,165 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// withUserNS gives a pod a user namespace.
+func withUserNS(c *runtimeapi.PodSandboxConfig) {
+	ids := []*runtimeapi.IDMapping{{HostId: 300_000, Length: 65_536}}
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+}
+
+func (b *bed) tryCreate(t *testing.T, sandbox string, config *runtimeapi.PodSandboxConfig, mounts ...*runtimeapi.Mount) (string, error) {
+	t.Helper()
+	c := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+	c.Linux.SecurityContext.NamespaceOptions = config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	c.Mounts = mounts
+	r, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: c, SandboxConfig: config})
+	return r.GetContainerId(), err
+}
+
+// TestUserNamespaceRollBack breaks each step of a pod with a user namespace, and
+// looks that nothing is left of the steps before.
+func TestUserNamespaceRollBack(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+
+	t.Run("a network that fails", func(t *testing.T) {
+		good, err := os.ReadFile(b.cni.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list map[string]any
+		if err := json.Unmarshal(good, &list); err != nil {
+			t.Fatal(err)
+		}
+		// It fails when an address was given out already.
+		list["plugins"] = append(list["plugins"].([]any), map[string]any{"type": "tuning", "sysctl": map[string]string{"net.ipv4.no.such.thing": "1"}})
+		bad, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restore := func() {
+			if err := b.cni.Write(); err != nil {
+				t.Error(err)
+			}
+		}
+		defer restore()
+		if err := os.WriteFile(b.cni.Path(), bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		testbed.Eventually(t, 20*time.Second, func() error {
+			sandbox := b.client.SandboxConfig("")
+			withUserNS(sandbox)
+			r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+			if err == nil {
+				return fmt.Errorf("sandbox %s runs: the change is not seen yet", r.GetPodSandboxId())
+			}
+			return nil
+		})
+		restore()
+		b.nothingLeft(t, atRest)
+	})
+
+	t.Run("a user namespace that is lost", func(t *testing.T) {
+		sandbox := b.client.SandboxConfig("")
+		withUserNS(sandbox)
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		user := filepath.Join(b.State, "sandboxes", r.GetPodSandboxId(), "ns", "user")
+		if err := unix.Unmount(user, unix.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+		before := b.Snapshot(t)
+		if _, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox); err == nil {
+			t.Error("a container was made without the pod's user namespace")
+		}
+		b.NoLeaks(t, before)
+		b.Kill9(t)
+		b.Start(t)
+		if listed := b.listed(t); listed != "SANDBOX_NOTREADY" {
+			t.Errorf("after a restart %q is listed", listed)
+		}
+		b.nothingLeft(t, atRest)
+	})
+
+	t.Run("a volume that cannot be mapped", func(t *testing.T) {
+		sandbox := b.client.SandboxConfig("")
+		withUserNS(sandbox)
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox,
+			&runtimeapi.Mount{ContainerPath: "/data", HostPath: "/proc/sys", UidMappings: o.GetUids(), GidMappings: o.GetGids()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
+			t.Error("it was mounted as it is")
+		}
+		if listed := b.listed(t); listed != "SANDBOX_READY CONTAINER_EXITED" {
+			t.Errorf("listed is %q", listed)
+		}
+		b.nothingLeft(t, atRest)
+	})
+
+	// A daemon that is killed while it maps layers leaves a mount of them.
+	t.Run("killed while layers are mapped", func(t *testing.T) {
+		sandbox := b.client.SandboxConfig("")
+		withUserNS(sandbox)
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Kill9(t)
+		for _, dir := range []string{id, strings.Repeat("ab", 32)} { // of a record, and of none
+			scratch := filepath.Join(b.State, "containers", dir, "scratch")
+			if err := os.MkdirAll(scratch, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount(filepath.Join(b.Root, "images", "snapshots"), scratch, "", unix.MS_BIND, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.Start(t)
+		b.nothingLeft(t, atRest)
+	})
+}
+
+// TestUserNamespaceRefused asks handlers that cannot for a user namespace.
+func TestUserNamespaceRefused(t *testing.T) {
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\n"+
+		"[runtimes.copies]\nruntime_path = %[1]q\nsnapshotter = \"native\"\n[runtimes.runsc]\nruntime_path = %[2]q\n",
+		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc))})
+	atRest := b.rest(t)
+	for handler, says := range map[string]string{
+		"copies": "snapshotter native", "runsc": "kernel of their own",
+	} {
+		sandbox := b.client.SandboxConfig("")
+		withUserNS(sandbox)
+		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox, RuntimeHandler: handler})
+		refused(t, err, codes.FailedPrecondition, says, "runc", "hostUsers")
+	}
+	b.nothingLeft(t, atRest)
+}

@@ -109,6 +109,33 @@ func TestBadPulls(t *testing.T) {
 	b.nothingLeft(t, atRest)
 }
 
+// TestRefusedPull pulls what an image verifier does not let pass.
+func TestRefusedPull(t *testing.T) {
+	verifiers := t.TempDir()
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[image_verifier]\nbin_dir = %q\n", verifiers)})
+	atRest := b.rest(t)
+	const program = "#!/bin/sh\ncase $2 in */refused:*) echo nobody signed it; exit 1;; esac\n"
+	if err := os.WriteFile(filepath.Join(verifiers, "by-name"), []byte(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bad := b.registry.Push(t, "faults/refused:1", testbed.Busybox(t))
+	_, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
+	refused(t, err, codes.Unknown, "by-name", "nobody signed it", verifiers)
+	if err != nil {
+		if _, text, _ := strings.Cut(err.Error(), "desc = "); !strings.HasPrefix(text, "SignatureValidationFailed") {
+			t.Errorf("the kubelet looks for SignatureValidationFailed at the beginning of %q", text)
+		}
+	}
+	st, err := b.client.ImageStatus(within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
+	if err != nil || st.GetImage() != nil {
+		t.Errorf("status of a refused image is %v, %v", st.GetImage(), err)
+	}
+	if _, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: b.image}}); err != nil {
+		t.Errorf("pull of an image that may pass: %v", err)
+	}
+	b.nothingLeft(t, atRest)
+}
+
 // failingRegistry answers every request with one status.
 func failingRegistry(t *testing.T, code int) *testbed.Registry {
 	t.Helper()

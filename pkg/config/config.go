@@ -33,14 +33,16 @@ type Config struct {
 	// it may name a handler in Broken.
 	DefaultRuntime string `toml:"default_runtime"`
 
-	Server    Server    `toml:"server"`
-	Engine    Engine    `toml:"engine"`
-	CNI       CNI       `toml:"cni"`
-	Registry  Registry  `toml:"registry"`
-	Streaming Streaming `toml:"streaming"`
-	Metrics   Metrics   `toml:"metrics"`
-	Tracing   Tracing   `toml:"tracing"`
-	Log       Log       `toml:"log"`
+	Server   Server   `toml:"server"`
+	Engine   Engine   `toml:"engine"`
+	CNI      CNI      `toml:"cni"`
+	Registry Registry `toml:"registry"`
+	// ImageVerifier has the keys of containerd's image verifier plugin.
+	ImageVerifier ImageVerifier `toml:"image_verifier"`
+	Streaming     Streaming     `toml:"streaming"`
+	Metrics       Metrics       `toml:"metrics"`
+	Tracing       Tracing       `toml:"tracing"`
+	Log           Log           `toml:"log"`
 
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`
@@ -147,6 +149,16 @@ type Registry struct {
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
 	// PullProgressTimeout ends a pull that got no byte for so long. 0 is never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
+}
+
+// ImageVerifier decides which images may be pulled.
+type ImageVerifier struct {
+	// BinDir holds the programs that are asked; empty asks nobody.
+	BinDir string `toml:"bin_dir"`
+	// MaxVerifiers is how many of them are asked, in lexical order. -1 is all.
+	MaxVerifiers int `toml:"max_verifiers"`
+	// PerVerifierTimeout is how long each may take.
+	PerVerifierTimeout time.Duration `toml:"per_verifier_timeout"`
 }
 
 // Streaming is the server of exec, attach and port-forward sessions.

@@ -46,6 +46,11 @@ func Default() *Config {
 			MaxConcurrentDownloads: 3,
 			PullProgressTimeout:    5 * time.Minute,
 		},
+		ImageVerifier: ImageVerifier{
+			BinDir:             "/opt/berth/image-verifier/bin",
+			MaxVerifiers:       10,
+			PerVerifierTimeout: 10 * time.Second,
+		},
 		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: 4 * time.Hour},
 		Tracing:   Tracing{SampleRatio: 1},
 		Log:       Log{Level: "info", Format: "text"},

@@ -46,6 +46,7 @@ func (c *Config) sections() Problems {
 	v.engine(&c.Engine)
 	v.cni(&c.CNI)
 	v.registry(&c.Registry)
+	v.imageVerifier(&c.ImageVerifier)
 	v.streaming(&c.Streaming)
 	v.observation(c)
 	return v.problems
@@ -138,6 +139,18 @@ func (v *validator) registry(r *Registry) {
 		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
 	}
 	v.notNegative("registry.pull_progress_timeout", r.PullProgressTimeout)
+}
+
+func (v *validator) imageVerifier(i *ImageVerifier) {
+	if i.BinDir != "" {
+		v.absolute("image_verifier.bin_dir", i.BinDir)
+	}
+	if i.MaxVerifiers < 1 && i.MaxVerifiers != -1 {
+		v.wrong("image_verifier.max_verifiers", "must be 1 or more, or -1 for all; an empty bin_dir asks nobody", "")
+	}
+	if i.PerVerifierTimeout <= 0 {
+		v.wrong("image_verifier.per_verifier_timeout", "must be more than 0", "")
+	}
 }
 
 func (v *validator) streaming(s *Streaming) {

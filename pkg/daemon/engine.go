@@ -58,6 +58,9 @@ func imageConfig(cfg *config.Config) image.Config {
 		DefaultSnapshotter:     cfg.Engine.Snapshotter,
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
+		Verifiers: image.Verifiers{
+			BinDir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
+		},
 	}
 	if i.PullProgressTimeout == 0 { // "never" in the configuration
 		i.PullProgressTimeout = -1

@@ -35,6 +35,8 @@ type Config struct {
 	// that is restarted after a power cut gets a new root filesystem anyway, and
 	// unmounting a layer does not flush the whole disk.
 	SyncRootfs bool
+	// Verifiers decide which images may be pulled.
+	Verifiers Verifiers
 	// PinnedImages are image names that the kubelet must not collect; '*' in a
 	// name stands for any characters.
 	PinnedImages []string

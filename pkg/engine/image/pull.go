@@ -36,7 +36,8 @@ type PullRequest struct {
 // Callers with the same name, credentials and snapshotter share one download. A
 // caller whose ctx ends gets ctx's error at once; the download ends with its
 // last caller. Errors carry an errdefs class, no secret, and what to do. Those
-// of class ErrUnknown begin with "RegistryUnavailable", for the kubelet.
+// of class ErrUnknown begin with "RegistryUnavailable" or, if a verifier did not
+// let the image pass, with "SignatureValidationFailed", for the kubelet.
 func (s *Store) Pull(ctx context.Context, r PullRequest) (*Image, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("pull %s: %w", r.Ref, err)
@@ -103,7 +104,7 @@ func (s *Store) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc)
 		host := reference.Domain(p.name)
 		return nil, explainPull(pullFailure{
 			ref: p.name.String(), host: host, hostsDir: s.cfg.HostsDir, root: s.cfg.Root,
-			platform: platforms.Format(platforms.DefaultSpec()), clean: clean, cause: context.Cause(ctx), err: err,
+			platform: platforms.Format(platforms.DefaultSpec()), verifiers: s.cfg.Verifiers.BinDir, clean: clean, cause: context.Cause(ctx), err: err,
 		})
 	}
 	log.G(ctx).WithFields(log.Fields{
@@ -119,6 +120,9 @@ func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image
 	_, target, err := reg.resolver.Resolve(ctx, p.name.String())
 	if err != nil {
 		return nil, &resolveError{err}
+	}
+	if err := s.verify(ctx, p.name.String(), target); err != nil {
+		return nil, err
 	}
 	if img := s.already(ctx, p, target); img != nil {
 		return img, nil

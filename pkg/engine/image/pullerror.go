@@ -18,9 +18,12 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// registryUnavailable begins the text of an error that the kubelet turns into
-// the reason RegistryUnavailable; it looks at the text of errors of class Unknown.
-const registryUnavailable = "RegistryUnavailable"
+// These begin the text of an error that the kubelet turns into the reason of
+// that name; it looks at the text of errors of class Unknown.
+const (
+	registryUnavailable       = "RegistryUnavailable"
+	signatureValidationFailed = "SignatureValidationFailed"
+)
 
 // maxCause bounds the part of an error text that others wrote.
 const maxCause = 500
@@ -52,7 +55,9 @@ type pullFailure struct {
 	hostsDir string
 	root     string
 	platform string
-	clean    redactor
+	// verifiers is the directory of the image verifiers.
+	verifiers string
+	clean     redactor
 	// cause is why the pull's context ended, if it did.
 	cause error
 	err   error
@@ -77,6 +82,8 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("pull %s: the daemon is stopping", f.ref), errdefs.ErrUnavailable
 	case isContextErr(f.err) && f.cause != nil:
 		return "pull " + f.ref, context.Canceled
+	case isRefused(f.err):
+		return fmt.Sprintf("%s: pull %s: an image verifier in %s does not let it pass", signatureValidationFailed, f.ref, f.verifiers), errdefs.ErrUnknown
 	case isNoSpace(f.err):
 		return fmt.Sprintf("pull %s: no space left for images under %s, remove images or enlarge the filesystem", f.ref, f.root), errdefs.ErrResourceExhausted
 	case isCertificate(f.err):

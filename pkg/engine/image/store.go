@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/imageverifier/bindir"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/errdefs"
@@ -42,7 +43,9 @@ type Store struct {
 	images  images.Store
 	leases  leases.Manager
 	applier diff.Applier
-	layers  map[string]*layers
+	// verifier is nil if any image may be pulled.
+	verifier *bindir.ImageVerifier
+	layers   map[string]*layers
 
 	index   *index
 	flights *flights
@@ -83,8 +86,13 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 	if err != nil {
 		return nil, err
 	}
+	verifier, err := c.Verifiers.verifier()
+	if err != nil {
+		return nil, err
+	}
 	s := &Store{
 		cfg:      c,
+		verifier: verifier,
 		platform: platforms.Default(),
 		index:    newIndex(newPinPatterns(c.PinnedImages)),
 		flights:  newFlights(),

@@ -1,0 +1,149 @@
+package image
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// verifierProgram puts a shell script into dir as an image verifier.
+func verifierProgram(t *testing.T, dir, name, script string) {
+	t.Helper()
+	must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755))
+}
+
+func verifiers(dir string) Verifiers {
+	return Verifiers{BinDir: dir, Max: 10, Timeout: 10 * time.Second}
+}
+
+// wantRefused checks an error for what the kubelet and the user look for in it.
+func wantRefused(t *testing.T, err error, says ...string) {
+	t.Helper()
+	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "SignatureValidationFailed") || len(err.Error()) > 1024 {
+		t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
+	}
+	for _, s := range says {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%q is not in %v", s, err)
+		}
+	}
+}
+
+func TestVerifierIsToldWhatIsPulled(t *testing.T) {
+	reg := newTestRegistry(t)
+	digest := reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	dir, told := t.TempDir(), t.TempDir()
+	verifierProgram(t, dir, "remember", `printf '%s\n' "$@" >`+told+`/args; cat >`+told+`/stdin; echo fine`)
+	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(dir)})
+	pullImage(t, s, domain+"/app:1")
+
+	args, err := os.ReadFile(filepath.Join(told, "args"))
+	must(t, err)
+	want := []string{"-name", domain + "/app:1", "-digest", digest, "-stdin-media-type", imagespec.MediaTypeDescriptor}
+	if got := strings.Fields(string(args)); !slices.Equal(got, want) {
+		t.Errorf("arguments %q, want %q", got, want)
+	}
+	stdin, err := os.ReadFile(filepath.Join(told, "stdin"))
+	must(t, err)
+	var desc imagespec.Descriptor
+	must(t, json.Unmarshal(stdin, &desc))
+	if desc.Digest.String() != digest || desc.Size == 0 || desc.MediaType == "" {
+		t.Errorf("descriptor %+v, want one of %s", desc, digest)
+	}
+}
+
+func TestRefusedImageLeavesNothing(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	for name, c := range map[string]struct {
+		programs map[string]string
+		timeout  time.Duration
+		says     []string
+	}{
+		"refused":         {map[string]string{"a": "cat >/dev/null; echo the signature is of nobody we know; exit 1"}, 0, []string{"a rejected", "exit code 1", "of nobody we know"}},
+		"one of two":      {map[string]string{"a": "echo yes", "b": "echo no; exit 3"}, 0, []string{"b rejected", "exit code 3"}},
+		"no answer":       {map[string]string{"a": "exec sleep 60"}, 100 * time.Millisecond, []string{"verifier a"}},
+		"no program":      {map[string]string{"a": ""}, 0, []string{"verifier a", "permission denied"}},
+		"a long speech":   {map[string]string{"a": "yes x | head -c 100000; exit 1"}, 0, []string{"a rejected"}},
+		"does not listen": {map[string]string{"a": "exec <&-; exit 1"}, 0, []string{"a rejected"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for program, script := range c.programs {
+				verifierProgram(t, dir, program, script)
+				if script == "" {
+					must(t, os.Chmod(filepath.Join(dir, program), 0o644))
+				}
+			}
+			v := verifiers(dir)
+			if c.timeout > 0 {
+				v.Timeout = c.timeout
+			}
+			s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
+			reg.forgetHits()
+			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+			wantRefused(t, err, append(c.says, dir, domain+"/app:1")...)
+			wantStored(t, s, 0, 0)
+			if len(s.List()) != 0 || leasesLeft(t, s) != 0 {
+				t.Errorf("images %v, %d leases", s.List(), leasesLeft(t, s))
+			}
+			if n := reg.count("GET", "/blobs/"); n != 0 {
+				t.Errorf("%d blobs were asked for before the verdict", n)
+			}
+		})
+	}
+}
+
+func TestVerifiersThatLetPass(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	refusing := t.TempDir()
+	verifierProgram(t, refusing, "a", "exit 0")
+	verifierProgram(t, refusing, "b", "exit 1")
+	for name, v := range map[string]Verifiers{
+		"no directory":   verifiers(filepath.Join(t.TempDir(), "none")),
+		"nobody in it":   verifiers(t.TempDir()),
+		"off":            {},
+		"only the first": {BinDir: refusing, Max: 1, Timeout: 10 * time.Second},
+	} {
+		s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
+		if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: Verifiers{BinDir: refusing, Max: -1, Timeout: 10 * time.Second}})
+	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+	wantRefused(t, err, "b rejected")
+}
+
+// An image on the node is verified again when it is pulled again: what is
+// allowed may have changed. The image itself stays, for the pods that have it.
+func TestVerifierIsAskedAtEachPull(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	dir := t.TempDir()
+	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(dir)})
+	img := pullImage(t, s, domain+"/app:1")
+	verifierProgram(t, dir, "a", "echo not any more; exit 1")
+	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+	wantRefused(t, err, "not any more")
+	if got, err := s.Get(domain + "/app:1"); err != nil || got.ID != img.ID {
+		t.Errorf("the image that was there: %v, %v", got, err)
+	}
+	must(t, os.Remove(filepath.Join(dir, "a")))
+	pullImage(t, s, domain+"/app:1")
+}
+
+func TestVerifiersNeedATimeout(t *testing.T) {
+	if _, err := Open(t.Context(), Config{Root: t.TempDir(), Verifiers: Verifiers{BinDir: t.TempDir(), Max: 1}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("no timeout: %v", err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
 
@@ -119,7 +121,7 @@ func (e *execution) run(ctx context.Context, process *anypb.Any) (*runtimeapi.Ex
 	// A start whose answer does not come in time may still happen.
 	e.made, e.started = true, true
 	if _, err := e.client.Task.Start(ctx, &taskapi.StartRequest{ID: e.container, ExecID: e.id}); err != nil {
-		return nil, execError(ctx, fromShim(err))
+		return nil, execError(ctx, e.explain(fromShim(err)))
 	}
 	// Only now: a FIFO without a writer looks like one at its end.
 	e.stdout.collect()
@@ -133,6 +135,16 @@ func (e *execution) run(ctx context.Context, process *anypb.Any) (*runtimeapi.Ex
 		return nil, err
 	}
 	return &runtimeapi.ExecSyncResponse{ExitCode: int32(exit.GetExitStatus()), Stdout: e.stdout.bytes(), Stderr: e.stderr.bytes()}, nil
+}
+
+// explain adds what the runtime wrote to the stderr that it had for the command:
+// it does so when it fails before it can write its log, or is killed.
+func (e *execution) explain(err error) error {
+	said := supervisor.Complaint(e.stderr.file)
+	if said == "" || strings.Contains(err.Error(), said) {
+		return err
+	}
+	return fmt.Errorf("%w; it wrote to stderr: %s", err, said)
 }
 
 // drainOutput waits for the rest of the output, but not for ever for a

@@ -63,13 +63,26 @@ type errCall struct {
 	verb    string
 	status  uint32
 	message string
+	// elsewhere is set when its stderr was not captured.
+	elsewhere bool
 }
 
 func (e *errCall) Error() string {
-	if e.message == "" {
-		return fmt.Sprintf("the runtime's %s ended with status %d and said nothing", e.verb, e.status)
+	switch {
+	case e.message != "":
+		return e.message
+	case e.elsewhere:
+		return e.end()
 	}
-	return e.message
+	return e.end() + " and said nothing"
+}
+
+// end is how the call ended, without its words.
+func (e *errCall) end() string {
+	if e.status > 128 {
+		return fmt.Sprintf("the runtime's %s was killed by signal %d", e.verb, e.status-128)
+	}
+	return fmt.Sprintf("the runtime's %s ended with status %d", e.verb, e.status)
 }
 
 // invoke runs a call to its end and returns what the runtime printed. The call
@@ -212,7 +225,7 @@ func (r *invocation) result() ([]byte, error) {
 	if r.call.logFile != "" {
 		said = append(said, readTail(r.call.logFile)...)
 	}
-	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(said)}
+	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(said), elsewhere: r.stderr == nil}
 }
 
 func (r *invocation) close() {

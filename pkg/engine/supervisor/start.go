@@ -137,12 +137,17 @@ func (l *launchIO) explain(err error) error {
 		if s.name != crilog.Stderr {
 			continue
 		}
-		if said := runtimeMessage(readWaiting(s.file)); said != "" {
-			return fmt.Errorf("the runtime's %s ended with status %d and wrote to stderr: %s", failed.verb, failed.status, said)
+		if said := Complaint(s.file); said != "" {
+			return fmt.Errorf("%s and wrote to stderr: %s", failed.end(), said)
 		}
+		failed.elsewhere = false
 	}
 	return err
 }
+
+// Complaint is what a runtime that failed says in a FIFO, which was opened without
+// blocking and has no other reader; empty if it says nothing.
+func Complaint(f *os.File) string { return runtimeMessage(readWaiting(f)) }
 
 // readWaiting returns what a FIFO holds at the moment.
 func readWaiting(f *os.File) []byte {

@@ -258,3 +258,41 @@ func TestOOMKillsForReal(t *testing.T) {
 		t.Errorf("oom kills %d, %v, want 1 (the process: %v)", n, err, cmd.ProcessState)
 	}
 }
+
+// A cgroup that cannot be removed is so in every hierarchy, for one reason.
+func TestRemoveSaysWhyOnce(t *testing.T) {
+	p := makeCgroup(t)
+	cmd := start(t, "sleep", "300")
+	join(t, p, "", cmd.Process.Pid)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := p.Remove(ctx)
+	if err == nil {
+		t.Fatal("a cgroup with a process in it was removed")
+	}
+	text := err.Error()
+	if n := strings.Count(text, "still in use"); n != 1 || len(text) > 300 {
+		t.Errorf("the reason is given %d times, in %d bytes: %s", n, len(text), text)
+	}
+	if n := len(p.directories()); n > 1 && !strings.Contains(text, fmt.Sprintf("in %d more hierarchies", n-1)) {
+		t.Errorf("it does not say in how many of %d: %s", n, text)
+	}
+	if !strings.Contains(text, p.directories()[0]) {
+		t.Errorf("it does not say where: %s", text)
+	}
+}
+
+func TestFailuresOfDifferentKinds(t *testing.T) {
+	var f failures
+	f.add("/a", nil)
+	f.add("/a", &os.PathError{Op: "rmdir", Path: "/a/x", Err: unix.EACCES})
+	f.add("/b", &os.PathError{Op: "rmdir", Path: "/b/x", Err: unix.EACCES})
+	f.add("/c", &os.PathError{Op: "rmdir", Path: "/c/x", Err: unix.EROFS})
+	want := "remove cgroup /a and in 1 more hierarchies: rmdir /a/x: permission denied\nremove cgroup /c: rmdir /c/x: read-only file system"
+	if got := f.err(); got == nil || got.Error() != want {
+		t.Errorf("got %v", got)
+	}
+	if err := failures(nil).err(); err != nil {
+		t.Errorf("nothing failed, and it is %v", err)
+	}
+}

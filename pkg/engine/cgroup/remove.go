@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -77,14 +78,48 @@ func (p Paths) freeze(frozen bool) {
 func (p Paths) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	var errs []error
+	var failed failures
 	for _, dir := range p.directories() {
-		errs = append(errs, removeTree(ctx, dir))
+		failed.add(dir, removeTree(ctx, dir))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove a cgroup: %w", err)
+	return failed.err()
+}
+
+// failures are errors of the same thing done in several hierarchies, which mostly
+// fails in each for the same reason: that is said once.
+type failures []failure
+
+type failure struct {
+	dir   string // of the first
+	err   error
+	kind  string // err without dir
+	count int
+}
+
+func (f *failures) add(dir string, err error) {
+	if err == nil {
+		return
 	}
-	return nil
+	kind := strings.ReplaceAll(err.Error(), dir, "")
+	for i := range *f {
+		if (*f)[i].kind == kind {
+			(*f)[i].count++
+			return
+		}
+	}
+	*f = append(*f, failure{dir: dir, err: err, kind: kind, count: 1})
+}
+
+func (f failures) err() error {
+	var errs []error
+	for _, one := range f {
+		where := one.dir
+		if one.count > 1 {
+			where = fmt.Sprintf("%s and in %d more hierarchies", one.dir, one.count-1)
+		}
+		errs = append(errs, fmt.Errorf("remove cgroup %s: %w", where, one.err))
+	}
+	return errors.Join(errs...)
 }
 
 const removeTimeout = 2 * time.Second

@@ -156,6 +156,8 @@ func Run(t *testing.T, target Target) {
 		{"Resources", resourceChecks},
 		{"Stats", statsChecks},
 		{"PodStats", podStatsChecks},
+		{"Metrics", metricChecks},
+		{"StreamLists", streamListChecks},
 		{"Events", eventChecks},
 		{"Streaming", streamingChecks},
 		{"Images", imageChecks},

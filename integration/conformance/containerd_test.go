@@ -37,6 +37,8 @@ func TestContainerd(t *testing.T) {
 			"Stats/of one container":                                       "the writable layer is measured every ten seconds, and until then is empty",
 			"UserNamespaces/the sandbox's files belong to root of the pod": "/dev/shm belongs to nobody",
 			"ImageVolumes/a symbolic link in a sub path stays inside":      "an absolute link is refused as an escape",
+			"PodStats/the default interface is none of the others":         "it is listed among the others too",
+			"StreamLists/images by name":                                   "the filter of images is not looked at",
 		},
 		Restart: func(t *testing.T) {
 			d.Kill9(t)

@@ -2,10 +2,9 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ import (
 var eventChecks = []check{
 	{name: "a pod's life in order", needs: []Ability{Events}, run: eventsOfLife},
 	{name: "events carry the pod's whole status", needs: []Ability{Events}, run: eventsCarryStatus},
-	{name: "list streams: all or none", run: streamLists},
+	{name: "a reader that stalls holds up nobody", needs: []Ability{Events}, run: eventsStalledReader},
 }
 
 // eventLog receives events until the check ends. It reads on whether or not
@@ -160,39 +159,34 @@ func eventsCarryStatus(t *testing.T, n *node) {
 	}
 }
 
-// streamLists opens all six: a kubelet that meets Unimplemented in the first
-// stops asking any of them.
-func streamLists(t *testing.T, n *node) {
-	p := n.pod(t)
-	p.start(t, forever())
-	ctx := call(t)
-	opened := map[string]func() error{
-		"StreamPodSandboxes":      drain(n.Runtime.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})),
-		"StreamContainers":        drain(n.Runtime.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})),
-		"StreamContainerStats":    drain(n.Runtime.StreamContainerStats(ctx, &runtimeapi.StreamContainerStatsRequest{})),
-		"StreamPodSandboxStats":   drain(n.Runtime.StreamPodSandboxStats(ctx, &runtimeapi.StreamPodSandboxStatsRequest{})),
-		"StreamPodSandboxMetrics": drain(n.Runtime.StreamPodSandboxMetrics(ctx, &runtimeapi.StreamPodSandboxMetricsRequest{})),
-		"StreamImages":            drain(n.Images.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})),
+// eventsStalledReader subscribes and never reads. What pods do, and what others
+// hear of it, must not wait for that reader.
+func eventsStalledReader(t *testing.T, n *node) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	stalled, err := n.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	must(t, err, "GetContainerEvents")
+	l := n.subscribe(t)
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
+		// What a stream holds before it waits for its reader is soon full.
+		c.Annotations = map[string]string{"filling": strings.Repeat("x", 64<<10)}
+	})
+	for range 8 {
+		c := p.start(t, sh("exit 0"))
+		c.waitExit(t)
+		c.remove(t)
 	}
-	answers := map[codes.Code][]string{}
-	for name, read := range opened {
-		code := status.Code(read())
-		answers[code] = append(answers[code], name)
-	}
-	if len(answers[codes.OK]) != len(opened) && len(answers[codes.Unimplemented]) != len(opened) {
-		t.Errorf("the six streams answer differently: %v", answers)
-	}
-}
-
-// drain returns how a stream ends.
-func drain[M any](stream interface{ Recv() (M, error) }, err error) func() error {
-	return func() error {
-		for err == nil {
-			_, err = stream.Recv()
+	p.stop(t)
+	p.remove(t)
+	var last int64
+	for i := range 8*4 + 4 {
+		e := l.next(t, n, p.ID)
+		if e.GetCreatedAt() < last || n.Berth && e.GetCreatedAt() == last {
+			t.Errorf("event %d has created_at %d, the one before %d", i, e.GetCreatedAt(), last)
 		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		return err
+		last = e.GetCreatedAt()
+	}
+	if e, err := stalled.Recv(); err != nil || e.GetContainerId() == "" {
+		t.Errorf("the stalled reader then reads %v, %v", e, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 var statsChecks = []check{
 	{name: "of one container", needs: []Ability{Stats}, run: statsOfOne},
 	{name: "cpu time grows with work", needs: []Ability{Stats}, run: statsGrow},
+	{name: "rate of cpu time", needs: []Ability{Stats}, berth: true, run: statsRate},
 	{name: "list and filters", needs: []Ability{Stats}, run: statsList},
 	{name: "of containers that do not run", needs: []Ability{Stats}, run: statsNotRunning},
 }
@@ -58,6 +59,12 @@ func statsGrow(t *testing.T, n *node) {
 		return next.GetCpu().GetUsageCoreNanoSeconds().GetValue() > first.GetCpu().GetUsageCoreNanoSeconds().GetValue()+50e6 &&
 			next.GetCpu().GetTimestamp() > first.GetCpu().GetTimestamp()
 	})
+}
+
+// statsRate: a kubelet takes two samples itself where the rate is missing, ten
+// seconds later.
+func statsRate(t *testing.T, n *node) {
+	c := n.pod(t).start(t, sh("while :; do :; done"))
 	n.eventually(t, "a loop without end uses a CPU", func() bool {
 		return c.stats(t).GetCpu().GetUsageNanoCores().GetValue() > 50e6
 	})

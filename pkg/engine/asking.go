@@ -32,23 +32,25 @@ func answerIn(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// each runs f for all items and returns when it has for all. Those for which a
-// process must be asked wait beside each other; the others only read files, and
-// take turns on the CPUs.
-func each[T any](items []T, asks func(T) bool, f func(T)) {
+// collect returns f of all items, in their order. Those for which a process must
+// be asked wait beside each other; the others only read files, and take turns on
+// the CPUs.
+func collect[T, R any](items []T, asks func(T) bool, f func(T) R) []R {
+	results := make([]R, len(items))
 	var all sync.WaitGroup
-	var files []T
-	for _, item := range items {
+	var files []int
+	for i, item := range items {
 		if asks(item) {
-			all.Go(func() { f(item) })
+			all.Go(func() { results[i] = f(item) })
 		} else {
-			files = append(files, item)
+			files = append(files, i)
 		}
 	}
 	var taken atomic.Int64
 	work := func() {
-		for i := taken.Add(1); i <= int64(len(files)); i = taken.Add(1) {
-			f(files[i-1])
+		for next := taken.Add(1); next <= int64(len(files)); next = taken.Add(1) {
+			i := files[next-1]
+			results[i] = f(items[i])
 		}
 	}
 	for range min(runtime.GOMAXPROCS(0), len(files)) - 1 {
@@ -56,6 +58,7 @@ func each[T any](items []T, asks func(T) bool, f func(T)) {
 	}
 	work()
 	all.Wait()
+	return results
 }
 
 // lanes bound the questions that go on at one time, by the process that is asked.

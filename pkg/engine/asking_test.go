@@ -90,27 +90,31 @@ func TestAskWaitsForItsTurn(t *testing.T) {
 	})
 }
 
-// Everything is done once, in whatever way, and those that wait do not wait for
+// Everything is done once and in its place, and those that wait do not wait for
 // each other.
-func TestEach(t *testing.T) {
+func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{0, 1, 2, 100} {
 			items := make([]int, n)
 			for i := range items {
 				items[i] = i
 			}
-			done := make([]atomic.Int32, n)
+			var done atomic.Int64
 			begin := time.Now()
-			each(items, func(i int) bool { return i%3 == 0 }, func(i int) {
+			results := collect(items, func(i int) bool { return i%3 == 0 }, func(i int) int {
 				if i%3 == 0 {
 					time.Sleep(time.Second)
 				}
-				done[i].Add(1)
+				done.Add(1)
+				return 2 * i
 			})
-			for i := range done {
-				if got := done[i].Load(); got != 1 {
-					t.Errorf("%d of %d was done %d times", i, n, got)
+			for i, got := range results {
+				if got != 2*i {
+					t.Errorf("result %d of %d is %d", i, n, got)
 				}
+			}
+			if len(results) != n || done.Load() != int64(n) {
+				t.Errorf("%d results of %d items, done %d times", len(results), n, done.Load())
 			}
 			if took := time.Since(begin); took > time.Second {
 				t.Errorf("%d items took %s", n, took)

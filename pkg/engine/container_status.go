@@ -121,14 +121,18 @@ func (b containers) info(c *container) map[string]string {
 
 // ListContainers lists containers in all states, newest first.
 func (b containers) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: b.list(r.GetFilter())}, nil
+}
+
+func (b containers) list(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	all := b.objects.allContainers()
 	items := make([]*runtimeapi.Container, 0, len(all))
 	for _, c := range all {
-		if c.matches(r.GetFilter()) {
+		if c.matches(f) {
 			items = append(items, c.item())
 		}
 	}
-	return &runtimeapi.ListContainersResponse{Containers: items}, nil
+	return items
 }
 
 func (c *container) item() *runtimeapi.Container {

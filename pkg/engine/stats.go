@@ -61,20 +61,14 @@ func (b stats) list(ctx context.Context, f *runtimeapi.ContainerStatsFilter) []*
 // readAll leaves out the containers that cannot be read: one that is just ending,
 // or whose runtime does not answer, must not cost the others.
 func (b stats) readAll(ctx context.Context, all []*container) []*runtimeapi.ContainerStats {
-	read := make([]*runtimeapi.ContainerStats, len(all))
-	places := make([]int, len(all))
-	for i := range places {
-		places[i] = i
-	}
-	each(places, func(i int) bool { return all[i].mustAsk() }, func(i int) {
-		s, err := b.read(ctx, all[i])
+	return present(collect(all, (*container).mustAsk, func(c *container) *runtimeapi.ContainerStats {
+		s, err := b.read(ctx, c)
 		if err != nil {
-			log.G(ctx).WithError(err).WithField("container", all[i].ID()).Debug("read statistics")
-			return
+			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("read statistics")
+			return nil
 		}
-		read[i] = s
-	})
-	return present(read)
+		return s
+	}))
 }
 
 // present drops what is nil, in place.
@@ -128,9 +122,7 @@ func (c *container) mustAsk() bool {
 	return c.sandbox.mustAsk() && c.Status().Phase == phaseRunning
 }
 
-func (s *sandbox) mustAsk() bool {
-	return s.Spec().Definition.Type != handler.OCI || s.Spec().Plan.OwnKernel
-}
+func (s *sandbox) mustAsk() bool { return s.Spec().Plan.OwnKernel }
 
 // usage reads the container's cgroup, or asks who runs it.
 func (b stats) usage(ctx context.Context, c *container) (cgroup.Stats, error) {

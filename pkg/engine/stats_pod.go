@@ -43,13 +43,7 @@ func (b stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter
 	defer cancel()
 	filter := &runtimeapi.PodSandboxFilter{Id: f.GetId(), LabelSelector: f.GetLabelSelector()}
 	pods := b.measurable(func(s *sandbox) bool { return s.matches(filter) })
-	read := make([]*runtimeapi.PodSandboxStats, len(pods))
-	places := make([]int, len(pods))
-	for i := range places {
-		places[i] = i
-	}
-	each(places, func(i int) bool { return pods[i].mustAsk() }, func(i int) { read[i] = b.readPod(ctx, pods[i]) })
-	return read
+	return collect(pods, pod.mustAsk, func(p pod) *runtimeapi.PodSandboxStats { return b.readPod(ctx, p) })
 }
 
 // pod is a ready sandbox, and where what it uses is counted.

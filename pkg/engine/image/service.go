@@ -11,8 +11,10 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -30,22 +32,40 @@ func NewService(s *Store) *Service { return &Service{store: s} }
 
 // ListImages lists every image once; with a filter, the one that it names.
 func (s *Service) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	resp := &runtimeapi.ListImagesResponse{}
-	if ref := r.GetFilter().GetImage().GetImage(); ref != "" {
+	images, err := s.list(r.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListImagesResponse{Images: images}, nil
+}
+
+// StreamImages is ListImages in messages of bounded size.
+func (s *Service) StreamImages(r *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
+	images, err := s.list(r.GetFilter())
+	if err != nil {
+		return err
+	}
+	return chunk.Send(images, func(part []*runtimeapi.Image) error {
+		return to.Send(&runtimeapi.StreamImagesResponse{Images: part})
+	})
+}
+
+func (s *Service) list(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+	if ref := f.GetImage().GetImage(); ref != "" {
 		img, err := s.store.Get(ref)
 		if errdefs.IsNotFound(err) {
-			return resp, nil
+			return nil, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		resp.Images = append(resp.Images, criImage(img))
-		return resp, nil
+		return []*runtimeapi.Image{criImage(img)}, nil
 	}
+	var images []*runtimeapi.Image
 	for _, img := range s.store.List() {
-		resp.Images = append(resp.Images, criImage(img))
+		images = append(images, criImage(img))
 	}
-	return resp, nil
+	return images, nil
 }
 
 // ImageStatus describes an image; one that is not there is no error but nil.

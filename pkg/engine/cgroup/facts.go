@@ -1,0 +1,91 @@
+package cgroup
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Facts are what the cgroups of this host can tell. They are static while it is
+// up.
+type Facts struct {
+	// CPUTime, Quota, Memory, Pids and BlockIO say that there is a controller that
+	// counts.
+	CPUTime, Quota, Memory, Pids, BlockIO bool
+	// Swap, KernelMemory and PeakMemory say that they are counted by themselves.
+	Swap, KernelMemory, PeakMemory bool
+	// Hugetlb says that huge pages are counted, HugetlbPeak the most of them too.
+	Hugetlb, HugetlbPeak bool
+	// Pressure says that stalls are counted.
+	Pressure bool
+}
+
+// HostFacts reads them once in the life of the process.
+func HostFacts() Facts { return hostFacts() }
+
+var hostFacts = sync.OnceValue(func() Facts {
+	return host().facts(Controllers(), len(hugepageSizes()) > 0)
+})
+
+func (h hierarchies) facts(c ControllerSet, hugepages bool) Facts {
+	f := Facts{
+		CPUTime: true, Memory: c.Has("memory"), Pids: c.Has("pids"), Quota: c.Has("cpu"),
+		BlockIO: c.Has("io"), Swap: c.Has("memory") && c.HasSwap(), Hugetlb: c.HasHugetlb() && hugepages,
+	}
+	if h.unified == "" {
+		f.CPUTime, f.BlockIO, f.HugetlbPeak = c.Has("cpuacct"), c.Has("blkio"), f.Hugetlb
+		f.PeakMemory = f.Memory
+		f.KernelMemory = exists(filepath.Join(h.v1["memory"], "memory.kmem.usage_in_bytes"))
+		return f
+	}
+	// The root has not all the files that its children have.
+	f.PeakMemory = anyExists(h.unified, "memory.peak")
+	f.Pressure = anyExists(h.unified, "cpu.pressure")
+	stat, err := os.ReadFile(filepath.Join(h.unified, "memory.stat"))
+	f.KernelMemory = err == nil && bytes.Contains(stat, []byte("\nkernel "))
+	return f
+}
+
+func anyExists(root, file string) bool {
+	children, err := filepath.Glob(filepath.Join(root, "*", file))
+	return err == nil && len(children) > 0
+}
+
+// hugepageSizes are those that the host has, in the words of its cgroups.
+var hugepageSizes = sync.OnceValue(func() []string {
+	return readHugepageSizes("/sys/kernel/mm/hugepages")
+})
+
+// readHugepageSizes reads the names of directories such as hugepages-2048kB.
+func readHugepageSizes(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var sizes []string
+	for _, entry := range entries {
+		text, ok := strings.CutSuffix(strings.TrimPrefix(entry.Name(), "hugepages-"), "kB")
+		kilobytes, err := strconv.ParseUint(text, 10, 64)
+		if ok && err == nil {
+			sizes = append(sizes, sizeName(kilobytes))
+		}
+	}
+	slices.Sort(sizes)
+	return sizes
+}
+
+// sizeName writes a size as the kernel names the files of the hugetlb controller.
+func sizeName(kilobytes uint64) string {
+	switch {
+	case kilobytes >= 1<<20:
+		return fmt.Sprintf("%dGB", kilobytes>>20)
+	case kilobytes >= 1<<10:
+		return fmt.Sprintf("%dMB", kilobytes>>10)
+	}
+	return fmt.Sprintf("%dKB", kilobytes)
+}

@@ -1,0 +1,95 @@
+// Package openfiles counts what processes have open, by /proc:
+//
+//	n, err := openfiles.Count(ctx, pids)
+//	limit, ok, err := openfiles.SoftLimit(pid)
+//
+// A process that ends meanwhile has nothing open any more, and is no error.
+package openfiles
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Counted is how many descriptors are open, and how many of them are sockets.
+type Counted struct{ Files, Sockets uint64 }
+
+// Count looks at every descriptor of every process, until ctx ends.
+func Count(ctx context.Context, pids []int) (Counted, error) {
+	var c Counted
+	for _, pid := range pids {
+		if err := ctx.Err(); err != nil {
+			return Counted{}, fmt.Errorf("count open files: %w", err)
+		}
+		if err := c.add(filepath.Join("/proc", strconv.Itoa(pid), "fd")); err != nil && !gone(err) {
+			return Counted{}, fmt.Errorf("count open files: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
+func (c *Counted) add(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	var target [len("socket:[")]byte
+	for _, name := range names {
+		c.Files++
+		n, err := unix.Readlinkat(int(d.Fd()), name, target[:])
+		if err == nil && string(target[:n]) == "socket:[" {
+			c.Sockets++
+		}
+	}
+	return nil
+}
+
+// SoftLimit is how many descriptors a process may have open; known is false where
+// there is no limit.
+func SoftLimit(pid int) (limit uint64, known bool, err error) {
+	f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "limits"))
+	if err != nil {
+		if gone(err) {
+			return 0, false, nil
+		}
+		return 0, false, fmt.Errorf("limit of open files: %w", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if rest, ok := strings.CutPrefix(lines.Text(), "Max open files"); ok {
+			limit, known = parseSoft(rest)
+			return limit, known, nil
+		}
+	}
+	if err := lines.Err(); err != nil && !gone(err) {
+		return 0, false, fmt.Errorf("limit of open files: %w", err)
+	}
+	return 0, false, nil
+}
+
+// parseSoft takes the columns after the name of a limit: soft, hard, unit.
+func parseSoft(columns string) (uint64, bool) {
+	words := strings.Fields(columns)
+	if len(words) == 0 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(words[0], 10, 64)
+	return n, err == nil
+}

@@ -1,0 +1,74 @@
+package openfiles
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestCount(t *testing.T) {
+	self := []int{os.Getpid()}
+	before, err := Count(t.Context(), self)
+	if err != nil || before.Files == 0 {
+		t.Fatalf("got %+v, %v", before, err)
+	}
+	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := Count(t.Context(), self)
+	if err != nil || after.Files != before.Files+3 || after.Sockets != before.Sockets+2 {
+		t.Errorf("with three more, of which two are sockets: %+v, before %+v, %v", after, before, err)
+	}
+	file.Close()
+	unix.Close(sockets[0])
+	unix.Close(sockets[1])
+	if again, err := Count(t.Context(), self); err != nil || again != before {
+		t.Errorf("got %+v, %v, want %+v", again, err, before)
+	}
+}
+
+func TestEndedProcess(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	ended := cmd.Process.Pid
+	if c, err := Count(t.Context(), []int{ended}); err != nil || c != (Counted{}) {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	if _, known, err := SoftLimit(ended); known || err != nil {
+		t.Errorf("got %v, %v", known, err)
+	}
+}
+
+func TestCountEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Count(ctx, []int{os.Getpid()}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSoftLimit(t *testing.T) {
+	var want unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &want); err != nil {
+		t.Fatal(err)
+	}
+	if got, known, err := SoftLimit(os.Getpid()); err != nil || !known || got != want.Cur {
+		t.Errorf("got %d, %v, %v, want %d", got, known, err, want.Cur)
+	}
+	for columns, want := range map[string]uint64{"   1024   4096   files": 1024, "  unlimited unlimited files": 0, "": 0} {
+		if got, known := parseSoft(columns); got != want || known != (want > 0) {
+			t.Errorf("%q: got %d, %v", columns, got, known)
+		}
+	}
+}

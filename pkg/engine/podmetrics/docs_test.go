@@ -1,0 +1,28 @@
+package podmetrics
+
+import (
+	"os"
+	"regexp"
+	"testing"
+)
+
+// docs/statistics.md names every metric once in its table, and no other.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/statistics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]int{}
+	for _, name := range regexp.MustCompile("`(container_[a-z_]+)`").FindAllSubmatch(text, -1) {
+		documented[string(name[1])]++
+	}
+	for _, d := range Descriptors(everything) {
+		if documented[d.GetName()] != 1 {
+			t.Errorf("%s is %d times in docs/statistics.md", d.GetName(), documented[d.GetName()])
+		}
+		delete(documented, d.GetName())
+	}
+	for name := range documented {
+		t.Errorf("docs/statistics.md has %s, which is no metric", name)
+	}
+}

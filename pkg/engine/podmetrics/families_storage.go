@@ -1,0 +1,96 @@
+package podmetrics
+
+import (
+	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+)
+
+// filesystem makes a metric of the writable layer's filesystem.
+func filesystem(name, help string, pick func(*Filesystem) cgroup.Value) family {
+	return family{
+		name: "container_fs_" + name, help: help, kind: gauge, labels: []string{"device"},
+		read: func(s *Sample, send send) {
+			if s.Filesystem != nil {
+				send(pick(s.Filesystem), s.Filesystem.Device)
+			}
+		},
+	}
+}
+
+var filesystemFamilies = []family{
+	filesystem("usage_bytes", "What the container wrote and did not delete.", func(f *Filesystem) cgroup.Value { return f.Used }),
+	filesystem("limit_bytes", "The size of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.Limit }),
+	filesystem("inodes_total", "Inodes of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.Inodes }),
+	filesystem("inodes_free", "Free inodes of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.InodesFree }),
+}
+
+// blockIO makes a metric of each block device.
+func blockIO(name, help string, pick func(BlockIO) uint64) family {
+	return family{
+		name: "container_fs_" + name + "_total", help: help, kind: counter, labels: []string{"device"}, measured: countsBlockIO,
+		read: func(s *Sample, send send) {
+			for _, io := range s.BlockIO {
+				send(cgroup.Value{N: pick(io), Known: true}, io.Device)
+			}
+		},
+	}
+}
+
+var blockIOFamilies = []family{
+	blockIO("reads_bytes", "Bytes read from block devices.", func(io BlockIO) uint64 { return io.ReadBytes }),
+	blockIO("reads", "Reads from block devices.", func(io BlockIO) uint64 { return io.ReadOperations }),
+	blockIO("writes_bytes", "Bytes written to block devices.", func(io BlockIO) uint64 { return io.WriteBytes }),
+	blockIO("writes", "Writes to block devices.", func(io BlockIO) uint64 { return io.WriteOperations }),
+	{
+		name: "container_blkio_device_usage_total", help: "Bytes read from and written to block devices, by operation.", kind: counter,
+		labels: []string{"device", "major", "minor", "operation"}, measured: countsBlockIO,
+		read: func(s *Sample, send send) {
+			for _, io := range s.BlockIO {
+				send(cgroup.Value{N: io.ReadBytes, Known: true}, io.Device, io.Major, io.Minor, "Read")
+				send(cgroup.Value{N: io.WriteBytes, Known: true}, io.Device, io.Major, io.Minor, "Write")
+			}
+		},
+	},
+}
+
+// allowed makes a metric of what a container may use.
+func allowed(name, help string, pick func(*Spec) cgroup.Value) family {
+	return family{
+		name: "container_spec_" + name, help: help, kind: gauge,
+		read: func(s *Sample, send send) {
+			if s.Spec != nil {
+				send(pick(s.Spec))
+			}
+		},
+	}
+}
+
+// orNone shows a limit that is not known as 0, which stands for none.
+func orNone(v cgroup.Value) cgroup.Value { return cgroup.Value{N: v.N, Known: true} }
+
+var specFamilies = []family{
+	allowed("cpu_period", "The period of the CPU quota, in microseconds.", func(s *Spec) cgroup.Value { return s.CPUPeriod }),
+	allowed("cpu_quota", "The CPU time that may be used in a period, in microseconds.", func(s *Spec) cgroup.Value { return s.CPUQuota }),
+	allowed("cpu_shares", "The share of CPU time, relative to others.", func(s *Spec) cgroup.Value { return s.CPUShares }),
+	allowed("memory_limit_bytes", "The memory limit; 0 is without limit.", func(s *Spec) cgroup.Value { return orNone(s.MemoryLimit) }),
+	allowed("memory_reservation_limit_bytes", "The memory that is taken away last; 0 is none.", func(s *Spec) cgroup.Value { return orNone(s.MemoryReservation) }),
+	allowed("memory_swap_limit_bytes", "The limit of memory and swap together; 0 is without limit.", func(s *Spec) cgroup.Value { return orNone(s.SwapLimit) }),
+}
+
+// unix sends a time as whole seconds.
+func unix(name, help string, pick func(*Sample) time.Time) family {
+	return family{
+		name: name, help: help, kind: gauge,
+		read: func(s *Sample, send send) {
+			if at := pick(s); at.Unix() > 0 {
+				send(cgroup.Value{N: uint64(at.Unix()), Known: true})
+			}
+		},
+	}
+}
+
+var timeFamilies = []family{
+	unix("container_last_seen", "When it was measured, in seconds since 1970.", func(s *Sample) time.Time { return s.Seen }),
+	unix("container_start_time_seconds", "When it was started, in seconds since 1970.", func(s *Sample) time.Time { return s.Started }),
+}

@@ -32,7 +32,7 @@ func TestServeProcess(t *testing.T) {
 	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
 	socket := filepath.Join(dir, "cri.sock")
 	out := &strings.Builder{}
-	cmd := exec.Command(os.Args[0], "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--socket", socket,
+	cmd := exec.Command("/bin/sh", "-c", `umask 077; exec "$0" "$@"`, os.Args[0], "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--socket", socket,
 		"--set", "engine.root="+filepath.Join(dir, "root"), "--set", "engine.state="+filepath.Join(dir, "state"),
 		"--set", "cni.cache_dir="+filepath.Join(dir, "cni"), "--set", "cni.conf_dir="+filepath.Join(dir, "net.d"))
 	cmd.Env = append(os.Environ(), asBerth+"=1")
@@ -49,6 +49,10 @@ func TestServeProcess(t *testing.T) {
 	})
 
 	answers(t, socket)
+	// Users of pods pass through here, whatever the umask was.
+	if st, err := os.Stat(filepath.Join(dir, "state", "sandboxes")); err != nil || st.Mode().Perm() != 0o711 {
+		t.Errorf("the state directory is %v (%v)", st.Mode(), err)
+	}
 	if err := cmd.Process.Signal(unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

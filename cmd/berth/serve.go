@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
@@ -57,6 +58,9 @@ func serve(c *cobra.Command, f serveFlags) error {
 		return &codedError{exitConfig, err}
 	}
 	tuneCollector(os.Getenv)
+	// The users of pods read files of the daemon, and its children hand this on to
+	// containers: what it was started with must not narrow either.
+	unix.Umask(0o022)
 
 	d, err := daemon.New(daemon.Options{
 		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"),

@@ -110,8 +110,26 @@ func (k *core) canUserNS(ctx context.Context, d *handler.Definition, rt *probe.R
 	if err := k.images.CanMap(k.settings(d).Snapshotter); err != nil {
 		return err
 	}
+	if err := passable(k.config.State); err != nil {
+		return err
+	}
 	if err := k.idMapping.probe(ctx, k.background, k.config.Images.Root); err != nil {
 		return fmt.Errorf("this node cannot map the ids of images: %w", err)
+	}
+	return nil
+}
+
+// passable tells whether users of pods get to their files below a directory: to
+// the kernel root of a pod is one of the others.
+func passable(dir string) error {
+	for d := dir; d != "/"; d = filepath.Dir(d) {
+		st, err := os.Stat(d)
+		if err != nil {
+			return err
+		}
+		if st.Mode()&0o001 == 0 {
+			return fmt.Errorf("%s lets nobody but its owner pass to the files of pods below it; run: chmod o+x %s", d, d)
+		}
 	}
 	return nil
 }

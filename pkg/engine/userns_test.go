@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,5 +105,33 @@ func TestPodUser(t *testing.T) {
 	}
 	if uid, gid := (&sandboxPlan{}).root(); uid != 0 || gid != 0 {
 		t.Errorf("root of a pod without is %d:%d", uid, gid)
+	}
+}
+
+func TestPassable(t *testing.T) {
+	closed := t.TempDir()
+	state := filepath.Join(closed, "run", "state")
+	if err := os.MkdirAll(state, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []os.FileMode{0o700, 0o766} {
+		if err := os.Chmod(closed, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := passable(state); err == nil || !strings.Contains(err.Error(), "chmod o+x "+closed) {
+			t.Errorf("mode %o: %v", mode, err)
+		}
+	}
+	// Where tests' directories are is nobody else's to enter.
+	for d := closed; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := passable(state); err != nil {
+		t.Error(err)
+	}
+	if err := passable(state + "x"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing one: %v", err)
 	}
 }

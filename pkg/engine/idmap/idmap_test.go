@@ -205,8 +205,29 @@ func TestProbe(t *testing.T) {
 		t.Errorf("on an overlay: %v", err)
 	}
 	for _, d := range []string{dir, target} {
-		if left, _ := filepath.Glob(d + "/probe-*"); len(left) > 0 {
+		if left, _ := filepath.Glob(d + "/*probe*"); len(left) > 0 {
 			t.Errorf("left are %v", left)
 		}
+	}
+}
+
+// A daemon that is killed in a probe leaves mounts on what another may remove.
+func TestProbeAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	precious := layer(t, t.TempDir()+"/fs", "file")
+	killed := filepath.Join(dir, probePrefix+"1")
+	for _, name := range []string{"merged", "scratch"} {
+		must(t, os.MkdirAll(filepath.Join(killed, name), 0o755))
+		must(t, unix.Mount(precious, filepath.Join(killed, name), "", unix.MS_BIND, ""))
+	}
+	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
+	_, err := pin.Create(t.Context(), pin.Request{Dir: filepath.Join(killed, "ns"), User: &pin.User{UIDs: ids, GIDs: ids}})
+	must(t, err)
+	must(t, Probe(t.Context(), dir))
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left are %v (%v)", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(precious, "file")); err != nil {
+		t.Errorf("what was mounted there is gone: %v", err)
 	}
 }

@@ -14,15 +14,28 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
+// probePrefix begins the names of the directories that Probe works in.
+const probePrefix = "idmap-probe-"
+
 // Probe finds out, by doing it, whether user namespaces work here and whether
 // overlays of layers on the filesystem of dir can be mapped. It takes some
-// milliseconds. The error says what does not work.
+// milliseconds. The error says what does not work. One probe at a time may use a
+// directory: it removes what those left that were killed.
 func Probe(ctx context.Context, dir string) (err error) {
-	tmp, err := os.MkdirTemp(dir, "probe-")
+	left, err := filepath.Glob(filepath.Join(dir, probePrefix+"*"))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	for _, tmp := range left {
+		if err := removeProbe(tmp); err != nil {
+			return err
+		}
+	}
+	tmp, err := os.MkdirTemp(dir, probePrefix)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, removeProbe(tmp)) }()
 	for _, d := range []string{"layers", "layers/a", "layers/b", "upper", "work", "merged"} {
 		if err := os.Mkdir(filepath.Join(tmp, d), 0o755); err != nil {
 			return err
@@ -34,12 +47,10 @@ func Probe(ctx context.Context, dir string) (err error) {
 	// Any range that does not hold the host's root will do.
 	const first, size = 1 << 20, 1 << 16
 	ids := specs.LinuxIDMapping{HostID: first, Size: size}
-	names := filepath.Join(tmp, "ns")
-	ns, err := pin.Create(ctx, pin.Request{Dir: names, User: &pin.User{UIDs: ids, GIDs: ids}})
+	ns, err := pin.Create(ctx, pin.Request{Dir: filepath.Join(tmp, "ns"), User: &pin.User{UIDs: ids, GIDs: ids}})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pin.Release(names)) }()
 	merged := filepath.Join(tmp, "merged")
 	overlay := mount.Mount{Type: "overlay", Source: "overlay", Options: []string{
 		"lowerdir=" + filepath.Join(tmp, "layers/a") + ":" + filepath.Join(tmp, "layers/b"),
@@ -48,7 +59,6 @@ func Probe(ctx context.Context, dir string) (err error) {
 	if err := Mount(ns.User, []mount.Mount{overlay}, merged, filepath.Join(tmp, "scratch")); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, mount.UnmountAll(merged, unix.MNT_DETACH)) }()
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(merged, "file"), &st); err != nil {
 		return err
@@ -57,4 +67,19 @@ func Probe(ctx context.Context, dir string) (err error) {
 		return fmt.Errorf("a file of user 0 shows up as user %d, want %d: the kernel does not map the ids of overlay layers", st.Uid, first)
 	}
 	return nil
+}
+
+// removeProbe must find every mount before it removes files: what is mounted
+// would go with them.
+func removeProbe(tmp string) error {
+	if err := mount.UnmountAll(filepath.Join(tmp, "merged"), unix.MNT_DETACH); err != nil {
+		return err
+	}
+	if err := Forget(filepath.Join(tmp, "scratch")); err != nil {
+		return err
+	}
+	if err := pin.Release(filepath.Join(tmp, "ns")); err != nil {
+		return err
+	}
+	return os.RemoveAll(tmp)
 }

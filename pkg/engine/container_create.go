@@ -91,6 +91,8 @@ func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r 
 	if err != nil {
 		return nil, err
 	}
+	b.labels.hold(spec.ProcessLabel)
+	u.add("label", func(context.Context) error { b.labels.release(spec.ProcessLabel); return nil })
 	o, err := b.ctrs.Create(id, *spec, containerStatus{}, store.Relaxed)
 	if err != nil {
 		return nil, err
@@ -166,7 +168,8 @@ func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerReq
 		Volumes:     volumes,
 	}
 	spec.Config.msg = config
-	return spec, nil
+	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), s.Spec().ProcessLabel)
+	return spec, err
 }
 
 // imageRef is the digested name that users see; the id where there is none.
@@ -221,10 +224,7 @@ func (b containers) buildSpec(ctx context.Context, c *container, img *image.Imag
 	in := ocispec.Container{
 		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.specSandbox(c.sandbox),
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
-	}
-	in.ProcessLabel, in.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), c.sandbox.Spec().ProcessLabel)
-	if err != nil {
-		return nil, user, err
+		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel,
 	}
 	if in.ImageMounts, err = b.volumeSources(c); err != nil {
 		return nil, user, err

@@ -259,6 +259,7 @@ func (b containers) remove(ctx context.Context, c *container) error {
 		return err
 	}
 	b.objects.dropContainer(c.ID())
+	b.labels.release(c.Spec().ProcessLabel)
 	b.names.release(containerName(c.sandbox.ID(), c.config().GetMetadata()), c.ID())
 	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return nil

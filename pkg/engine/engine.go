@@ -105,6 +105,7 @@ type core struct {
 	background context.Context // ends with the engine
 	objects    *objects
 	names      *names
+	labels     *labels
 	clock      *clock
 	pods       *store.Store[sandboxSpec, sandboxStatus]
 	ctrs       *store.Store[containerSpec, containerStatus]
@@ -171,7 +172,7 @@ func (c Config) check() error {
 }
 
 func newCore(ctx context.Context, c Config) (_ *core, err error) {
-	k := &core{config: c, log: log.G(ctx), background: ctx, objects: newObjects(), names: newNames(), clock: &clock{}, broker: newBroker()}
+	k := &core{config: c, log: log.G(ctx), background: ctx, objects: newObjects(), names: newNames(), labels: newLabels(), clock: &clock{}, broker: newBroker()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())

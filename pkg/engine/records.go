@@ -106,6 +106,9 @@ type containerSpec struct {
 	CgroupsPath string                                                           `json:"cgroupsPath"`
 	LogPath     string                                                           `json:"logPath,omitempty"`
 	StopSignal  string                                                           `json:"stopSignal"`
+	// ProcessLabel and MountLabel are the container's SELinux labels.
+	ProcessLabel string `json:"processLabel,omitempty"`
+	MountLabel   string `json:"mountLabel,omitempty"`
 	// Volumes are the images among the mounts, in the order of their directories.
 	Volumes []imageVolume `json:"volumes,omitempty"`
 }

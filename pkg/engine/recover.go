@@ -168,6 +168,7 @@ func (r recovery) sandboxes(ctx context.Context) error {
 	for _, o := range k.pods.List() {
 		k.clock.seen(o.Spec().CreatedAt)
 		k.shims.Hold(o.Spec().Supervisor)
+		k.labels.hold(o.Spec().ProcessLabel)
 		if o.Status().Phase == phasePlanned {
 			continue
 		}
@@ -233,6 +234,7 @@ func (r recovery) containers(ctx context.Context) error {
 		k.clock.seen(o.Spec().CreatedAt)
 		k.clock.seen(o.Status().StartedAt)
 		k.clock.seen(o.Status().FinishedAt)
+		k.labels.hold(o.Spec().ProcessLabel)
 		s, err := k.objects.sandbox(o.Spec().Sandbox)
 		if err != nil || o.Status().Phase == phasePlanned {
 			continue

@@ -67,7 +67,11 @@ func (r recovery) drop(ctx context.Context, c *container) error {
 	if err := b.removeParts(ctx, c); err != nil {
 		return err
 	}
-	return r.core.ctrs.Delete(c.ID())
+	if err := r.core.ctrs.Delete(c.ID()); err != nil {
+		return err
+	}
+	r.core.labels.release(c.Spec().ProcessLabel)
+	return nil
 }
 
 // sandboxOf returns nil for a container whose sandbox has no record.

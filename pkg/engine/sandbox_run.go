@@ -81,8 +81,10 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 		b.names.release(name, id)
 		return nil, err
 	}
+	b.labels.hold(spec.ProcessLabel)
 	o, err := b.pods.Create(id, spec, sandboxStatus{}, store.Durable)
 	if err != nil {
+		b.labels.release(spec.ProcessLabel)
 		b.names.release(name, id)
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -193,7 +192,7 @@ func (b sandboxes) forget(s *sandbox) error {
 		return err
 	}
 	b.shims.Release(s.Spec().Supervisor)
-	selinux.ReleaseLabel(s.Spec().ProcessLabel)
+	b.labels.release(s.Spec().ProcessLabel)
 	b.names.release(sandboxName(s.config().GetMetadata()), s.ID())
 	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.tools.pauseRoot) {
 		go b.collectTools()

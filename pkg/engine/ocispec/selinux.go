@@ -15,9 +15,9 @@ import (
 var levelForm = regexp.MustCompile(`^s\d+(-s\d+)?(:c\d+([.,]c\d+)*)?(-s\d+:c\d+([.,]c\d+)*)?$`)
 
 // SELinuxLabels returns the labels for a sandbox (sandboxLabel empty) or a
-// container (its sandbox's process label), and reserves the categories until
-// selinux.ReleaseLabel. Without options a sandbox gets categories of its own,
-// and a container its sandbox's. On a node without SELinux both are empty,
+// container (its sandbox's process label), and reserves the categories. The caller
+// counts who has them, and ends that with selinux.ReleaseLabel. Without options a
+// sandbox gets categories of its own, and a container its sandbox's. On a node without SELinux both are empty,
 // whatever was asked for, as with other CRI daemons.
 func SELinuxLabels(o *runtimeapi.SELinuxOption, sandboxLabel string) (process, mount string, err error) {
 	if !selinux.GetEnabled() {

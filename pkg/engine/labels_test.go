@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/log"
+	"github.com/opencontainers/selinux/go-selinux"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// taken asks the library whether it would give out the categories of a label. It
+// keeps its list with and without SELinux in the kernel.
+func taken(t *testing.T, label string) bool {
+	t.Helper()
+	err := selinux.ReserveLabelV2(label)
+	if err == nil {
+		selinux.ReleaseLabel(label)
+		return false
+	}
+	if !errors.Is(err, selinux.ErrMCSAlreadyExists) {
+		t.Fatal(err)
+	}
+	return true
+}
+
+func TestLabelsAreFreeWhenTheLastUserHasGone(t *testing.T) {
+	const sandbox = "system_u:system_r:container_t:s0:c101,c102"
+	const container = "system_u:system_r:other_t:s0:c101,c102"
+	l := newLabels()
+	l.hold(sandbox)
+	l.hold(container)
+	l.release(container)
+	if !taken(t, sandbox) {
+		t.Error("a container took the categories of its sandbox along")
+	}
+	l.release(sandbox)
+	if taken(t, sandbox) {
+		t.Error("the categories stay taken")
+	}
+	l.hold(sandbox)
+	if !taken(t, sandbox) {
+		t.Error("they cannot be taken again")
+	}
+	l.release(sandbox)
+}
+
+func TestLabelsWithoutCategoriesAreNobodys(t *testing.T) {
+	l := newLabels()
+	for _, label := range []string{"", "u:r:t:s0", "nonsense"} {
+		l.hold(label)
+		l.release(label)
+		l.release(label)
+	}
+	if len(l.users) != 0 {
+		t.Errorf("there are users of %v", l.users)
+	}
+}
+
+// A daemon that starts again takes back the labels of all that there is.
+func TestRecoveryTakesLabels(t *testing.T) {
+	const pod, own = "system_u:system_r:container_t:s0:c103,c104", "system_u:system_r:container_t:s0:c105,c106"
+	dir := t.TempDir()
+	pods, _, err := store.Open[sandboxSpec, sandboxStatus](filepath.Join(dir, "sandboxes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctrs, _, err := store.Open[containerSpec, containerStatus](filepath.Join(dir, "containers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shims, err := shim.New(shim.Config{State: dir, Supervisor: "/none", Log: log.L})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandboxRecord := sandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, ProcessLabel: pod}
+	sandboxRecord.Config.msg = &runtimeapi.PodSandboxConfig{}
+	if _, err := pods.Create("pod", sandboxRecord, sandboxStatus{Phase: phaseStopped}, store.Relaxed); err != nil {
+		t.Fatal(err)
+	}
+	for id, label := range map[string]string{"shared": pod, "own": own} {
+		record := containerSpec{Sandbox: "pod", ProcessLabel: label}
+		record.Config.msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}}
+		if _, err := ctrs.Create(id, record, containerStatus{Phase: phaseExited}, store.Relaxed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := &core{log: log.L, objects: newObjects(), names: newNames(), clock: &clock{}, labels: newLabels(), pods: pods, ctrs: ctrs, shims: shims}
+	r := recovery{&Engine{core: k}, &silence{who: map[string]bool{}}}
+	if err := errors.Join(r.sandboxes(t.Context()), r.containers(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if !taken(t, pod) || !taken(t, own) {
+		t.Error("categories of recovered objects would be given out again")
+	}
+	k.labels.release(own)
+	k.labels.release(pod)
+	if taken(t, own) || !taken(t, pod) {
+		t.Error("the removal of a container does not free its own categories, or frees its sandbox's")
+	}
+	k.labels.release(pod)
+	if taken(t, pod) {
+		t.Error("the categories stay taken")
+	}
+}

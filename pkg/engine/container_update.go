@@ -22,7 +22,8 @@ import (
 )
 
 // UpdateContainerResources changes the limits of a container. What the request
-// leaves at zero stays. If the runtime refuses, the old limits are put back.
+// leaves at zero stays. If the runtime refuses, or the change cannot be recorded,
+// the old limits are put back.
 func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	if err := validate.UpdateContainerResources(r); err != nil {
 		return nil, err
@@ -35,8 +36,7 @@ func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.
 		return nil, err
 	}
 	defer c.op.unlock()
-	phase := c.Status().Phase
-	if phase == phaseExited {
+	if c.Status().Phase == phaseExited {
 		return nil, fmt.Errorf("container %s has ended, its resources cannot change: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
 	spec, err := b.readSpec(c)
@@ -48,37 +48,50 @@ func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	if phase == phaseRunning || c.sandbox.Spec().Definition.Type == handler.Shim {
-		if err := b.applyResources(ctx, c, before, after); err != nil {
-			return nil, err
-		}
+	u := &undo{}
+	if err := b.setResources(ctx, u, c, spec, after); err != nil {
+		return nil, errors.Join(err, undone(u.run()))
 	}
-	spec.Linux.Resources = after
-	if err := replaceSpec(b.containerDir(c.ID()), spec); err != nil {
-		return nil, err
-	}
-	err = c.Update(func(st *containerStatus) error { st.Resources.msg = ocispec.ContainerResources(spec); return nil })
-	return &runtimeapi.UpdateContainerResourcesResponse{}, err
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// applyResources makes the runtime apply after, or before again.
-func (b containers) applyResources(ctx context.Context, c *container, before, after *specs.LinuxResources) error {
+// setResources changes the spec, the cgroup and the record, in this order; u puts
+// back what was changed.
+func (b containers) setResources(ctx context.Context, u *undo, c *container, spec *specs.Spec, after *specs.LinuxResources) error {
+	bundle, before := b.containerDir(c.ID()), spec.Linux.Resources
+	put := func(res *specs.LinuxResources) error {
+		spec.Linux.Resources = res
+		return replaceSpec(bundle, spec)
+	}
+	u.add("the spec", func(context.Context) error { return put(before) })
+	if err := put(after); err != nil {
+		return err
+	}
+	if c.Status().Phase == phaseRunning || c.sandbox.Spec().Definition.Type == handler.Shim {
+		// What a runtime refuses it may have done in part.
+		u.add("the update", func(ctx context.Context) error { return b.applyResources(ctx, c, before) })
+		if err := b.applyResources(ctx, c, after); err != nil {
+			return err
+		}
+	}
+	return c.Update(func(st *containerStatus) error { st.Resources.msg = ocispec.ContainerResources(spec); return nil })
+}
+
+// applyResources makes the runtime apply limits.
+func (b containers) applyResources(ctx context.Context, c *container, res *specs.LinuxResources) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(c.sandbox.Spec().Definition))
 	defer cancel()
 	client, err := b.client(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}
-	send := func(res *specs.LinuxResources) error {
-		a, err := typeurl.MarshalAny(res)
-		if err != nil {
-			return err
-		}
-		_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: c.ID(), Resources: &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}})
-		return fromShim(err)
+	a, err := typeurl.MarshalAny(res)
+	if err != nil {
+		return err
 	}
-	if err := send(after); err != nil {
-		return errors.Join(fmt.Errorf("update resources: %w", err), undone(send(before)))
+	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: c.ID(), Resources: &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}})
+	if err != nil {
+		return fmt.Errorf("update resources: %w", fromShim(err))
 	}
 	return nil
 }

@@ -47,7 +47,6 @@ func TestContainerRefuses(t *testing.T) {
 		"empty mapping": {"config.mounts[1].gidMappings[0].length", func(c *config) {
 			c.Mounts[1].UidMappings, c.Mounts[1].GidMappings = []*runtimeapi.IDMapping{{Length: 1}}, []*runtimeapi.IDMapping{{}}
 		}},
-		"path in no image":      {"config.mounts[1].image_sub_path", func(c *config) { c.Mounts[1].ImageSubPath = "x" }},
 		"image and path":        {"config.mounts[2].host_path", func(c *config) { c.Mounts[2].HostPath = "/x" }},
 		"image without name":    {"config.mounts[2].image", func(c *config) { c.Mounts[2].Image.Image = "" }},
 		"writable image":        {"config.mounts[2].readonly", func(c *config) { c.Mounts[2].Readonly = false }},

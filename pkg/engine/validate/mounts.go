@@ -40,9 +40,8 @@ func mountSource(field string, m *runtimeapi.Mount) error {
 	if m.GetImage() != nil {
 		return imageMount(field, m)
 	}
-	if m.GetImageSubPath() != "" {
-		return invalid(field+".image_sub_path", "is set without image; set the image too")
-	}
+	// The kubelet sets image_sub_path for every volume with a subPath, and has
+	// host_path lead there already.
 	return absolute(field+".host_path", m.GetHostPath(), required)
 }
 

@@ -75,7 +75,7 @@ func containerRequest() *runtimeapi.CreateContainerRequest {
 			LogPath:    "nginx/0.log",
 			Mounts: []*runtimeapi.Mount{
 				{ContainerPath: "/etc/hosts", HostPath: "/var/lib/kubelet/pods/1/etc-hosts"},
-				{ContainerPath: "/data", HostPath: "/srv/data", Readonly: true, RecursiveReadOnly: true, MountOptions: []string{"noexec", "nodev"}},
+				{ContainerPath: "/data", HostPath: "/srv/data", Readonly: true, RecursiveReadOnly: true, MountOptions: []string{"noexec", "nodev"}, ImageSubPath: "sub"},
 				{ContainerPath: "/model", Image: &runtimeapi.ImageSpec{Image: "registry.test/models/a:1"}, ImageSubPath: "weights", Readonly: true},
 			},
 			Devices:    []*runtimeapi.Device{{HostPath: "/dev/fuse", ContainerPath: "/dev/fuse", Permissions: "mrw"}},

@@ -22,6 +22,7 @@ type bed struct {
 	image    string
 	secret   string // an image of the private registry
 	classes  []class
+	metrics  string // the socket of berth's own metrics
 }
 
 // class is a RuntimeClass.
@@ -53,6 +54,7 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 		DefaultRuntime: "runc",
 		CNI:            testbed.NewCNI(t),
 		Registries:     []*testbed.Registry{b.registry, b.private},
+		Config:         b.metricsConfig(t),
 	})
 	b.Cluster = Start(t, Options{Berth: b.berth, FeatureGates: gates, NodeLabels: "berth.test/sandboxes=yes"})
 	root := func(handler string) string { return filepath.Join(b.berth.State, "runtimes", handler) }

@@ -1,0 +1,180 @@
+package kubelet
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// asksAll are the gates of a kubelet that asks the CRI for all that it knows, by
+// streams and events where there are some.
+var asksAll = map[string]bool{"PodAndContainerStatsFromCRI": true, "CRIListStreaming": true, "EventedPLEG": true}
+
+// TestKubeletAsksForAll has a kubelet take statistics and metrics from berth that
+// it takes from cAdvisor else, which knows no pods of berth's.
+func TestKubeletAsksForAll(t *testing.T) {
+	b := newBed(t, asksAll)
+	n := b.NewNamespace(t, b.image)
+	for _, class := range b.classes {
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: IMAGE, command: [sh, -c, 'head -c 3000000 /dev/zero > /file; head -c 100000 /dev/zero | tr "\\0" x; while :; do i=$((i+1)); [ $((i %% 20000)) != 0 ] || sleep 0.1; done']}
+`, class.name))
+	}
+	for _, class := range b.classes {
+		n.WaitReady(t, class.name)
+		testbed.Eventually(t, patience, func() error { return b.numbersOf(n, class) })
+		testbed.Eventually(t, patience, func() error { return b.podNumbersOf(n, class) })
+		testbed.Eventually(t, patience, func() error { return b.cadvisorMetricsOf(t, n, class) })
+	}
+	b.end(t, n)
+	b.streamed(t)
+}
+
+// podNumbersOf says which number of a pod is missing that only the CRI has.
+func (b *bed) podNumbersOf(n *Namespace, class class) error {
+	s, err := b.summary()
+	if err != nil {
+		return err
+	}
+	for _, pod := range s.Pods {
+		if pod.PodRef.Name != class.name || pod.PodRef.Namespace != n.Name {
+			continue
+		}
+		switch {
+		case pod.CPU.UsageNanoCores == nil || *pod.CPU.UsageNanoCores == 0:
+			return fmt.Errorf("pod %s uses no CPU: %+v", class.name, pod.CPU)
+		case pod.Network == nil || pod.Network.RxBytes == nil || pod.Network.TxBytes == nil:
+			return fmt.Errorf("pod %s has no network: %+v", class.name, pod.Network)
+		case pod.ProcessStats == nil || pod.ProcessStats.ProcessCount == nil || *pod.ProcessStats.ProcessCount == 0:
+			return fmt.Errorf("pod %s has no processes: %+v", class.name, pod.ProcessStats)
+		}
+		return nil
+	}
+	return fmt.Errorf("no numbers for pod %s", class.name)
+}
+
+// cadvisorMetricsOf says which metric is missing that dashboards are made of.
+func (b *bed) cadvisorMetricsOf(t *testing.T, n *Namespace, class class) error {
+	t.Helper()
+	text, stderr, err := n.TryKubectl(t, "", "get", "--raw", "/api/v1/nodes/"+NodeName+"/proxy/metrics/cadvisor")
+	if err != nil {
+		return fmt.Errorf("metrics: %w: %s", err, stderr)
+	}
+	pod := fmt.Sprintf(`namespace=%q,pod=%q`, n.Name, class.name)
+	for _, want := range []string{
+		`container_cpu_usage_seconds_total{container="main",cpu="total",id="[0-9a-f]{64}",image="[^"]+",` + pod + `}`,
+		`container_memory_working_set_bytes{container="main",id="[0-9a-f]{64}",image="[^"]+",` + pod + `}`,
+		`container_memory_working_set_bytes{container="",id="[0-9a-f]{64}",image="",` + pod + `}`,
+		`container_network_receive_bytes_total{container="",id="[0-9a-f]{64}",image="",interface="eth0",` + pod + `}`,
+		`container_fs_usage_bytes{container="main",device="[^"]+",id="[0-9a-f]{64}",image="[^"]+",` + pod + `}`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + want + ` [0-9]`).MatchString(text) {
+			return fmt.Errorf("/metrics/cadvisor has no %s", want)
+		}
+	}
+	return nil
+}
+
+// end has a container end, of which the kubelet hears by an event.
+func (b *bed) end(t *testing.T, n *Namespace) {
+	n.Create(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: ends}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: IMAGE, command: [sh, -c, "sleep 1; exit 7"]}
+`)
+	n.WaitPod(t, "ends", func(pod *corev1.Pod) error {
+		if pod.Status.Phase != corev1.PodFailed {
+			return fmt.Errorf("the pod is %s", pod.Status.Phase)
+		}
+		if end := pod.Status.ContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 7 {
+			return fmt.Errorf("it ended as %+v", end)
+		}
+		return nil
+	})
+}
+
+// streamed fails unless the kubelet took every list as a stream, and was never told
+// that there is none; it would then have asked for no other.
+func (b *bed) streamed(t *testing.T) {
+	t.Helper()
+	calls := b.calls(t)
+	for _, rpc := range []string{
+		"StreamPodSandboxes", "StreamContainers", "StreamPodSandboxStats", "StreamPodSandboxMetrics", "StreamImages", "ListMetricDescriptors",
+	} {
+		if calls[rpc+" OK"] == 0 {
+			t.Errorf("the kubelet did not call %s: %v", rpc, calls)
+		}
+	}
+	for call, times := range calls {
+		if strings.HasPrefix(call, "GetContainerEvents ") || strings.HasSuffix(call, " Unimplemented") {
+			t.Errorf("%s, %d times", call, times)
+		}
+	}
+	for _, rpc := range []string{"ListPodSandbox", "ListContainers", "ListPodSandboxStats", "ListPodSandboxMetrics"} {
+		if times := calls[rpc+" OK"]; times > 0 {
+			t.Errorf("the kubelet called %s %d times", rpc, times)
+		}
+	}
+}
+
+var rpcTotal = regexp.MustCompile(`^berth_rpc_total\{code="(\w+)",handler="[^"]*",rpc="(\w+)"\} (\d+)`)
+
+// calls are those that berth has answered: rpc and code → times.
+func (b *bed) calls(t *testing.T) map[string]int {
+	t.Helper()
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", b.metrics)
+		},
+	}}
+	response, err := client.Get("http://berth/metrics")
+	if err != nil {
+		t.Fatalf("berth's metrics: %v", err)
+	}
+	defer response.Body.Close()
+	calls := map[string]int{}
+	lines := bufio.NewScanner(io.LimitReader(response.Body, 1<<20))
+	for lines.Scan() {
+		if m := rpcTotal.FindStringSubmatch(lines.Text()); m != nil {
+			times := 0
+			if _, err := fmt.Sscan(m[3], &times); err != nil {
+				t.Fatalf("%s: %v", lines.Text(), err)
+			}
+			calls[m[2]+" "+m[1]] += times
+		}
+	}
+	if err := lines.Err(); err != nil || len(calls) == 0 {
+		t.Fatalf("berth's metrics have no calls: %v", err)
+	}
+	return calls
+}
+
+func (b *bed) metricsConfig(t *testing.T) string {
+	t.Helper()
+	b.metrics = filepath.Join(t.TempDir(), "metrics.sock")
+	return fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+b.metrics)
+}

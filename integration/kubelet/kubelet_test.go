@@ -128,6 +128,7 @@ func (b *bed) pods(t *testing.T) {
 		"shared-processes":  b.sharedProcesses,
 		"statistics":        b.statistics,
 		"streams":           b.streams,
+		"user-namespaces":   b.userNamespaces,
 		"volumes":           b.volumes,
 	} {
 		group.Go(func() {

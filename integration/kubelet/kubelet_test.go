@@ -17,6 +17,7 @@ import (
 type bed struct {
 	*Cluster
 	berth    *testbed.Berth
+	cni      *testbed.CNI
 	registry *testbed.Registry // for all
 	private  *testbed.Registry // for those with the password
 	image    string
@@ -43,6 +44,7 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 	t.Helper()
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	b := &bed{
+		cni:      testbed.NewCNI(t),
 		registry: testbed.NewRegistry(t, testbed.RegistryOptions{}),
 		private:  testbed.NewRegistry(t, testbed.RegistryOptions{TLS: true, Username: username, Password: password}),
 	}
@@ -52,7 +54,7 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 	b.berth = testbed.StartBerth(t, testbed.Options{
 		Runtimes:       map[string]string{"runc": runc, "crun": crun, "runsc": runsc},
 		DefaultRuntime: "runc",
-		CNI:            testbed.NewCNI(t),
+		CNI:            b.cni,
 		Registries:     []*testbed.Registry{b.registry, b.private},
 		Config:         b.metricsConfig(t),
 	})
@@ -98,6 +100,7 @@ func TestKubelet(t *testing.T) {
 	before := b.berth.Snapshot(t)
 	t.Run("pods", b.pods)
 	t.Run("restarts", b.restarts)
+	t.Run("reboot", b.reboot)
 	t.Run("nothing is left", func(t *testing.T) { b.leaves(t, before) })
 }
 
@@ -116,6 +119,7 @@ func (b *bed) pods(t *testing.T) {
 		"host-network":      b.hostNetwork,
 		"init-and-sidecars": b.initAndSidecars,
 		"liveness":          b.liveness,
+		"log-rotation":      b.logRotation,
 		"network":           b.network,
 		"out-of-memory":     b.outOfMemory,
 		"overhead":          b.overhead,
@@ -126,6 +130,7 @@ func (b *bed) pods(t *testing.T) {
 		"security":          b.security,
 		"service-account":   b.serviceAccount,
 		"shared-processes":  b.sharedProcesses,
+		"static-pod":        b.staticPod,
 		"statistics":        b.statistics,
 		"streams":           b.streams,
 		"user-namespaces":   b.userNamespaces,

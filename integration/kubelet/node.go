@@ -78,6 +78,7 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 		"cgroupDriver": "cgroupfs", "cgroupRoot": c.Berth.Cgroup, "enforceNodeAllocatable": []string{}, "failCgroupV1": false,
 		"failSwapOn": false, "makeIPTablesUtilChains": false, "oomScoreAdj": 0, "protectKernelDefaults": false,
 		"evictionHard": never, "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
+		"containerLogMaxSize": "300Ki", "containerLogMaxFiles": 10, "containerLogMonitorInterval": "3s",
 		"allowedUnsafeSysctls": []string{"net.core.somaxconn"},
 	}
 }
@@ -127,4 +128,17 @@ func (c *Cluster) StartKubelet(t testbed.T) {
 	c.node.kubelet.await(t, startTimeout, func() error {
 		return c.get("/api/v1/nodes/"+NodeName+"/proxy/healthz", nil)
 	})
+}
+
+// PowerCut does to the node what a power cut does, and starts it again.
+func (c *Cluster) PowerCut(t testbed.T) {
+	t.Helper()
+	c.KillKubelet(t)
+	c.Berth.PowerCut(t)
+	if err := unmountBelow(c.node.root); err != nil {
+		t.Fatalf("cut the power: %v", err)
+	}
+	makeCgroup(t, c.Berth.Cgroup)
+	c.Berth.Start(t)
+	c.StartKubelet(t)
 }

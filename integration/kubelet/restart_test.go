@@ -43,7 +43,7 @@ spec:
 	for _, class := range b.classes {
 		n.WaitReady(t, class.name)
 	}
-	before := n.identities(t)
+	before := n.identities(t, "app=steady")
 	for _, cut := range []struct {
 		name string
 		cut  func(*testing.T)
@@ -61,7 +61,7 @@ spec:
 				n.Exec(t, class.name, "true")
 				n.session(t, "logs", "--follow", "--tail=1", "--container=main", class.name).wait(t, "tick ")
 			}
-			if after := n.identities(t); !slices.Equal(after, before) {
+			if after := n.identities(t, "app=steady"); !slices.Equal(after, before) {
 				t.Errorf("the pods are\n%s\nand were\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 			}
 		})
@@ -91,12 +91,12 @@ spec:
 	n.Delete(t, "after-"+name)
 }
 
-// identities are all containers of the namespace's steady pods, with what changes
-// when one is replaced.
-func (n *Namespace) identities(t *testing.T) []string {
+// identities are all containers of the pods with a label, with what changes when
+// one is replaced.
+func (n *Namespace) identities(t *testing.T, label string) []string {
 	t.Helper()
 	var identities []string
-	for _, pod := range n.podsOf(t, "app=steady") {
+	for _, pod := range n.podsOf(t, label) {
 		for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 			identities = append(identities, fmt.Sprintf("%s %s %s restarts %d ip %s", pod.Name, status.Name, status.ContainerID, status.RestartCount, pod.Status.PodIP))
 		}

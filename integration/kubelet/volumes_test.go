@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // volumes mounts one of each kind, under each class.
@@ -17,6 +19,9 @@ func (b *bed) volumes(t *testing.T, n *Namespace) {
 	if err := os.WriteFile(filepath.Join(host, "given"), []byte("by the host\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	data := b.registry.Push(t, "kubelet/data:1", testbed.Image(t, testbed.WithLayer(
+		testbed.File{Path: "model", Mode: 0o644, Body: []byte("weights")},
+	)))
 	n.Create(t, `
 {apiVersion: v1, kind: ConfigMap, metadata: {name: config}, data: {key: from a config map, other: unused}}
 ---
@@ -45,6 +50,7 @@ spec:
   - {name: memory, emptyDir: {medium: Memory, sizeLimit: 8Mi}}
   - {name: host, hostPath: {path: %[2]q, type: Directory}}
   - {name: file, hostPath: {path: %[2]s/given, type: File}}
+  - {name: image, image: {reference: %[3]q}}
   containers:
   - &container
     name: main
@@ -63,9 +69,10 @@ spec:
     - {name: host, mountPath: /host}
     - {name: file, mountPath: /file, readOnly: true}
     - {name: config, mountPath: /one-file, subPath: sub/key}
+    - {name: image, mountPath: /image}
   - <<: *container
     name: other
-`, class.name, host))
+`, class.name, host, data))
 	}
 	for _, class := range b.classes {
 		t.Run(class.name, func(t *testing.T) {
@@ -77,6 +84,7 @@ spec:
 				"cat /all/key /all/hidden /all/labels":                                     `from a config mapfrom a secretapp="volumes"`,
 				`echo "$FROM_CONFIG, $FROM_SECRET"`:                                        "from a config map, from a secret",
 				"echo $POD_IP":                                                             pod.Status.PodIP,
+				"cat /image/model; touch /image/x 2>/dev/null || echo ' read only'":        "weights read only",
 				"cat /host/given /file":                                                    "by the host\nby the host",
 				"echo from inside > /host/" + class.name:                                   "",
 				"echo x 2>/dev/null > /hidden/new || echo read only":                       "read only",

@@ -106,10 +106,21 @@ func zombie(pid int) bool {
 	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
-// mounts returns the mount points below this daemon's directories.
+// mounts returns the mount points below this daemon's directories, and the network
+// namespaces that berth pins elsewhere for the pods that it has.
 func (d *Daemon) mounts() ([]string, error) {
+	namespaces := map[string]bool{}
+	for _, dir := range []string{filepath.Join(d.Root, "records", "sandboxes"), filepath.Join(d.State, "sandboxes")} {
+		sandboxes, _ := os.ReadDir(dir) // without it there are none
+		for _, sandbox := range sandboxes {
+			if id := sandbox.Name(); len(id) >= 32 {
+				namespaces["/run/netns/berth-"+id[:32]] = true
+			}
+		}
+	}
 	infos, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
-		return !strings.HasPrefix(info.Mountpoint, d.Dir+"/") && !strings.HasPrefix(info.Mountpoint, d.Root+"/"), false
+		ours := strings.HasPrefix(info.Mountpoint, d.Dir+"/") || strings.HasPrefix(info.Mountpoint, d.Root+"/")
+		return !ours && !namespaces[info.Mountpoint], false
 	})
 	if err != nil {
 		return nil, err
@@ -130,6 +141,9 @@ func (d *Daemon) unmount() error {
 	for _, point := range slices.Backward(points) {
 		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 			failures = append(failures, fmt.Errorf("unmount %s: %w", point, err))
+		}
+		if strings.HasPrefix(point, "/run/netns/") {
+			failures = append(failures, os.RemoveAll(point))
 		}
 	}
 	return errors.Join(failures...)

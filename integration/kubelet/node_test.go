@@ -1,0 +1,108 @@
+package kubelet
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// staticPod runs a pod of which the kubelet knows from a file alone.
+func (b *bed) staticPod(t *testing.T, n *Namespace) {
+	const name = "from-a-file"
+	manifest := fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: %q, command: [sleep, "3600"]}]
+`, name, n.Name, b.image)
+	file := filepath.Join(b.node.static, "pod.yaml")
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod := n.WaitReady(t, name+"-"+NodeName)
+	if pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
+		t.Errorf("the pod is no mirror of the file: %v", pod.Annotations)
+	}
+	b.classes[0].ran(t, running(n, pod))
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, patience, func() error {
+		if _, err := n.TryPod(pod.Name); err == nil {
+			return fmt.Errorf("pod %s is still there", pod.Name)
+		}
+		return nil
+	})
+}
+
+// logRotation writes more than a log may have, and looks that nothing is lost when
+// the kubelet moves it away.
+func (b *bed) logRotation(t *testing.T, n *Namespace) {
+	const lines = 12000 // of 100 bytes; a log may have a quarter of that
+	for _, class := range b.classes {
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: IMAGE
+    command: [sh, -c, 'i=0; while [ $i -lt %[2]d ]; do printf "%%06d %%093d\n" $i 0; i=$((i+1)); [ $((i %% 1000)) != 0 ] || sleep 1; done; echo that was all; sleep 3600']
+`, class.name, lines))
+	}
+	for _, class := range b.classes {
+		pod := n.WaitReady(t, class.name)
+		n.session(t, "logs", "--follow", class.name).wait(t, "that was all")
+		dir := filepath.Join(b.Logs, n.Name+"_"+class.name+"_"+string(pod.UID), "main")
+		files, err := filepath.Glob(dir + "/*")
+		if err != nil || len(files) < 2 {
+			t.Errorf("%s: the log was never moved away: %v: %v", class.name, files, err)
+		}
+		var seen int
+		for _, file := range files {
+			body := []byte(readFile(t, file))
+			if strings.HasSuffix(file, ".gz") {
+				body = gunzip(t, body)
+			}
+			entries, err := testbed.ParseLog(body)
+			if err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+			for _, entry := range entries {
+				if strings.HasPrefix(entry.Text, "0") {
+					seen++
+				}
+			}
+		}
+		if seen != lines {
+			t.Errorf("%s: of %d lines %d are in the logs %v", class.name, lines, seen, files)
+		}
+	}
+}
+
+func gunzip(t *testing.T, body []byte) []byte {
+	t.Helper()
+	reader, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := io.ReadAll(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plain
+}

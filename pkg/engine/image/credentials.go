@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -63,6 +64,21 @@ func (c *credentials) forHost(host string) (user, secret string, err error) {
 		return "", "", nil
 	}
 	return c.user, c.secret, nil
+}
+
+// prevail takes the Authorization header that hosts.toml has for the registry
+// itself away if c is for it: a pod with wrong credentials must not get an image
+// by the node's. Mirrors keep theirs, because c is not meant for them. Of the
+// hosts of a registry the last one is itself.
+func (c *credentials) prevail(registry string, hosts []docker.RegistryHost) {
+	for i, h := range hosts {
+		if i < len(hosts)-1 && h.Host != registry {
+			continue
+		}
+		if _, secret, err := c.forHost(h.Host); err == nil && secret != "" {
+			h.Header.Del("Authorization")
+		}
+	}
 }
 
 // secrets returns what must not appear in any text. Of one or two letters,

@@ -142,6 +142,43 @@ func TestPullWithHeaderOfHostsFile(t *testing.T) {
 	}
 }
 
+// A pod with credentials of its own must not pull by those of the node.
+func TestCredentialsOfTheRequestPrevail(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	reg.setGuard(basicAuth(user, password))
+	header := func(password string) string {
+		return fmt.Sprintf("[header]\nAuthorization = %q", "Basic "+basic(user, password))
+	}
+	right, wrong := &runtimeapi.AuthConfig{Username: user, Password: password}, &runtimeapi.AuthConfig{Username: user, Password: "wrong"}
+	elsewhere := &runtimeapi.AuthConfig{Username: user, Password: "wrong", ServerAddress: "elsewhere.test"}
+	mirror := fmt.Sprintf("server = \"https://%s\"\n[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\nca = %q\n[host.%q.header]\nAuthorization = %q\n",
+		deadAddress(t), reg.URL, reg.ca, reg.URL, "Basic "+basic(user, password))
+	for name, c := range map[string]struct {
+		hosts string
+		auth  *runtimeapi.AuthConfig
+		works bool
+	}{
+		"nobody's":              {reg.hosts(t, header(password)), nil, true},
+		"empty":                 {reg.hosts(t, header(password)), &runtimeapi.AuthConfig{}, true},
+		"wrong over right":      {reg.hosts(t, header(password)), wrong, false},
+		"right over wrong":      {reg.hosts(t, header("wrong")), right, true},
+		"another server's":      {reg.hosts(t, header(password)), elsewhere, true},
+		"a mirror keeps header": {writeHosts(t, domain, mirror), wrong, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, Config{HostsDir: c.hosts})
+			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: c.auth})
+			if c.works && err != nil {
+				t.Errorf("refused: %v", err)
+			}
+			if !c.works && !errdefs.IsPermissionDenied(err) {
+				t.Errorf("error %v, want permission denied", err)
+			}
+		})
+	}
+}
+
 func TestPullThroughMirrors(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "team/app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))

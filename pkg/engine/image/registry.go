@@ -38,7 +38,7 @@ func newRegistry(ctx context.Context, hostsDir string, creds *credentials, p *pr
 		options.HostDir = config.HostDirFromRoot(hostsDir)
 	}
 	r.resolver = docker.NewResolver(docker.ResolverOptions{
-		Hosts:   r.once(config.ConfigureHosts(ctx, options)),
+		Hosts:   r.once(creds, config.ConfigureHosts(ctx, options)),
 		Headers: http.Header{"User-Agent": {userAgent}},
 	})
 	return r
@@ -46,7 +46,7 @@ func newRegistry(ctx context.Context, hostsDir string, creds *credentials, p *pr
 
 // once keeps the answer of hosts, so that resolving and fetching share
 // connections and tokens.
-func (r *registry) once(hosts docker.RegistryHosts) docker.RegistryHosts {
+func (r *registry) once(creds *credentials, hosts docker.RegistryHosts) docker.RegistryHosts {
 	return func(name string) ([]docker.RegistryHost, error) {
 		r.mu.Lock()
 		known, ok := r.hosts[name]
@@ -58,6 +58,7 @@ func (r *registry) once(hosts docker.RegistryHosts) docker.RegistryHosts {
 		if err != nil {
 			return nil, err
 		}
+		creds.prevail(name, found)
 		r.mu.Lock()
 		r.hosts[name] = found
 		r.mu.Unlock()

@@ -1,0 +1,66 @@
+package image
+
+import (
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestImageUser(t *testing.T) {
+	const none = -1
+	for user, want := range map[string]struct {
+		uid  int64
+		name string
+	}{
+		"":          {none, ""},
+		"0":         {0, ""},
+		"1002":      {1002, ""},
+		"1002:7":    {1002, ""},
+		"1002:team": {1002, ""},
+		"app":       {none, "app"},
+		"app:7":     {none, "app"},
+		"app:team":  {none, "app"},
+	} {
+		uid, name := imageUser(user)
+		if name != want.name || (uid != nil) != (want.uid != none) || uid.GetValue() != max(want.uid, 0) {
+			t.Errorf("%q: uid %v, name %q, want %+v", user, uid, name, want)
+		}
+	}
+}
+
+// What the kubelet sees of an image: one id everywhere, and whether it may be
+// collected. Being pinned does not keep it from being removed.
+func TestServiceAnswersWithOneID(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := build(t, v1.Config{User: "7:8"}, layer(t, file{name: "f"}))
+	reg.push(t, "app:1", built)
+	s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{domain + "/app:*"}})
+	service := NewService(s)
+	spec := &runtimeapi.ImageSpec{Image: domain + "/app:1"}
+	pulled, err := service.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: spec})
+	must(t, err)
+	list, err := service.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	must(t, err)
+	byName, err := service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
+	must(t, err)
+	byID, err := service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}})
+	must(t, err)
+	if len(list.GetImages()) != 1 {
+		t.Fatalf("list: %v", list)
+	}
+	for where, img := range map[string]*runtimeapi.Image{"list": list.GetImages()[0], "status by name": byName.GetImage(), "status by id": byID.GetImage()} {
+		if img.GetId() != idOf(t, built) || img.GetId() != pulled.GetImageRef() {
+			t.Errorf("%s: id %q, PullImage said %q", where, img.GetId(), pulled.GetImageRef())
+		}
+		if !img.GetPinned() || img.GetUid().GetValue() != 7 || img.GetUsername() != "" || img.GetSize() == 0 {
+			t.Errorf("%s: %v", where, img)
+		}
+	}
+	_, err = service.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}})
+	must(t, err)
+	gone, err := service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
+	if err != nil || gone.GetImage() != nil {
+		t.Errorf("after RemoveImage of a pinned image: %v, %v", gone, err)
+	}
+}

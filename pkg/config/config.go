@@ -149,6 +149,9 @@ type Registry struct {
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
 	// PullProgressTimeout ends a pull that got no byte for so long. 0 is never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
+	// DecryptionKeysPath is the directory of the keys of encrypted images; empty
+	// is none.
+	DecryptionKeysPath string `toml:"decryption_keys_path"`
 }
 
 // ImageVerifier decides which images may be pulled.

@@ -45,6 +45,7 @@ func Default() *Config {
 			HostsDir:               "/etc/berth/hosts.d",
 			MaxConcurrentDownloads: 3,
 			PullProgressTimeout:    5 * time.Minute,
+			DecryptionKeysPath:     "/etc/berth/keys",
 		},
 		ImageVerifier: ImageVerifier{
 			BinDir:             "/opt/berth/image-verifier/bin",

@@ -44,6 +44,8 @@ var foreign = map[section]map[string]elsewhere{
 		"log_level":            {key: "log.level"},
 		"crio":                 {text: noTable},
 		"plugins":              {text: noTable},
+		"image_decryption":     {key: "registry.decryption_keys_path"},
+		"stream_processors":    {text: "berth opens encrypted images itself, with the keys in registry.decryption_keys_path"},
 		"cgroup_manager":       {key: "engine.cgroup_driver"},
 	},
 	"server": {
@@ -74,6 +76,7 @@ var foreign = map[section]map[string]elsewhere{
 		"sandbox_image":                       {text: noPause},
 		"sandbox":                             {text: noPause},
 		"default_runtime_name":                {key: "default_runtime"},
+		"decryption_keys_path":                {key: "registry.decryption_keys_path"},
 		"default_snapshotter":                 {key: "engine.snapshotter"},
 		"image_pull_progress_timeout":         {key: "registry.pull_progress_timeout"},
 		"max_concurrent_downloads":            {key: "registry.max_concurrent_downloads"},

@@ -135,6 +135,9 @@ func (v *validator) registry(r *Registry) {
 	if r.HostsDir != "" {
 		v.absolute("registry.hosts_dir", r.HostsDir)
 	}
+	if r.DecryptionKeysPath != "" {
+		v.absolute("registry.decryption_keys_path", r.DecryptionKeysPath)
+	}
 	if r.MaxConcurrentDownloads < 1 {
 		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
 	}

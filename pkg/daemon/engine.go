@@ -58,6 +58,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		DefaultSnapshotter:     cfg.Engine.Snapshotter,
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
+		DecryptionKeysDir:      cfg.Registry.DecryptionKeysPath,
 		Verifiers: image.Verifiers{
 			BinDir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
 		},

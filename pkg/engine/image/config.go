@@ -35,6 +35,9 @@ type Config struct {
 	// that is restarted after a power cut gets a new root filesystem anyway, and
 	// unmounting a layer does not flush the whole disk.
 	SyncRootfs bool
+	// DecryptionKeysDir holds the private keys that open encrypted layers. Empty
+	// or missing means that there are none. Read at each layer.
+	DecryptionKeysDir string
 	// Verifiers decide which images may be pulled.
 	Verifiers Verifiers
 	// PinnedImages are image names that the kubelet must not collect; '*' in a

@@ -66,7 +66,7 @@ type pullFailure struct {
 // explainPull turns the error of a pull into one for the caller.
 func explainPull(f pullFailure) error {
 	text, class := f.judge()
-	detail := f.clean.text(f.err.Error())
+	detail := strings.TrimSpace(strings.ReplaceAll(f.clean.text(f.err.Error()), "\n", " "))
 	if len(detail) > maxCause {
 		detail = detail[:maxCause] + "…"
 	}
@@ -84,6 +84,8 @@ func (f pullFailure) judge() (text string, class error) {
 		return "pull " + f.ref, context.Canceled
 	case isRefused(f.err):
 		return fmt.Sprintf("%s: pull %s: an image verifier in %s does not let it pass", signatureValidationFailed, f.ref, f.verifiers), errdefs.ErrUnknown
+	case isLocked(f.err):
+		return fmt.Sprintf("pull %s: it is encrypted and %s", f.ref, keysAdvice(f.err)), errdefs.ErrFailedPrecondition
 	case isNoSpace(f.err):
 		return fmt.Sprintf("pull %s: no space left for images under %s, remove images or enlarge the filesystem", f.ref, f.root), errdefs.ErrResourceExhausted
 	case isCertificate(f.err):

@@ -25,7 +25,7 @@ func (s *Store) unpacker(ctx context.Context, l *layers, name string) (*unpack.U
 			SnapshotterKey: name,
 			Snapshotter:    l,
 			Applier:        s.applier,
-			ApplyOpts:      []diff.ApplyOpt{diff.WithSyncFs(true)},
+			ApplyOpts:      []diff.ApplyOpt{diff.WithSyncFs(true), withKeys(s.cfg.DecryptionKeysDir)},
 		}),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(s.cfg.MaxConcurrentDownloads))),
 		unpack.WithDuplicationSuppressor(&s.unpacking),

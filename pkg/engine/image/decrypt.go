@@ -1,0 +1,146 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/containers/ocicrypt"
+	"github.com/containers/ocicrypt/config"
+	"github.com/containers/ocicrypt/helpers"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// encryptedSuffix ends the media type of an encrypted layer; before it is that
+// of the layer inside.
+const encryptedSuffix = "+encrypted"
+
+// decryption is the name under which the unpacker hands a layer's encryptedLayer
+// to its decrypter.
+const decryption = "berth.dev/decryption"
+
+// The list of processors is containerd's and for the whole process; it is read
+// without a lock, so it cannot change later.
+func init() { diff.RegisterProcessor(decrypter) }
+
+// encryptedLayer is what must be known to open a layer. It passes through
+// containerd's unpacker, in memory only.
+type encryptedLayer struct {
+	keysDir string
+	desc    imagespec.Descriptor
+}
+
+var _ typeurl.Any = (*encryptedLayer)(nil)
+
+// GetTypeUrl implements typeurl.Any.
+func (*encryptedLayer) GetTypeUrl() string { return decryption } //nolint:revive // the interface's name
+
+// GetValue implements typeurl.Any; nobody may read it.
+func (*encryptedLayer) GetValue() []byte { return nil }
+
+// decryptError is an encrypted layer that this node cannot open.
+type decryptError struct {
+	keysDir string
+	error
+}
+
+func (e *decryptError) Unwrap() error { return e.error }
+
+func isLocked(err error) bool {
+	_, ok := errors.AsType[*decryptError](err)
+	return ok
+}
+
+// keysAdvice says what to do about a decryptError.
+func keysAdvice(err error) string {
+	if e, _ := errors.AsType[*decryptError](err); e.keysDir != "" {
+		return fmt.Sprintf("no key in %s opens it, put its private key there", e.keysDir)
+	}
+	return "this node has no keys, set registry.decryption_keys_path to a directory that has them"
+}
+
+// withKeys tells the decrypter of a layer where the node's keys are.
+func withKeys(keysDir string) diff.ApplyOpt {
+	return func(_ context.Context, desc imagespec.Descriptor, c *diff.ApplyConfig) error {
+		if !strings.HasSuffix(desc.MediaType, encryptedSuffix) {
+			return nil
+		}
+		if c.ProcessorPayloads == nil {
+			c.ProcessorPayloads = map[string]typeurl.Any{}
+		}
+		c.ProcessorPayloads[decryption] = &encryptedLayer{keysDir: keysDir, desc: desc}
+		return nil
+	}
+}
+
+// decrypter is a diff.Handler for encrypted layers.
+func decrypter(_ context.Context, mediaType string) (diff.StreamProcessorInit, bool) {
+	plain, encrypted := strings.CutSuffix(mediaType, encryptedSuffix)
+	if !encrypted {
+		return nil, false
+	}
+	return func(_ context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
+		layer, ok := payloads[decryption].(*encryptedLayer)
+		if !ok {
+			return nil, fmt.Errorf("nobody said where the keys are: %w", errdefs.ErrInternal)
+		}
+		keys, err := readKeys(layer.keysDir)
+		if err != nil {
+			return nil, &decryptError{layer.keysDir, err}
+		}
+		opened, _, err := ocicrypt.DecryptLayer(keys, stream, layer.desc, false)
+		if err != nil {
+			return nil, &decryptError{layer.keysDir, err}
+		}
+		return &openedLayer{Reader: opened, Closer: stream, mediaType: plain}, nil
+	}, true
+}
+
+// openedLayer is what is inside of an encrypted layer.
+type openedLayer struct {
+	io.Reader
+	io.Closer
+	mediaType string
+}
+
+// MediaType implements diff.StreamProcessor.
+func (l *openedLayer) MediaType() string { return l.mediaType }
+
+// readKeys reads all keys below dir; other files in it are passed over. Links are
+// not followed: where a directory is a mounted Secret, each key would count
+// twice.
+func readKeys(dir string) (*config.DecryptConfig, error) {
+	var files []string
+	if dir != "" {
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if strings.Contains(path, ":") {
+				return fmt.Errorf("the name of %s must not contain ':'", path)
+			}
+			if e.Type().IsRegular() {
+				files = append(files, path)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read keys: %w", err)
+		}
+	}
+	keys, err := helpers.CreateDecryptCryptoConfig(files, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read keys: %w", err)
+	}
+	if keys.DecryptConfig == nil {
+		return &config.DecryptConfig{}, nil
+	}
+	return keys.DecryptConfig, nil
+}

@@ -1,0 +1,131 @@
+package image
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/imgcrypt/v2/images/encryption"
+	"github.com/containers/ocicrypt/config"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// keyPair makes a key: PEM of the private and of the public half.
+func keyPair(t *testing.T) (private, public []byte) {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	must(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}),
+		pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+}
+
+// encrypt returns img as containerd's imgcrypt encrypts it for the owner of a
+// public key.
+func encrypt(t *testing.T, img v1.Image, public []byte) v1.Image {
+	t.Helper()
+	dir := t.TempDir()
+	path, err := layout.Write(dir, indexOf(nil))
+	must(t, err)
+	must(t, path.AppendImage(img))
+	blobs, err := local.NewStore(dir)
+	must(t, err)
+	manifest, err := img.RawManifest()
+	must(t, err)
+	mediaType, err := img.MediaType()
+	must(t, err)
+	desc := imagespec.Descriptor{MediaType: string(mediaType), Digest: digest.FromBytes(manifest), Size: int64(len(manifest))}
+
+	recipient, err := config.EncryptWithJwe([][]byte{public})
+	must(t, err)
+	all := func(imagespec.Descriptor) bool { return true }
+	desc, changed, err := encryption.EncryptImage(t.Context(), blobs, desc, &recipient, all)
+	must(t, err)
+	if !changed {
+		t.Fatal("nothing was encrypted")
+	}
+	b, err := content.ReadBlob(t.Context(), blobs, desc)
+	must(t, err)
+	if n := bytes.Count(b, []byte(encryptedSuffix)); n == 0 {
+		t.Fatalf("no layer is encrypted in %s", b)
+	}
+	// The store of blobs is a directory of the same form as an image layout.
+	h := v1.Hash{Algorithm: "sha256", Hex: desc.Digest.Encoded()}
+	must(t, path.AppendDescriptor(v1.Descriptor{MediaType: types.MediaType(desc.MediaType), Size: desc.Size, Digest: h}))
+	encrypted, err := path.Image(h)
+	must(t, err)
+	return encrypted
+}
+
+func TestEncryptedImage(t *testing.T) {
+	reg := newTestRegistry(t)
+	private, public := keyPair(t)
+	plain := layered(t, v1.Config{})
+	reg.push(t, "app:1", encrypt(t, plain, public))
+	for _, snapshotter := range Snapshotters() {
+		keys := t.TempDir()
+		must(t, os.MkdirAll(filepath.Join(keys, "team"), 0o700))
+		other, _ := keyPair(t)
+		for name, body := range map[string][]byte{"README": []byte("no key"), "another.pem": other, "team/app.pem": private} {
+			must(t, os.WriteFile(filepath.Join(keys, name), body, 0o600))
+		}
+		must(t, os.Symlink("another.pem", filepath.Join(keys, "link.pem")))
+		s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: keys, DefaultSnapshotter: snapshotter})
+		img := pullImage(t, s, domain+"/app:1")
+		if img.ID != idOf(t, plain) {
+			t.Errorf("%s: id %s, want the plain image's %s", snapshotter, img.ID, idOf(t, plain))
+		}
+		root, err := s.PrepareRootfs(t.Context(), "c", img, "")
+		must(t, err)
+		sameTree(t, tree(t, mounted(t, root.Mounts)), layeredTree)
+	}
+}
+
+func TestEncryptedImageWithoutItsKey(t *testing.T) {
+	reg := newTestRegistry(t)
+	private, public := keyPair(t)
+	other, _ := keyPair(t)
+	reg.push(t, "app:1", encrypt(t, layered(t, v1.Config{}), public))
+	colon := filepath.Join(t.TempDir(), "a:b")
+	must(t, os.MkdirAll(colon, 0o700))
+	wrong := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(wrong, "other.pem"), other, 0o600))
+	for name, c := range map[string]struct{ dir, says string }{
+		"no directory":      {"", "decryption_keys_path"},
+		"missing directory": {filepath.Join(wrong, "none"), "put its private key there"},
+		"no key":            {t.TempDir(), "put its private key there"},
+		"another's key":     {wrong, "put its private key there"},
+		"colon":             {colon, "must not contain ':'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: c.dir})
+			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+			if !errdefs.IsFailedPrecondition(err) {
+				t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
+			}
+			if text := err.Error(); !strings.Contains(text, c.says) || !strings.Contains(text, "encrypted") || !strings.Contains(text, c.dir) ||
+				strings.Contains(text, "\n") || len(text) > 1024 {
+				t.Errorf("text: %q", text)
+			}
+			wantStored(t, s, 0, 0)
+		})
+	}
+	// The key may come later, without a restart.
+	s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: wrong})
+	must(t, os.WriteFile(filepath.Join(wrong, "app.pem"), private, 0o600))
+	pullImage(t, s, domain+"/app:1")
+}

@@ -105,8 +105,8 @@ func (b containers) startFailed(ctx context.Context, c *container, cause error) 
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record a failed start")
 	}
-	close(c.exited)
 	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	close(c.exited) // only now may somebody remove it, and announce that
 	b.erase(ctx, c)
 	return fmt.Errorf("start container: %w", cause)
 }
@@ -158,8 +158,8 @@ func (b containers) recordEnd(c *container, exit taskExit) {
 		log.G(b.background).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
 	}
 	b.clock.seen(exit.At.UnixNano())
-	close(c.exited)
 	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	close(c.exited) // only now may somebody remove it, and announce that
 }
 
 func (b containers) eraseEnded(c *container) {

@@ -185,8 +185,8 @@ func (b containers) cancel(ctx context.Context, c *container) {
 		st.Message = "the container was stopped before it was started"
 		st.FinishedAt = b.clock.now()
 	})
-	close(c.exited)
 	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	close(c.exited) // only now may somebody remove it, and announce that
 	go b.eraseEnded(c)
 }
 

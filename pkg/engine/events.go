@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"fmt"
 	"sync"
 
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -10,41 +13,51 @@ import (
 // events serves GetContainerEvents.
 type events struct{ *core }
 
-// subscriberBuffer is how many events a slow reader may be behind. The kubelet
-// re-lists when it misses one; a life-cycle call must never wait for a reader.
+// subscriberBuffer is how many events a reader may be behind.
 const subscriberBuffer = 1024
+
+// errMissed ends the subscription of a reader that is further behind. A
+// life-cycle call must never wait for a reader, and one that silently misses an
+// event takes a pod for what it is no more; one that is told so lists.
+var errMissed = fmt.Errorf("the reader is more than %d events behind and misses some: list sandboxes and containers, and subscribe again: %w",
+	subscriberBuffer, errdefs.ErrUnavailable)
 
 // broker hands events to all subscribers.
 type broker struct {
 	mu     sync.Mutex
-	subs   map[chan *runtimeapi.ContainerEventResponse]struct{}
+	subs   map[*subscriber]struct{}
 	closed bool
 }
 
-func newBroker() *broker {
-	return &broker{subs: map[chan *runtimeapi.ContainerEventResponse]struct{}{}}
+// subscriber is one stream. Its channel is closed when there will be no more.
+type subscriber struct {
+	events chan *runtimeapi.ContainerEventResponse
+	// missed says that it was cut off. It is written before the channel is closed.
+	missed bool
 }
 
-func (k *broker) subscribe() chan *runtimeapi.ContainerEventResponse {
-	ch := make(chan *runtimeapi.ContainerEventResponse, subscriberBuffer)
+func newBroker() *broker { return &broker{subs: map[*subscriber]struct{}{}} }
+
+func (k *broker) subscribe() *subscriber {
+	s := &subscriber{events: make(chan *runtimeapi.ContainerEventResponse, subscriberBuffer)}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		close(ch)
-		return ch
+		close(s.events)
+		return s
 	}
-	k.subs[ch] = struct{}{}
-	return ch
+	k.subs[s] = struct{}{}
+	return s
 }
 
-func (k *broker) unsubscribe(ch chan *runtimeapi.ContainerEventResponse) {
+func (k *broker) unsubscribe(s *subscriber) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.subs, ch)
+	delete(k.subs, s)
 }
 
 // publish calls event only if somebody listens, under the lock: events reach
-// every subscriber in the order of their times.
+// every subscriber in the order of their times. It waits for nobody.
 func (k *broker) publish(event func() *runtimeapi.ContainerEventResponse) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -52,10 +65,25 @@ func (k *broker) publish(event func() *runtimeapi.ContainerEventResponse) {
 		return
 	}
 	e := event()
-	for ch := range k.subs {
+	for s := range k.subs {
 		select {
-		case ch <- e:
+		case s.events <- e:
 		default:
+			delete(k.subs, s)
+			s.cut()
+		}
+	}
+}
+
+// cut ends a subscription and lets go of what its reader did not take.
+func (s *subscriber) cut() {
+	s.missed = true
+	for {
+		select {
+		case <-s.events:
+		default:
+			close(s.events)
+			return
 		}
 	}
 }
@@ -64,21 +92,21 @@ func (k *broker) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true
-	for ch := range k.subs {
-		close(ch)
-		delete(k.subs, ch)
+	for s := range k.subs {
+		close(s.events)
+		delete(k.subs, s)
 	}
 }
 
 // GetContainerEvents streams what happens from now on.
 func (b events) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	ch := b.broker.subscribe()
-	defer b.broker.unsubscribe(ch)
+	s := b.broker.subscribe()
+	defer b.broker.unsubscribe(s)
 	for {
 		select {
-		case e, ok := <-ch:
+		case e, ok := <-s.events:
 			if !ok {
-				return nil
+				return s.ended(b.log)
 			}
 			if err := stream.Send(e); err != nil {
 				return err
@@ -87,6 +115,14 @@ func (b events) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.S
 			return nil
 		}
 	}
+}
+
+func (s *subscriber) ended(log *log.Entry) error {
+	if !s.missed {
+		return nil
+	}
+	log.WithField("buffer", subscriberBuffer).Warn("A reader of events was too slow and is cut off")
+	return errMissed
 }
 
 // announce tells subscribers what happened to id, with the pod's state after it.

@@ -78,6 +78,7 @@ func (b *Berth) serveArguments() []string {
 		"--set", "engine.root="+b.Root,
 		"--set", "engine.state="+b.State,
 		"--set", "registry.hosts_dir="+b.HostsDir,
+		"--set", "nri.plugin_path="+filepath.Join(b.Dir, "nri", "plugins"),
 	)
 	if cni := b.options.CNI; cni != nil {
 		arguments = append(arguments,
@@ -122,6 +123,7 @@ func (b *Berth) mainConfig() string {
 	fmt.Fprintf(&c, "\n[engine]\nroot = %q\nstate = %q\nshim_path = %q\npause_path = %q\n",
 		b.Root, b.State, filepath.Join(b.Bin, "berth-shim"), filepath.Join(b.Bin, "berth-pause"))
 	fmt.Fprintf(&c, "\n[registry]\nhosts_dir = %q\n", b.HostsDir)
+	fmt.Fprintf(&c, "\n[nri]\nplugin_path = %q\nplugin_config_path = %q\n", filepath.Join(b.Dir, "nri", "plugins"), filepath.Join(b.Dir, "nri", "conf.d"))
 	fmt.Fprintf(&c, "\n[log]\nlevel = \"debug\"\n")
 	if cni := b.options.CNI; cni != nil {
 		fmt.Fprintf(&c, "\n[cni]\nconf_dir = %q\nbin_dirs = [%q]\ncache_dir = %q\n",

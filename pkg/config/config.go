@@ -40,9 +40,11 @@ type Config struct {
 	// ImageVerifier has the keys of containerd's image verifier plugin.
 	ImageVerifier ImageVerifier `toml:"image_verifier"`
 	Streaming     Streaming     `toml:"streaming"`
-	Metrics       Metrics       `toml:"metrics"`
-	Tracing       Tracing       `toml:"tracing"`
-	Log           Log           `toml:"log"`
+	// NRI has the keys of containerd's NRI plugin.
+	NRI     NRI     `toml:"nri"`
+	Metrics Metrics `toml:"metrics"`
+	Tracing Tracing `toml:"tracing"`
+	Log     Log     `toml:"log"`
 
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`

@@ -53,8 +53,14 @@ func Default() *Config {
 			PerVerifierTimeout: 10 * time.Second,
 		},
 		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: 4 * time.Hour},
-		Tracing:   Tracing{SampleRatio: 1},
-		Log:       Log{Level: "info", Format: "text"},
-		origins:   map[string]Origin{},
+		NRI: NRI{
+			PluginPath:                "/opt/nri/plugins",
+			PluginConfigPath:          "/etc/nri/conf.d",
+			PluginRegistrationTimeout: 5 * time.Second,
+			PluginRequestTimeout:      2 * time.Second,
+		},
+		Tracing: Tracing{SampleRatio: 1},
+		Log:     Log{Level: "info", Format: "text"},
+		origins: map[string]Origin{},
 	}
 }

@@ -107,6 +107,16 @@ var foreign = map[section]map[string]elsewhere{
 		"stream_server_port":    {key: "streaming.port"},
 		"stream_idle_timeout":   {key: "streaming.idle_timeout"},
 	},
+	"nri": {
+		"enable_nri":                      {text: "plugins are on unless nri.disable is true; their socket is nri.socket_path"},
+		"nri_listen":                      {key: "nri.socket_path"},
+		"nri_plugin_dir":                  {key: "nri.plugin_path"},
+		"nri_plugin_config_dir":           {key: "nri.plugin_config_path"},
+		"nri_plugin_registration_timeout": {key: "nri.plugin_registration_timeout"},
+		"nri_plugin_request_timeout":      {key: "nri.plugin_request_timeout"},
+		"nri_disable_connections":         {key: "nri.disable_connections"},
+		"default_validator":               {text: "berth does not have it; a plugin of your own can validate"},
+	},
 	"metrics": {
 		"enable_metrics": {text: "metrics are on when metrics.address is set"},
 		"metrics_host":   {key: "metrics.address"},

@@ -48,6 +48,7 @@ func (c *Config) sections() Problems {
 	v.registry(&c.Registry)
 	v.imageVerifier(&c.ImageVerifier)
 	v.streaming(&c.Streaming)
+	v.nri(&c.NRI, c.Server.Socket)
 	v.observation(c)
 	return v.problems
 }

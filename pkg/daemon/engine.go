@@ -8,6 +8,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -30,6 +31,7 @@ func newEngine(ctx context.Context, cfg *config.Config, b Build, definitions fun
 		DefaultSeccomp:         e.DefaultSeccompProfile,
 		CDISpecDirs:            e.CDISpecDirs,
 		Network:                networkConfig(cfg.CNI),
+		Plugins:                pluginConfig(cfg.NRI),
 		Images:                 imageConfig(cfg),
 		Streaming: streaming.Config{
 			Address: cfg.Streaming.Address, Port: cfg.Streaming.Port, IdleTimeout: cfg.Streaming.IdleTimeout,
@@ -49,6 +51,14 @@ func networkConfig(c config.CNI) network.Config {
 		n.MaxConfNum = -1
 	}
 	return n
+}
+
+func pluginConfig(n config.NRI) nri.Config {
+	return nri.Config{
+		Disable: n.Disable, SocketPath: n.SocketPath, DisableConnections: n.DisableConnections,
+		PluginPath: n.PluginPath, PluginConfigPath: n.PluginConfigPath,
+		RegistrationTimeout: n.PluginRegistrationTimeout, RequestTimeout: n.PluginRequestTimeout,
+	}
 }
 
 func imageConfig(cfg *config.Config) image.Config {

@@ -69,6 +69,7 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 	}
 	failpoint.Hit(failpoint.ContainerCreated)
 	b.announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.plugins.PostCreateContainer(ctx, b.hookContainer(c))
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
@@ -117,6 +118,9 @@ func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *i
 	if err != nil {
 		return err
 	}
+	if err := b.adjust(ctx, u, c, ociSpec); err != nil {
+		return err
+	}
 	if err := b.writeBundle(c, ociSpec); err != nil {
 		return err
 	}
@@ -130,16 +134,18 @@ func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *i
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err = c.Update(func(st *containerStatus) error {
-		st.Phase = phaseCreated
-		st.User = user
-		st.Resources.msg = ocispec.ContainerResources(ociSpec)
-		return nil
+	return b.plugins.Shown(b.hookContainer(c), func() error {
+		err := c.Update(func(st *containerStatus) error {
+			st.Phase = phaseCreated
+			st.User = user
+			st.Resources.msg = ocispec.ContainerResources(ociSpec)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return c.sandbox.making.show(func() { b.objects.addContainer(c) })
 	})
-	if err != nil {
-		return err
-	}
-	return c.sandbox.making.show(func() { b.objects.addContainer(c) })
 }
 
 // plan is what the container's record says for its whole life.
@@ -271,6 +277,10 @@ func (b containers) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfi
 	if err != nil || len(devices) == 0 {
 		return err
 	}
+	return b.injectCDI(spec, devices)
+}
+
+func (b containers) injectCDI(spec *specs.Spec, devices []string) error {
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.config.CDISpecDirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return fmt.Errorf("CDI: %w", err)

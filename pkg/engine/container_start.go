@@ -39,22 +39,33 @@ func (b containers) StartContainer(ctx context.Context, r *runtimeapi.StartConta
 	if err != nil {
 		return nil, err
 	}
-	if err := c.op.lock(ctx); err != nil {
+	if err := b.startCreated(ctx, c); err != nil {
+		if c.Status().Phase == phaseExited {
+			b.plugins.StopContainer(ctx, b.hookContainer(c))
+		}
 		return nil, err
+	}
+	b.plugins.PostStartContainer(ctx, b.hookContainer(c))
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+func (b containers) startCreated(ctx context.Context, c *container) error {
+	if err := c.op.lock(ctx); err != nil {
+		return err
 	}
 	defer c.op.unlock()
 	if p := c.Status().Phase; p != phaseCreated {
-		return nil, fmt.Errorf("container %s is %s, only a created one can be started: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("container %s is %s, only a created one can be started: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
 	}
 	if err := c.sandbox.open(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := b.start(ctx, c); err != nil {
-		return nil, err
+		return err
 	}
 	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	go b.watch(c)
-	return &runtimeapi.StartContainerResponse{}, nil
+	return nil
 }
 
 // start needs c.op. The runtime's work is not cut short with the caller's
@@ -71,6 +82,9 @@ func (b containers) start(ctx context.Context, c *container) error {
 	}
 	if why := c.Status().Unstartable; why != "" {
 		return b.startFailed(ctx, c, errors.New(why))
+	}
+	if err := b.plugins.StartContainer(ctx, b.hookContainer(c)); err != nil {
+		return b.startFailed(ctx, c, err)
 	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID()})
 	if err != nil {
@@ -123,6 +137,9 @@ func (b containers) watch(c *container) {
 // ended records the end of c, tells everybody, and lets the runtime forget it.
 func (b containers) ended(c *container, exit taskExit) {
 	b.recordEnd(c, exit)
+	if b.plugins != nil {
+		go b.plugins.StopContainer(b.background, b.hookContainer(c)) // who removes c waits for it
+	}
 	b.eraseEnded(c)
 }
 

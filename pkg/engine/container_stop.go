@@ -46,6 +46,7 @@ func (b containers) StopContainer(ctx context.Context, r *runtimeapi.StopContain
 	if err != nil {
 		return nil, err
 	}
+	b.plugins.StopContainer(ctx, b.hookContainer(c))
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
@@ -239,6 +240,7 @@ func (b containers) remove(ctx context.Context, c *container) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	b.plugins.StopContainer(ctx, b.hookContainer(c))
 	if err := c.op.lock(ctx); err != nil {
 		return err
 	}
@@ -251,6 +253,7 @@ func (b containers) remove(ctx context.Context, c *container) error {
 			return err
 		}
 	}
+	b.plugins.RemoveContainer(ctx, b.hookContainer(c))
 	if err := b.removeParts(ctx, c); err != nil {
 		return err
 	}

@@ -32,27 +32,53 @@ func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	if err := c.op.lock(ctx); err != nil {
+	if c.Status().Phase == phaseExited {
+		return nil, c.ended()
+	}
+	change, pids, err := b.updateForPlugins(ctx, c, r.GetLinux())
+	if err != nil {
 		return nil, err
+	}
+	if err := b.changeResources(ctx, c, change, pids); err != nil {
+		return nil, err
+	}
+	b.plugins.PostUpdateContainer(ctx, b.hookContainer(c))
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// ended is why nothing of c can change.
+func (c *container) ended() error {
+	return fmt.Errorf("container %s has ended, its resources cannot change: %w", c.ID(), errEnded)
+}
+
+var errEnded = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
+
+// changeResources changes the limits of c, and that of its processes unless it
+// is nil, which the CRI has no word for.
+func (b containers) changeResources(ctx context.Context, c *container, change *runtimeapi.LinuxContainerResources, pids *int64) error {
+	if err := c.op.lock(ctx); err != nil {
+		return err
 	}
 	defer c.op.unlock()
 	if c.Status().Phase == phaseExited {
-		return nil, fmt.Errorf("container %s has ended, its resources cannot change: %w", c.ID(), errdefs.ErrFailedPrecondition)
+		return c.ended()
 	}
 	spec, err := b.readSpec(c)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	before := spec.Linux.Resources
-	after, err := ocispec.UpdateResources(before, r.GetLinux(), b.nodeOf(c.sandbox.Spec()))
+	after, err := ocispec.UpdateResources(spec.Linux.Resources, change, b.nodeOf(c.sandbox.Spec()))
 	if err != nil {
-		return nil, err
+		return err
+	}
+	if pids != nil {
+		after.Pids = &specs.LinuxPids{Limit: pids}
 	}
 	u := &undo{}
 	if err := b.setResources(ctx, u, c, spec, after); err != nil {
-		return nil, errors.Join(err, undone(u.run()))
+		return errors.Join(err, undone(u.run()))
 	}
-	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+	return nil
 }
 
 // setResources changes the spec, the cgroup and the record, in this order; u puts

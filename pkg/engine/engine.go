@@ -32,6 +32,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
@@ -65,7 +66,9 @@ type Config struct {
 	DefaultSeccomp string
 	CDISpecDirs    []string
 	Network        network.Config
-	Images         image.Config
+	// Plugins says where NRI plugins come from; its name and version are set here.
+	Plugins nri.Config
+	Images  image.Config
 	// Streaming is where exec, attach and port-forward are served.
 	Streaming streaming.Config
 	// Definitions returns the handlers that Status reports.
@@ -112,6 +115,7 @@ type core struct {
 	broken     brokenRecords
 	images     *image.Store
 	cni        *network.Plugins
+	plugins    *nri.Plugins // nil unless there can be any
 	shims      *shim.Manager
 	prober     *probe.Prober
 	node       ocispec.Node
@@ -142,6 +146,11 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{core: k, stop: stop}
 	e.events = events{k}
 	e.containers = containers{k}
+	if k.plugins, err = openPlugins(c.Plugins, c.Version, pluginNode{e.containers}); err != nil {
+		stop()
+		return nil, errors.Join(err, k.close())
+	}
+	k.closers = append(k.closers, k.plugins)
 	e.sandboxes = sandboxes{k, &e.containers}
 	e.execs = execs{k}
 	server, err := streaming.Serve(c.Streaming, sessions{k})

@@ -60,6 +60,9 @@ func (e *Engine) Recover(ctx context.Context) error {
 		return err
 	}
 	r.sweep(ctx)
+	if err := e.core.plugins.Start(); err != nil {
+		return err
+	}
 	go e.core.probeAll()
 	return nil
 }

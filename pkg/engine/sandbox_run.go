@@ -118,18 +118,26 @@ func (b sandboxes) bringUp(ctx context.Context, s *sandbox) error {
 		err = ctx.Err()
 	}
 	if err == nil {
-		err = s.Update(func(st *sandboxStatus) error { st.Phase = phaseReady; return nil })
+		err = b.plugins.RunPodSandbox(ctx, b.hookPod(s), func() error { return b.show(s) })
 	}
 	if err != nil {
 		return b.rollBack(s, err)
 	}
-	b.objects.addSandbox(s)
 	if s.Spec().Plan.Process {
 		go b.watchProcess(s)
 	}
 	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	return nil
+}
+
+// show makes s READY for everybody to see.
+func (b sandboxes) show(s *sandbox) error {
+	err := s.Update(func(st *sandboxStatus) error { st.Phase = phaseReady; return nil })
+	if err == nil {
+		b.objects.addSandbox(s)
+	}
+	return err
 }
 
 // rollBack takes s back after cause. If that fails too, s is shown NOTREADY, so

@@ -135,14 +135,21 @@ func selects(selector, labels map[string]string) bool {
 
 // UpdatePodSandboxResources remembers what the kubelet sends. Runtimes that
 // share the host's kernel need no more: the pod's cgroup is the kubelet's.
-func (b sandboxes) UpdatePodSandboxResources(_ context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+func (b sandboxes) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	s, err := b.objects.sandbox(r.GetPodSandboxId())
 	if err != nil {
+		return nil, err
+	}
+	if err := b.plugins.UpdatePodSandbox(ctx, b.hookPod(s), r.GetOverhead(), r.GetResources()); err != nil {
 		return nil, err
 	}
 	err = s.Update(func(st *sandboxStatus) error {
 		st.Overhead.msg, st.Resources.msg = r.GetOverhead(), r.GetResources()
 		return nil
 	})
-	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, err
+	if err != nil {
+		return nil, err
+	}
+	b.plugins.PostUpdatePodSandbox(ctx, b.hookPod(s))
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }

@@ -49,7 +49,13 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, c := range b.objects.containersOf(s.ID()) {
-		g.Go(func() error { return b.inside.end(gctx, c) })
+		g.Go(func() error {
+			err := b.inside.end(gctx, c)
+			if err == nil {
+				b.plugins.StopContainer(gctx, b.hookContainer(c))
+			}
+			return err
+		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -57,6 +63,7 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 	if err := b.awaitErased(ctx, s); err != nil {
 		return err
 	}
+	b.plugins.StopPodSandbox(ctx, b.hookPod(s))
 	failpoint.Hit(failpoint.SandboxStopped)
 	if err := b.tearDown(ctx, s); err != nil {
 		return err
@@ -178,6 +185,7 @@ func (b sandboxes) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePod
 	if err := b.forget(s); err != nil {
 		return nil, err
 	}
+	b.plugins.RemovePodSandbox(ctx, b.hookPod(s))
 	b.objects.dropSandbox(s.ID())
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }

@@ -9,8 +9,8 @@ import (
 
 // CreateContainer asks plugins what to change in the spec of a new container;
 // the answer is for Adjust, and nil if there is nothing to do. What they want of
-// other containers is done before it returns. Shown or UndoCreate must follow,
-// also after an error.
+// other containers is done before it returns. Shown must follow, or, also after
+// an error, RemoveContainer.
 func (p *Plugins) CreateContainer(ctx context.Context, s Subject) (*api.ContainerAdjustment, error) {
 	if p == nil {
 		return nil, nil
@@ -53,15 +53,6 @@ func (p *Plugins) Shown(s Subject, show func() error) error {
 		delete(p.arriving, s.ID())
 	}
 	return err
-}
-
-// UndoCreate tells plugins that a container did not come about.
-func (p *Plugins) UndoCreate(ctx context.Context, s Subject) {
-	if p == nil {
-		return
-	}
-	p.tell(func() { delete(p.arriving, s.ID()) })
-	p.RemoveContainer(ctx, s)
 }
 
 // PostCreateContainer tells plugins that a container is created.
@@ -125,8 +116,12 @@ func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtim
 	}
 	// The last one is about the container itself.
 	last := len(updates) - 1
+	own := updates[last].GetLinux().GetResources()
+	if err := unchangeable(own); err != nil {
+		return nil, err
+	}
 	p.apply(ctx, updates[:last])
-	return updates[last].GetLinux().GetResources(), nil
+	return own, nil
 }
 
 func (p *Plugins) updateContainer(ctx context.Context, s Subject, change *runtimeapi.LinuxContainerResources) ([]*api.ContainerUpdate, error) {
@@ -204,6 +199,7 @@ func (p *Plugins) stopContainer(ctx context.Context, s Subject) []*api.Container
 
 // removeContainer needs p.mu.
 func (p *Plugins) removeContainer(ctx context.Context, s Subject) {
+	delete(p.arriving, s.ID()) // if it did not come about
 	if !p.stages[s.ID()].mayRemove() {
 		return
 	}

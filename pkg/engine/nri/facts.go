@@ -17,8 +17,8 @@ type Pod struct {
 	Config  *runtimeapi.PodSandboxConfig
 	// Overhead and Resources are the latest that the kubelet sent.
 	Overhead, Resources *runtimeapi.LinuxContainerResources
-	// NetNS, IPCNS and UTSNS are the paths of the pod's own namespaces.
-	NetNS, IPCNS, UTSNS string
+	// UserNS, NetNS, IPCNS and UTSNS are the paths of the pod's own namespaces.
+	UserNS, NetNS, IPCNS, UTSNS string
 	// CgroupsPath and PID are the sandbox process's, for pods that have one.
 	CgroupsPath string
 	PID         int
@@ -56,7 +56,7 @@ func (p Pod) namespaces() []*api.LinuxNamespace {
 	for _, ns := range []struct {
 		kind specs.LinuxNamespaceType
 		path string
-	}{{specs.NetworkNamespace, p.NetNS}, {specs.IPCNamespace, p.IPCNS}, {specs.UTSNamespace, p.UTSNS}} {
+	}{{specs.UserNamespace, p.UserNS}, {specs.NetworkNamespace, p.NetNS}, {specs.IPCNamespace, p.IPCNS}, {specs.UTSNamespace, p.UTSNS}} {
 		if ns.path != "" {
 			all = append(all, &api.LinuxNamespace{Type: string(ns.kind), Path: ns.path})
 		}

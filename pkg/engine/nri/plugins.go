@@ -142,6 +142,10 @@ func installed(dir string) (bool, error) {
 		if err != nil || e.IsDir() || info.Mode()&0o111 == 0 {
 			continue
 		}
+		if info.Mode()&0o002 != 0 && info.Mode().IsRegular() {
+			return false, fmt.Errorf("nri.plugin_path: %s can be changed by every user (mode %04o) and would be run as root; run chmod o-w on it: %w",
+				filepath.Join(dir, e.Name()), info.Mode().Perm(), errdefs.ErrInvalidArgument)
+		}
 		if _, _, err := api.ParsePluginName(e.Name()); err != nil {
 			return false, fmt.Errorf("nri.plugin_path: %s is no plugin: its name must be two digits, a dash and a name, such as 10-example; rename or remove it: %w",
 				filepath.Join(dir, e.Name()), errdefs.ErrInvalidArgument)

@@ -192,7 +192,7 @@ func TestRefusedContainerIsUndone(t *testing.T) {
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "no room") || strings.Contains(err.Error(), "rpc error") {
 		t.Errorf("got %v", err)
 	}
-	p.UndoCreate(t.Context(), ctr)
+	p.RemoveContainer(t.Context(), ctr)
 	same(t, first.told()[2:], "create ctr", "stop ctr", "remove ctr")
 	if len(p.stages)+len(p.arriving) > 0 {
 		t.Errorf("what is gone is remembered: %v %v", p.stages, p.arriving)
@@ -280,7 +280,7 @@ func TestLatePluginSeesTheNode(t *testing.T) {
 	p.StopPodSandbox(t.Context(), thing{pod: "p1"})
 	p.StopPodSandbox(t.Context(), thing{pod: "p2"})
 	p.RemovePodSandbox(t.Context(), thing{pod: "p2"})
-	p.UndoCreate(t.Context(), coming)
+	p.RemoveContainer(t.Context(), coming)
 	same(t, q.told()[2:], "stop c1", "stoppod p1", "removepod p2", "stop c5", "remove c5")
 }
 

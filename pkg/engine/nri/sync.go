@@ -33,7 +33,7 @@ func (p *Plugins) synchronize(ctx context.Context, plugin adaptation.SyncCB) err
 	go func() {
 		defer done()
 		<-before
-		p.update(ctx, updates)
+		_ = p.update(ctx, updates)
 	}()
 	return nil
 }
@@ -66,15 +66,11 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 	return pods, containers
 }
 
-// unsolicited serves a plugin that wants containers changed, and returns those
-// that could not be.
+// unsolicited serves a plugin that wants containers changed. The plugin gets the
+// error; the list would reach it only without one.
 func (p *Plugins) unsolicited(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
 	p.settled.wait(ctx)
-	bad := p.update(ctx, updates)
-	if len(bad) > 0 {
-		return bad, errors.New("some containers could not be updated")
-	}
-	return nil, nil
+	return nil, p.update(ctx, updates)
 }
 
 // apply does what plugins want of other containers because of a hook. What fails
@@ -84,12 +80,12 @@ func (p *Plugins) apply(ctx context.Context, updates []*api.ContainerUpdate) {
 		return
 	}
 	p.settled.wait(ctx)
-	p.update(ctx, updates)
+	_ = p.update(ctx, updates)
 }
 
-// update returns the updates that failed and may not be ignored.
-func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) []*api.ContainerUpdate {
-	var bad []*api.ContainerUpdate
+// update tries all, logs what fails, and returns of that what may not be ignored.
+func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) error {
+	var bad []error
 	for _, u := range updates {
 		err := p.updateOne(ctx, u)
 		if err == nil {
@@ -97,10 +93,10 @@ func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) []
 		}
 		log.G(ctx).WithError(err).WithField("container", u.GetContainerId()).Error("An update that an NRI plugin asked for failed")
 		if !u.GetIgnoreFailure() {
-			bad = append(bad, u)
+			bad = append(bad, fmt.Errorf("container %s: %w", u.GetContainerId(), err))
 		}
 	}
-	return bad
+	return errors.Join(bad...)
 }
 
 func (p *Plugins) updateOne(ctx context.Context, u *api.ContainerUpdate) error {

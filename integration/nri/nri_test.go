@@ -1,0 +1,444 @@
+// Package nri runs a real NRI plugin against a real berth: a process that speaks
+// the interface by the library's own stub. What it changes is looked for inside
+// the containers.
+package nri
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// requestTimeout is what a plugin has to answer: long enough for a busy machine.
+const requestTimeout = 3 * time.Second
+
+// bed is a berth that plugins can connect to.
+type bed struct {
+	*testbed.Berth
+	client *testbed.Client
+	image  string
+	socket string
+}
+
+func newBed(t *testing.T, config string) *bed {
+	t.Helper()
+	dir, err := os.MkdirTemp("/run", "bt-nri-") // short, because the path of a socket must be
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b := &bed{socket: filepath.Join(dir, "nri.sock")}
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	b.image = registry.Push(t, "nri/busybox:1", testbed.Busybox(t))
+	b.Berth = testbed.StartBerth(t, testbed.Options{
+		CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry}, DefaultRuntime: "runc",
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)},
+		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\noptions = { BinaryName = %q }\n[nri]\nsocket_path = %q\nplugin_request_timeout = %q\n%s",
+			testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), b.socket, requestTimeout, config),
+	})
+	b.client = b.Berth.Client
+	return b
+}
+
+// within bounds one call.
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// rest is what is on the host without pods.
+func (b *bed) rest(t *testing.T) testbed.Snapshot {
+	t.Helper()
+	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"true"}}).Remove(t)
+	b.Restart(t)
+	return b.Snapshot(t)
+}
+
+func (b *bed) nothingLeft(t *testing.T, atRest testbed.Snapshot) {
+	t.Helper()
+	if err := b.client.RemoveAllPods(context.Background()); err != nil {
+		t.Errorf("remove what is listed: %v", err)
+	}
+	b.Restart(t)
+	b.NoLeaks(t, atRest)
+}
+
+// sleeper is a pod whose container runs until it is stopped.
+func (b *bed) sleeper(name string, annotations map[string]string) testbed.PodSpec {
+	return testbed.PodSpec{
+		Name: name, Image: b.image, Command: []string{"sleep", "3600"},
+		Container: func(c *runtimeapi.ContainerConfig) { c.Annotations = annotations },
+	}
+}
+
+func (b *bed) update(t *testing.T, c *testbed.Container, bytes int64) {
+	t.Helper()
+	_, err := b.client.UpdateContainerResources(within(t), &runtimeapi.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: bytes},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// memoryOf is the limit in the status, and in the container's own cgroup.
+func memoryOf(t *testing.T, c *testbed.Container) (inStatus, inCgroup int64) {
+	t.Helper()
+	text := c.Exec(t, "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null || true")
+	inCgroup, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	if err != nil {
+		t.Fatalf("the container's cgroup says %q: %v", text, err)
+	}
+	return c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(), inCgroup
+}
+
+func wantMemory(t *testing.T, c *testbed.Container, want int64) {
+	t.Helper()
+	if inStatus, inCgroup := memoryOf(t, c); inStatus != want || inCgroup != want {
+		t.Errorf("the limit is %d in the status and %d in the cgroup, want %d", inStatus, inCgroup, want)
+	}
+}
+
+func same(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("the plugin was told\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func refused(t *testing.T, err error, words string) {
+	t.Helper()
+	if st := status.Convert(err); st.Code() != codes.FailedPrecondition || !strings.Contains(st.Message(), words) {
+		t.Errorf("got %v, want a failed precondition that says %q", err, words)
+	}
+}
+
+// TestLife sees a container adjusted, and the whole life of its pod in order,
+// under a runtime and under a foreign shim.
+func TestLife(t *testing.T) {
+	b := newBed(t, "")
+	p := startPlugin(t, b.socket)
+	gift := t.TempDir()
+	if err := os.WriteFile(filepath.Join(gift, "hello"), []byte("from the host"), 0o644); err != nil { //nolint:gosec // the container reads it
+		t.Fatal(err)
+	}
+	for _, handler := range []string{"runc", "shim"} {
+		t.Run(handler, func(t *testing.T) {
+			p.forget(t)
+			spec := b.sleeper("life-"+handler, map[string]string{wantAdjust: gift})
+			spec.Handler = handler
+			pod := b.client.RunPod(t, spec)
+			c := pod.Container
+			for command, want := range map[string]string{
+				"echo $NRI_ENV":  "by plugin",
+				"cat /nri/hello": "from the host",
+				"stat -c %F:%t:%T /dev/nri-null; echo x > /dev/nri-null": "character special file:1:3",
+				"ulimit -n; ulimit -Hn":                                  "555\n777",
+			} {
+				if got := strings.TrimSpace(c.Exec(t, "sh", "-c", command)); got != want {
+					t.Errorf("%s: %q, want %q", command, got, want)
+				}
+			}
+			if c.TryExec(t, "sh", "-c", "echo x > /nri/hello").ExitCode == 0 {
+				t.Error("the plugin's read-only mount can be written")
+			}
+			r, err := b.client.ContainerStatus(within(t), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(r.GetInfo()["info"], `"nri.test/note":"by plugin"`) {
+				t.Errorf("the plugin's annotation is not in the spec: %s", r.GetInfo()["info"])
+			}
+			wantMemory(t, c, 48<<20)
+
+			// The plugin grants half of what is asked for.
+			b.update(t, c, 200<<20)
+			wantMemory(t, c, 100<<20)
+			if _, err := b.client.UpdatePodSandboxResources(within(t), &runtimeapi.UpdatePodSandboxResourcesRequest{
+				PodSandboxId: pod.ID, Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5 << 20},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			c.Stop(t, 0)
+			pod.Stop(t)
+			pod.Stop(t)
+			ip := pod.IP(t)
+			pod.Remove(t)
+			same(t, p.told(t),
+				"run life-"+handler+" "+ip+" 3", "create main", "postcreate main CONTAINER_CREATED", "start main", "poststart main CONTAINER_RUNNING",
+				"update main "+strconv.Itoa(200<<20), "postupdate main "+strconv.Itoa(100<<20),
+				"updatepod life-"+handler+" "+strconv.Itoa(5<<20), "postupdatepod life-"+handler,
+				"stop main CONTAINER_STOPPED 137", "stoppod life-"+handler+" 3", "remove main", "removepod life-"+handler)
+		})
+	}
+}
+
+// TestEnds sees that plugins are told of an end, whoever or whatever brings it.
+func TestEnds(t *testing.T) {
+	b := newBed(t, "")
+	p := startPlugin(t, b.socket)
+	pod := b.client.RunPod(t, testbed.PodSpec{Name: "ends", Image: b.image, Command: []string{"sh", "-c", "exit 3"}})
+	p.await(t, 1, "stop main CONTAINER_STOPPED 3") // nobody has asked for it
+	p.forget(t)
+	pod.Container.Remove(t)
+	same(t, p.told(t), "remove main")
+
+	p.forget(t)
+	bad := pod.CreateContainer(t, "bad", testbed.PodSpec{Image: b.image, Command: []string{"/no/such/program"}})
+	if _, err := b.client.StartContainer(within(t), &runtimeapi.StartContainerRequest{ContainerId: bad.ID}); err == nil {
+		t.Fatal("a program that is not there was started")
+	}
+	bad.Remove(t)
+	same(t, p.told(t), "create bad", "postcreate bad CONTAINER_CREATED", "start bad", "stop bad CONTAINER_STOPPED 128", "remove bad")
+
+	p.forget(t)
+	pod.CreateContainer(t, "idle", b.sleeper("", nil)).Remove(t)
+	pod.RunContainer(t, "busy", b.sleeper("", nil))
+	pod.Remove(t)
+	same(t, p.told(t), "create idle", "postcreate idle CONTAINER_CREATED", "stop idle CONTAINER_STOPPED 137", "remove idle",
+		"create busy", "postcreate busy CONTAINER_CREATED", "start busy", "poststart busy CONTAINER_RUNNING",
+		"stop busy CONTAINER_STOPPED 137", "stoppod ends 3", "remove busy", "removepod ends")
+}
+
+// TestRefusal leaves nothing of what a plugin does not want, and lets it be tried
+// again under its name.
+func TestRefusal(t *testing.T) {
+	b := newBed(t, "")
+	atRest := b.rest(t)
+	p := startPlugin(t, b.socket)
+	config := b.client.SandboxConfig("unwelcome")
+	config.Annotations = map[string]string{wantRefuse: "yes"}
+	_, err := b.client.RunPodSandbox(within(t), &runtimeapi.RunPodSandboxRequest{Config: config})
+	refused(t, err, "this pod is not welcome")
+	b.NoLeaks(t, b.idle(t, atRest))
+	config.Annotations = nil
+	r, err := b.client.RunPodSandbox(within(t), &runtimeapi.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, withoutAddresses(p.told(t))[2:], "run unwelcome", "stoppod unwelcome", "removepod unwelcome", "run unwelcome")
+
+	withPod := b.Snapshot(t)
+	for annotation, words := range map[string]string{wantRefuse: "this container is not welcome", wantMove: "/elsewhere"} {
+		p.forget(t)
+		c := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+		c.Annotations = map[string]string{annotation: "yes"}
+		_, err = b.client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: config})
+		refused(t, err, words)
+		b.NoLeaks(t, withPod)
+		same(t, p.told(t), "create main", "stop main CONTAINER_CREATED 0", "remove main")
+		c.Annotations = nil
+		again, err := b.client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.client.RemoveContainer(within(t), &runtimeapi.RemoveContainerRequest{ContainerId: again.GetContainerId()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// idle is atRest with the supervisor that waits for the next pod.
+func (b *bed) idle(t *testing.T, atRest testbed.Snapshot) testbed.Snapshot {
+	t.Helper()
+	now := b.Snapshot(t)
+	idle := testbed.Snapshot{}
+	for kind, things := range atRest {
+		idle[kind] = things
+	}
+	idle[testbed.Processes] = now[testbed.Processes]
+	for _, s := range now[testbed.States] {
+		if strings.Contains(s, "/supervisors/") || strings.Contains(s, "/s/") {
+			idle[testbed.States] = append(slices.Clone(idle[testbed.States]), s)
+		}
+	}
+	return idle
+}
+
+// withoutAddresses keeps what and whom, which is the same in every run.
+func withoutAddresses(lines []string) []string {
+	var short []string
+	for _, l := range lines {
+		short = append(short, strings.Join(strings.Fields(l)[:min(2, len(strings.Fields(l)))], " "))
+	}
+	return short
+}
+
+// TestHangingAndDeadPlugins costs a call no more than the plugin's time, once.
+func TestHangingAndDeadPlugins(t *testing.T) {
+	b := newBed(t, "")
+	p := startPlugin(t, b.socket)
+	begin := time.Now()
+	b.client.RunPod(t, b.sleeper("patient", map[string]string{wantHang: "yes"}))
+	if took := time.Since(begin); took < requestTimeout || took > requestTimeout+30*time.Second {
+		t.Errorf("a pod whose plugin hangs took %s; the plugin has %s", took, requestTimeout)
+	}
+	// It is cut off, and may come again: it sees what it has missed.
+	p.await(t, 1, "cut off")
+	p.await(t, 2, "sync")
+	if synced := matching(p.told(t), "sync"); !strings.Contains(synced[1], "main=") || !strings.Contains(synced[1], "patient") {
+		t.Errorf("it was told of %q", synced)
+	}
+
+	p.kill()
+	begin = time.Now()
+	pod := b.client.RunPod(t, b.sleeper("orphan", nil))
+	pod.Remove(t)
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("a pod took %s after its plugin died", took)
+	}
+}
+
+// TestLatePluginAndRestart registers after pods exist, and again after the daemon
+// was killed under them.
+func TestLatePluginAndRestart(t *testing.T) {
+	b := newBed(t, "")
+	pod := b.client.RunPod(t, b.sleeper("old", nil))
+	pod.CreateContainer(t, "created", b.sleeper("", nil))
+	pod.RunContainer(t, "ended", testbed.PodSpec{Image: b.image, Command: []string{"true"}}).WaitExit(t)
+	stopped := b.client.RunSandbox(t, testbed.PodSpec{Name: "over"})
+	stopped.Stop(t)
+	p := startPlugin(t, b.socket)
+	const node = "sync [created=CREATED main=RUNNING old over]"
+	p.await(t, 1, node)
+
+	b.Kill9(t)
+	p.await(t, 1, "cut off")
+	b.Start(t)
+	p.await(t, 2, node)
+	p.forget(t)
+	fresh := b.client.RunPod(t, b.sleeper("fresh", nil))
+	fresh.Remove(t)
+	pod.Container.Stop(t, 0)
+	pod.Remove(t)
+	stopped.Remove(t)
+	same(t, withoutAddresses(p.told(t)), "run fresh", "create main", "postcreate main", "start main", "poststart main", "stop main", "stoppod fresh", "remove main", "removepod fresh",
+		"stop main", "stop created", "stoppod old", "remove main", "remove created", "removepod old", "removepod over")
+}
+
+// TestUpdates changes other containers: because of a new one, and unasked. The
+// change holds over a restart.
+func TestUpdates(t *testing.T) {
+	b := newBed(t, "")
+	p := startPlugin(t, b.socket)
+	pod := b.client.RunPod(t, b.sleeper("pair", nil))
+	pod.RunContainer(t, "second", b.sleeper("", map[string]string{wantOther: pod.Container.ID + "=" + strconv.Itoa(96<<20)}))
+	wantMemory(t, pod.Container, 96<<20)
+	// A container that is not there is nobody's failure.
+	pod.CreateContainer(t, "third", b.sleeper("", map[string]string{wantOther: strings.Repeat("0", 64) + "=" + strconv.Itoa(96<<20)}))
+
+	ask := func(id string, bytes int) {
+		t.Helper()
+		if _, err := fmt.Fprintf(p.stdin, "%s %d\n", id, bytes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(pod.Container.ID, 80<<20)
+	p.await(t, 1, "updated 0 true")
+	wantMemory(t, pod.Container, 80<<20)
+	ask(pod.Container.ID, 1) // the kernel says no
+	p.await(t, 1, "updated 0 false")
+	wantMemory(t, pod.Container, 80<<20)
+	b.Restart(t)
+	wantMemory(t, pod.Container, 80<<20)
+}
+
+// TestInstalledPlugin is started with the daemon and ends with it.
+func TestInstalledPlugin(t *testing.T) {
+	dir := t.TempDir()
+	plugins, configs, notes := filepath.Join(dir, "plugins"), filepath.Join(dir, "conf.d"), filepath.Join(dir, "notes")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{plugins, configs} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(self, filepath.Join(plugins, "10-test")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(configs, "test.conf"), []byte(notes+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := newBed(t, fmt.Sprintf("disable_connections = true\nplugin_path = %q\nplugin_config_path = %q\n", plugins, configs))
+	if _, err := os.Stat(b.socket); !os.IsNotExist(err) {
+		t.Errorf("there is a socket although connections are disabled: %v", err)
+	}
+	p := &process{notes: notes}
+	pod := b.client.RunPod(t, b.sleeper("own", nil))
+	same(t, withoutAddresses(p.told(t))[1:], "sync []", "run own", "create main", "postcreate main", "start main", "poststart main")
+	p.forget(t)
+	b.Restart(t)
+	p.await(t, 1, "sync [main=RUNNING own]")
+	pod.Remove(t)
+	b.Stop(t)
+	testbed.Eventually(t, time.Minute, func() error {
+		if pids := running(t, filepath.Join(plugins, "10-test")); len(pids) > 0 {
+			return fmt.Errorf("the plugin outlives the daemon: %v", pids)
+		}
+		return nil
+	})
+	b.Start(t)
+
+	// What is no plugin is told, and stops the start.
+	if err := os.WriteFile(filepath.Join(plugins, "helper"), nil, 0o755); err != nil { //nolint:gosec // it is to look like a program
+		t.Fatal(err)
+	}
+	b.Stop(t)
+	if err := b.TryStart(t.Context()); err == nil || !strings.Contains(err.Error(), filepath.Join(plugins, "helper")) {
+		t.Errorf("got %v", err)
+	}
+	if err := os.Remove(filepath.Join(plugins, "helper")); err != nil {
+		t.Fatal(err)
+	}
+	b.Start(t)
+}
+
+// running returns the processes that were started by this path.
+func running(t *testing.T, path string) []string {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []string
+	for _, f := range all {
+		if line, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(line), path+"\x00") {
+			pids = append(pids, f)
+		}
+	}
+	return pids
+}
+
+// TestAnothersSocket is not taken away.
+func TestAnothersSocket(t *testing.T) {
+	b := newBed(t, "")
+	b.Stop(t)
+	l, err := net.Listen("unix", b.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.TryStart(t.Context()); err == nil || !strings.Contains(err.Error(), b.socket) {
+		t.Errorf("got %v", err)
+	}
+	l.Close()
+	b.Start(t)
+}

@@ -1,0 +1,51 @@
+package ocispec
+
+import (
+	"testing"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+func TestFitNode(t *testing.T) {
+	wild := func() *specs.Spec {
+		return &specs.Spec{
+			Process: &specs.Process{OOMScoreAdj: ptr(-900)},
+			Linux: &specs.Linux{Resources: &specs.LinuxResources{
+				Memory:         &specs.LinuxMemory{Limit: ptr(int64(5)), Swap: ptr(int64(5))},
+				HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}},
+			}},
+		}
+	}
+	s := wild()
+	if err := FitNode(s, modernNode()); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Linux.Resources; deref(r.Memory.Swap) != 5 || len(r.HugepageLimits) != 1 {
+		t.Errorf("a node that has everything lost something: %+v", r)
+	}
+
+	s, n := wild(), bareNode()
+	n.MinOOMScoreAdj, n.TolerateMissingHugetlb = 0, true
+	if err := FitNode(s, n); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Linux.Resources; deref(s.Process.OOMScoreAdj) != 0 || r.Memory.Swap != nil || r.HugepageLimits != nil || deref(r.Memory.Limit) != 5 {
+		t.Errorf("got %+v, oom_score_adj %d", r, *s.Process.OOMScoreAdj)
+	}
+
+	n.TolerateMissingHugetlb = false
+	if err := FitNode(wild(), n); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a huge page limit that cannot be kept: %v", err)
+	}
+	s = wild()
+	s.Linux.Resources.HugepageLimits, s.Linux.Resources.Unified = nil, map[string]string{"memory.high": "1"}
+	if err := FitNode(s, n); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("cgroup v2 values on v1: %v", err)
+	}
+	for _, s := range []*specs.Spec{{}, {Linux: &specs.Linux{}}} {
+		if err := FitNode(s, n); err != nil {
+			t.Errorf("nothing to fit: %v", err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -98,15 +99,15 @@ scheduling: {nodeSelector: {berth.test/sandboxes: "no"}}
 func TestKubelet(t *testing.T) {
 	b := newBed(t, nil)
 	before := b.berth.Snapshot(t)
-	t.Run("pods", b.pods)
+	t.Run("pods", func(t *testing.T) { b.pods(t) })
 	t.Run("restarts", b.restarts)
 	t.Run("reboot", b.reboot)
 	t.Run("nothing is left", func(t *testing.T) { b.leaves(t, before) })
 }
 
 // pods are the checks that do not mind each other. They wait most of the time, so
-// some run at once.
-func (b *bed) pods(t *testing.T) {
+// some run at once. Without names given all are run.
+func (b *bed) pods(t *testing.T, names ...string) {
 	slots := make(chan struct{}, atOnce)
 	var group sync.WaitGroup
 	for name, check := range map[string]func(*testing.T, *Namespace){
@@ -136,6 +137,9 @@ func (b *bed) pods(t *testing.T) {
 		"user-namespaces":   b.userNamespaces,
 		"volumes":           b.volumes,
 	} {
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
+		}
 		group.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()

@@ -20,7 +20,7 @@ import (
 
 // asksAll are the gates of a kubelet that asks the CRI for all that it knows, by
 // streams and events where there are some.
-var asksAll = map[string]bool{"PodAndContainerStatsFromCRI": true, "CRIListStreaming": true, "EventedPLEG": true}
+var asksAll = map[string]bool{"PodAndContainerStatsFromCRI": true, "CRIListStreaming": true, "EventedPLEG": true, "RuntimeClassInImageCriApi": true}
 
 // TestKubeletAsksForAll has a kubelet take statistics and metrics from berth that
 // it takes from cAdvisor else, which knows no pods of berth's.
@@ -46,6 +46,11 @@ spec:
 		testbed.Eventually(t, patience, func() error { return b.cadvisorMetricsOf(t, n, class) })
 	}
 	b.end(t, n)
+	// Events, and what is told of a sandbox, change how a kubelet restarts; images
+	// are asked for with a handler.
+	t.Run("pods", func(t *testing.T) {
+		b.pods(t, "back-off", "init-and-sidecars", "liveness", "pull-secret", "shared-processes")
+	})
 	b.streamed(t)
 }
 

@@ -77,7 +77,7 @@ func TestStartsThatFail(t *testing.T) {
 			config: containerConfig{args: []string{"/no/such/program"}}, want: "no such file or directory"},
 		{name: "it says why on stderr only", script: `[ $verb = run ] && { echo "no luck today" >&2; exit 3; }`, want: "no luck today"},
 		{name: "it says nothing", script: `[ $verb = run ] && exit 4`, want: "ended with status 4"},
-		{name: "it is killed", script: `[ $verb = run ] && kill -9 $$`, want: "ended with status 137"},
+		{name: "it is killed", script: `[ $verb = run ] && kill -9 $$`, want: "killed by signal 9"},
 		{name: "it hangs", script: `[ $verb = run ] && exec sleep 1000`, timeout: 300, class: isTimeout},
 		{name: "it hangs with children", script: `[ $verb = run ] && { sleep 1000 & sleep 1000; }`, timeout: 300, class: isTimeout},
 		{name: "it starts the container and hangs", script: `[ $verb = run ] && { $real "$@"; exec sleep 1000; }`, timeout: 700, class: isTimeout},

@@ -70,7 +70,7 @@ func (r recovery) listen(ctx context.Context) {
 		})
 	}
 	for _, key := range keys {
-		ask(key, func() (*shim.Client, error) { return r.core.shims.Live(key) })
+		ask(key, func() (*shim.Client, error) { return r.core.shims.Live(ctx, key) })
 	}
 	for _, o := range r.core.pods.List() {
 		if ep := o.Status().Shim; ep != nil {

@@ -206,7 +206,7 @@ func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	case err != nil:
 		return nil, fmt.Errorf("shim at %s does not answer: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
 	}
-	c := connect(conn, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
+	c := m.connect(conn, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
 	if c.Task, err = runtimev2.NewTaskClient(c.conn, ep.Version); err != nil {
 		return nil, errors.Join(fmt.Errorf("shim at %s: %w", ep.Address, err), conn.Close())
 	}

@@ -14,7 +14,7 @@ import (
 // A successor that is another build would do to running pods what nobody tested.
 const programLink = "program"
 
-// program returns what the supervisor of s runs. s.mu is held.
+// program returns what the supervisor of s runs. s.busy is taken.
 func (m *Manager) program(s *supervisor) (string, error) {
 	first, err := noteProgram(s.dir, m.config.Supervisor)
 	if err != nil {

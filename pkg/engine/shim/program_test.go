@@ -215,11 +215,11 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 func TestWhoDoesNotAnswer(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
-	if _, err := m.Live("key"); !nobodyListens(err) {
+	if _, err := m.Live(t.Context(), "key"); !nobodyListens(err) {
 		t.Errorf("nobody was started: %v", err)
 	}
 	pid := serving(t, m, "key")
-	c, err := m.Live("key")
+	c, err := m.Live(t.Context(), "key")
 	if err != nil {
 		t.Fatal(err)
 	}

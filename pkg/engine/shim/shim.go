@@ -17,9 +17,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,8 +33,18 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// idleFor is how long a supervisor without pods is kept for the next one.
-const idleFor = time.Minute
+// limits bound what a process that does not answer costs.
+type limits struct {
+	// idle is how long a supervisor without pods is kept for the next one, and
+	// after what time one that did not leave is asked again.
+	idle time.Duration
+	// leave is how long it may take to leave.
+	leave time.Duration
+	// write is how long a process may leave a call unread.
+	write time.Duration
+}
+
+var usualLimits = limits{idle: time.Minute, leave: 10 * time.Second, write: 10 * time.Second}
 
 // Config says where the Manager works.
 type Config struct {
@@ -72,6 +84,7 @@ func Lost(err error) bool {
 // concurrently.
 type Manager struct {
 	config Config
+	limits limits
 	keep   *keeper
 
 	mu          sync.Mutex
@@ -87,9 +100,9 @@ type supervisor struct {
 	pods int         // guarded by Manager.mu
 	idle *time.Timer // guarded by Manager.mu
 
-	mu      sync.Mutex // held while a process is being started or dialled
-	up      *Client    // guarded by mu
-	started time.Time  // guarded by mu: when the last process was
+	busy    turn      // taken while a process is being started, dialled or ended; Manager.mu is taken inside it
+	up      *Client   // guarded by busy
+	started time.Time // guarded by busy: when the last process was
 	delay   time.Duration
 }
 
@@ -101,7 +114,7 @@ const (
 	maxDelay  = 10 * time.Second
 )
 
-// pause returns how long to wait before the next start. s.mu is held.
+// pause returns how long to wait before the next start. s.busy is taken.
 func (s *supervisor) pause(now time.Time) time.Duration {
 	lived := now.Sub(s.started)
 	if s.started.IsZero() || lived > max(shortLife, s.delay) {
@@ -129,6 +142,7 @@ func New(c Config) (*Manager, error) {
 	}
 	return &Manager{
 		config:      c,
+		limits:      usualLimits,
 		keep:        newKeeper(),
 		supervisors: map[string]*supervisor{},
 		foreign:     map[string]*Client{},
@@ -139,21 +153,21 @@ func New(c Config) (*Manager, error) {
 func (m *Manager) Close() {
 	m.mu.Lock()
 	m.closed = true
-	var clients []*Client
-	for _, s := range m.supervisors {
+	supervisors := slices.Collect(maps.Values(m.supervisors))
+	clients := slices.Collect(maps.Values(m.foreign))
+	for _, s := range supervisors {
 		if s.idle != nil {
 			s.idle.Stop()
 		}
-		s.mu.Lock()
+	}
+	m.mu.Unlock()
+	for _, s := range supervisors {
+		s.busy.take()
 		if s.up != nil {
 			clients = append(clients, s.up)
 		}
-		s.mu.Unlock()
+		s.busy.release()
 	}
-	for _, c := range m.foreign {
-		clients = append(clients, c)
-	}
-	m.mu.Unlock()
 	for _, c := range clients {
 		_ = c.conn.Close()
 	}
@@ -187,14 +201,14 @@ func (m *Manager) Release(key string) {
 	if s.pods > 0 || m.closed {
 		return
 	}
-	s.idle = time.AfterFunc(idleFor, func() { m.retire(s) })
+	m.retireLater(s)
 }
 
 // lookup needs m.mu.
 func (m *Manager) lookup(key string) *supervisor {
 	s, ok := m.supervisors[key]
 	if !ok {
-		s = &supervisor{key: key, dir: m.SupervisorDir(key)}
+		s = &supervisor{key: key, dir: m.SupervisorDir(key), busy: newTurn()}
 		m.supervisors[key] = s
 	}
 	return s
@@ -211,8 +225,10 @@ func (m *Manager) Supervisor(ctx context.Context, key string) (*Client, error) {
 	s := m.lookup(key)
 	m.mu.Unlock()
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.busy.await(ctx); err != nil {
+		return nil, fmt.Errorf("supervisor %s is being started or ended: %w", s.dir, err)
+	}
+	defer s.busy.release()
 	if s.up != nil && !s.up.gone() {
 		return s.up, nil
 	}
@@ -237,42 +253,11 @@ func (c *Client) gone() bool {
 }
 
 // connect wraps an open connection. lost is called once when it breaks.
-func connect(conn net.Conn, lost func(), opts ...ttrpc.ClientOpts) *Client {
+func (m *Manager) connect(conn net.Conn, lost func(), opts ...ttrpc.ClientOpts) *Client {
 	c := &Client{done: make(chan struct{})}
-	c.conn = ttrpc.NewClient(conn, append(opts, ttrpc.WithOnClose(func() {
+	c.conn = ttrpc.NewClient(promptConn{conn, m.limits.write}, append(opts, ttrpc.WithOnClose(func() {
 		close(c.done)
 		lost()
 	}))...)
 	return c
-}
-
-// retire ends a supervisor that nobody came back to. Its key stays taken until
-// its directory is gone: the next pod waits, and then starts a new process.
-func (m *Manager) retire(s *supervisor) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !m.idle(s) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := shutdown(ctx, s); err != nil {
-		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("idle supervisor did not leave")
-		return
-	}
-	s.up, s.started = nil, time.Time{}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s.pods == 0 {
-		delete(m.supervisors, s.key)
-	}
-	if m.config.Left != nil {
-		go m.config.Left()
-	}
-}
-
-func (m *Manager) idle(s *supervisor) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.closed && s.pods == 0
 }

@@ -34,12 +34,14 @@ func (m *Manager) dialSupervisor(s *supervisor) (*Client, error) {
 
 // Live returns a client of the supervisor with that key if a process is there. It
 // starts none.
-func (m *Manager) Live(key string) (*Client, error) {
+func (m *Manager) Live(ctx context.Context, key string) (*Client, error) {
 	m.mu.Lock()
 	s := m.lookup(key)
 	m.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.busy.await(ctx); err != nil {
+		return nil, err
+	}
+	defer s.busy.release()
 	if s.up == nil || s.up.gone() {
 		c, err := m.dialSupervisor(s)
 		if err != nil {
@@ -65,7 +67,7 @@ func nobodyListens(err error) bool {
 }
 
 func (m *Manager) supervisorClient(s *supervisor, conn net.Conn) (*Client, error) {
-	c := connect(conn, func() { m.succeed(s) })
+	c := m.connect(conn, func() { m.succeed(s) })
 	task, err := runtimev2.NewTaskClient(c.conn, 3)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -91,9 +93,9 @@ func (m *Manager) replace(s *supervisor) {
 			return
 		}
 		m.config.Log.WithError(err).WithField("supervisor", s.key).Error("supervisor has no successor yet")
-		s.mu.Lock()
+		s.busy.take()
 		wait := max(minDelay, s.pause(time.Now()))
-		s.mu.Unlock()
+		s.busy.release()
 		time.Sleep(wait)
 	}
 }
@@ -104,8 +106,8 @@ func (m *Manager) needed(s *supervisor) bool {
 	return !m.closed && s.pods > 0
 }
 
-// restartSupervisor starts a process unless the last one died too young. s.mu is
-// held.
+// restartSupervisor starts a process unless the last one died too young. s.busy is
+// taken.
 func (m *Manager) restartSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if wait := s.pause(time.Now()); wait > 0 {
 		return nil, fmt.Errorf("it died right after its start, see %s; the next try is in %s: %w",
@@ -119,7 +121,7 @@ func (m *Manager) restartSupervisor(ctx context.Context, s *supervisor) (*Client
 }
 
 // startSupervisor runs berth-shim on a socket that listens already, so that the
-// first call need not wait for the process to come up. s.mu is held.
+// first call need not wait for the process to come up. s.busy is taken.
 func (m *Manager) startSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
@@ -158,7 +160,7 @@ const endPatience = 3 * time.Second
 
 // awaitEnd returns when no process serves the directory of s, or with a client of
 // the one that does. Its socket must not be taken from a live supervisor: that
-// could not be reached any more. s.mu is held.
+// could not be reached any more. s.busy is taken.
 func (m *Manager) awaitEnd(ctx context.Context, s *supervisor) (*Client, error) {
 	for end := time.Now().Add(endPatience); ; {
 		pid, served, err := berthshim.Served(s.dir)
@@ -213,28 +215,6 @@ func (m *Manager) spawn(s *supervisor, program string, listener *os.File) error 
 // reap keeps a dead supervisor from staying a zombie of this daemon.
 func reap(cmd *exec.Cmd) { _ = cmd.Wait() }
 
-// shutdown asks a supervisor without tasks to leave and removes its directory.
-// s.mu is held.
-func shutdown(ctx context.Context, s *supervisor) error {
-	if s.up == nil || s.up.gone() {
-		if pid, served, err := berthshim.Served(s.dir); err != nil {
-			return err
-		} else if served {
-			return stillServed(s, pid)
-		}
-		return os.RemoveAll(s.dir)
-	}
-	if _, err := s.up.Task.Shutdown(ctx, &taskapi.ShutdownRequest{}); err != nil && !Lost(err) {
-		return err
-	}
-	select {
-	case <-s.up.done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return os.RemoveAll(s.dir)
-}
-
 // sweepParallel is how many supervisors are ended at a time.
 const sweepParallel = 16
 
@@ -262,8 +242,10 @@ func (m *Manager) Sweep(ctx context.Context, silent func(key string) bool) error
 }
 
 func (m *Manager) sweep(ctx context.Context, s *supervisor) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.busy.await(ctx); err != nil {
+		return err
+	}
+	defer s.busy.release()
 	if !m.idle(s) {
 		return nil
 	}

@@ -1,0 +1,96 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+
+	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
+)
+
+// retireLater needs m.mu.
+func (m *Manager) retireLater(s *supervisor) {
+	if s.idle != nil {
+		s.idle.Stop()
+	}
+	s.idle = time.AfterFunc(m.limits.idle, func() { m.retire(s) })
+}
+
+// retire ends a supervisor that nobody came back to. Its key stays taken until
+// its directory is gone: the next pod waits, and then starts a new process. One
+// that does not leave is asked again later.
+func (m *Manager) retire(s *supervisor) {
+	s.busy.take()
+	defer s.busy.release()
+	if !m.idle(s) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), m.limits.leave)
+	defer cancel()
+	err := shutdown(ctx, s)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("idle supervisor did not leave")
+		if s.pods == 0 && !m.closed {
+			m.retireLater(s)
+		}
+		return
+	}
+	s.up, s.started = nil, time.Time{}
+	if s.pods == 0 {
+		delete(m.supervisors, s.key)
+	}
+	if m.config.Left != nil {
+		go m.config.Left()
+	}
+}
+
+func (m *Manager) idle(s *supervisor) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.closed && s.pods == 0
+}
+
+// shutdown asks a supervisor without tasks to leave and removes its directory.
+// s.busy is taken.
+func shutdown(ctx context.Context, s *supervisor) error {
+	patience := time.Duration(0)
+	if s.up != nil && !s.up.gone() {
+		patience = endPatience
+		if _, err := s.up.Task.Shutdown(ctx, &taskapi.ShutdownRequest{}); err != nil && !Lost(err) {
+			return err
+		}
+		select {
+		case <-s.up.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := awaitUnserved(ctx, s, patience); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.dir)
+}
+
+// awaitUnserved returns when no process serves the directory of s. A broken
+// connection says less than that: one that nobody read is broken by this side.
+func awaitUnserved(ctx context.Context, s *supervisor, patience time.Duration) error {
+	for end := time.Now().Add(patience); ; {
+		pid, served, err := berthshim.Served(s.dir)
+		if err != nil || !served {
+			return err
+		}
+		if !time.Now().Before(end) {
+			return stillServed(s, pid)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return errors.Join(stillServed(s, pid), ctx.Err())
+		}
+	}
+}

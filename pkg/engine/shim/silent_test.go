@@ -1,0 +1,147 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+)
+
+// eventually waits for what other goroutines bring about.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 20s", what)
+		}
+	}
+}
+
+// Calls of a process that reads nothing end, however many they are, and the next
+// ones have a connection of their own.
+func TestNoCallWaitsForAReader(t *testing.T) {
+	dir := stateDir(t)
+	m := manager(t, dir, "/none")
+	m.limits.write = 300 * time.Millisecond
+	socket := filepath.Join(dir, "deaf.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ep := Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3}
+	c, err := m.Foreign(t.Context(), ep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const calls = 64
+	var (
+		all  sync.WaitGroup
+		errs [calls]error
+		long = strings.Repeat("x", 64<<10)
+	)
+	for i := range errs {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			_, errs[i] = c.Task.Exec(ctx, &taskapi.ExecProcessRequest{ID: "id", Stdin: long})
+		})
+	}
+	ended := make(chan struct{})
+	go func() { all.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("calls are stuck in a connection that nobody reads")
+	}
+	lost := 0
+	for _, err := range errs {
+		switch {
+		case Lost(err):
+			lost++
+		case !errors.Is(err, context.DeadlineExceeded):
+			t.Errorf("got %v", err)
+		}
+	}
+	if lost == 0 {
+		t.Error("the buffer was never full, this test shows nothing")
+	}
+	eventually(t, "the connection is given up", c.gone)
+	if next, err := m.Foreign(t.Context(), ep); err != nil || next == c {
+		t.Errorf("the next call has the same connection, or none: %v", err)
+	}
+}
+
+// A supervisor that does not leave when it is asked to is asked again, and whoever
+// wants it meanwhile waits no longer than it wants to.
+func TestIdleSupervisorIsAskedAgain(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	left := make(chan struct{}, 1)
+	m.config.Left = func() { left <- struct{}{} }
+	m.limits.idle, m.limits.leave = 10*time.Millisecond, time.Second
+	m.Hold("key")
+	pid := serving(t, m, "key")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	m.Release("key")
+	m.mu.Lock()
+	s := m.lookup("key")
+	m.mu.Unlock()
+	eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := m.Supervisor(ctx, "key"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("whoever waits for one that is asked to leave: %v", err)
+	}
+	eventually(t, "it is given up", func() bool { return len(s.busy) == 0 })
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-left:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody asked again")
+	}
+	if _, err := os.Stat(m.SupervisorDir("key")); !os.IsNotExist(err) {
+		t.Errorf("its directory: %v", err)
+	}
+}
+
+// That its connection broke does not say that a supervisor is gone.
+func TestLostConnectionIsNoEnd(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	pid := serving(t, m, "key")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	c, err := m.Live(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- m.Sweep(t.Context(), func(string) bool { return false }) }()
+	m.mu.Lock()
+	s := m.lookup("key")
+	m.mu.Unlock()
+	eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
+	if err := c.conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a stopped supervisor is said to have left")
+	}
+	if _, err := os.Stat(filepath.Join(m.SupervisorDir("key"), socketName)); err != nil {
+		t.Errorf("the directory of a live supervisor was taken away: %v", err)
+	}
+}

@@ -17,6 +17,9 @@ import (
 // shim mounts it itself, so that a VM may take it as it is.
 func (b containers) prepareRootfs(ctx context.Context, c *container, img *image.Image) ([]mount.Mount, error) {
 	rootfs := filepath.Join(b.containerDir(c.ID()), "rootfs")
+	if err := c.sandbox.Spec().Plan.makePodDir(b.containerDir(c.ID())); err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
 	}

@@ -42,6 +42,7 @@ const recoveryParallel = 16
 //     that does not answer is not waited for: its objects keep their state.
 //   - A record that cannot be read is shown as NOTREADY or UNKNOWN, so that the
 //     kubelet removes it.
+//   - A pod's directory may be open to all users, as earlier versions made it.
 //   - A directory, mount, or supervisor without a record belongs to nobody.
 //
 // No call may be answered before it has returned.
@@ -49,6 +50,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e, &silence{who: map[string]bool{}}}
 	r.listen(ctx)
 	r.showBroken()
+	e.core.closePodDirs()
 	if err := r.sandboxes(ctx); err != nil {
 		return err
 	}

@@ -31,9 +31,6 @@ func (k *core) filesOf(id string) sandboxFiles {
 
 // makeFiles writes the sandbox's files and mounts its shared memory.
 func (b sandboxes) makeFiles(s *sandbox) error {
-	if err := os.MkdirAll(b.sandboxDir(s.ID()), 0o711); err != nil {
-		return fmt.Errorf("sandbox directory: %w", err)
-	}
 	f, plan := b.filesOf(s.ID()), s.Spec().Plan
 	hostname := plan.Hostname
 	if hostname == "" {

@@ -161,6 +161,9 @@ func (b sandboxes) rollBack(s *sandbox, cause error) error {
 // makeParts makes what does not depend on each other at the same time: the
 // network, the sandbox's files, the supervisor.
 func (b sandboxes) makeParts(ctx context.Context, s *sandbox) error {
+	if err := s.Spec().Plan.makePodDir(b.sandboxDir(s.ID())); err != nil {
+		return fmt.Errorf("sandbox directory: %w", err)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.makeNetwork(gctx, s) })
 	g.Go(func() error { return b.makeFiles(s) })

@@ -257,7 +257,7 @@ func (s *Store) rootfsPath(snapshotter, containerID string) string {
 // makeWritable makes the directories of a writable layer. They may be there; if
 // they were not, a failure leaves none.
 func makeWritable(dir string, o rootfsOptions) (err error) {
-	switch made := os.Mkdir(dir, 0o711); {
+	switch made := os.Mkdir(dir, 0o700); {
 	case made == nil:
 		defer func() {
 			if err != nil {

@@ -134,8 +134,9 @@ func (s *Store) path(elem ...string) string {
 // openFiles opens what is on disk, from the bottom up.
 func (s *Store) openFiles(ctx context.Context) error {
 	for _, dir := range []string{s.cfg.Root, s.path(rootfsDir), s.path(trashDir), s.path(emptyDir), s.path(snapshotsDir)} {
-		// 0711 lets the processes of a user namespace pass through to their own files.
-		if err := os.MkdirAll(dir, 0o711); err != nil {
+		// Images have setuid programs, and secrets. Whoever mounts is root, so that
+		// nobody else has to get here; earlier versions let everybody pass.
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
 			return err
 		}
 	}
@@ -174,7 +175,7 @@ func (s *Store) openLayers(ctx context.Context, name string, kind snapshotterKin
 			return l
 		}
 	}
-	if err := os.MkdirAll(s.path(rootfsDir, name), 0o711); err != nil {
+	if err := os.MkdirAll(s.path(rootfsDir, name), 0o700); err != nil {
 		l.broken = err
 		return l
 	}

@@ -1,0 +1,46 @@
+package engine
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+)
+
+// makePodDir makes the directory of a sandbox or a container. What is mounted
+// below it may hold setuid programs, which no user of the host may run, and
+// shared memory, which none may write.
+func (p *sandboxPlan) makePodDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return p.closePodDir(dir)
+}
+
+// closePodDir lets nobody into a directory but root, and the root of a pod that
+// has users of its own: its runtime looks for what it mounts as that one.
+func (p *sandboxPlan) closePodDir(dir string) error {
+	if p.User == nil {
+		return os.Chmod(dir, 0o700)
+	}
+	_, gid := p.root()
+	return errors.Join(os.Lchown(dir, 0, int(gid)), os.Chmod(dir, 0o710))
+}
+
+// closePodDirs does so for what an earlier version left open to all.
+func (k *core) closePodDirs() {
+	closed := func(p *sandboxPlan, dir string) {
+		if err := p.closePodDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.log.WithError(err).WithField("path", dir).Error("a pod's directory cannot be closed to other users")
+		}
+	}
+	for _, s := range k.pods.List() {
+		closed(&s.Spec().Plan, k.sandboxDir(s.ID()))
+	}
+	for _, c := range k.ctrs.List() {
+		plan := &sandboxPlan{}
+		if s, ok := k.pods.Get(c.Spec().Sandbox); ok {
+			plan = &s.Spec().Plan
+		}
+		closed(plan, k.containerDir(c.ID()))
+	}
+}

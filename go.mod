@@ -3,6 +3,7 @@ module github.com/berth-cri/berth
 go 1.26.8
 
 require (
+	github.com/checkpoint-restore/checkpointctl v1.6.0
 	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/containerd/console v1.0.5
 	github.com/containerd/containerd/api v1.12.0

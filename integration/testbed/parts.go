@@ -24,6 +24,8 @@ const (
 	RuncShim = "containerd-shim-runc-v2"
 	// Containerd is BERTH_TEST_CONTAINERD.
 	Containerd = "containerd"
+	// CRIU is BERTH_TEST_CRIU.
+	CRIU = "criu"
 	// BusyboxBinary is BERTH_TEST_BUSYBOX, and must be static.
 	BusyboxBinary = "busybox"
 )
@@ -47,6 +49,7 @@ var partVariables = map[string]string{
 	Runsc:         "BERTH_TEST_RUNSC",
 	RuncShim:      "BERTH_TEST_SHIM",
 	Containerd:    "BERTH_TEST_CONTAINERD",
+	CRIU:          "BERTH_TEST_CRIU",
 	BusyboxBinary: "BERTH_TEST_BUSYBOX",
 }
 

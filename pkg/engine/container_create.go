@@ -20,7 +20,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // containers serves the calls about containers.
@@ -231,6 +233,9 @@ func (b containers) buildSpec(ctx context.Context, c *container, img *image.Imag
 		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.specSandbox(c.sandbox),
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
 		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel,
+	}
+	if d.Type == handler.OCI && !c.sandbox.Spec().Plan.OwnKernel {
+		in.CRIUConfig = filepath.Join(b.containerDir(c.ID()), supervisor.CRIUConfigFile)
 	}
 	if in.ImageMounts, err = b.volumeSources(c); err != nil {
 		return nil, user, err

@@ -58,6 +58,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 		return err
 	}
 	r.dropHalfMade(ctx)
+	r.thaw(ctx)
 	if err := e.core.shims.ServeEvents(e.core.background, e.core.noteOOM); err != nil {
 		return err
 	}

@@ -170,6 +170,16 @@ func (r *Runtime) SupportsSELinux() bool {
 	return r.hasTag("+SELINUX")
 }
 
+// MakesCheckpoints reports whether the runtime says that it was built with CRIU;
+// CRIU itself may be missing all the same.
+func (r *Runtime) MakesCheckpoints() bool {
+	if r == nil || r.Features == nil {
+		return r.hasTag("+CRIU")
+	}
+	said := r.Features.Annotations
+	return said["org.opencontainers.runc.checkpoint.enabled"] == "true" || said["run.oci.crun.checkpoint.enabled"] == "true" || r.hasTag("+CRIU")
+}
+
 func (r *Runtime) linux() *features.Linux {
 	if r == nil || r.Features == nil {
 		return nil

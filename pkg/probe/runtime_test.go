@@ -114,11 +114,28 @@ func TestUnknownIsNo(t *testing.T) {
 			"rro": rt.SupportsRecursiveReadOnly(), "idmap": rt.SupportsIDMap(), "userns": rt.SupportsUserNamespaces(),
 			"net devices": rt.SupportsNetDevices(), "seccomp": rt.SupportsSeccomp(), "lack of seccomp": rt.LacksSeccomp(),
 			"systemd": rt.SupportsSystemdCgroup(), "apparmor": rt.SupportsAppArmor(), "selinux": rt.SupportsSELinux(),
-			"OCI 1.1": rt.KnowsOCI("1.1.0"),
+			"OCI 1.1": rt.KnowsOCI("1.1.0"), "checkpoints": rt.MakesCheckpoints(),
 		} {
 			if got {
 				t.Errorf("%s: claims %s", name, what)
 			}
+		}
+	}
+}
+
+func TestMakesCheckpoints(t *testing.T) {
+	for name, c := range map[string]struct {
+		rt   *Runtime
+		want bool
+	}{
+		"runc":                {&Runtime{Features: &features.Features{Annotations: map[string]string{"org.opencontainers.runc.checkpoint.enabled": "true"}}}, true},
+		"runc without":        {&Runtime{Features: &features.Features{Annotations: map[string]string{"org.opencontainers.runc.checkpoint.enabled": "false"}}}, false},
+		"crun":                {&Runtime{Features: &features.Features{}, BuildTags: []string{"+SYSTEMD", "+CRIU"}}, true},
+		"crun without":        {&Runtime{BuildTags: []string{"+SYSTEMD", "-CRIU"}}, false},
+		"crun, by annotation": {&Runtime{Features: &features.Features{Annotations: map[string]string{"run.oci.crun.checkpoint.enabled": "true"}}}, true},
+	} {
+		if got := c.rt.MakesCheckpoints(); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -23,7 +23,11 @@ const (
 	SandboxErased      = "sandbox.erased"       // resources gone, the record is not
 )
 
-// All is every place, for tests that visit each.
+// ContainerFrozen is not passed by every pod: a checkpoint has begun, and the
+// container's processes stand still.
+const ContainerFrozen = "container.frozen"
+
+// All is every place of a pod's life, for tests that visit each.
 var All = []string{
 	SandboxReserved, SandboxPinned, SandboxNetworked, SandboxShimStarted, SandboxReady,
 	ContainerPlanned, ContainerMounted, ContainerCreated, ContainerRunning,

@@ -161,6 +161,36 @@ func (s *Store) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
 	return s.stacked(l, v, name, dir), nil
 }
 
+// TellsWritten tells whether WrittenOf works with a snapshotter (empty: the
+// default); if not, the error says why.
+func (s *Store) TellsWritten(snapshotter string) error {
+	l, name, err := s.layersOf(snapshotter)
+	if err == nil && !l.kind.layered {
+		err = fmt.Errorf("snapshotter %s does not tell what a container wrote, use %s: %w", name, Overlayfs, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
+// WrittenOf returns the directory of what a container wrote, as overlayfs keeps
+// it, and the read-only mounts of the image's layers below. Nothing is written:
+// the root filesystem may be in use. errdefs.ErrFailedPrecondition when the
+// snapshotter keeps it in another form, ErrNotFound when there is none.
+func (s *Store) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
+	_, name, err := s.layersFor(u.Owner, u.Snapshotter)
+	if err != nil {
+		return "", nil, err
+	}
+	if err := s.TellsWritten(name); err != nil {
+		return "", nil, err
+	}
+	upper = filepath.Join(s.rootfsPath(name, u.Owner), "fs")
+	v := s.views.get(viewKey{snapshotter: name, chain: u.ChainID})
+	if _, err := os.Stat(upper); err != nil || v == nil {
+		return "", nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
+	}
+	return upper, v.stack.readonly(s.path(emptyDir)), nil
+}
+
 // RemoveRootfs removes what PrepareRootfs and PrepareVolume made for a
 // container, which must be unmounted. The files go in the background. Missing is
 // no error.

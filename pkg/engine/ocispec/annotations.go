@@ -27,6 +27,9 @@ const (
 	annotationMemory           = "io.kubernetes.cri.sandbox-memory"
 )
 
+// annotationCRIUConfig is read by runc and crun.
+const annotationCRIUConfig = "org.criu.config"
+
 // passThrough puts those annotations into out whose key matches a pattern. A
 // pattern is path.Match's: "*" does not match "/". A malformed one matches
 // nothing; the configuration refuses those.
@@ -71,6 +74,9 @@ func containerAnnotations(c Container) map[string]string {
 	own := podIdentity(c.Sandbox, "container")
 	own[annotationContainerName] = c.Name
 	own[annotationImageName] = c.ImageName
+	if c.CRIUConfig != "" {
+		own[annotationCRIUConfig] = c.CRIUConfig
+	}
 	return own
 }
 

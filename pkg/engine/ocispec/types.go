@@ -113,6 +113,9 @@ type Container struct {
 	ImageMounts map[string]string
 	// ProcessLabel and MountLabel are the container's SELinux labels.
 	ProcessLabel, MountLabel string
+	// CRIUConfig is the file that CRIU shall read when the container is
+	// checkpointed; empty is none of berth's.
+	CRIUConfig string
 }
 
 // SandboxProcess is everything that the spec of a sandbox's own process is made of.

@@ -268,8 +268,16 @@ func (s taskService) Connect(ctx context.Context, r *taskAPI.ConnectRequest) (*t
 	return response, nil
 }
 
-func (s taskService) Checkpoint(context.Context, *taskAPI.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	return nil, fmt.Errorf("checkpoint: %w", errdefs.ErrNotImplemented)
+func (s taskService) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) (*emptypb.Empty, error) {
+	t, err := s.task(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	options, err := checkpointOptions(r.Options)
+	if err != nil {
+		return nil, err
+	}
+	return empty, t.checkpoint(ctx, r.Path, options)
 }
 
 // Shutdown ends this process once it has no tasks, or at once and without

@@ -2,6 +2,8 @@ package validate
 
 import (
 	"math"
+	"path/filepath"
+	"strings"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -34,6 +36,22 @@ func Attach(req *runtimeapi.AttachRequest) error {
 		func() error { return ID("container_id", req.GetContainerId()) },
 		func() error { return streams(req) },
 	)
+}
+
+// CheckpointContainer checks where a checkpoint is to be written.
+func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
+	return first(
+		func() error { return ID("container_id", req.GetContainerId()) },
+		func() error { return archive("location", req.GetLocation()) },
+		func() error { return between("timeout", req.GetTimeout(), 0, maxSeconds) },
+	)
+}
+
+func archive(field, path string) error {
+	if !filepath.IsAbs(path) || strings.HasSuffix(path, "/") {
+		return invalid(field, "must be the absolute path of the archive to write, not %.300q", path)
+	}
+	return withoutNUL(field, path)
 }
 
 // PortForward checks the ports. None at all is right: the newer protocol names

@@ -1,0 +1,283 @@
+package faults
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// counting is a container that shows that it goes on.
+const counting = "i=0; while :; do i=$((i+1)); echo $i >/count; echo line $i; sleep 0.05; done"
+
+// withCRIU restarts berth with another program as its criu, first in its PATH.
+func (b *bed) withCRIU(t *testing.T, program string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(dir, "criu")); err != nil {
+		t.Fatal(err)
+	}
+	b.SetEnvironment("PATH=" + dir + ":" + os.Getenv("PATH"))
+	b.Restart(t)
+}
+
+// workingCRIU is a criu that this kernel suits: of an old one it can be too new.
+func workingCRIU(t *testing.T) string {
+	t.Helper()
+	criu := testbed.Part(t, testbed.CRIU)
+	if out, err := exec.Command(criu, "check").CombinedOutput(); err != nil {
+		t.Skipf("%s does not work with this kernel (name another in BERTH_TEST_CRIU): %v: %s", criu, err, out)
+	}
+	return criu
+}
+
+func (b *bed) checkpoint(t *testing.T, container, location string, seconds int64) error {
+	t.Helper()
+	_, err := b.client.CheckpointContainer(within(t, 2*time.Minute), &runtimeapi.CheckpointContainerRequest{
+		ContainerId: container, Location: location, Timeout: seconds,
+	})
+	return err
+}
+
+// goesOn fails unless the container counts on.
+func goesOn(t *testing.T, c *testbed.Container) {
+	t.Helper()
+	count := func() int {
+		n, err := strconv.Atoi(strings.TrimSpace(c.Exec(t, "sh", "-c", "until [ -s /count ]; do sleep 0.01; done; cat /count")))
+		if err != nil {
+			return -1 // it was just being written
+		}
+		return n
+	}
+	before := count()
+	testbed.Eventually(t, 10*time.Second, func() error {
+		if now := count(); now <= before {
+			return fmt.Errorf("it stands still at %d", now)
+		}
+		return nil
+	})
+}
+
+// noUnfinished fails if anything of a checkpoint is left beside the archives.
+func (b *bed) noUnfinished(t *testing.T, locations string) {
+	t.Helper()
+	for _, dir := range []string{filepath.Join(b.Root, "checkpoints", "*"), filepath.Join(locations, ".*")} {
+		if left, _ := filepath.Glob(dir); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	}
+}
+
+// members are the files of an archive by name.
+func members(t *testing.T, archive io.Reader) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for r := tar.NewReader(archive); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("read archive: %v", err)
+		}
+		body, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatalf("read %s of the archive: %v", h.Name, err)
+		}
+		all[strings.TrimSuffix(h.Name, "/")] = body
+	}
+}
+
+// TestCheckpoint looks into the archive of a container that runs on.
+func TestCheckpoint(t *testing.T) {
+	criu := workingCRIU(t)
+	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
+	for name, config := range map[string]string{"runc": runc, "shim": shimConfig(t, testbed.Part(t, testbed.RuncShim))} {
+		for _, tty := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s terminal %v", name, tty), func(t *testing.T) {
+				b := newBed(t, testbed.Options{Config: config})
+				b.withCRIU(t, criu)
+				b.archiveOf(t, tty)
+			})
+		}
+	}
+}
+
+func (b *bed) archiveOf(t *testing.T, tty bool) {
+	image := b.registry.Push(t, "faults/checkpoint:1", testbed.Busybox(t, testbed.WithLayer(
+		testbed.File{Path: "dir/old", Mode: 0o644, Body: []byte("old")}, testbed.File{Path: "gone", Mode: 0o644, Body: []byte("x")},
+	)))
+	pod := b.client.RunPod(t, testbed.PodSpec{
+		Image: image, Command: []string{"sh", "-c", counting},
+		Container: func(c *runtimeapi.ContainerConfig) { c.Tty = tty },
+	})
+	c := pod.Container
+	c.Exec(t, "sh", "-c", "rm -r /gone /dir; mkdir /dir; echo new >/dir/new")
+	goesOn(t, c)
+	pid := b.info(t, c.ID).PID
+	locations := t.TempDir()
+	for _, name := range []string{"first.tar", "second.tar"} {
+		location := filepath.Join(locations, name)
+		if err := b.checkpoint(t, c.ID, location, 60); err != nil {
+			t.Fatalf("checkpoint: %v", err)
+		}
+		goesOn(t, c)
+		if now := b.info(t, c.ID).PID; now != pid {
+			t.Errorf("it is another process: %d, not %d", now, pid)
+		}
+		checkArchive(t, location, c.ID)
+	}
+	b.noUnfinished(t, locations)
+	c.Stop(t, time.Second)
+	refused(t, b.checkpoint(t, c.ID, filepath.Join(locations, "exited.tar"), 60), codes.FailedPrecondition, "exited", "running")
+	pod.Remove(t)
+}
+
+func checkArchive(t *testing.T, location, id string) {
+	t.Helper()
+	info, err := os.Stat(location)
+	if err != nil || info.Mode() != 0o600 {
+		t.Fatalf("archive: %v, %v; want mode 0600", info, err)
+	}
+	f, err := os.Open(location)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	files := members(t, f)
+	for _, name := range []string{
+		metadata.SpecDumpFile, metadata.StatusDumpFile, metadata.DumpLogFile, "container.log",
+		"checkpoint/inventory.img", "checkpoint/pstree.img", "checkpoint/core-1.img", "checkpoint/pages-1.img",
+	} {
+		if len(files[name]) == 0 {
+			t.Errorf("%s is missing or empty", name)
+		}
+	}
+	var config metadata.ContainerConfig
+	if err := json.Unmarshal(files[metadata.ConfigDumpFile], &config); err != nil || config.ID != id || config.OCIRuntime == "" ||
+		!strings.HasSuffix(config.RootfsImageName, "/faults/checkpoint:1") || time.Since(config.CheckpointedAt) > time.Hour {
+		t.Errorf("%s: %+v, %v", metadata.ConfigDumpFile, config, err)
+	}
+	changed := members(t, bytes.NewReader(files[metadata.RootFsDiffTar]))
+	if string(changed["dir/new"]) != "new\n" || len(changed["count"]) == 0 {
+		t.Errorf("the changed files are %q", changed)
+	}
+	for name := range changed {
+		if strings.Contains(name, "gone") || strings.Contains(name, "old") || strings.Contains(name, ".wh.") {
+			t.Errorf("a file that was removed is among the changed ones: %s", name)
+		}
+	}
+	var deleted []string
+	if err := json.Unmarshal(files[metadata.DeletedFilesFile], &deleted); err != nil || !slices.Equal(deleted, []string{"dir/old", "gone"}) {
+		t.Errorf("deleted files are %q, %v", deleted, err)
+	}
+}
+
+// TestFailingCheckpoints: whatever is wrong, the container goes on, and neither an
+// archive nor a part of one is there.
+func TestFailingCheckpoints(t *testing.T) {
+	hangs := filepath.Join(t.TempDir(), "hangs")
+	if err := os.WriteFile(hangs, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		criu    string
+		seconds int64
+		code    codes.Code
+		says    []string
+	}{
+		"fails": {"/bin/false", 60, codes.Unknown, []string{"checkpoint container", "criu"}},
+		"hangs": {hangs, 2, codes.DeadlineExceeded, []string{"took longer than 2s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, testbed.Options{})
+			b.withCRIU(t, c.criu)
+			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counting}})
+			locations := t.TempDir()
+			refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), c.seconds), c.code, c.says...)
+			goesOn(t, pod.Container)
+			b.noUnfinished(t, locations)
+			if left, _ := os.ReadDir(locations); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+// TestRefusedCheckpoints asks for what cannot be had.
+func TestRefusedCheckpoints(t *testing.T) {
+	b := newBed(t, testbed.Options{Runtimes: map[string]string{
+		"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun), "gvisor": testbed.Part(t, testbed.Runsc),
+	}, DefaultRuntime: "runc"})
+	b.withCRIU(t, "/bin/false")
+	dir := t.TempDir()
+	location := filepath.Join(dir, "a.tar")
+	run := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
+	created := run.CreateContainer(t, "created", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
+	id := run.Container.ID
+	refused(t, b.checkpoint(t, "", location, 0), codes.InvalidArgument, "container id")
+	refused(t, b.checkpoint(t, id, "", 0), codes.InvalidArgument, "location")
+	refused(t, b.checkpoint(t, id, "a.tar", 0), codes.InvalidArgument, "location", "absolute")
+	refused(t, b.checkpoint(t, id, filepath.Join(dir, "none", "a.tar"), 0), codes.InvalidArgument, "directory")
+	refused(t, b.checkpoint(t, id, location, -1), codes.InvalidArgument, "timeout")
+	refused(t, b.checkpoint(t, strings.Repeat("0", 64), location, 0), codes.NotFound)
+	refused(t, b.checkpoint(t, created.ID, location, 0), codes.FailedPrecondition, "created", "running")
+	for handler, why := range map[string]string{"crun": "built with CRIU", "gvisor": "kernel of their own"} {
+		other := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "1000"}})
+		refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "handlers that make checkpoints: runc")
+	}
+	mapped := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
+		p := b.client.SandboxConfig("x")
+		withUserNS(p)
+		c.Linux.SecurityContext.NamespaceOptions = p.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	}})
+	refused(t, b.checkpoint(t, mapped.Container.ID, location, 0), codes.FailedPrecondition, "user namespace")
+
+	b.SetEnvironment("PATH=/nowhere")
+	b.Restart(t)
+	refused(t, b.checkpoint(t, id, location, 0), codes.FailedPrecondition, "install the package criu")
+	b.SetEnvironment() // the network's programs are in the PATH too
+	b.Restart(t)
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestKilledWhileFrozen kills the daemon while a container stands still for its
+// checkpoint: the next one lets it go on.
+func TestKilledWhileFrozen(t *testing.T) {
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counting}})
+	b.Stop(t)
+	// It does not come to that, but must be there.
+	criu := filepath.Join(t.TempDir(), "criu")
+	if err := os.Symlink("/bin/false", criu); err != nil {
+		t.Fatal(err)
+	}
+	b.SetEnvironment("BERTH_FAILPOINT="+failpoint.ContainerFrozen, "PATH="+filepath.Dir(criu)+":"+os.Getenv("PATH"))
+	b.Start(t)
+	locations := t.TempDir()
+	refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unavailable)
+	b.Wait(t, 10*time.Second)
+	b.SetEnvironment()
+	b.Start(t)
+	goesOn(t, pod.Container)
+	b.noUnfinished(t, locations)
+}

@@ -1,0 +1,125 @@
+// Package checkpoint writes the archive of a checkpointed container in the form
+// that CRI-O and Podman have and checkpointctl reads.
+//
+//	d, err := checkpoint.Open(dir)             // empty; CRIU writes into d.Images() and d.Path
+//	err = d.Files(written, layers)             // while the container stands still
+//	err = d.Describe(config, spec, status)
+//	err = d.Log(path)
+//	err = d.Pack(ctx, "/where/asked.tar")
+//
+// Nothing here runs anything, and nothing is seen of an archive before it is whole.
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"github.com/containerd/containerd/v2/pkg/archive"
+	continuity "github.com/containerd/continuity/fs"
+)
+
+// logFile is where Podman, CRI-O and containerd put the container's log.
+const logFile = "container.log"
+
+// Dir is the directory of which an archive is made.
+type Dir struct{ Path string }
+
+// Open makes an empty directory, which only root may look into: it gets the
+// memory of processes. What an earlier call left there is removed.
+func Open(path string) (*Dir, error) {
+	if err := os.RemoveAll(path); err != nil {
+		return nil, err
+	}
+	d := &Dir{path}
+	return d, os.MkdirAll(d.Images(), 0o700)
+}
+
+// Images is the directory for CRIU's images.
+func (d *Dir) Images() string { return filepath.Join(d.Path, metadata.CheckpointDirectory) }
+
+// DumpLog is where CRIU logs, if its work directory is Path.
+func (d *Dir) DumpLog() string { return filepath.Join(d.Path, metadata.DumpLogFile) }
+
+// Describe writes what is known of the container: its spec as JSON, and status,
+// which is encoded as JSON.
+func (d *Dir) Describe(config metadata.ContainerConfig, spec []byte, status any) error {
+	_, err1 := metadata.WriteJSONFile(config, d.Path, metadata.ConfigDumpFile)
+	_, err2 := metadata.WriteJSONFile(status, d.Path, metadata.StatusDumpFile)
+	err3 := os.WriteFile(filepath.Join(d.Path, metadata.SpecDumpFile), spec, 0o600)
+	return errors.Join(err1, err2, err3)
+}
+
+// Log copies the container's log as far as it is written. One that is missing is
+// left out: the kubelet may rotate it away at any time.
+func (d *Dir) Log(path string) error {
+	in, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(filepath.Join(d.Path, logFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// Pack makes the archive at location, readable for root only. It is whole or not
+// there.
+func (d *Dir) Pack(ctx context.Context, location string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(location), "."+filepath.Base(location)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	w := archive.NewChangeWriter(f, d.Path)
+	err = filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == d.Path {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return add(w, d.Path, path, e)
+	})
+	if err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), location)
+}
+
+// add puts one entry below root into an archive.
+func add(w *archive.ChangeWriter, root, path string, e fs.DirEntry) error {
+	info, err := e.Info()
+	if err != nil {
+		return err
+	}
+	rel, err := filepath.Rel(root, path)
+	if err != nil {
+		return err
+	}
+	if err := w.HandleChange(continuity.ChangeKindAdd, "/"+rel, info, nil); err != nil {
+		return fmt.Errorf("archive %s: %w", rel, err)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package checkpoint
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"golang.org/x/sys/unix"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// files makes files below a new directory; of a name that ends in "/" a directory.
+func files(t *testing.T, names ...string) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, name := range names {
+		path := filepath.Join(root, name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		if name[len(name)-1] == '/' {
+			must(t, os.MkdirAll(path, 0o755))
+			continue
+		}
+		must(t, os.WriteFile(path, []byte(name), 0o644))
+	}
+	return root
+}
+
+// names lists a tar file.
+func names(t *testing.T, file string) []string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	must(t, err)
+	var all []string
+	for r := tar.NewReader(bytes.NewReader(b)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			slices.Sort(all)
+			return all
+		}
+		must(t, err)
+		all = append(all, h.Name)
+	}
+}
+
+func open(t *testing.T) *Dir {
+	t.Helper()
+	d, err := Open(filepath.Join(t.TempDir(), "a", "b"))
+	must(t, err)
+	return d
+}
+
+func whiteout(t *testing.T, path string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a device as overlayfs does")
+	}
+	must(t, unix.Mknod(path, unix.S_IFCHR, 0))
+}
+
+func TestFiles(t *testing.T) {
+	layers := files(t, "etc/keep", "etc/gone", "opaque/old", "opaque/again", "opaque/sub/deep", "was-file")
+	must(t, os.Symlink("/", filepath.Join(layers, "out")))
+	written := files(t, "etc/keep", "new", "opaque/again", "opaque/new", "out/", "was-file/", "fresh/")
+	whiteout(t, filepath.Join(written, "etc", "gone"))
+	for _, dir := range []string{"opaque", "out", "was-file", "fresh"} {
+		must(t, unix.Setxattr(filepath.Join(written, dir), "trusted.overlay.opaque", []byte("y"), 0))
+	}
+	d := open(t)
+	must(t, d.Files(written, layers))
+	want := []string{"etc/", "etc/keep", "fresh/", "new", "opaque/", "opaque/again", "opaque/new", "out/", "was-file/"}
+	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); !slices.Equal(got, want) {
+		t.Errorf("changed: %q, want %q", got, want)
+	}
+	var deleted []string
+	_, err := metadata.ReadJSONFile(&deleted, d.Path, metadata.DeletedFilesFile)
+	must(t, err)
+	if want := []string{"etc/gone", "opaque/old", "opaque/sub"}; !slices.Equal(deleted, want) {
+		t.Errorf("deleted: %q, want %q", deleted, want)
+	}
+}
+
+func TestFilesOfAnIdleContainer(t *testing.T) {
+	d := open(t)
+	must(t, d.Files(t.TempDir(), files(t, "etc/keep")))
+	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); len(got) != 0 {
+		t.Errorf("changed: %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(d.Path, metadata.DeletedFilesFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("deleted files of a container that deleted none: %v", err)
+	}
+}
+
+func TestPack(t *testing.T) {
+	d := open(t)
+	must(t, os.WriteFile(filepath.Join(d.Images(), "inventory.img"), []byte("i"), 0o644))
+	at := time.Now()
+	must(t, d.Describe(metadata.ContainerConfig{ID: "id", Name: "main", CheckpointedAt: at}, []byte(`{"ociVersion":"1.0"}`), map[string]string{"state": "running"}))
+	log := filepath.Join(t.TempDir(), "log")
+	must(t, d.Log(log)) // it is not there
+	must(t, os.WriteFile(log, []byte("line\n"), 0o644))
+	must(t, d.Log(log))
+	config, _, err := metadata.ReadContainerCheckpointConfigDump(d.Path)
+	if err != nil || config.ID != "id" || !config.CheckpointedAt.Equal(at) {
+		t.Errorf("config.dump: %+v, %v", config, err)
+	}
+	if spec, _, err := metadata.ReadContainerCheckpointSpecDump(d.Path); err != nil || spec.Version != "1.0" {
+		t.Errorf("spec.dump: %+v, %v", spec, err)
+	}
+	status, err := os.ReadFile(filepath.Join(d.Path, metadata.StatusDumpFile))
+	if err != nil || !json.Valid(status) {
+		t.Errorf("status.dump: %s, %v", status, err)
+	}
+
+	locations := t.TempDir()
+	location := filepath.Join(locations, "a.tar")
+	must(t, os.WriteFile(location, []byte("of an earlier call"), 0o644))
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.Pack(cancelled, location); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if b, _ := os.ReadFile(location); string(b) != "of an earlier call" {
+		t.Errorf("a failed call left %q", b)
+	}
+	must(t, d.Pack(t.Context(), location))
+	info, err := os.Stat(location)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("archive: %v, %v", info, err)
+	}
+	want := []string{"checkpoint/", "checkpoint/inventory.img", "config.dump", "container.log", "spec.dump", "status.dump"}
+	if got := names(t, location); !slices.Equal(got, want) {
+		t.Errorf("archive has %q, want %q", got, want)
+	}
+	if left, _ := os.ReadDir(locations); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+	again, err := Open(d.Path)
+	must(t, err)
+	if left, _ := os.ReadDir(again.Path); len(left) != 1 {
+		t.Errorf("what was there before is still there: %v", left)
+	}
+}

@@ -1,0 +1,105 @@
+package checkpoint
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"github.com/containerd/containerd/v2/pkg/archive"
+	"golang.org/x/sys/unix"
+)
+
+// Files writes what the container changed in its root filesystem: rootfs-diff.tar
+// has what is new or different, deleted.files what it removed of the image.
+// Written is the writable layer as overlayfs keeps it, layers the image below it.
+// The container must not run meanwhile.
+func (d *Dir) Files(written, layers string) error {
+	lower, err := os.OpenRoot(layers)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lower.Close() }() // it was only read
+	f, err := os.OpenFile(filepath.Join(d.Path, metadata.RootFsDiffTar), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	w := archive.NewChangeWriter(f, written)
+	deleted := []string{}
+	err = filepath.WalkDir(written, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == written {
+			return err
+		}
+		rel, err := filepath.Rel(written, path)
+		if err != nil {
+			return err
+		}
+		if isWhiteout(e) {
+			deleted = append(deleted, rel)
+			return nil
+		}
+		if e.IsDir() {
+			hidden, err := hiddenBelow(lower, path, rel)
+			if err != nil {
+				return err
+			}
+			deleted = append(deleted, hidden...)
+		}
+		return add(w, written, path, e)
+	})
+	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
+		return err
+	}
+	if len(deleted) == 0 {
+		return nil
+	}
+	slices.Sort(deleted)
+	_, err = metadata.WriteJSONFile(deleted, d.Path, metadata.DeletedFilesFile)
+	return err
+}
+
+// isWhiteout knows the mark of a file that was removed: a device 0:0.
+func isWhiteout(e fs.DirEntry) bool {
+	if e.Type()&fs.ModeCharDevice == 0 {
+		return false
+	}
+	info, err := e.Info()
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Rdev == 0
+}
+
+// hiddenBelow are the entries of the image that a directory hides as a whole,
+// because it was made anew.
+func hiddenBelow(lower *os.Root, dir, rel string) ([]string, error) {
+	if !isOpaque(dir) {
+		return nil, nil
+	}
+	below, err := lower.Open(rel)
+	if err != nil {
+		return nil, nil //nolint:nilerr // the image has no such directory: nothing is hidden
+	}
+	defer below.Close()
+	names, err := below.Readdirnames(-1)
+	if err != nil {
+		return nil, nil //nolint:nilerr // it was none in the image
+	}
+	var hidden []string
+	for _, name := range names {
+		if _, err := os.Lstat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
+			hidden = append(hidden, filepath.Join(rel, name))
+		}
+	}
+	return hidden, nil
+}
+
+func isOpaque(dir string) bool {
+	value := make([]byte, 1)
+	n, err := unix.Lgetxattr(dir, "trusted.overlay.opaque", value)
+	return err == nil && n == 1 && value[0] == 'y'
+}

@@ -1,0 +1,227 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	runcapi "github.com/containerd/containerd/api/types/runc/options"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"google.golang.org/protobuf/types/known/anypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/checkpoint"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// thawTimeout bounds the call that lets a container go on.
+const thawTimeout = 30 * time.Second
+
+// checkpointsDir holds what checkpoints are made of. A directory in it says that
+// the container of that name may stand still.
+func (k *core) checkpointsDir(id string) string {
+	return filepath.Join(k.config.Root, "checkpoints", id)
+}
+
+// CheckpointContainer writes the processes of a running container, and what they
+// wrote to the root filesystem, into an archive. The container stands still
+// meanwhile and goes on afterwards, whatever becomes of the archive.
+func (b containers) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	if err := validate.CheckpointContainer(r); err != nil {
+		return nil, err
+	}
+	c, err := b.objects.container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if err := b.needCheckpoint(ctx, c.sandbox.Spec()); err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(filepath.Dir(r.GetLocation())); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("the directory of location %q does not exist, make it first: %w", r.GetLocation(), errdefs.ErrInvalidArgument)
+	}
+	timeout := callTimeout(c.sandbox.Spec().Definition)
+	if r.GetTimeout() > 0 {
+		timeout = time.Duration(r.GetTimeout()) * time.Second
+	}
+	if err := c.op.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.op.unlock()
+	if p := c.Status().Phase; p != phaseRunning {
+		return nil, fmt.Errorf("container %s is %s, only a running one can be checkpointed: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
+	}
+	// A caller that leaves does not end CRIU, which is inside of the processes.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	if err := b.checkpoint(ctx, c, r.GetLocation()); err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			// Of a call that was cut off there is a status without a class inside.
+			err = fmt.Errorf("it took longer than %v and was ended: %v: %w", timeout, err, context.DeadlineExceeded)
+		}
+		return nil, fmt.Errorf("checkpoint container: %w", err)
+	}
+	log.G(ctx).WithFields(log.Fields{"container": c.ID(), "location": r.GetLocation()}).Info("checkpoint written")
+	return &runtimeapi.CheckpointContainerResponse{}, nil
+}
+
+// checkpoint needs c.op and a container that runs.
+func (b containers) checkpoint(ctx context.Context, c *container, location string) (err error) {
+	dir, err := checkpoint.Open(b.checkpointsDir(c.ID()))
+	if err != nil {
+		return err
+	}
+	thawed := false
+	defer func() {
+		if thawed { // else the next start has to try
+			err = errors.Join(err, os.RemoveAll(dir.Path))
+		}
+	}()
+	at := time.Now()
+	thawed, err = b.whileFrozen(ctx, c, func(client *shim.Client) error {
+		if err := dumpTask(ctx, client, c, dir); err != nil {
+			return err
+		}
+		return b.dumpFiles(ctx, c, dir)
+	})
+	if err != nil {
+		return err
+	}
+	spec, err := os.ReadFile(filepath.Join(b.containerDir(c.ID()), "config.json"))
+	if err != nil {
+		return err
+	}
+	if err := dir.Describe(archiveConfig(c, at), spec, b.status(c)); err != nil {
+		return err
+	}
+	if path := c.Spec().LogPath; path != "" {
+		if err := dir.Log(path); err != nil {
+			return err
+		}
+	}
+	return dir.Pack(ctx, location)
+}
+
+// whileFrozen calls f while c stands still. Thawed says that c goes on.
+func (b containers) whileFrozen(ctx context.Context, c *container, f func(*shim.Client) error) (thawed bool, err error) {
+	client, err := b.client(ctx, c.sandbox)
+	if err != nil {
+		return true, err
+	}
+	defer func() {
+		thaw, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
+		defer cancel()
+		_, terr := client.Task.Resume(thaw, &taskapi.ResumeRequest{ID: c.ID()})
+		if thawed = terr == nil || goesOn(thaw, client, c); !thawed {
+			err = errors.Join(err, fmt.Errorf("the container may stand still, stop it or restart berth: %w", fromShim(terr)))
+		}
+	}()
+	if _, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: c.ID()}); err != nil {
+		return false, fmt.Errorf("freeze: %w", fromShim(err))
+	}
+	failpoint.Hit(failpoint.ContainerFrozen)
+	return false, f(client)
+}
+
+// goesOn tells whether a container that could not be thawed need not be.
+func goesOn(ctx context.Context, client *shim.Client, c *container) bool {
+	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
+	return err == nil && state.GetStatus() != tasktypes.Status_PAUSED
+}
+
+// dumpTask lets the runtime write the processes of c into dir.
+func dumpTask(ctx context.Context, client *shim.Client, c *container, dir *checkpoint.Dir) error {
+	options, err := anypb.New(&runcapi.CheckpointOptions{
+		WorkPath: dir.Path,
+		// A dump ends nothing, so what another end has hold of can be in it.
+		OpenTcp: true, ExternalUnixSockets: true, FileLocks: true, Terminal: c.config().GetTty(),
+	})
+	if err != nil {
+		return err
+	}
+	// Shims of containerd take type URLs without a host.
+	options.TypeUrl = string(options.MessageName())
+	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
+	return fromShim(err)
+}
+
+// dumpFiles writes what c changed in its root filesystem into dir.
+func (b containers) dumpFiles(ctx context.Context, c *container, dir *checkpoint.Dir) error {
+	written, layers, err := b.images.WrittenOf(layersInUse(c.ID(), c.Spec())[0])
+	if err != nil {
+		return err
+	}
+	return mount.WithReadonlyTempMount(ctx, layers, func(below string) error { return dir.Files(written, below) })
+}
+
+func archiveConfig(c *container, at time.Time) metadata.ContainerConfig {
+	spec := c.Spec()
+	return metadata.ContainerConfig{
+		ID: c.ID(), Name: c.config().GetMetadata().GetName(),
+		RootfsImage: spec.ImageName, RootfsImageName: spec.ImageName, RootfsImageRef: spec.ImageRef,
+		OCIRuntime:  c.sandbox.Spec().Definition.Name,
+		CreatedTime: time.Unix(0, spec.CreatedAt), CheckpointedAt: at,
+	}
+}
+
+// canCheckpoint says why containers of a handler cannot be checkpointed.
+func canCheckpoint(d *handler.Definition, rt *probe.Runtime, snapshotter error) error {
+	switch {
+	case rt.OwnKernel:
+		return errors.New("its containers run on a kernel of their own, of which CRIU knows nothing")
+	case d.Type == handler.Shim && !isRuncShim(d.Path):
+		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
+	case !rt.MakesCheckpoints():
+		return fmt.Errorf("%s %s does not say that it was built with CRIU", rt.Path, rt.Version)
+	}
+	return snapshotter
+}
+
+// needCheckpoint refuses where no checkpoint is to be had, and names the handlers
+// that have them.
+func (b containers) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
+	rt, err := b.prober.Probe(ctx, s.Definition)
+	if err != nil {
+		return err
+	}
+	if why := canCheckpoint(s.Definition, rt, b.images.TellsWritten(b.settingsOf(s).Snapshotter)); why != nil {
+		return fmt.Errorf("containers of handler %q cannot be checkpointed: %w; %s: %w", s.Definition.Name, why, b.whoCheckpoints(ctx), errdefs.ErrFailedPrecondition)
+	}
+	if s.Plan.User != nil {
+		return fmt.Errorf("containers of pods with a user namespace cannot be checkpointed: the runtime's CRIU does not know namespaces that it joined: %w", errdefs.ErrFailedPrecondition)
+	}
+	if _, err := exec.LookPath("criu"); err != nil {
+		return fmt.Errorf("checkpoints need CRIU: install the package criu, so that criu is in berth's PATH (%w): %w", err, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+func (b containers) whoCheckpoints(ctx context.Context) string {
+	const most = 8
+	var can []string
+	for _, d := range b.config.Definitions() {
+		if rt, err := b.prober.Probe(ctx, d); err == nil && canCheckpoint(d, rt, b.images.TellsWritten(b.settings(d).Snapshotter)) == nil && len(can) < most {
+			can = append(can, d.Name)
+		}
+	}
+	if len(can) == 0 {
+		return "no handler of this node makes checkpoints"
+	}
+	slices.Sort(can)
+	return "handlers that make checkpoints: " + strings.Join(can, ", ")
+}

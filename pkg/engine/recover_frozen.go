@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+	"os"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/log"
+)
+
+// thaw lets the containers go on that stood still for a checkpoint when the
+// daemon was killed, and removes what there was of it. What cannot be thawed now
+// is tried again at the next start.
+func (r recovery) thaw(ctx context.Context) {
+	k := r.core
+	entries, err := os.ReadDir(k.checkpointsDir(""))
+	if err != nil {
+		return // there was never one
+	}
+	for _, e := range entries {
+		entry := log.G(ctx).WithField("container", e.Name())
+		c, err := k.objects.container(e.Name())
+		if err == nil && c.Status().Phase == phaseRunning {
+			err = r.ask(ctx, c.sandbox, func(ctx context.Context) error { return k.thaw(ctx, c) })
+			if err != nil {
+				entry.WithError(err).Warn("a container may stand still since an unfinished checkpoint")
+				continue
+			}
+		}
+		if err := os.RemoveAll(k.checkpointsDir(e.Name())); err != nil {
+			entry.WithError(err).Warn("cannot remove an unfinished checkpoint")
+		}
+	}
+}
+
+// thaw lets a container go on, if it does not.
+func (k *core) thaw(ctx context.Context, c *container) error {
+	client, err := k.client(ctx, c.sandbox)
+	if err != nil {
+		return err
+	}
+	// A successor of the supervisor does not know that it stands still.
+	_, err = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: c.ID()})
+	if err != nil && goesOn(ctx, client, c) {
+		return nil
+	}
+	return fromShim(err)
+}

@@ -1,0 +1,71 @@
+package supervisor
+
+import (
+	"slices"
+	"testing"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	runcapi "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+func TestCheckpointArgs(t *testing.T) {
+	for _, c := range []struct {
+		options *runcapi.CheckpointOptions
+		want    []string
+	}{
+		{&runcapi.CheckpointOptions{}, []string{"checkpoint", "--leave-running", "--image-path", "/images", "id"}},
+		{
+			&runcapi.CheckpointOptions{WorkPath: "/work", OpenTcp: true, ExternalUnixSockets: true, Terminal: true, FileLocks: true},
+			[]string{"checkpoint", "--leave-running", "--image-path", "/images", "--work-path", "/work", "--tcp-established", "--ext-unix-sk", "--shell-job", "--file-locks", "id"},
+		},
+	} {
+		if got := checkpointArgs("id", "/images", c.options); !slices.Equal(got, c.want) {
+			t.Errorf("%v gives %q", c.options, got)
+		}
+	}
+}
+
+func TestCheckpointOptions(t *testing.T) {
+	if o, err := checkpointOptions(nil); err != nil || o.GetExit() {
+		t.Errorf("none: %v, %v", o, err)
+	}
+	good, err := anypb.New(&runcapi.CheckpointOptions{WorkPath: "/work"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{good.GetTypeUrl(), string(good.MessageName())} {
+		if o, err := checkpointOptions(&anypb.Any{TypeUrl: url, Value: good.GetValue()}); err != nil || o.GetWorkPath() != "/work" {
+			t.Errorf("%s: %v, %v", url, o, err)
+		}
+	}
+	other, err := anypb.New(&taskAPI.PauseRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, a := range map[string]*anypb.Any{"another message": other, "no message": {TypeUrl: good.GetTypeUrl(), Value: []byte{0xff}}} {
+		if _, err := checkpointOptions(a); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestCRIUErrors(t *testing.T) {
+	const rlimit = "(00.065265) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"
+	for name, c := range map[string]struct{ log, want string }{
+		"nothing":          {"", ""},
+		"no error":         {"(00.1) Dumping finished successfully\n", ""},
+		"only the end":     {"(00.233798) Error (criu/cr-dump.c:2128): Dumping FAILED.\n", ""},
+		"only the warning": {rlimit, "rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"},
+		"the first counts": {
+			rlimit + "(00.175703) Error (criu/files-reg.c:1790): Can't lookup mount=27 for fd=0 path=/x\n(00.175707) ----\n" +
+				"(00.175715) Error (criu/cr-dump.c:1698): Dump files (pid: 7) failed with -1\n(00.2) Error (criu/cr-dump.c:2128): Dumping FAILED.\n",
+			"Can't lookup mount=27 for fd=0 path=/x",
+		},
+	} {
+		if got := criuErrors([]byte(c.log)); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

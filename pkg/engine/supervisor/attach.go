@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,10 +15,13 @@ import (
 )
 
 const (
-	// attachBacklog is how many chunks an attached reader may be behind.
-	attachBacklog = 64
-	// lastWrite is how long an attached reader may take to read the rest once
-	// the container has ended.
+	// attachBacklog is how many bytes an attached reader may be behind, beside
+	// what its FIFO holds.
+	attachBacklog = 4 << 20
+	// attachPiece is how much is written to an attached reader at once.
+	attachPiece = 64 << 10
+	// lastWrite is how long an attached reader may take for a piece once the
+	// container has ended.
 	lastWrite = 10 * time.Second
 )
 
@@ -49,27 +53,83 @@ type inputEnd struct {
 
 type attachedStream struct {
 	file   *os.File
-	queue  chan []byte
 	serial uint32 // the watch for the reader's leaving
+	// wake has room for one sign that the fields below have changed.
+	wake chan struct{}
+
+	mu      sync.Mutex
+	pending []byte // what the reader has not got yet
+	ended   bool   // nothing more is added
+}
+
+// add takes a chunk, unless the reader is too far behind.
+func (s *attachedStream) add(chunk []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending)+len(chunk) > attachBacklog {
+		return false
+	}
+	s.pending = append(s.pending, chunk...)
+	s.changed()
+	return true
+}
+
+// end lets the reader read the rest.
+func (s *attachedStream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
+	s.changed()
+}
+
+func (s *attachedStream) changed() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take waits for something to write; nothing is the end.
+func (s *attachedStream) take() []byte {
+	for {
+		s.mu.Lock()
+		pending, ended := s.pending, s.ended
+		s.pending = nil
+		s.mu.Unlock()
+		if len(pending) > 0 || ended {
+			return pending
+		}
+		<-s.wake
+	}
+}
+
+// write passes on what was taken.
+func (s *attachedStream) write(pending []byte) error {
+	for piece := range slices.Chunk(pending, attachPiece) {
+		if s.hasEnded() {
+			_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
+		}
+		if _, err := s.file.Write(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *attachedStream) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // send gives every attached reader a copy of what was read.
 func (a *attachments) send(name string, chunk []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.all) == 0 {
-		return
-	}
-	chunk = append([]byte(nil), chunk...)
 	for at := range a.all {
-		s := at.streams[name]
-		if s == nil {
-			continue
-		}
-		select {
-		case s.queue <- chunk:
-		default:
-			go at.detach()
+		if s := at.streams[name]; s != nil && !s.add(chunk) {
+			go at.cutOff()
 		}
 	}
 }
@@ -129,6 +189,9 @@ func (o *output) attach(p *processes, paths stdioPaths, stdin *os.File, end inpu
 	at.carrying.Add(len(at.streams))
 	if err := o.attached.add(at); err != nil {
 		at.detach()
+		if at.stdin != nil {
+			at.stdin.Close()
+		}
 		return err
 	}
 	for _, s := range at.streams {
@@ -152,7 +215,7 @@ func (at *attachment) open(paths stdioPaths, withInput bool) error {
 		if err != nil {
 			return err
 		}
-		s := &attachedStream{file: f, queue: make(chan []byte, attachBacklog)}
+		s := &attachedStream{file: f, wake: make(chan struct{}, 1)}
 		at.streams[name] = s
 		if err := at.watch(s); err != nil {
 			return err
@@ -184,8 +247,12 @@ func (at *attachment) watch(s *attachedStream) error {
 // leaves.
 func (at *attachment) carry(s *attachedStream) {
 	defer at.carrying.Done()
-	for chunk := range s.queue {
-		if _, err := s.file.Write(chunk); err != nil {
+	for {
+		pending := s.take()
+		if len(pending) == 0 {
+			return
+		}
+		if s.write(pending) != nil {
 			go at.detach()
 			return
 		}
@@ -193,7 +260,7 @@ func (at *attachment) carry(s *attachedStream) {
 }
 
 func (at *attachment) carryInput(to *os.File) {
-	copyInput(at.stdin, to, true)
+	copyInput(at.stdin, to)
 	if at.inputEnd.closeStdin != nil {
 		at.inputEnd.closeStdin()
 	}
@@ -202,12 +269,11 @@ func (at *attachment) carryInput(to *os.File) {
 	}
 }
 
-// close ends the queues, and detaches once the reader has read the rest. Nobody
+// close ends the streams, and detaches once the reader has read the rest. Nobody
 // may send to it any more.
 func (at *attachment) close() {
 	for _, s := range at.streams {
-		_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
-		close(s.queue)
+		s.end()
 	}
 	go func() {
 		at.carrying.Wait()
@@ -215,16 +281,27 @@ func (at *attachment) close() {
 	}()
 }
 
-// detach ends the attachment and closes its FIFOs. It may be called often.
+// cutOff detaches a reader that is too far behind. That the names of its FIFOs are
+// gone tells it from an end.
+func (at *attachment) cutOff() {
+	for _, s := range at.streams {
+		_ = os.Remove(s.file.Name()) // or it has been before
+	}
+	at.detach()
+}
+
+// detach ends the attachment and closes its output FIFOs. What was written to its
+// stdin before is still passed on. It may be called often.
 func (at *attachment) detach() {
 	at.once.Do(func() {
 		at.output.attached.remove(at)
 		for _, s := range at.streams {
 			at.processes.unwatch(s.serial)
 			s.file.Close()
+			s.end()
 		}
 		if at.stdin != nil {
-			at.stdin.Close()
+			_ = at.stdin.SetReadDeadline(time.Now().Add(lastWrite))
 		}
 	})
 }

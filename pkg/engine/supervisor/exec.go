@@ -261,7 +261,7 @@ func (t *task) runningExec(ctx context.Context, p *process, e *execIO) (_ int, r
 	if master != nil {
 		go copyScreen(master, e.screen)
 		if e.input != nil {
-			go copyInput(e.input, master, true)
+			go copyInput(e.input, master)
 		}
 	}
 	if t.journal.Execs == nil {

@@ -109,9 +109,9 @@ func (o *output) copy(s source) {
 
 // chunkReader returns a function that waits until something can be read and
 // only then takes a buffer, which the caller gives back. It returns 0 at the
-// end, which for a terminal is an error (EIO). With waitFirst a FIFO that
+// end, which for a terminal is an error (EIO). With writerComes a FIFO that
 // nobody has opened for writing yet is not taken for one that has ended.
-func chunkReader(f *os.File, waitFirst bool) func() ([]byte, int) {
+func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return func() ([]byte, int) { return nil, 0 }
@@ -120,11 +120,8 @@ func chunkReader(f *os.File, waitFirst bool) func() ([]byte, int) {
 		chunk []byte
 		n     int
 	)
+	// It must read before it waits: what was readable before is not told again.
 	attempt := func(fd uintptr) bool {
-		if waitFirst {
-			waitFirst = false
-			return false
-		}
 		chunk = buffers.get()
 		for {
 			var err error
@@ -136,6 +133,9 @@ func chunkReader(f *os.File, waitFirst bool) func() ([]byte, int) {
 				return true
 			}
 			buffers.put(chunk)
+			if err == nil && writerComes && !hadWriter(int(fd)) {
+				return false
+			}
 			return err != unix.EAGAIN
 		}
 	}
@@ -146,6 +146,13 @@ func chunkReader(f *os.File, waitFirst bool) func() ([]byte, int) {
 		}
 		return chunk, n
 	}
+}
+
+// hadWriter says whether a FIFO at its end has had a writer since it was opened.
+func hadWriter(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	_, err := unix.Poll(p, 0)
+	return err != nil || p[0].Revents&unix.POLLHUP != 0
 }
 
 // drain waits until the streams have ended, and ends them when that takes
@@ -202,9 +209,9 @@ func (o *output) terminalSource(master *os.File) source {
 
 // copyInput carries what is written into a FIFO to a process's stdin, until
 // either end is closed. It closes the FIFO.
-func copyInput(from *os.File, to *os.File, waitFirst bool) {
+func copyInput(from *os.File, to *os.File) {
 	defer from.Close()
-	read := chunkReader(from, waitFirst)
+	read := chunkReader(from, true)
 	for {
 		chunk, n := read()
 		if n <= 0 {

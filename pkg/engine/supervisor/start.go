@@ -302,7 +302,7 @@ func (t *task) carryTerminalInput() {
 		log.G(t.context()).WithError(err).Warn("A terminal has no input")
 		return
 	}
-	go copyInput(from, t.first.master, true)
+	go copyInput(from, t.first.master)
 }
 
 // bundleFacts is what matters here of a bundle's config.json.

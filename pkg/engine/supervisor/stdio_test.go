@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -239,6 +240,9 @@ func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 	// What it was sent before ends.
 	if _, err := io.Copy(io.Discard, reader); err != nil {
 		t.Errorf("the reader's FIFO has not ended: %v", err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the reader cannot tell that it missed something: %v", err)
 	}
 }
 

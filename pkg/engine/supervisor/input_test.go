@@ -1,0 +1,93 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What was written before the reader looked is not forgotten, whether the writer
+// is still there or not.
+func TestInputThatIsThereAlready(t *testing.T) {
+	for name, stays := range map[string]bool{"the writer stays": true, "the writer has left": false} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "fifo")
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			reader, err := openReader(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.Close()
+			writer, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer writer.Close()
+			if _, err := writer.WriteString("early"); err != nil {
+				t.Fatal(err)
+			}
+			if !stays {
+				writer.Close()
+			}
+			// The poller has told of it by now, and does not repeat itself.
+			time.Sleep(50 * time.Millisecond)
+			if err := reader.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			read := chunkReader(reader, true)
+			chunk, n := read()
+			if string(chunk[:n]) != "early" {
+				t.Fatalf("read %q", chunk[:n])
+			}
+			if !stays {
+				if _, n := read(); n != 0 {
+					t.Errorf("%d bytes after the end", n)
+				}
+			}
+		})
+	}
+}
+
+// A FIFO that nobody has opened for writing yet has not ended.
+func TestInputWhoseWriterComesLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := openReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	got := make(chan string, 2)
+	go func() {
+		read := chunkReader(reader, true)
+		for range 2 {
+			chunk, n := read()
+			got <- string(chunk[:n])
+		}
+	}()
+	select {
+	case text := <-got:
+		t.Fatalf("read %q though there was no writer", text)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := os.WriteFile(path, []byte("late"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"late", ""} {
+		select {
+		case text := <-got:
+			if text != want {
+				t.Errorf("read %q, want %q", text, want)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatalf("nothing was read, want %q", want)
+		}
+	}
+}

@@ -158,7 +158,6 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 		stop()
 		return nil, errors.Join(err, k.close())
 	}
-	k.closers = append(k.closers, server)
 	e.streams = streams{k, server}
 	e.stats = stats{k, newLanes()}
 	e.node = node{k}
@@ -231,8 +230,10 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 
 // Close ends what the engine does by itself and lets every pod run.
 func (e *Engine) Close(context.Context) error {
+	// First, while the commands of sessions can still be killed.
+	err := e.streams.server.Close()
 	e.stop()
-	return e.core.close()
+	return errors.Join(err, e.core.close())
 }
 
 func (k *core) close() error {

@@ -88,10 +88,16 @@ func (b execs) process(c *container, cmd []string, tty bool) (*anypb.Any, error)
 	return &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}, nil
 }
 
+// The names of pipes begin with what they are for.
+const (
+	execPrefix   = "exec-"
+	attachPrefix = "attach-"
+)
+
 func newExecID() string {
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // never fails
-	return "exec-" + hex.EncodeToString(b)
+	return execPrefix + hex.EncodeToString(b)
 }
 
 // execution is one command in flight.
@@ -215,6 +221,69 @@ func (e *execution) remove(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// endAbandoned kills the commands that a daemon before this one has run in a
+// container: nobody reads what they write, nor waits for them. Their pipes, and
+// those of its attached clients, still have their names. It must be called before
+// there are new ones, and leaves the killing to the background.
+func (b execs) endAbandoned(c *container) {
+	dir := filepath.Join(b.containerDir(c.ID()), "io")
+	left, err := leftPipes(dir)
+	if err != nil || len(left) == 0 {
+		return // a directory that cannot be read goes with the container
+	}
+	go b.killAbandoned(c, dir, left)
+}
+
+func (b execs) killAbandoned(c *container, dir string, left map[string][]string) {
+	ctx, cancel := context.WithTimeout(b.background, execCleanTimeout)
+	defer cancel()
+	client, err := b.client(ctx, c.sandbox)
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end the commands of an earlier run")
+		return
+	}
+	for id, pipes := range left {
+		if id != "" {
+			// Before its pipes go: by their names its descendants are known.
+			(&execution{client: client, container: c.ID(), id: id, dir: dir, made: true, started: true}).clean()
+		}
+		for _, p := range pipes {
+			_ = os.Remove(p)
+		}
+	}
+}
+
+// leftPipes are the pipes of sessions in a container's directory by the id of
+// the command; those of attached clients have none.
+func leftPipes(dir string) (map[string][]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	left := map[string][]string{}
+	for _, e := range entries {
+		id, ok := sessionOf(e.Name())
+		if ok {
+			left[id] = append(left[id], filepath.Join(dir, e.Name()))
+		}
+	}
+	return left, nil
+}
+
+// sessionOf tells the pipes of sessions from those of the container by their
+// names, and of which command they are; that of an attached client is "".
+func sessionOf(pipe string) (command string, ok bool) {
+	end := strings.LastIndexByte(pipe, '-')
+	switch {
+	case end < 0:
+		return "", false
+	case strings.HasPrefix(pipe, attachPrefix):
+		return "", true
+	default:
+		return pipe[:end], strings.HasPrefix(pipe, execPrefix)
+	}
 }
 
 // output is a stream of a command, read from a FIFO of its own.

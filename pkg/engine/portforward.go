@@ -1,19 +1,17 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -32,20 +30,44 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 		return err
 	}
 	conn, err := b.dial(ctx, s, int(port))
-	if err != nil {
-		return fmt.Errorf("port %d of sandbox %s: %w", port, s.ID(), err)
+	if refused(err) {
+		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's 127.0.0.1 or ::1: %w", port, errdefs.ErrUnavailable)
 	}
-	defer func() { _ = conn.Close() }()
+	if err != nil {
+		return fmt.Errorf("connect to port %d of sandbox %s: %w", port, s.ID(), err)
+	}
+	return splice(ctx, conn, stream)
+}
+
+// refused also understands what gVisor says.
+func refused(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || err != nil && strings.Contains(err.Error(), "connection was refused")
+}
+
+// splice copies both ways until both have ended, each by itself, or the client
+// has hung up.
+func splice(ctx context.Context, pod halfCloser, client io.ReadWriteCloser) error {
+	defer func() { _ = pod.Close() }()
 	toPod := make(chan struct{})
 	go func() {
 		defer close(toPod)
-		_, _ = io.Copy(conn, stream)
-		_ = conn.CloseWrite()
+		_, _ = io.Copy(pod, client)
+		_ = pod.CloseWrite()
 	}()
-	_, err = io.Copy(stream, conn)
-	stream.Close() // ends the copy to a pod that has nothing more to say
-	<-toPod
-	return err
+	stop := context.AfterFunc(ctx, func() {
+		// What the client sent before it left is still on its way.
+		awaitFor(toPod, lastWords)
+		_ = pod.Close()
+	})
+	defer stop()
+	_, err := io.Copy(client, pod)
+	_ = client.Close() // the pod has nothing more to say
+	select {
+	case <-toPod:
+		return err
+	case <-ctx.Done():
+		return nil // there is nobody to tell
+	}
 }
 
 // halfCloser is a connection of which one way can be ended.
@@ -86,53 +108,4 @@ func dialPod(ctx context.Context, netns string, port int) (*net.TCPConn, error) 
 		return nil, err
 	}
 	return conn.(*net.TCPConn), nil
-}
-
-// dialGVisor has gVisor connect inside its own network stack, which nobody else
-// reaches the loopback of. It carries the connection over a socket that runsc
-// opens and hands to it.
-func (b sessions) dialGVisor(ctx context.Context, s *sandbox, port int) (halfCloser, error) {
-	dir, err := os.Open(b.sandboxDir(s.ID()))
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	// The directory's own path may be longer than that of a socket can be.
-	path := filepath.Join(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), dir.Fd()), "forward-"+newExecID())
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("listen for gVisor: %w", err)
-	}
-	defer listener.Close() // removes it as well
-	d := s.Spec().Definition
-	args := append([]string{"--root", b.runtimeRoot(d)}, globalFlags(d)...)
-	args = append(args, "port-forward", "--stream", path, s.ID(), strconv.Itoa(port))
-	if err := runBriefly(ctx, d.Path, args...); err != nil {
-		return nil, err
-	}
-	// runsc has connected before it ended.
-	if err := listener.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
-		return nil, err
-	}
-	return listener.AcceptUnix()
-}
-
-// runBriefly runs a command that should take no time. What it wrote to stderr is
-// the error's text.
-func runBriefly(ctx context.Context, path string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	var problems bytes.Buffer
-	cmd.Stderr = &problems
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if err == nil {
-		return nil
-	}
-	const most = 512
-	text := strings.TrimSpace(problems.String())
-	return fmt.Errorf("%s: %w: %s", filepath.Base(path), errors.Join(ctx.Err(), err), text[max(0, len(text)-most):])
 }

@@ -291,6 +291,7 @@ func (r recovery) container(ctx context.Context, c *container) error {
 	defer cancel()
 	r.keepAgain(bounded, c.sandbox, t)
 	go b.watch(c)
+	execs{r.core}.endAbandoned(c)
 	return nil
 }
 

@@ -2,18 +2,14 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
@@ -21,6 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -109,7 +106,9 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	}
 	e := &execution{client: client, container: c.ID(), id: newExecID(), dir: filepath.Join(b.containerDir(c.ID()), "io")}
 	defer e.clean()
-	pipes, err := newPipes(filepath.Join(e.dir, e.id), in, out, errOut, tty)
+	// Whatever the client wants of it: containerd's runc shim runs no process
+	// without both outputs.
+	pipes, err := newPipes(filepath.Join(e.dir, e.id), in != nil, true, !tty)
 	if err != nil {
 		return err
 	}
@@ -130,7 +129,11 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return fromShim(err)
 	}
 	e.started = false
-	awaitCopied(ctx, copied, b.config.ExecSyncDrainTimeout)
+	pipes.processEnded(b.config.ExecSyncDrainTimeout)
+	select {
+	case <-copied:
+	case <-ctx.Done():
+	}
 	if code := int(exit.GetExitStatus()); code != 0 {
 		return utilexec.CodeExitError{Err: fmt.Errorf("command ended with exit code %d", code), Code: code}
 	}
@@ -156,7 +159,7 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	if !c.config().GetStdin() {
 		in = nil
 	}
-	pipes, err := newPipes(filepath.Join(b.containerDir(c.ID()), "io", "attach-"+newExecID()), in, out, errOut, tty)
+	pipes, err := newPipes(filepath.Join(b.containerDir(c.ID()), "io", attachPrefix+newExecID()), in != nil, out != nil, errOut != nil && !tty)
 	if err != nil {
 		return err
 	}
@@ -171,27 +174,56 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 		return fromShim(err)
 	}
 	said := make(chan struct{})
-	copied := pipes.copy(in, out, errOut, func() { close(said) })
+	copied := pipes.copy(in, out, errOut, func() {
+		close(said)
+		if c.config().GetStdinOnce() && c.sandbox.Spec().Definition.Type != handler.OCI {
+			b.closeStdin(client, c.ID(), "") // what the supervisor holds it closes itself
+		}
+	})
 	if out == nil && errOut == nil {
 		copied = said
 	}
 	go b.resize(ctx, client, c.ID(), "", sizes)
+	err = b.attached(ctx, c, pipes, copied)
+	if in != nil && ctx.Err() != nil {
+		// What the client typed before it left is still on its way.
+		awaitFor(said, lastWords)
+	}
+	return err
+}
+
+// lastWords is how long what a client sent is waited for once it has hung up.
+const lastWords = time.Second
+
+// attached waits for the end of an attach. A client that was not given all output,
+// because it does not read fast enough for the container, is told.
+func (b sessions) attached(ctx context.Context, c *container, p *pipes, copied <-chan struct{}) error {
 	select {
 	case <-copied:
-	case <-c.exited:
-		awaitCopied(ctx, copied, b.config.ExecSyncDrainTimeout)
 	case <-ctx.Done():
+	case <-c.exited:
+		if p.out == nil && p.err == nil {
+			return nil
+		}
+		p.processEnded(b.config.ExecSyncDrainTimeout)
+		select {
+		case <-copied:
+		case <-ctx.Done():
+		}
+	}
+	if p.out.nameless() || p.err.nameless() {
+		return fmt.Errorf("container %s writes faster than this client reads, and the rest was left out; its log has everything", c.ID())
 	}
 	return nil
 }
 
-func awaitCopied(ctx context.Context, copied <-chan struct{}, bound time.Duration) {
+// awaitFor waits for something, but not for ever.
+func awaitFor(happened <-chan struct{}, bound time.Duration) {
 	t := time.NewTimer(bound)
 	defer t.Stop()
 	select {
-	case <-copied:
+	case <-happened:
 	case <-t.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -222,90 +254,4 @@ func (b sessions) resize(ctx context.Context, client *shim.Client, id, execID st
 			return
 		}
 	}
-}
-
-// pipe is a FIFO between a session and a process; nil where there is none.
-type pipe struct{ file *os.File }
-
-func (p *pipe) path() string {
-	if p == nil {
-		return ""
-	}
-	return p.file.Name()
-}
-
-// openPipe makes a FIFO. Opened for both ways it never blocks and never ends by
-// itself; a reader that must see its end is opened for reading only.
-func openPipe(path string, flag int) (*pipe, error) {
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, fmt.Errorf("make pipe %s: %w", path, err)
-	}
-	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open pipe: %w", err), os.Remove(path))
-	}
-	return &pipe{f}, nil
-}
-
-func (p *pipe) close() {
-	if p != nil {
-		_ = p.file.Close()
-		_ = os.Remove(p.file.Name())
-	}
-}
-
-// pipes are the streams of one session.
-type pipes struct{ in, out, err *pipe }
-
-func newPipes(prefix string, in io.Reader, out, errOut io.Writer, tty bool) (_ *pipes, err error) {
-	p := &pipes{}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
-	if in != nil {
-		if p.in, err = openPipe(prefix+"-in", os.O_RDWR); err != nil {
-			return nil, err
-		}
-	}
-	if out != nil || tty {
-		if p.out, err = openPipe(prefix+"-out", os.O_RDONLY); err != nil {
-			return nil, err
-		}
-	}
-	if errOut != nil && !tty {
-		if p.err, err = openPipe(prefix+"-err", os.O_RDONLY); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
-}
-
-func (p *pipes) close() {
-	p.in.close()
-	p.out.close()
-	p.err.close()
-}
-
-// copy moves bytes until both outputs have ended, which closes the channel. The
-// end of the input is passed on by inputEnded.
-func (p *pipes) copy(in io.Reader, out, errOut io.Writer, inputEnded func()) <-chan struct{} {
-	var wg sync.WaitGroup
-	if p.out != nil && out != nil {
-		wg.Go(func() { _, _ = io.Copy(out, p.out.file) })
-	}
-	if p.err != nil {
-		wg.Go(func() { _, _ = io.Copy(errOut, p.err.file) })
-	}
-	if p.in != nil {
-		go func() {
-			_, _ = io.Copy(p.in.file, in)
-			_ = p.in.file.Close()
-			inputEnded()
-		}()
-	}
-	copied := make(chan struct{})
-	go func() { wg.Wait(); close(copied) }()
-	return copied
 }

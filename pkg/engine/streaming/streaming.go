@@ -5,28 +5,37 @@
 // The access control is the URL itself: an unguessable token that works once,
 // within a minute. The listener is meant for the loopback interface.
 //
-// A session's context ends when its client's connection does. cri-streaming
-// does not see that by itself, because it has taken the connection over from the
-// HTTP server; here the connection watches its own reads and writes.
+// A session's context ends when its client hangs up, and when the server is
+// closed. cri-streaming does not see to that by itself, because it has taken the
+// connection over from the HTTP server.
 package streaming
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/containerd/log"
 	"k8s.io/cri-streaming/pkg/streaming"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
 // Runtime runs sessions.
 type Runtime = streaming.Runtime
+
+const (
+	// headerTimeout is how long a client may take to say what it wants.
+	headerTimeout = 30 * time.Second
+	// closeTimeout bounds how long Close waits for sessions.
+	closeTimeout = 5 * time.Second
+)
 
 // Config says where to serve.
 type Config struct {
@@ -41,7 +50,12 @@ type Config struct {
 // be called at any time) and serves them.
 type Server struct {
 	streaming.Server
-	http *http.Server
+	http     *http.Server
+	clients  *clients
+	sessions *sessions
+
+	close    sync.Once
+	closeErr error // set by close
 }
 
 // Serve listens and returns; sessions run until Close.
@@ -50,75 +64,109 @@ func Serve(c Config, rt Runtime) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for exec, attach and port-forward: %w", err)
 	}
-	config := streaming.DefaultConfig
-	config.Addr = l.Addr().String()
-	config.BaseURL = &url.URL{Scheme: "http", Host: l.Addr().String()}
-	if c.IdleTimeout > 0 {
-		config.StreamIdleTimeout = c.IdleTimeout
-	}
-	inner, err := streaming.NewServer(config, rt)
+	clients, err := newClients(l)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	s := &Server{Server: inner, http: &http.Server{
-		Handler:           inner,
-		ReadHeaderTimeout: 30 * time.Second,
-		ConnContext:       func(_ context.Context, c net.Conn) context.Context { return c.(*watched).ctx },
-	}}
-	go s.serve(&listener{l})
+	s := &Server{clients: clients, sessions: &sessions{Runtime: rt, clients: clients}}
+	config := streaming.DefaultConfig
+	config.Addr = l.Addr().String()
+	config.BaseURL = &url.URL{Scheme: "http", Host: config.Addr}
+	if c.IdleTimeout > 0 {
+		config.StreamIdleTimeout = c.IdleTimeout
+	}
+	if s.Server, err = streaming.NewServer(config, s.sessions); err != nil {
+		return nil, errors.Join(err, l.Close(), clients.close())
+	}
+	s.http = &http.Server{
+		Handler:           s.Server,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       headerTimeout,
+		ConnContext:       func(_ context.Context, c net.Conn) context.Context { return c.(*client).ctx },
+	}
+	go s.serve()
 	return s, nil
 }
 
-func (s *Server) serve(l net.Listener) {
-	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+func (s *Server) serve() {
+	if err := s.http.Serve(s.clients); !errors.Is(err, http.ErrServerClosed) {
 		log.L.WithError(err).Error("exec, attach and port-forward are not served any more")
 	}
 }
 
-// Close ends the listener and the connections that have no session yet. Running
-// sessions end with their connections.
-func (s *Server) Close() error { return s.http.Close() }
+// Close hangs up on every client and returns when their sessions have ended, or
+// do not within a few seconds. It may be called often.
+func (s *Server) Close() error {
+	s.close.Do(func() {
+		s.closeErr = errors.Join(s.http.Close(), s.clients.close(), s.sessions.end(closeTimeout))
+	})
+	return s.closeErr
+}
 
-// listener makes every connection watch itself.
-type listener struct{ net.Listener }
+// sessions counts those that run, and gives each the context of its client.
+type sessions struct {
+	Runtime
+	clients *clients
 
-func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	mu      sync.Mutex
+	ended   bool           // guarded by mu
+	running sync.WaitGroup // grows only under mu while ended is false
+}
+
+var errClosed = errors.New("the daemon is about to end")
+
+func (s *sessions) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return errClosed
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	return &watched{Conn: c, ctx: ctx, cancel: cancel}, nil
+	s.running.Add(1)
+	return nil
 }
 
-// watched is a connection whose context ends when it breaks.
-type watched struct {
-	net.Conn
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-func (c *watched) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.note(err)
-	return n, err
-}
-
-func (c *watched) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.note(err)
-	return n, err
-}
-
-func (c *watched) Close() error {
-	c.cancel()
-	return c.Conn.Close()
-}
-
-// note ends the context for good errors: a deadline is how the HTTP server lets
-// go of a connection that is being taken over.
-func (c *watched) note(err error) {
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		c.cancel()
+// end lets no session begin any more and waits for those that run.
+func (s *sessions) end(bound time.Duration) error {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.running.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(bound):
+		return errors.New("sessions of exec, attach or port-forward did not end in time")
 	}
+}
+
+func (s *sessions) Exec(ctx context.Context, name string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.running.Done()
+	id, asked := parseTarget(name)
+	in, out, errOut = asked.of(in, out, errOut)
+	return s.Runtime.Exec(ctx, id, cmd, in, out, errOut, tty, sizes)
+}
+
+func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.running.Done()
+	id, asked := parseTarget(name)
+	in, out, errOut = asked.of(in, out, errOut)
+	return s.Runtime.Attach(ctx, id, in, out, errOut, tty, sizes)
+}
+
+// PortForward gets from cri-streaming a context that never ends.
+func (s *sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.running.Done()
+	ctx, cancel, stream := s.clients.follow(ctx, stream)
+	defer cancel()
+	return s.Runtime.PortForward(ctx, id, port, stream)
 }

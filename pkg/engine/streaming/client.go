@@ -1,0 +1,210 @@
+package streaming
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+)
+
+// clients is a listener that knows its connections, and sees when a client hangs
+// up even while nobody reads from it: a session whose process does not take its
+// input reads no further, and one that has been told goodbye does not either.
+//
+// All connections hang in one epoll set that one goroutine reads through Go's own
+// poller. What is waited for is that the peer closes, so that data wakes nobody.
+// Clients that close only their own direction are none of SPDY or WebSocket.
+type clients struct {
+	net.Listener
+	epoll *os.File
+
+	mu     sync.Mutex
+	serial int32
+	open   map[int32]*client // guarded by mu; nil once closed
+}
+
+// client is one connection. Its context ends with it.
+type client struct {
+	net.Conn
+	ctx    context.Context
+	cancel context.CancelFunc
+	forget func()
+	closed atomic.Bool
+}
+
+func newClients(l net.Listener) (*clients, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	// Without this os.NewFile would not give it to Go's poller.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	c := &clients{Listener: l, epoll: os.NewFile(uintptr(fd), "epoll"), open: map[int32]*client{}}
+	go c.watch()
+	return c, nil
+}
+
+// Accept returns a *client.
+func (c *clients) Accept() (net.Conn, error) {
+	for {
+		conn, err := c.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		client, err := c.add(conn)
+		if err == nil {
+			return client, nil
+		}
+		// Without the watch it would not be known to be gone.
+		log.L.WithError(errors.Join(err, conn.Close())).Warn("refuse a client of exec, attach or port-forward")
+	}
+}
+
+func (c *clients) add(conn net.Conn) (*client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		return nil, net.ErrClosed
+	}
+	c.serial++
+	serial := c.serial
+	if err := c.register(conn, serial); err != nil {
+		return nil, err
+	}
+	n := &client{Conn: conn, forget: func() { c.remove(serial) }}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	c.open[serial] = n
+	return n, nil
+}
+
+// register adds a connection to the set, which it leaves when it is closed.
+func (c *clients) register(conn net.Conn, serial int32) error {
+	socket, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	set, err := c.epoll.SyscallConn()
+	if err != nil {
+		return err
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: serial}
+	var added error
+	err = socket.Control(func(fd uintptr) {
+		if err := set.Control(func(epfd uintptr) {
+			added = unix.EpollCtl(int(epfd), unix.EPOLL_CTL_ADD, int(fd), &event)
+		}); err != nil {
+			added = err
+		}
+	})
+	return errors.Join(err, added)
+}
+
+func (c *clients) remove(serial int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, serial)
+}
+
+// watch runs until the set is closed.
+func (c *clients) watch() {
+	set, err := c.epoll.SyscallConn()
+	if err != nil {
+		log.L.WithError(err).Error("clients of exec, attach and port-forward that hang up are not seen")
+		return
+	}
+	events := make([]unix.EpollEvent, 64)
+	for {
+		var n int
+		if err := set.Read(func(fd uintptr) bool {
+			n, _ = unix.EpollWait(int(fd), events, 0)
+			return n > 0
+		}); err != nil {
+			return
+		}
+		for _, e := range events[:n] {
+			c.hungUp(e.Fd)
+		}
+	}
+}
+
+func (c *clients) hungUp(serial int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.open[serial]; n != nil {
+		n.cancel()
+	}
+}
+
+// close hangs up on all clients.
+func (c *clients) close() error {
+	c.mu.Lock()
+	open := c.open
+	c.open = nil
+	c.mu.Unlock()
+	for _, n := range open {
+		_ = n.Close() // it may have gone
+	}
+	return c.epoll.Close()
+}
+
+// Close may be called often.
+func (n *client) Close() error {
+	if n.closed.Swap(true) {
+		return nil
+	}
+	n.cancel()
+	n.forget()
+	return n.Conn.Close()
+}
+
+// follow returns a context that ends when the client of a port-forward does. The
+// stream to use instead tells it when the given one cannot say whose it is: one
+// over WebSocket ends only with its connection.
+func (c *clients) follow(ctx context.Context, stream io.ReadWriteCloser) (context.Context, context.CancelFunc, io.ReadWriteCloser) {
+	ctx, cancel := context.WithCancel(ctx)
+	ofConn, ok := stream.(interface{ RemoteAddr() net.Addr })
+	if !ok {
+		return ctx, cancel, endingStream{stream, cancel}
+	}
+	n := c.from(ofConn.RemoteAddr())
+	if n == nil { // gone already
+		cancel()
+		return ctx, cancel, stream
+	}
+	stop := context.AfterFunc(n.ctx, cancel)
+	return ctx, func() { stop(); cancel() }, stream
+}
+
+func (c *clients) from(address net.Addr) *client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.open {
+		if n.RemoteAddr().String() == address.String() {
+			return n
+		}
+	}
+	return nil
+}
+
+// endingStream calls ended at the end of its input.
+type endingStream struct {
+	io.ReadWriteCloser
+	ended func()
+}
+
+func (s endingStream) Read(b []byte) (int, error) {
+	n, err := s.ReadWriteCloser.Read(b)
+	if err != nil {
+		s.ended()
+	}
+	return n, err
+}

@@ -1,0 +1,206 @@
+package streaming_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	server "k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/berth-cri/berth/pkg/engine/streaming"
+)
+
+// program is a runtime whose sessions are functions.
+type program struct {
+	run     func(ctx context.Context, s session) error
+	forward func(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error
+}
+
+type session struct {
+	id       string
+	cmd      []string
+	in       io.Reader
+	out, err io.WriteCloser
+	tty      bool
+	sizes    <-chan server.TerminalSize
+}
+
+func (p program) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan server.TerminalSize) error {
+	return p.run(ctx, session{id, cmd, in, out, errOut, tty, sizes})
+}
+
+func (p program) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan server.TerminalSize) error {
+	return p.run(ctx, session{id, nil, in, out, errOut, tty, sizes})
+}
+
+func (p program) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	return p.forward(ctx, id, port, stream)
+}
+
+func serve(t *testing.T, c streaming.Config, p program) *streaming.Server {
+	t.Helper()
+	c.Address = "127.0.0.1"
+	s, err := streaming.Serve(c, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+type streams struct{ in, out, err, tty bool }
+
+func execURL(t *testing.T, s *streaming.Server, of streams) string {
+	t.Helper()
+	r, err := s.GetExec(&runtimeapi.ExecRequest{ContainerId: "c", Cmd: []string{"x"}, Stdin: of.in, Stdout: of.out, Stderr: of.err, Tty: of.tty})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.GetUrl()
+}
+
+// dialect makes a client for a URL.
+type dialect func(address string) (remotecommand.Executor, error)
+
+var clients = map[string]dialect{
+	"SPDY": func(address string) (remotecommand.Executor, error) {
+		u, err := url.Parse(address)
+		if err != nil {
+			return nil, err
+		}
+		return remotecommand.NewSPDYExecutor(&rest.Config{}, http.MethodPost, u)
+	},
+	"WebSocket": func(address string) (remotecommand.Executor, error) {
+		return remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, address, "v4.channel.k8s.io")
+	},
+}
+
+// open runs a session to its end.
+func open(t *testing.T, client dialect, address string, options remotecommand.StreamOptions) error {
+	t.Helper()
+	e, err := client(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return e.StreamWithContext(ctx, options)
+}
+
+// sizeQueue is a terminal that changes its size.
+type sizeQueue []remotecommand.TerminalSize
+
+func (q *sizeQueue) Next() *remotecommand.TerminalSize {
+	if len(*q) == 0 {
+		return nil
+	}
+	size := (*q)[0]
+	*q = (*q)[1:]
+	return &size
+}
+
+// silent is an input on which nothing comes.
+type silent struct{ ctx context.Context }
+
+func (s *silent) Read([]byte) (int, error) {
+	<-s.ctx.Done()
+	return 0, io.EOF
+}
+
+// dial opens the connection of a session without a client, so that a test can do
+// with it what no client would.
+func dial(t *testing.T, address string) (*net.TCPConn, *url.URL) {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn.(*net.TCPConn), u
+}
+
+// dialSPDY opens a connection with streams of the given types. More headers come
+// in pairs.
+func dialSPDY(t *testing.T, address, protocol string, types []string, headers ...string) (*net.TCPConn, httpstream.Connection, map[string]httpstream.Stream) {
+	t.Helper()
+	conn, u := dial(t, address)
+	say(t, conn, "POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n\r\n", u.Path, u.Host, protocol)
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close() // it has none
+	if r.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("upgrade: %s", r.Status)
+	}
+	over, err := spdy.NewClientConnection(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened := map[string]httpstream.Stream{}
+	for _, of := range types {
+		h := http.Header{}
+		h.Set("streamType", of)
+		for i := 0; i < len(headers); i += 2 {
+			h.Set(headers[i], headers[i+1])
+		}
+		if opened[of], err = over.CreateStream(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return conn, over, opened
+}
+
+func dialWebSocket(t *testing.T, address string) (*net.TCPConn, *websocket.Conn) {
+	t.Helper()
+	conn, u := dial(t, address)
+	c, err := websocket.NewConfig("ws://"+u.Host+u.Path, "http://"+u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Protocol = []string{"v4.channel.k8s.io"}
+	ws, err := websocket.NewClient(c, conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.PayloadType = websocket.BinaryFrame
+	return conn, ws
+}
+
+func say(t *testing.T, w io.Writer, format string, values ...any) {
+	t.Helper()
+	if _, err := fmt.Fprintf(w, format, values...); err != nil {
+		t.Errorf("write: %v", err)
+	}
+}
+
+// soon fails unless the channel is closed, or has something, in good time.
+func soon[V any](t *testing.T, c <-chan V, what string) (v V) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("not in time: %s", what)
+	}
+	return v
+}

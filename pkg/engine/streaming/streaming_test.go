@@ -1,0 +1,230 @@
+package streaming_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/client-go/tools/remotecommand"
+	clientexec "k8s.io/client-go/util/exec"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/berth-cri/berth/pkg/engine/streaming"
+)
+
+// Every combination of streams reaches the runtime as it was asked for, over both
+// protocols, and what goes through them arrives.
+func TestStreamsAreThoseThatWereAskedFor(t *testing.T) {
+	got := make(chan session, 1)
+	s := serve(t, streaming.Config{}, program{run: func(_ context.Context, s session) error {
+		got <- s
+		if s.out != nil {
+			say(t, s.out, "out of %s", s.id)
+		}
+		if s.err != nil {
+			say(t, s.err, "err of %s", s.id)
+		}
+		if s.in != nil {
+			line := make([]byte, 5)
+			if _, err := io.ReadFull(s.in, line); err != nil || string(line) != "typed" {
+				return fmt.Errorf("stdin is %q: %w", line, err)
+			}
+		}
+		return utilexec.CodeExitError{Err: errors.New("ended"), Code: 3}
+	}})
+	for protocol, client := range clients {
+		for bits := 1; bits < 8; bits++ {
+			in, out, errOut := bits&1 != 0, bits&2 != 0, bits&4 != 0
+			t.Run(fmt.Sprintf("%s in=%v out=%v err=%v", protocol, in, out, errOut), func(t *testing.T) {
+				exec, err := s.GetExec(&runtimeapi.ExecRequest{ContainerId: "abc", Cmd: []string{"a", "b c"}, Stdin: in, Stdout: out, Stderr: errOut})
+				if err != nil {
+					t.Fatal(err)
+				}
+				attach, err := s.GetAttach(&runtimeapi.AttachRequest{ContainerId: "abc", Stdin: in, Stdout: out, Stderr: errOut})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for address, cmd := range map[string]string{exec.GetUrl(): "a|b c", attach.GetUrl(): ""} {
+					var o, e strings.Builder
+					var options remotecommand.StreamOptions
+					if in {
+						options.Stdin = strings.NewReader("typed")
+					}
+					if out {
+						options.Stdout = &o
+					}
+					if errOut {
+						options.Stderr = &e
+					}
+					err := open(t, client, address, options)
+					r := <-got
+					if r.id != "abc" || strings.Join(r.cmd, "|") != cmd || r.tty || r.in != nil != in || r.out != nil != out || r.err != nil != errOut {
+						t.Errorf("the runtime got %+v", r)
+					}
+					if out != (o.String() == "out of abc") || errOut != (e.String() == "err of abc") {
+						t.Errorf("stdout %q, stderr %q", o.String(), e.String())
+					}
+					if cmd != "" { // an attach has no code
+						var code clientexec.CodeExitError
+						if !errors.As(err, &code) || code.Code != 3 {
+							t.Errorf("the exec ended with %v", err)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestErrorsReachTheClient(t *testing.T) {
+	s := serve(t, streaming.Config{}, program{run: func(context.Context, session) error {
+		return errors.New("the program is missing")
+	}})
+	for protocol, client := range clients {
+		err := open(t, client, execURL(t, s, streams{out: true}), remotecommand.StreamOptions{Stdout: io.Discard})
+		if err == nil || !strings.Contains(err.Error(), "the program is missing") {
+			t.Errorf("%s: %v", protocol, err)
+		}
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	s := serve(t, streaming.Config{}, program{run: func(_ context.Context, s session) error {
+		if !s.tty || s.err != nil {
+			return fmt.Errorf("tty %v, stderr %v", s.tty, s.err)
+		}
+		for range 2 {
+			size := <-s.sizes
+			say(t, s.out, "%dx%d ", size.Width, size.Height)
+		}
+		return nil
+	}})
+	for protocol, client := range clients {
+		var out strings.Builder
+		sizes := sizeQueue{{Width: 80, Height: 24}, {Width: 132, Height: 50}}
+		err := open(t, client, execURL(t, s, streams{in: true, out: true, tty: true}), remotecommand.StreamOptions{
+			Stdin: &silent{ctx: t.Context()}, Stdout: &out, Tty: true, TerminalSizeQueue: &sizes,
+		})
+		if err != nil || out.String() != "80x24 132x50 " {
+			t.Errorf("%s: %q, %v", protocol, out.String(), err)
+		}
+	}
+}
+
+func TestRequestsThatMakeNoSense(t *testing.T) {
+	s := serve(t, streaming.Config{}, program{})
+	for _, r := range []*runtimeapi.ExecRequest{
+		{ContainerId: "c"},
+		{ContainerId: "c", Tty: true, Stdout: true, Stderr: true},
+	} {
+		_, err := s.GetExec(r)
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("exec %v: %v", r, err)
+		}
+		_, err = s.GetAttach(&runtimeapi.AttachRequest{ContainerId: r.GetContainerId(), Tty: r.GetTty(), Stdout: r.GetStdout(), Stderr: r.GetStderr()})
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("attach %v: %v", r, err)
+		}
+	}
+}
+
+// get asks the server for a URL without a connection.
+func get(s *streaming.Server, address string) int {
+	u, err := url.Parse(address)
+	if err != nil {
+		return 0
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, u.Path, nil))
+	return w.Code
+}
+
+func TestURLs(t *testing.T) {
+	s := serve(t, streaming.Config{}, program{run: func(context.Context, session) error { return nil }})
+	t.Run("name the listener", func(t *testing.T) {
+		u, err := url.Parse(execURL(t, s, streams{out: true}))
+		if err != nil || u.Hostname() != "127.0.0.1" || u.Port() == "0" || u.Scheme != "http" {
+			t.Errorf("%v, %v", u, err)
+		}
+	})
+	t.Run("work once", func(t *testing.T) {
+		u := execURL(t, s, streams{out: true})
+		if err := open(t, clients["SPDY"], u, remotecommand.StreamOptions{Stdout: io.Discard}); err != nil {
+			t.Fatal(err)
+		}
+		if code := get(s, u); code != http.StatusNotFound {
+			t.Errorf("the second time: %d", code)
+		}
+	})
+	t.Run("are for what was asked", func(t *testing.T) {
+		u := execURL(t, s, streams{out: true})
+		if code := get(s, strings.Replace(u, "/exec/", "/attach/", 1)); code != http.StatusNotFound {
+			t.Errorf("attach by the URL of an exec: %d", code)
+		}
+		if code := get(s, u); code != http.StatusNotFound {
+			t.Errorf("after an attempt with it: %d", code)
+		}
+	})
+	t.Run("differ", func(t *testing.T) {
+		seen := map[string]bool{}
+		for range 100 {
+			seen[execURL(t, s, streams{out: true})] = true
+		}
+		if len(seen) != 100 {
+			t.Errorf("%d of 100", len(seen))
+		}
+	})
+	t.Run("are not handed out without end", func(t *testing.T) {
+		var err error
+		for i := 0; i <= 1000 && err == nil; i++ {
+			_, err = s.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p"})
+		}
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("the 1001st: %v", err)
+		}
+	})
+}
+
+// The server's own goroutines wait in the kernel, which a bubble's clock does not
+// wait for; this one has none.
+func TestURLsExpire(t *testing.T) {
+	s := serve(t, streaming.Config{}, program{})
+	synctest.Test(t, func(t *testing.T) {
+		early, late := execURL(t, s, streams{out: true}), execURL(t, s, streams{out: true})
+		time.Sleep(59 * time.Second)
+		// It is no upgrade, which is found out only behind a valid token.
+		if code := get(s, early); code == http.StatusNotFound {
+			t.Errorf("after 59 seconds: %d", code)
+		}
+		time.Sleep(2 * time.Second)
+		if code := get(s, late); code != http.StatusNotFound {
+			t.Errorf("after 61 seconds: %d", code)
+		}
+	})
+}
+
+func TestAddressInUse(t *testing.T) {
+	s := serve(t, streaming.Config{}, program{})
+	u, err := url.Parse(execURL(t, s, streams{out: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var port int
+	if _, err := fmt.Sscan(u.Port(), &port); err != nil {
+		t.Fatal(err)
+	}
+	if second, err := streaming.Serve(streaming.Config{Address: "127.0.0.1", Port: port}, program{}); err == nil {
+		t.Errorf("two servers listen on one port; close: %v", second.Close())
+	}
+}

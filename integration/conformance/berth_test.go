@@ -28,6 +28,9 @@ var gvisorLacks = map[conformance.Ability]string{
 	conformance.MaskedPaths:     "masked and read-only paths are not applied, its /proc shows nothing of the host",
 	conformance.Propagation:     "its mounts are none of the host's",
 	conformance.MessageQueues:   "it has no mqueue file system",
+	conformance.ForwardIPv6:     "it connects to 127.0.0.1 only",
+	conformance.ForwardBulk:     "it closes a forwarded connection whose reader is slower than its writer",
+	conformance.ForwardHalf:     "it closes a forwarded connection when one direction ends",
 	conformance.Sysctls:         "its kernel does not take them from the spec",
 	conformance.UserNamespaces:  "its kernel has users of its own",
 }

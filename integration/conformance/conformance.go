@@ -116,6 +116,9 @@ const (
 	Stats           Ability = "container statistics"
 	MessageQueues   Ability = "POSIX message queues (/dev/mqueue)"
 	Sysctls         Ability = "sysctls of a pod"
+	ForwardIPv6     Ability = "port-forward to ::1"
+	ForwardBulk     Ability = "port-forward of more than a socket holds at once"
+	ForwardHalf     Ability = "port-forward of connections that are closed in one direction"
 	MountOptions    Ability = "options of mounts (noexec, nodev, nosuid)"
 	UserNamespaces  Ability = "pods with a user namespace of their own"
 )

@@ -34,6 +34,8 @@ func TestContainerd(t *testing.T) {
 			"Container/status is whole in every state":                     "image_ref is an id in lists and a digest in status",
 			"Exit/exit codes and reasons":                                  "a program that ends at once is finished before it was started",
 			"Logs/a log that cannot be written does not stop the program":  "a full file system of logs stops the programs that write to it",
+			"Streaming/stdin_once ends stdin with the first session":       "a session over WebSocket without stdin ends it too",
+			"Streaming/port-forward to loopback over IPv6":                 "the host's own names decide whether localhost is ::1 too",
 			"Stats/of one container":                                       "the writable layer is measured every ten seconds, and until then is empty",
 			"UserNamespaces/the sandbox's files belong to root of the pod": "/dev/shm belongs to nobody",
 			"ImageVolumes/a symbolic link in a sub path stays inside":      "an absolute link is refused as an escape",

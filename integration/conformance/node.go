@@ -116,10 +116,16 @@ func (n *node) rejects(t *testing.T, err error, step string, want ...codes.Code)
 // eventually polls until ok answers true. what says what was waited for.
 func (n *node) eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	end := time.Now().Add(n.Wait)
+	within(t, n.Wait, what, ok)
+}
+
+// within is eventually with a bound of its own.
+func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
+	t.Helper()
+	end := time.Now().Add(bound)
 	for !ok() {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", n.Wait, what)
+			t.Fatalf("not within %v: %s", bound, what)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

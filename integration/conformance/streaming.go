@@ -1,43 +1,164 @@
 package conformance
 
 import (
+	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 var streamingChecks = []check{
-	{name: "Exec, Attach and PortForward answer URLs, or all are Unimplemented", run: streamingURLs},
+	{name: "Exec, Attach and PortForward answer URLs", run: streamingURLs},
+	{name: "a URL works once", run: streamingURLOnce},
+	{name: "Exec refuses what makes no sense", run: execRefuses},
+	{name: "Attach refuses what makes no sense", run: attachRefuses},
+	{name: "PortForward refuses what makes no sense", run: portForwardRefuses},
+
+	{name: "exec with separate streams and exit codes", run: streamedExec},
+	{name: "exec of a missing program", run: streamedMissingProgram},
+	{name: "exec with a terminal", run: streamedTerminal},
+	{name: "exec reads stdin to its end", run: streamedStdin},
+	{name: "exec with stdin only", run: streamedStdinOnly},
+	{name: "exec loses no output", run: streamedOutput},
+	{name: "exec waits for a slow client", run: streamedSlowClient},
+	{name: "exec ends though its child holds the streams", berth: true, run: streamedBackgroundChild},
+	{name: "exec dies with its client", berth: true, run: streamedClientGone},
+	{name: "exec dies with its client that sends more than is read", berth: true, run: streamedFloodingClientGone},
+	{name: "what an exec started dies with its client", needs: []Ability{ExecDescendants}, berth: true, run: streamedDescendantsGone},
+	{name: "exec ends with its container", run: streamedContainerEnds},
+	{name: "many execs at once", run: streamedParallel},
+
+	{name: "attach shows what is written from now on", run: attachLive},
+	{name: "attach reaches stdin", run: attachStdin},
+	{name: "attach to stdin only", berth: true, run: attachStdinOnly},
+	{name: "attach to a terminal", run: attachTerminal},
+	{name: "stdin_once ends stdin with the first session", run: attachStdinOnce},
+	{name: "attach ends with the container and loses nothing", run: attachToTheEnd},
+	{name: "a slow attacher blocks nobody", berth: true, run: attachSlow},
+	{name: "detaching leaves the container alone", run: attachDetach},
+
+	{name: "port-forward to loopback over IPv4", run: forwardIPv4},
+	{name: "port-forward to loopback over IPv6", needs: []Ability{ForwardIPv6}, run: forwardIPv6},
+	{name: "port-forward by kubectl's client", run: forwardKubectl},
+	{name: "port-forward over WebSocket", run: forwardWebSocket},
+	{name: "port-forward to a port that nobody listens on", run: forwardRefused},
+	{name: "port-forward in the host's network", needs: []Ability{HostNetwork}, run: forwardHostNetwork},
+	{name: "port-forward passes on half of a close", needs: []Ability{ForwardHalf}, berth: true, run: forwardHalfClose},
+	{name: "port-forward carries many connections", run: forwardMany},
+	{name: "port-forward carries bulk both ways", needs: []Ability{ForwardBulk}, run: forwardBulk},
+	{name: "port-forward closes the pod's side when the client is gone", berth: true, run: forwardClientGone},
+
+	{name: "sessions with old containers after a kill -9 of the daemon", run: streamingAfterRestart},
 }
 
 func streamingURLs(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever())
-	urls := map[string]string{}
-	absent := 0
-	answer := func(name, u string, err error) {
-		if status.Code(err) == codes.Unimplemented {
-			absent++
-			return
-		}
-		must(t, err, name)
-		urls[name] = u
+	urls := map[string]string{
+		"Exec":   c.execURL(t, streams{}, "true"),
+		"Attach": c.attachURL(t, streams{}),
 	}
-	e, err := n.Runtime.Exec(call(t), &runtimeapi.ExecRequest{ContainerId: c.ID, Cmd: []string{"true"}, Stdout: true})
-	answer("Exec", e.GetUrl(), err)
-	a, err := n.Runtime.Attach(call(t), &runtimeapi.AttachRequest{ContainerId: c.ID, Stdout: true})
-	answer("Attach", a.GetUrl(), err)
 	f, err := n.Runtime.PortForward(call(t), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{80}})
-	answer("PortForward", f.GetUrl(), err)
-	if absent != 0 && absent != 3 {
-		t.Errorf("%d of 3 are Unimplemented: half of streaming is no streaming", absent)
-	}
+	must(t, err, "PortForward")
+	urls["PortForward"] = f.GetUrl()
 	for name, u := range urls {
 		if parsed, err := url.Parse(u); err != nil || parsed.Hostname() == "" || parsed.Port() == "" || parsed.Port() == "0" {
 			t.Errorf("%s answered %q: %v", name, u, err)
+		}
+	}
+}
+
+func streamingURLOnce(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	u := c.execURL(t, streams{}, "echo", "once")
+	first := n.session(t, spdy, streams{}, u)
+	if code := first.exitCode(); code != 0 || first.stdout.String() != "once\n" {
+		t.Fatalf("exit code %d, stdout %q", code, first.stdout.String())
+	}
+	if err := n.session(t, spdy, streams{}, u).wait(); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("the second use of a URL: %v, want 404", err)
+	}
+	base, _, _ := strings.Cut(u, "/exec/")
+	for _, path := range []string{"/", "/exec/", "/exec/AAAAAAAA", "/attach/AAAAAAAA", "/portforward/AAAAAAAA"} {
+		r, err := http.Get(base + path)
+		must(t, err, "GET "+path)
+		must(t, r.Body.Close(), "GET "+path)
+		if r.StatusCode != http.StatusNotFound {
+			t.Errorf("GET %s: %s, want 404", path, r.Status)
+		}
+	}
+}
+
+func execRefuses(t *testing.T, n *node) {
+	p := n.pod(t)
+	c, created, ended := p.start(t, forever()), p.create(t, forever()), p.start(t, sh("exit 0"))
+	ended.waitExit(t)
+	for _, test := range []struct {
+		name string
+		r    *runtimeapi.ExecRequest
+		want []codes.Code
+	}{
+		{"no stream", &runtimeapi.ExecRequest{ContainerId: c.ID, Cmd: []string{"true"}}, []codes.Code{codes.InvalidArgument}},
+		{"a terminal and stderr", &runtimeapi.ExecRequest{ContainerId: c.ID, Cmd: []string{"true"}, Tty: true, Stdout: true, Stderr: true}, []codes.Code{codes.InvalidArgument}},
+		{"no id", &runtimeapi.ExecRequest{Cmd: []string{"true"}, Stdout: true}, []codes.Code{codes.InvalidArgument, codes.NotFound}},
+		{"unknown id", &runtimeapi.ExecRequest{ContainerId: "nosuchcontainer", Cmd: []string{"true"}, Stdout: true}, []codes.Code{codes.NotFound}},
+		{"a CREATED container", &runtimeapi.ExecRequest{ContainerId: created.ID, Cmd: []string{"true"}, Stdout: true}, []codes.Code{codes.FailedPrecondition, codes.NotFound}},
+		{"an EXITED container", &runtimeapi.ExecRequest{ContainerId: ended.ID, Cmd: []string{"true"}, Stdout: true}, []codes.Code{codes.FailedPrecondition, codes.NotFound}},
+	} {
+		_, err := n.Runtime.Exec(call(t), test.r)
+		n.rejects(t, err, "Exec with "+test.name, test.want...)
+	}
+	if n.Berth { // containerd finds out when the session begins
+		_, err := n.Runtime.Exec(call(t), &runtimeapi.ExecRequest{ContainerId: c.ID, Stdout: true})
+		n.rejects(t, err, "Exec without a command", codes.InvalidArgument)
+	}
+}
+
+func attachRefuses(t *testing.T, n *node) {
+	p := n.pod(t)
+	c, created, ended := p.start(t, forever()), p.create(t, forever()), p.start(t, sh("exit 0"))
+	ended.waitExit(t)
+	for _, test := range []struct {
+		name string
+		r    *runtimeapi.AttachRequest
+		want []codes.Code
+	}{
+		{"no stream", &runtimeapi.AttachRequest{ContainerId: c.ID}, []codes.Code{codes.InvalidArgument}},
+		{"a terminal and stderr", &runtimeapi.AttachRequest{ContainerId: c.ID, Tty: true, Stdout: true, Stderr: true}, []codes.Code{codes.InvalidArgument}},
+		{"unknown id", &runtimeapi.AttachRequest{ContainerId: "nosuchcontainer", Stdout: true}, []codes.Code{codes.NotFound}},
+		{"a CREATED container", &runtimeapi.AttachRequest{ContainerId: created.ID, Stdout: true}, []codes.Code{codes.FailedPrecondition, codes.NotFound}},
+		{"an EXITED container", &runtimeapi.AttachRequest{ContainerId: ended.ID, Stdout: true}, []codes.Code{codes.FailedPrecondition, codes.NotFound}},
+	} {
+		_, err := n.Runtime.Attach(call(t), test.r)
+		n.rejects(t, err, "Attach with "+test.name, test.want...)
+	}
+	if n.Berth { // the CRI says that it must match, containerd does not mind
+		_, err := n.Runtime.Attach(call(t), &runtimeapi.AttachRequest{ContainerId: c.ID, Tty: true, Stdout: true})
+		n.rejects(t, err, "Attach with a terminal to a container without", codes.InvalidArgument)
+	}
+}
+
+func portForwardRefuses(t *testing.T, n *node) {
+	p, stopped := n.pod(t), n.pod(t)
+	stopped.stop(t)
+	for _, test := range []struct {
+		name string
+		r    *runtimeapi.PortForwardRequest
+		want []codes.Code
+	}{
+		{"unknown id", &runtimeapi.PortForwardRequest{PodSandboxId: "nosuchsandbox", Port: []int32{80}}, []codes.Code{codes.NotFound}},
+		{"a stopped sandbox", &runtimeapi.PortForwardRequest{PodSandboxId: stopped.ID, Port: []int32{80}}, []codes.Code{codes.FailedPrecondition, codes.NotFound}},
+	} {
+		_, err := n.Runtime.PortForward(call(t), test.r)
+		n.rejects(t, err, "PortForward with "+test.name, test.want...)
+	}
+	if n.Berth { // containerd finds out when the session begins
+		for _, port := range []int32{-1, 0, 65536} {
+			_, err := n.Runtime.PortForward(call(t), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{port}})
+			n.rejects(t, err, "PortForward with port "+itoa(port), codes.InvalidArgument)
 		}
 	}
 }

@@ -1,0 +1,281 @@
+package conformance
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// overEach runs a check over both protocols.
+func overEach(t *testing.T, run func(t *testing.T, p protocol)) {
+	t.Helper()
+	for _, p := range protocols {
+		t.Run(string(p), func(t *testing.T) { run(t, p) })
+	}
+}
+
+func streamedExec(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), env("SUITE", "streaming"))
+	overEach(t, func(t *testing.T, p protocol) {
+		s := c.open(t, p, streams{}, "sh", "-c", `echo out $SUITE; echo err >&2; printf 'a\0b\377'; exit 3`)
+		if code := s.exitCode(); code != 3 {
+			t.Errorf("exit code %d, want 3", code)
+		}
+		if s.stdout.String() != "out streaming\na\x00b\xff" || s.stderr.String() != "err\n" {
+			t.Errorf("stdout %q, stderr %q", s.stdout.String(), s.stderr.String())
+		}
+		if code := c.open(t, p, streams{}, "true").exitCode(); code != 0 {
+			t.Errorf("true has exit code %d", code)
+		}
+		if code := c.open(t, p, streams{}, "sh", "-c", "kill -KILL $$").exitCode(); code != 137 {
+			t.Errorf("a killed program has exit code %d, want 137", code)
+		}
+		s = c.open(t, p, streams{noStdout: true}, "sh", "-c", "echo out; echo err >&2")
+		if code := s.exitCode(); code != 0 || s.stderr.String() != "err\n" {
+			t.Errorf("with stderr only: exit code %d, stderr %q", code, s.stderr.String())
+		}
+		s = c.open(t, p, streams{noStderr: true}, "sh", "-c", "echo out; echo err >&2; cat; exit 4")
+		if code := s.exitCode(); code != 4 || s.stdout.String() != "out\n" {
+			t.Errorf("with stdout only: exit code %d, stdout %q", code, s.stdout.String())
+		}
+	})
+}
+
+func streamedMissingProgram(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	overEach(t, func(t *testing.T, p protocol) {
+		if err := c.open(t, p, streams{stdin: true}, "/no/such/program").wait(); err == nil {
+			t.Error("a missing program succeeded")
+		}
+		if err := c.open(t, p, streams{stdin: true, tty: true}, "/no/such/program").wait(); err == nil {
+			t.Error("a missing program succeeded in a terminal")
+		}
+	})
+	if got := c.line(t, "echo", "next"); got != "next" {
+		t.Errorf("the next exec printed %q", got)
+	}
+}
+
+func streamedTerminal(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	overEach(t, func(t *testing.T, p protocol) {
+		s := c.open(t, p, streams{stdin: true, tty: true}, "sh")
+		s.resize(77, 33)
+		s.send("test -t 0 && test -t 1 && test -t 2 && echo is:$((1+1)):$TERM\n")
+		s.shows("is:2:xterm")
+		s.untilSize("33 77")
+		s.resize(0, 0) // is none
+		s.resize(101, 44)
+		s.untilSize("44 101")
+		s.send("echo lost:$((2+3)) >&2\n")
+		s.shows("lost:5")
+		s.send("exit 5\n")
+		if code := s.exitCode(); code != 5 {
+			t.Errorf("exit code %d, want 5", code)
+		}
+	})
+}
+
+// untilSize asks for the terminal's size until it is that.
+func (s *session) untilSize(want string) {
+	s.t.Helper()
+	s.n.eventually(s.t, "the terminal has "+want+" rows and columns", func() bool {
+		s.send("echo size:$(stty size)\n")
+		time.Sleep(50 * time.Millisecond)
+		return strings.Contains(s.stdout.String(), "size:"+want)
+	})
+}
+
+// streamedStdin sends more than all buffers between hold. That the input has
+// ended can be said over SPDY only.
+func streamedStdin(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	text := numbers(2_000_000)
+	sum := sha256.Sum256(text)
+	want := hex.EncodeToString(sum[:]) + "  -\n"
+	t.Run(string(spdy), func(t *testing.T) {
+		s := c.open(t, spdy, streams{stdin: true}, "sha256sum")
+		s.send(string(text))
+		must(t, s.stdin.Close(), "end of stdin")
+		if code := s.exitCode(); code != 0 || s.stdout.String() != want {
+			t.Errorf("exit code %d, stdout %q, want %q", code, s.stdout.String(), want)
+		}
+		s = c.open(t, spdy, streams{stdin: true}, "sh", "-c", "cat; echo ended")
+		must(t, s.stdin.Close(), "end of stdin")
+		if code := s.exitCode(); code != 0 || s.stdout.String() != "ended\n" {
+			t.Errorf("an empty stdin: exit code %d, stdout %q", code, s.stdout.String())
+		}
+	})
+	t.Run(string(websocket), func(t *testing.T) {
+		s := c.open(t, websocket, streams{stdin: true}, "sh", "-c", fmt.Sprintf("head -c %d | sha256sum", len(text)))
+		s.send(string(text))
+		if code := s.exitCode(); code != 0 || s.stdout.String() != want {
+			t.Errorf("exit code %d, stdout %q, want %q", code, s.stdout.String(), want)
+		}
+	})
+}
+
+func streamedStdinOnly(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	s := c.open(t, spdy, streams{stdin: true, noStdout: true, noStderr: true}, "sh", "-c", "cat > /tmp/sent; echo dropped; exit 6")
+	s.send("first\n")
+	s.send("second\n")
+	must(t, s.stdin.Close(), "end of stdin")
+	if code := s.exitCode(); code != 6 {
+		t.Errorf("exit code %d, want 6", code)
+	}
+	if got := c.exec(t, "cat", "/tmp/sent"); got != "first\nsecond\n" {
+		t.Errorf("stdin was %q", got)
+	}
+}
+
+// numbers is what `seq 1 last` prints.
+func numbers(last int) []byte {
+	var b strings.Builder
+	for i := 1; i <= last; i++ {
+		fmt.Fprintln(&b, i)
+	}
+	return []byte(b.String())
+}
+
+func streamedOutput(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	stdout, stderr := string(numbers(3_000_000)), string(numbers(1_000_000))
+	overEach(t, func(t *testing.T, p protocol) {
+		s := c.open(t, p, streams{}, "sh", "-c", "seq 1 1000000 >&2 & seq 1 3000000; wait; exit 7")
+		if code := s.exitCode(); code != 7 {
+			t.Errorf("exit code %d, want 7", code)
+		}
+		if s.stdout.String() != stdout || s.stderr.String() != stderr {
+			t.Errorf("%d of %d bytes on stdout, %d of %d on stderr", len(s.stdout.bytes()), len(stdout), len(s.stderr.bytes()), len(stderr))
+		}
+	})
+}
+
+// slowClient is how long a client reads nothing: longer than any grace for what
+// an ended command leaves in its streams.
+const slowClient = 12 * time.Second
+
+// streamedSlowClient lets the command end long before its output is read.
+func streamedSlowClient(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	// More than sockets buffer by themselves, and less than they may.
+	want := string(numbers(700_000))
+	overEach(t, func(t *testing.T, p protocol) {
+		t.Parallel()
+		s := c.open(t, p, streams{stdin: true}, "sh", "-c", "echo begun >&2; read x; seq 1 700000; exit 9")
+		n.eventually(t, "the command has begun", func() bool { return s.stderr.String() == "begun\n" })
+		s.wire.stall()
+		s.send("go\n")
+		time.Sleep(slowClient)
+		s.wire.resume()
+		if code := s.exitCode(); code != 9 {
+			t.Errorf("exit code %d, want 9", code)
+		}
+		if s.stdout.String() != want {
+			t.Errorf("%d of %d bytes", len(s.stdout.bytes()), len(want))
+		}
+	})
+}
+
+func streamedBackgroundChild(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	overEach(t, func(t *testing.T, p protocol) {
+		s := c.open(t, p, streams{stdin: true}, "sh", "-c", "sleep 4331 & echo parent; exit 8")
+		if code := s.exitCode(); code != 8 || s.stdout.String() != "parent\n" {
+			t.Errorf("exit code %d, stdout %q", code, s.stdout.String())
+		}
+	})
+}
+
+// leaving are the ways in which a client goes.
+var leaving = map[string]func(*session){
+	"it closes":    func(s *session) { s.cancel() },
+	"it is killed": func(s *session) { s.wire.cut() },
+}
+
+func streamedClientGone(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	overEach(t, func(t *testing.T, p protocol) {
+		for how, leave := range leaving {
+			for kind, of := range map[string]streams{"plain": {}, "stdin": {stdin: true}, "terminal": {stdin: true, tty: true}} {
+				t.Run(kind+", "+how, func(t *testing.T) {
+					s := c.open(t, p, of, "sh", "-c", "trap '' HUP TERM; echo begun; exec sleep 4332")
+					s.shows("begun")
+					leave(s)
+					c.lacks(t, "sleep 4332")
+				})
+			}
+		}
+	})
+}
+
+// lacks waits until no process of the container has that command line.
+func (c *container) lacks(t *testing.T, process string) {
+	t.Helper()
+	c.eventually(t, process+" is gone", func() bool {
+		return !strings.Contains(c.exec(t, "ps", "-o", "args"), process)
+	})
+}
+
+// streamedFloodingClientGone has a client that sends what its command never reads:
+// more than the way there takes at once, less than would keep the client's own
+// end from being sent.
+func streamedFloodingClientGone(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	overEach(t, func(t *testing.T, p protocol) {
+		s := c.open(t, p, streams{stdin: true}, "sh", "-c", "echo begun; exec sleep 4333")
+		s.shows("begun")
+		s.send(strings.Repeat("flood\n", 24_000))
+		time.Sleep(300 * time.Millisecond) // for it to be on its way
+		s.wire.cut()
+		c.lacks(t, "sleep 4333")
+	})
+}
+
+func streamedDescendantsGone(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	overEach(t, func(t *testing.T, p protocol) {
+		for kind, of := range map[string]streams{"plain": {}, "terminal": {stdin: true, tty: true}} {
+			t.Run(kind, func(t *testing.T) {
+				s := c.open(t, p, of, "sh", "-c", "trap '' HUP TERM; (sleep 4334; true) & echo begun; sleep 4334; true")
+				s.shows("begun")
+				s.wire.cut()
+				c.lacks(t, "sleep 4334")
+			})
+		}
+	})
+}
+
+func streamedContainerEnds(t *testing.T, n *node) {
+	p := n.pod(t)
+	overEach(t, func(t *testing.T, proto protocol) {
+		c := p.start(t, forever())
+		s := c.open(t, proto, streams{stdin: true}, "sh", "-c", "echo begun; sleep 600")
+		s.shows("begun")
+		c.stop(t, 10*time.Second)
+		if err := s.wait(); err == nil {
+			t.Error("the session ended well though its command was killed with its container")
+		}
+	})
+}
+
+func streamedParallel(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			s := c.open(t, protocols[i%2], streams{stdin: true}, "sh", "-c", fmt.Sprintf("read x; echo %d:$x; exit %d", i, i))
+			_, _ = io.WriteString(s.stdin, "go\n")
+			if code := s.exitCode(); code != i || s.stdout.String() != fmt.Sprintf("%d:go\n", i) {
+				t.Errorf("session %d: exit code %d, stdout %q", i, code, s.stdout.String())
+			}
+		})
+	}
+	wg.Wait()
+}

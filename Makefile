@@ -13,7 +13,7 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 BIN     := $(CURDIR)/bin
 OUT     := $(CURDIR)/out
 
-LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION)
+LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION) -X main.version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 
 # What the tests run against. A machine that has its own can name it.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine"
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -30,7 +32,7 @@ func newEngine(ctx context.Context, cfg *config.Config, b Build, definitions fun
 		TolerateMissingHugetlb: e.TolerateMissingHugetlb,
 		DefaultSeccomp:         e.DefaultSeccompProfile,
 		CDISpecDirs:            e.CDISpecDirs,
-		Network:                networkConfig(cfg.CNI),
+		Network:                networkConfig(cfg.CNI, e.Root),
 		Plugins:                pluginConfig(cfg.NRI),
 		Images:                 imageConfig(cfg),
 		Streaming: streaming.Config{
@@ -40,12 +42,14 @@ func newEngine(ctx context.Context, cfg *config.Config, b Build, definitions fun
 	})
 }
 
-func networkConfig(c config.CNI) network.Config {
+// networkConfig is for the berth whose records are below root.
+func networkConfig(c config.CNI, root string) network.Config {
 	n := network.Config{
 		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum,
 		// The usual directory is shared by all CNI users of a node, and what is
-		// found there and unknown is disconnected: other daemons' pods, too.
-		CacheDir: filepath.Join(c.CacheDir, "berth"),
+		// found there and unknown is disconnected: pods of other daemons, and of a
+		// second berth with records of its own, must not be.
+		CacheDir: filepath.Join(c.CacheDir, "berth", digest.FromString(root).Encoded()[:12]),
 	}
 	if n.MaxConfNum == 0 { // "all" in the configuration
 		n.MaxConfNum = -1

@@ -250,3 +250,31 @@ func TestExecFaults(t *testing.T) {
 		})
 	}
 }
+
+func TestRuntimeThatWasUninstalled(t *testing.T) {
+	for _, name := range []string{"runc", "crun", "runsc"} {
+		t.Run(name, func(t *testing.T) {
+			r := scripted(t, findRuntime(t, name), "")
+			b := newBed(t, r)
+			c := b.run("c", shell("sleep 1000"))
+			ended := b.run("ended", shell("exit 3"))
+			ended.wait()
+			if kept, _ := filepath.Glob(b.root() + "/c*"); len(kept) == 0 {
+				t.Fatal("the runtime keeps nothing where this test looks")
+			}
+			if err := os.Remove(r.path); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Kill(c.pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			c.wait()
+			c.mustDelete()
+			ended.mustDelete()
+			left, err := filepath.Glob(b.root() + "/*")
+			if err != nil || len(left) > 0 {
+				t.Errorf("left in the runtime's directory: %v, %v", left, err)
+			}
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -109,6 +110,23 @@ func (p *processes) invoke(ctx context.Context, c *call) ([]byte, error) {
 	return r.result()
 }
 
+// errNoRuntime says that a runtime was uninstalled, or may not be executed.
+var errNoRuntime = errors.New("the runtime binary cannot be run; install it again")
+
+// removeState removes what a runtime that is gone keeps of an ended container, as
+// its own delete would: nobody else knows of it, and a pod must not stay for ever
+// because its runtime was uninstalled.
+func (o *Options) removeState(id string) error {
+	if o.OwnKernel {
+		files, err := filepath.Glob(filepath.Join(o.Root, id+"_sandbox:*"))
+		for _, file := range append(files, filepath.Join(o.Root, "runsc-"+id+".sock")) {
+			err = errors.Join(err, ignoreNotExist(os.Remove(file)))
+		}
+		return err
+	}
+	return os.RemoveAll(filepath.Join(o.Root, id))
+}
+
 // invocation is a runtime call that has begun.
 type invocation struct {
 	processes  *processes
@@ -136,7 +154,7 @@ func (p *processes) begin(c *call) (_ *invocation, retErr error) {
 	r.pid, r.pidfd, err = p.fork(c.options.Runtime, c.argv(), environment(), files, c.deathSignal)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-			err = fmt.Errorf("the runtime binary cannot be run: %w: %w", err, errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("%w: %w: %w", errNoRuntime, err, errdefs.ErrFailedPrecondition)
 		}
 		return nil, err
 	}

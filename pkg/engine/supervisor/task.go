@@ -193,6 +193,10 @@ func (t *task) release(ctx context.Context) error {
 	}
 	locks := locksOf(&journal.Options, t.id)
 	_, err := t.call(ctx, &call{args: append(args, t.id)})
+	if errors.Is(err, errNoRuntime) {
+		log.G(ctx).WithError(err).Warn("The runtime of an ended container is gone; its state is removed without it")
+		err = journal.Options.removeState(t.id)
+	}
 	if err != nil && !unknownToRuntime(err) {
 		return fmt.Errorf("deleting the container: %w", err)
 	}

@@ -6,10 +6,34 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
 )
+
+// overlayProof remembers what probeOverlay found out.
+type overlayProof struct {
+	mu       sync.Mutex
+	known    bool
+	volatile []string
+	err      error
+}
+
+// get probes the first time. A filesystem without room says nothing about
+// overlayfs: it is taken to work, and probed again at the next use.
+func (p *overlayProof) get(root string) (volatile []string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.known {
+		volatile, err := probeOverlay(root)
+		if err != nil && isNoSpace(err) {
+			return nil, nil
+		}
+		p.known, p.volatile, p.err = true, volatile, err
+	}
+	return p.volatile, p.err
+}
 
 // probeOverlay finds out by a mount whether overlayfs works on the filesystem of
 // root, and whether it knows the option "volatile" (Linux 5.10).

@@ -198,7 +198,15 @@ func (s *Store) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 	ctx = s.context(ctx)
 	l, name, err := s.layersFor(containerID, snapshotter)
 	if err != nil {
-		return err
+		if snapshotter == "" {
+			snapshotter = s.cfg.DefaultSnapshotter
+		}
+		// What is no more than directories can go also where none can be mounted.
+		broken, ok := s.layers[snapshotter]
+		if !errdefs.IsFailedPrecondition(err) || !ok || !broken.kind.layered {
+			return err
+		}
+		l, name = broken, snapshotter
 	}
 	thrown, err := s.throwAway(name, containerID)
 	if err != nil {
@@ -248,7 +256,7 @@ func (s *Store) Retain(ctx context.Context, inUse []Use) error {
 // dropOrphans removes the root filesystems of unknown containers.
 func (s *Store) dropOrphans(ctx context.Context, l *layers, name string, owners map[string]bool) error {
 	entries, err := os.ReadDir(s.path(rootfsDir, name))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no room was left to make it
 		return err
 	}
 	var errs []error
@@ -287,6 +295,10 @@ func (s *Store) rootfsPath(snapshotter, containerID string) string {
 // makeWritable makes the directories of a writable layer. They may be there; if
 // they were not, a failure leaves none.
 func makeWritable(dir string, o rootfsOptions) (err error) {
+	// Open makes the parent too, unless it finds no room.
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
 	switch made := os.Mkdir(dir, 0o700); {
 	case made == nil:
 		defer func() {
@@ -326,7 +338,8 @@ func explainWritable(containerID, root string, err error) error {
 func (s *Store) stacked(l *layers, v *view, name, dir string) *Rootfs {
 	options := append([]string{}, s.cfg.MountOptions...)
 	if !s.cfg.SyncRootfs {
-		options = append(options, l.volatile...)
+		volatile, _ := l.proof.get(s.cfg.Root) // layersOf has seen the error
+		options = append(options, volatile...)
 	}
 	upper := filepath.Join(dir, "fs")
 	return &Rootfs{Mounts: v.stack.mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: name}

@@ -73,8 +73,8 @@ type layers struct {
 	kind snapshotterKind
 	// raw is the snapshotter without the metadata around it.
 	raw snapshots.Snapshotter
-	// volatile is the mount option of that name, where the kernel has it.
-	volatile []string
+	// proof is whether the kernel does what a layered snapshotter needs.
+	proof overlayProof
 	// broken is why this snapshotter cannot be used here.
 	broken error
 }
@@ -170,12 +170,12 @@ func (s *Store) openFiles(ctx context.Context) error {
 func (s *Store) openLayers(ctx context.Context, name string, kind snapshotterKind) *layers {
 	l := &layers{kind: kind}
 	if kind.layered {
-		if l.volatile, l.broken = probeOverlay(s.cfg.Root); l.broken != nil {
+		if _, l.broken = l.proof.get(s.cfg.Root); l.broken != nil {
 			log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("snapshotter does not work here")
 			return l
 		}
 	}
-	if err := os.MkdirAll(s.path(rootfsDir, name), 0o700); err != nil {
+	if err := os.MkdirAll(s.path(rootfsDir, name), 0o700); err != nil && !isNoSpace(err) {
 		l.broken = err
 		return l
 	}
@@ -228,8 +228,12 @@ func (s *Store) layersOf(name string) (*layers, string, error) {
 	if !ok {
 		return nil, name, unknownSnapshotter(name)
 	}
-	if l.broken != nil {
-		return nil, name, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, s.cfg.Root, l.broken, errdefs.ErrFailedPrecondition)
+	broken := l.broken
+	if broken == nil && l.kind.layered {
+		_, broken = l.proof.get(s.cfg.Root)
+	}
+	if broken != nil {
+		return nil, name, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, s.cfg.Root, broken, errdefs.ErrFailedPrecondition)
 	}
 	return l, name, nil
 }

@@ -178,10 +178,12 @@ func (b *bed) removeCgroups() {
 	dirs = append(dirs, "/sys/fs/cgroup"+b.cgroup)
 	for _, dir := range dirs {
 		for range 100 {
-			below, _ := filepath.Glob(dir + "/*/")
+			below, _ := os.ReadDir(dir)
 			for _, d := range below {
-				killCgroup(d)
-				os.Remove(d)
+				if d.IsDir() {
+					killCgroup(filepath.Join(dir, d.Name()))
+					os.Remove(filepath.Join(dir, d.Name()))
+				}
 			}
 			if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
 				break

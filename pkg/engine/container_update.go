@@ -89,14 +89,22 @@ func (b containers) setResources(ctx context.Context, u *undo, c *container, spe
 		spec.Linux.Resources = res
 		return replaceSpec(bundle, spec)
 	}
-	u.add("the spec", func(context.Context) error { return put(before) })
+	told := false
+	u.add("the limits", func(ctx context.Context) error {
+		// The next start goes by the spec, also if the runtime refuses again.
+		err := put(before)
+		if told {
+			err = errors.Join(err, b.applyResources(ctx, c, before))
+		}
+		return err
+	})
 	if err := put(after); err != nil {
 		return err
 	}
 	if c.Status().Phase == phaseRunning || c.sandbox.Spec().Definition.Type == handler.Shim {
 		// What a runtime refuses it may have done in part.
-		u.add("the update", func(ctx context.Context) error { return b.applyResources(ctx, c, before) })
-		if err := b.applyResources(ctx, c, after); err != nil {
+		told = true
+		if err := b.applyResources(context.WithoutCancel(ctx), c, after); err != nil {
 			return err
 		}
 	}
@@ -105,7 +113,7 @@ func (b containers) setResources(ctx context.Context, u *undo, c *container, spe
 
 // applyResources makes the runtime apply limits.
 func (b containers) applyResources(ctx context.Context, c *container, res *specs.LinuxResources) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(c.sandbox.Spec().Definition))
+	ctx, cancel := context.WithTimeout(ctx, callTimeout(c.sandbox.Spec().Definition))
 	defer cancel()
 	client, err := b.client(ctx, c.sandbox)
 	if err != nil {

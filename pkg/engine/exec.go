@@ -107,7 +107,32 @@ type execution struct {
 	dir            string
 	drain          time.Duration
 	stdout, stderr *output
-	made, started  bool
+	// made says that the other side may know the command, started that it may run.
+	made, started bool
+	// registering ends when the other side has answered whether it knows the
+	// command; nil if this daemon did not ask.
+	registering context.Context
+	stopAsking  context.CancelFunc
+}
+
+// register makes the command known. It gives up when ctx ends; the other side does
+// not, and what it still makes can be removed only when it has (see bury).
+func (e *execution) register(ctx context.Context, r *taskapi.ExecProcessRequest) error {
+	call, stop := context.WithCancel(context.WithoutCancel(ctx))
+	answered, end := context.WithCancel(context.WithoutCancel(ctx))
+	e.made, e.registering, e.stopAsking = true, answered, stop
+	answer := make(chan error, 1)
+	go func() {
+		defer end()
+		_, err := e.client.Task.Exec(call, r)
+		answer <- fromShim(err)
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // run returns the command's result.
@@ -119,13 +144,13 @@ func (e *execution) run(ctx context.Context, process *anypb.Any) (*runtimeapi.Ex
 	if e.stderr, err = newOutput(filepath.Join(e.dir, e.id+"-err")); err != nil {
 		return nil, err
 	}
-	if _, err := e.client.Task.Exec(ctx, &taskapi.ExecProcessRequest{
+	if err := e.register(ctx, &taskapi.ExecProcessRequest{
 		ID: e.container, ExecID: e.id, Stdout: e.stdout.path, Stderr: e.stderr.path, Spec: process,
 	}); err != nil {
-		return nil, execError(ctx, fromShim(err))
+		return nil, execError(ctx, err)
 	}
 	// A start whose answer does not come in time may still happen.
-	e.made, e.started = true, true
+	e.started = true
 	if _, err := e.client.Task.Start(ctx, &taskapi.StartRequest{ID: e.container, ExecID: e.id}); err != nil {
 		return nil, execError(ctx, e.explain(fromShim(err)))
 	}
@@ -199,6 +224,14 @@ func (e *execution) clean() {
 func (e *execution) bury(ctx context.Context) error {
 	if !e.made {
 		return nil
+	}
+	if e.registering != nil {
+		defer e.stopAsking()
+		select {
+		case <-e.registering.Done():
+		case <-ctx.Done():
+			return fmt.Errorf("whoever registers the command is still at it: %w", ctx.Err())
+		}
 	}
 	if e.started {
 		_, err := e.client.Task.Kill(ctx, &taskapi.KillRequest{ID: e.container, ExecID: e.id, Signal: uint32(unix.SIGKILL), All: true})

@@ -113,12 +113,12 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return err
 	}
 	defer pipes.close()
-	if _, err := client.Task.Exec(ctx, &taskapi.ExecProcessRequest{
+	if err := e.register(ctx, &taskapi.ExecProcessRequest{
 		ID: c.ID(), ExecID: e.id, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
 	}); err != nil {
-		return fromShim(err)
+		return err
 	}
-	e.made, e.started = true, true
+	e.started = true
 	if _, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID(), ExecID: e.id}); err != nil {
 		return fromShim(err)
 	}

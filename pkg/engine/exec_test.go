@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// lateTasks registers a command after its caller gave up, whatever became of the
+// call.
+type lateTasks struct {
+	runtimev2.TaskServiceClient // for all that must not be called
+
+	asked, may chan struct{}
+	log        chan string
+}
+
+func (l lateTasks) Exec(context.Context, *taskapi.ExecProcessRequest) (*emptypb.Empty, error) {
+	close(l.asked)
+	<-l.may
+	l.log <- "registered"
+	return &emptypb.Empty{}, nil
+}
+
+func (l lateTasks) Delete(context.Context, *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
+	l.log <- "removed"
+	return &taskapi.DeleteResponse{}, nil
+}
+
+func TestCommandThatIsRegisteredLateIsRemoved(t *testing.T) {
+	late := lateTasks{asked: make(chan struct{}), may: make(chan struct{}), log: make(chan string, 2)}
+	e := &execution{client: &shim.Client{Task: late}, container: "c", id: newExecID(), dir: t.TempDir()}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := e.run(ctx, &anypb.Any{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	<-late.asked
+	time.AfterFunc(50*time.Millisecond, func() { close(late.may) })
+	e.clean()
+	close(late.log)
+	var did []string
+	for what := range late.log {
+		did = append(did, what)
+	}
+	if len(did) != 2 || did[0] != "registered" || did[1] != "removed" {
+		t.Errorf("the other side did %q", did)
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	"github.com/containers/ocicrypt"
 	"github.com/containers/ocicrypt/config"
@@ -113,18 +114,32 @@ type openedLayer struct {
 // MediaType implements diff.StreamProcessor.
 func (l *openedLayer) MediaType() string { return l.mediaType }
 
-// readKeys reads all keys below dir; other files in it are passed over. Links are
-// not followed: where a directory is a mounted Secret, each key would count
-// twice.
+// readKeys reads all keys below dir; other files in it are passed over. Links in
+// it are not followed: where it is a mounted Secret, each key would count twice.
 func readKeys(dir string) (*config.DecryptConfig, error) {
 	var files []string
 	if dir != "" {
-		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		// The directory itself may be a link: a walk does not follow its root.
+		root, err := filepath.EvalSymlinks(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return &config.DecryptConfig{}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read keys: %w", err)
+		}
+		if strings.Contains(root, ":") {
+			return nil, fmt.Errorf("read keys: the name of %s must not contain ':'", root)
+		}
+		err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
 			if strings.Contains(path, ":") {
-				return fmt.Errorf("the name of %s must not contain ':'", path)
+				log.L.WithField("path", path).Warn("A key is passed over: its name must not contain ':'")
+				if e.IsDir() {
+					return fs.SkipDir
+				}
+				return nil
 			}
 			if e.Type().IsRegular() {
 				files = append(files, path)

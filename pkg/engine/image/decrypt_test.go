@@ -84,7 +84,10 @@ func TestEncryptedImage(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(keys, name), body, 0o600))
 		}
 		must(t, os.Symlink("another.pem", filepath.Join(keys, "link.pem")))
-		s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: keys, DefaultSnapshotter: snapshotter})
+		must(t, os.WriteFile(filepath.Join(keys, "not:read.pem"), other, 0o600))
+		link := filepath.Join(t.TempDir(), "keys")
+		must(t, os.Symlink(keys, link))
+		s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: link, DefaultSnapshotter: snapshotter})
 		img := pullImage(t, s, domain+"/app:1")
 		if img.ID != idOf(t, plain) {
 			t.Errorf("%s: id %s, want the plain image's %s", snapshotter, img.ID, idOf(t, plain))

@@ -136,10 +136,16 @@ func installed(dir string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("nri.plugin_path: %w", err)
 	}
+	if st, err := os.Stat(dir); err != nil {
+		return false, fmt.Errorf("nri.plugin_path: %w", err)
+	} else if len(entries) > 0 && st.Mode()&0o002 != 0 {
+		return false, fmt.Errorf("nri.plugin_path: every user can put programs into %s (mode %04o), which would be run as root; run chmod o-w on it: %w",
+			dir, st.Mode().Perm(), errdefs.ErrInvalidArgument)
+	}
 	found := false
 	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || e.IsDir() || info.Mode()&0o111 == 0 {
+		info, err := os.Stat(filepath.Join(dir, e.Name())) // what is run is the target of a link
+		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
 			continue
 		}
 		if info.Mode()&0o002 != 0 && info.Mode().IsRegular() {

@@ -87,6 +87,25 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("a directory that every user can write", func(t *testing.T) {
+		c := testConfig(t)
+		if err := errors.Join(os.Mkdir(c.PluginPath, 0o755), os.WriteFile(filepath.Join(c.PluginPath, "10-fine"), nil, 0o700), os.Chmod(c.PluginPath, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(c, &node{}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "chmod o-w") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("a link to a program that every user can write", func(t *testing.T) {
+		c := testConfig(t)
+		program := filepath.Join(t.TempDir(), "program")
+		if err := errors.Join(os.Mkdir(c.PluginPath, 0o755), os.WriteFile(program, nil, 0o700), os.Chmod(program, 0o707), os.Symlink(program, filepath.Join(c.PluginPath, "10-link"))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(c, &node{}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "10-link") {
+			t.Errorf("got %v", err)
+		}
+	})
 	t.Run("another's socket", func(t *testing.T) {
 		c := testConfig(t)
 		l, err := net.Listen("unix", c.SocketPath)

@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -113,6 +114,10 @@ func (u *User) asRoot(f func() error) error {
 	if back := setEUID(0); back != nil {
 		// The thread ends with its work, and what is left to do needs the host's root.
 		return fmt.Errorf("become root of the host again: %w", back)
+	}
+	// A change of user makes the whole process one that leaves no core.
+	if dump := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); dump != nil {
+		return errors.Join(err, fmt.Errorf("let the process be dumped again: %w", dump))
 	}
 	return err
 }

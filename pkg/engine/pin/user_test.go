@@ -67,6 +67,9 @@ func TestUserOwnsTheOthers(t *testing.T) {
 		"kernel.domainname":                   "berth.test",
 	}
 	ns := create(t, r)
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 1 || err != nil {
+		t.Errorf("the process can be dumped: %d, %v", dumpable, err)
+	}
 	user := inode(t, ns.User)
 	if user == inode(t, hostNamespace("user")) {
 		t.Fatal("the user namespace is the host's")

@@ -107,6 +107,10 @@ type Engine struct {
 	Supervision handler.Supervision `toml:"supervision"`
 	// Snapshotter is that of handlers which do not say.
 	Snapshotter string `toml:"snapshotter"`
+	// OverlayMountOptions are added to the overlay mounts of root filesystems.
+	OverlayMountOptions []string `toml:"overlay_mount_options"`
+	// SyncRootfs lets fsync in a container's root filesystem reach the disk.
+	SyncRootfs bool `toml:"sync_rootfs"`
 	// MaxLogLineSize is in bytes; longer lines are split. -1 is no limit.
 	MaxLogLineSize int `toml:"max_log_line_size"`
 	// ShimPath is the supervisor's binary, berth-shim. Load fills it in when
@@ -154,6 +158,9 @@ type Registry struct {
 	// DecryptionKeysPath is the directory of the keys of encrypted images; empty
 	// is none.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`
+	// PinnedImages are names of images that the kubelet must not collect; '*'
+	// stands for any characters.
+	PinnedImages []string `toml:"pinned_images"`
 }
 
 // ImageVerifier decides which images may be pulled.

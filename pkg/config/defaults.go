@@ -28,6 +28,7 @@ func Default() *Config {
 			CgroupDriver:           CgroupDriverAuto,
 			Supervision:            handler.SupervisionHandler,
 			Snapshotter:            "overlayfs",
+			OverlayMountOptions:    []string{},
 			MaxLogLineSize:         16384,
 			UnprivilegedPorts:      true,
 			UnprivilegedICMP:       true,
@@ -46,6 +47,7 @@ func Default() *Config {
 			MaxConcurrentDownloads: 3,
 			PullProgressTimeout:    5 * time.Minute,
 			DecryptionKeysPath:     "/etc/berth/keys",
+			PinnedImages:           []string{},
 		},
 		ImageVerifier: ImageVerifier{
 			BinDir:             "/opt/berth/image-verifier/bin",

@@ -95,6 +95,27 @@ func (v *validator) engine(e *Engine) {
 		}
 	}
 	v.directories("engine.cdi_spec_dirs", e.CDISpecDirs)
+	for _, o := range e.OverlayMountOptions {
+		if m := overlayOptionMistake(o); m != "" {
+			v.wrong("engine.overlay_mount_options", m, "")
+		}
+	}
+}
+
+// overlayOptionMistake is about what an overlay mount cannot be given, or that
+// berth itself gives it.
+func overlayOptionMistake(option string) string {
+	name, _, _ := strings.Cut(option, "=")
+	switch name {
+	case "lowerdir", "lowerdir+", "datadir+", "upperdir", "workdir":
+		return fmt.Sprintf("%s is given to every mount by berth itself", name)
+	case "volatile":
+		return "volatile is the default; sync_rootfs = true takes it away"
+	}
+	if option == "" || strings.ContainsAny(option, ", \t") {
+		return fmt.Sprintf("%q is no mount option; write each as a string of its own", option)
+	}
+	return ""
 }
 
 func seccompMistake(file string) string {
@@ -143,6 +164,11 @@ func (v *validator) registry(r *Registry) {
 		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
 	}
 	v.notNegative("registry.pull_progress_timeout", r.PullProgressTimeout)
+	for _, p := range r.PinnedImages {
+		if p == "" || strings.ContainsAny(p, " \t") {
+			v.wrong("registry.pinned_images", fmt.Sprintf("%q is no name of an image", p), "")
+		}
+	}
 }
 
 func (v *validator) imageVerifier(i *ImageVerifier) {

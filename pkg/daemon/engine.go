@@ -72,6 +72,9 @@ func imageConfig(cfg *config.Config) image.Config {
 		DefaultSnapshotter:     cfg.Engine.Snapshotter,
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
+		MountOptions:           cfg.Engine.OverlayMountOptions,
+		SyncRootfs:             cfg.Engine.SyncRootfs,
+		PinnedImages:           cfg.Registry.PinnedImages,
 		DecryptionKeysDir:      cfg.Registry.DecryptionKeysPath,
 		Verifiers: image.Verifiers{
 			BinDir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers, Timeout: cfg.ImageVerifier.PerVerifierTimeout,

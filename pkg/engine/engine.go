@@ -123,6 +123,7 @@ type core struct {
 	broker     *broker
 	tools      tools
 	idMapping  idMapping
+	features   featureMemory
 	collecting sync.Mutex // held while tools are collected
 	boot       string     // this boot of the node, by the kernel's random id
 	closers    []io.Closer

@@ -72,9 +72,31 @@ func (b node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	return all
 }
 
-// handler tells what the pods of a handler may ask for. Both the runtime and
-// the node must have a feature.
+// handler tells what the pods of a handler may ask for. When the time is up
+// before that is known, it is what was known last: a busy node must not seem to
+// lose features.
 func (b node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
+	h := b.ask(ctx, d)
+	h.Features = b.features.after(d.Digest(), h.Features, ctx.Err() == nil)
+	return h
+}
+
+// featureMemory remembers features by the digest of a Definition. It may be used
+// by many at once.
+type featureMemory struct{ last sync.Map }
+
+// after returns what was found, if it is whole; else what was whole before.
+func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, whole bool) *runtimeapi.RuntimeHandlerFeatures {
+	if whole {
+		m.last.Store(digest, found)
+	} else if last, ok := m.last.Load(digest); ok {
+		return last.(*runtimeapi.RuntimeHandlerFeatures)
+	}
+	return found
+}
+
+// ask asks the runtime and the node. Both must have a feature.
+func (b node) ask(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
 	h := &runtimeapi.RuntimeHandler{Name: d.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}}
 	rt, err := b.prober.Probe(ctx, d)
 	if err != nil {

@@ -216,7 +216,8 @@ func TestInputEnds(t *testing.T) {
 // Who does not read is detached; neither the container nor its log waits.
 func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
-	c := b.run("c", shell("while [ ! -e /tmp/go ]; do sleep 0.01; done; seq 1 400000; exit 1"))
+	const lines = 1_300_000 // 9 MB: more than twice what a reader may be behind
+	c := b.run("c", shell(fmt.Sprintf("while [ ! -e /tmp/go ]; do sleep 0.01; done; seq 1 %d; exit 1", lines)))
 	path := filepath.Join(b.base, "unread")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
@@ -236,7 +237,7 @@ func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 		t.Errorf("%+v", exit)
 	}
 	c.mustDelete()
-	expectSequence(t, 400_000, c.lines())
+	expectSequence(t, lines, c.lines())
 	// What it was sent before ends.
 	if _, err := io.Copy(io.Discard, reader); err != nil {
 		t.Errorf("the reader's FIFO has not ended: %v", err)

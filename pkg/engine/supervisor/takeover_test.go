@@ -107,7 +107,10 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 			}
 			c.mustDelete()
 			got := c.counted()
-			allowed := kills
+			// A slow writer's lines go by one at a time, unless the supervisor
+			// gets no processor for a while: then it reads several at once.
+			const late = 25 // lines in 50 ms
+			allowed := kills * late
 			if n >= 8 {
 				allowed = kills * inHand
 			}

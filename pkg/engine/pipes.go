@@ -105,13 +105,44 @@ func (p *pipes) copy(in io.Reader, out, errOut io.Writer, inputEnded func()) <-c
 	if p.in != nil {
 		go func() {
 			_, _ = io.Copy(p.in.file, in)
-			_ = p.in.file.Close()
+			p.in.endInput()
 			inputEnded()
 		}()
 	}
 	copied := make(chan struct{})
 	go func() { wg.Wait(); close(copied) }()
 	return copied
+}
+
+// readerComes is how long a process's end of its stdin is waited for.
+const readerComes = 2 * time.Second
+
+// endInput closes an input once somebody else has opened it: containerd's shim
+// does so some time after it said that the process runs, and what nobody has open
+// is lost.
+func (p *pipe) endInput() {
+	writer, err := os.OpenFile(p.file.Name(), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	_ = p.file.Close() // reads, too
+	if err != nil {
+		return // the session has ended and removed it
+	}
+	defer writer.Close()
+	conn, err := writer.SyscallConn()
+	if err != nil {
+		return
+	}
+	for begin := time.Now(); time.Since(begin) < readerComes; time.Sleep(time.Millisecond) {
+		alone := false
+		_ = conn.Control(func(fd uintptr) {
+			// A pipe that nobody reads is in error for its writer.
+			poll := []unix.PollFd{{Fd: int32(fd)}}
+			n, err := unix.Poll(poll, 0)
+			alone = err != nil || n > 0 && poll[0].Revents&unix.POLLERR != 0
+		})
+		if !alone {
+			return
+		}
+	}
 }
 
 // carry copies an output to its end.

@@ -176,8 +176,13 @@ func (c *container) keepTerminal() *os.File {
 // alive says whether the first process runs.
 func (c *container) alive() bool {
 	poll := []unix.PollFd{{Fd: int32(c.pidfd.Fd()), Events: unix.POLLIN}}
-	n, err := unix.Poll(poll, 0)
-	return err == nil && n == 0
+	for {
+		n, err := unix.Poll(poll, 0)
+		if err == unix.EINTR { // Go's own signals
+			continue
+		}
+		return err == nil && n == 0
+	}
 }
 
 func (c *container) tryStart() error {

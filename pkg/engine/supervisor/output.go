@@ -151,8 +151,13 @@ func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 // hadWriter says whether a FIFO at its end has had a writer since it was opened.
 func hadWriter(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	_, err := unix.Poll(p, 0)
-	return err != nil || p[0].Revents&unix.POLLHUP != 0
+	for {
+		_, err := unix.Poll(p, 0)
+		if errors.Is(err, unix.EINTR) { // by a signal of Go's scheduler: it says nothing
+			continue
+		}
+		return err != nil || p[0].Revents&unix.POLLHUP != 0
+	}
 }
 
 // drain waits until the streams have ended, and ends them when that takes

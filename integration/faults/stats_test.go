@@ -40,7 +40,10 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 	b.Restart(t)
 	well, sick := map[string]*testbed.Pod{}, map[string]*testbed.Pod{}
 	run := func(handler string) *testbed.Pod {
-		return b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
+		// gVisor counts time in ticks: one that only sleeps may have used none.
+		return b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{
+			"sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exec sleep 3600",
+		}})
 	}
 	for _, handler := range []string{"runc", "shim", "runsc"} {
 		well[handler] = run(handler)

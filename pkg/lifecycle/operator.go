@@ -1,0 +1,102 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Cordon lets no new pods start under a handler, until Uncordon. It is on disk
+// before it is in force, and survives restarts. Pods that exist are served.
+func (m *Manager) Cordon(ctx context.Context, name, reason string) error {
+	return m.intend(ctx, name, &Intent{Kind: Cordon, Reason: reason})
+}
+
+// Drain is Cordon for a handler that is meant to become empty: pods are not
+// stopped by berth, they end or are evicted. See Handler.LivePods.
+func (m *Manager) Drain(ctx context.Context, name, reason string) error {
+	return m.intend(ctx, name, &Intent{Kind: Drain, Reason: reason})
+}
+
+// Uncordon takes back Cordon and Drain. A handler with neither is left alone.
+func (m *Manager) Uncordon(ctx context.Context, name string) error {
+	return m.intend(ctx, name, nil)
+}
+
+// intend keeps an intent, or takes it back if it is nil.
+func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.knows(name); err != nil && (i != nil || m.truth.intents[name] == nil) {
+		return err
+	}
+	if i != nil {
+		if len(i.Reason) > maxReason {
+			return fmt.Errorf("the reason has %d bytes; it may have %d: %w", len(i.Reason), maxReason, errdefs.ErrInvalidArgument)
+		}
+		i.Reason, i.Since = strings.Join(strings.Fields(i.Reason), " "), time.Now()
+	}
+	before := m.truth
+	changed, err := m.apply(func(t *truth) error {
+		delete(t.intents, name)
+		if i != nil {
+			t.intents[name] = i
+		}
+		if err := m.disk.write(t.intents); err != nil {
+			return fmt.Errorf("keeping what is wanted of handler %q: %w", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		if again := m.disk.write(before.intents); again != nil {
+			log.G(ctx).WithError(again).WithField("handler", name).Error("An intent that is not in force was left on disk")
+		}
+		return err
+	}
+	m.tell(changed, nil)
+	log.G(ctx).WithFields(log.Fields{"handler": name, "intent": i}).Info("An operator changed what is wanted of a handler")
+	return nil
+}
+
+// Probe looks at one handler now, and returns what is known of it then. That it
+// cannot run pods is no error: see the Handler's State.
+func (m *Manager) Probe(ctx context.Context, name string) (Handler, error) {
+	if err := m.known(name); err != nil {
+		return Handler{}, err
+	}
+	if d := definitions(m.snapshot().config)[name]; d != nil {
+		m.probeAll(ctx, []*handler.Definition{d})
+		if err := m.change(func(*truth) error { return nil }); err != nil {
+			return Handler{}, err
+		}
+	}
+	return m.Handler(name)
+}
+
+func (m *Manager) known(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.knows(name)
+}
+
+// knows is a NotFound with the nearest name; mu is held.
+func (m *Manager) knows(name string) error {
+	if _, there := m.plan.entry(name); there {
+		return nil
+	}
+	var names []string
+	for _, e := range m.plan.Entries {
+		names = append(names, e.Definition.Name)
+	}
+	text := fmt.Sprintf("there is no handler %q; the handlers are %s", name, strings.Join(names, ", "))
+	if near, ok := handler.Nearest(name, names); ok {
+		text += fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return fmt.Errorf("%s: %w", text, errdefs.ErrNotFound)
+}

@@ -1,0 +1,88 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Loader reads the configuration. Both methods may be called from any goroutine.
+type Loader interface {
+	// Load reads and validates everything, strictly: an error, usually
+	// config.Problems, means that nothing of it may be used.
+	Load(ctx context.Context) (*config.Config, error)
+	// Paths are the files and directories that Load reads, whether they exist or
+	// not. A change of one of them, or in one, is a reason to load again.
+	Paths() []string
+}
+
+// Prober finds out whether a handler can run pods on this machine. It is called
+// often, and should only look closely at what has changed. The error's text is
+// the reason why it cannot. An answer may come without a Runtime.
+type Prober interface {
+	Check(ctx context.Context, d *handler.Definition) (*probe.Runtime, error)
+}
+
+// LivePods counts the sandboxes of each handler, also of handlers that no table
+// has, and including those that are being created. It answers from memory.
+type LivePods interface {
+	Live() map[string]int
+}
+
+// Publisher makes a plan the table that new pods are routed by. A plan that it
+// refuses is not in force. It is called with the Manager's lock held, and must
+// not call back.
+type Publisher interface {
+	Publish(p *Plan) error
+}
+
+// Announcer hears when a reload begins and when it is over, in pairs.
+type Announcer interface {
+	Reloading(ctx context.Context)
+	Reloaded(ctx context.Context, c Current)
+}
+
+// Options are what a Manager needs. Those without a remark are required.
+type Options struct {
+	// Config is the configuration to start with.
+	Config *config.Config
+	Loader Loader
+	Prober Prober
+	Live   LivePods
+	// Publisher takes over tables.
+	Publisher Publisher
+	// Dir is where intents are kept: a directory that survives a reboot.
+	Dir string
+
+	// Announcer may be nil.
+	Announcer Announcer
+	// Watch says that changes of the Loader's Paths are reloaded by themselves.
+	Watch bool
+	// ProbeInterval is the time between looks at all handlers; 0 never looks
+	// again. It is read from the configuration when that is reloaded.
+	ProbeInterval time.Duration
+}
+
+func (o *Options) check() error {
+	for name, missing := range map[string]bool{
+		"Config": o.Config == nil, "Loader": o.Loader == nil, "Prober": o.Prober == nil,
+		"Live": o.Live == nil, "Publisher": o.Publisher == nil,
+	} {
+		if missing {
+			return errors.New("lifecycle: Options." + name + " is missing")
+		}
+	}
+	if !filepath.IsAbs(o.Dir) {
+		return fmt.Errorf("lifecycle: Options.Dir %q must be an absolute path", o.Dir)
+	}
+	if o.ProbeInterval < 0 {
+		return fmt.Errorf("lifecycle: Options.ProbeInterval %s is negative", o.ProbeInterval)
+	}
+	return nil
+}

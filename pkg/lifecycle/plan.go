@@ -1,0 +1,109 @@
+package lifecycle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Plan is what a table is made of. It is immutable once it is published.
+type Plan struct {
+	Generation uint64
+	// Digest is that of all configured Definitions and of the default handler.
+	Digest string
+	// Default is the name of the default handler, which is one of Entries.
+	Default string
+	// Entries are sorted by name.
+	Entries []Entry
+	// AdvertiseNotReady keeps handlers in the CRI's Status that accept no pods.
+	AdvertiseNotReady bool
+}
+
+// Entry is one handler of a Plan.
+type Entry struct {
+	Definition *handler.Definition
+	State      handler.State
+	// Since is the generation that the Definition came with.
+	Since uint64
+	// Configured is false for a handler that only its pods keep here.
+	Configured bool
+}
+
+// planned is the plan that follows from what is true and from how many pods
+// there are, in the generation after last. An entry whose Definition is that of
+// last keeps its Since. Pure.
+func planned(t *truth, live map[string]int, last *Plan) *Plan {
+	p := &Plan{Generation: last.Generation + 1, Default: t.config.DefaultRuntime}
+	entries := map[string]Entry{}
+	for _, d := range t.config.Runtimes {
+		entries[d.Name] = Entry{Definition: d, Configured: true, State: next(t.factsOf(d, live))}
+	}
+	for _, b := range t.config.Broken {
+		entries[b.Name] = Entry{
+			Definition: &handler.Definition{Name: b.Name, Origin: b.Origin}, Configured: true,
+			State: next(facts{configured: true, broken: b.Reason, intent: t.intents[b.Name], live: live[b.Name]}),
+		}
+	}
+	for name, count := range live {
+		if _, there := entries[name]; there || count == 0 || handler.ValidName(name) != nil {
+			continue
+		}
+		entries[name] = Entry{Definition: t.gone(name), State: next(facts{live: count})}
+	}
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		e := entries[name]
+		e.Since = p.Generation
+		if before, there := last.entry(name); there && before.Definition.Digest() == e.Definition.Digest() {
+			e.Since = before.Since
+		}
+		p.Entries = append(p.Entries, e)
+	}
+	p.Digest = p.digest()
+	return p
+}
+
+// entry finds an entry by its name.
+func (p *Plan) entry(name string) (Entry, bool) {
+	i, found := slices.BinarySearchFunc(p.Entries, name, func(e Entry, name string) int {
+		return cmpStrings(e.Definition.Name, name)
+	})
+	if !found {
+		return Entry{}, false
+	}
+	return p.Entries[i], true
+}
+
+func cmpStrings(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// digest covers what is configured, not in which state it is.
+func (p *Plan) digest() string {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "default %s\n", p.Default)
+	for _, e := range p.Entries {
+		if e.Configured {
+			fmt.Fprintf(sum, "%s %s\n", e.Definition.Name, e.Definition.Digest())
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// same says whether two plans route alike.
+func (p *Plan) same(o *Plan) bool {
+	return p.Default == o.Default && p.Digest == o.Digest && p.AdvertiseNotReady == o.AdvertiseNotReady &&
+		slices.EqualFunc(p.Entries, o.Entries, func(a, b Entry) bool {
+			return a.State == b.State && a.Configured == b.Configured &&
+				a.Definition.Name == b.Definition.Name && a.Definition.Origin == b.Definition.Origin
+		})
+}

@@ -1,0 +1,154 @@
+package lifecycle
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+const (
+	// probeWait is how long a start or reload waits for runtimes. The answer of a
+	// slower one counts when it comes.
+	probeWait = 3 * time.Second
+	// probesAtOnce bounds the runtimes that are asked at the same time.
+	probesAtOnce = 4
+)
+
+// probeChanged probes the handlers of next that nothing is known about, and
+// waits for them; the others are looked at in passing.
+func (m *Manager) probeChanged(ctx context.Context, next *config.Config) {
+	t := m.snapshot()
+	var unknown []*handler.Definition
+	for _, d := range next.Runtimes {
+		if _, known := t.verdictOf(d); !known {
+			unknown = append(unknown, d)
+		}
+	}
+	m.probeAll(ctx, unknown)
+}
+
+// probeAll probes handlers in parallel, and waits for all or for the time to be
+// up. Late answers are published when they come; the others with whatever is
+// published next.
+func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition) {
+	turn := make(chan struct{}, probesAtOnce)
+	results := &results{}
+	var all sync.WaitGroup
+	for _, d := range definitions {
+		all.Add(1)
+		m.work.Go(func() {
+			defer all.Done()
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			rt, err := m.o.Prober.Check(m.life, d)
+			if m.life.Err() != nil {
+				return
+			}
+			r := result{d, time.Now(), rt, err}
+			if results.add(r) {
+				return
+			}
+			m.note(r)
+		})
+	}
+	done := make(chan struct{})
+	m.work.Go(func() { defer close(done); all.Wait() })
+	select {
+	case <-done:
+	case <-time.After(probeWait):
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.truth.copy()
+	for _, r := range results.close() {
+		t.note(r)
+	}
+	m.truth = t
+}
+
+// note publishes what a probe found that nobody waits for any more.
+func (m *Manager) note(r result) {
+	if err := m.change(func(t *truth) error { t.note(r); return nil }); err != nil {
+		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("What a probe found could not be published")
+	}
+}
+
+// result is what a probe found.
+type result struct {
+	definition *handler.Definition
+	at         time.Time
+	runtime    *probe.Runtime
+	err        error
+}
+
+// results collects until it is closed.
+type results struct {
+	mu     sync.Mutex
+	closed bool
+	all    []result
+}
+
+// add says false once closed.
+func (r *results) add(one result) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.all = append(r.all, one)
+	return true
+}
+
+func (r *results) close() []result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return r.all
+}
+
+// drainingInterval is the time between looks at the pods of handlers that wait
+// for their last one.
+const drainingInterval = time.Second
+
+// looks probes all handlers in intervals, and lets those without pods go.
+func (m *Manager) looks() {
+	interval := m.o.ProbeInterval
+	if interval == 0 {
+		interval = 1<<63 - 1
+	}
+	probes, pods := time.NewTicker(interval), time.NewTicker(drainingInterval)
+	defer probes.Stop()
+	defer pods.Stop()
+	for {
+		select {
+		case <-m.life.Done():
+			return
+		case <-probes.C:
+			m.probeAll(m.life, m.snapshot().config.Runtimes)
+			m.refresh()
+		case <-pods.C:
+			if m.drains() {
+				m.refresh()
+			}
+		}
+	}
+}
+
+// drains says whether some handler waits for its last pod.
+func (m *Manager) drains() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.plan.Entries {
+		if !e.Configured {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,168 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// Reload reads the configuration again and puts it in force, all of it or
+// nothing. The outcome is that of a reading which began after the call; its
+// Error is also returned. The end of ctx ends the waiting, not the reload.
+func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
+	r := request{trigger: t, done: make(chan Outcome, 1)}
+	if !m.queue.add(r) {
+		return Outcome{}, errClosed
+	}
+	select {
+	case o, ok := <-r.done:
+		if !ok {
+			return Outcome{}, errClosed
+		}
+		return o, o.Error
+	case <-ctx.Done():
+		return Outcome{}, context.Cause(ctx)
+	}
+}
+
+// Request asks for a reload and does not wait for it. One that comes before
+// Ready is remembered.
+func (m *Manager) Request(t Trigger) { m.queue.add(request{trigger: t}) }
+
+// reloads answers requests, one reload at a time, until Close.
+func (m *Manager) reloads() {
+	for {
+		select {
+		case <-m.life.Done():
+			return
+		case <-m.queue.wake:
+		}
+		all := m.queue.take()
+		if len(all) == 0 {
+			continue
+		}
+		o := m.reload(m.life, merged(all))
+		for _, r := range all {
+			if r.done != nil {
+				r.done <- o
+			}
+		}
+	}
+}
+
+// reload is one whole transaction.
+func (m *Manager) reload(ctx context.Context, r request) Outcome {
+	if a := m.o.Announcer; a != nil {
+		a.Reloading(ctx)
+		defer func() { a.Reloaded(ctx, m.Current()) }()
+	}
+	o := Outcome{Trigger: r.trigger, At: time.Now()}
+	next, err := m.o.Loader.Load(ctx)
+	if err != nil && r.patient {
+		m.later(request{trigger: r.trigger, silent: r.silent})
+		return o
+	}
+	if err == nil {
+		m.probeChanged(ctx, next)
+		err = m.put(next, &o)
+	}
+	if err != nil {
+		m.failed(&o, err)
+	}
+	m.report(ctx, o, r.silent)
+	return o
+}
+
+// put makes a loaded configuration the one in force.
+func (m *Manager) put(next *config.Config, o *Outcome) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.plan
+	effective, live, pending := config.Reload(m.truth.config, next)
+	o.Diff = Compare(m.truth.config, next)
+	o.Live, o.NeedRestart = live, pending
+	changed, err := m.apply(func(t *truth) error {
+		t.adopt(effective)
+		t.loaded, t.trigger, t.pending = o.At, o.Trigger, pending
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.problems = nil
+	o.Changed = m.plan != before
+	o.NotReady = m.plan.notReady()
+	m.done(o, changed)
+	return nil
+}
+
+// done notes a reload that is over, and tells watchers; mu is held.
+func (m *Manager) done(o *Outcome, changed []string) {
+	o.Generation, o.Digest, o.Took = m.plan.Generation, m.plan.Digest, time.Since(o.At)
+	m.last = o.copy()
+	m.counts.reloaded(o)
+	m.tell(changed, m.last)
+}
+
+// failed notes a reload that changed nothing.
+func (m *Manager) failed(o *Outcome, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	*o = Outcome{Trigger: o.Trigger, At: o.At, Error: err, Problems: lines(err)}
+	m.done(o, nil)
+}
+
+func (o *Outcome) copy() *Outcome {
+	c := *o
+	return &c
+}
+
+// lines are the single problems of an error.
+func lines(err error) []string {
+	var problems config.Problems
+	if !errors.As(err, &problems) {
+		return []string{err.Error()}
+	}
+	all := make([]string, len(problems))
+	for i, p := range problems {
+		all[i] = p.Error()
+	}
+	return all
+}
+
+// settle is how long files are left alone before a failed reading is repeated.
+const settle = 500 * time.Millisecond
+
+// later asks again when files had time to become whole.
+func (m *Manager) later(r request) {
+	m.work.Go(func() {
+		select {
+		case <-m.life.Done():
+		case <-time.After(settle):
+			m.queue.add(r)
+		}
+	})
+}
+
+// report says in the log what a reload did.
+func (m *Manager) report(ctx context.Context, o Outcome, silent bool) {
+	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "generation": o.Generation})
+	for _, c := range o.NeedRestart {
+		entry.WithField("key", c.String()).Warn("A changed key is not in force until berth is restarted")
+	}
+	switch {
+	case o.Error != nil && !silent:
+		for _, p := range o.Problems {
+			entry.WithField("problem", p).Error("The configuration was not reloaded")
+		}
+	case o.Error == nil && (o.Changed || !silent):
+		entry.WithFields(log.Fields{
+			"added": o.Diff.Added, "changed": o.Diff.Changed, "removed": o.Diff.Removed, "default": o.Diff.DefaultTo,
+			"not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
+		}).Info("Reloaded the configuration")
+	}
+}

@@ -1,0 +1,69 @@
+package lifecycle
+
+import (
+	"fmt"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// facts are what a handler's state follows from.
+type facts struct {
+	// configured is false for a handler that is gone from the configuration.
+	configured bool
+	// broken says why there is no usable Definition, or is empty.
+	broken string
+	// probed is false until there is a verdict; failure is its reason, or empty.
+	probed  bool
+	failure string
+	intent  *Intent
+	live    int
+}
+
+// notProbedYet is the reason of a handler that nothing is known about.
+const notProbedYet = "its runtime has not answered yet"
+
+// next is the state that follows from facts. What operators said goes before
+// what probes found, and both are told; that a handler is gone goes before
+// either. Pure.
+func next(f facts) handler.State {
+	unable := f.unable()
+	switch {
+	case !f.configured:
+		return handler.State{Phase: handler.Draining, Reason: fmt.Sprintf(
+			"it is no longer configured, and goes with its last pod (%d left)", f.live)}
+	case f.intent != nil:
+		return handler.State{Phase: f.intent.phase(), Reason: f.intent.told(unable)}
+	case unable != "":
+		return handler.State{Phase: handler.NotReady, Reason: unable}
+	}
+	return handler.State{Phase: handler.Ready}
+}
+
+func (f facts) unable() string {
+	switch {
+	case f.broken != "":
+		return f.broken
+	case !f.probed:
+		return notProbedYet
+	}
+	return f.failure
+}
+
+func (i *Intent) phase() handler.Phase {
+	if i.Kind == Drain {
+		return handler.Draining
+	}
+	return handler.Cordoned
+}
+
+// told is the reason of a handler with an intent.
+func (i *Intent) told(unable string) string {
+	reason := i.Reason
+	if reason == "" {
+		reason = "an operator said so"
+	}
+	if unable != "" {
+		reason += "; it could not run pods either: " + unable
+	}
+	return reason
+}

@@ -1,0 +1,103 @@
+package lifecycle
+
+import (
+	"maps"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// truth is what plans follow from. It is changed by making a copy, changing that,
+// and putting it in the old one's place once its plan is published.
+type truth struct {
+	config  *config.Config
+	loaded  time.Time
+	trigger Trigger
+	pending []config.Change
+	intents map[string]*Intent
+	// verdicts are by the name of a handler, and count for one digest.
+	verdicts map[string]verdict
+	// retired are Definitions that are no longer configured, by name, for as long
+	// as there are pods of them.
+	retired map[string]*handler.Definition
+}
+
+// verdict is what a probe found.
+type verdict struct {
+	digest  string
+	at      time.Time
+	failure string
+	// runtime is what the last good probe of this digest saw.
+	runtime *probe.Runtime
+}
+
+func (t *truth) copy() *truth {
+	c := *t
+	c.intents, c.verdicts, c.retired = maps.Clone(t.intents), maps.Clone(t.verdicts), maps.Clone(t.retired)
+	return &c
+}
+
+// verdictOf is what is known of exactly this Definition.
+func (t *truth) verdictOf(d *handler.Definition) (verdict, bool) {
+	v, known := t.verdicts[d.Name]
+	if !known || v.digest != d.Digest() {
+		return verdict{}, false
+	}
+	return v, true
+}
+
+func (t *truth) factsOf(d *handler.Definition, live map[string]int) facts {
+	v, probed := t.verdictOf(d)
+	return facts{configured: true, probed: probed, failure: v.failure, intent: t.intents[d.Name], live: live[d.Name]}
+}
+
+// gone is the Definition of a handler that only its pods remember.
+func (t *truth) gone(name string) *handler.Definition {
+	if d := t.retired[name]; d != nil {
+		return d
+	}
+	return &handler.Definition{Name: name, Origin: "no longer configured"}
+}
+
+// note takes over what a probe found. One that failed keeps what was seen before,
+// if that was of the same Definition.
+func (t *truth) note(r result) {
+	v := verdict{digest: r.definition.Digest(), at: r.at, runtime: r.runtime}
+	if r.err != nil {
+		v.failure = r.err.Error()
+		if before, known := t.verdictOf(r.definition); known {
+			v.runtime = before.runtime
+		}
+	}
+	t.verdicts[r.definition.Name] = v
+}
+
+// adopt makes c the configuration, and keeps the Definitions that it has not.
+func (t *truth) adopt(c *config.Config) {
+	stays := definitions(c)
+	for name, d := range definitions(t.config) {
+		if stays[name] == nil {
+			t.retired[name] = d
+		}
+	}
+	for name := range stays {
+		delete(t.retired, name)
+	}
+	for name := range t.verdicts {
+		if stays[name] == nil {
+			delete(t.verdicts, name)
+		}
+	}
+	t.config = c
+}
+
+// forget drops the Definitions of handlers without pods.
+func (t *truth) forget(live map[string]int) {
+	for name := range t.retired {
+		if live[name] == 0 {
+			delete(t.retired, name)
+		}
+	}
+}

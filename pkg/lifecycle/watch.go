@@ -1,0 +1,94 @@
+package lifecycle
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Event says that something is not as it was.
+type Event struct {
+	// Generation and Digest are those in force.
+	Generation uint64
+	Digest     string
+	At         time.Time
+	// Handlers are the names of those that came, went or changed in Definition or
+	// state, sorted. For a watcher that is slow, several events become one.
+	Handlers []string
+	// Outcome is that of the last reload the event is about, or nil.
+	Outcome *Outcome
+}
+
+// watcher has room for one event. Only the Manager sends, with mu held.
+type watcher struct{ events chan Event }
+
+// Watch returns a channel that gets an Event after each change of the table and
+// each reload. It is closed when ctx ends, or the Manager. A slow reader does
+// not hold up anything and misses no change, but sees several as one.
+func (m *Manager) Watch(ctx context.Context) <-chan Event {
+	w := &watcher{make(chan Event, 1)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.life.Err() != nil {
+		close(w.events)
+		return w.events
+	}
+	m.watchers[w] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.drop(w)
+	})
+	return w.events
+}
+
+// drop ends a watcher; mu is held.
+func (m *Manager) drop(w *watcher) {
+	if _, there := m.watchers[w]; there {
+		delete(m.watchers, w)
+		close(w.events)
+	}
+}
+
+// tell sends an event to all watchers; mu is held.
+func (m *Manager) tell(handlers []string, o *Outcome) {
+	for w := range m.watchers {
+		e := Event{Generation: m.plan.Generation, Digest: m.plan.Digest, At: time.Now(), Handlers: handlers, Outcome: o}
+		select {
+		case missed := <-w.events:
+			e = e.after(missed)
+		default:
+		}
+		w.events <- e
+	}
+}
+
+// after is e together with the event before it. Pure.
+func (e Event) after(missed Event) Event {
+	e.Handlers = slices.Concat(e.Handlers, missed.Handlers)
+	slices.Sort(e.Handlers)
+	e.Handlers = slices.Compact(e.Handlers)
+	if e.Outcome == nil {
+		e.Outcome = missed.Outcome
+	}
+	return e
+}
+
+// changedNames are the handlers in which two plans differ, sorted. Pure.
+func changedNames(before, now *Plan) []string {
+	var names []string
+	for _, e := range now.Entries {
+		was, there := before.entry(e.Definition.Name)
+		if !there || was.State != e.State || was.Since != e.Since || was.Configured != e.Configured ||
+			(e.Definition.Name == before.Default) != (e.Definition.Name == now.Default) {
+			names = append(names, e.Definition.Name)
+		}
+	}
+	for _, e := range before.Entries {
+		if _, stays := now.entry(e.Definition.Name); !stays {
+			names = append(names, e.Definition.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -62,8 +64,12 @@ func serve(c *cobra.Command, f serveFlags) error {
 	// containers: what it was started with must not narrow either.
 	unix.Umask(0o022)
 
+	watchdog, err := systemd.SdWatchdogEnabled(true)
+	if err != nil {
+		log.G(c.Context()).WithError(err).Warn("The service manager's watchdog is not understood, and not fed")
+	}
 	d, err := daemon.New(daemon.Options{
-		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"),
+		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"), Watchdog: watchdog,
 	})
 	if err != nil {
 		return err
@@ -101,6 +107,9 @@ func setLog(l config.Log) error {
 	}
 	if err := log.SetFormat(log.OutputFormat(l.Format)); err != nil {
 		return fmt.Errorf("log.format: %w", err)
+	}
+	if isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM")) {
+		logrus.SetFormatter(forJournal{logrus.StandardLogger().Formatter})
 	}
 	return nil
 }

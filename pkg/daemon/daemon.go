@@ -46,6 +46,9 @@ type Options struct {
 	StopTimeout time.Duration
 	// NotifySocket is where systemd listens (NOTIFY_SOCKET); empty is nowhere.
 	NotifySocket string
+	// Watchdog is how often systemd wants to hear that the daemon is alive
+	// (WATCHDOG_USEC); zero is never.
+	Watchdog time.Duration
 	// NewEngine opens the engine; nil is the real one. definitions returns the
 	// handlers of the moment.
 	NewEngine func(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error)
@@ -60,6 +63,9 @@ func (o *Options) complete() error {
 	}
 	if o.StopTimeout < 0 {
 		return fmt.Errorf("daemon: Options.StopTimeout %s is negative", o.StopTimeout)
+	}
+	if o.Watchdog < 0 {
+		return fmt.Errorf("daemon: Options.Watchdog %s is negative", o.Watchdog)
 	}
 	if o.StopTimeout == 0 {
 		o.StopTimeout = DefaultStopTimeout

@@ -50,7 +50,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	d.router.SetReady()
 	d.notify.send(ctx, ready)
 	d.announce(ctx, time.Since(begin))
-	return nil
+	return d.feedWatchdog(ctx)
 }
 
 // listen takes the CRI socket. That no other daemon has it is known before

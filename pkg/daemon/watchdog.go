@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/log"
+	"github.com/coreos/go-systemd/v22/daemon"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const alive = daemon.SdNotifyWatchdog
+
+// nobody is an id that no object has: the question goes all the way, and the
+// answer is short.
+const nobody = "0000000000000000000000000000000000000000000000000000000000000000"
+
+// feedWatchdog tells the service manager that the daemon is alive, twice per
+// interval, for as long as the daemon answers what a client would ask it. A
+// daemon that does not is ended by the service manager, with the stacks of its
+// goroutines in the journal, and started again; pods go on meanwhile.
+func (d *Daemon) feedWatchdog(ctx context.Context) error {
+	interval := d.options.Watchdog
+	if interval <= 0 {
+		return nil
+	}
+	self, err := newSelfCheck(d.options.Config.Server.Socket)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	d.teardown.add("watchdog", func(context.Context) error {
+		cancel()
+		<-ended
+		return self.conn.Close()
+	})
+	go func() {
+		defer close(ended)
+		for tick := time.NewTicker(interval / 2); ; {
+			d.feed(ctx, self, interval/2)
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return nil
+}
+
+func (d *Daemon) feed(ctx context.Context, self *selfCheck, patience time.Duration) {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	switch err := self.run(limited); {
+	case err == nil:
+		d.notify.send(ctx, alive)
+	case ctx.Err() == nil:
+		log.G(ctx).WithError(err).Error("The daemon does not answer its own calls; the service manager's watchdog is not fed")
+	}
+}
+
+// selfCheck asks the daemon as a client does.
+type selfCheck struct {
+	conn *grpc.ClientConn
+}
+
+func newSelfCheck(socket string) (*selfCheck, error) {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("watchdog: %w", err)
+	}
+	return &selfCheck{conn}, nil
+}
+
+// run goes through the socket, the router, the records of pods and the images'
+// database. What may wait for something outside, such as a network plugin, is
+// not asked: that is no fault of the daemon's.
+func (s *selfCheck) run(ctx context.Context) error {
+	runtime, images := runtimeapi.NewRuntimeServiceClient(s.conn), runtimeapi.NewImageServiceClient(s.conn)
+	_, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: nobody}})
+	if silent(err) {
+		return fmt.Errorf("listing pod sandboxes: %w", err)
+	}
+	_, err = runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: nobody}})
+	if silent(err) {
+		return fmt.Errorf("listing containers: %w", err)
+	}
+	_, err = images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: nobody}})
+	if silent(err) {
+		return fmt.Errorf("looking for an image: %w", err)
+	}
+	return nil
+}
+
+// silent says whether a call got no answer. A refusal is one: a new process would
+// refuse it as well.
+func silent(err error) bool {
+	switch status.Code(err) {
+	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable:
+		return true
+	default:
+		return false
+	}
+}

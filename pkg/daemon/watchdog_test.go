@@ -1,0 +1,53 @@
+package daemon_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The service manager hears of a daemon for as long as it answers.
+func TestWatchdog(t *testing.T) {
+	b := newBed(t)
+	manager := b.manager(t)
+	b.options.Watchdog = 40 * time.Millisecond
+	var mu sync.Mutex
+	stuck := make(chan struct{})
+	close(stuck)
+	b.engine.Fail = func(ctx context.Context, rpc string) error {
+		if rpc != "ListContainers" {
+			return nil
+		}
+		mu.Lock()
+		wait := stuck
+		mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	b.started(t)
+	if said := told(t, manager, 10*time.Second); said != "READY=1" {
+		t.Errorf("when it is ready it says %q", said)
+	}
+	for range 3 {
+		if said := told(t, manager, 10*time.Second); said != "WATCHDOG=1" {
+			t.Fatalf("while it answers it says %q", said)
+		}
+	}
+
+	mu.Lock()
+	stuck = make(chan struct{})
+	mu.Unlock()
+	for told(t, manager, 500*time.Millisecond) != "" { // what was said before
+	}
+
+	mu.Lock()
+	close(stuck)
+	mu.Unlock()
+	if said := told(t, manager, 10*time.Second); said != "WATCHDOG=1" {
+		t.Errorf("when it answers again it says %q", said)
+	}
+}

@@ -86,9 +86,12 @@ func (f *foreign) open(s *Supervisor, i Inherited) (retErr error) {
 		}
 		f.held = append(f.held, held)
 	}
-	if i.Stdin > 0 {
+	switch {
+	case j.stdinEnded():
+		closeInherited(i.Stdin)
+	case i.Stdin > 0:
 		f.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
-	} else if j.Stdin != "" && !j.StdinClosed {
+	case j.Stdin != "":
 		if f.stdin, err = holdOpen(j.Stdin); err != nil {
 			return err
 		}
@@ -137,6 +140,19 @@ func (s *Supervisor) takeOverForeign(j Task, i Inherited) {
 		return
 	}
 	s.foreign[j.ID] = f
+}
+
+// takeForeignStdin journals whether somebody is attached with whom stdin ends,
+// and returns what was journaled before.
+func (s *Supervisor) takeForeignStdin(id string, taken bool) (before bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.foreign[id]
+	if !ok {
+		return false, s.noTask(id)
+	}
+	before, f.journal.StdinTaken = f.journal.StdinTaken, taken
+	return before, writeJSON(filepath.Join(taskDir(s.dir, id), taskFile), &f.journal)
 }
 
 // closeForeignStdin ends our part of holding a foreign task's stdin open.

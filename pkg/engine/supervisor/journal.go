@@ -40,6 +40,9 @@ type Task struct {
 	Options  Options   `json:"options,omitzero"`
 	// StdinClosed says that CloseIO was called: nobody may open it again.
 	StdinClosed bool `json:"stdinClosed,omitempty"`
+	// StdinTaken says that somebody is attached with whom stdin ends. A successor
+	// does not have him, and closes it.
+	StdinTaken bool `json:"stdinTaken,omitempty"`
 	// Process is the container's first process, once it was started.
 	Process Process `json:"process,omitzero"`
 	// Execs are further processes that run in the container, by exec id.
@@ -54,6 +57,9 @@ type Task struct {
 	// MountedRootfs says that the root filesystem was mounted here.
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }
+
+// stdinEnded says whether a successor must not hold stdin open.
+func (t *Task) stdinEnded() bool { return t.StdinClosed || t.StdinTaken }
 
 // Cgroup is the part of a container's cgroups that a supervisor needs; the
 // paths are directories, empty when there is none of its own.

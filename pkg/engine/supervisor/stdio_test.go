@@ -335,3 +335,49 @@ func TestForeignStdio(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// A session with which the stdin of a foreign shim's task ends is over with the
+// supervisor, whose successor does not hold it open.
+func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	fifo := func(name string) string {
+		path := filepath.Join(b.base, name)
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(b.base, "0.log"), Stdin: fifo("stdin"), Stdout: fifo("stdout")}
+	if _, err := b.extra.OpenStdio(b.ctx(), r); err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.OpenFile(r.Stdin, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	stdinEnds := func() bool {
+		_ = in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		n, err := in.Read(make([]byte, 1))
+		return n == 0 && err == io.EOF
+	}
+	b.kill9()
+	b.serve()
+	if stdinEnds() {
+		t.Error("stdin has ended without a session")
+	}
+	session := &supervisorv1.AttachRequest{Id: "f", Stdin: fifo("session"), CloseStdin: true}
+	typing, err := os.OpenFile(session.Stdin, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer typing.Close()
+	if _, err := b.extra.Attach(b.ctx(), session); err != nil {
+		t.Fatal(err)
+	}
+	b.kill9()
+	b.serve()
+	if !stdinEnds() {
+		t.Error("the successor holds stdin open")
+	}
+}

@@ -120,10 +120,27 @@ func (s supervisorService) Attach(ctx context.Context, r *supervisorv1.AttachReq
 		return nil, err
 	}
 	end := inputEnd{detach: r.UntilStdinEnds}
-	if r.CloseStdin {
-		end.closeStdin = func() { s.closeStdin(r.Id) }
+	if !r.CloseStdin || stdin == nil {
+		return empty, o.attach(s.processes, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin, end)
 	}
-	return empty, o.attach(s.processes, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin, end)
+	end.closeStdin = func() { s.closeStdin(r.Id) }
+	before, err := s.takeStdin(r.Id, true)
+	if err != nil {
+		return nil, err
+	}
+	err = o.attach(s.processes, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin, end)
+	if err != nil {
+		_, undone := s.takeStdin(r.Id, before)
+		err = errors.Join(err, undone)
+	}
+	return empty, err
+}
+
+func (s supervisorService) takeStdin(id string, taken bool) (before bool, err error) {
+	if t, err := s.task(id); err == nil {
+		return t.takeInput(taken)
+	}
+	return s.takeForeignStdin(id, taken)
 }
 
 // closeStdin ends the stdin of a container, which may have ended by itself.

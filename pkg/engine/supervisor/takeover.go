@@ -148,9 +148,12 @@ func (t *task) takeOverIO(i Inherited) {
 
 func (t *task) reopenIO(i Inherited) error {
 	j := &t.journal
-	if i.Stdin > 0 {
+	switch {
+	case j.stdinEnded():
+		closeInherited(i.Stdin)
+	case i.Stdin > 0:
 		t.first.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
-	} else if j.Stdin != "" && !j.StdinClosed {
+	case j.Stdin != "":
 		// Best effort: its reader has seen the end already.
 		t.first.stdin, _ = holdOpen(j.Stdin)
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
+
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
 // counting is a container that writes numbered lines until it is told to end,
@@ -291,6 +293,69 @@ func TestTerminalAndInputAreTakenOver(t *testing.T) {
 		}
 		if want := []string{"begin", "got me", "17 91"}; !slices.Equal(got, want) {
 			t.Errorf("the terminal said %q, want %q", got, want)
+		}
+	})
+}
+
+// A session with which stdin ends is over with the supervisor. One with which it
+// does not end leaves it open for the next.
+func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		session := func(id string, once bool) *container {
+			cfg := shell("while [ ! -e /tmp/go ]; do sleep 0.02; done; wc -c; exit 3")
+			cfg.stdin = true
+			c := b.run(id, cfg)
+			c.keepIn.Close()
+			c.keepIn = nil
+			_, _, in := c.attachAs("to-"+id, true, &supervisorv1.AttachRequest{CloseStdin: once, UntilStdinEnds: !once})
+			t.Cleanup(func() { in.Close() })
+			if _, err := in.WriteString("typed\n"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "what was typed is handed on", func() bool {
+				fd, err := unix.Open(c.stdin, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer unix.Close(fd)
+				n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+				return err == nil && n == len("typed\n")
+			})
+			return c
+		}
+		once, often := session("once", true), session("often", false)
+		b.kill9()
+		b.serve()
+		for _, c := range []*container{once, often} {
+			if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if exit := once.wait(); exit.Status != 3 {
+			t.Errorf("%+v", exit)
+		}
+		once.mustDelete()
+		if l := once.lines(); len(l) != 1 || l[0].content != "6" {
+			t.Errorf("the container counted %v", l)
+		}
+		writer, err := os.OpenFile(often.stdin, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			t.Fatalf("the other one's stdin has ended: %v", err)
+		}
+		if _, err := writer.WriteString("more\n"); err != nil {
+			t.Fatal(err)
+		}
+		writer.Close()
+		if _, err := often.task.CloseIO(often.ctx(), &taskAPI.CloseIORequest{ID: often.id, Stdin: true}); err != nil {
+			t.Fatal(err)
+		}
+		if exit := often.wait(); exit.Status != 3 {
+			t.Errorf("%+v", exit)
+		}
+		often.mustDelete()
+		if l := often.lines(); len(l) != 1 || l[0].content != "11" {
+			t.Errorf("the other container counted %v", l)
 		}
 	})
 }

@@ -323,6 +323,15 @@ func (t *task) closeInput(execID string) error {
 	return t.save()
 }
 
+// takeInput journals whether somebody is attached with whom stdin ends, and
+// returns what was journaled before.
+func (t *task) takeInput(taken bool) (before bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, t.journal.StdinTaken = t.journal.StdinTaken, taken
+	return before, t.save()
+}
+
 // terminal returns the master of a process's terminal.
 func (t *task) terminal(execID string) (*os.File, error) {
 	t.mu.Lock()

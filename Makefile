@@ -40,9 +40,26 @@ install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
 	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/berth $(BIN)/berth-shim $(BIN)/berth-pause
 	sed 's|/usr/bin/|$(PREFIX)/bin/|g' contrib/systemd/berth.service \
 	  | install -D -m 0644 /dev/stdin '$(DESTDIR)$(UNITDIR)/berth.service'
-	install -d -m 0755 '$(DESTDIR)$(SYSCONFDIR)/berth/conf.d'
+	install -d -m 0755 '$(DESTDIR)$(SYSCONFDIR)/berth/conf.d' '$(DESTDIR)$(PREFIX)/lib/berth/conf.d'
 	[ -e '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml' ] \
 	  || install -m 0644 configs/berth.toml '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml'
+	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/berth' contrib/crictl.yaml
+	$(BIN)/berth completion bash | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth'
+	$(BIN)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_berth'
+	$(BIN)/berth completion fish | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish'
+
+# Debian sorts "~" before everything, as a semantic version does its "-".
+DEB_VERSION = $(subst -,~,$(VERSION))
+DEB_ARCH   ?= $(shell dpkg --print-architecture)
+STAGE       = $(OUT)/deb
+
+.PHONY: deb
+deb: $(BIN)/nfpm ## build a Debian package into ./out
+	rm -rf '$(STAGE)'
+	$(MAKE) --no-print-directory install DESTDIR='$(STAGE)' PREFIX=/usr SYSCONFDIR=/etc UNITDIR=/usr/lib/systemd/system
+	STAGE='$(STAGE)' VERSION='$(DEB_VERSION)' ARCH='$(DEB_ARCH)' \
+	  $(BIN)/nfpm package --config contrib/debian/nfpm.yaml --packager deb --target '$(OUT)/'
+	rm -rf '$(STAGE)'
 
 .PHONY: clean
 clean: ## remove what was built here
@@ -85,6 +102,9 @@ $(BIN)/golangci-lint: tools/go.mod
 $(BIN)/gotestsum: tools/go.mod
 	$(TOOL) gotest.tools/gotestsum
 
+$(BIN)/nfpm: tools/nfpm/go.mod
+	cd tools/nfpm && go build -trimpath -buildvcs=false -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+
 ## Checking
 
 .PHONY: fmt-check
@@ -126,7 +146,7 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 	$(GOTEST) --jsonfile $(OUT)/unit.json -- -race -count=1 -timeout 15m ./cmd/... ./pkg/...
 
 .PHONY: integration
-integration: build runtimes kubernetes $(BIN)/containerd $(BIN)/gotestsum ## tests against real runtimes and a real registry (root)
+integration: build runtimes kubernetes $(BIN)/containerd $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
 	$(GOTEST) --jsonfile $(OUT)/integration.json -- -count=1 -p 1 -timeout 30m ./integration/...
 

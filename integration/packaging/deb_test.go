@@ -1,0 +1,228 @@
+// Package packaging installs the Debian package as an operator does: with dpkg,
+// on a Debian that is this host's, under a layer that takes all changes.
+package packaging
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// machine is a Debian of its own as far as files go: the host's root filesystem,
+// and a layer above it, in a mount namespace that a sleeping process holds.
+type machine struct {
+	t      *testing.T
+	root   string
+	holder *exec.Cmd
+}
+
+const enter = `
+mount --make-rprivate /
+mount -t tmpfs layer "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t proc proc "$1/root/proc"
+mount --rbind /dev "$1/root/dev"
+mount --rbind /sys "$1/root/sys"
+mount -t tmpfs run "$1/root/run"
+mount -t tmpfs tmp "$1/root/tmp"
+mount -t tmpfs state "$1/root/var/lib" && mkdir "$1/root/var/lib/dpkg" && cp -a /var/lib/dpkg/. "$1/root/var/lib/dpkg"
+echo ready
+exec sleep infinity
+`
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	testbed.NeedRoot(t)
+	for _, tool := range []string{"dpkg", "systemd-analyze"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			testbed.Missing(t, "%s is missing: this test installs a package of Debian's kind; run `make deps`", tool)
+		}
+	}
+	dir := t.TempDir()
+	m := &machine{t: t, root: filepath.Join(dir, "root")}
+	m.holder = exec.Command("sh", "-euc", enter, "sh", dir)
+	m.holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	m.holder.Stderr = os.Stderr
+	out, err := m.holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.holder.Process.Kill() //nolint:errcheck // it is there: nobody waited for it
+		m.holder.Wait()         //nolint:errcheck // killed
+	})
+	if line := make([]byte, len("ready\n")); true {
+		if n, err := out.Read(line); err != nil || string(line[:n]) != "ready\n" {
+			t.Fatalf("the machine was not made: %q, %v", line[:n], err)
+		}
+	}
+	return m
+}
+
+// command runs there.
+func (m *machine) command(name string, args ...string) *exec.Cmd {
+	inside := append([]string{"--mount", fmt.Sprintf("--target=%d", m.holder.Process.Pid), "chroot", m.root, name}, args...)
+	c := exec.CommandContext(m.t.Context(), "nsenter", inside...)
+	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}
+	return c
+}
+
+func (m *machine) run(name string, args ...string) string {
+	m.t.Helper()
+	out, err := m.command(name, args...).CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// put brings a file into the machine.
+func (m *machine) put(from, to string) {
+	m.t.Helper()
+	f, err := os.Open(from)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer f.Close()
+	c := m.command("dd", "of="+to, "status=none")
+	c.Stdin = f
+	if out, err := c.CombinedOutput(); err != nil {
+		m.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func (m *machine) has(path string) bool {
+	return m.command("test", "-e", path).Run() == nil
+}
+
+// packages builds the package in two versions, and names them.
+func packages(t *testing.T) (older, newer string) {
+	t.Helper()
+	// Other tests run what is in ./bin.
+	out, bin := t.TempDir(), t.TempDir()
+	if builder, err := filepath.Abs("../../bin/nfpm"); err != nil {
+		t.Fatal(err)
+	} else if _, err := os.Stat(builder); err == nil {
+		if err := os.Symlink(builder, filepath.Join(bin, "nfpm")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, version := range []string{"1.0.0-rc.1", "1.0.0"} {
+		c := exec.CommandContext(t.Context(), "make", "--no-print-directory", "deb", "VERSION="+version, "OUT="+out, "BIN="+bin)
+		c.Dir = "../.."
+		if text, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("make deb: %v\n%s", err, text)
+		}
+	}
+	found := func(version string) string {
+		files, err := filepath.Glob(filepath.Join(out, "berth_"+version+"_*.deb"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("version %s: got %v, %v", version, files, err)
+		}
+		return files[0]
+	}
+	return found("1.0.0~rc.1"), found("1.0.0")
+}
+
+func TestDebianPackage(t *testing.T) {
+	m := newMachine(t)
+	older, newer := packages(t)
+	m.put(older, "/tmp/older.deb")
+	m.put(newer, "/tmp/newer.deb")
+
+	m.run("dpkg", "-i", "/tmp/older.deb")
+	if got := m.run("dpkg-query", "-W", "-f", "${Status} ${Version}", "berth"); got != "install ok installed 1.0.0~rc.1" {
+		t.Errorf("installed: %s", got)
+	}
+	if got := m.run("berth", "version"); !strings.Contains(got, "1.0.0-rc.1") {
+		t.Errorf("berth version: %s", got)
+	}
+	m.run("berth", "check")
+	m.run("systemd-analyze", "verify", "/usr/lib/systemd/system/berth.service")
+	m.run("bash", "-n", "/usr/share/bash-completion/completions/berth")
+	for _, path := range []string{"/etc/berth/conf.d", "/usr/lib/berth/conf.d", "/usr/share/berth/crictl.yaml", "/usr/share/doc/berth/copyright"} {
+		if !m.has(path) {
+			t.Errorf("%s is missing", path)
+		}
+	}
+	m.serves(t)
+
+	const edited = "/etc/berth/config.toml"
+	m.run("sh", "-c", "echo '# ours' >> "+edited)
+	if out := m.run("dpkg", "-i", "/tmp/newer.deb"); !strings.Contains(out, "Unpacking berth (1.0.0) over (1.0.0~rc.1)") {
+		t.Errorf("the newer version is not newer to dpkg: %s", out)
+	}
+	if got := m.run("tail", "-n", "1", edited); got != "# ours\n" {
+		t.Errorf("the upgrade has taken the operator's configuration: it ends with %q", got)
+	}
+
+	m.run("dpkg", "-r", "berth")
+	if m.has("/usr/bin/berth") || !m.has(edited) {
+		t.Error("removed: the programs are left, or the configuration is not")
+	}
+	if out := m.run("dpkg", "-P", "berth"); !strings.Contains(out, "/var/lib/berth is left") {
+		t.Errorf("purged: it says nothing of what is left: %s", out)
+	}
+	if m.has("/etc/berth") || m.has("/usr/lib/berth") || m.has("/usr/share/berth") {
+		t.Error("purged: something is left")
+	}
+}
+
+// serves runs the installed daemon as its unit does, asks it for its version
+// through its default socket, and ends it.
+func (m *machine) serves(t *testing.T) {
+	t.Helper()
+	daemon := m.command("berth", "serve")
+	var log strings.Builder
+	daemon.Stdout, daemon.Stderr = &log, &log
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
+	conn, err := grpc.NewClient("unix:///run/berth/berth.sock", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			path := fmt.Sprintf("/proc/%d/root%s/run/berth/berth.sock", m.holder.Process.Pid, m.root)
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	testbed.Eventually(t, 30*time.Second, func() error {
+		v, err := runtimeapi.NewRuntimeServiceClient(conn).Version(t.Context(), &runtimeapi.VersionRequest{})
+		if err == nil && v.GetRuntimeVersion() != "1.0.0-rc.1" {
+			err = fmt.Errorf("the installed daemon is %v", v)
+		}
+		return err
+	})
+	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the installed daemon ended with %v:\n%s", err, log.String())
+		}
+	case <-time.After(30 * time.Second):
+		daemon.Process.Kill() //nolint:errcheck // the test has failed
+		t.Error("the installed daemon does not end")
+	}
+}

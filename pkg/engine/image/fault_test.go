@@ -1,6 +1,7 @@
 package image
 
 import (
+	"compress/gzip"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -71,10 +72,19 @@ func killed(t *testing.T, root, hosts, ref string, ready func(stdout string) boo
 // bulk is a layer that does not compress.
 func bulk(t testing.TB, size int) v1.Layer {
 	t.Helper()
+	b := make([]byte, size)
+	_, err := rand.Read(b)
+	must(t, err)
+	return layerAt(t, gzip.NoCompression, file{name: "big", body: string(b)})
+}
+
+// slow is a layer that takes its time to unpack.
+func slow(t testing.TB, size int) v1.Layer {
+	t.Helper()
 	b := make([]byte, size/2)
 	_, err := rand.Read(b)
 	must(t, err)
-	return layer(t, file{name: "big", body: hex.EncodeToString(b)})
+	return layerAt(t, gzip.HuffmanOnly, file{name: "big", body: hex.EncodeToString(b)})
 }
 
 func TestKilledInTheMiddleOfADownload(t *testing.T) {
@@ -106,8 +116,8 @@ func TestKilledInTheMiddleOfADownload(t *testing.T) {
 
 func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 	reg := newTestRegistry(t)
-	built := build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 64<<20))
-	reg.push(t, "app:1", built)
+	const size = 24 << 20
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "first"}), slow(t, size)))
 	root := filepath.Join(t.TempDir(), "images")
 	hosts := reg.hosts(t)
 	half := filepath.Join(root, snapshotsDir, Overlayfs, "snapshots", "*", "fs", "big")
@@ -128,7 +138,7 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 	must(t, err)
 	info, err := os.Stat(filepath.Join(mounted(t, rootfs.Mounts), "big"))
 	must(t, err)
-	if info.Size() != 64<<20 {
+	if info.Size() != size {
 		t.Errorf("the file has %d bytes", info.Size())
 	}
 }
@@ -184,9 +194,9 @@ func freeBytes(t *testing.T, dir string) int64 {
 func TestFullDisk(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "small:1", layered(t, v1.Config{}))
-	reg.push(t, "download:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 120<<20)))
-	reg.push(t, "unpack:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 32<<20), layer(t, file{name: "zeros", body: strings.Repeat("\x00", 40<<20)})))
-	disk := smallDisk(t, 48)
+	reg.push(t, "download:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 32<<20)))
+	reg.push(t, "unpack:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 8<<20), layer(t, file{name: "zeros", body: strings.Repeat("\x00", 16<<20)})))
+	disk := smallDisk(t, 24)
 	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
 	must(t, s.Retain(t.Context(), nil))
 	pullImage(t, s, domain+"/small:1")

@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -192,6 +193,13 @@ type file struct {
 // layer makes a layer of files; a name that ends in "/" is a directory.
 func layer(t testing.TB, files ...file) v1.Layer {
 	t.Helper()
+	return layerAt(t, gzip.BestSpeed, files...)
+}
+
+// layerAt compresses once, not each time that the layer is looked at: under the race
+// detector that is slow.
+func layerAt(t testing.TB, level int, files ...file) v1.Layer {
+	t.Helper()
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	for _, f := range files {
@@ -208,7 +216,8 @@ func layer(t testing.TB, files ...file) v1.Layer {
 	}
 	must(t, tw.Close())
 	raw := buf.Bytes()
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil })
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil },
+		tarball.WithCompressedCaching, tarball.WithCompressionLevel(level))
 	must(t, err)
 	return l
 }

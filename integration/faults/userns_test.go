@@ -18,8 +18,12 @@ import (
 
 // withUserNS gives a pod a user namespace.
 func withUserNS(c *runtimeapi.PodSandboxConfig) {
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userNS()
+}
+
+func userNS() *runtimeapi.UserNamespace {
 	ids := []*runtimeapi.IDMapping{{HostId: 300_000, Length: 65_536}}
-	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
 }
 
 func (b *bed) tryCreate(t *testing.T, sandbox string, config *runtimeapi.PodSandboxConfig, mounts ...*runtimeapi.Mount) (string, error) {

@@ -1,0 +1,98 @@
+package faults
+
+import (
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestEmptyNode asks a node on which nothing has ever been pulled or run. A
+// kubelet asks some of it before it asks for anything else, and does not start
+// without an answer.
+func TestEmptyNode(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	ctx := within(t, time.Minute)
+	t.Run("image file system", func(t *testing.T) {
+		r, err := b.client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+		if err != nil || len(r.GetImageFilesystems()) == 0 {
+			t.Fatalf("answered %v, %v", r, err)
+		}
+		for _, fs := range append(r.GetImageFilesystems(), r.GetContainerFilesystems()...) {
+			if fs.GetTimestamp() == 0 || fs.GetUsedBytes() == nil || fs.GetInodesUsed() == nil {
+				t.Errorf("incomplete: %v", fs)
+			}
+			if at, err := os.Stat(fs.GetFsId().GetMountpoint()); err != nil || !at.IsDir() {
+				t.Errorf("mount point %q: %v", fs.GetFsId().GetMountpoint(), err)
+			}
+		}
+	})
+	t.Run("lists", func(t *testing.T) {
+		images, err := b.client.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+		if err != nil || len(images.GetImages()) != 0 {
+			t.Errorf("images: %v, %v", images, err)
+		}
+		if listed := b.listed(t); listed != "" || b.shown(t) != 0 {
+			t.Errorf("listed is %q", listed)
+		}
+		if stats := b.containerStats(t, time.Minute); len(stats) != 0 {
+			t.Errorf("statistics of containers: %v", stats)
+		}
+	})
+	t.Run("streams", func(t *testing.T) {
+		for name, first := range map[string]func() error{
+			"StreamPodSandboxes": func() error {
+				return firstOf(b.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}))
+			},
+			"StreamContainers": func() error { return firstOf(b.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})) },
+			"StreamContainerStats": func() error {
+				return firstOf(b.client.StreamContainerStats(ctx, &runtimeapi.StreamContainerStatsRequest{}))
+			},
+			"StreamPodSandboxStats": func() error {
+				return firstOf(b.client.StreamPodSandboxStats(ctx, &runtimeapi.StreamPodSandboxStatsRequest{}))
+			},
+			"StreamPodSandboxMetrics": func() error {
+				return firstOf(b.client.StreamPodSandboxMetrics(ctx, &runtimeapi.StreamPodSandboxMetricsRequest{}))
+			},
+			"StreamImages": func() error { return firstOf(b.client.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})) },
+		} {
+			if err := first(); err != nil {
+				t.Errorf("%s of nothing: %v", name, err)
+			}
+		}
+	})
+	// Checkpoints of whole pods are no half-measure: berth has none, and says so in
+	// the one way by which a client knows it.
+	t.Run("checkpoints of pods", func(t *testing.T) {
+		pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+		dir := t.TempDir()
+		_, err := b.client.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{PodSandboxId: pod.ID, OutputPath: dir, ContainerIds: []string{pod.Container.ID}})
+		refused(t, err, codes.Unimplemented)
+		_, err = b.client.RestorePod(ctx, &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.client.SandboxConfig("")})
+		refused(t, err, codes.Unimplemented)
+		if listed := b.listed(t); listed != "SANDBOX_READY CONTAINER_RUNNING" {
+			t.Errorf("listed is %q", listed)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+			t.Errorf("left are %v, %v", left, err)
+		}
+	})
+}
+
+// firstOf fails unless a stream ends well before its first message.
+func firstOf[M any](stream interface{ Recv() (M, error) }, err error) error {
+	if err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return errors.Join(errors.New("it sends something"), err)
+}

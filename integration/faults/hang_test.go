@@ -1,0 +1,138 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// hangingPlugin is a CNI plugin that neither says how it is nor connects a pod as
+// long as a file is there.
+const hangingPlugin = `#!/bin/sh
+dir=%q
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}'; exit ;;
+GC) exit ;;
+esac
+touch "$dir/$CNI_COMMAND"
+while [ -e "$dir/hang" ]; do sleep 0.05; done
+[ "$CNI_COMMAND" != ADD ]
+`
+
+// TestStatusWhileOthersHang: a kubelet that is not told the node's status in time
+// gives the node up, and one that cannot list its pods loses sight of all of them.
+// A shim, a network that is being made, and a plugin that was asked how it is may
+// hang; nobody waits for them who did not ask for them.
+func TestStatusWhileOthersHang(t *testing.T) {
+	dir := t.TempDir()
+	bin, sign := filepath.Join(dir, "bin"), filepath.Join(dir, "hang")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "hanging"), fmt.Appendf(nil, hangingPlugin, dir), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	usual, err := testbed.CNIBinDir()
+	if err != nil {
+		testbed.Missing(t, "%v", err)
+	}
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) +
+		fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", usual, bin)})
+	atRest := b.rest(t)
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+
+	place(t, dir, "hang")
+	wake := func() { _ = os.Remove(sign) }
+	defer wake()
+	text := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [{"type": "hanging"}]}`, b.cni.Name)
+	if err := os.WriteFile(b.cni.Path(), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Restart(t) // who was asked for its status is not asked again for half a minute
+	shim := shims(t, pod.ID)
+	if len(shim) != 1 {
+		t.Fatalf("the sandbox has shims %v", shim)
+	}
+	killAs(t, shim[0], syscall.SIGSTOP)
+	resume := func() { signal(t, shim[0], syscall.SIGCONT) }
+	defer resume()
+	made := make(chan error, 1)
+	ctx, giveUp := context.WithTimeout(t.Context(), time.Minute)
+	defer giveUp()
+	testbed.Eventually(t, 20*time.Second, func() error { return b.asks(t, filepath.Join(dir, "STATUS")) })
+	go func() {
+		_, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+		made <- err
+	}()
+	testbed.Eventually(t, 20*time.Second, func() error { return b.asks(t, filepath.Join(dir, "ADD")) })
+
+	const rounds = 9
+	slow := 0
+	for range rounds {
+		began := time.Now()
+		b.answers(t, pod)
+		if took := time.Since(began); took > time.Second {
+			slow++
+			t.Logf("all of them took %v", took)
+		}
+	}
+	// A machine that is busy with other things may be late now and then.
+	if slow > rounds/2 {
+		t.Errorf("%d of %d times the node's status and its lists took more than a second", slow, rounds)
+	}
+	giveUp()
+	wake()
+	if err := <-made; err == nil {
+		t.Error("a sandbox came to be on a network that hung")
+	}
+	resume()
+	if err := b.cni.Write(); err != nil {
+		t.Fatal(err)
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// asks has the node asked for its status, and says whether a plugin was called.
+func (b *bed) asks(t *testing.T, note string) error {
+	t.Helper()
+	if _, err := b.client.Status(within(t, 10*time.Second), &runtimeapi.StatusRequest{}); err != nil {
+		t.Fatalf("status: %v", err)
+	}
+	_, err := os.Stat(note)
+	return err
+}
+
+// answers calls all that a kubelet asks every second or so.
+func (b *bed) answers(t *testing.T, pod *testbed.Pod) {
+	t.Helper()
+	ctx := within(t, 10*time.Second)
+	st, err := b.client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil || len(st.GetStatus().GetConditions()) < 2 {
+		t.Fatalf("status: %v, %v", st, err)
+	}
+	pods, err := b.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(pods.GetItems()) != 1 {
+		t.Fatalf("list sandboxes: %v, %v", pods, err)
+	}
+	containers, err := b.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil || len(containers.GetContainers()) != 1 {
+		t.Fatalf("list containers: %v, %v", containers, err)
+	}
+	if state := pod.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_READY {
+		t.Errorf("the sandbox is %s", state)
+	}
+	if state := pod.Container.Status(t).GetState(); state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("the container is %s", state)
+	}
+	if _, err := b.client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err != nil {
+		t.Fatalf("image file system: %v", err)
+	}
+}

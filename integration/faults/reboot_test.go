@@ -1,0 +1,113 @@
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestReboot cuts the power of a node with pods of every kind. What is on record
+// of them is listed as ended, and can be stopped and removed although nothing of
+// it is there any more; the kubelet then runs the next attempt of each.
+func TestReboot(t *testing.T) {
+	runc := testbed.Part(t, testbed.Runc)
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(`
+default_runtime = "runc"
+[runtimes.runc]
+runtime_path = %[1]q
+[runtimes.process]
+runtime_path = %[1]q
+sandbox_process = "always"
+[runtimes.shim]
+runtime_path = %[2]q
+[runtimes.shim.options]
+BinaryName = %[1]q
+[runtimes.runsc]
+runtime_path = %[3]q
+`, runc, testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runsc))})
+	atRest := b.rest(t)
+	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}
+	var pods []*testbed.Pod
+	for _, handler := range []string{"runc", "process", "shim", "runsc"} {
+		spec.Handler = handler
+		pods = append(pods, b.client.RunPod(t, spec))
+	}
+	spec.Handler, spec.Sandbox = "runc", withUserNS
+	spec.Container = func(c *runtimeapi.ContainerConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userNS()
+	}
+	pods = append(pods, b.client.RunPod(t, spec))
+	ended := pods[0].RunContainer(t, "ended", testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", "exit 3"}})
+	ended.WaitExit(t)
+	unstarted := pods[0].CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.image, Command: []string{"true"}})
+	stopped := b.client.RunSandbox(t, testbed.PodSpec{})
+	stopped.Stop(t)
+	before := map[string]*runtimeapi.ContainerStatus{}
+	for _, pod := range pods {
+		before[pod.ID] = pod.Container.Status(t)
+	}
+	endedBefore := ended.Status(t)
+
+	b.PowerCut(t)
+	b.Start(t)
+
+	for _, pod := range append(slices.Clone(pods), stopped) {
+		st := pod.Status(t)
+		if st.GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY || st.GetCreatedAt() == 0 || !proto.Equal(st.GetMetadata(), pod.Config.GetMetadata()) {
+			t.Errorf("%s: after the reboot the sandbox is %v", pod.Handler, st)
+		}
+	}
+	for _, pod := range pods {
+		was, is := before[pod.ID], pod.Container.Status(t)
+		if is.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || is.GetExitCode() == 0 || is.GetReason() == "" || is.GetFinishedAt() < is.GetStartedAt() {
+			t.Errorf("%s: the container that ran is %s %d %q, started at %d, finished at %d",
+				pod.Handler, is.GetState(), is.GetExitCode(), is.GetReason(), is.GetStartedAt(), is.GetFinishedAt())
+		}
+		is = proto.Clone(is).(*runtimeapi.ContainerStatus)
+		is.State, is.ExitCode, is.Reason, is.Message, is.FinishedAt = was.GetState(), was.GetExitCode(), was.GetReason(), was.GetMessage(), was.GetFinishedAt()
+		if !proto.Equal(is, was) {
+			t.Errorf("%s: besides its end, the container was\n%v\nand is\n%v", pod.Handler, was, is)
+		}
+	}
+	if is := ended.Status(t); !proto.Equal(is, endedBefore) {
+		t.Errorf("the container that had ended was\n%v\nand is\n%v", endedBefore, is)
+	}
+	if is := unstarted.Status(t); is.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || is.GetExitCode() == 0 || is.GetFinishedAt() == 0 {
+		t.Errorf("the container that had not started is %s %d, finished at %d", is.GetState(), is.GetExitCode(), is.GetFinishedAt())
+	}
+
+	// The kubelet stops the old sandbox, runs the next and later removes the old.
+	for _, pod := range pods {
+		pod.Stop(t)
+		next := proto.Clone(pod.Config).(*runtimeapi.PodSandboxConfig)
+		next.Metadata.Attempt++
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: next, RuntimeHandler: pod.Handler})
+		if err != nil {
+			t.Errorf("%s: the next attempt: %v", pod.Handler, err)
+			continue
+		}
+		if leases, err := b.cni.Leases(); err != nil || len(leases) != len(pods)-slices.Index(pods, pod) {
+			t.Errorf("%s: the addresses %q are given out (%v)", pod.Handler, leases, err)
+		}
+		for _, id := range []string{pod.ID, r.GetPodSandboxId()} {
+			ctx := within(t, time.Minute)
+			if _, err := b.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+				t.Errorf("%s: stop: %v", pod.Handler, err)
+			}
+			if _, err := b.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+				t.Errorf("%s: remove: %v", pod.Handler, err)
+			}
+		}
+	}
+	stopped.Remove(t)
+	if leases, err := b.cni.Leases(); err != nil || len(leases) != 0 {
+		t.Errorf("the addresses %q are given out (%v)", leases, err)
+	}
+	b.nothingLeft(t, atRest)
+}

@@ -1,0 +1,160 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// slowBridge stands before the real plugin and makes it wait as long as a file is
+// there.
+const slowBridge = `#!/bin/sh
+dir=%q
+if [ "$CNI_COMMAND" = ADD ]; then
+	touch "$dir/begun"
+	while [ -e "$dir/hold" ]; do sleep 0.05; done
+fi
+exec %q
+`
+
+// TestNotListedBeforeItIsMade looks at a sandbox whose network is being made: a
+// kubelet that saw it would take it for one that failed, and make another.
+func TestNotListedBeforeItIsMade(t *testing.T) {
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "bin")
+	usual, err := testbed.CNIBinDir()
+	if err != nil {
+		testbed.Missing(t, "%v", err)
+	}
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "bridge"), fmt.Appendf(nil, slowBridge, dir, filepath.Join(usual, "bridge")), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", bin, usual)})
+	atRest := b.rest(t)
+	if err := os.Remove(filepath.Join(dir, "begun")); err != nil {
+		t.Fatal(err)
+	}
+	place(t, dir, "hold")
+	config := b.client.SandboxConfig("early")
+	type answer struct {
+		id  string
+		err error
+	}
+	made := make(chan answer, 1)
+	go func() {
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+		made <- answer{r.GetPodSandboxId(), err}
+	}()
+	testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
+
+	if shown := b.shown(t); shown != 0 {
+		t.Errorf("%d sandboxes are shown while the first is being made", shown)
+	}
+	// Who asks for the same one once more gets it or an error, and never a second.
+	again := make(chan answer, 1)
+	impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	go func() {
+		r, err := b.client.RunPodSandbox(impatient, &runtimeapi.RunPodSandboxRequest{Config: config})
+		again <- answer{r.GetPodSandboxId(), err}
+	}()
+	second := <-again
+	if second.err == nil {
+		t.Errorf("sandbox %s was said to be ready, and its network was not", second.id)
+	}
+	if shown := b.shown(t); shown != 0 {
+		t.Errorf("%d sandboxes are shown after a second call for the first", shown)
+	}
+	if err := os.Remove(filepath.Join(dir, "hold")); err != nil {
+		t.Fatal(err)
+	}
+	first := <-made
+	if first.err != nil {
+		t.Fatal(first.err)
+	}
+	if listed := b.listed(t); listed != "SANDBOX_READY" {
+		t.Errorf("listed is %q", listed)
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// shown counts the sandboxes in every list that has sandboxes.
+func (b *bed) shown(t *testing.T) int {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	list, err := b.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamed := 0
+	stream, err := b.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})
+	for err == nil {
+		var r *runtimeapi.StreamPodSandboxesResponse
+		if r, err = stream.Recv(); err == nil {
+			streamed += len(r.GetPodSandboxes())
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	metrics, err := b.client.ListPodSandboxMetrics(ctx, &runtimeapi.ListPodSandboxMetricsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return max(len(list.GetItems()), streamed, len(b.podStats(t, time.Minute)), len(metrics.GetPodMetrics()))
+}
+
+// TestSandboxProcessKilled kills what holds a pod together. Nobody calls for it
+// to be seen, and what is left of the pod can be stopped and removed.
+func TestSandboxProcessKilled(t *testing.T) {
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
+		"default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\nsandbox_process = \"always\"\n[runtimes.runsc]\nruntime_path = %q\n",
+		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc))})
+	atRest := b.rest(t)
+	for _, handler := range []string{"runc", "runsc"} {
+		t.Run(handler, func(t *testing.T) {
+			pod := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
+			killAs(t, b.sandboxPID(t, pod.ID), syscall.SIGKILL)
+			testbed.Eventually(t, 20*time.Second, func() error {
+				list, err := b.client.ListPodSandbox(within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
+				if err != nil || len(list.GetItems()) != 1 {
+					t.Fatalf("list: %v, %v", list, err)
+				}
+				if state := list.GetItems()[0].GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+					return fmt.Errorf("the sandbox is %s", state)
+				}
+				return nil
+			})
+			pod.Remove(t)
+		})
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// sandboxPID is the process of a sandbox.
+func (b *bed) sandboxPID(t *testing.T, sandbox string) int {
+	t.Helper()
+	r, err := b.client.PodSandboxStatus(within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var i info
+	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &i); err != nil || i.PID == 0 {
+		t.Fatalf("the sandbox's process is %d: %v", i.PID, err)
+	}
+	return i.PID
+}

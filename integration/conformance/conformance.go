@@ -18,7 +18,6 @@
 package conformance
 
 import (
-	"maps"
 	"testing"
 	"time"
 
@@ -135,10 +134,49 @@ type check struct {
 // Run checks the target, one sub-test for each behaviour, grouped by noun.
 func Run(t *testing.T, target Target) {
 	n := newNode(t, target)
-	groups := []struct {
-		name   string
-		checks []check
-	}{
+	n.checks = map[string]check{}
+	for _, g := range groups() {
+		for _, c := range g.checks {
+			n.checks[g.name+"/"+c.name] = c
+		}
+	}
+	for name := range n.Differs {
+		if _, known := n.checks[name]; !known {
+			t.Errorf("the target differs in %q, which is no check", name)
+		}
+	}
+	for _, g := range groups() {
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.checks {
+				t.Run(c.name, func(t *testing.T) {
+					if why, differs := n.Differs[g.name+"/"+c.name]; differs {
+						t.Skip("the target differs: " + why)
+					}
+					n.runCheck(t, c)
+				})
+			}
+		})
+	}
+}
+
+// Names are those of all checks, as Group/name.
+func Names() []string {
+	var names []string
+	for _, g := range groups() {
+		for _, c := range g.checks {
+			names = append(names, g.name+"/"+c.name)
+		}
+	}
+	return names
+}
+
+type group struct {
+	name   string
+	checks []check
+}
+
+func groups() []group {
+	return []group{
 		{"Runtime", runtimeChecks},
 		{"Sandbox", sandboxChecks},
 		{"SandboxInput", sandboxInputChecks},
@@ -167,25 +205,6 @@ func Run(t *testing.T, target Target) {
 		{"Identity", identityChecks},
 		{"Parallel", parallelChecks},
 		{"Restart", restartChecks},
-	}
-	unknown := maps.Clone(n.Differs)
-	for _, g := range groups {
-		for _, c := range g.checks {
-			delete(unknown, g.name+"/"+c.name)
-		}
-		t.Run(g.name, func(t *testing.T) {
-			for _, c := range g.checks {
-				t.Run(c.name, func(t *testing.T) {
-					if why, differs := n.Differs[g.name+"/"+c.name]; differs {
-						t.Skip("the target differs: " + why)
-					}
-					n.runCheck(t, c)
-				})
-			}
-		})
-	}
-	for name := range unknown {
-		t.Errorf("the target differs in %q, which is no check", name)
 	}
 }
 

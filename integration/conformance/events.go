@@ -142,6 +142,7 @@ func eventsOfLife(t *testing.T, n *node) {
 func eventsCarryStatus(t *testing.T, n *node) {
 	l := n.subscribe(t)
 	p := n.pod(t)
+	other := p.start(t, forever())
 	c := p.start(t, sh("sleep 1; exit 3"))
 	for {
 		e := l.next(t, n, p.ID)
@@ -151,9 +152,15 @@ func eventsCarryStatus(t *testing.T, n *node) {
 		if e.GetPodSandboxStatus().GetMetadata() == nil || e.GetPodSandboxStatus().GetNetwork().GetIp() == "" {
 			t.Errorf("the pod's status is %v", e.GetPodSandboxStatus())
 		}
-		all := e.GetContainersStatuses()
-		if len(all) != 1 || all[0].GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || all[0].GetExitCode() != 3 {
+		all := map[string]*runtimeapi.ContainerStatus{}
+		for _, st := range e.GetContainersStatuses() {
+			all[st.GetId()] = st
+		}
+		if st := all[c.ID]; st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 3 {
 			t.Errorf("the effect is not visible in the event: %v", all)
+		}
+		if st := all[other.ID]; len(all) != 2 || st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Errorf("the pod's other container is not in the event: %v", all)
 		}
 		return
 	}

@@ -78,8 +78,11 @@ func createDoesNotRun(t *testing.T, n *node) {
 // statusWhole looks at what the kubelet's client library refuses or uses in
 // every state of a container.
 func statusWhole(t *testing.T, n *node) {
-	p := n.pod(t)
-	c := p.create(t, forever())
+	p, dir := n.pod(t), t.TempDir()
+	c := p.create(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}), func(c *runtimeapi.ContainerConfig) {
+		c.Annotations = map[string]string{"io.kubernetes.container.hash": "5eaf00d"}
+		c.Metadata.Attempt = 4
+	})
 	look := func(when string) {
 		st := c.status(t)
 		if st.GetId() != c.ID || st.GetMetadata().GetName() == "" || st.GetCreatedAt() == 0 {
@@ -97,6 +100,14 @@ func statusWhole(t *testing.T, n *node) {
 		if st.GetUser().GetLinux() == nil || st.GetResources().GetLinux() == nil {
 			t.Errorf("%s: user %v, resources %v", when, st.GetUser(), st.GetResources())
 		}
+		if m := st.GetMounts(); len(m) != 1 || m[0].GetHostPath() != dir || m[0].GetContainerPath() != "/data" {
+			t.Errorf("%s: mounts are %v", when, m)
+		}
+		if n.Berth && st.GetStopSignal() != runtimeapi.Signal_SIGNAL_SIGTERM {
+			t.Errorf("%s: stop_signal is %v", when, st.GetStopSignal())
+		}
+		sameMap(t, when+": labels", st.GetLabels(), c.Config.GetLabels())
+		sameMap(t, when+": annotations", st.GetAnnotations(), c.Config.GetAnnotations())
 		items := n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID})
 		if len(items) != 1 {
 			t.Fatalf("%s: listed %d times", when, len(items))
@@ -106,6 +117,8 @@ func statusWhole(t *testing.T, n *node) {
 			l.GetCreatedAt() != st.GetCreatedAt() || l.GetPodSandboxId() != p.ID || !proto.Equal(l.GetMetadata(), st.GetMetadata()) {
 			t.Errorf("%s: the list says %v, status says %v", when, l, st)
 		}
+		sameMap(t, when+": listed labels", l.GetLabels(), c.Config.GetLabels())
+		sameMap(t, when+": listed annotations", l.GetAnnotations(), c.Config.GetAnnotations())
 	}
 	look("CREATED")
 	must(t, c.tryStart(t), "StartContainer")

@@ -28,6 +28,7 @@ var mountChecks = []check{
 	{name: "propagation both ways", needs: []Ability{Propagation}, run: propagationShared},
 	{name: "no propagation", run: propagationPrivate},
 	{name: "devices", run: hostDevice},
+	{name: "a CDI device", run: cdiDevice},
 	{name: "the usual file systems", run: usualFileSystems},
 	{name: "message queues", needs: []Ability{MessageQueues}, run: mqueue},
 	{name: "two containers have two roots", run: rootsDiffer},

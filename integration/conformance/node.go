@@ -17,6 +17,8 @@ type node struct {
 	Target
 	// imageID is what PullImage answered for Image.Busybox.
 	imageID string
+	// checks are all of them, by Group/name.
+	checks map[string]check
 }
 
 func newNode(t *testing.T, target Target) *node {

@@ -176,8 +176,11 @@ func supplementalGroups(t *testing.T, n *node) {
 	p, img := n.pod(t), n.ofUserImage(t)
 	c := p.start(t, forever(), img, withGroups(runtimeapi.SupplementalGroupsPolicy_Merge, 5555))
 	want := []string{"1000", "2000", "5555"}
+	if got := groupsOf(p.output(t, sh("id -G"), img, withGroups(runtimeapi.SupplementalGroupsPolicy_Merge, 5555))); !slices.Equal(got, want) {
+		t.Errorf("the program's groups are %v, want %v (the image's and the config's)", got, want)
+	}
 	if got := groupsOf(c.line(t, "id", "-G")); !slices.Equal(got, want) {
-		t.Errorf("groups are %v, want %v (the image's and the config's)", got, want)
+		t.Errorf("an exec's groups are %v, want %v", got, want)
 	}
 	got := slices.Clone(c.status(t).GetUser().GetLinux().GetSupplementalGroups())
 	slices.Sort(got)
@@ -196,9 +199,22 @@ func strictGroups(t *testing.T, n *node) {
 		t.Skip("the endpoint does not announce supplemental_groups_policy")
 	}
 	p, img := n.pod(t), n.ofUserImage(t)
-	c := p.start(t, forever(), img, withGroups(runtimeapi.SupplementalGroupsPolicy_Strict, 5555))
-	if got, want := groupsOf(c.line(t, "id", "-G")), []string{"1000", "5555"}; !slices.Equal(got, want) {
-		t.Errorf("groups are %v, want %v (the image's left out)", got, want)
+	strict, want := withGroups(runtimeapi.SupplementalGroupsPolicy_Strict, 5555), []string{"1000", "5555"}
+	if got := groupsOf(p.output(t, sh("id -G"), img, strict)); !slices.Equal(got, want) {
+		t.Errorf("the program's groups are %v, want %v (the image's left out)", got, want)
+	}
+	c := p.start(t, forever(), img, strict)
+	if got := groupsOf(c.line(t, "id", "-G")); !slices.Equal(got, want) {
+		t.Errorf("an exec's groups are %v, want %v", got, want)
+	}
+	session := c.open(t, spdy, streams{}, "id", "-G")
+	if code := session.exitCode(); code != 0 || !slices.Equal(groupsOf(session.stdout.String()), want) {
+		t.Errorf("a streamed exec's groups are %q, want %v", session.stdout.String(), want)
+	}
+	got := slices.Clone(c.status(t).GetUser().GetLinux().GetSupplementalGroups())
+	slices.Sort(got)
+	if !slices.Equal(slices.Compact(got), []int64{1000, 5555}) {
+		t.Errorf("status says groups %v", got)
 	}
 }
 

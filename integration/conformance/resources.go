@@ -18,6 +18,7 @@ var resourceChecks = []check{
 	{name: "an update leaves alone what is zero", needs: []Ability{LiveUpdate}, run: updateZeroFields},
 	{name: "update of a created container holds at start", needs: []Ability{CgroupPerCtr}, run: updateCreated},
 	{name: "an update that the kernel refuses changes nothing", needs: []Ability{LiveUpdate, CgroupPerCtr}, run: updateRefused},
+	{name: "huge pages", needs: []Ability{CgroupPerCtr}, run: hugePages},
 	{name: "the cgroup parent is used and left alone", needs: []Ability{HostProcesses}, run: cgroupParent},
 	{name: "oom_score_adj", needs: []Ability{HostProcesses}, run: oomScoreAdj},
 }
@@ -145,6 +146,16 @@ func updateZeroFields(t *testing.T, n *node) {
 	want := someLimits()
 	want.CpuShares = 2048
 	wantLimits(t, c, want)
+	// What the kubelet's CPU manager sends.
+	must(t, c.tryUpdate(t, &runtimeapi.LinuxContainerResources{CpusetCpus: "0"}), "UpdateContainerResources")
+	want.CpusetCpus = "0"
+	wantLimits(t, c, want)
+	if got := c.status(t).GetResources().GetLinux().GetCpusetCpus(); got != "0" {
+		t.Errorf("status says CPUs %q", got)
+	}
+	if _, lacks := n.Lacks[CgroupPerCtr]; !lacks {
+		wantCgroup(t, c, want)
+	}
 }
 
 func updateCreated(t *testing.T, n *node) {
@@ -165,6 +176,34 @@ func updateRefused(t *testing.T, n *node) {
 	wantCgroup(t, c, someLimits())
 	if got := c.status(t).GetResources().GetLinux().GetCpusetCpus(); got == "4000-4001" {
 		t.Error("status shows the refused value")
+	}
+}
+
+// hugePages limits every size that the host has, as a kubelet does.
+func hugePages(t *testing.T, n *node) {
+	dirs, err := filepath.Glob("/sys/kernel/mm/hugepages/hugepages-*kB")
+	must(t, err, "sizes of huge pages")
+	if len(dirs) == 0 {
+		t.Skip("the host's kernel has no huge pages")
+	}
+	want := map[string]string{}
+	limits := someLimits()
+	for i, d := range dirs {
+		kilobytes, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(d), "hugepages-"), "kB"), 10, 64)
+		must(t, err, "size of huge pages")
+		size := map[bool]string{true: strconv.FormatUint(kilobytes>>20, 10) + "GB", false: strconv.FormatUint(kilobytes>>10, 10) + "MB"}[kilobytes >= 1<<20]
+		limit := uint64(i) * kilobytes << 10
+		limits.HugepageLimits = append(limits.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: size, Limit: limit})
+		want[size] = strconv.FormatUint(limit, 10)
+	}
+	c := n.pod(t).start(t, forever(), resources(limits))
+	for size, limit := range want {
+		if got := cgroupValue(t, c, "hugetlb."+size+".limit_in_bytes", "hugetlb."+size+".max"); got != limit {
+			t.Errorf("the limit of pages of %s is %s, want %s", size, got, limit)
+		}
+	}
+	if got := c.status(t).GetResources().GetLinux().GetHugepageLimits(); len(got) != len(limits.GetHugepageLimits()) {
+		t.Errorf("status says %v, want %v", got, limits.GetHugepageLimits())
 	}
 }
 

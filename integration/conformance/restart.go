@@ -33,6 +33,15 @@ func restartKeepsAll(t *testing.T, n *node) {
 		mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
 	stopped := n.pod(t)
 	stopped.stop(t)
+	updated := []*container{created}
+	if _, lacks := n.Lacks[LiveUpdate]; !lacks {
+		updated = append(updated, running)
+	}
+	limits := someLimits()
+	limits.CpuQuota, limits.MemoryLimitInBytes = 30000, 80<<20
+	for _, c := range updated {
+		must(t, c.tryUpdate(t, limits), "UpdateContainerResources")
+	}
 
 	sandboxBefore, stoppedBefore := p.status(t), stopped.status(t)
 	before := map[*container]*runtimeapi.ContainerStatus{}
@@ -51,6 +60,12 @@ func restartKeepsAll(t *testing.T, n *node) {
 		if after := c.status(t); !proto.Equal(was, after) {
 			t.Errorf("a container was\n%v\nand is\n%v", was, after)
 		}
+	}
+	for _, c := range updated {
+		wantLimits(t, c, limits)
+	}
+	if _, lacks := n.Lacks[CgroupPerCtr]; !lacks {
+		wantCgroup(t, running, limits)
 	}
 	touch(t, dir+"/go")
 	if st := ending.waitExit(t); st.GetExitCode() != 13 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -15,6 +16,7 @@ var runtimeChecks = []check{
 	{name: "Status is fast", run: statusFast},
 	{name: "Status verbose has info in JSON", run: statusVerbose},
 	{name: "Status lists each handler once and the default as empty name", run: statusHandlers},
+	{name: "each feature that Status announces has a check that this target is held to", run: statusFeatures},
 	{name: "RuntimeConfig answers the same three times", run: runtimeConfigStable},
 	{name: "UpdateRuntimeConfig takes a pod CIDR", run: updateRuntimeConfig},
 	{name: "the handler's own runtime runs its containers", run: rightRuntime},
@@ -101,6 +103,38 @@ func statusHandlers(t *testing.T, n *node) {
 	}
 	if len(seen) < 2 {
 		t.Errorf("runtime_handlers is %v: the default must be listed under its own name too", seen)
+	}
+}
+
+// featureChecks are what a feature, by its name in the CRI, is held to.
+var featureChecks = map[string]string{
+	"supplemental_groups_policy":   "Process/supplemental groups, strict",
+	"mount_options":                "Mounts/options of mounts",
+	"user_namespaces_host_network": "UserNamespaces/on the host's network",
+	"recursive_read_only_mounts":   "Mounts/recursive read-only",
+	"user_namespaces":              "UserNamespaces/a mapped volume belongs to root on both sides",
+}
+
+// statusFeatures reads the flags from the message itself, so that one of a later
+// CRI cannot be announced unseen.
+func statusFeatures(t *testing.T, n *node) {
+	node, handler := n.features(t)
+	for _, announced := range []struct {
+		flags    protoreflect.Message
+		ofTarget bool
+	}{{node.ProtoReflect(), false}, {handler.ProtoReflect(), true}} {
+		announced.flags.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			c, known := n.checks[featureChecks[string(f.Name())]]
+			if !known {
+				t.Errorf("%s is announced, and no check is named for it", f.Name())
+			}
+			for _, a := range c.needs {
+				if why, lacks := n.Lacks[a]; lacks && announced.ofTarget {
+					t.Errorf("%s is announced, and the target lacks %s: %s", f.Name(), a, why)
+				}
+			}
+			return true
+		})
 	}
 }
 

@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ var securityChecks = []check{
 	{name: "a user besides root has no effective capability", run: noRootCapabilities},
 	{name: "seccomp: none is unconfined", needs: []Ability{SeccompReport}, run: seccompNone},
 	{name: "seccomp: an empty profile is the runtime's default", needs: []Ability{SeccompReport}, run: seccompDefault},
+	{name: "seccomp: a profile of the host", needs: []Ability{SeccompReport}, run: seccompLocalhost},
 	{name: "seccomp: unconfined", needs: []Ability{SeccompReport}, run: seccompUnconfined},
 	{name: "no_new_privs", needs: []Ability{NoNewPrivReport}, run: noNewPrivs},
 	{name: "read-only root", run: readonlyRootfs},
@@ -118,6 +121,23 @@ func seccompNone(t *testing.T, n *node) { wantSeccomp(t, n, nil, "0") }
 func seccompDefault(t *testing.T, n *node) {
 	wantSeccomp(t, n, &runtimeapi.SecurityProfile{}, "2")
 	wantSeccomp(t, n, &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, "2")
+}
+
+// seccompLocalhost forbids what the check before it shows to be allowed.
+func seccompLocalhost(t *testing.T, n *node) {
+	file := filepath.Join(t.TempDir(), "profile.json")
+	must(t, os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}`), 0o600), "profile")
+	p := n.pod(t)
+	p.start(t, forever()).exec(t, "mkdir", "/tmp/new")
+	c := p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600"), seccomp(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: file}))
+	c.waitLog(t, "1\n")
+	if r, err := c.execSync(t, 10*time.Second, "mkdir", "/tmp/new"); err != nil || r.GetExitCode() == 0 {
+		t.Errorf("an exec does what the profile forbids: %v, %v", r, err)
+	}
+	c.exec(t, "touch", "/tmp/file")
+	if got := procStatus(t, c, "1", "Seccomp"); got != "2" {
+		t.Errorf("Seccomp mode is %s", got)
+	}
 }
 
 func seccompUnconfined(t *testing.T, n *node) {

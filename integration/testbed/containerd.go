@@ -67,6 +67,7 @@ sandbox = %q
 
 [plugins."io.containerd.cri.v1.runtime"]
 disable_apparmor = true
+disable_hugetlb_controller = false
 restrict_oom_score_adj = true
 
 [plugins."io.containerd.cri.v1.runtime".cni]

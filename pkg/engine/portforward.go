@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -42,6 +44,38 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 // refused also understands what gVisor says.
 func refused(err error) bool {
 	return errors.Is(err, unix.ECONNREFUSED) || err != nil && strings.Contains(err.Error(), "connection was refused")
+}
+
+// podGrace is how long a pod may be silent once its client has said all. Linux's
+// connection tracking forgets a connection then that was closed in one direction.
+const podGrace = 2 * time.Minute
+
+// podConn is a connection to a pod. Once the client has said all, it ends when the
+// pod falls silent: nobody may be left who would close the rest.
+type podConn struct {
+	net.Conn
+	grace    time.Duration
+	endWrite func() error
+	said     atomic.Bool // the client has said all
+}
+
+func (c *podConn) Read(b []byte) (int, error) {
+	if c.said.Load() {
+		c.limit()
+	}
+	n, err := c.Conn.Read(b)
+	if c.said.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (c *podConn) limit() { _ = c.SetReadDeadline(time.Now().Add(c.grace)) }
+
+func (c *podConn) CloseWrite() error {
+	c.said.Store(true)
+	c.limit()
+	return c.endWrite()
 }
 
 // splice copies both ways until both have ended, each by itself, or the client
@@ -85,7 +119,7 @@ func (b sessions) dial(ctx context.Context, s *sandbox, port int) (halfCloser, e
 }
 
 // dialPod connects from inside a network namespace; "" is the host's.
-func dialPod(ctx context.Context, netns string, port int) (*net.TCPConn, error) {
+func dialPod(ctx context.Context, netns string, port int) (*podConn, error) {
 	var conn net.Conn
 	dial := func() (err error) {
 		d := net.Dialer{Timeout: dialTimeout}
@@ -107,5 +141,5 @@ func dialPod(ctx context.Context, netns string, port int) (*net.TCPConn, error) 
 	if err != nil {
 		return nil, err
 	}
-	return conn.(*net.TCPConn), nil
+	return &podConn{Conn: conn, grace: podGrace, endWrite: conn.(*net.TCPConn).CloseWrite}, nil
 }

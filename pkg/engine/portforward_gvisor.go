@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -47,42 +45,15 @@ func (b sessions) dialGVisor(ctx context.Context, s *sandbox, port int) (halfClo
 	if err != nil {
 		return nil, err
 	}
-	return &gvisorConn{conn: conn}, nil
+	// It closes all of a connection when one direction ends, so what the pod still
+	// has to say would be lost with the end of what its client says: that end is
+	// kept from it.
+	return &podConn{Conn: conn, grace: gvisorGrace, endWrite: func() error { return nil }}, nil
 }
 
-// gvisorGrace is how long a pod may be silent once its client has said all.
+// gvisorGrace is podGrace for a pod that does not learn that its client has said
+// all, and may be waiting for that.
 const gvisorGrace = 10 * time.Second
-
-// gvisorConn is a connection that gVisor carries. It closes all of it when one
-// direction ends, so what the pod still has to say would be lost with the end of
-// what its client says. That end is kept from it, until the pod falls silent.
-type gvisorConn struct {
-	conn *net.UnixConn
-	said atomic.Bool // the client has said all
-}
-
-func (c *gvisorConn) Read(b []byte) (int, error) {
-	if c.said.Load() {
-		c.limit()
-	}
-	n, err := c.conn.Read(b)
-	if c.said.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
-		err = io.EOF
-	}
-	return n, err
-}
-
-func (c *gvisorConn) limit() { _ = c.conn.SetReadDeadline(time.Now().Add(gvisorGrace)) }
-
-func (c *gvisorConn) Write(b []byte) (int, error) { return c.conn.Write(b) }
-
-func (c *gvisorConn) CloseWrite() error {
-	c.said.Store(true)
-	c.limit()
-	return nil
-}
-
-func (c *gvisorConn) Close() error { return c.conn.Close() }
 
 // runBriefly runs a command that should take no time. What it wrote to stderr is
 // the error's text.

@@ -39,11 +39,17 @@ func (s halfClosing) Close() error { return s.CloseWrite() }
 
 // spliced joins a client and a server of a pod.
 func spliced(ctx context.Context, t *testing.T) (client, server *net.TCPConn, result <-chan error) {
+	return splicedFor(ctx, t, podGrace)
+}
+
+func splicedFor(ctx context.Context, t *testing.T, grace time.Duration) (client, server *net.TCPConn, result <-chan error) {
 	t.Helper()
 	client, stream := joined(t)
 	pod, server := joined(t)
 	done := make(chan error, 1)
-	go func() { done <- splice(ctx, pod, halfClosing{stream}) }()
+	go func() {
+		done <- splice(ctx, &podConn{Conn: pod, grace: grace, endWrite: pod.CloseWrite}, halfClosing{stream})
+	}()
 	return client, server, done
 }
 
@@ -91,6 +97,21 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	hearEnd(t, client)
 	if err := <-result; err != nil {
 		t.Error(err)
+	}
+}
+
+// A server that does not mind that its client has said all is not waited for.
+func TestASilentServerEndsWithItsClient(t *testing.T) {
+	client, server, result := splicedFor(t.Context(), t, 500*time.Millisecond)
+	say(t, client, "question")
+	hear(t, server, "question")
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	hearEnd(t, server)
+	hearEnd(t, client)
+	if err := <-result; err != nil {
+		t.Errorf("there is nobody to be told of %v", err)
 	}
 }
 

@@ -43,7 +43,8 @@ install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
 	install -d -m 0755 '$(DESTDIR)$(SYSCONFDIR)/berth/conf.d' '$(DESTDIR)$(PREFIX)/lib/berth/conf.d'
 	[ -e '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml' ] \
 	  || install -m 0644 configs/berth.toml '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml'
-	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/berth' contrib/crictl.yaml
+	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/berth' \
+	  contrib/crictl.yaml contrib/grafana/berth.json contrib/prometheus/berth.rules.yaml
 	$(BIN)/berth completion bash | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth'
 	$(BIN)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_berth'
 	$(BIN)/berth completion fish | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish'

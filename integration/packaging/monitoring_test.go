@@ -1,0 +1,190 @@
+package packaging
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	rulesFile     = "../../contrib/prometheus/berth.rules.yaml"
+	dashboardFile = "../../contrib/grafana/berth.json"
+)
+
+// metrics are what docs/metrics.md says there is, with the labels of each; a test
+// of the daemon holds that page against the code.
+func metrics(t *testing.T) map[string][]string {
+	t.Helper()
+	f, err := os.Open("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// What Prometheus's Go client says of the process.
+	known := map[string][]string{"process_start_time_seconds": nil, "process_resident_memory_bytes": nil, "process_cpu_seconds_total": nil}
+	row := regexp.MustCompile("^\\| `(berth_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*) \\|")
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		m := row.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		var has []string
+		for _, l := range regexp.MustCompile("[a-z_]+").FindAllString(m[3], -1) {
+			has = append(has, l)
+		}
+		if m[2] != "histogram" {
+			known[m[1]] = has
+			continue
+		}
+		known[m[1]+"_sum"], known[m[1]+"_count"] = has, has
+		known[m[1]+"_bucket"] = append(slices.Clone(has), "le")
+	}
+	if len(known) < 8 {
+		t.Fatalf("docs/metrics.md has no table of metrics that can be read: %v", known)
+	}
+	return known
+}
+
+// scraped are the labels that every series gets from Prometheus.
+var scraped = []string{labels.MetricName, "instance", "job"}
+
+// check holds a query against the metrics that there are, and notes those it uses.
+func check(t *testing.T, where, query string, known map[string][]string, used map[string]bool) {
+	t.Helper()
+	// Grafana fills these in.
+	query = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$handler", ".*").Replace(query)
+	expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
+	if err != nil {
+		t.Errorf("%s: %v", where, err)
+		return
+	}
+	labelsHere := slices.Clone(scraped)
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		v, ok := n.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		has, there := known[v.Name]
+		if !there {
+			t.Errorf("%s: there is no metric %s", where, v.Name)
+		}
+		used[v.Name] = true
+		labelsHere = append(labelsHere, has...)
+		for _, m := range v.LabelMatchers {
+			if !slices.Contains(has, m.Name) && !slices.Contains(scraped, m.Name) {
+				t.Errorf("%s: %s has no label %s", where, v.Name, m.Name)
+			}
+		}
+		return nil
+	})
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if a, ok := n.(*parser.AggregateExpr); ok {
+			for _, l := range a.Grouping {
+				if !slices.Contains(labelsHere, l) {
+					t.Errorf("%s: nothing in it has a label %s", where, l)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
+	data, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct {
+			Name  string `json:"name"`
+			Rules []struct {
+				Alert       string            `json:"alert"`
+				Expr        string            `json:"expr"`
+				For         string            `json:"for"`
+				Labels      map[string]string `json:"labels"`
+				Annotations map[string]string `json:"annotations"`
+			} `json:"rules"`
+		} `json:"groups"`
+	}
+	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	known, count := metrics(t), 0
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			count++
+			check(t, r.Alert, r.Expr, known, map[string]bool{})
+			if r.Alert == "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("%q lacks its name, severity, summary or description", r.Alert)
+			}
+		}
+	}
+	if count == 0 {
+		t.Error("there are no alerts")
+	}
+}
+
+// panel is one of Grafana's; rows hold others.
+type panel struct {
+	ID      int     `json:"id"`
+	Title   string  `json:"title"`
+	Type    string  `json:"type"`
+	Panels  []panel `json:"panels"`
+	Targets []struct {
+		Expr string `json:"expr"`
+	} `json:"targets"`
+}
+
+// Every metric of berth's own is on the dashboard, and nothing else.
+func TestDashboardShowsTheMetricsThatExist(t *testing.T) {
+	data, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Title  string  `json:"title"`
+		UID    string  `json:"uid"`
+		Panels []panel `json:"panels"`
+	}
+	if err := json.Unmarshal(data, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	known, used, ids := metrics(t), map[string]bool{}, map[int]bool{}
+	var walk func([]panel)
+	walk = func(panels []panel) {
+		for _, p := range panels {
+			if ids[p.ID] {
+				t.Errorf("panel %q has the id of another", p.Title)
+			}
+			ids[p.ID] = true
+			if p.Type != "row" && p.Type != "text" && len(p.Targets) == 0 {
+				t.Errorf("panel %q shows nothing", p.Title)
+			}
+			for _, target := range p.Targets {
+				check(t, p.Title, target.Expr, known, used)
+			}
+			walk(p.Panels)
+		}
+	}
+	walk(dashboard.Panels)
+	if dashboard.Title == "" || dashboard.UID == "" {
+		t.Error("the dashboard has no title or no uid")
+	}
+	for name := range known {
+		base, of := strings.CutSuffix(name, "_bucket")
+		if !strings.HasPrefix(name, "berth_") || strings.HasSuffix(name, "_sum") || strings.HasSuffix(name, "_count") {
+			continue
+		}
+		if !used[name] && !(of && used[base+"_count"]) {
+			t.Errorf("%s is on no panel", name)
+		}
+	}
+}

@@ -35,6 +35,10 @@ cni_conf_dir = "/etc/cni/gvisor"
 container_create_timeout = "90s"
 sandbox_process = "always"
 supervision = "pod"
+max_pods = 40
+max_parallel_starts = 4
+max_queued_starts = 20
+start_timeout = "2m"
 [runtimes.gvisor.options]
 no_pivot_root = true
 no_new_keyring = true
@@ -47,6 +51,7 @@ global_flags = ["--platform", "systrap", "--debug"]
 		DefaultAnnotations: map[string]string{"a/b": "c"}, PrivilegedWithoutHostDevices: true,
 		Snapshotter: "overlayfs", BaseRuntimeSpec: n.path("bin/spec.json"), CNIConfDir: "/etc/cni/gvisor",
 		ContainerCreateTimeout: 90 * time.Second, SandboxProcess: handler.SandboxProcessAlways, Supervision: handler.SupervisionPod,
+		Limits: handler.Limits{MaxPods: 40, MaxParallelStarts: 4, MaxQueuedStarts: 20, StartTimeout: 2 * time.Minute},
 		Origin: n.path("config.toml") + ":5",
 	}
 	cfg := n.load()

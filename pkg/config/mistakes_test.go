@@ -139,6 +139,12 @@ func TestMistakes(t *testing.T) {
 		{"zero timeout", runc + `container_create_timeout = "0s"`, `3:1: runtimes.runc.container_create_timeout: must be more than 0`},
 		{"sandbox process", runc + `sandbox_process = "never"`, `3:1: runtimes.runc.sandbox_process: "never" must be "auto" or "always"`},
 		{"supervision of a shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-kata-v2\"\nsupervision = \"pod\"", `3:1: runtimes.a.supervision: is for oci handlers; a shim supervises itself`},
+		// Limits.
+		{"negative pods", runc + `max_pods = -1`, `3:1: runtimes.runc.max_pods: must not be negative; 0 is no limit`},
+		{"negative starts", runc + `max_parallel_starts = -4`, `3:1: runtimes.runc.max_parallel_starts: must not be negative; 0 is no limit`},
+		{"negative queue", runc + `max_queued_starts = -4`, `3:1: runtimes.runc.max_queued_starts: must not be negative; 0 lets none wait`},
+		{"queue behind nothing", runc + `max_queued_starts = 4`, `3:1: runtimes.runc.max_queued_starts: has no effect without max_parallel_starts, because nothing waits then; set that too`},
+		{"negative start timeout", runc + `start_timeout = "-1s"`, `3:1: runtimes.runc.start_timeout: must not be negative; "0s" is no limit`},
 		// Options.
 		{"option of an oci runtime", runc + `options = { no_pivot = true }`, `3:13: runtimes.runc.options.no_pivot: unknown key; expected one of global_flags, no_new_keyring, no_pivot_root`},
 		{"type of an option", runc + `options = { no_pivot_root = 1 }`, `3:13: runtimes.runc.options.no_pivot_root: must be true or false, not an integer`},

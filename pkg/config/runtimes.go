@@ -34,6 +34,10 @@ type runtimeTable struct {
 	ContainerCreateTimeout       time.Duration          `toml:"container_create_timeout"`
 	SandboxProcess               handler.SandboxProcess `toml:"sandbox_process"`
 	Supervision                  handler.Supervision    `toml:"supervision"`
+	MaxPods                      int                    `toml:"max_pods"`
+	MaxParallelStarts            int                    `toml:"max_parallel_starts"`
+	MaxQueuedStarts              int                    `toml:"max_queued_starts"`
+	StartTimeout                 time.Duration          `toml:"start_timeout"`
 }
 
 func defaultTable() runtimeTable {
@@ -83,6 +87,10 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		CNIConfDir:                   t.CNIConfDir,
 		ContainerCreateTimeout:       t.ContainerCreateTimeout,
 		SandboxProcess:               t.SandboxProcess,
+		Limits: handler.Limits{
+			MaxPods: t.MaxPods, MaxParallelStarts: t.MaxParallelStarts,
+			MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
+		},
 	}
 	if d.Type == handler.OCI {
 		d.Supervision = or(t.Supervision, e.Supervision)
@@ -120,6 +128,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	c.words(&t)
 	c.paths(&t)
 	c.annotations(&t)
+	c.limits(&t)
 	c.compatible(&t)
 	return def
 }

@@ -182,6 +182,30 @@ func (c check) annotations(t *runtimeTable) {
 	}
 }
 
+// negativeLimit says what a negative number was probably meant to be.
+func negativeLimit(name string) string {
+	if name == "max_queued_starts" {
+		return "must not be negative; 0 lets none wait"
+	}
+	return "must not be negative; 0 is no limit"
+}
+
+func (c check) limits(t *runtimeTable) {
+	for name, n := range map[string]int{
+		"max_pods": t.MaxPods, "max_parallel_starts": t.MaxParallelStarts, "max_queued_starts": t.MaxQueuedStarts,
+	} {
+		if n < 0 {
+			c.wrong(name, negativeLimit(name), "")
+		}
+	}
+	if t.StartTimeout < 0 {
+		c.wrong("start_timeout", "must not be negative; \"0s\" is no limit", "")
+	}
+	if t.MaxQueuedStarts > 0 && t.MaxParallelStarts == 0 {
+		c.wrong("max_queued_starts", "has no effect without max_parallel_starts, because nothing waits then; set that too", "")
+	}
+}
+
 // compatible checks that keys fit the kind of runtime.
 func (c check) compatible(t *runtimeTable) {
 	base := filepath.Base(t.RuntimePath)

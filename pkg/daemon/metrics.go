@@ -10,6 +10,12 @@ import (
 var (
 	sandboxesDesc = prometheus.NewDesc("berth_sandboxes",
 		"Pod sandboxes that exist, in any state, by the handler that they were created with.", []string{"handler"}, nil)
+	runningDesc = prometheus.NewDesc("berth_starts_running",
+		"Pod sandboxes that are being made, by handler.", []string{"handler"}, nil)
+	queuedDesc = prometheus.NewDesc("berth_starts_queued",
+		"Pod sandboxes that wait for max_parallel_starts of their handler.", []string{"handler"}, nil)
+	refusedDesc = prometheus.NewDesc("berth_starts_refused_total",
+		"Pod sandboxes that were refused or given up, by the limit of their handler that they were over.", []string{"handler", "limit"}, nil)
 	handlerDesc = prometheus.NewDesc("berth_handler_ready",
 		"Whether a configured handler accepts new pods: 1 or 0.", []string{"handler"}, nil)
 )
@@ -24,6 +30,9 @@ type nodeMetrics struct {
 func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- sandboxesDesc
 	to <- handlerDesc
+	to <- runningDesc
+	to <- queuedDesc
+	to <- refusedDesc
 }
 
 // Collect implements prometheus.Collector. A handler without pods is counted
@@ -40,5 +49,12 @@ func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 	for name, count := range live {
 		to <- prometheus.MustNewConstMetric(sandboxesDesc, prometheus.GaugeValue, float64(count), name)
+	}
+	for _, s := range n.router.Starts() {
+		to <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(s.Running), s.Handler)
+		to <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, float64(s.Queued), s.Handler)
+		for limit, count := range s.Refused {
+			to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(count), s.Handler, limit)
+		}
 	}
 }

@@ -64,6 +64,9 @@ func TestMetricsOfTheNode(t *testing.T) {
 		`berth_handler_ready{handler="runc"} 1`,
 		`berth_sandboxes{handler="gvisor"} 2`,
 		`berth_sandboxes{handler="runc"} 0`,
+		`berth_starts_running{handler="gvisor"} 0`,
+		`berth_starts_queued{handler="kata"} 0`,
+		`berth_starts_refused_total{handler="gvisor",limit="max_pods"} 0`,
 		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox"} 2`,
 		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox"} 1`,
 	} {

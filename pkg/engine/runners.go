@@ -42,7 +42,9 @@ func supervisorKey(d *handler.Definition, id probe.Identity, shimHash, sandbox s
 	if d.Supervision == handler.SupervisionPod {
 		return "pod-" + sandbox[:16]
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%+v\n%s", d.Digest(), id, shimHash))
+	runs := *d
+	runs.Limits = handler.Limits{} // other limits are no other way to run a pod
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%+v\n%s", runs.Digest(), id, shimHash))
 	name := d.Name
 	if len(name) > 24 {
 		name = name[:24]

@@ -91,6 +91,8 @@ type Definition struct {
 	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty"`
 	// Supervision says how many supervisors the handler has (oci only).
 	Supervision Supervision `json:"supervision,omitempty"`
+	// Limits bound the handler's pods and their starts.
+	Limits Limits `json:"limits,omitzero"`
 	// Origin is file:line of the table, or how the handler was discovered.
 	// It is no part of the digest.
 	Origin string `json:"origin,omitempty"`
@@ -103,6 +105,19 @@ type OCIOptions struct {
 	NoNewKeyring bool `json:"noNewKeyring,omitempty"`
 	// GlobalFlags go before the runtime's subcommand, as written.
 	GlobalFlags []string `json:"globalFlags,omitempty"`
+}
+
+// Limits are what a handler is held to. Zero is no limit. They say nothing of how
+// a pod runs.
+type Limits struct {
+	// MaxPods is how many sandboxes may exist, those being made included.
+	MaxPods int `json:"maxPods,omitempty"`
+	// MaxParallelStarts is how many sandboxes may be made at the same time.
+	MaxParallelStarts int `json:"maxParallelStarts,omitempty"`
+	// MaxQueuedStarts is how many more may wait for their turn; zero is none.
+	MaxQueuedStarts int `json:"maxQueuedStarts,omitempty"`
+	// StartTimeout bounds the making of a sandbox, waiting included.
+	StartTimeout time.Duration `json:"startTimeout,omitempty"`
 }
 
 // Digest identifies what the Definition says: equal digests run pods alike.

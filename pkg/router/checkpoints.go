@@ -8,7 +8,7 @@ import (
 
 // checkpoints routes freezing and thawing.
 type checkpoints struct {
-	routes routes
+	starts *starts
 	owners *owners
 }
 
@@ -21,21 +21,15 @@ func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.Checkpoi
 }
 
 // RestorePod makes a sandbox with containers, and is routed like a new one.
-func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
-	ctx, to, err := c.routes.forPod(ctx, req.GetRuntimeHandler())
-	if err != nil {
-		return nil, err
-	}
-	name := to.Definition.Name
-	var resp *runtimeapi.RestorePodResponse
-	err = c.owners.create(to.Backend, func() (err error) {
+func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (resp *runtimeapi.RestorePodResponse, err error) {
+	err = c.starts.run(ctx, req.GetRuntimeHandler(), func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RestorePod(ctx, req); err == nil {
-			c.owners.addSandbox(resp.GetPodSandboxId(), name, to.Backend)
+			made(resp.GetPodSandboxId())
 			for _, restored := range resp.GetRestoredContainers() {
 				c.owners.addContainer(restored.GetContainerId(), resp.GetPodSandboxId())
 			}
 		}
 		return err
 	})
-	return resp, named(name, err)
+	return resp, err
 }

@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,8 @@ type owners struct {
 	mu sync.Mutex
 	// contents are the container ids of each sandbox.
 	contents map[string][]string
+	// pods counts the sandboxes of each handler that has any.
+	pods map[string]int
 	// removals counts removed sandboxes and containers, to tell whether an
 	// inventory is older than a removal.
 	removals uint64
@@ -48,7 +51,7 @@ type owners struct {
 }
 
 func newOwners() *owners {
-	o := &owners{contents: map[string][]string{}}
+	o := &owners{contents: map[string][]string{}, pods: map[string]int{}}
 	o.backends.Store(&[]Backend{})
 	return o
 }
@@ -93,11 +96,33 @@ func (o *owners) refresh(b Backend) {
 // add takes over an inventory; mu is held.
 func (o *owners) add(b Backend, inventory []handler.Owned) {
 	for _, s := range inventory {
-		o.sandboxes.put(&Owner{ID: s.Sandbox, Sandbox: s.Sandbox, Handler: s.Handler, Backend: b})
+		o.put(&Owner{ID: s.Sandbox, Sandbox: s.Sandbox, Handler: s.Handler, Backend: b})
 		for _, c := range s.Containers {
 			o.own(c, o.sandboxes.get(s.Sandbox))
 		}
 	}
+}
+
+// put records a sandbox, unless it is known; mu is held.
+func (o *owners) put(s *Owner) {
+	if o.sandboxes.get(s.ID) == nil {
+		o.sandboxes.put(s)
+		o.pods[s.Handler]++
+	}
+}
+
+// count returns how many sandboxes a handler has.
+func (o *owners) count(name string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pods[name]
+}
+
+// counts returns how many sandboxes each handler has that has any.
+func (o *owners) counts() map[string]int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.pods)
 }
 
 // own records a container of a sandbox; mu is held.
@@ -113,7 +138,7 @@ func (o *owners) own(container string, s *Owner) {
 func (o *owners) addSandbox(id, name string, b Backend) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sandboxes.put(&Owner{ID: id, Sandbox: id, Handler: name, Backend: b})
+	o.put(&Owner{ID: id, Sandbox: id, Handler: name, Backend: b})
 }
 
 // addContainer records a new container of a sandbox, unless the sandbox was
@@ -133,6 +158,11 @@ func (o *owners) dropSandbox(id string) {
 	o.removals++
 	for _, c := range o.contents[id] {
 		o.containers.drop(c)
+	}
+	if s := o.sandboxes.get(id); s != nil {
+		if o.pods[s.Handler]--; o.pods[s.Handler] == 0 {
+			delete(o.pods, s.Handler)
+		}
 	}
 	o.sandboxes.drop(id)
 	delete(o.contents, id)

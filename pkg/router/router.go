@@ -12,8 +12,10 @@ import (
 // Router serves the CRI. All methods may be called at any time from any
 // goroutine.
 type Router struct {
-	owners *owners
-	gate   *gate
+	registry *handler.Registry[Backend]
+	owners   *owners
+	starts   *starts
+	gate     *gate
 	// end ends the life of subscriptions.
 	end     context.CancelFunc
 	runtime runtimeapi.RuntimeServiceServer
@@ -25,13 +27,16 @@ type Router struct {
 func New(registry *handler.Registry[Backend]) *Router {
 	o := newOwners()
 	r := routes{registry: registry}
+	s := &starts{routes: r, owners: o}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
-		owners:  o,
-		gate:    &gate{},
-		end:     end,
-		runtime: newRuntimeService(life, r, o),
-		images:  newImageService(r),
+		registry: registry,
+		owners:   o,
+		starts:   s,
+		gate:     &gate{},
+		end:      end,
+		runtime:  newRuntimeService(life, s),
+		images:   newImageService(r),
 	}
 }
 
@@ -60,11 +65,11 @@ func (r *Router) Owner(id string) (*Owner, bool) {
 
 // Live counts the sandboxes of each handler, including handlers that no table
 // has any more.
-func (r *Router) Live() map[string]int {
-	live := map[string]int{}
-	r.owners.sandboxes.each(func(o *Owner) { live[o.Handler]++ })
-	return live
-}
+func (r *Router) Live() map[string]int { return r.owners.counts() }
+
+// Starts tells how the starts of each handler stand that was ever asked for a
+// pod, or is in the current table; sorted by name.
+func (r *Router) Starts() []Starts { return r.starts.report(r.registry.Current().Names()) }
 
 // Register serves both CRI services on s.
 func (r *Router) Register(s grpc.ServiceRegistrar) {
@@ -90,14 +95,15 @@ type unknownRuntimeCalls struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-func newRuntimeService(life context.Context, r routes, o *owners) runtimeapi.RuntimeServiceServer {
+func newRuntimeService(life context.Context, s *starts) runtimeapi.RuntimeServiceServer {
+	r, o := s.routes, s.owners
 	return &runtimeService{
-		sandboxes:   sandboxes{routes: r, owners: o},
+		sandboxes:   sandboxes{starts: s, owners: o},
 		containers:  containers{owners: o},
 		execs:       execs{owners: o},
 		lists:       lists{owners: o},
 		stats:       stats{owners: o},
-		checkpoints: checkpoints{routes: r, owners: o},
+		checkpoints: checkpoints{starts: s, owners: o},
 		events:      events{owners: o, life: life},
 		node:        node{routes: r, owners: o},
 	}

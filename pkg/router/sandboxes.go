@@ -8,24 +8,18 @@ import (
 
 // sandboxes routes the life of sandboxes.
 type sandboxes struct {
-	routes routes
+	starts *starts
 	owners *owners
 }
 
-func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	ctx, to, err := s.routes.forPod(ctx, req.GetRuntimeHandler())
-	if err != nil {
-		return nil, err
-	}
-	name := to.Definition.Name
-	var resp *runtimeapi.RunPodSandboxResponse
-	err = s.owners.create(to.Backend, func() (err error) {
+func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (resp *runtimeapi.RunPodSandboxResponse, err error) {
+	err = s.starts.run(ctx, req.GetRuntimeHandler(), func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RunPodSandbox(ctx, req); err == nil {
-			s.owners.addSandbox(resp.GetPodSandboxId(), name, to.Backend)
+			made(resp.GetPodSandboxId())
 		}
 		return err
 	})
-	return resp, named(name, err)
+	return resp, err
 }
 
 func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {

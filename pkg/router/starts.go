@@ -1,0 +1,118 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// starts makes new sandboxes within the limits of their handlers.
+type starts struct {
+	routes routes
+	owners *owners
+	// lines are those of handlers that were asked for a pod, by name: a *line
+	// outlives the table that its handler was in.
+	lines sync.Map
+}
+
+func (s *starts) line(name string) *line {
+	if l, ok := s.lines.Load(name); ok {
+		return l.(*line)
+	}
+	l, _ := s.lines.LoadOrStore(name, &line{})
+	return l.(*line)
+}
+
+// errStartTimeout is the cause of a context that a handler's start_timeout ended.
+var errStartTimeout = errors.New("start_timeout is over")
+
+// run makes a sandbox under the handler that name leads to. A start that had to
+// wait takes the route that is current when its turn comes: its handler may have
+// been changed, or cordoned, meanwhile. start calls made with the id of what it
+// made. The context that start gets ends with the handler's start_timeout.
+func (s *starts) run(ctx context.Context, name string, start func(ctx context.Context, to *route, made func(id string)) error) error {
+	routed, to, err := s.routes.forPod(ctx, name)
+	if err != nil {
+		return err
+	}
+	d := to.Definition
+	bound, cancel := bounded(routed, d.Limits.StartTimeout)
+	defer cancel()
+	place, err := s.line(d.Name).enter(bound, d, func() int { return s.owners.count(d.Name) })
+	if err != nil {
+		return named(d.Name, s.inTime(bound, d, err))
+	}
+	defer func() { place.leave(s.limits(d.Name)) }()
+	if place.waited {
+		if bound, to, err = s.routes.forPod(bound, d.Name); err != nil {
+			return err
+		}
+	}
+	err = s.owners.create(to.Backend, func() error {
+		return start(bound, to, func(id string) {
+			place.fill(func() { s.owners.addSandbox(id, d.Name, to.Backend) })
+		})
+	})
+	return named(d.Name, s.inTime(bound, d, err))
+}
+
+// limits are those of the current table, none for a handler that it lacks.
+func (s *starts) limits(name string) handler.Limits {
+	if to, ok := s.routes.registry.Current().Lookup(name); ok {
+		return to.Definition.Limits
+	}
+	return handler.Limits{}
+}
+
+func bounded(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, timeout, errStartTimeout)
+}
+
+// inTime says of an error that start_timeout was its reason, and counts it.
+func (s *starts) inTime(ctx context.Context, d *handler.Definition, err error) error {
+	if err == nil || !errors.Is(context.Cause(ctx), errStartTimeout) {
+		return err
+	}
+	s.line(d.Name).overTime.Add(1)
+	return overTime(fmt.Sprintf("the sandbox was not ready within start_timeout = %v and was given up; look at what is slow, or raise start_timeout under [runtimes.%s]: %v",
+		d.Limits.StartTimeout, d.Name, err))
+}
+
+// overTime is a DeadlineExceeded.
+type overTime string
+
+func (e overTime) Error() string { return string(e) }
+
+func (overTime) Is(target error) bool { return target == context.DeadlineExceeded } //nolint:errorlint // this is how Is asks
+
+// Starts is how the starts of a handler stand.
+type Starts struct {
+	Handler string
+	// Running are at work, and Queued wait for their turn.
+	Running, Queued int
+	// Refused counts what was refused since the daemon started, by the key of
+	// the limit. All keys are there.
+	Refused map[string]uint64
+}
+
+func (s *starts) report(names []string) []Starts {
+	for _, name := range names {
+		s.line(name)
+	}
+	var all []Starts
+	s.lines.Range(func(name, l any) bool {
+		all = append(all, l.(*line).report(name.(string)))
+		return true
+	})
+	slices.SortFunc(all, func(a, b Starts) int { return cmp.Compare(a.Handler, b.Handler) })
+	return all
+}

@@ -1,0 +1,378 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+func limited(name string, b router.Backend, l handler.Limits) handler.Route[router.Backend] {
+	r := ready(name, b)
+	r.Definition.Limits = l
+	return r
+}
+
+// held is a backend whose starts stand still until they are let go, in any order.
+type held struct {
+	*routertest.Backend
+	arrived chan string // the uid of each pod, as its start arrives
+	let     chan struct{}
+}
+
+func newHeld() *held {
+	h := &held{Backend: routertest.New("one"), arrived: make(chan string, 100), let: make(chan struct{})}
+	return h
+}
+
+func (h *held) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	h.arrived <- req.GetConfig().GetMetadata().GetUid()
+	select {
+	case <-h.let:
+		return h.Backend.RunPodSandbox(ctx, req)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func podOf(name, uid string) *runtimeapi.RunPodSandboxRequest {
+	return &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid},
+	}}
+}
+
+// runAsync starts a pod, and gives its error, or nil.
+func (n *node) runAsync(c context.Context, name, uid string) <-chan error {
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.RunPodSandbox(c, podOf(name, uid))
+		ended <- err
+	}()
+	return ended
+}
+
+func (n *node) startsOf(t *testing.T, name string) router.Starts {
+	t.Helper()
+	for _, s := range n.router.Starts() {
+		if s.Handler == name {
+			return s
+		}
+	}
+	t.Fatalf("nothing is told of handler %s", name)
+	return router.Starts{}
+}
+
+func (n *node) awaitStarts(t *testing.T, name string, running, queued int) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		s := n.startsOf(t, name)
+		if s.Running == running && s.Queued == queued {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d starts run and %d wait, want %d and %d", s.Running, s.Queued, running, queued)
+		}
+	}
+}
+
+func wantText(t *testing.T, err error, code codes.Code, words ...string) {
+	t.Helper()
+	wantCode(t, err, code)
+	for _, w := range words {
+		if err != nil && !strings.Contains(status.Convert(err).Message(), w) {
+			t.Errorf("%v does not say %q", err, w)
+		}
+	}
+}
+
+// Pods come and go at once: there are never more than may be, and none is
+// refused in the end that has room.
+func TestMaxPodsIsExact(t *testing.T) {
+	const most = 5
+	one, _ := two()
+	var now, highest, refused atomic.Int64
+	one.Fail = func(_ context.Context, rpc string) error {
+		switch rpc {
+		case "RunPodSandbox":
+			if n := now.Add(1); n > highest.Load() {
+				highest.Store(n)
+			}
+			if n := now.Load(); n > most {
+				return fmt.Errorf("%d pods", n)
+			}
+		case "RemovePodSandbox":
+			now.Add(-1)
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: most})), one)
+	var working sync.WaitGroup
+	for range 8 {
+		working.Go(func() {
+			for range 40 {
+				resp, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+				switch status.Code(err) {
+				case codes.OK:
+					if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()}); err != nil {
+						t.Error(err)
+					}
+				case codes.ResourceExhausted:
+					refused.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	working.Wait()
+	if s := n.startsOf(t, "runc"); s.Running != 0 || s.Refused["max_pods"] != uint64(refused.Load()) {
+		t.Errorf("%+v, and %d were refused", s, refused.Load())
+	}
+	for range most {
+		n.run(t, "runc")
+	}
+	_, err := n.RunPodSandbox(ctx(t), podOf("", ""))
+	wantText(t, err, codes.ResourceExhausted, `handler "runc": 5 pods`, "max_pods is 5", "[runtimes.runc]")
+	if len(one.Inventory()) != most {
+		t.Errorf("there are %d pods", len(one.Inventory()))
+	}
+}
+
+// What a failed start leaves is a pod until it is removed; what leaves nothing is none.
+func TestFailedStartsAndMaxPods(t *testing.T) {
+	one, _ := two()
+	var where atomic.Value
+	where.Store("")
+	one.Fail = func(_ context.Context, rpc string) error {
+		if rpc == where.Load() {
+			return errors.New("no address is left")
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 2})), one)
+	where.Store("RunPodSandbox")
+	for range 5 {
+		_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+		wantText(t, err, codes.Unknown, "no address is left")
+	}
+	where.Store("RunPodSandbox, half-way")
+	for range 2 {
+		_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+		wantText(t, err, codes.Unknown, "no address is left")
+	}
+	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+	wantText(t, err, codes.ResourceExhausted, "2 pods exist")
+	where.Store("")
+	left := one.Inventory()[0].Sandbox
+	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: left[:10]}); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, "runc")
+}
+
+func TestMaxPodsAfterARestart(t *testing.T) {
+	one, _ := two()
+	before := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	before.run(t, "")
+	before.run(t, "")
+	after := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 3})), one)
+	after.run(t, "")
+	_, err := after.RunPodSandbox(ctx(t), podOf("runc", ""))
+	wantText(t, err, codes.ResourceExhausted, "3 pods exist")
+}
+
+func TestStartsWaitInOrder(t *testing.T) {
+	h, free := newHeld(), routertest.New("two")
+	n := serveReady[router.Backend](t, table(t, 1, "runc", limited("runc", h, handler.Limits{MaxParallelStarts: 2, MaxQueuedStarts: 4}), ready("free", free)), h, free)
+	var ended []<-chan error
+	for i := range 6 {
+		ended = append(ended, n.runAsync(ctx(t), "runc", fmt.Sprint(i)))
+		n.awaitStarts(t, "runc", min(i+1, 2), max(0, i-1))
+	}
+	_, err := n.RunPodSandbox(ctx(t), podOf("runc", "7"))
+	wantText(t, err, codes.ResourceExhausted, `handler "runc": 2 pods are being started`, "max_parallel_starts is 2", "4 more wait", "max_queued_starts is 4", "[runtimes.runc]")
+	if got := n.startsOf(t, "runc").Refused["max_parallel_starts"]; got != 1 {
+		t.Errorf("%d are counted as refused", got)
+	}
+	// Another handler's starts have nothing to do with it.
+	n.run(t, "free")
+	order := []string{<-h.arrived, <-h.arrived}
+	for i := 2; i < 6; i++ {
+		h.let <- struct{}{}
+		if got := <-h.arrived; got != fmt.Sprint(i) {
+			t.Errorf("pod %s came instead of %d", got, i)
+		}
+	}
+	close(h.let)
+	for _, e := range ended {
+		if err := <-e; err != nil {
+			t.Error(err)
+		}
+	}
+	n.awaitStarts(t, "runc", 0, 0)
+	slices.Sort(order)
+	if !slices.Equal(order, []string{"0", "1"}) {
+		t.Errorf("the first were %v", order)
+	}
+}
+
+func TestNoQueue(t *testing.T) {
+	h := newHeld()
+	n := serveReady(t, table(t, 1, "runc", limited("runc", h, handler.Limits{MaxParallelStarts: 1})), h)
+	first := n.runAsync(ctx(t), "runc", "")
+	<-h.arrived
+	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+	wantText(t, err, codes.ResourceExhausted, "1 pods are being started", "max_queued_starts is 0")
+	close(h.let)
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, "runc")
+}
+
+func TestWhoLeavesTheQueueCostsNothing(t *testing.T) {
+	h := newHeld()
+	n := serveReady(t, table(t, 1, "runc", limited("runc", h, handler.Limits{MaxParallelStarts: 1, MaxQueuedStarts: 2, MaxPods: 3})), h)
+	first := n.runAsync(ctx(t), "runc", "first")
+	n.awaitStarts(t, "runc", 1, 0)
+	patience, leave := context.WithCancel(ctx(t))
+	impatient := n.runAsync(patience, "runc", "impatient")
+	n.awaitStarts(t, "runc", 1, 1)
+	patient := n.runAsync(ctx(t), "runc", "patient")
+	n.awaitStarts(t, "runc", 1, 2)
+	leave()
+	wantCode(t, <-impatient, codes.Canceled)
+	n.awaitStarts(t, "runc", 1, 1)
+	last := n.runAsync(ctx(t), "runc", "last") // as a third pod it has room, and as the second in the queue
+	n.awaitStarts(t, "runc", 1, 2)
+	close(h.let)
+	for _, e := range []<-chan error{first, patient, last} {
+		if err := <-e; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, want := range []string{"first", "patient", "last"} {
+		if got := <-h.arrived; got != want {
+			t.Errorf("%s came instead of %s", got, want)
+		}
+	}
+}
+
+func TestStartTimeout(t *testing.T) {
+	h := newHeld()
+	n := serveReady(t, table(t, 1, "runc",
+		limited("runc", h, handler.Limits{StartTimeout: 50 * time.Millisecond}),
+		limited("queue", h, handler.Limits{StartTimeout: 50 * time.Millisecond, MaxParallelStarts: 1, MaxQueuedStarts: 1})), h)
+	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+	wantText(t, err, codes.DeadlineExceeded, `handler "runc": the sandbox was not ready within start_timeout = 50ms`, "[runtimes.runc]")
+	<-h.arrived
+
+	first, second := n.runAsync(ctx(t), "queue", ""), n.runAsync(ctx(t), "queue", "")
+	for _, e := range []<-chan error{first, second} {
+		wantText(t, <-e, codes.DeadlineExceeded, "start_timeout = 50ms")
+	}
+	n.awaitStarts(t, "queue", 0, 0)
+	if got := n.startsOf(t, "queue").Refused["start_timeout"]; got != 2 {
+		t.Errorf("%d are counted", got)
+	}
+	// The caller's own time is the caller's.
+	short, cancel := context.WithTimeout(ctx(t), 20*time.Millisecond)
+	defer cancel()
+	n.registry.Swap(table(t, 2, "runc", limited("runc", h, handler.Limits{StartTimeout: time.Hour})))
+	_, err = n.RunPodSandbox(short, podOf("runc", ""))
+	wantCode(t, err, codes.DeadlineExceeded)
+	n.awaitStarts(t, "runc", 0, 0)
+	if got := n.startsOf(t, "runc").Refused["start_timeout"]; got != 1 {
+		t.Errorf("%d are counted", got)
+	}
+}
+
+// Counts are the handler's, not the table's; limits are those of now; and who
+// waited is judged by the table of when its turn comes.
+func TestLimitsAcrossTables(t *testing.T) {
+	h := newHeld()
+	withLimits := func(generation uint64, l handler.Limits) *handler.Table[router.Backend] {
+		return table(t, generation, "runc", limited("runc", h, l))
+	}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", h)), h)
+	var ended []<-chan error
+	for i := range 2 { // without any limit
+		ended = append(ended, n.runAsync(ctx(t), "runc", fmt.Sprint(i)))
+		<-h.arrived
+	}
+	n.registry.Swap(withLimits(2, handler.Limits{MaxParallelStarts: 1, MaxQueuedStarts: 3}))
+	for i := range 3 {
+		ended = append(ended, n.runAsync(ctx(t), "runc", fmt.Sprint(i)))
+		n.awaitStarts(t, "runc", 2, i+1)
+	}
+	h.let <- struct{}{} // one still runs
+	n.awaitStarts(t, "runc", 1, 3)
+	n.registry.Swap(withLimits(3, handler.Limits{}))
+	h.let <- struct{}{} // nobody has to wait any more
+	n.awaitStarts(t, "runc", 3, 0)
+
+	n.registry.Swap(withLimits(4, handler.Limits{MaxParallelStarts: 3, MaxQueuedStarts: 1}))
+	waits := n.runAsync(ctx(t), "runc", "waits")
+	n.awaitStarts(t, "runc", 3, 1)
+	cordoned := limited("runc", h, handler.Limits{MaxParallelStarts: 3, MaxQueuedStarts: 1})
+	cordoned.State = handler.State{Phase: handler.Cordoned, Reason: "maintenance"}
+	n.registry.Swap(table(t, 5, "runc", cordoned))
+	close(h.let)
+	wantText(t, <-waits, codes.Unavailable, "cordoned", "maintenance")
+	for _, e := range ended {
+		if err := <-e; err != nil {
+			t.Error(err)
+		}
+	}
+	n.awaitStarts(t, "runc", 0, 0)
+}
+
+// Many starts, few at a time, some impatient: all that stay get their turn.
+func TestManyStartsFewAtATime(t *testing.T) {
+	const most = 3
+	one, _ := two()
+	var now atomic.Int64
+	one.Fail = func(_ context.Context, rpc string) error {
+		if rpc == "RunPodSandbox" {
+			defer now.Add(-1)
+			if n := now.Add(1); n > most {
+				return fmt.Errorf("%d at the same time", n)
+			}
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxParallelStarts: most, MaxQueuedStarts: 1000})), one)
+	var working sync.WaitGroup
+	for i := range 200 {
+		working.Go(func() {
+			c := ctx(t)
+			if i%4 == 0 {
+				var cancel context.CancelFunc
+				c, cancel = context.WithTimeout(c, time.Duration(i)*50*time.Microsecond)
+				defer cancel()
+			}
+			_, err := n.RunPodSandbox(c, podOf("runc", ""))
+			if code := status.Code(err); err != nil && (i%4 != 0 || code != codes.DeadlineExceeded) {
+				t.Error(err)
+			}
+		})
+	}
+	working.Wait()
+	n.awaitStarts(t, "runc", 0, 0)
+	if len(one.Inventory()) < 150 {
+		t.Errorf("only %d pods are there", len(one.Inventory()))
+	}
+}

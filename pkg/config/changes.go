@@ -16,7 +16,9 @@ type Change struct {
 }
 
 // String is "key: from → to (origin)".
-func (c Change) String() string { return fmt.Sprintf("%s: %s → %s (%s)", c.Key, c.From, c.To, c.Origin) }
+func (c Change) String() string {
+	return fmt.Sprintf("%s: %s → %s (%s)", c.Key, c.From, c.To, c.Origin)
+}
 
 // reloadable are the keys outside the handlers that a running daemon takes over.
 // Those that only fill in what a handler does not say do so by its Definition.

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
 )
 
 func (c *container) state() runtimeapi.ContainerState {
@@ -56,7 +58,7 @@ func (b containers) status(c *container) *runtimeapi.ContainerStatus {
 		LogPath:     spec.LogPath,
 		Resources:   st.Resources.msg,
 		User:        containerUser(st),
-		StopSignal:  stopSignalValue(spec.StopSignal),
+		StopSignal:  ocispec.CRISignal(spec.StopSignal),
 	}
 }
 
@@ -74,18 +76,6 @@ func containerUser(st *containerStatus) *runtimeapi.ContainerUser {
 		u.SupplementalGroups = append(u.SupplementalGroups, int64(g))
 	}
 	return &runtimeapi.ContainerUser{Linux: u}
-}
-
-// stopSignalValue maps a name like SIGTERM to the CRI's enum, whose names for
-// realtime signals spell out the sign.
-func stopSignalValue(name string) runtimeapi.Signal {
-	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
-	for _, key := range []string{"SIGNAL_" + name, name} {
-		if v, ok := runtimeapi.Signal_value[key]; ok {
-			return runtimeapi.Signal(v)
-		}
-	}
-	return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
 }
 
 // containerInfo is the verbose part of ContainerStatus.

@@ -240,17 +240,6 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-func TestStopSignalValue(t *testing.T) {
-	for name, want := range map[string]runtimeapi.Signal{
-		"SIGTERM": runtimeapi.Signal_SIGNAL_SIGTERM, "SIGRTMIN+3": runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3,
-		"SIGRTMAX-1": runtimeapi.Signal_SIGNAL_SIGRTMAXMINUS1, "SIGNONE": runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT,
-	} {
-		if got := stopSignalValue(name); got != want {
-			t.Errorf("%s: %v, want %v", name, got, want)
-		}
-	}
-}
-
 func TestShimOptions(t *testing.T) {
 	d := &handler.Definition{Name: "x", Path: "/bin/containerd-shim-runc-v2", Root: "/run/r", ShimOptions: map[string]any{"BinaryName": "/bin/crun", "NoNewKeyring": true}}
 	a, err := shimOptions(&sandboxSpec{Definition: d}, true)

@@ -22,9 +22,6 @@ var hostControllers = sync.OnceValue(func() ControllerSet {
 	return host().controllers("/proc/self/cgroup")
 })
 
-// Names are the controllers in the kernel's words, sorted.
-func (s ControllerSet) Names() []string { return slices.Clone(s.names) }
-
 // Has reports whether a controller is there, by the kernel's name.
 func (s ControllerSet) Has(name string) bool { return slices.Contains(s.names, name) }
 

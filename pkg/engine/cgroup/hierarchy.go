@@ -33,10 +33,6 @@ var host = sync.OnceValue(func() hierarchies {
 	return parseMounts(f)
 })
 
-// Unified reports whether the host has cgroup v2 alone. A hybrid host counts as
-// v1, because its controllers are there.
-func Unified() bool { return host().unified != "" }
-
 // parseMounts reads mountinfo. Where a hierarchy is mounted twice the first
 // mount counts, and one that shows only a part (a bind mount) does not.
 func parseMounts(r io.Reader) hierarchies {

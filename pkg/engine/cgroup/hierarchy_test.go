@@ -53,7 +53,7 @@ func TestControllersUnified(t *testing.T) {
 	h := hierarchies{unified: root}
 	none := filepath.Join(root, "none")
 	s := h.controllers(none)
-	if got := strings.Join(s.Names(), " "); got != "cpu cpuset hugetlb io memory pids" {
+	if got := strings.Join(s.names, " "); got != "cpu cpuset hugetlb io memory pids" {
 		t.Errorf("names %q", got)
 	}
 	if !s.HasHugetlb() || s.HasSwap() || s.Has("rdma") {
@@ -79,12 +79,12 @@ func TestControllersOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	unified := strings.TrimSpace(string(b)) == strings.TrimSpace(strings.Split(string(b), "\n")[0]) && strings.HasPrefix(string(b), "0::")
-	if Unified() != unified {
-		t.Errorf("Unified() = %v, /proc/self/cgroup:\n%s", Unified(), b)
+	if got := host().unified != ""; got != unified {
+		t.Errorf("a unified hierarchy: %v, /proc/self/cgroup:\n%s", got, b)
 	}
 	for _, name := range []string{"cpu", "memory", "pids"} {
 		if !Controllers().Has(name) {
-			t.Errorf("no controller %s, only %v", name, Controllers().Names())
+			t.Errorf("no controller %s, only %v", name, Controllers().names)
 		}
 	}
 }

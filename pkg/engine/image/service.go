@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -108,11 +109,10 @@ func (s *Service) info(ctx context.Context, img *Image) (map[string]string, erro
 
 // PullImage pulls and unpacks an image for the call's handler.
 func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	ref, err := imageOf(r.GetImage())
-	if err != nil {
+	if err := validate.PullImage(r); err != nil {
 		return nil, err
 	}
-	req := PullRequest{Ref: ref, Auth: r.GetAuth()}
+	req := PullRequest{Ref: r.GetImage().GetImage(), Auth: r.GetAuth()}
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		req.Snapshotter = d.Snapshotter
 	}

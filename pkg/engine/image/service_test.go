@@ -1,8 +1,10 @@
 package image
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -62,5 +64,21 @@ func TestServiceAnswersWithOneID(t *testing.T) {
 	gone, err := service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
 	if err != nil || gone.GetImage() != nil {
 		t.Errorf("after RemoveImage of a pinned image: %v, %v", gone, err)
+	}
+}
+
+// What no registry can have is refused before anybody is asked, in few words.
+func TestPullOfWhatNoRegistryHas(t *testing.T) {
+	service := NewService(openStore(t, Config{}))
+	for ref, says := range map[string]string{
+		"":                       "name the image",
+		strings.Repeat("x", 300): "reference",
+		domain + "/app:" + strings.Repeat("1", 2000): "use at most 1024",
+		"Not A Name": "registry/name:tag",
+	} {
+		_, err := service.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), says) || len(err.Error()) > 500 {
+			t.Errorf("%.40q: %v", ref, err)
+		}
 	}
 }

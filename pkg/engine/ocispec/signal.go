@@ -23,12 +23,11 @@ func StopSignal(cfg *runtimeapi.ContainerConfig, image string) (syscall.Signal, 
 	return syscall.SIGTERM, "SIGTERM"
 }
 
-// CRISignal is the form of a signal in ContainerStatus.stop_signal;
+// CRISignal is the form of a signal's name in ContainerStatus.stop_signal;
 // SIGNAL_RUNTIME_DEFAULT for one that the CRI has no name for.
-func CRISignal(sig syscall.Signal) runtimeapi.Signal {
-	name := strings.TrimPrefix(signalName(sig), "SIG")
+func CRISignal(name string) runtimeapi.Signal {
 	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
-	if v, ok := runtimeapi.Signal_value["SIGNAL_SIG"+name]; ok {
+	if v, ok := runtimeapi.Signal_value["SIGNAL_"+name]; ok {
 		return runtimeapi.Signal(v)
 	}
 	return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT

@@ -60,11 +60,11 @@ func TestEverySignalOfTheCRI(t *testing.T) {
 		if first, ok := second[asked]; ok {
 			want = first
 		}
-		if got := CRISignal(sig); got != want {
+		if got := CRISignal(name); got != want {
 			t.Errorf("%s came back as %s", asked, got)
 		}
 	}
-	if got := CRISignal(0); got != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+	if got := CRISignal("SIGNONE"); got != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
 		t.Errorf("no signal came back as %s", got)
 	}
 }

@@ -50,7 +50,21 @@ func check(o config.Options, stdout, stderr io.Writer) int {
 		return exitConfig
 	}
 	summarize(cfg, stdout)
+	printNotes(cfg.ImportNotes, stdout)
+	// Imported handlers cannot stop a daemon, and are not what an operator wants
+	// to find not ready.
+	if len(cfg.Problems) > 0 {
+		fmt.Fprintln(stderr, cfg.Problems)
+		return exitConfig
+	}
 	return 0
+}
+
+// printNotes says what imported files say that berth does not follow.
+func printNotes(notes []config.ImportNote, w io.Writer) {
+	for _, n := range notes {
+		fmt.Fprintln(w, "note:", n)
+	}
 }
 
 func summarize(cfg *config.Config, w io.Writer) {

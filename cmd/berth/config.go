@@ -17,7 +17,7 @@ func newConfigCommand() *cobra.Command {
 		Short: "Print a configuration",
 		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(newConfigDefaultCommand(), newConfigShowCommand())
+	cmd.AddCommand(newConfigDefaultCommand(), newConfigShowCommand(), newConfigImportCommand())
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -21,11 +22,17 @@ type assembly struct {
 	byMain []string
 	// lost are the handlers of drop-ins that are left out.
 	lost map[string]Broken
+	// foreign are the files of other daemons, which are read once for all sets
+	// of documents.
+	foreign foreignCache
 }
 
+// foreignCache is shared by the assemblies of one Load.
+type foreignCache map[imports.Kind]*foreignFiles
+
 // assemble is pure but for looking at the paths that the documents name.
-func assemble(docs []*document, o Options, lost map[string]Broken) (*Config, Problems) {
-	a := &assembly{options: o, cfg: Default(), defs: map[string]*handler.Definition{}, lost: lost}
+func assemble(docs []*document, o Options, lost map[string]Broken, foreign foreignCache) (*Config, Problems) {
+	a := &assembly{options: o, cfg: Default(), defs: map[string]*handler.Definition{}, lost: lost, foreign: foreign}
 	for _, d := range docs {
 		a.sections(d)
 	}
@@ -34,6 +41,8 @@ func assemble(docs []*document, o Options, lost map[string]Broken) (*Config, Pro
 		a.runtimes(d)
 	}
 	a.problems = append(a.problems, a.cfg.sections()...)
+	a.imported(docs)
+	a.cfg.watched = watched(o, a.cfg.Import)
 	if !handlersInMain(docs) {
 		a.discover()
 	}
@@ -101,18 +110,15 @@ func handlersInMain(docs []*document) bool {
 	})
 }
 
-// discover adds the runtimes of this machine. A drop-in's handler replaces a
-// discovered one, even if the drop-in is left out: a pod must not silently get
+// discover adds the runtimes of this machine. A handler of a drop-in, or an
+// imported one, replaces a discovered one, even if it is left out: a pod must not silently get
 // another runtime than the one configured.
 func (a *assembly) discover() {
 	a.cfg.Discovered = true
-	dirs := a.options.SearchPath
-	if len(dirs) == 0 {
-		dirs = SearchDirs()
-	}
+	dirs := a.options.searchPath()
 	for _, def := range Discover(dirs) {
 		a.byMain = append(a.byMain, def.Name)
-		if _, lost := a.lost[def.Name]; lost || a.defs[def.Name] != nil {
+		if _, lost := a.lost[def.Name]; lost || a.defs[def.Name] != nil || a.cfg.broken(def.Name) {
 			continue
 		}
 		def.Snapshotter = a.cfg.Engine.Snapshotter
@@ -121,7 +127,7 @@ func (a *assembly) discover() {
 		}
 		a.defs[def.Name] = def
 	}
-	if len(a.defs)+len(a.lost) == 0 {
+	if len(a.defs)+len(a.lost)+len(a.cfg.Broken) == 0 {
 		a.problems = append(a.problems, nothingFound(dirs))
 	}
 }
@@ -145,6 +151,9 @@ func (a *assembly) known(docs []*document) []string {
 	names := slices.Concat(slices.Collect(maps.Keys(a.defs)), slices.Collect(maps.Keys(a.lost)))
 	for _, d := range docs {
 		names = append(names, d.handlers...)
+	}
+	for _, b := range a.cfg.Broken {
+		names = append(names, b.Name)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

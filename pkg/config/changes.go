@@ -21,11 +21,12 @@ func (c Change) String() string {
 }
 
 // reloadable are the keys outside the handlers that a running daemon takes over.
-// Those that only fill in what a handler does not say do so by its Definition.
+// Those that only bring handlers, or fill in what these do not say, do so by Definitions.
 var reloadable = map[string]bool{
 	"version": true, "default_runtime": true,
 	"log.level": true, "log.format": true,
 	"engine.supervision": true, "engine.snapshotter": true,
+	"import.crio": true, "import.containerd": true,
 }
 
 // Reloadable says whether a change of a key outside the handlers takes effect

@@ -34,6 +34,7 @@ type Config struct {
 	DefaultRuntime string `toml:"default_runtime"`
 
 	Server   Server   `toml:"server"`
+	Import   Import   `toml:"import"`
 	Engine   Engine   `toml:"engine"`
 	CNI      CNI      `toml:"cni"`
 	Registry Registry `toml:"registry"`
@@ -49,11 +50,13 @@ type Config struct {
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`
 	// Broken are the handlers that are configured but cannot be served, sorted
-	// by name. It is empty unless Options.TolerateDropIns was set.
+	// by name. Unless Options.TolerateDropIns was set all of them are imported.
 	Broken []Broken `toml:"-"`
 	// Problems are the mistakes behind Broken, and those of drop-ins that were
-	// left out for them. It is empty unless Options.TolerateDropIns was set.
+	// left out for them, and of imported files.
 	Problems Problems `toml:"-"`
+	// ImportNotes are what imported files say that berth does not follow.
+	ImportNotes []ImportNote `toml:"-"`
 	// Sources are the files that were read and count, in their order.
 	Sources []string `toml:"-"`
 	// Discovered says that the main file names no handler, so that Runtimes
@@ -61,6 +64,7 @@ type Config struct {
 	Discovered bool `toml:"-"`
 
 	origins map[string]Origin
+	watched []string
 }
 
 // Broken is a handler that is known by name only. Its route is not-ready.
@@ -81,6 +85,8 @@ type Server struct {
 	SocketGroup string `toml:"socket_group"`
 	// SocketMode is the socket's mode.
 	SocketMode fs.FileMode `toml:"socket_mode"`
+	// RuntimeName is the runtime's name in the CRI's Version.
+	RuntimeName string `toml:"runtime_name"`
 }
 
 // CgroupDriver says who makes cgroups.

@@ -18,6 +18,8 @@ import (
 type decoder struct {
 	doc      *document
 	problems Problems
+	// unfound says why a handler that is imported has no runtime_path.
+	unfound string
 }
 
 // at returns a Problem at the place of a key.

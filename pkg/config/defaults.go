@@ -12,6 +12,9 @@ const (
 	DefaultVendorDir = "/usr/lib/berth/conf.d"
 )
 
+// DefaultRuntimeName is what Version calls the runtime.
+const DefaultRuntimeName = "berth"
+
 // DefaultCreateTimeout bounds one create or start call to a runtime unless the
 // handler says otherwise. Runtimes that boot a machine need minutes.
 const DefaultCreateTimeout = 4 * time.Minute
@@ -21,7 +24,8 @@ const DefaultCreateTimeout = 4 * time.Minute
 func Default() *Config {
 	return &Config{
 		Version: Version,
-		Server:  Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660},
+		Server:  Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660, RuntimeName: DefaultRuntimeName},
+		Import:  Import{CRIO: []string{}, Containerd: []string{}},
 		Engine: Engine{
 			Root:                   "/var/lib/berth",
 			State:                  "/run/berth",

@@ -27,21 +27,32 @@ type document struct {
 	problems Problems
 	// absent says that there is no such file.
 	absent bool
+	// size is in bytes.
+	size int64
 }
 
 // parse never fails as a whole: what cannot be read becomes problems. A syntax
 // error ends a file, since nothing after it can be trusted. Of two definitions
 // of one key the first is kept.
 func parse(file string, data []byte) *document {
+	doc := parseTOML(file, data)
+	doc.handlers = handlerNames(handlerHeader, data, doc.values["runtimes"])
+	checkVersion(doc)
+	return doc
+}
+
+// parseTOML is parse without what is berth's own about a file.
+func parseTOML(file string, data []byte) *document {
 	doc := &document{file: file, values: map[string]any{}, origins: map[string]Origin{}}
 	s := &scan{doc: doc, data: data, lines: lineStarts(data), seen: map[string]Origin{}, arrays: map[string]int{}}
 	s.run()
+	if s.tooDeep {
+		return doc
+	}
 	if err := toml.Unmarshal(s.withoutDuplicates(), &doc.values); err != nil {
 		doc.values = map[string]any{}
 		doc.problems = append(doc.problems, syntaxProblem(file, err))
 	}
-	doc.handlers = handlerNames(data, doc.values)
-	checkVersion(doc)
 	return doc
 }
 
@@ -75,12 +86,12 @@ var handlerHeader = regexp.MustCompile(`(?m)^[ \t]*\[[ \t]*runtimes[ \t]*\.[ \t]
 // handlerNames finds the handlers of a file by its values, and by the headers
 // of their tables, so that a file with a syntax error still says which
 // handlers it was meant to have.
-func handlerNames(data []byte, values map[string]any) []string {
+func handlerNames(header *regexp.Regexp, data []byte, runtimes any) []string {
 	names := map[string]bool{}
-	for _, m := range handlerHeader.FindAllSubmatch(data, -1) {
+	for _, m := range header.FindAllSubmatch(data, -1) {
 		names[string(m[1])] = true
 	}
-	if tables, ok := values["runtimes"].(map[string]any); ok {
+	if tables, ok := runtimes.(map[string]any); ok {
 		for name := range tables {
 			names[name] = true
 		}

@@ -3,41 +3,59 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// maxFileSize bounds a configuration file, in bytes.
-const maxFileSize = 1 << 20
+// Whoever writes into a configuration directory must not be able to stop the
+// daemon by it: no file is waited for, and there is an end to all of them.
+const (
+	// maxFileSize bounds a configuration file, in bytes.
+	maxFileSize = 1 << 20
+	// maxFiles bounds the files that are read of one directory.
+	maxFiles = 1000
+	// maxTotalSize bounds what is read of one directory, in bytes.
+	maxTotalSize = 8 << 20
+)
 
 // readAll reads the main file and the drop-ins, in the order in which later
 // ones win. What cannot be read is a document that only has problems.
 func readAll(o Options) []*document {
 	var docs []*document
-	main := o.File
-	if main == "" {
-		main = DefaultFile
-	}
-	if d := read(main); o.File != "" || !d.absent {
+	main := o.mainFile()
+	if d := read(main, maxFileSize); o.File != "" || !d.absent {
 		d.main = true
 		docs = append(docs, d)
 	}
-	dropIns := o.DropInDir
-	if dropIns == "" {
-		dropIns = filepath.Join(filepath.Dir(main), "conf.d")
-	}
-	vendor := o.VendorDir
-	if vendor == "" {
-		vendor = DefaultVendorDir
-	}
-	files, unreadable := dropInFiles(vendor, dropIns)
+	files, unreadable := dropInFiles(o.vendorDir(), o.dropInDir())
 	docs = append(docs, unreadable...)
+	return append(docs, readEach(files)...)
+}
+
+// readEach reads files of directories. One that went away since it was listed
+// is none.
+func readEach(files []string) []*document {
+	var docs []*document
+	left := int64(maxTotalSize)
 	for _, f := range files {
-		docs = append(docs, read(f))
+		d := read(f, left)
+		if d.absent {
+			link, err := os.Readlink(f)
+			if err != nil {
+				continue
+			}
+			d = unread(f, fmt.Sprintf("is a link to %s, which does not exist", link))
+		}
+		left -= d.size
+		docs = append(docs, d)
 	}
 	return docs
 }
@@ -48,15 +66,12 @@ func readAll(o Options) []*document {
 func dropInFiles(dirs ...string) (files []string, unreadable []*document) {
 	byName := map[string]string{}
 	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			unreadable = append(unreadable, unread(dir, fmt.Sprintf("cannot be listed: %v", pathless(err))))
+		names, problem := list(dir, isDropIn)
+		if problem != "" {
+			unreadable = append(unreadable, unread(dir, problem))
 		}
-		for _, e := range entries {
-			name := e.Name()
-			if strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".") && !e.IsDir() {
-				byName[name] = filepath.Join(dir, name)
-			}
+		for _, name := range names {
+			byName[name] = filepath.Join(dir, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -65,33 +80,121 @@ func dropInFiles(dirs ...string) (files []string, unreadable []*document) {
 	return files, unreadable
 }
 
+func isDropIn(e fs.DirEntry) bool {
+	name := e.Name()
+	return strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".") && !e.IsDir()
+}
+
+// list returns the names of a directory's entries that are wanted, in lexical
+// order. A directory that does not exist has none.
+func list(dir string, wanted func(fs.DirEntry) bool) (names []string, problem string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Sprintf("cannot be listed: %v", pathless(err))
+	}
+	for _, e := range entries {
+		if wanted(e) {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) > maxFiles {
+		return names[:maxFiles], fmt.Sprintf("has %d configuration files; the first %d are read, up to %s; remove those that are not needed",
+			len(names), maxFiles, names[maxFiles-1])
+	}
+	return names, ""
+}
+
 func unread(file, message string) *document {
 	return &document{file: file, problems: Problems{{File: file, Message: message}}}
 }
 
-// read parses one file. /dev/null is an empty one, so that a link to it takes
-// a vendor's drop-in away.
-func read(file string) *document {
+// read parses one file of at most most bytes. /dev/null is an empty one, so that
+// a link to it takes a vendor's drop-in away.
+func read(file string, most int64) *document {
+	data, d := content(file, most)
+	if d != nil {
+		return d
+	}
+	d = parse(file, data)
+	d.size = int64(len(data))
+	return d
+}
+
+// content is what is in a file, or a document that says why that is unknown.
+func content(file string, most int64) ([]byte, *document) {
+	// To open a device can do things; to look at it does nothing.
 	info, err := os.Stat(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		d := unread(file, "the file does not exist")
 		d.absent = true
-		return d
+		return nil, d
 	case err != nil:
-		return unread(file, fmt.Sprintf("cannot be looked at: %v", pathless(err)))
+		return nil, unread(file, fmt.Sprintf("cannot be looked at: %v", pathless(err)))
 	case isDevNull(info):
-		return parse(file, nil)
-	case !info.Mode().IsRegular():
-		return unread(file, "is no file but "+kindOf(info.Mode()))
-	case info.Size() > maxFileSize:
-		return unread(file, fmt.Sprintf("has %d bytes; a configuration file may have %d", info.Size(), maxFileSize))
+		return nil, nil
 	}
-	data, err := os.ReadFile(file)
+	if m := sizeMistake(info, most); m != "" {
+		return nil, unread(file, m)
+	}
+	for range readAttempts {
+		data, whole, m := readOnce(file, most)
+		switch {
+		case m != "":
+			return nil, unread(file, m)
+		case whole:
+			return data, nil
+		}
+	}
+	return nil, unread(file, "changes while it is read; write it under another name and rename it")
+}
+
+// readPatience is how long a read may wait for a file to say something.
+const readPatience = time.Second
+
+// readAttempts is how often a file is read that changes meanwhile.
+const readAttempts = 3
+
+// readOnce reads a file. It is not whole if it changed meanwhile.
+func readOnce(file string, most int64) (data []byte, whole bool, mistake string) {
+	// The file may be a FIFO by now, and must not be waited for.
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return unread(file, fmt.Sprintf("cannot be read: %v", pathless(err)))
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
 	}
-	return parse(file, data)
+	defer f.Close()
+	before, err := f.Stat()
+	if err != nil {
+		return nil, false, fmt.Sprintf("cannot be looked at: %v", pathless(err))
+	}
+	if m := sizeMistake(before, most); m != "" {
+		return nil, false, m
+	}
+	// Some files of /proc are regular by name and waited for. Those that cannot be
+	// have no deadline, which is no error.
+	_ = f.SetReadDeadline(time.Now().Add(readPatience))
+	data, err = io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+	}
+	after, err := f.Stat()
+	if err != nil {
+		return nil, false, fmt.Sprintf("cannot be looked at: %v", pathless(err))
+	}
+	whole = before.ModTime().Equal(after.ModTime()) && after.Size() == int64(len(data))
+	return data, whole, ""
+}
+
+func sizeMistake(info fs.FileInfo, most int64) string {
+	switch {
+	case !info.Mode().IsRegular():
+		return "is no file but " + kindOf(info.Mode())
+	case info.Size() > maxFileSize:
+		return fmt.Sprintf("has %d bytes; a configuration file may have %d", info.Size(), maxFileSize)
+	case info.Size() > most:
+		return fmt.Sprintf("is not read: the files of its directory have more than %d bytes in all", maxTotalSize)
+	}
+	return ""
 }
 
 func isDevNull(info fs.FileInfo) bool {

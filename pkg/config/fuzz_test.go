@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		const file = "/etc/berth/config.toml"
 		doc := parse(file, data)
 		doc.main = true
-		cfg, problems := assemble([]*document{doc}, Options{SearchPath: []string{"/nonexistent"}}, nil)
+		cfg, problems := assemble([]*document{doc}, Options{SearchPath: []string{"/nonexistent"}}, nil, foreignCache{})
 		lines := strings.Split(string(data), "\n")
 		for _, p := range problems.sorted() {
 			if p.Message == "" || p.Error() == "" {
@@ -44,7 +44,8 @@ func FuzzParse(f *testing.F) {
 		var v map[string]any
 		err := toml.Unmarshal(data, &v)
 		wrong := slices.ContainsFunc(doc.problems, func(p Problem) bool { return p.Key != "version" })
-		if (err != nil) != wrong {
+		deep := slices.ContainsFunc(doc.problems, func(p Problem) bool { return strings.HasPrefix(p.Message, "is nested") })
+		if (err != nil) != wrong && !deep {
 			t.Errorf("go-toml says %v, and we say %v", err, doc.problems)
 		}
 		for _, d := range cfg.Runtimes {

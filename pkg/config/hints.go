@@ -16,6 +16,7 @@ const (
 	sectionHandler section = "runtimes.*"
 	sectionOCI     section = "runtimes.*.options (oci)"
 	sectionRunc    section = "runtimes.*.options (runc shim)"
+	sectionShim    section = "runtimes.*.options (other shims)"
 )
 
 // elsewhere says what became of a key that CRI-O or containerd has: the key
@@ -23,9 +24,10 @@ const (
 type elsewhere struct{ key, text string }
 
 const (
-	noMonitor = "berth has no monitor to configure; its supervisor is engine.shim_path"
-	noPause   = "berth needs no pause image; engine.pause_path is its sandbox process"
-	noTable   = "is a table of another daemon; berth reads [runtimes.<handler>], [engine] and the like at the top"
+	noMonitor       = "berth has no monitor to configure; its supervisor is engine.shim_path"
+	noPause         = "berth needs no pause image; engine.pause_path is its sandbox process"
+	crioTable       = "is CRI-O's; list the file in import.crio to have its handlers served, or translate it: berth config import FILE"
+	containerdTable = "is containerd's; list the file in import.containerd to have its handlers served, or translate it: berth config import FILE"
 )
 
 // foreign are the keys of CRI-O's and containerd's documented configuration
@@ -35,18 +37,24 @@ var foreign = map[section]map[string]elsewhere{
 		"default_runtime_name": {key: "default_runtime"},
 		"root":                 {key: "engine.root"},
 		"state":                {key: "engine.state"},
-		"imports":              {text: "drop-ins need no list; put them into conf.d beside this file"},
+		"imports":              {text: "drop-ins of berth need no list (conf.d beside this file); containerd's are listed in import.containerd"},
 		"grpc":                 {key: "server"},
 		"api":                  {key: "server"},
 		"network":              {key: "cni"},
 		"image":                {key: "registry"},
 		"debug":                {key: "log"},
 		"log_level":            {key: "log.level"},
-		"crio":                 {text: noTable},
-		"plugins":              {text: noTable},
+		"crio":                 {text: crioTable},
+		"plugins":              {text: containerdTable},
 		"image_decryption":     {key: "registry.decryption_keys_path"},
 		"stream_processors":    {text: "berth opens encrypted images itself, with the keys in registry.decryption_keys_path"},
 		"cgroup_manager":       {key: "engine.cgroup_driver"},
+	},
+	"import": {
+		"crio_dirs":       {key: "import.crio"},
+		"cri-o":           {key: "import.crio"},
+		"containerd_dirs": {key: "import.containerd"},
+		"imports":         {key: "import.containerd"},
 	},
 	"server": {
 		"listen":                {key: "server.socket"},
@@ -179,6 +187,9 @@ var foreign = map[section]map[string]elsewhere{
 			text: noPause},
 		"privileged_without_host_devices_all_devices_allowed": {key: "privileged_without_host_devices"},
 	},
+	sectionShim: {
+		"ConfigPath": {key: "runtime_config_path"},
+	},
 	sectionOCI: {
 		"BinaryName":    {key: "runtime_path"},
 		"Root":          {key: "runtime_root"},
@@ -205,10 +216,7 @@ var foreign = map[section]map[string]elsewhere{
 // and which key was probably meant.
 func unknownKey(kind section, name string, known []string) (message, suggestion string) {
 	if e, ok := foreign[kind][name]; ok {
-		if e.key == "" {
-			return "unknown key: " + e.text, ""
-		}
-		return "unknown key: berth says this with " + e.key, e.key
+		return foreignKey(e), e.key
 	}
 	if near, ok := handler.Nearest(name, known); ok {
 		return "unknown key", near
@@ -217,6 +225,14 @@ func unknownKey(kind section, name string, known []string) (message, suggestion 
 		return "unknown key here; it belongs " + where, full
 	}
 	return "unknown key; " + expected(known), ""
+}
+
+// foreignKey is what to say of a key that another daemon has.
+func foreignKey(e elsewhere) string {
+	if e.key == "" {
+		return "unknown key: " + e.text
+	}
+	return "unknown key: berth says this with " + e.key
 }
 
 func expected(known []string) string {

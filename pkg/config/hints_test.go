@@ -19,6 +19,8 @@ func knownKeys(t *testing.T, s section) []string {
 		return fieldsOf(reflect.TypeFor[runtimeTable]()).names
 	case sectionOCI:
 		return fieldsOf(reflect.TypeFor[ociOptions]()).names
+	case sectionShim:
+		return []string{typeURL}
 	case sectionRunc:
 		return fieldsOf(reflect.TypeFor[runcOptions]()).names
 	}

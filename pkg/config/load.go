@@ -7,11 +7,12 @@ import (
 )
 
 // Load reads, merges and validates a configuration. The error is Problems with
-// every mistake there is. It may be called at any time from any goroutine.
+// every mistake there is, but for those in imported files: these only make
+// handlers Broken. It may be called at any time from any goroutine.
 func Load(o Options) (*Config, error) {
 	docs := readAll(o)
 	if !o.TolerateDropIns {
-		cfg, problems := assemble(docs, o, nil)
+		cfg, problems := assemble(docs, o, nil, foreignCache{})
 		if len(problems) > 0 {
 			return nil, problems.sorted()
 		}
@@ -23,10 +24,10 @@ func Load(o Options) (*Config, error) {
 // loadTolerantly leaves out drop-ins with mistakes until the rest has none. It
 // ends because each round leaves out one at least.
 func loadTolerantly(docs []*document, o Options) (*Config, error) {
-	lost := map[string]Broken{}
+	lost, foreign := map[string]Broken{}, foreignCache{}
 	var left Problems
 	for {
-		cfg, problems := assemble(docs, o, lost)
+		cfg, problems := assemble(docs, o, lost, foreign)
 		bad, fatal := blame(docs, problems)
 		if fatal {
 			return nil, slices.Concat(left, problems).sorted()
@@ -97,11 +98,19 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:maxReason], "") + "..."
 }
 
+func (c *Config) broken(name string) bool {
+	return slices.ContainsFunc(c.Broken, func(b Broken) bool { return b.Name == name })
+}
+
 // leaveOut moves the handlers that this machine lacks something for from
 // Runtimes to Broken, and adds those of drop-ins that were left out.
 func (c *Config) leaveOut(lacking, left Problems, lost map[string]Broken) {
-	c.Problems = slices.Concat(lacking, left).sorted()
+	c.Problems = slices.Concat(c.Problems, lacking, left).sorted()
 	broken := maps.Clone(lost)
+	for _, b := range c.Broken {
+		broken[b.Name] = b
+	}
+	c.Broken = nil
 	for _, d := range c.Runtimes {
 		delete(broken, d.Name)
 	}

@@ -96,7 +96,8 @@ options = { BinaryName = "$BIN/runc", IoUid = 7, NoPivotRoot = true }
 [runtimes.kata]
 runtime_path = "$BIN/containerd-shim-kata-v2"
 [runtimes.kata.options]
-ConfigPath = "/opt/kata/configuration.toml"
+TypeUrl = "example.options"
+hypervisor = "none"
 [runtimes.kata.options.more]
 when = 2020-01-02
 ratio = nan
@@ -107,10 +108,13 @@ ratio = nan
 	if !reflect.DeepEqual(runc.ShimOptions, want) || runc.ShimOptionsTOML != "" {
 		t.Errorf("the runc shim's options are %v, %q", runc.ShimOptions, runc.ShimOptionsTOML)
 	}
-	for _, part := range []string{"ConfigPath = ", "[more]", "2020-01-02", "nan"} {
+	for _, part := range []string{"hypervisor = ", "[more]", "2020-01-02", "nan"} {
 		if !strings.Contains(kata.ShimOptionsTOML, part) {
 			t.Errorf("%q lacks %q", kata.ShimOptionsTOML, part)
 		}
+	}
+	if kata.ShimOptionsType != "example.options" {
+		t.Errorf("the type of kata's options is %q", kata.ShimOptionsType)
 	}
 	if kata.ShimOptions != nil || kata.Digest() == "" {
 		t.Errorf("kata's options are kept twice: %v", kata.ShimOptions)
@@ -238,7 +242,7 @@ func TestFlagsWin(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := []any{cfg.Server, cfg.Streaming, cfg.Engine.UnprivilegedICMP, cfg.CNI.BinDirs, cfg.Tracing.SampleRatio, cfg.DefaultRuntime, cfg.Runtimes[0].Supervision}
-	want := []any{Server{Socket: "/b", SocketMode: 0o600}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute},
+	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: DefaultRuntimeName}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute},
 		false, []string{"/x", "/y"}, 0.5, "crun", handler.SupervisionPod}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

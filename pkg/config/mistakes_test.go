@@ -28,8 +28,8 @@ func TestMistakes(t *testing.T) {
 		{"handler key in options", runc + "options = { snapshotter = \"native\" }", `3:13: runtimes.runc.options.snapshotter: unknown key here; it belongs into the handler's own table, not into options`},
 		// Keys of CRI-O and containerd.
 		{"containerd's default", "default_runtime_name = \"runc\"", `1:1: default_runtime_name: unknown key: berth says this with default_runtime (did you mean "default_runtime"?)`},
-		{"containerd's table", "[plugins.\"io.containerd.cri.v1.runtime\"]\nx = 1", `1:2: plugins: unknown key: is a table of another daemon; berth reads [runtimes.<handler>], [engine] and the like at the top`},
-		{"CRI-O's table", "[crio.runtime]\nx = 1", `1:2: crio: unknown key: is a table of another daemon; berth reads [runtimes.<handler>], [engine] and the like at the top`},
+		{"containerd's table", "[plugins.\"io.containerd.cri.v1.runtime\"]\nx = 1", `1:2: plugins: unknown key: is containerd's; list the file in import.containerd to have its handlers served, or translate it: berth config import FILE`},
+		{"CRI-O's table", "[crio.runtime]\nx = 1", `1:2: crio: unknown key: is CRI-O's; list the file in import.crio to have its handlers served, or translate it: berth config import FILE`},
 		{"containerd's binary", runc + "BinaryName = \"/usr/bin/runc\"", `3:1: runtimes.runc.BinaryName: unknown key: berth says this with runtime_path (did you mean "runtime_path"?)`},
 		{"CRI-O's monitor", runc + "monitor_path = \"/usr/bin/conmon\"", `3:1: runtimes.runc.monitor_path: unknown key: berth says this with engine.shim_path (did you mean "engine.shim_path"?)`},
 		{"CRI-O's annotations", runc + "allowed_annotations = []", `3:1: runtimes.runc.allowed_annotations: unknown key: berth says this with pod_annotations (did you mean "pod_annotations"?)`},

@@ -1,5 +1,7 @@
 package config
 
+import "path/filepath"
+
 // Options say where a configuration is and how strictly it is taken. The zero
 // value is the strict reading of the default places.
 type Options struct {
@@ -23,4 +25,19 @@ type Options struct {
 	// of any file, that this machine lacks something for (its binary, say).
 	// Mistakes in the main file remain fatal. Without it everything is.
 	TolerateDropIns bool
+}
+
+func (o Options) mainFile() string { return or(o.File, DefaultFile) }
+
+func (o Options) dropInDir() string {
+	return or(o.DropInDir, filepath.Join(filepath.Dir(o.mainFile()), "conf.d"))
+}
+
+func (o Options) vendorDir() string { return or(o.VendorDir, DefaultVendorDir) }
+
+func (o Options) searchPath() []string {
+	if len(o.SearchPath) > 0 {
+		return o.SearchPath
+	}
+	return SearchDirs()
 }

@@ -129,8 +129,26 @@ func driverMistake(systemd bool, driver CgroupDriver) string {
 	return ""
 }
 
+// typeURL is the option of shims that says what the others are.
+const typeURL = "TypeUrl"
+
 // shimOptions keeps the table of a shim whose keys berth cannot know as text.
+// Of the message that carries it berth knows two fields: a TypeUrl, and a
+// ConfigPath, which has a key of its own.
 func (d *decoder) shimOptions(key string, t *runtimeTable, def *handler.Definition) {
+	if _, there := t.Options["ConfigPath"]; there {
+		e := foreign[sectionShim]["ConfigPath"]
+		d.report(under(key, "ConfigPath"), foreignKey(e), e.key)
+	}
+	kind, isText := t.Options[typeURL].(string)
+	if v, there := t.Options[typeURL]; there && !isText {
+		d.wrongType(under(key, typeURL), "a string", v)
+		return
+	}
+	def.ShimOptionsType = kind
+	if kind != "" && len(t.Options) == 1 {
+		return
+	}
 	body, err := toml.Marshal(t.Options)
 	if err != nil {
 		d.report(key, "cannot be written as TOML for the shim: "+strings.TrimPrefix(err.Error(), "toml: "), "")

@@ -41,6 +41,8 @@ func (c check) has(name string) bool {
 
 func (c check) runtimePath(t *runtimeTable) {
 	switch {
+	case c.unfound != "":
+		c.lacking("runtime_path", c.unfound)
 	case !c.has("runtime_path"):
 		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", inSearchDirs(c.handler))
 	case t.RuntimePath == "" && isString(c.set["runtime_path"]):

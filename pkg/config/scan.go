@@ -28,13 +28,15 @@ type scan struct {
 	arrays map[string]int
 	// blank are the byte ranges of duplicates.
 	blank [][2]int
+	// tooDeep says that the file has keys or values that are refused unread.
+	tooDeep bool
 }
 
 // run ends at the first syntax error, which go-toml's decoder then reports.
 func (s *scan) run() {
 	var p unstable.Parser
 	p.Reset(s.data)
-	for p.NextExpression() {
+	for !s.tooDeep && p.NextExpression() {
 		switch e := p.Expression(); e.Kind {
 		case unstable.Table, unstable.ArrayTable:
 			s.header(e)
@@ -53,6 +55,9 @@ func (s *scan) run() {
 
 func (s *scan) header(e *unstable.Node) {
 	parts, offset := keyParts(e)
+	if s.deep(parts, offset, 0) {
+		return
+	}
 	start := s.lines[s.line(offset)]
 	s.closeTable(start)
 	s.from, s.end = start, s.lineEnd(offset)
@@ -78,9 +83,44 @@ func (s *scan) closeTable(end int) {
 	s.duplicate = false
 }
 
-// maxDepth is how deep keys are looked at. No key of berth's is deeper than a
-// shim's options, and a file must not cost the square of its size.
+// maxDepth is how deep keys and values may be. No key of berth's is deeper than
+// a shim's options, and a file must not cost the square of its size.
 const maxDepth = 32
+
+// deep refuses a file whose keys, or values below a key, are too deep. It says
+// so once.
+func (s *scan) deep(path []string, offset, below int) bool {
+	if len(path)+below <= maxDepth {
+		return false
+	}
+	if !s.tooDeep {
+		at := s.origin(offset)
+		s.doc.problems = append(s.doc.problems, Problem{
+			File: at.File, Line: at.Line, Column: at.Column, Key: joinKey(path[:min(len(path), 3)]...),
+			Message: "is nested more than " + strconv.Itoa(maxDepth) + " levels deep, as no key is",
+		})
+	}
+	s.tooDeep = true
+	return true
+}
+
+// nested returns how deep a value is, as far as that matters.
+func nested(v *unstable.Node, most int) int {
+	if most < 0 || v.Kind != unstable.InlineTable && v.Kind != unstable.Array {
+		return 0
+	}
+	deepest := 0
+	for it := v.Children(); it.Next(); {
+		child, here := it.Node(), 1
+		if child.Kind == unstable.KeyValue {
+			parts, _ := keyParts(child)
+			here = len(parts)
+			child = child.Value()
+		}
+		deepest = max(deepest, here+nested(child, most-here))
+	}
+	return deepest
+}
 
 // resolve replaces arrays of tables in a path by their last element.
 func (s *scan) resolve(parts []string) []string {
@@ -104,6 +144,9 @@ func element(n int) string { return "#" + strconv.Itoa(n) }
 func (s *scan) keyValue(e *unstable.Node) {
 	parts, offset := keyParts(e)
 	path := slices.Concat(s.table, parts)
+	if s.deep(parts, offset, len(s.table)) || s.deep(path, offset, nested(e.Value(), maxDepth)) {
+		return
+	}
 	if s.twice("", path, offset) {
 		s.blank = append(s.blank, [2]int{int(e.Raw.Offset), int(e.Raw.Offset + e.Raw.Length)})
 		return

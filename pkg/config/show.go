@@ -124,6 +124,8 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		if err := toml.Unmarshal([]byte(d.ShimOptionsTOML), &t.Options); err != nil {
 			return t, fmt.Errorf("show the options of handler %q: %w", d.Name, err)
 		}
+	} else if d.ShimOptionsType != "" {
+		t.Options = map[string]any{typeURL: d.ShimOptionsType}
 	}
 	return t, nil
 }

@@ -54,7 +54,7 @@ z = [1.5, 2.5]
 		}
 		after.Runtimes[i].Origin = before.Runtimes[i].Origin
 	}
-	after.Sources, after.origins = before.Sources, before.origins
+	after.Sources, after.origins, after.watched = before.Sources, before.origins, before.watched
 	if !reflect.DeepEqual(after, before) {
 		t.Errorf("got  %+v\nwant %+v", after, before)
 	}

@@ -22,7 +22,7 @@ func TestTemplateAsShippedSaysNothing(t *testing.T) {
 	cfg := n.load()
 	want := Default()
 	want.DefaultRuntime, want.Runtimes, want.Discovered = "crun", cfg.Runtimes, true
-	want.Sources, want.origins = cfg.Sources, cfg.origins
+	want.Sources, want.origins, want.watched = cfg.Sources, cfg.origins, cfg.watched
 	want.Engine.ShimPath, want.Engine.PausePath = cfg.Engine.ShimPath, cfg.Engine.PausePath
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)
@@ -37,7 +37,7 @@ func TestTemplateAsShippedSaysNothing(t *testing.T) {
 func TestTemplateSwitchedOn(t *testing.T) {
 	doc := parse("berth.toml", []byte(uncommented()))
 	doc.main = true
-	cfg, problems := assemble([]*document{doc}, Options{}, nil)
+	cfg, problems := assemble([]*document{doc}, Options{}, nil, foreignCache{})
 	for _, p := range problems {
 		// The runtimes that it shows need not be on this machine.
 		if p.handler == "" {

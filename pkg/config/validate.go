@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,9 @@ var (
 	levels       = []string{"trace", "debug", "info", "warn", "error"}
 	formats      = []string{"text", "json"}
 )
+
+// runtimeName is what the kubelet can make the scheme of container ids.
+var runtimeName = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,62}$`)
 
 // maxSocketPath is what fits into sockaddr_un.sun_path with its final zero
 // byte; see unix(7).
@@ -43,6 +47,8 @@ func (v *validator) wrong(key, message, suggestion string) {
 func (c *Config) sections() Problems {
 	v := &validator{cfg: c}
 	v.server(&c.Server)
+	v.directories("import.crio", c.Import.CRIO)
+	v.directories("import.containerd", c.Import.Containerd)
 	v.engine(&c.Engine)
 	v.cni(&c.CNI)
 	v.registry(&c.Registry)
@@ -60,6 +66,10 @@ func (v *validator) server(s *Server) {
 	}
 	if s.SocketGroup != "" && !groupExists(s.SocketGroup) {
 		v.wrong("server.socket_group", fmt.Sprintf("there is no group %q on this machine", s.SocketGroup), "")
+	}
+	if !runtimeName.MatchString(s.RuntimeName) {
+		v.wrong("server.runtime_name", fmt.Sprintf("%q is no name of a runtime: it begins container ids (name://id), "+
+			"so use lower case letters, digits, '-' and '.', and begin with a letter", s.RuntimeName), DefaultRuntimeName)
 	}
 	if s.SocketMode&0o600 != 0o600 {
 		v.wrong("server.socket_mode", fmt.Sprintf("%04o keeps the owner out; it needs at least 0600", s.SocketMode), "0660")

@@ -23,6 +23,7 @@ func newEngine(ctx context.Context, cfg *config.Config, b Build, definitions fun
 		Root: e.Root, State: e.State,
 		Supervisor: e.ShimPath, Pause: e.PausePath,
 		Version:                b.Version,
+		RuntimeName:            cfg.Server.RuntimeName,
 		CgroupDriver:           string(e.CgroupDriver),
 		Snapshotter:            e.Snapshotter,
 		MaxLogLineSize:         e.MaxLogLineSize,

@@ -195,6 +195,9 @@ func (d *Daemon) announce(ctx context.Context, took time.Duration) {
 	for _, p := range cfg.Problems {
 		log.G(ctx).WithField("problem", p.Error()).Warn("A part of the configuration is left out")
 	}
+	for _, n := range cfg.ImportNotes {
+		log.G(ctx).WithField("note", n.String()).Info("A part of an imported file means nothing here")
+	}
 	table := d.registry.Load().Current()
 	log.G(ctx).WithFields(log.Fields{
 		"socket": cfg.Server.Socket, "handlers": table.Names(), "default": table.Default(),

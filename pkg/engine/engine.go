@@ -50,6 +50,9 @@ type Config struct {
 	Supervisor, Pause string
 	// Version is the daemon's own, for Version and for supervisors.
 	Version string
+	// RuntimeName is the runtime's name in Version; empty is "berth". It becomes
+	// the scheme of container ids in the Kubernetes API.
+	RuntimeName string
 	// CgroupDriver is auto, cgroupfs or systemd.
 	CgroupDriver string
 	Snapshotter  string

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"runtime"
@@ -17,8 +18,7 @@ import (
 // node serves the calls about the node as a whole.
 type node struct{ *core }
 
-// What Version answers. The name becomes the scheme of container ids in the
-// Kubernetes API and never changes; the first version is a constant of the CRI.
+// What Version answers. The first version is a constant of the CRI.
 const (
 	kubeletAPIVersion = "0.1.0"
 	runtimeName       = "berth"
@@ -28,7 +28,7 @@ const (
 // Version names the runtime and its version.
 func (b node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
-		Version: kubeletAPIVersion, RuntimeName: runtimeName, RuntimeVersion: b.config.Version, RuntimeApiVersion: runtimeAPIVersion,
+		Version: kubeletAPIVersion, RuntimeName: cmp.Or(b.config.RuntimeName, runtimeName), RuntimeVersion: b.config.Version, RuntimeApiVersion: runtimeAPIVersion,
 	}, nil
 }
 

@@ -114,7 +114,7 @@ func shimOptions(s *sandboxSpec, systemd bool) (*anypb.Any, error) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
 			return nil, nil
 		}
-		return anypb.New(&runtimeoptions.Options{ConfigPath: d.ConfigPath, ConfigBody: []byte(d.ShimOptionsTOML)})
+		return anypb.New(&runtimeoptions.Options{TypeUrl: d.ShimOptionsType, ConfigPath: d.ConfigPath, ConfigBody: []byte(d.ShimOptionsTOML)})
 	}
 	o := &runcoptions.Options{SystemdCgroup: systemd, Root: d.Root}
 	given := make(map[string]any, len(d.ShimOptions))

@@ -71,6 +71,8 @@ type Definition struct {
 	// ShimOptionsTOML is the options table of any other shim as TOML text, for
 	// shims take their configuration as a body that only they understand.
 	ShimOptionsTOML string `json:"shimOptionsTOML,omitempty"`
+	// ShimOptionsType says to such a shim what its configuration is.
+	ShimOptionsType string `json:"shimOptionsType,omitempty"`
 	// PodAnnotations and ContainerAnnotations are path.Match patterns of the
 	// annotations that are copied to the OCI spec.
 	PodAnnotations       []string `json:"podAnnotations,omitempty"`

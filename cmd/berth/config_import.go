@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+func newConfigImportCommand() *cobra.Command {
+	var options config.Options
+	cmd := &cobra.Command{
+		Use:   "import FILE|DIRECTORY...",
+		Short: "Translate the handlers of CRI-O's or containerd's files into a drop-in",
+		Long: `Translate the handlers in files of CRI-O and of containerd, or in directories of
+them, into a drop-in of berth's on stdout. On stderr is every key that means nothing to
+berth, why, and what to do. Nothing is changed. To have such files served as they are,
+and followed when they change, list them in [import].
+
+The exit status is 2 if a file cannot be read, or a handler cannot be served on this
+machine; the drop-in then has the rest, or all that is known.`,
+		Example: "  berth config import /etc/crio/crio.conf.d > /etc/berth/conf.d/50-crio.toml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return importFiles(args, options, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().StringSliceVar(&options.SearchPath, "search-path", nil, "directories in which runtimes are looked for that are named without a path")
+	return cmd
+}
+
+func importFiles(paths []string, o config.Options, stdout, stderr io.Writer) error {
+	for i, path := range paths {
+		if _, err := os.Stat(path); err != nil {
+			return &codedError{exitConfig, err}
+		}
+		absolute, err := filepath.Abs(path)
+		if err != nil {
+			return err
+		}
+		paths[i] = absolute
+	}
+	t, err := config.Translate(paths, o)
+	if err != nil {
+		return err
+	}
+	if _, err := stdout.Write(t.DropIn); err != nil {
+		return err
+	}
+	printNotes(t.Notes, stderr)
+	if len(t.Problems) > 0 {
+		return &codedError{exitConfig, fmt.Errorf("not all of it can be served:\n%w", t.Problems)}
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestConfigImport(t *testing.T) {
+	dir, _ := written(t, "")
+	file := filepath.Join(dir, "99-nvidia.toml")
+	text := "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"" + filepath.Join(dir, "runc") + "\"\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"config", "import", file}, &stdout, &stderr); code != 0 {
+		t.Errorf("exit status %d: %s", code, stderr.String())
+	}
+	if want := "# from " + file + ":3\n[runtimes.nvidia]\nruntime_path = '" + filepath.Join(dir, "runc") + "'\nruntime_type = 'oci'\n"; stdout.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", stdout.String(), want)
+	}
+	if !strings.HasPrefix(stderr.String(), "note: "+file+":2:1: crio.runtime.default_runtime: ") {
+		t.Errorf("the report is %s", stderr.String())
+	}
+
+	// What cannot be served is still translated.
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout.Reset()
+	stderr.Reset()
+	code := run(t.Context(), []string{"config", "import", dir}, &stdout, &stderr)
+	if code != exitConfig || !strings.Contains(stdout.String(), "/nowhere/runc") || !strings.Contains(stderr.String(), "/nowhere/runc does not exist") {
+		t.Errorf("exit status %d: %s\n%s", code, stdout.String(), stderr.String())
+	}
+	if code := run(t.Context(), []string{"config", "import", filepath.Join(dir, "absent")}, &stdout, &stderr); code != exitConfig {
+		t.Errorf("exit status %d of a file that does not exist", code)
+	}
+}
+
+// TestCheckOfImports: notes are no mistakes; handlers that cannot be served are.
+func TestCheckOfImports(t *testing.T) {
+	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n[import]\ncrio = [\"$DIR/crio.conf\"]\n")
+	file := filepath.Join(dir, "crio.conf")
+	for _, c := range []struct {
+		toml string
+		code int
+		want string
+	}{
+		{"[crio.runtime.runtimes.a]\nruntime_path = \"" + dir + "/runc\"\nmonitor_path = \"/x\"\n", 0, "note: " + file + ":3:1: "},
+		{"[crio.runtime.runtimes.a]\nruntime_path = \"/nowhere\"\n", exitConfig, file + ":2:1: runtimes.a.runtime_path: /nowhere does not exist"},
+	} {
+		if err := os.WriteFile(file, []byte(c.toml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr bytes.Buffer
+		code := check(o, &stdout, &stderr)
+		if code != c.code || !strings.Contains(stdout.String()+stderr.String(), c.want) {
+			t.Errorf("exit status %d, want %d\n%s\n%s", code, c.code, stdout.String(), stderr.String())
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/config/imports"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Import names files of other daemons, or directories of them, whose handlers
+// are served too.
+type Import struct {
+	// CRIO are CRI-O's: crio.conf, crio.conf.d.
+	CRIO []string `toml:"crio"`
+	// Containerd are containerd's: config.toml, conf.d.
+	Containerd []string `toml:"containerd"`
+}
+
+// ImportNote is something in an imported file that means nothing to berth, or
+// something else than to the daemon that the file is for.
+type ImportNote struct {
+	// Origin is the place of the key.
+	Origin Origin
+	// Key is the full key in that file.
+	Key string
+	// Handler is empty if it is about no handler.
+	Handler string
+	// Why it is not taken over, or how.
+	Why string
+	// Do is what can be done about it; empty is nothing.
+	Do string
+}
+
+// String is "file:line:column: key: why; what to do".
+func (n ImportNote) String() string {
+	s := n.Key + ": " + n.Why
+	if n.Key == "" {
+		s = n.Why
+	}
+	if at := n.Origin.place(); at != "" {
+		s = at + ": " + s
+	}
+	if n.Do != "" {
+		s += "; " + n.Do
+	}
+	return s
+}
+
+func byPlace(a, b ImportNote) int {
+	return cmp.Or(
+		cmp.Compare(a.Origin.File, b.Origin.File),
+		cmp.Compare(a.Origin.Line, b.Origin.Line),
+		cmp.Compare(a.Origin.Column, b.Origin.Column),
+		cmp.Compare(a.Key, b.Key),
+	)
+}
+
+// imported adds the handlers of other daemons' files. None of their mistakes is
+// fatal, in the strict reading either: these files are written by installers
+// that know nothing of berth, and the daemon must not depend on them. A handler
+// with a mistake is Broken, so that no pod gets another one of that name.
+func (a *assembly) imported(docs []*document) {
+	own := a.ownHandlers(docs)
+	for _, source := range []struct {
+		kind  imports.Kind
+		key   string
+		paths []string
+	}{
+		{imports.CRIO, "import.crio", a.cfg.Import.CRIO},
+		{imports.Containerd, "import.containerd", a.cfg.Import.Containerd},
+	} {
+		if len(source.paths) == 0 {
+			continue
+		}
+		files := a.foreign[source.kind]
+		if files == nil || !slices.Equal(files.paths, source.paths) {
+			files = readForeign(source.kind, source.paths)
+			a.foreign[source.kind] = files
+		}
+		a.foreignHandlers(source.kind, files, own)
+	}
+	a.cfg.Problems = a.cfg.Problems.sorted()
+	slices.SortStableFunc(a.cfg.ImportNotes, byPlace)
+	slices.SortFunc(a.cfg.Broken, func(x, y Broken) int { return strings.Compare(x.Name, y.Name) })
+}
+
+// ownHandlers tells where berth's own handlers are, also those that cannot be
+// served.
+func (a *assembly) ownHandlers(docs []*document) map[string]string {
+	own := map[string]string{}
+	for name, b := range a.lost {
+		own[name] = b.Origin
+	}
+	for _, d := range docs {
+		for _, name := range d.handlers {
+			own[name] = or(d.origins[under("runtimes", name)], Origin{File: d.file}).String()
+		}
+	}
+	return own
+}
+
+// foreignHandlers translates and checks files of one kind. A name that is there
+// already is reported and left alone.
+func (a *assembly) foreignHandlers(kind imports.Kind, files *foreignFiles, own map[string]string) {
+	a.cfg.Sources = append(a.cfg.Sources, files.names()...)
+	a.cfg.ImportNotes = append(a.cfg.ImportNotes, files.notes...)
+	result := imports.Translate(kind, files.parsed(), findIn(a.options.searchPath()))
+	for _, n := range result.Notes {
+		a.cfg.ImportNotes = append(a.cfg.ImportNotes, files.note(n))
+	}
+	for _, h := range result.Handlers {
+		if reason := unservable(h.Name, own); reason != "" {
+			a.cfg.ImportNotes = append(a.cfg.ImportNotes, files.note(imports.Note{Place: h.At, Handler: h.Name, Why: reason}))
+			continue
+		}
+		own[h.Name] = files.origin(h.At).String()
+		a.foreignHandler(h, files)
+	}
+	for _, d := range files.docs {
+		a.foreignMistakes(d, own)
+	}
+}
+
+// unservable says why an imported handler is not taken over, or nothing.
+func unservable(name string, own map[string]string) string {
+	if first, taken := own[name]; taken {
+		return fmt.Sprintf("is not imported: handler %q is configured at %s, which counts", name, first)
+	}
+	if handler.ValidName(name) != nil {
+		return fmt.Sprintf("is not imported: no RuntimeClass can name a handler %q, for it is no DNS-1123 label", name)
+	}
+	return ""
+}
+
+func (a *assembly) foreignHandler(h imports.Handler, files *foreignFiles) {
+	def, problems := checkForeign(h, files, a.options, a.cfg.Engine)
+	if len(problems) == 0 {
+		a.add(files.document(h), def)
+		return
+	}
+	a.cfg.Problems = append(a.cfg.Problems, problems...)
+	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: h.Name, Origin: files.origin(h.At).String(), Reason: clip(problems[0].Error())})
+}
+
+// foreignMistakes are about files that could not be read. What they were to
+// bring is known by the headers of its tables.
+func (a *assembly) foreignMistakes(d *document, own map[string]string) {
+	if len(d.problems) == 0 {
+		return
+	}
+	a.cfg.Problems = append(a.cfg.Problems, d.problems...)
+	for _, name := range d.handlers {
+		if _, taken := own[name]; taken {
+			continue
+		}
+		own[name] = d.file
+		a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: d.file, Reason: clip(d.problems.sorted()[0].Error())})
+	}
+}
+
+// findIn looks for programs as containerd and CRI-O do by PATH.
+func findIn(dirs []string) imports.Find {
+	return func(program string) string {
+		for _, dir := range dirs {
+			if file := filepath.Join(dir, filepath.Base(program)); executableMistake(file) == "" {
+				return file
+			}
+		}
+		return ""
+	}
+}

@@ -1,0 +1,171 @@
+package config
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/config/imports"
+)
+
+// foreignFiles are the files of one other daemon.
+type foreignFiles struct {
+	// paths are what they were read from.
+	paths []string
+	docs  []*document
+	notes []ImportNote
+}
+
+// foreignHeader finds handlers in files that cannot be parsed, as handlerHeader
+// does in berth's own.
+var foreignHeader = regexp.MustCompile(`(?m)^[ \t]*\[[^\]\n]*\.[ \t]*runtimes[ \t]*\.[ \t]*["']?([A-Za-z0-9_-]+)["']?[ \t]*[\].]`)
+
+// readForeign reads files and directories in this order. What does not exist
+// has nothing.
+func readForeign(kind imports.Kind, paths []string) *foreignFiles {
+	f := &foreignFiles{paths: paths}
+	var files []string
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil || !info.IsDir() {
+			files = append(files, path)
+			continue
+		}
+		files = append(files, f.directory(kind, path)...)
+	}
+	seen := map[string]bool{}
+	left := int64(maxTotalSize)
+	for _, file := range files {
+		if file = filepath.Clean(file); seen[file] || !filepath.IsAbs(file) {
+			continue
+		}
+		seen[file] = true
+		if d := readForeignFile(file, left); d != nil {
+			left -= d.size
+			f.docs = append(f.docs, d)
+		}
+	}
+	return f
+}
+
+func readForeignFile(file string, most int64) *document {
+	data, d := content(file, most)
+	if d != nil {
+		if d.absent {
+			return nil
+		}
+		return d
+	}
+	d = parseTOML(file, data)
+	d.size = int64(len(data))
+	d.handlers = handlerNames(foreignHeader, data, nil)
+	return d
+}
+
+// directory lists what the other daemon would read. containerd is told *.toml;
+// CRI-O takes every file, under any name (Kata's installer writes
+// 99-kata-deploy), but it also takes what editors and package managers leave.
+func (f *foreignFiles) directory(kind imports.Kind, dir string) []string {
+	names, problem := list(dir, func(e fs.DirEntry) bool {
+		if kind == imports.Containerd {
+			return isDropIn(e)
+		}
+		if why := passedOver(e); why != "" {
+			f.notes = append(f.notes, ImportNote{Origin: Origin{File: filepath.Join(dir, e.Name())}, Why: why})
+			return false
+		}
+		return true
+	})
+	if problem != "" {
+		f.docs = append(f.docs, unread(dir, problem))
+	}
+	for i, name := range names {
+		names[i] = filepath.Join(dir, name)
+	}
+	return names
+}
+
+// leftovers are endings that no configuration has which somebody wants.
+var leftovers = []string{"~", ".bak", ".backup", ".old", ".orig", ".save", ".swp", ".swo", ".tmp", ".rpmsave", ".rpmnew", ".rpmorig"}
+
+// passedOver says why an entry of a CRI-O directory is not read, or nothing.
+func passedOver(e fs.DirEntry) string {
+	name := e.Name()
+	if e.IsDir() {
+		return "is a directory, and berth does not read those below, as CRI-O does; name it too if it is needed"
+	}
+	leftover := strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") || strings.Contains(name, ".dpkg-")
+	for _, end := range leftovers {
+		leftover = leftover || strings.HasSuffix(name, end)
+	}
+	if leftover {
+		return "looks like a leftover, which berth does not read, as CRI-O does; remove it, or name it too if it is needed"
+	}
+	return ""
+}
+
+// names are those of files that count.
+func (f *foreignFiles) names() []string {
+	var names []string
+	for _, d := range f.docs {
+		if len(d.problems) == 0 {
+			names = append(names, d.file)
+		}
+	}
+	return names
+}
+
+// parsed are the files that could be read. One with a mistake counts for
+// nothing: what it says is not known.
+func (f *foreignFiles) parsed() []imports.File {
+	var files []imports.File
+	for _, d := range f.docs {
+		if len(d.problems) == 0 {
+			files = append(files, imports.File{Name: d.file, Values: d.values})
+		}
+	}
+	return files
+}
+
+// origin is where a key is, or the table that it is in.
+func (f *foreignFiles) origin(p imports.Place) Origin {
+	for _, d := range f.docs {
+		if d.file != p.File {
+			continue
+		}
+		for n := len(p.Key); n > 0; n-- {
+			if o, ok := d.origins[joinKey(p.Key[:n]...)]; ok {
+				return o
+			}
+		}
+	}
+	return Origin{File: p.File}
+}
+
+func (f *foreignFiles) note(n imports.Note) ImportNote {
+	return ImportNote{Origin: f.origin(n.Place), Key: joinKey(n.Key...), Handler: n.Handler, Why: n.Why, Do: n.Do}
+}
+
+// document is a translated handler as a file of berth's that has the lines of
+// the files that it is from.
+func (f *foreignFiles) document(h imports.Handler) *document {
+	at := f.origin(h.At)
+	prefix := under("runtimes", h.Name)
+	d := &document{file: at.File, handlers: []string{h.Name}, origins: map[string]Origin{prefix: at}}
+	for key, place := range h.From {
+		d.origins[prefix+"."+key] = f.origin(place)
+	}
+	return d
+}
+
+// Watched are the directories and files whose changes can change what Load
+// returns, whether they exist yet or not.
+func (c *Config) Watched() []string { return c.watched }
+
+func watched(o Options, i Import) []string {
+	paths := []string{o.mainFile(), o.vendorDir(), o.dropInDir()}
+	paths = append(paths, i.CRIO...)
+	return append(paths, i.Containerd...)
+}

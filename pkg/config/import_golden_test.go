@@ -1,0 +1,179 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew; read the difference before you commit it")
+
+// installed are the programs and files that installers bring.
+var installed = []string{
+	"/usr/bin/runc", "/usr/bin/crun", "/usr/bin/sysbox-runc", "/usr/libexec/crio/crun", "/usr/local/bin/containerd-shim-runc-v2",
+	"/usr/local/bin/containerd-shim-runsc-v1", "/usr/local/bin/containerd-shim-spin-v2", "/usr/local/etc/runsc.toml",
+	"/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi",
+	"/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy", "/opt/kata/bin/containerd-shim-kata-v2",
+	"/opt/kata/share/defaults/kata-containers/configuration-clh.toml",
+	"/opt/kata/share/defaults/kata-containers/configuration-qemu.toml",
+	"/opt/kata/share/defaults/kata-containers/configuration-qemu-snp.toml",
+	"/opt/kata/share/defaults/kata-containers/configuration-qemu-tdx.toml",
+}
+
+// installation is a node on which installers were: each file of testdata with
+// its paths below the node's directory.
+func installation(t *testing.T, name string) (n *node, paths []string) {
+	t.Helper()
+	n = newNode(t, "runc")
+	for _, file := range installed {
+		n.binary(strings.TrimPrefix(file, "/"), 0o755)
+	}
+	from := filepath.Join("testdata", "import", name)
+	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || e.Name() == "want" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text := string(data)
+		for _, root := range []string{"/usr/", "/opt/"} {
+			text = strings.ReplaceAll(text, `"`+root, `"`+n.dir+root)
+		}
+		below, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		n.raw(filepath.Join("import", below), text, 0o644)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths = []string{n.path("import")}
+	if _, err := os.Stat(n.path("import/conf.d")); err == nil {
+		paths = append(paths, n.path("import/conf.d"))
+	}
+	return n, paths
+}
+
+func (n *node) programs() []string {
+	return []string{n.path("usr/local/bin"), n.path("usr/bin"), n.path("opt/kata/bin")}
+}
+
+// TestInstallersFiles holds what becomes of files as installers write them: the
+// drop-in, all that is not in it, and what cannot be served.
+func TestInstallersFiles(t *testing.T) {
+	cases, err := os.ReadDir("testdata/import")
+	if err != nil || len(cases) < 10 {
+		t.Fatalf("%d cases: %v", len(cases), err)
+	}
+	for _, c := range cases {
+		t.Run(c.Name(), func(t *testing.T) {
+			n, paths := installation(t, c.Name())
+			got, err := Translate(paths, Options{SearchPath: n.programs()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(got.DropIn) + "\n"
+			for _, note := range got.Notes {
+				text += fmt.Sprintln("# note:", note)
+			}
+			for _, p := range got.Problems {
+				text += fmt.Sprintln("# problem:", p.Error())
+			}
+			text = n.relative(text)
+			golden := filepath.Join("testdata", "import", c.Name(), "want")
+			if *update {
+				if err := os.WriteFile(golden, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil || text != string(want) {
+				t.Errorf("%v; got\n%s\nwant\n%s", err, text, want)
+			}
+		})
+	}
+}
+
+// TestImportIsItsTranslation serves the same files as imports and as the drop-in
+// that they are translated to: all handlers must be the same.
+func TestImportIsItsTranslation(t *testing.T) {
+	for _, c := range []struct{ name, key string }{
+		{"nvidia-crio", "crio"}, {"kata-crio", "crio"}, {"odd-crio", "crio"},
+		{"nvidia-containerd-v1", "containerd"}, {"nvidia-containerd-v2", "containerd"}, {"nvidia-containerd-v3", "containerd"},
+		{"kata-containerd", "containerd"}, {"kata-containerd-v2", "containerd"}, {"others", "containerd"}, {"odd-containerd", "containerd"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, paths := installation(t, c.name)
+			own := "default_runtime = \"main\"\n[runtimes.main]\nruntime_path = \"" + n.path("bin/runc") + "\"\n"
+			n.write("config.toml", own+fmt.Sprintf("[import]\n%s = %s\n", c.key, literal(paths)))
+			o := n.options()
+			o.SearchPath = n.programs()
+			imported, err := Load(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			translated, err := Translate(paths, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.write("config.toml", own)
+			n.raw("conf.d/50-import.toml", string(translated.DropIn), 0o644)
+			var direct []*handler.Definition
+			if len(translated.Problems) == 0 {
+				cfg, err := Load(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				direct = cfg.Runtimes
+			} else {
+				direct = n.eachAlone(o, string(translated.DropIn))
+			}
+			if got, want := digestsOf(imported.Runtimes), digestsOf(direct); !slices.Equal(got, want) {
+				t.Errorf("imported are %v, the drop-in has %v", got, want)
+			}
+			if len(imported.Runtimes) < 2 {
+				t.Error("nothing was imported")
+			}
+		})
+	}
+}
+
+// eachAlone loads each handler of a drop-in by itself, and returns those that
+// can be served.
+func (n *node) eachAlone(o Options, dropIn string) []*handler.Definition {
+	n.t.Helper()
+	byName := map[string]*handler.Definition{}
+	for _, part := range strings.Split(dropIn, "# from ") {
+		if part != "" {
+			part = "# from " + part
+		}
+		n.raw("conf.d/50-import.toml", part, 0o644)
+		cfg, err := Load(o)
+		if err != nil {
+			continue
+		}
+		for _, d := range cfg.Runtimes {
+			byName[d.Name] = d
+		}
+	}
+	return sortedByName(byName)
+}
+
+func digestsOf(defs []*handler.Definition) []string {
+	var s []string
+	for _, d := range defs {
+		s = append(s, d.Name+" "+d.Digest()[:12])
+	}
+	return s
+}

@@ -1,0 +1,103 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berth-cri/berth/pkg/config/imports"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Translation is what files of other daemons amount to.
+type Translation struct {
+	// DropIn is a drop-in with the handlers, as far as there are any.
+	DropIn []byte
+	// Notes are what the drop-in does not say.
+	Notes []ImportNote
+	// Problems are mistakes in the files, and what this machine lacks.
+	Problems Problems
+}
+
+// Translate reads files of CRI-O and of containerd, and directories of them,
+// and makes a drop-in of their handlers. Of which daemon a file is follows from
+// its tables.
+func Translate(paths []string, o Options) (*Translation, error) {
+	t := &Translation{}
+	all := readForeign(imports.CRIO, paths)
+	t.Notes = append(t.Notes, all.notes...)
+	byKind := map[imports.Kind]*foreignFiles{imports.CRIO: {}, imports.Containerd: {}}
+	for _, d := range all.docs {
+		kind, known := imports.KindOf(d.values)
+		switch {
+		case len(d.problems) > 0:
+			t.Problems = append(t.Problems, d.problems...)
+		case !known:
+			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.file}, Why: "has no tables of CRI-O's or containerd's"})
+		default:
+			byKind[kind].docs = append(byKind[kind].docs, d)
+		}
+	}
+	own := map[string]string{}
+	for _, kind := range []imports.Kind{imports.CRIO, imports.Containerd} {
+		if err := t.add(kind, byKind[kind], o, own); err != nil {
+			return nil, err
+		}
+	}
+	t.Problems = t.Problems.sorted()
+	slices.SortStableFunc(t.Notes, byPlace)
+	return t, nil
+}
+
+func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own map[string]string) error {
+	result := imports.Translate(kind, files.parsed(), findIn(o.searchPath()))
+	for _, n := range result.Notes {
+		t.Notes = append(t.Notes, files.note(n))
+	}
+	for _, h := range result.Handlers {
+		if reason := unservable(h.Name, own); reason != "" {
+			t.Notes = append(t.Notes, files.note(imports.Note{Place: h.At, Handler: h.Name, Why: reason}))
+			continue
+		}
+		own[h.Name] = files.origin(h.At).String()
+		_, problems := checkForeign(h, files, o, Default().Engine)
+		t.Problems = append(t.Problems, problems...)
+		if err := t.write(h, files); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkForeign resolves a translated handler. It is complete only if there is
+// no problem.
+func checkForeign(h imports.Handler, files *foreignFiles, o Options, e Engine) (*handler.Definition, Problems) {
+	d := &decoder{doc: files.document(h)}
+	if h.Unfound != "" {
+		d.unfound = fmt.Sprintf("%s is in none of %s; install it", h.Unfound, shortList(o.searchPath()))
+	}
+	def := d.runtime(h.Name, h.Values, e)
+	return def, d.problems.sorted()
+}
+
+func (t *Translation) write(h imports.Handler, files *foreignFiles) error {
+	table := map[string]any{"runtimes": map[string]any{h.Name: h.Values}}
+	body, err := toml.Marshal(table)
+	if err != nil {
+		return fmt.Errorf("write handler %q: %w", h.Name, err)
+	}
+	b := bytes.NewBuffer(t.DropIn)
+	if b.Len() > 0 {
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(b, "# from %s\n", files.origin(h.At))
+	if h.Unfound != "" {
+		fmt.Fprintf(b, "# runtime_path is missing: %s was not found\n", h.Unfound)
+	}
+	b.WriteString(strings.TrimPrefix(string(body), "[runtimes]\n"))
+	t.DropIn = b.Bytes()
+	return nil
+}

@@ -1,0 +1,251 @@
+package imports
+
+import (
+	"fmt"
+	"strings"
+)
+
+// newestContainerd is the last version of containerd's files that is known.
+const newestContainerd = 4
+
+// criPlugins are the names under which containerd had its handlers, the oldest
+// first.
+var criPlugins = []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}
+
+const imagesPlugin = "io.containerd.cri.v1.images"
+
+// containerdKeys are the keys of a handler's table but those that need a closer
+// look.
+var containerdKeys = map[string]meaning{
+	"pod_annotations":                 {to: "pod_annotations"},
+	"container_annotations":           {to: "container_annotations"},
+	"privileged_without_host_devices": {to: "privileged_without_host_devices"},
+	"base_runtime_spec":               {to: "base_runtime_spec"},
+	"cni_conf_dir":                    {to: "cni_conf_dir"},
+	"snapshotter":                     {to: "snapshotter"},
+	"runtime_root":                    {to: "runtime_root"},
+
+	"privileged_without_host_devices_all_devices_allowed": {
+		why: "privileged containers without host devices may use only the devices that they are given"},
+	"cgroup_writable": {why: "berth mounts cgroups read-only into containers that are not privileged"},
+	"cni_max_conf_num": {why: "berth has one number for all handlers",
+		do: "set cni.max_conf_num"},
+	"sandboxer": {why: "what runs a pod follows from runtime_type", same: "podsandbox"},
+	"io_type":   {why: "berth's containers always use FIFOs", same: "fifo"},
+	"disable_pause_image_pull": {
+		why: "berth never pulls a pause image"},
+	// These are here to be known.
+	"runtime_type": {}, "runtime_path": {}, "runtime_engine": {}, "options": {},
+}
+
+// containerdSettings are what people set in containerd beside handlers, by the
+// end of the key.
+var containerdSettings = map[string]string{
+	"imports":                     "list these files or their directories in import.containerd",
+	"default_runtime_name":        "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
+	"default_runtime":             "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
+	"registry":                    "see [registry]; hosts.toml files are the same",
+	"cni":                         "see [cni]",
+	"snapshotter":                 "set engine.snapshotter",
+	"sandbox_image":               "berth needs no pause image",
+	"enable_cdi":                  "CDI devices always work",
+	"cdi_spec_dirs":               "set engine.cdi_spec_dirs",
+	"systemd_cgroup":              "set engine.cgroup_driver",
+	"debug":                       "set log.level",
+	"grpc":                        "see [server]",
+	"metrics":                     "set metrics.address",
+	"proxy_plugins":               "berth's snapshotters are overlayfs and native",
+	"io.containerd.nri.v1.nri":    "see [nri]; the keys are the same",
+	"stream_processors":           "berth opens encrypted images itself; see registry.decryption_keys_path",
+	"max_container_log_line_size": "set engine.max_log_line_size",
+}
+
+func (t *translation) containerd(files []File) {
+	tables := map[string]*table{}
+	for _, f := range files {
+		t.containerdVersion(f)
+		for _, key := range sortedKeys(f.Values) {
+			switch key {
+			case "version", "plugins":
+			case "crio", "runtimes":
+				t.foreignTable(f, key, "containerd", "import.containerd")
+			default:
+				t.containerdSetting(f, key)
+			}
+		}
+		plugins := asTable(f.Values["plugins"])
+		t.otherPlugins(f, plugins)
+		for _, id := range criPlugins {
+			t.criPlugin(f, id, asTable(plugins[id]), tables)
+		}
+	}
+	t.imagePlatforms(files, tables)
+	for _, name := range sortedKeys(tables) {
+		t.containerdHandler(tables[name])
+	}
+}
+
+func (t *translation) containerdVersion(f File) {
+	v, _ := f.Values["version"].(int64)
+	if v > newestContainerd {
+		t.note(Note{Place: Place{f.Name, []string{"version"}}, Why: fmt.Sprintf("is %d; this berth knows versions up to %d, and reads what it knows", v, newestContainerd)})
+	}
+	if v < 3 {
+		return
+	}
+	// A common mistake, which containerd passes over with a warning.
+	for _, id := range criPlugins[:2] {
+		if runtimes := asTable(asTable(asTable(asTable(f.Values["plugins"])[id])["containerd"])["runtimes"]); len(runtimes) > 0 {
+			t.note(Note{Place: Place{f.Name, []string{"plugins", id, "containerd", "runtimes"}},
+				Why: fmt.Sprintf("containerd does not look here in a file of version %d; berth does", v)})
+		}
+	}
+}
+
+func (t *translation) containerdSetting(f File, key ...string) {
+	t.note(Note{Place: Place{f.Name, key}, Why: "is about containerd itself; only handlers are imported", Do: containerdSettings[key[len(key)-1]]})
+}
+
+// otherPlugins notes the plugins that have no handlers.
+func (t *translation) otherPlugins(f File, plugins map[string]any) {
+	for _, id := range sortedKeys(plugins) {
+		switch id {
+		case "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime":
+		case imagesPlugin:
+			for _, key := range sortedKeys(asTable(plugins[id])) {
+				if key != "runtime_platforms" {
+					t.containerdSetting(f, "plugins", id, key)
+				}
+			}
+		default:
+			t.containerdSetting(f, "plugins", id)
+		}
+	}
+}
+
+// criPlugin collects the handlers of one plugin of one file.
+func (t *translation) criPlugin(f File, id string, plugin map[string]any, tables map[string]*table) {
+	for _, key := range sortedKeys(plugin) {
+		if key != "containerd" {
+			t.containerdSetting(f, "plugins", id, key)
+		}
+	}
+	section := asTable(plugin["containerd"])
+	for _, key := range sortedKeys(section) {
+		if key != "runtimes" {
+			t.containerdSetting(f, "plugins", id, "containerd", key)
+		}
+	}
+	runtimes := asTable(section["runtimes"])
+	for _, name := range sortedKeys(runtimes) {
+		at := Place{f.Name, []string{"plugins", id, "containerd", "runtimes", name}}
+		values, ok := runtimes[name].(map[string]any)
+		switch known := tables[name]; {
+		case !ok:
+			t.note(Note{Place: at, Why: "is no table, and so no handler"})
+		case known != nil:
+			// As containerd 2 merges its files.
+			known.merge(at, values)
+		default:
+			tables[name] = newTable(name, at, values)
+		}
+	}
+}
+
+// imagePlatforms gives handlers the snapshotter that their images have.
+func (t *translation) imagePlatforms(files []File, tables map[string]*table) {
+	for _, f := range files {
+		platforms := asTable(asTable(asTable(f.Values["plugins"])[imagesPlugin])["runtime_platforms"])
+		for _, name := range sortedKeys(platforms) {
+			at := Place{f.Name, []string{"plugins", imagesPlugin, "runtime_platforms", name}}
+			platform := asTable(platforms[name])
+			for _, key := range sortedKeys(platform) {
+				to := tables[name]
+				switch {
+				case key == "snapshotter" && to == nil:
+					t.note(Note{Place: at.Below(key), Why: "is for a handler that is nowhere"})
+				case key == "snapshotter" && unset(to.values[key]):
+					to.values[key], to.places[key] = platform[key], at.Below(key)
+				case key == "snapshotter":
+				default:
+					t.note(Note{Place: at.Below(key), Handler: name, Why: "berth runs images of the node's platform only"})
+				}
+			}
+		}
+	}
+}
+
+func (t *translation) containerdHandler(from *table) {
+	h := t.begin(from)
+	switch kind, isText := from.values["runtime_type"].(string); {
+	case !isText && from.values["runtime_type"] != nil:
+		h.set("runtime_type", from.values["runtime_type"], "runtime_type")
+	case isRunc(kind):
+		h.runc()
+	default:
+		h.shim(kind)
+	}
+	h.keys(containerdKeys, "containerd", "runtime_type", "runtime_path", "runtime_engine", "options")
+	h.end()
+}
+
+// isRunc says whether a type drives an OCI runtime by containerd's own shim.
+func isRunc(kind string) bool {
+	switch kind {
+	case "", "io.containerd.runc.v2", "io.containerd.runc.v1", "io.containerd.runtime.v1.linux":
+		return true
+	}
+	return false
+}
+
+// shim translates a handler that names another shim.
+func (h *translating) shim(kind string) {
+	h.set("runtime_type", "shim", "runtime_type")
+	program, at := shimProgram(kind), "runtime_type"
+	switch path := h.from.values["runtime_path"]; {
+	case !unset(path) && path != nil:
+		h.set("runtime_path", path, "runtime_path")
+	case strings.HasPrefix(kind, "/"):
+		h.set("runtime_path", kind, at)
+	case program == "":
+		h.to.Unfound, h.to.From["runtime_path"] = fmt.Sprintf("a shim of the type %q", kind), h.from.place(at)
+	default:
+		h.program(program, at)
+	}
+	h.unsetEngine("a shim is named by runtime_path or runtime_type")
+	h.shimOptions()
+}
+
+func (h *translating) unsetEngine(why string) {
+	if !unset(h.from.values["runtime_engine"]) && h.from.values["runtime_engine"] != nil {
+		h.note("runtime_engine", why, "")
+	}
+}
+
+// shimProgram is the name of the binary that containerd derives from a type.
+func shimProgram(kind string) string {
+	parts := strings.Split(kind, ".")
+	if len(parts) < 2 || parts[0] == "" || strings.Contains(kind, "/") {
+		return ""
+	}
+	return "containerd-shim-" + parts[len(parts)-2] + "-" + parts[len(parts)-1]
+}
+
+// shimOptions: a file that is named wins over the table, as in containerd.
+func (h *translating) shimOptions() {
+	options := h.from.options()
+	file, named := options["ConfigPath"]
+	named = named && !unset(file)
+	if named {
+		h.set("runtime_config_path", file, "options.ConfigPath")
+	}
+	for _, key := range sortedKeys(options) {
+		switch {
+		case key == "ConfigPath":
+		case named && key != "TypeUrl":
+			h.note("options."+key, "containerd does not hand it to the shim beside a ConfigPath, nor does berth", "")
+		default:
+			h.option(key, options[key], "options."+key)
+		}
+	}
+}

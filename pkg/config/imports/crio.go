@@ -1,0 +1,269 @@
+package imports
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// crioKeys are the keys of [crio.runtime.runtimes.<handler>] but those that
+// need a closer look.
+var crioKeys = map[string]meaning{
+	"runtime_root":                    {to: "runtime_root"},
+	"runtime_config_path":             {to: "runtime_config_path"},
+	"privileged_without_host_devices": {to: "privileged_without_host_devices"},
+	"default_annotations":             {to: "default_annotations"},
+
+	"monitor_path":        {why: noMonitor},
+	"monitor_cgroup":      {why: noMonitor},
+	"monitor_env":         {why: noMonitor},
+	"monitor_exec_cgroup": {why: noMonitor},
+	"platform_runtime_paths": {why: "berth runs images of the node's platform only",
+		do: "make a handler for each of these runtimes, and choose by RuntimeClass"},
+	"runtime_pull_image": {why: "berth pulls images on the node and hands the runtime a root file system",
+		do: "pods that need their image pulled inside of the guest must stay on CRI-O"},
+	"container_min_memory": {why: "the runtime itself says what is too little"},
+	"no_sync_log":          {why: "berth does not flush logs to the disk at each rotation"},
+	"stream_websockets":    {why: "berth streams by WebSocket and SPDY, as the client asks"},
+	"exec_cpu_affinity":    {why: "berth leaves it to the runtime on which CPU an exec begins"},
+	"seccomp_profile": {why: "berth has one RuntimeDefault profile for the node",
+		do: "set engine.default_seccomp_profile"},
+	// These are here to be known.
+	"runtime_path": {}, "runtime_type": {}, "allowed_annotations": {},
+	"container_create_timeout": {}, "inherit_default_runtime": {},
+}
+
+const noMonitor = "berth-shim supervises containers, and needs no monitor"
+
+// crioSettings are what people set in CRI-O beside handlers.
+var crioSettings = map[string]string{
+	"crio.runtime.default_runtime":      "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
+	"crio.runtime.cgroup_manager":       "set engine.cgroup_driver",
+	"crio.runtime.conmon":               "",
+	"crio.runtime.log_level":            "set log.level",
+	"crio.runtime.seccomp_profile":      "set engine.default_seccomp_profile",
+	"crio.runtime.cdi_spec_dirs":        "set engine.cdi_spec_dirs",
+	"crio.runtime.decryption_keys_path": "set registry.decryption_keys_path",
+	"crio.runtime.workloads":            "berth has no workloads",
+	"crio.image":                        "see [registry]",
+	"crio.network":                      "see [cni]",
+	"crio.metrics":                      "set metrics.address",
+	"crio.tracing":                      "set tracing.endpoint",
+	"crio.nri":                          "see [nri]",
+	"crio.api":                          "see [server] and [streaming]",
+	"crio.storage_option":               "set engine.overlay_mount_options",
+}
+
+func (t *translation) crio(files []File) {
+	tables, standard := map[string]*table{}, "crun"
+	for _, f := range files {
+		runtime := t.crioTables(f)
+		if name, ok := runtime["default_runtime"].(string); ok && name != "" {
+			standard = name
+		}
+		for _, name := range sortedKeys(asTable(runtime["runtimes"])) {
+			at := Place{f.Name, []string{"crio", "runtime", "runtimes", name}}
+			values, ok := asTable(runtime["runtimes"])[name].(map[string]any)
+			if !ok {
+				t.note(Note{Place: at, Why: "is no table, and so no handler"})
+				continue
+			}
+			if first, twice := tables[name]; twice {
+				t.note(Note{Place: first.at, Handler: name, Why: "counts for nothing: " + f.Name + " is read later and has this handler too"})
+			}
+			tables[name] = newTable(name, at, values)
+		}
+	}
+	for _, name := range sortedKeys(tables) {
+		t.crioHandler(tables[name], tables[standard], standard)
+	}
+}
+
+func asTable(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	return m
+}
+
+// crioTables returns [crio.runtime] of a file, and notes what else there is.
+func (t *translation) crioTables(f File) map[string]any {
+	for _, key := range sortedKeys(f.Values) {
+		if key != "crio" {
+			t.foreignTable(f, key, "CRI-O", "import.crio")
+		}
+	}
+	crio := asTable(f.Values["crio"])
+	for _, key := range sortedKeys(crio) {
+		if key != "runtime" {
+			t.crioSetting(f, "crio", key)
+		}
+	}
+	runtime := asTable(crio["runtime"])
+	for _, key := range sortedKeys(runtime) {
+		if key != "runtimes" {
+			t.crioSetting(f, "crio", "runtime", key)
+		}
+	}
+	return runtime
+}
+
+func (t *translation) crioSetting(f File, key ...string) {
+	t.note(Note{Place: Place{f.Name, key}, Why: "is about CRI-O itself; only handlers are imported", Do: crioSettings[strings.Join(key, ".")]})
+}
+
+// foreignTable is about a table at the top that the daemon has not.
+func (t *translation) foreignTable(f File, key, whose, list string) {
+	n := Note{Place: Place{f.Name, []string{key}}, Why: "is no table of " + whose + "'s"}
+	switch key {
+	case "runtimes", "default_runtime", "import", "engine", "server":
+		n.Do = "if this file is berth's, put it into conf.d and not into a directory of " + list
+	case "plugins":
+		n.Do = "if this file is containerd's, list it in import.containerd"
+	case "crio":
+		n.Do = "if this file is CRI-O's, list it in import.crio"
+	}
+	t.note(n)
+}
+
+func (t *translation) crioHandler(from, standard *table, standardName string) {
+	h := t.begin(from)
+	binaryOf := from.name
+	if inherit, _ := from.values["inherit_default_runtime"].(bool); inherit {
+		binaryOf = standardName
+		h.from = inherited(from, standard)
+	}
+	h.crioPath(binaryOf)
+	h.crioAnnotations()
+	h.crioTimeout()
+	h.keys(crioKeys, "CRI-O", "runtime_path", "runtime_type", "allowed_annotations", "container_create_timeout", "inherit_default_runtime")
+	h.end()
+}
+
+// inherited is the table with what CRI-O copies from the default handler's.
+func inherited(from, standard *table) *table {
+	t := newTable(from.name, from.at, from.values)
+	for _, key := range []string{"runtime_path", "runtime_type", "runtime_config_path", "runtime_root"} {
+		delete(t.values, key)
+		delete(t.places, key)
+		if standard == nil {
+			continue
+		}
+		if v, ok := standard.values[key]; ok {
+			t.values[key], t.places[key] = v, standard.places[key]
+		}
+	}
+	return t
+}
+
+// crioPath finds the binary as CRI-O does: an absent path is a program of the
+// handler's name.
+func (h *translating) crioPath(binaryOf string) {
+	v, isText := h.from.values["runtime_path"].(string)
+	_, there := h.from.values["runtime_path"]
+	switch {
+	case there && !isText:
+		h.set("runtime_path", h.from.values["runtime_path"], "runtime_path")
+	case v != "":
+		h.set("runtime_path", v, "runtime_path")
+	default:
+		h.program(binaryOf, "runtime_path")
+	}
+	h.crioType(path.Base(v))
+}
+
+// program sets runtime_path to a program that is named without a directory.
+func (h *translating) program(name, from string) {
+	found := h.find(name)
+	if found == "" {
+		h.to.Unfound = name
+		h.to.From["runtime_path"] = h.from.place(from)
+		return
+	}
+	h.set("runtime_path", found, from)
+}
+
+func (h *translating) crioType(base string) {
+	const key = "runtime_type"
+	switch kind := h.from.values[key].(type) {
+	case nil:
+		h.set(key, "oci", key)
+	case string:
+		switch kind {
+		case "", "oci":
+			h.set(key, "oci", key)
+		case "vm":
+			h.set(key, "shim", key)
+			h.kataAnnotations(base)
+		case "pod":
+			h.set(key, "oci", key)
+			h.note(key, `is run as "oci": berth supervises OCI runtimes itself, and needs no conmon-rs`, "")
+		default:
+			h.set(key, kind, key)
+		}
+	default:
+		h.set(key, kind, key)
+	}
+}
+
+const kataAnnotations = "io.katacontainers.*"
+
+// kataAnnotations keeps pods configurable by annotations: CRI-O hands all of
+// them on, berth none that it is not told to.
+func (h *translating) kataAnnotations(base string) {
+	if !strings.HasPrefix(base, "containerd-shim-kata") {
+		return
+	}
+	h.set("pod_annotations", []any{kataAnnotations}, "runtime_type")
+	h.note("runtime_type", "berth hands on the annotations "+kataAnnotations+
+		", as Kata's installer asks of containerd; CRI-O hands on all", "make it a handler of berth's own with more pod_annotations if pods need them")
+}
+
+// crioActs are beginnings of annotations on which CRI-O itself acts; a runtime
+// that sees them does nothing.
+var crioActs = []string{
+	"io.kubernetes.cri-o.", "io.kubernetes.cri.rdt-class", "seccomp-profile.kubernetes.cri-o.io", "org.opencontainers.image.stopSignal",
+}
+
+func (h *translating) crioAnnotations() {
+	const key = "allowed_annotations"
+	list, ok := h.from.values[key].([]any)
+	if v, there := h.from.values[key]; there && !ok {
+		h.set("pod_annotations", v, key)
+		return
+	}
+	var passed, own []any
+	for _, a := range list {
+		name, isText := a.(string)
+		if isText && (strings.HasSuffix(name, ".crio.io") || slices.ContainsFunc(crioActs, func(p string) bool { return strings.HasPrefix(name, p) })) {
+			own = append(own, a)
+			continue
+		}
+		passed = append(passed, a)
+	}
+	if len(own) > 0 {
+		h.note(key, fmt.Sprintf("CRI-O itself acts on %v; berth does not", own), "pods that rely on one of these must stay on CRI-O")
+	}
+	if len(passed) == 0 {
+		return
+	}
+	more, _ := h.to.Values["pod_annotations"].([]any)
+	h.set("pod_annotations", slices.Concat(more, passed), key)
+	h.set("container_annotations", passed, key)
+}
+
+// crioTimeout: CRI-O counts seconds, and has a floor.
+func (h *translating) crioTimeout() {
+	const key, floor = "container_create_timeout", 30
+	v, there := h.from.values[key]
+	n, ok := v.(int64)
+	switch {
+	case !there || ok && n == 0:
+	case !ok:
+		h.set(key, v, key)
+	case n < floor:
+		h.set(key, fmt.Sprintf("%ds", floor), key)
+		h.note(key, fmt.Sprintf("is %d seconds; CRI-O takes no less than %d, and so does berth for an imported handler", n, floor), "")
+	default:
+		h.set(key, fmt.Sprintf("%ds", n), key)
+	}
+}

@@ -1,0 +1,144 @@
+package imports
+
+import (
+	"path"
+	"strings"
+)
+
+const runcShim = "containerd-shim-runc-v2"
+
+// runcOptions are the options of containerd's runc shim, as berth's supervisor
+// takes them.
+var runcOptions = map[string]meaning{
+	"NoPivotRoot":  {to: "no_pivot_root"},
+	"NoNewKeyring": {to: "no_new_keyring"},
+	"SystemdCgroup": {why: "the cgroup driver is one setting for all handlers",
+		do: "see that engine.cgroup_driver is what the kubelet has"},
+	"ShimCgroup":    {why: "berth's supervisor is not put into a cgroup of pods"},
+	"CriuImagePath": {why: "checkpoints are written where the kubelet wants them"},
+	"CriuWorkPath":  {why: "checkpoints are written where the kubelet wants them"},
+	"CriuPath":      {why: "criu is looked for in PATH"},
+	"ConfigPath":    {why: "runc's shim reads no configuration file"},
+	"TypeUrl":       {why: "the type follows from the runtime"},
+	// These are here to be known.
+	"BinaryName": {}, "Runtime": {}, "Root": {}, "RuntimeRoot": {}, "IoUid": {}, "IoGid": {}, "TaskApiAddress": {}, "TaskApiVersion": {},
+}
+
+// onlyShim are options that only containerd's shim itself can follow.
+var onlyShim = []string{"IoUid", "IoGid", "TaskApiAddress", "TaskApiVersion"}
+
+// runc translates a handler on containerd's runc shim. Its OCI runtime is run
+// by berth's own supervisor, which is what makes the same pods from the same
+// options; the shim itself is kept where the table insists on one.
+func (h *translating) runc() {
+	options := h.from.options()
+	insists := !unset(h.from.values["runtime_path"]) && h.from.values["runtime_path"] != nil
+	for _, key := range onlyShim {
+		if v, ok := options[key]; ok && !unset(v) {
+			insists = true
+		}
+	}
+	if kind := h.from.text("runtime_type"); kind != "io.containerd.runc.v2" {
+		h.note("runtime_type", "is taken for io.containerd.runc.v2", "")
+	}
+	if insists {
+		h.runcByShim(options)
+		return
+	}
+	h.set("runtime_type", "oci", "runtime_type")
+	h.ociRuntime(options)
+	for _, key := range sortedKeys(options) {
+		m, known := runcOptions[key]
+		switch v := options[key]; {
+		case !known:
+			h.note("options."+key, "is an option that runc's shim has not either", near(key, runcOptions))
+		case m.to != "" && !unset(v):
+			h.option(m.to, v, "options."+key)
+		case m.why != "" && (!unset(v) || key == "SystemdCgroup"):
+			h.note("options."+key, m.why, m.do)
+		}
+	}
+}
+
+// ociRuntime finds the binary and its root, which older files had elsewhere.
+func (h *translating) ociRuntime(options map[string]any) {
+	binary, from := h.runcBinary(options)
+	name, isText := binary.(string)
+	switch {
+	case !isText:
+		h.set("runtime_path", binary, from)
+	case path.IsAbs(name) || strings.Contains(name, "/"):
+		h.set("runtime_path", name, from)
+	default:
+		h.program(name, from)
+	}
+	for _, key := range []string{"RuntimeRoot", "Root"} {
+		if v, ok := options[key]; ok && !unset(v) {
+			h.set("runtime_root", v, "options."+key)
+		}
+	}
+	if _, set := h.to.Values["runtime_root"]; set && !unset(h.from.values["runtime_root"]) && h.from.values["runtime_root"] != nil {
+		h.note("runtime_root", "options.Root is for the same and counts", "")
+		delete(h.from.values, "runtime_root")
+	}
+}
+
+// runcBinary is the OCI runtime that a table names, and by which key.
+func (h *translating) runcBinary(options map[string]any) (binary any, from string) {
+	for _, key := range []string{"BinaryName", "Runtime"} {
+		if v, ok := options[key]; ok && !unset(v) {
+			if other, twice := options["Runtime"]; key == "BinaryName" && twice && !unset(other) && other != v {
+				h.note("options.Runtime", "BinaryName is for the same and counts", "")
+			}
+			return v, "options." + key
+		}
+	}
+	if v, ok := h.from.values["runtime_engine"]; ok && !unset(v) {
+		return v, "runtime_engine"
+	}
+	return "runc", "runtime_type"
+}
+
+// runcByShim keeps containerd's shim, with those options that it has.
+func (h *translating) runcByShim(options map[string]any) {
+	h.set("runtime_type", "shim", "runtime_type")
+	if v := h.from.values["runtime_path"]; !unset(v) && v != nil {
+		h.set("runtime_path", v, "runtime_path")
+	} else {
+		h.program(runcShim, "runtime_type")
+	}
+	h.unsetEngine("the shim's options.BinaryName is for this")
+	for _, key := range sortedKeys(options) {
+		_, known := runcOptions[key]
+		v := options[key]
+		switch {
+		case !known:
+			h.note("options."+key, "is an option that runc's shim has not either", near(key, runcOptions))
+		case unset(v) && key != "SystemdCgroup":
+		case key == "SystemdCgroup", key == "ConfigPath", key == "TypeUrl", key == "CriuPath", key == "Runtime", key == "RuntimeRoot":
+			h.note("options."+key, or(runcOptions[key].why, "is an option of a shim that is no more"), runcOptions[key].do)
+		case key == "BinaryName":
+			h.shimBinary(v)
+		default:
+			h.option(key, v, "options."+key)
+		}
+	}
+}
+
+// shimBinary gives the shim an absolute path, so that pods keep what they began
+// with.
+func (h *translating) shimBinary(v any) {
+	if name, ok := v.(string); ok && !strings.Contains(name, "/") {
+		if found := h.find(name); found != "" {
+			v = found
+		}
+	}
+	h.option("BinaryName", v, "options.BinaryName")
+}
+
+func or(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}

@@ -155,9 +155,13 @@ integration: build runtimes kubernetes $(BIN)/containerd $(BIN)/gotestsum $(BIN)
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)
 	go test -count=1 -v -timeout 20m ./integration/kubelet
 
+.PHONY: checklist
+checklist: ## tick off what the CRI asks of a daemon, by the last unit and integration (docs/testing.md)
+	@go run ./integration/checklist $(OUT)/unit.json $(OUT)/integration.json
+
 .PHONY: test
 test: ## everything CI runs (root)
-	@scripts/phases deps build runtimes kubernetes fmt-check vet lint tidy-check check-generated unit integration
+	@scripts/phases deps build runtimes kubernetes fmt-check vet lint tidy-check check-generated unit integration checklist
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

@@ -32,6 +32,7 @@ var gvisorLacks = map[conformance.Ability]string{
 	conformance.ForwardBulk:     "it closes a forwarded connection whose reader is slower than its writer",
 	conformance.ForwardHalf:     "it closes a forwarded connection when one direction ends",
 	conformance.Sysctls:         "its kernel does not take them from the spec",
+	conformance.Labels:          "its kernel has neither, and the host sees one process",
 	conformance.UserNamespaces:  "its kernel has users of its own",
 }
 

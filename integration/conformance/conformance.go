@@ -119,6 +119,7 @@ const (
 	ForwardBulk     Ability = "port-forward of more than a socket holds at once"
 	ForwardHalf     Ability = "port-forward of connections that are closed in one direction"
 	MountOptions    Ability = "options of mounts (noexec, nodev, nosuid)"
+	Labels          Ability = "AppArmor profiles and SELinux labels of processes"
 	UserNamespaces  Ability = "pods with a user namespace of their own"
 )
 

@@ -28,12 +28,14 @@ func TestContainerd(t *testing.T) {
 		Ran:          conformance.RanByOCIRuntime(runc, d.ContainerdRuntimeRoot("runc")),
 		Lacks: map[conformance.Ability]string{
 			conformance.MountOptions: "its CRI is older than mount_options",
+			conformance.Labels:       "the testbed's is told to do without AppArmor, and SELinux is off by default",
 		},
 		Differs: map[string]string{
 			"Sandbox/verbose status has info":                              "a status that is not verbose has an info of empty fields",
 			"Container/status is whole in every state":                     "image_ref is an id in lists and a digest in status",
 			"Exit/exit codes and reasons":                                  "a program that ends at once is finished before it was started",
 			"Logs/a log that cannot be written does not stop the program":  "a full file system of logs stops the programs that write to it",
+			"Security/AppArmor profiles":                                   "told to do without AppArmor, it refuses its own default profile too",
 			"Streaming/stdin_once ends stdin with the first session":       "a session over WebSocket without stdin ends it too",
 			"Streaming/port-forward to loopback over IPv6":                 "the host's own names decide whether localhost is ::1 too",
 			"Stats/of one container":                                       "the writable layer is measured every ten seconds, and until then is empty",

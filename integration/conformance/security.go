@@ -21,6 +21,8 @@ var securityChecks = []check{
 	{name: "seccomp: an empty profile is the runtime's default", needs: []Ability{SeccompReport}, run: seccompDefault},
 	{name: "seccomp: a profile of the host", needs: []Ability{SeccompReport}, run: seccompLocalhost},
 	{name: "seccomp: unconfined", needs: []Ability{SeccompReport}, run: seccompUnconfined},
+	{name: "AppArmor profiles", run: apparmorProfiles},
+	{name: "SELinux labels", run: selinuxLabels},
 	{name: "no_new_privs", needs: []Ability{NoNewPrivReport}, run: noNewPrivs},
 	{name: "read-only root", run: readonlyRootfs},
 	{name: "masked paths", needs: []Ability{MaskedPaths}, run: maskedPaths},

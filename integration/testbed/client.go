@@ -22,7 +22,7 @@ type Client struct {
 
 	// LogRoot is where pods get their log directories.
 	LogRoot string
-	// CgroupParent is what pods' cgroups are made below.
+	// CgroupParent is what pods' cgroups are made below; "" leaves it to the daemon.
 	CgroupParent string
 }
 

@@ -77,7 +77,11 @@ func newDaemon(t T, cni *CNI) *Daemon {
 		cni:        cni,
 	}
 	t.Cleanup(func() { d.sweep(t) })
-	d.Client = Dial(t, d.Socket, filepath.Join(dir, "logs"), d.Cgroup)
+	parent := d.Cgroup
+	if cgroupDriver() == systemdDriver {
+		parent = ""
+	}
+	d.Client = Dial(t, d.Socket, filepath.Join(dir, "logs"), parent)
 	t.Cleanup(func() { d.end(t) })
 	return d
 }

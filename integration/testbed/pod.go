@@ -69,11 +69,13 @@ func (c *Client) SandboxConfig(name string) *runtimeapi.PodSandboxConfig {
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "testbed", Uid: uuid.NewString()},
 		Hostname: name,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: filepath.Join(c.CgroupParent, name),
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 			},
 		},
+	}
+	if c.CgroupParent != "" {
+		config.Linux.CgroupParent = filepath.Join(c.CgroupParent, name)
 	}
 	config.LogDirectory = c.logDirectory(config.GetMetadata())
 	return config

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/conformance"
+)
+
+const top = "../.."
+
+// total is how many lines the CRI's checklist has. One that is dropped is missed.
+const total = 100
+
+func testingDocument(t *testing.T) []line {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(top, document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// TestChecklist holds docs/testing.md to the code: each line has tests, and each
+// of them exists.
+func TestChecklist(t *testing.T) {
+	lines := testingDocument(t)
+	if len(lines) != total {
+		t.Errorf("%d lines, want %d", len(lines), total)
+	}
+	numbers := map[string]int{}
+	for _, l := range lines {
+		subject, _, _ := strings.Cut(l.name, " ")
+		numbers[subject]++
+		if want := fmt.Sprintf("%s %d", subject, numbers[subject]); l.name != want {
+			t.Errorf("%q is line %q", l.name, want)
+		}
+		if l.text == "" {
+			t.Errorf("%s says nothing", l.name)
+		}
+	}
+	code := sources{}
+	for _, l := range lines {
+		t.Run(l.name, func(t *testing.T) {
+			if len(l.proofs) == 0 {
+				t.Fatal("no test proves it")
+			}
+			for _, p := range l.proofs {
+				if err := code.has(p); err != nil {
+					t.Errorf("%s: %v", p, err)
+				}
+			}
+		})
+	}
+}
+
+// TestNames looks for every test and golden file that the document names.
+func TestNames(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(top, document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	for _, of := range []string{"pkg", "cmd", "integration"} {
+		err := filepath.WalkDir(filepath.Join(top, of), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return err
+			}
+			if s, err := readSource(path); err == nil {
+				maps.Copy(tests, s.tests)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
+		if !tests[name] {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	for _, name := range regexp.MustCompile(`\b(container|sandbox)-[a-z0-9-]+\.json`).FindAllString(string(text), -1) {
+		if _, err := os.Stat(filepath.Join(top, "pkg/engine/ocispec/testdata", name)); err != nil {
+			t.Errorf("there is no golden file %s", name)
+		}
+	}
+}
+
+func TestMissingProofs(t *testing.T) {
+	code := sources{}
+	for _, p := range []proof{
+		"conformance/Sandbox/nil linux", "faults/TestEmptyNode/streams", "pkg/engine/validate/TestUserNamespaces",
+	} {
+		if err := code.has(p); err != nil {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	for _, p := range []proof{
+		"conformance/Sandbox/no such check", "faults/TestNoSuchTest", "faults/TestEmptyNode/no such part", "pkg/no/such/package/TestX", "nonsense", "",
+	} {
+		if code.has(p) == nil {
+			t.Errorf("%q is said to exist", p)
+		}
+	}
+}
+
+func TestChecksHaveNamesOfTheirOwn(t *testing.T) {
+	names := conformance.Names()
+	slices.Sort(names)
+	if again := len(names) - len(slices.Compact(slices.Clone(names))); again != 0 {
+		t.Errorf("%d of the suite's checks have the name of another", again)
+	}
+}
+
+const someRecords = `
+{"Action":"run","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestGood"}
+{"Action":"output","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestGood","Output":"fail"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestGood","Elapsed":0.1}
+{"Action":"pass","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestGood/a_part"}
+{"Action":"fail","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestFlaky"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestFlaky"}
+{"Action":"skip","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestSkipped"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/integration/faults","Test":"TestGood"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runc/Group/both_can"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runsc/Group/both_can"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runc/Group/one_can"}
+{"Action":"skip","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runsc/Group/one_can"}
+{"Action":"skip","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runsc/Group/none_can"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runc/Group/one_fails"}
+{"Action":"fail","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runsc/Group/one_fails"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestContainerd/Group/only_another"}
+{"Action":"fail","Package":"github.com/berth-cri/berth/pkg/a","Elapsed":3}
+`
+
+func TestOutcomes(t *testing.T) {
+	r := results{}
+	if err := r.read(strings.NewReader(someRecords)); err != nil {
+		t.Fatal(err)
+	}
+	for p, want := range map[proof]outcome{
+		"pkg/a/TestGood": passed, "pkg/a/TestGood/a part": passed, "pkg/a/TestFlaky": failed, "pkg/a/TestSkipped": skipped,
+		"pkg/a/TestAbsent": absent, "pkg/b/TestGood": absent, "faults/TestGood": passed, "kubelet/TestGood": absent,
+		"conformance/Group/both can": passed, "conformance/Group/one can": passed, "conformance/Group/none can": skipped,
+		"conformance/Group/one fails": failed, "conformance/Group/only another": absent, "conformance/Group/both": absent,
+	} {
+		if got := r.of(p); got != want {
+			t.Errorf("%s %s, want: %s", p, got, want)
+		}
+	}
+	if err := r.read(strings.NewReader(`{"Action":"pass"`)); err == nil {
+		t.Error("records that end in the middle are taken")
+	}
+}
+
+func TestRun(t *testing.T) {
+	write := func(name, text string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	doc := write("testing.md", "# Testing\n\n| not | a | line |\n\n"+heading+`
+
+Words.
+
+| line | what holds | proven by |
+|---|---|---|
+| One 1 | well | `+"`pkg/a/TestGood`, `conformance/Group/one can`"+` |
+| One 2 | not so well | `+"`pkg/a/TestGood` `pkg/a/TestFlaky`"+` |
+| Two 1 | nobody knows | |
+
+## Something else
+
+| Not 1 | counted | `+"`x`"+` |
+`)
+	var out strings.Builder
+	open, err := run(&out, doc, []string{write("unit.json", someRecords)})
+	if err != nil || open != 2 {
+		t.Errorf("%d lines are open, %v", open, err)
+	}
+	for _, want := range []string{"✓ One 1 ", "✗ One 2 ", "      pkg/a/TestFlaky failed\n", "✗ Two 1 ", "1 of 3 lines"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
+		}
+	}
+	for name, args := range map[string][2]string{
+		"no records": {doc, ""}, "a missing record": {doc, "missing.json"}, "no document": {"missing.md", doc},
+		"a document without the list": {write("other.md", "# Other\n"), doc}, "a record that is none": {doc, doc},
+		"a row of two cells": {write("row.md", "\n"+heading+"\n\n| One 1 | x |\n"), doc},
+	} {
+		var records []string
+		if args[1] != "" {
+			records = []string{args[1]}
+		}
+		if _, err := run(&out, args[0], records); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

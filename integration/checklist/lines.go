@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"strings"
+)
+
+// heading begins the part of docs/testing.md that is read here.
+const heading = "## The CRI, line by line"
+
+// line is one thing that the CRI asks of a daemon.
+type line struct {
+	// name is its subject and its number in it: "StopContainer 3".
+	name string
+	text string
+	// proofs are all needed.
+	proofs []proof
+}
+
+// proof is a test, as docs/testing.md writes it.
+type proof string
+
+// conformanceSuite is how the checks of the conformance suite are written: by
+// group and name, whatever the handler.
+const conformanceSuite = "conformance/"
+
+// split returns the package's directory and the test: for a check of the
+// conformance suite its group and name.
+func (p proof) split() (dir, test string) {
+	if check, ok := strings.CutPrefix(string(p), conformanceSuite); ok {
+		return "integration/conformance", check
+	}
+	dir, test, _ = strings.Cut(string(p), "/Test")
+	if top, _, _ := strings.Cut(dir, "/"); top != "pkg" && top != "cmd" {
+		dir = path.Join("integration", dir)
+	}
+	return dir, "Test" + test
+}
+
+// parse reads the tables of the checklist: rows of name, text and proofs.
+func parse(document string) ([]line, error) {
+	_, part, found := strings.Cut(document, "\n"+heading+"\n")
+	if !found {
+		return nil, fmt.Errorf("there is no %q", heading)
+	}
+	part, _, _ = strings.Cut(part, "\n## ")
+	var lines []line
+	for row := range strings.Lines(part) {
+		row = strings.TrimSpace(row)
+		if !strings.HasPrefix(row, "|") || strings.HasPrefix(row, "|---") || strings.HasPrefix(row, "| line |") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(row, "|"), "|")
+		if len(cells) != 3 {
+			return nil, fmt.Errorf("%q has %d cells, want 3", row, len(cells))
+		}
+		l := line{name: strings.TrimSpace(cells[0]), text: strings.TrimSpace(cells[1])}
+		// Every second piece is between back quotes.
+		for i, piece := range strings.Split(cells[2], "`") {
+			if i%2 == 1 {
+				l.proofs = append(l.proofs, proof(piece))
+			}
+		}
+		lines = append(lines, l)
+	}
+	return lines, nil
+}

@@ -35,6 +35,7 @@ type Config struct {
 
 	Server   Server   `toml:"server"`
 	Import   Import   `toml:"import"`
+	Handlers Handlers `toml:"handlers"`
 	Engine   Engine   `toml:"engine"`
 	CNI      CNI      `toml:"cni"`
 	Registry Registry `toml:"registry"`
@@ -87,6 +88,16 @@ type Server struct {
 	SocketMode fs.FileMode `toml:"socket_mode"`
 	// RuntimeName is the runtime's name in the CRI's Version.
 	RuntimeName string `toml:"runtime_name"`
+}
+
+// Handlers is the life of all handlers.
+type Handlers struct {
+	// ProbeInterval is the time between looks at them; 0 is never.
+	ProbeInterval time.Duration `toml:"probe_interval"`
+	// AdvertiseNotReady keeps those that accept no pods in the CRI's Status.
+	AdvertiseNotReady bool `toml:"advertise_not_ready"`
+	// Watch reloads when files change.
+	Watch bool `toml:"watch"`
 }
 
 // CgroupDriver says who makes cgroups.

@@ -20,6 +20,8 @@ type decoder struct {
 	problems Problems
 	// unfound says why a handler that is imported has no runtime_path.
 	unfound string
+	// deferMachine says that what this machine lacks is not looked for.
+	deferMachine bool
 }
 
 // at returns a Problem at the place of a key.

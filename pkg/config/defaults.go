@@ -23,9 +23,10 @@ const DefaultCreateTimeout = 4 * time.Minute
 // handler is discovered.
 func Default() *Config {
 	return &Config{
-		Version: Version,
-		Server:  Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660, RuntimeName: DefaultRuntimeName},
-		Import:  Import{CRIO: []string{}, Containerd: []string{}},
+		Version:  Version,
+		Server:   Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660, RuntimeName: DefaultRuntimeName},
+		Handlers: Handlers{ProbeInterval: 30 * time.Second, Watch: true},
+		Import:   Import{CRIO: []string{}, Containerd: []string{}},
 		Engine: Engine{
 			Root:                   "/var/lib/berth",
 			State:                  "/run/berth",

@@ -10,17 +10,18 @@ import (
 	"testing"
 )
 
-// documented reads docs/configuration.md: default by section and key. The two
+// documented reads docs/configuration.md: default, and when a change takes
+// effect, by section and key. The two
 // tables of options are told apart by the case of their keys.
-func documented(t *testing.T) map[string]string {
+func documented(t *testing.T) (docs, effects map[string]string) {
 	t.Helper()
 	data, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	heading := regexp.MustCompile(`^### \[(.*)\]$`)
-	row := regexp.MustCompile("^\\| `([A-Za-z_]+)` \\| [a-zA-Z ]+ \\| `(.*?)` \\| (start|new pods|each pull) \\| .+ \\|$")
-	docs := map[string]string{}
+	row := regexp.MustCompile("^\\| `([A-Za-z_]+)` \\| [a-zA-Z ]+ \\| `(.*?)` \\| (start|reload|new pods|start, new pods|each pull) \\| .+ \\|$")
+	docs, effects = map[string]string{}, map[string]string{}
 	section, inKeys := "", false
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSuffix(line, "\n")
@@ -37,12 +38,12 @@ func documented(t *testing.T) map[string]string {
 			if _, dup := docs[key]; dup {
 				t.Errorf("%s is documented twice", key)
 			}
-			docs[key] = m[2]
+			docs[key], effects[key] = m[2], m[3]
 		case inKeys && strings.HasPrefix(line, "| `"):
 			t.Errorf("this row has an unknown form: %s", line)
 		}
 	}
-	return docs
+	return docs, effects
 }
 
 // actual is what there is, in the same form.
@@ -75,7 +76,8 @@ func actual() map[string]string {
 }
 
 func TestEveryKeyIsDocumented(t *testing.T) {
-	docs, keys := documented(t), actual()
+	docs, _ := documented(t)
+	keys := actual()
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if _, ok := docs[key]; !ok {
 			t.Errorf("%s is not in docs/configuration.md", key)
@@ -87,6 +89,29 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 			t.Errorf("docs/configuration.md has %s, which does not exist", key)
 		} else if docs[key] != want {
 			t.Errorf("docs/configuration.md says that %s is %s by default; it is %s", key, docs[key], want)
+		}
+	}
+}
+
+// TestReloadBehaviourIsDocumented holds the word under "takes effect" against
+// what a reload does with the key.
+func TestReloadBehaviourIsDocumented(t *testing.T) {
+	_, effects := documented(t)
+	for _, key := range slices.Sorted(maps.Keys(effects)) {
+		byReload := effects[key] == "reload" || effects[key] == "new pods"
+		if strings.HasPrefix(key, "runtimes.") {
+			if effects[key] != "new pods" {
+				t.Errorf("docs/configuration.md says %q of %s; whatever a handler says is for new pods", effects[key], key)
+			}
+			continue
+		}
+		if byReload != Reloadable(key) {
+			t.Errorf("docs/configuration.md says %q of %s; that a reload takes it over is %v", effects[key], key, Reloadable(key))
+		}
+	}
+	for key := range reloadable {
+		if _, there := effects[key]; !there {
+			t.Errorf("%s is said to be reloadable, and is no key", key)
 		}
 	}
 }

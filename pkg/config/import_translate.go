@@ -75,7 +75,7 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 // checkForeign resolves a translated handler. It is complete only if there is
 // no problem.
 func checkForeign(h imports.Handler, files *foreignFiles, o Options, e Engine) (*handler.Definition, Problems) {
-	d := &decoder{doc: files.document(h)}
+	d := &decoder{doc: files.document(h), deferMachine: o.DeferMachine}
 	if h.Unfound != "" {
 		d.unfound = fmt.Sprintf("%s is in none of %s; install it", h.Unfound, shortList(o.searchPath()))
 	}

@@ -25,7 +25,14 @@ type Options struct {
 	// of any file, that this machine lacks something for (its binary, say).
 	// Mistakes in the main file remain fatal. Without it everything is.
 	TolerateDropIns bool
+	// DeferMachine is for a daemon that probes its handlers: what this machine
+	// lacks for one is no mistake, and not looked for. See Lacking.
+	DeferMachine bool
 }
+
+// Paths are the main file and the directories of drop-ins, whether they exist or
+// not. See Config.Watched for all that a configuration is read from.
+func (o Options) Paths() []string { return watched(o, Import{}) }
 
 func (o Options) mainFile() string { return or(o.File, DefaultFile) }
 

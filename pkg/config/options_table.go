@@ -111,12 +111,6 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	if !filepath.IsAbs(o.BinaryName) {
 		d.report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep the binary they began with", o.BinaryName),
 			inSearchDirs(filepath.Base(o.BinaryName)))
-		return
-	}
-	if m := executableMistake(o.BinaryName); m != "" {
-		p := d.at(at, m, "")
-		p.handler = def.Name
-		d.problems = append(d.problems, p)
 	}
 }
 

@@ -38,6 +38,7 @@ type runtimeTable struct {
 	MaxParallelStarts            int                    `toml:"max_parallel_starts"`
 	MaxQueuedStarts              int                    `toml:"max_queued_starts"`
 	StartTimeout                 time.Duration          `toml:"start_timeout"`
+	RequiredDevices              []string               `toml:"required_devices"`
 }
 
 func defaultTable() runtimeTable {
@@ -56,6 +57,16 @@ func (t *runtimeTable) handlerType() handler.Type {
 		return handler.Shim
 	}
 	return handler.OCI
+}
+
+// devices are the ones that the table says. Kata boots machines, and is often
+// installed where that cannot work; only its remote hypervisor needs no KVM.
+func (t *runtimeTable) devices() []string {
+	if t.RequiredDevices == nil && strings.HasPrefix(filepath.Base(t.RuntimePath), shimPrefix+"kata-") &&
+		!strings.Contains(filepath.Base(t.RuntimeConfigPath), "remote") {
+		return []string{"/dev/kvm"}
+	}
+	return t.RequiredDevices
 }
 
 func (t *runtimeTable) isRuncShim() bool {
@@ -91,6 +102,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 			MaxPods: t.MaxPods, MaxParallelStarts: t.MaxParallelStarts,
 			MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
 		},
+		RequiredDevices: t.devices(),
 	}
 	if d.Type == handler.OCI {
 		d.Supervision = or(t.Supervision, e.Supervision)
@@ -129,7 +141,9 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	c.paths(&t)
 	c.annotations(&t)
 	c.limits(&t)
+	c.devices(&t)
 	c.compatible(&t)
+	c.machine(def)
 	return def
 }
 

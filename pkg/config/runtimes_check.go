@@ -1,15 +1,11 @@
 package config
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -27,9 +23,18 @@ func (c check) wrong(name, message, suggestion string) {
 	c.report(under(c.key, name), message, suggestion)
 }
 
-// lacking reports what this machine lacks.
-func (c check) lacking(name, message string) {
-	p := c.at(under(c.key, name), message, "")
+// machine reports what this machine lacks for a Definition.
+func (c check) machine(def *handler.Definition) {
+	if c.deferMachine {
+		return
+	}
+	for _, l := range lacking(def) {
+		c.lacking(l.key, l.message)
+	}
+}
+
+func (c check) lacking(key, message string) {
+	p := c.at(c.key+"."+key, message, "")
 	p.handler = c.handler
 	c.problems = append(c.problems, p)
 }
@@ -51,10 +56,6 @@ func (c check) runtimePath(t *runtimeTable) {
 		// Its wrong type is reported already.
 	case !filepath.IsAbs(t.RuntimePath):
 		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), inSearchDirs(filepath.Base(t.RuntimePath)))
-	default:
-		if m := executableMistake(t.RuntimePath); m != "" {
-			c.lacking("runtime_path", m)
-		}
 	}
 }
 
@@ -125,48 +126,15 @@ func (c check) paths(t *runtimeTable) {
 			c.wrong(name, fmt.Sprintf("%q must be an absolute path", p), "")
 		}
 	}
-	if filepath.IsAbs(t.RuntimeConfigPath) {
-		if m := readableMistake(t.RuntimeConfigPath); m != "" {
-			c.lacking("runtime_config_path", m)
-		}
-	}
-	if filepath.IsAbs(t.BaseRuntimeSpec) {
-		if m := specMistake(t.BaseRuntimeSpec); m != "" {
-			c.lacking("base_runtime_spec", m)
-		}
-	}
 }
 
-// readableMistake says why a file cannot be used, or nothing.
-func readableMistake(file string) string {
-	info, err := os.Stat(file)
-	switch {
-	case os.IsNotExist(err):
-		return file + " does not exist"
-	case err != nil:
-		return fmt.Sprintf("%s cannot be looked at: %v", file, pathless(err))
-	case !info.Mode().IsRegular():
-		return fmt.Sprintf("%s is no file but %s", file, kindOf(info.Mode()))
+// devices checks required_devices.
+func (c check) devices(t *runtimeTable) {
+	for _, path := range t.RequiredDevices {
+		if !filepath.IsAbs(path) {
+			c.wrong("required_devices", fmt.Sprintf("%q must be an absolute path, such as \"/dev/kvm\"", path), "")
+		}
 	}
-	return ""
-}
-
-func specMistake(file string) string {
-	if m := readableMistake(file); m != "" {
-		return m
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
-	}
-	var spec specs.Spec
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return fmt.Sprintf("%s is no OCI runtime spec: %v", file, err)
-	}
-	if spec.Version == "" {
-		return file + " is no OCI runtime spec: ociVersion is missing"
-	}
-	return ""
 }
 
 func (c check) annotations(t *runtimeTable) {

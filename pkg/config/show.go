@@ -116,6 +116,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		ContainerCreateTimeout:       d.ContainerCreateTimeout,
 		SandboxProcess:               d.SandboxProcess,
 		Supervision:                  d.Supervision,
+		RequiredDevices:              d.RequiredDevices,
 	}
 	if d.Type == handler.OCI {
 		t.Options = optionsOf(d.OCI)

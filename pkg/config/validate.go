@@ -49,6 +49,7 @@ func (c *Config) sections() Problems {
 	v.server(&c.Server)
 	v.directories("import.crio", c.Import.CRIO)
 	v.directories("import.containerd", c.Import.Containerd)
+	v.handlers(&c.Handlers)
 	v.engine(&c.Engine)
 	v.cni(&c.CNI)
 	v.registry(&c.Registry)
@@ -73,6 +74,12 @@ func (v *validator) server(s *Server) {
 	}
 	if s.SocketMode&0o600 != 0o600 {
 		v.wrong("server.socket_mode", fmt.Sprintf("%04o keeps the owner out; it needs at least 0600", s.SocketMode), "0660")
+	}
+}
+
+func (v *validator) handlers(h *Handlers) {
+	if h.ProbeInterval != 0 && h.ProbeInterval < time.Second {
+		v.wrong("handlers.probe_interval", `must be "1s" or more, or "0s" for never`, "")
 	}
 }
 

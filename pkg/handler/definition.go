@@ -95,6 +95,8 @@ type Definition struct {
 	Supervision Supervision `json:"supervision,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits Limits `json:"limits,omitzero"`
+	// RequiredDevices are device files without which no pod can run.
+	RequiredDevices []string `json:"requiredDevices,omitempty"`
 	// Origin is file:line of the table, or how the handler was discovered.
 	// It is no part of the digest.
 	Origin string `json:"origin,omitempty"`

@@ -16,8 +16,9 @@ func full() *Definition {
 		PodAnnotations: []string{"a*"}, ContainerAnnotations: []string{"b*"}, DefaultAnnotations: map[string]string{"c": "d"},
 		PrivilegedWithoutHostDevices: true, Snapshotter: "native", BaseRuntimeSpec: "/s", CNIConfDir: "/n",
 		ContainerCreateTimeout: time.Minute, SandboxProcess: SandboxProcessAlways, Supervision: SupervisionPod,
-		Limits: Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},
-		Origin: "/etc/berth/config.toml:3",
+		Limits:          Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},
+		RequiredDevices: []string{"/dev/kvm"},
+		Origin:          "/etc/berth/config.toml:3",
 	}
 }
 

@@ -1,0 +1,104 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// lack is something that a handler names and this machine has not.
+type lack struct{ key, message string }
+
+// Lacking says what this machine lacks for a handler that is written correctly,
+// or nil. It looks at files, and does not return while one is on a network file
+// system that is gone.
+func Lacking(d *handler.Definition) error {
+	var all []string
+	for _, l := range lacking(d) {
+		all = append(all, l.key+": "+l.message)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	text := strings.Join(all, "; ")
+	if d.Origin != "" {
+		text = d.Origin + ": " + text
+	}
+	return errors.New(clip(text))
+}
+
+// lacking leaves paths that are missing or relative to others: they are mistakes
+// in the file.
+func lacking(d *handler.Definition) []lack {
+	var all []lack
+	look := func(key, path string, mistake func(string) string) {
+		if !filepath.IsAbs(path) {
+			return
+		}
+		if m := mistake(path); m != "" {
+			all = append(all, lack{key, m})
+		}
+	}
+	look("runtime_path", d.Path, executableMistake)
+	look("runtime_config_path", d.ConfigPath, readableMistake)
+	look("base_runtime_spec", d.BaseRuntimeSpec, specMistake)
+	driven, _ := d.ShimOptions["BinaryName"].(string)
+	look("options.BinaryName", driven, executableMistake)
+	for _, device := range d.RequiredDevices {
+		look("required_devices", device, deviceMistake)
+	}
+	return all
+}
+
+// deviceMistake says why a device cannot be used, or nothing.
+func deviceMistake(path string) string {
+	info, err := os.Stat(path)
+	switch {
+	case os.IsNotExist(err):
+		return fmt.Sprintf("%s does not exist; load the kernel module that makes it, or choose a machine that has it", path)
+	case err != nil:
+		return fmt.Sprintf("%s cannot be looked at: %v", path, pathless(err))
+	case info.Mode()&os.ModeDevice == 0:
+		return fmt.Sprintf("%s is no device", path)
+	}
+	return ""
+}
+
+// readableMistake says why a file cannot be used, or nothing.
+func readableMistake(file string) string {
+	info, err := os.Stat(file)
+	switch {
+	case os.IsNotExist(err):
+		return file + " does not exist"
+	case err != nil:
+		return fmt.Sprintf("%s cannot be looked at: %v", file, pathless(err))
+	case !info.Mode().IsRegular():
+		return fmt.Sprintf("%s is no file but %s", file, kindOf(info.Mode()))
+	}
+	return ""
+}
+
+func specMistake(file string) string {
+	if m := readableMistake(file); m != "" {
+		return m
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return fmt.Sprintf("%s is no OCI runtime spec: %v", file, err)
+	}
+	if spec.Version == "" {
+		return file + " is no OCI runtime spec: ociVersion is missing"
+	}
+	return ""
+}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 func TestServeProcess(t *testing.T) {
 	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
 	socket := filepath.Join(dir, "cri.sock")
-	out := &strings.Builder{}
+	out := &journal{}
 	cmd := exec.Command("/bin/sh", "-c", `umask 077; exec "$0" "$@"`, os.Args[0], "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--socket", socket,
 		"--set", "engine.root="+filepath.Join(dir, "root"), "--set", "engine.state="+filepath.Join(dir, "state"),
 		"--set", "cni.cache_dir="+filepath.Join(dir, "cni"), "--set", "cni.conf_dir="+filepath.Join(dir, "net.d"))
@@ -56,10 +57,15 @@ func TestServeProcess(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-ended:
-		t.Fatalf("SIGHUP ended it: %v\n%s", err, out)
-	case <-time.After(100 * time.Millisecond):
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Reloaded the configuration"); time.Sleep(10 * time.Millisecond) {
+		select {
+		case err := <-ended:
+			t.Fatalf("SIGHUP ended it: %v\n%s", err, out)
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("SIGHUP did not make it reload:\n%s", out)
+		}
 	}
 	answers(t, socket)
 	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
@@ -76,11 +82,29 @@ func TestServeProcess(t *testing.T) {
 	if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}
-	for _, want := range []string{"Serving the CRI", "SIGHUP does not reload", "Stopped"} {
+	for _, want := range []string{"Serving the CRI", "Reloaded the configuration", "Stopped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, out)
 		}
 	}
+}
+
+// journal is what a process wrote so far.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
 }
 
 // answers waits until the daemon answers.

@@ -48,6 +48,10 @@ func serveCommand(f *serveFlags) *cobra.Command {
 }
 
 func serve(c *cobra.Command, f serveFlags) error {
+	// First of all: from now on SIGHUP does not end the process.
+	hangups := make(chan struct{}, 1)
+	ctx, done := untilSignal(c.Context(), hangups)
+	defer done()
 	options, err := f.options()
 	if err != nil {
 		return &codedError{exitConfig, err}
@@ -66,16 +70,16 @@ func serve(c *cobra.Command, f serveFlags) error {
 
 	watchdog, err := systemd.SdWatchdogEnabled(true)
 	if err != nil {
-		log.G(c.Context()).WithError(err).Warn("The service manager's watchdog is not understood, and not fed")
+		log.G(ctx).WithError(err).Warn("The service manager's watchdog is not understood, and not fed")
 	}
 	d, err := daemon.New(daemon.Options{
 		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"), Watchdog: watchdog,
+		Loader: newLoader(options, cfg), Apply: applyLog,
 	})
 	if err != nil {
 		return err
 	}
-	ctx, done := untilSignal(c.Context())
-	defer done()
+	go reloadOn(ctx, hangups, d.Reload)
 	return d.Run(ctx)
 }
 
@@ -83,7 +87,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 // costs its own handlers only.
 func (f serveFlags) options() (config.Options, error) {
 	o := f.places
-	o.Flags, o.TolerateDropIns = map[string]string{}, true
+	o.Flags, o.TolerateDropIns, o.DeferMachine = map[string]string{}, true, true
 	for key, value := range map[string]string{
 		"log.level": f.logLevel, "log.format": f.logFormat, "server.socket": f.socket,
 	} {

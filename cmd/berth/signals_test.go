@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/lifecycle"
 )
 
 // raise sends this process a signal.
@@ -32,12 +34,23 @@ func TestSignals(t *testing.T) {
 	for _, end := range []unix.Signal{unix.SIGTERM, unix.SIGINT} {
 		seen := make(chan os.Signal, 2)
 		signal.Notify(seen, end)
-		ctx, done := untilSignal(t.Context())
+		hangups := make(chan struct{}, 1)
+		ctx, done := untilSignal(t.Context(), hangups)
 		// Uncaught, each of these would end the test here.
 		raise(t, unix.SIGHUP)
 		raise(t, unix.SIGPIPE)
 		if ended(ctx, 50*time.Millisecond) {
 			t.Error("SIGHUP or SIGPIPE ends the daemon")
+		}
+		reloads := make(chan lifecycle.Trigger, 1)
+		go reloadOn(ctx, hangups, func(wanted lifecycle.Trigger) { reloads <- wanted })
+		select {
+		case wanted := <-reloads:
+			if wanted != lifecycle.TriggerSignal {
+				t.Errorf("SIGHUP is a reload by %q", wanted)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("SIGHUP is forgotten")
 		}
 		raise(t, end)
 		if !ended(ctx, 10*time.Second) {
@@ -55,7 +68,7 @@ func TestSignals(t *testing.T) {
 
 func TestSignalsEndWithTheParent(t *testing.T) {
 	parent, cancel := context.WithCancel(t.Context())
-	ctx, done := untilSignal(parent)
+	ctx, done := untilSignal(parent, make(chan struct{}, 1))
 	defer done()
 	cancel()
 	if !ended(ctx, 10*time.Second) {

@@ -38,7 +38,7 @@ func TestUnitKeepsPodsAlive(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"Type": "notify", "KillMode": "process", "Delegate": "yes", "Restart": "always", "TasksMax": "infinity",
+		"Type": "notify-reload", "KillMode": "process", "Delegate": "yes", "Restart": "always", "TasksMax": "infinity",
 		"OOMScoreAdjust": "-999", "WatchdogSec": "60",
 		// With the "-" a bad drop-in does not stop the node's daemon.
 		"ExecStartPre": "-/usr/bin/berth check",

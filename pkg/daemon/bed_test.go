@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -43,6 +44,7 @@ func newBed(t *testing.T) *bed {
 	b := &bed{engine: routertest.New("memory")}
 	b.config = &config.Config{
 		DefaultRuntime: "runc",
+		Engine:         config.Engine{Root: filepath.Join(dir, "root")},
 		Server:         config.Server{Socket: filepath.Join(dir, "run", "cri.sock"), SocketMode: 0o660},
 		Metrics:        config.Metrics{Address: "unix://" + filepath.Join(dir, "metrics.sock")},
 		Runtimes:       []*handler.Definition{{Name: "gvisor"}, {Name: "runc"}},
@@ -50,11 +52,19 @@ func newBed(t *testing.T) *bed {
 	}
 	b.options = daemon.Options{
 		Config: b.config, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
+		Prober: willing{},
 		NewEngine: func(context.Context, *config.Config, daemon.Build, func() []*handler.Definition) (daemon.Engine, error) {
 			return b.engine, nil
 		},
 	}
 	return b
+}
+
+// willing finds that every handler can run pods.
+type willing struct{}
+
+func (willing) Check(context.Context, *handler.Definition) (*probe.Runtime, error) {
+	return &probe.Runtime{}, nil
 }
 
 // daemon makes a daemon that is stopped when the test ends.

@@ -23,6 +23,8 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
@@ -49,6 +51,14 @@ type Options struct {
 	// Watchdog is how often systemd wants to hear that the daemon is alive
 	// (WATCHDOG_USEC); zero is never.
 	Watchdog time.Duration
+	// Loader reads the configuration again for a reload; nil is the same again.
+	Loader lifecycle.Loader
+	// Apply puts in force what a reloaded configuration says about the process
+	// itself, such as its log; nil is nothing. It is also called after a reload
+	// that failed, with the configuration that stays.
+	Apply func(ctx context.Context, cfg *config.Config)
+	// Prober finds out whether handlers can run pods; nil asks the machine.
+	Prober lifecycle.Prober
 	// NewEngine opens the engine; nil is the real one. definitions returns the
 	// handlers of the moment.
 	NewEngine func(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error)
@@ -73,8 +83,16 @@ func (o *Options) complete() error {
 	if o.Build == (Build{}) {
 		o.Build = ThisBuild()
 	}
+	if o.Loader == nil {
+		o.Loader = fixed{o.Config}
+	}
+	// One for all, so that a runtime is asked once.
+	prober := probe.New()
+	if o.Prober == nil {
+		o.Prober = probe.NewChecker(prober)
+	}
 	if o.NewEngine == nil {
-		o.NewEngine = newEngine
+		o.NewEngine = engineAsking(prober)
 	}
 	return nil
 }
@@ -96,9 +114,13 @@ type Daemon struct {
 	started, stopped  bool
 	startErr, stopErr error
 
-	teardown teardown
-	router   *router.Router
-	registry atomic.Pointer[handler.Registry[router.Backend]]
+	teardown  teardown
+	router    atomic.Pointer[router.Router]
+	registry  atomic.Pointer[handler.Registry[router.Backend]]
+	lifecycle atomic.Pointer[lifecycle.Manager]
+
+	wishes sync.Mutex
+	wished []lifecycle.Trigger // before there is a manager
 }
 
 // New checks the options.

@@ -13,13 +13,26 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// newEngine opens the real engine. This is the one place where the words of a
-// configuration become those of the engine.
-func newEngine(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error) {
+// engineAsking returns what opens the real engine, which asks runtimes through
+// one prober.
+func engineAsking(
+	prober *probe.Prober,
+) func(context.Context, *config.Config, Build, func() []*handler.Definition) (Engine, error) {
+	return func(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error) {
+		c := engineConfig(cfg, b)
+		c.Prober, c.Definitions = prober, definitions
+		return engine.New(ctx, c)
+	}
+}
+
+// engineConfig is the one place where the words of a configuration become those
+// of the engine. Pure.
+func engineConfig(cfg *config.Config, b Build) engine.Config {
 	e := cfg.Engine
-	return engine.New(ctx, engine.Config{
+	return engine.Config{
 		Root: e.Root, State: e.State,
 		Supervisor: e.ShimPath, Pause: e.PausePath,
 		Version:                b.Version,
@@ -39,8 +52,7 @@ func newEngine(ctx context.Context, cfg *config.Config, b Build, definitions fun
 		Streaming: streaming.Config{
 			Address: cfg.Streaming.Address, Port: cfg.Streaming.Port, IdleTimeout: cfg.Streaming.IdleTimeout,
 		},
-		Definitions: definitions,
-	})
+	}
 }
 
 // networkConfig is for the berth whose records are below root.

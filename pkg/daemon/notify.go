@@ -12,6 +12,8 @@ import (
 const (
 	ready    = daemon.SdNotifyReady
 	stopping = daemon.SdNotifyStopping
+	// reloading needs MONOTONIC_USEC beside it.
+	reloading = daemon.SdNotifyReloading
 )
 
 // notifier tells systemd about the daemon's state (sd_notify(3)). It has the

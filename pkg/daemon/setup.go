@@ -37,17 +37,23 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.serve(listener, options); err != nil {
+	if err := d.newLifecycle(ctx, engine); err != nil {
 		return err
 	}
+	d.serve(listener, options)
+	router, handlers := d.router.Load(), d.lifecycle.Load()
+	handlers.Start() // runtimes are asked while pods are recovered
 	if err := engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recovering the pods of this node: %w", err)
 	}
-	d.router.Adopt(engine)
+	router.Adopt(engine)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{d.registry.Load(), d.router})
+		metrics.MustRegister(nodeMetrics{d.registry.Load(), router}, handlers)
 	}
-	d.router.SetReady()
+	if err := handlers.Ready(ctx); err != nil {
+		return err
+	}
+	router.SetReady()
 	d.notify.send(ctx, ready)
 	d.announce(ctx, time.Since(begin))
 	return d.feedWatchdog(ctx)
@@ -104,7 +110,7 @@ func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 	return registry, nil
 }
 
-// openEngine opens the engine and makes the table that leads to it.
+// openEngine opens the engine.
 func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
 	cfg := d.options.Config
 	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, d.definitions)
@@ -112,15 +118,10 @@ func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
 		return nil, fmt.Errorf("opening the engine: %w", err)
 	}
 	d.teardown.add("engine", engine.Close)
-	table, err := firstTable(cfg, engine)
-	if err != nil {
-		return nil, err
-	}
-	d.registry.Store(handler.NewRegistry(table))
 	return engine, nil
 }
 
-// definitions returns the handlers that accept pods at this moment.
+// definitions returns the handlers that have something to tell at this moment.
 func (d *Daemon) definitions() []*handler.Definition {
 	registry := d.registry.Load()
 	if registry == nil {
@@ -128,7 +129,7 @@ func (d *Daemon) definitions() []*handler.Definition {
 	}
 	var definitions []*handler.Definition
 	for _, r := range registry.Current().Routes() {
-		if r.State.AcceptsPods() {
+		if r.State.Phase != handler.NotReady {
 			definitions = append(definitions, r.Definition)
 		}
 	}
@@ -137,22 +138,21 @@ func (d *Daemon) definitions() []*handler.Definition {
 
 // serve answers on the CRI socket. The router refuses every call until it is
 // told that the node's pods are known.
-func (d *Daemon) serve(l net.Listener, options []grpc.ServerOption) error {
-	registry := d.registry.Load()
-	d.router = router.New(registry)
+func (d *Daemon) serve(l net.Listener, options []grpc.ServerOption) {
+	face := router.NewTelling(d.registry.Load(), told{d.lifecycle.Load()})
+	d.router.Store(face)
 	server := grpc.NewServer(append(options,
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		// The engine is not closed under a call that is still being served.
 		grpc.WaitForHandlers(true),
 	)...)
-	d.router.Register(server)
-	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, d.router) })
+	face.Register(server)
+	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, face) })
 	go func() {
 		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			d.fail(fmt.Errorf("serving the CRI: %w", err))
 		}
 	}()
-	return nil
 }
 
 // stopServer lets calls end for half of the time that there is, and then ends
@@ -192,9 +192,6 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 // announce says once what is served.
 func (d *Daemon) announce(ctx context.Context, took time.Duration) {
 	cfg := d.options.Config
-	for _, p := range cfg.Problems {
-		log.G(ctx).WithField("problem", p.Error()).Warn("A part of the configuration is left out")
-	}
 	for _, n := range cfg.ImportNotes {
 		log.G(ctx).WithField("note", n.String()).Info("A part of an imported file means nothing here")
 	}

@@ -76,6 +76,8 @@ type Config struct {
 	Streaming streaming.Config
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
+	// Prober asks runtimes; nil is one of the engine's own.
+	Prober *probe.Prober
 }
 
 // Engine is the embedded backend.
@@ -224,7 +226,9 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	}
 	k.closers = append(k.closers, k.images)
 	k.cni = network.New(c.Network)
-	k.prober = probe.New()
+	if k.prober = c.Prober; k.prober == nil {
+		k.prober = probe.New()
+	}
 	k.shims, err = shim.New(shim.Config{
 		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
 		Left: k.collectTools,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -17,6 +18,8 @@ type Manager struct {
 	o     Options
 	disk  intentFile
 	queue *queue
+	// rewatch has room for one: the Loader's paths may be others.
+	rewatch chan struct{}
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
@@ -44,16 +47,14 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		o: o, disk: newIntentFile(o.Dir), queue: newQueue(), first: make(chan struct{}),
+		o: o, disk: newIntentFile(o.Dir), queue: newQueue(), rewatch: make(chan struct{}, 1), first: make(chan struct{}),
 		counts: newCounts(), watchers: map[*watcher]struct{}{},
 	}
 	intents, err := m.disk.read()
 	if err != nil {
 		m.problems = append(m.problems, err.Error())
 	}
-	for _, p := range o.Config.Problems {
-		m.problems = append(m.problems, p.Error())
-	}
+	m.problems = append(m.problems, problemsOf(o.Config)...)
 	m.truth = &truth{
 		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents,
 		verdicts: map[string]verdict{}, retired: map[string]*handler.Definition{},
@@ -64,6 +65,14 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m.life, m.end = context.WithCancel(context.WithoutCancel(ctx))
 	return m, nil
+}
+
+func problemsOf(c *config.Config) []string {
+	var all []string
+	for _, p := range c.Problems {
+		all = append(all, p.Error())
+	}
+	return all
 }
 
 // Start begins to probe all handlers, and does not wait for that.
@@ -89,7 +98,7 @@ func (m *Manager) Ready(ctx context.Context) error {
 	if err := m.change(func(*truth) error { return nil }); err != nil {
 		return err
 	}
-	if m.o.Watch {
+	if m.o.Config.Handlers.Watch {
 		m.watchFiles()
 	}
 	m.work.Go(m.reloads)
@@ -147,8 +156,27 @@ func (m *Manager) apply(change func(*truth) error) (changed []string, err error)
 		return nil, err
 	}
 	changed = changedNames(m.plan, p)
+	m.logStates(p)
 	m.truth, m.plan = t, p
 	return changed, nil
+}
+
+// logStates says which handlers are in another state in the next plan.
+func (m *Manager) logStates(p *Plan) {
+	for _, e := range p.Entries {
+		before, there := m.plan.entry(e.Definition.Name)
+		if there && before.State.Phase == e.State.Phase || !there && e.State.Phase == handler.Ready {
+			continue
+		}
+		entry := log.G(m.life).WithFields(log.Fields{
+			"handler": e.Definition.Name, "state": e.State.Phase, "reason": e.State.Reason, "generation": p.Generation,
+		})
+		if e.State.Phase == handler.NotReady {
+			entry.Warn("A handler cannot run pods")
+			continue
+		}
+		entry.Info("A handler changed its state")
+	}
 }
 
 // refresh publishes what follows from what is known, and logs what keeps it from that.

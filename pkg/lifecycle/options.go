@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -50,7 +49,8 @@ type Announcer interface {
 
 // Options are what a Manager needs. Those without a remark are required.
 type Options struct {
-	// Config is the configuration to start with.
+	// Config is the configuration to start with. Its [handlers] section says
+	// whether files are watched and how often handlers are probed.
 	Config *config.Config
 	Loader Loader
 	Prober Prober
@@ -62,11 +62,6 @@ type Options struct {
 
 	// Announcer may be nil.
 	Announcer Announcer
-	// Watch says that changes of the Loader's Paths are reloaded by themselves.
-	Watch bool
-	// ProbeInterval is the time between looks at all handlers; 0 never looks
-	// again. It is read from the configuration when that is reloaded.
-	ProbeInterval time.Duration
 }
 
 func (o *Options) check() error {
@@ -80,9 +75,6 @@ func (o *Options) check() error {
 	}
 	if !filepath.IsAbs(o.Dir) {
 		return fmt.Errorf("lifecycle: Options.Dir %q must be an absolute path", o.Dir)
-	}
-	if o.ProbeInterval < 0 {
-		return fmt.Errorf("lifecycle: Options.ProbeInterval %s is negative", o.ProbeInterval)
 	}
 	return nil
 }

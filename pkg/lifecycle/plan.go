@@ -37,7 +37,10 @@ type Entry struct {
 // there are, in the generation after last. An entry whose Definition is that of
 // last keeps its Since. Pure.
 func planned(t *truth, live map[string]int, last *Plan) *Plan {
-	p := &Plan{Generation: last.Generation + 1, Default: t.config.DefaultRuntime}
+	p := &Plan{
+		Generation: last.Generation + 1, Default: t.config.DefaultRuntime,
+		AdvertiseNotReady: t.config.Handlers.AdvertiseNotReady,
+	}
 	entries := map[string]Entry{}
 	for _, d := range t.config.Runtimes {
 		entries[d.Name] = Entry{Definition: d, Configured: true, State: next(t.factsOf(d, live))}

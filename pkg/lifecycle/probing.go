@@ -113,42 +113,43 @@ func (r *results) close() []result {
 	return r.all
 }
 
-// drainingInterval is the time between looks at the pods of handlers that wait
-// for their last one.
-const drainingInterval = time.Second
+// lookInterval is the time between looks at pods, which wait for nothing.
+const lookInterval = time.Second
 
-// looks probes all handlers in intervals, and lets those without pods go.
+// looks probes all handlers in intervals, and lets those that are no longer
+// configured go with their last pod.
 func (m *Manager) looks() {
-	interval := m.o.ProbeInterval
-	if interval == 0 {
-		interval = 1<<63 - 1
-	}
-	probes, pods := time.NewTicker(interval), time.NewTicker(drainingInterval)
-	defer probes.Stop()
-	defer pods.Stop()
-	for {
+	ticks := time.NewTicker(lookInterval)
+	defer ticks.Stop()
+	for last := time.Now(); ; {
 		select {
 		case <-m.life.Done():
 			return
-		case <-probes.C:
-			m.probeAll(m.life, m.snapshot().config.Runtimes)
+		case <-ticks.C:
+		}
+		c := m.snapshot().config
+		switch interval := c.Handlers.ProbeInterval; {
+		case interval > 0 && time.Since(last) >= interval:
+			m.probeAll(m.life, c.Runtimes)
 			m.refresh()
-		case <-pods.C:
-			if m.drains() {
-				m.refresh()
-			}
+			last = time.Now()
+		case m.stale():
+			m.refresh()
 		}
 	}
 }
 
-// drains says whether some handler waits for its last pod.
-func (m *Manager) drains() bool {
+// stale says whether a handler that only its pods keep in the table has come, or
+// may go.
+func (m *Manager) stale() bool {
+	live := m.o.Live.Live()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.plan.Entries {
-		if !e.Configured {
+		if !e.Configured && e.State != next(facts{live: live[e.Definition.Name]}) {
 			return true
 		}
+		delete(live, e.Definition.Name)
 	}
-	return false
+	return len(live) > 0
 }

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/containerd/log"
@@ -56,7 +57,7 @@ func (m *Manager) reloads() {
 
 // reload is one whole transaction.
 func (m *Manager) reload(ctx context.Context, r request) Outcome {
-	if a := m.o.Announcer; a != nil {
+	if a := m.o.Announcer; a != nil && !r.silent {
 		a.Reloading(ctx)
 		defer func() { a.Reloaded(ctx, m.Current()) }()
 	}
@@ -68,17 +69,25 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 	}
 	if err == nil {
 		m.probeChanged(ctx, next)
-		err = m.put(next, &o)
+		err = m.put(next, &o, r.silent)
 	}
-	if err != nil {
+	switch {
+	case err != nil && r.silent && m.aware(err):
+		return o
+	case err != nil:
 		m.failed(&o, err)
 	}
 	m.report(ctx, o, r.silent)
+	select {
+	case m.rewatch <- struct{}{}:
+	default: // it will be looked at anyway
+	}
 	return o
 }
 
-// put makes a loaded configuration the one in force.
-func (m *Manager) put(next *config.Config, o *Outcome) error {
+// put makes a loaded configuration the one in force. A silent reload that
+// changes nothing has not happened.
+func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.plan
@@ -93,8 +102,10 @@ func (m *Manager) put(next *config.Config, o *Outcome) error {
 	if err != nil {
 		return err
 	}
-	m.problems = nil
-	o.Changed = m.plan != before
+	if o.Changed = m.plan != before; silent && !o.Changed {
+		return nil
+	}
+	m.problems = problemsOf(next)
 	o.NotReady = m.plan.notReady()
 	m.done(o, changed)
 	return nil
@@ -106,6 +117,13 @@ func (m *Manager) done(o *Outcome, changed []string) {
 	m.last = o.copy()
 	m.counts.reloaded(o)
 	m.tell(changed, m.last)
+}
+
+// aware says whether everything that an error says was known at the start.
+func (m *Manager) aware(err error) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !slices.ContainsFunc(lines(err), func(line string) bool { return !slices.Contains(m.problems, line) })
 }
 
 // failed notes a reload that changed nothing.
@@ -155,14 +173,16 @@ func (m *Manager) report(ctx context.Context, o Outcome, silent bool) {
 		entry.WithField("key", c.String()).Warn("A changed key is not in force until berth is restarted")
 	}
 	switch {
-	case o.Error != nil && !silent:
+	case o.Error != nil:
 		for _, p := range o.Problems {
 			entry.WithField("problem", p).Error("The configuration was not reloaded")
 		}
-	case o.Error == nil && (o.Changed || !silent):
+	case !o.Changed && (silent || o.Trigger == TriggerFiles) && len(o.Live) == 0:
+		entry.Debug("Read the configuration again; nothing has changed")
+	default:
 		entry.WithFields(log.Fields{
 			"added": o.Diff.Added, "changed": o.Diff.Changed, "removed": o.Diff.Removed, "default": o.Diff.DefaultTo,
-			"not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
+			"live": o.Live, "not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
 		}).Info("Reloaded the configuration")
 	}
 }

@@ -234,7 +234,7 @@ func TestStatus(t *testing.T) {
 	for _, c := range resp.GetStatus().GetConditions() {
 		got = append(got, c.GetType()+" "+c.GetMessage())
 	}
-	if want := []string{"RuntimeReady one", "NetworkReady one", "Healthy-one ", "Healthy-two "}; !slices.Equal(got, want) {
+	if want := []string{"RuntimeReady one", "NetworkReady one", "Healthy-one ", "Healthy-two ", `HandlersReady handler "broken": missing`}; !slices.Equal(got, want) {
 		t.Errorf("conditions are %q, want %q", got, want)
 	}
 	if !resp.GetFeatures().GetSupplementalGroupsPolicy() {
@@ -258,7 +258,7 @@ func TestASickBackendDoesNotMakeTheNodeSick(t *testing.T) {
 	two.Fail = failing("Status", errors.New("out of order"))
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
 	resp, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
-	if err != nil || len(resp.GetStatus().GetConditions()) != 3 {
+	if err != nil || len(resp.GetStatus().GetConditions()) != 4 {
 		t.Errorf("got %v, %v", resp, err)
 	}
 	n.registry.Swap(table(t, 2, "kata", ready("runc", one), ready("kata", two)))

@@ -2,8 +2,12 @@ package router
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // node routes what is about the node as a whole. The default handler's backend
@@ -11,6 +15,7 @@ import (
 type node struct {
 	routes routes
 	owners *owners
+	told   Told
 }
 
 func (n node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
@@ -40,10 +45,13 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	}
 	answers := n.otherStatuses(ctx, standard.Backend, req)
 	features := featuresOf(main, answers)
+	routes := table.Routes()
 	return &runtimeapi.StatusResponse{
-		Status:          &runtimeapi.RuntimeStatus{Conditions: conditions(main, answers)},
-		Info:            main.GetInfo(),
-		RuntimeHandlers: runtimeHandlers(table.Routes(), standard, features),
+		Status: &runtimeapi.RuntimeStatus{
+			Conditions: append(slices.Clip(conditions(main, answers)), handlersReady(routes)),
+		},
+		Info:            n.info(req, main),
+		RuntimeHandlers: runtimeHandlers(routes, standard, features, n.told.AdvertiseNotReady()),
 		Features:        main.GetFeatures(),
 	}, nil
 }
@@ -107,15 +115,34 @@ func featuresOf(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResp
 	return features
 }
 
-// runtimeHandlers lists the handlers that accept pods, and the default one a
-// second time under "": the kubelet looks pods without a RuntimeClass up there.
-func runtimeHandlers(routes []*route, standard *route, features map[string]*runtimeapi.RuntimeHandlerFeatures) []*runtimeapi.RuntimeHandler {
+// info is the verbose part, with what is told of the handlers.
+func (n node) info(req *runtimeapi.StatusRequest, main *runtimeapi.StatusResponse) map[string]string {
+	if !req.GetVerbose() {
+		return main.GetInfo()
+	}
+	all := maps.Clone(main.GetInfo())
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, n.told.Info())
+	return all
+}
+
+// runtimeHandlers lists the handlers, and the default one a second time under
+// "": the kubelet looks pods without a RuntimeClass up there. Those that are not
+// ready are left out unless they are wanted. Those that accept no pods for another
+// reason are not: the kubelet takes the features of pods that exist from here,
+// whenever it starts a container in one.
+func runtimeHandlers(
+	routes []*route, standard *route, features map[string]*runtimeapi.RuntimeHandlerFeatures, all bool,
+) []*runtimeapi.RuntimeHandler {
+	listed := func(r *route) bool { return all || r.State.Phase != handler.NotReady }
 	var handlers []*runtimeapi.RuntimeHandler
-	if standard.State.AcceptsPods() {
+	if listed(standard) {
 		handlers = append(handlers, runtimeHandler("", features[standard.Definition.Name]))
 	}
 	for _, r := range routes {
-		if r.State.AcceptsPods() {
+		if listed(r) {
 			handlers = append(handlers, runtimeHandler(r.Definition.Name, features[r.Definition.Name]))
 		}
 	}

@@ -22,9 +22,26 @@ type Router struct {
 	images  runtimeapi.ImageServiceServer
 }
 
+// Told is what Status says of the handlers beside what the table says.
+type Told interface {
+	// AdvertiseNotReady says whether handlers that are not ready are listed.
+	AdvertiseNotReady() bool
+	// Info is added to the verbose part.
+	Info() map[string]string
+}
+
+// nothingTold is for a router whose table has nobody behind it.
+type nothingTold struct{}
+
+func (nothingTold) AdvertiseNotReady() bool { return false }
+func (nothingTold) Info() map[string]string { return nil }
+
 // New makes a router that routes new sandboxes by the registry's current
 // table. Every backend of a table must be adopted before the table is current.
-func New(registry *handler.Registry[Backend]) *Router {
+func New(registry *handler.Registry[Backend]) *Router { return NewTelling(registry, nothingTold{}) }
+
+// NewTelling is New with more to say in Status.
+func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
 	o := newOwners()
 	r := routes{registry: registry}
 	s := &starts{routes: r, owners: o}
@@ -35,7 +52,7 @@ func New(registry *handler.Registry[Backend]) *Router {
 		starts:   s,
 		gate:     &gate{},
 		end:      end,
-		runtime:  newRuntimeService(life, s),
+		runtime:  newRuntimeService(life, s, told),
 		images:   newImageService(r),
 	}
 }
@@ -95,7 +112,7 @@ type unknownRuntimeCalls struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-func newRuntimeService(life context.Context, s *starts) runtimeapi.RuntimeServiceServer {
+func newRuntimeService(life context.Context, s *starts, told Told) runtimeapi.RuntimeServiceServer {
 	r, o := s.routes, s.owners
 	return &runtimeService{
 		sandboxes:   sandboxes{starts: s, owners: o},
@@ -105,7 +122,7 @@ func newRuntimeService(life context.Context, s *starts) runtimeapi.RuntimeServic
 		stats:       stats{owners: o},
 		checkpoints: checkpoints{starts: s, owners: o},
 		events:      events{owners: o, life: life},
-		node:        node{routes: r, owners: o},
+		node:        node{routes: r, owners: o, told: told},
 	}
 }
 

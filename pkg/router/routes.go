@@ -47,7 +47,7 @@ func (r routes) forImage(ctx context.Context, name string) (context.Context, *ro
 	if name != "" {
 		observe.SetHandler(ctx, to.Definition.Name)
 	}
-	if to.State.Phase != handler.NotReady {
+	if to.State.Phase != handler.NotReady || to.Definition.Type != "" {
 		return handler.WithDefinition(ctx, to.Definition), to, nil
 	}
 	if name != "" {

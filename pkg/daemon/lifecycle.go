@@ -1,0 +1,195 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/router"
+)
+
+// newLifecycle makes the manager of the handlers, and by it the first table,
+// whose routes all lead to one backend.
+func (d *Daemon) newLifecycle(ctx context.Context, backend router.Backend) error {
+	cfg := d.options.Config
+	tables := &tables{backend: backend, registry: &d.registry}
+	m, err := lifecycle.New(ctx, lifecycle.Options{
+		Config: cfg, Loader: d.options.Loader, Prober: d.options.Prober, Live: livePods{&d.router},
+		Publisher: tables, Dir: cfg.Engine.Root, Announcer: announcer{d},
+	})
+	if err != nil {
+		return err
+	}
+	d.teardown.add("handlers", func(context.Context) error { return m.Close() })
+	d.wishes.Lock()
+	defer d.wishes.Unlock()
+	d.lifecycle.Store(m)
+	for _, t := range d.wished {
+		m.Request(t)
+	}
+	return nil
+}
+
+// Reload asks for a reload and does not wait for it. One that is asked for while
+// the daemon starts comes when it has.
+func (d *Daemon) Reload(t lifecycle.Trigger) {
+	d.wishes.Lock()
+	defer d.wishes.Unlock()
+	if m := d.lifecycle.Load(); m != nil {
+		m.Request(t)
+		return
+	}
+	if !slices.Contains(d.wished, t) {
+		d.wished = append(d.wished, t)
+	}
+}
+
+// Lifecycle is the manager of the handlers, or nil before it is made.
+func (d *Daemon) Lifecycle() *lifecycle.Manager { return d.lifecycle.Load() }
+
+// fixed is the loader of a daemon whose configuration is not from files.
+type fixed struct{ config *config.Config }
+
+func (f fixed) Load(context.Context) (*config.Config, error) { return f.config, nil }
+
+func (fixed) Paths() []string { return nil }
+
+// tables turns plans into tables of routes to one backend.
+type tables struct {
+	backend  router.Backend
+	registry *atomic.Pointer[handler.Registry[router.Backend]]
+}
+
+// Publish implements lifecycle.Publisher.
+func (t *tables) Publish(p *lifecycle.Plan) error {
+	table, err := tableOf(p, t.backend)
+	if err != nil {
+		return err
+	}
+	if r := t.registry.Load(); r != nil {
+		r.Swap(table)
+		return nil
+	}
+	t.registry.Store(handler.NewRegistry(table))
+	return nil
+}
+
+// tableOf makes the table of a plan. Pure.
+func tableOf(p *lifecycle.Plan, b router.Backend) (*handler.Table[router.Backend], error) {
+	routes := make([]handler.Route[router.Backend], 0, len(p.Entries))
+	for _, e := range p.Entries {
+		routes = append(routes, handler.Route[router.Backend]{
+			Backend: b, Definition: e.Definition, State: e.State, Generation: e.Since,
+		})
+	}
+	return handler.NewTable(p.Generation, p.Default, routes)
+}
+
+// livePods counts nothing until there is a router.
+type livePods struct {
+	router *atomic.Pointer[router.Router]
+}
+
+// Live implements lifecycle.LivePods.
+func (l livePods) Live() map[string]int {
+	r := l.router.Load()
+	if r == nil {
+		return nil
+	}
+	live := r.Live()
+	for _, s := range r.Starts() {
+		if starting := s.Running + s.Queued; starting > 0 {
+			live[s.Handler] += starting
+		}
+	}
+	return live
+}
+
+// told is what Status says of the handlers.
+type told struct{ *lifecycle.Manager }
+
+// AdvertiseNotReady implements router.Told.
+func (t told) AdvertiseNotReady() bool {
+	return t.Current().Config.Handlers.AdvertiseNotReady
+}
+
+// handlersInfo is the verbose part of Status.
+type handlersInfo struct {
+	Generation uint64        `json:"generation"`
+	Digest     string        `json:"digest"`
+	Default    string        `json:"default"`
+	Handlers   []handlerInfo `json:"handlers"`
+}
+
+type handlerInfo struct {
+	Name   string        `json:"name"`
+	State  handler.Phase `json:"state"`
+	Reason string        `json:"reason,omitempty"`
+	Digest string        `json:"digest"`
+	Origin string        `json:"origin,omitempty"`
+	Since  uint64        `json:"since"`
+	Pods   int           `json:"pods"`
+}
+
+// Info implements router.Told.
+func (t told) Info() map[string]string {
+	current := t.Current()
+	info := handlersInfo{Generation: current.Generation, Digest: current.Digest, Default: current.Default}
+	for _, h := range t.Handlers() {
+		info.Handlers = append(info.Handlers, handlerInfo{
+			Name: h.Definition.Name, State: h.State.Phase, Reason: h.State.Reason, Digest: h.Digest,
+			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods,
+		})
+	}
+	text, err := json.Marshal(info)
+	if err != nil {
+		text = []byte(err.Error())
+	}
+	return map[string]string{"handlers": string(text)}
+}
+
+// announcer tells the service manager of reloads, and puts in force what is not
+// the handlers'.
+type announcer struct{ *Daemon }
+
+// Reloading implements lifecycle.Announcer.
+func (a announcer) Reloading(ctx context.Context) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic("daemon: there is always a monotonic clock: " + err.Error())
+	}
+	a.notify.send(ctx, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", reloading, now.Nano()/1000))
+}
+
+// Reloaded implements lifecycle.Announcer.
+func (a announcer) Reloaded(ctx context.Context, c lifecycle.Current) {
+	if apply := a.options.Apply; apply != nil {
+		apply(ctx, c.Config)
+	}
+	a.notify.send(ctx, ready+"\nSTATUS="+statusLine(c, a.lifecycle.Load().Handlers()))
+}
+
+// statusLine is what "systemctl status" shows. Pure.
+func statusLine(c lifecycle.Current, handlers []lifecycle.Handler) string {
+	var names []string
+	for _, h := range handlers {
+		name := h.Definition.Name
+		if h.State.Phase != handler.Ready {
+			name += " (" + string(h.State.Phase) + ")"
+		}
+		names = append(names, name)
+	}
+	line := fmt.Sprintf("Generation %d, handlers: %s", c.Generation, strings.Join(names, ", "))
+	if c.Last != nil && c.Last.Error != nil {
+		line += "; the last reload changed nothing: " + strings.Join(strings.Fields(c.Last.Problems[0]), " ")
+	}
+	return line
+}

@@ -1,0 +1,43 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func TestHandlersReady(t *testing.T) {
+	in := func(name string, phase handler.Phase, reason string) *route {
+		return &route{Definition: &handler.Definition{Name: name}, State: handler.State{Phase: phase, Reason: reason}}
+	}
+	many := []*route{in("ok", handler.Ready, "")}
+	for i := range 100 {
+		many = append(many, in(fmt.Sprintf("broken-%d", i), handler.NotReady, strings.Repeat("why ", 20)))
+	}
+	for name, c := range map[string]struct {
+		routes  []*route
+		message string
+	}{
+		"all ready":          {[]*route{in("a", handler.Ready, "")}, ""},
+		"cordoned by people": {[]*route{in("a", handler.Cordoned, "upgrade"), in("b", handler.Draining, "gone")}, ""},
+		"one":                {[]*route{in("a", handler.Ready, ""), in("b", handler.NotReady, "no binary")}, `handler "b": no binary`},
+		"two":                {[]*route{in("a", handler.NotReady, "x"), in("b", handler.NotReady, "y")}, `handler "a": x; handler "b": y`},
+		"many":               {many, "more"},
+		"a long reason":      {[]*route{in("a", handler.NotReady, strings.Repeat("ä", 2000))}, "..."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := handlersReady(c.routes)
+			if got.GetType() != HandlersReady || got.GetStatus() != (c.message == "") || !strings.Contains(got.GetMessage(), c.message) {
+				t.Errorf("got %v", got)
+			}
+			if len(got.GetMessage()) > maxConditionMessage {
+				t.Errorf("the message has %d bytes", len(got.GetMessage()))
+			}
+			if got.GetStatus() != (got.GetReason() == "") {
+				t.Errorf("the reason is %q", got.GetReason())
+			}
+		})
+	}
+}

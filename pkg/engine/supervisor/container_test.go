@@ -234,9 +234,7 @@ func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 			c.wait()
 			c.mustDelete()
 			for _, p := range pids.Processes {
-				if unix.Kill(int(p.Pid), 0) == nil {
-					t.Errorf("%s: process %d is left", tt.id, p.Pid)
-				}
+				eventually(t, fmt.Sprintf("%s: process %d is reaped", tt.id, p.Pid), func() bool { return unix.Kill(int(p.Pid), 0) != nil })
 			}
 		}
 	})

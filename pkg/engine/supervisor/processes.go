@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -25,8 +28,9 @@ import (
 //   - known are the children that somebody waits for; they are never touched.
 //   - A runtime call that may leave a child behind (the container) is a launch.
 //     A zombie that nobody knows may be such a child that died before its
-//     launch could say its pid. It is reaped once every launch that was under
-//     way when it was first seen has ended, because later ones cannot be its.
+//     launch could say its pid. It is reaped once every launch has ended that
+//     was under way when it was first seen and had begun before it did, because
+//     no other can be its.
 type processes struct {
 	epoll *os.File
 
@@ -34,10 +38,10 @@ type processes struct {
 	watches  map[uint32]watch
 	serial   uint32
 	known    map[int]struct{}
-	launches map[uint64]struct{}
-	launched uint64         // the newest launch
-	orphans  map[int]uint64 // zombie -> the newest launch when it was first seen
-	sweeping bool           // a later sweep is due
+	launches map[uint64]uint64 // launch -> when it began, as procStat.startTime
+	launched uint64            // the newest launch
+	orphans  map[int]uint64    // zombie -> the newest launch when it was first seen
+	sweeping bool              // a later sweep is due
 }
 
 type watch struct {
@@ -59,7 +63,7 @@ func newProcesses() (*processes, error) {
 		epoll:    os.NewFile(uintptr(fd), "epoll"),
 		watches:  map[uint32]watch{},
 		known:    map[int]struct{}{},
-		launches: map[uint64]struct{}{},
+		launches: map[uint64]uint64{},
 		orphans:  map[int]uint64{},
 	}, nil
 }
@@ -228,7 +232,7 @@ func (p *processes) launch() func() {
 	p.mu.Lock()
 	p.launched++
 	serial := p.launched
-	p.launches[serial] = struct{}{}
+	p.launches[serial] = bootTicks()
 	p.mu.Unlock()
 	return func() {
 		p.mu.Lock()
@@ -255,14 +259,52 @@ func (p *processes) sweep() {
 		if err != nil || info.pid == 0 {
 			return
 		}
-		pid := int(info.pid)
-		if !p.isOrphan(pid) {
-			p.sweepLater()
-			return
+		if !p.reapOrphan(int(info.pid)) {
+			break
 		}
-		_, _ = waitid(unix.P_PID, pid, unix.WEXITED)
-		delete(p.orphans, pid)
 	}
+	// That one must wait, and the kernel names no other as long as it is there.
+	for _, pid := range children() {
+		if info, err := waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT); err == nil && info.pid != 0 {
+			p.reapOrphan(pid)
+		}
+	}
+	p.sweepLater()
+}
+
+// reapOrphan reaps a zombie if it is nobody's.
+func (p *processes) reapOrphan(pid int) bool {
+	if !p.isOrphan(pid) {
+		return false
+	}
+	_, _ = waitid(unix.P_PID, pid, unix.WEXITED)
+	delete(p.orphans, pid)
+	return true
+}
+
+// children are those of all threads; none where the kernel does not list them.
+func children() []int {
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	var all []int
+	for _, list := range lists {
+		b, _ := os.ReadFile(list) // the thread may have ended
+		for _, field := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				all = append(all, pid)
+			}
+		}
+	}
+	return all
+}
+
+// bootTicks is the time in the unit of procStat.startTime.
+func bootTicks() uint64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0
+	}
+	const perSecond = 100 // USER_HZ
+	return uint64(now.Sec)*perSecond + uint64(now.Nsec)*perSecond/uint64(time.Second)
 }
 
 // isOrphan says whether a zombie is nobody's for certain.
@@ -275,8 +317,11 @@ func (p *processes) isOrphan(pid int) bool {
 		seen = p.launched
 		p.orphans[pid] = seen
 	}
-	for launch := range p.launches {
-		if launch <= seen {
+	for launch, began := range p.launches {
+		if launch > seen {
+			continue
+		}
+		if stat, err := readStat(pid); err != nil || stat.startTime >= began {
 			return false
 		}
 	}

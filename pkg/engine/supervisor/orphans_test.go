@@ -1,0 +1,63 @@
+package supervisor_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+)
+
+// A start that hangs keeps the orphans of others from being reaped only if they
+// may be its own: runsc waits for some, and deletes nothing meanwhile.
+func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
+	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = run ] && [ $last = hung ] && exec sleep 1000`))
+	old := b.run("old", inHostPIDs("sleep 996 & sleep 996 & echo ready; sleep 996"))
+	old.said("ready")
+	pids, err := old.task.Pids(old.ctx(), &taskAPI.PidsRequest{ID: old.id})
+	if err != nil || len(pids.Processes) < 3 {
+		t.Fatalf("pids: %v, %v", pids, err)
+	}
+	time.Sleep(50 * time.Millisecond) // the kernel tells to 10 ms who began first
+	hung := b.create("hung", shell("true"))
+	started := make(chan error, 1)
+	go func() { started <- hung.tryStart() }()
+	starting := func() bool {
+		task, err := supervisor.ReadTask(b.dir, hung.id)
+		return err == nil && task.State == supervisor.TaskStarting
+	}
+	eventually(t, "the other one is being started", starting)
+
+	// This orphan is younger than the start. It waits, and others behind it do not.
+	young := strings.TrimSpace(old.exec("sh", "-c", "sleep 0.1 >/dev/null 2>&1 & echo $!").stdout)
+	eventually(t, "the young orphan has ended", func() bool {
+		state, err := os.ReadFile("/proc/" + young + "/stat")
+		return err != nil || strings.Contains(string(state), ") Z ")
+	})
+	if err := old.kill(unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	old.wait()
+	for _, p := range pids.Processes {
+		eventually(t, "process "+strconv.Itoa(int(p.Pid))+" is reaped", func() bool { return unix.Kill(int(p.Pid), 0) != nil })
+	}
+	if !starting() {
+		t.Error("the start has ended meanwhile: nothing was tested")
+	}
+	old.mustDelete()
+	eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
+	if err := <-started; err == nil {
+		t.Error("it started")
+	}
+	hung.nothingLeft()
+	pid, err := strconv.Atoi(young)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
+}

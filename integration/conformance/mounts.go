@@ -28,6 +28,7 @@ var mountChecks = []check{
 	{name: "propagation both ways", needs: []Ability{Propagation}, run: propagationShared},
 	{name: "no propagation", run: propagationPrivate},
 	{name: "devices", run: hostDevice},
+	{name: "a device's permissions", needs: []Ability{CgroupPerCtr}, run: devicePermissions},
 	{name: "a CDI device", run: cdiDevice},
 	{name: "the usual file systems", run: usualFileSystems},
 	{name: "message queues", needs: []Ability{MessageQueues}, run: mqueue},
@@ -299,6 +300,25 @@ func hostDevice(t *testing.T, n *node) {
 	})
 	if got := c.line(t, "sh", "-c", "head -c 4 /dev/mine | od -An -tx1 | tr -d ' '"); got != "00000000" {
 		t.Errorf("read %q from the device", got)
+	}
+}
+
+// devicePermissions takes a device that no container has by default, and that may
+// be opened for nothing.
+func devicePermissions(t *testing.T, n *node) {
+	const device, read, write = "/dev/fuse", ": < /dev/mine", ": > /dev/mine"
+	p := n.pod(t)
+	for permissions, want := range map[string]map[string]bool{
+		"r": {read: true, write: false}, "w": {read: false, write: true}, "rw": {read: true, write: true},
+	} {
+		c := p.start(t, forever(), func(c *runtimeapi.ContainerConfig) {
+			c.Devices = []*runtimeapi.Device{{HostPath: device, ContainerPath: "/dev/mine", Permissions: permissions}}
+		})
+		for command, works := range want {
+			if r, err := c.execSync(t, 10*time.Second, "sh", "-c", command); err != nil || (r.GetExitCode() == 0) != works {
+				t.Errorf("with %s, %q: %v, %v", permissions, command, r, err)
+			}
+		}
 	}
 }
 

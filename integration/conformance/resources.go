@@ -18,6 +18,7 @@ var resourceChecks = []check{
 	{name: "an update leaves alone what is zero", needs: []Ability{LiveUpdate}, run: updateZeroFields},
 	{name: "update of a created container holds at start", needs: []Ability{CgroupPerCtr}, run: updateCreated},
 	{name: "an update that the kernel refuses changes nothing", needs: []Ability{LiveUpdate, CgroupPerCtr}, run: updateRefused},
+	{name: "swap", needs: []Ability{CgroupPerCtr}, run: swapLimits},
 	{name: "huge pages", needs: []Ability{CgroupPerCtr}, run: hugePages},
 	{name: "the cgroup parent is used and left alone", needs: []Ability{HostProcesses}, run: cgroupParent},
 	{name: "oom_score_adj", needs: []Ability{HostProcesses}, run: oomScoreAdj},
@@ -176,6 +177,25 @@ func updateRefused(t *testing.T, n *node) {
 	wantCgroup(t, c, someLimits())
 	if got := c.status(t).GetResources().GetLinux().GetCpusetCpus(); got == "4000-4001" {
 		t.Error("status shows the refused value")
+	}
+}
+
+// swapLimits: the CRI's limit is of memory and swap together, and without one a
+// container with a limit of memory does not swap.
+func swapLimits(t *testing.T, n *node) {
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
+		if _, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"); err != nil {
+			t.Skip("this kernel does not count swap (swapaccount=1)")
+		}
+	}
+	const memory = 64 << 20
+	p := n.pod(t)
+	for together, swap := range map[int64]int64{0: 0, memory: 0, memory + 32<<20: 32 << 20} {
+		c := p.start(t, forever(), resources(&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: memory, MemorySwapLimitInBytes: together}))
+		got := cgroupValue(t, c, "memory.memsw.limit_in_bytes", "memory.swap.max")
+		if got != strconv.FormatInt(memory+swap, 10) && got != strconv.FormatInt(swap, 10) {
+			t.Errorf("with a limit of %d for both the cgroup says %s", together, got)
+		}
 	}
 }
 

@@ -42,11 +42,23 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, errors.Join(fmt.Errorf("listening on %s: %w", path, err), lock.Close())
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	l, err := (&net.ListenConfig{Control: passCredentials}).Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return &lockedListener{l, lock}, nil
+}
+
+// passCredentials puts this process's id on all that it sends. Installers
+// connect, ask the kernel for the id on what they receive, and send a SIGHUP
+// there; where the first bytes were faster than their question they would find
+// 0, which is their own process group. Accepted sockets inherit it.
+func passCredentials(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	})
+	return errors.Join(err, failed)
 }
 
 // lockedListener holds the lock for as long as it listens.

@@ -113,3 +113,42 @@ func groupOf(t *testing.T, info fs.FileInfo) uint32 {
 	}
 	return stat.Gid
 }
+
+// TestItsBytesSayWhichProcessItIs also to a client that asks after they came,
+// as installers may that look for whom to send a SIGHUP.
+func TestItsBytesSayWhichProcessItIs(t *testing.T) {
+	b := newBed(t)
+	b.started(t)
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.config.Server.Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked error
+	err = raw.Read(func(fd uintptr) bool {
+		if n, _, _ := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT); n < 1 {
+			return false // it is called again when there are bytes
+		}
+		asked = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PASSCRED, 1)
+		return true
+	})
+	if err != nil || asked != nil {
+		t.Fatal(err, asked)
+	}
+	control := make([]byte, 1024)
+	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := syscall.ParseSocketControlMessage(control[:n])
+	if err != nil || len(messages) == 0 {
+		t.Fatalf("no credentials: %v", err)
+	}
+	if who, err := syscall.ParseUnixCredentials(&messages[0]); err != nil || int(who.Pid) != os.Getpid() {
+		t.Errorf("the bytes are from %+v, want process %d: %v", who, os.Getpid(), err)
+	}
+}

@@ -1,0 +1,223 @@
+package installers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// bed is a berth that imports what installers write.
+type bed struct {
+	*testbed.Berth
+	image string
+	// crio and containerd are the directories of the two daemons' files.
+	crio, containerd string
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	dir := t.TempDir()
+	b := &bed{crio: filepath.Join(dir, "crio.conf.d"), containerd: filepath.Join(dir, "containerd.conf.d")}
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	b.image = registry.Push(t, "installers/busybox:1", testbed.Busybox(t))
+	b.toolkit(t, dir)
+	b.kata(t)
+	b.Berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes:   map[string]string{"crun": testbed.Part(t, testbed.Crun)},
+		CNI:        testbed.NewCNI(t),
+		Registries: []*testbed.Registry{registry},
+		Config:     fmt.Sprintf("[import]\ncrio = [%q]\ncontainerd = [%q]\n[server]\nruntime_name = \"cri-o\"\n", b.crio, b.containerd),
+	})
+	return b
+}
+
+// toolkit is what NVIDIA's toolkit installs for containerd: a program that is an
+// OCI runtime by calling another one, and a drop-in that names it.
+func (b *bed) toolkit(t *testing.T, dir string) {
+	t.Helper()
+	program := filepath.Join(dir, "toolkit", "nvidia-container-runtime")
+	write(t, program, "#!/bin/sh\nexec "+testbed.Part(t, testbed.Crun)+" \"$@\"\n", 0o755)
+	write(t, filepath.Join(b.containerd, "99-nvidia.toml"), `version = 2
+
+[plugins]
+
+  [plugins."io.containerd.grpc.v1.cri"]
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "nvidia"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes]
+
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+          privileged_without_host_devices = false
+          runtime_engine = ""
+          runtime_root = ""
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+            BinaryName = "`+program+`"
+`, 0o644)
+}
+
+// kata is what Kata's installer writes for CRI-O, on a node that lacks the shim.
+func (b *bed) kata(t *testing.T) {
+	t.Helper()
+	write(t, filepath.Join(b.crio, "99-kata-deploy"), `[crio]
+  storage_option = [
+	"overlay.skip_mount_home=true",
+  ]
+
+[crio.runtime.runtimes.kata-qemu]
+	runtime_path = "/nowhere/kata/bin/containerd-shim-kata-v2"
+	runtime_type = "vm"
+	runtime_root = "/run/vc"
+	runtime_config_path = "/nowhere/kata/configuration-qemu.toml"
+	privileged_without_host_devices = true
+`, 0o644)
+}
+
+func write(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInstallersFindTheirWay drives one real daemon as installers do.
+func TestInstallersFindTheirWay(t *testing.T) {
+	testbed.NeedRoot(t)
+	testbed.NeedNetwork(t)
+	b := newBed(t)
+
+	version, err := b.Client.Version(t.Context(), &runtimeapi.VersionRequest{})
+	if err != nil || version.GetRuntimeName() != "cri-o" {
+		t.Errorf("the runtime's name is %q: %v", version.GetRuntimeName(), err)
+	}
+	// Kata's installer looks for its handlers here, and must not find what
+	// cannot work.
+	if got := b.handlers(t); !slices.Equal(got, []string{"", "crun", "nvidia"}) {
+		t.Errorf("the handlers are %q", got)
+	}
+	_, err = b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
+		Config: b.Client.SandboxConfig(""), RuntimeHandler: "kata-qemu",
+	})
+	for _, want := range []string{"kata-qemu", "99-kata-deploy:7", "/nowhere/kata"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a pod of kata-qemu is refused with %v, which lacks %q", err, want)
+		}
+	}
+	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia", Image: b.image, Command: []string{"sleep", "3600"}})
+
+	t.Run("hangup", func(t *testing.T) { b.hangUp(t, pod) })
+	t.Run("hostile", func(t *testing.T) { b.hostile(t, pod) })
+}
+
+func (b *bed) handlers(t *testing.T) []string {
+	t.Helper()
+	status, err := b.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, h := range status.GetRuntimeHandlers() {
+		names = append(names, h.GetName())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// hangUp sends SIGHUP to whom the toolkit takes for the daemon.
+func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
+	pid := b.PID()
+	for i := range 40 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		got, err := peerByMessage(ctx, b.Socket, i%2 == 0)
+		cancel()
+		if err != nil || got != pid {
+			t.Fatalf("the toolkit finds process %d, the daemon is %d: %v", got, pid, err)
+		}
+		if err := syscall.Kill(got, unix.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.alive(t, pod)
+	if !b.Running() || b.PID() != pid {
+		t.Error("SIGHUP ended the daemon")
+	}
+}
+
+// alive says whether the daemon serves, and the pod is well.
+func (b *bed) alive(t *testing.T, pod *testbed.Pod) {
+	t.Helper()
+	resp, err := b.Client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: pod.Container.ID, Cmd: []string{"echo", "well"}, Timeout: 60})
+	if err != nil || string(resp.GetStdout()) != "well\n" {
+		t.Errorf("exec in the pod: %q, %v", resp.GetStdout(), err)
+	}
+}
+
+// hostile fills the directories with what no daemon should read, and starts
+// again among it.
+func (b *bed) hostile(t *testing.T, pod *testbed.Pod) {
+	conf := filepath.Join(b.Dir, "conf.d")
+	bad := []string{}
+	at := func(name string) string {
+		bad = append(bad, name)
+		return filepath.Join(conf, name)
+	}
+	for _, dir := range []string{conf, b.crio, b.containerd} {
+		fifo(t, filepath.Join(dir, "10-fifo.toml"))
+		link(t, "/dev/zero", filepath.Join(dir, "11-zero.toml"))
+		link(t, "12-loop.toml", filepath.Join(dir, "12-loop.toml"))
+	}
+	bad = append(bad, "10-fifo.toml", "11-zero.toml", "12-loop.toml")
+	link(t, "/nowhere", at("13-dangling.toml"))
+	link(t, "/etc", at("14-directory.toml"))
+	write(t, at("15-junk.toml"), "\x7fELF\x00\x00\xff\xfe\x00", 0o644)
+	write(t, at("16-huge.toml"), strings.Repeat("# filler\n", 1<<18), 0o644)
+	write(t, at("17-deep.toml"), "[runtimes.deep]\nruntime_path = \"/bin/true\"\noptions."+strings.Repeat("a.", 1<<17)+"a = 1\n", 0o644)
+	link(t, "/proc/kmsg", at("18-kmsg.toml"))
+	fifo(t, filepath.Join(b.crio, "no-suffix"))
+
+	if err := syscall.Kill(b.PID(), unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	b.alive(t, pod)
+	b.Restart(t)
+	b.alive(t, pod)
+	if got := b.handlers(t); !slices.Equal(got, []string{"", "crun", "nvidia"}) {
+		t.Errorf("the handlers are %q", got)
+	}
+	for _, name := range bad {
+		if !strings.Contains(b.Log(), filepath.Join(conf, name)) {
+			t.Errorf("the log does not name %s", name)
+		}
+	}
+}
+
+func fifo(t *testing.T, path string) {
+	t.Helper()
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t *testing.T, to, path string) {
+	t.Helper()
+	if err := os.Symlink(to, path); err != nil {
+		t.Fatal(err)
+	}
+}

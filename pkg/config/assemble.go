@@ -47,7 +47,7 @@ func assemble(docs []*document, o Options, lost map[string]Broken, foreign forei
 		a.discover()
 	}
 	a.cfg.Runtimes = sortedByName(a.defs)
-	a.defaultRuntime(a.known(docs))
+	a.defaultRuntime(a.known(docs), mainOf(docs, a.options))
 	a.helpers()
 	return a.cfg, a.problems
 }
@@ -159,8 +159,19 @@ func (a *assembly) known(docs []*document) []string {
 	return slices.Compact(names)
 }
 
-// defaultRuntime checks or chooses the default handler.
-func (a *assembly) defaultRuntime(known []string) {
+// mainOf is the place where the main file begins, or would.
+func mainOf(docs []*document, o Options) Origin {
+	for _, d := range docs {
+		if d.main {
+			return Origin{File: d.file, Line: 1, Column: 1}
+		}
+	}
+	return Origin{File: or(o.File, DefaultFile)}
+}
+
+// defaultRuntime checks or chooses the default handler. What is missing belongs
+// at the top of the main file.
+func (a *assembly) defaultRuntime(known []string, top Origin) {
 	if len(known) == 0 {
 		return
 	}
@@ -168,7 +179,10 @@ func (a *assembly) defaultRuntime(known []string) {
 	switch name := a.cfg.DefaultRuntime; {
 	case name == "":
 		if a.cfg.DefaultRuntime = chooseDefault(a.byMain, known); a.cfg.DefaultRuntime == "" {
-			v.wrong("default_runtime", fmt.Sprintf("is missing; name one of the handlers %s", strings.Join(known, ", ")), "")
+			v.problems = append(v.problems, Problem{
+				File: top.File, Line: top.Line, Column: top.Column, Key: "default_runtime",
+				Message: fmt.Sprintf("is missing; name one of the handlers %s, above the first table", strings.Join(known, ", ")),
+			})
 		}
 	case !slices.Contains(known, name):
 		near, _ := handler.Nearest(name, known)

@@ -47,15 +47,21 @@ func SearchDirs() []string {
 func Discover(dirs []string) []*handler.Definition {
 	found := map[string]*handler.Definition{}
 	for _, dir := range dirs {
-		for _, file := range candidates(dir) {
-			name, ok := discoveredName(filepath.Base(file))
-			if !ok || found[name] != nil || executableMistake(file) != "" {
-				continue
+		files, _ := look("discover", dir, func() []string { return runnable(dir) })
+		for _, file := range files {
+			if name, ok := discoveredName(filepath.Base(file)); ok && found[name] == nil {
+				found[name] = discovered(name, file)
 			}
-			found[name] = discovered(name, file)
 		}
 	}
 	return sortedByName(found)
+}
+
+// runnable are the candidates that can be run.
+func runnable(dir string) []string {
+	return slices.DeleteFunc(candidates(dir), func(file string) bool {
+		return !filepath.IsAbs(file) || inexecutable(file) != ""
+	})
 }
 
 func discovered(name, file string) *handler.Definition {

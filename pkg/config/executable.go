@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
+	"syscall"
 )
 
 // executableMistake says why a path cannot be run as root on behalf of pods,
@@ -15,6 +18,10 @@ func executableMistake(path string) string {
 	if !filepath.IsAbs(path) {
 		return fmt.Sprintf("%q must be an absolute path", path)
 	}
+	return mistake("execute", path, inexecutable)
+}
+
+func inexecutable(path string) string {
 	info, err := os.Stat(path)
 	switch {
 	case os.IsNotExist(err):
@@ -28,6 +35,67 @@ func executableMistake(path string) string {
 	case info.Mode()&0o002 != 0:
 		return fmt.Sprintf("%s can be changed by every user (mode %04o) and would be run as root; run chmod o-w on it",
 			path, info.Mode().Perm())
+	}
+	return replaceable(path)
+}
+
+// replaceable says who else than root can put another file in the place of one
+// that is run as root, or nothing.
+func replaceable(path string) string {
+	for dir, info := range upwards(path) {
+		if m := openToOthers(dir, info, trusted()); m != "" {
+			return m
+		}
+	}
+	return ""
+}
+
+// upwards yields a file and all directories above it, and the same of what it is a
+// link to.
+func upwards(path string) iter.Seq2[string, fs.FileInfo] {
+	return func(yield func(string, fs.FileInfo) bool) {
+		files := []string{path}
+		if target, err := filepath.EvalSymlinks(path); err == nil && target != path {
+			files = append(files, target)
+		}
+		for _, file := range files {
+			for {
+				if info, err := os.Stat(file); err == nil && !yield(file, info) {
+					return
+				}
+				if file == filepath.Dir(file) {
+					break
+				}
+				file = filepath.Dir(file)
+			}
+		}
+	}
+}
+
+// trusted are the users who may own what is run as root: root, whoever runs this,
+// and those who could put another berth in the place of this one.
+var trusted = sync.OnceValue(func() map[uint32]bool {
+	users := map[uint32]bool{0: true, uint32(os.Geteuid()): true} //nolint:gosec // a uid has 32 bits
+	self, err := os.Executable()
+	if err != nil {
+		return users
+	}
+	for _, info := range upwards(self) {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			users[st.Uid] = true
+		}
+	}
+	return users
+})
+
+// openToOthers is about one file or directory of a path. In a sticky directory
+// nobody can replace what is another's.
+func openToOthers(file string, info fs.FileInfo, trusted map[uint32]bool) string {
+	if info.IsDir() && info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		return fmt.Sprintf("every user can put another file into %s (mode %04o), which would be run as root; run chmod o-w on it", file, info.Mode().Perm())
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && !trusted[st.Uid] {
+		return fmt.Sprintf("%s belongs to user %d, who could change what is run as root; run chown root on it", file, st.Uid)
 	}
 	return ""
 }
@@ -56,6 +124,11 @@ func pathless(err error) error {
 // helperPath finds a binary of berth's own: beside the running one, else in
 // PATH. It returns "" if there is none.
 func helperPath(name string) string {
+	path, _ := look("find", name, func() string { return findHelper(name) })
+	return path
+}
+
+func findHelper(name string) string {
 	if self, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(self), name)
 		if executableMistake(beside) == "" {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // commandLine is the origin of values that came by flags.
@@ -19,7 +21,8 @@ func (a *assembly) flags() {
 	for _, key := range slices.Sorted(maps.Keys(a.options.Flags)) {
 		field, ok := fieldAt(a.cfg, key)
 		if !ok {
-			d.report(key, "there is no such key", "")
+			message, suggestion := noSuchKey(key)
+			d.report(key, message, suggestion)
 			continue
 		}
 		d.assign(key, flagValue(a.options.Flags[key], field), field)
@@ -42,6 +45,47 @@ func fieldAt(c *Config, key string) (reflect.Value, bool) {
 		v = v.Field(i)
 	}
 	return v, v.Kind() != reflect.Struct
+}
+
+// noSuchKey says what is wrong with a full key that there is not, and which was
+// probably meant.
+func noSuchKey(key string) (message, suggestion string) {
+	first, rest, _ := strings.Cut(key, ".")
+	if first == "runtimes" {
+		return "handlers come from files; write [runtimes.<handler>] into a drop-in", ""
+	}
+	if near, ok := handler.Nearest(key, allKeys()); ok {
+		return "unknown key", near
+	}
+	top := fieldsOf(reflect.TypeFor[Config]())
+	i, known := top.index[first]
+	if !known {
+		return unknownKey(sectionTop, first, top.names)
+	}
+	names := fieldsOf(reflect.TypeFor[Config]().Field(i).Type).names
+	if rest == "" {
+		return "is a table; " + expected(names) + " in it", ""
+	}
+	return unknownKey(section(first), rest, names)
+}
+
+// allKeys are the full keys of all sections.
+func allKeys() []string {
+	var keys []string
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		switch tag := f.Tag.Get("toml"); {
+		case tag == "" || tag == "-":
+		case f.Type.Kind() != reflect.Struct:
+			keys = append(keys, tag)
+		default:
+			for _, name := range fieldsOf(f.Type).names {
+				keys = append(keys, tag+"."+name)
+			}
+		}
+	}
+	return keys
 }
 
 // flagValue reads a flag's text as the TOML value that its key takes. Text of

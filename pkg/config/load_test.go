@@ -250,11 +250,18 @@ func TestFlagsWin(t *testing.T) {
 	if s := cfg.Origin("server.socket").String(); s != "command line" {
 		t.Errorf("server.socket is from %s", s)
 	}
-	o.Flags = map[string]string{"server.socket": "b", "streaming.port": "many", "server": "x", "no.such": "x"}
+	o.Flags = map[string]string{
+		"server.socket": "b", "streaming.port": "many", "image_verifier": "x", "server.listen": "x", "engine.cgroup_drver": "x",
+		"runtimes.runc.snapshotter": "native", "cgroup_driver": "x", "image_verifier.nothing_like_it": "x",
+	}
 	o.TolerateDropIns = true
 	wantLines := []string{
-		`command line: no.such: there is no such key`,
-		`command line: server: there is no such key`,
+		`command line: cgroup_driver: unknown key here; it belongs into [engine] (did you mean "engine.cgroup_driver"?)`,
+		`command line: engine.cgroup_drver: unknown key (did you mean "engine.cgroup_driver"?)`,
+		`command line: image_verifier: is a table; expected one of bin_dir, max_verifiers, per_verifier_timeout in it`,
+		`command line: image_verifier.nothing_like_it: unknown key; expected one of bin_dir, max_verifiers, per_verifier_timeout`,
+		`command line: runtimes.runc.snapshotter: handlers come from files; write [runtimes.<handler>] into a drop-in`,
+		`command line: server.listen: unknown key: berth says this with server.socket (did you mean "server.socket"?)`,
 		`command line: server.socket: "b" must be an absolute path`,
 		`command line: streaming.port: must be an integer, not a string`,
 	}

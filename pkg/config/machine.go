@@ -17,8 +17,8 @@ import (
 type lack struct{ key, message string }
 
 // Lacking says what this machine lacks for a handler that is written correctly,
-// or nil. It looks at files, and does not return while one is on a network file
-// system that is gone.
+// or nil. It looks at files: one on a network file system that is gone costs
+// patience.
 func Lacking(d *handler.Definition) error {
 	var all []string
 	for _, l := range lacking(d) {
@@ -38,7 +38,7 @@ func Lacking(d *handler.Definition) error {
 // in the file.
 func lacking(d *handler.Definition) []lack {
 	var all []lack
-	look := func(key, path string, mistake func(string) string) {
+	find := func(key, path string, mistake func(string) string) {
 		if !filepath.IsAbs(path) {
 			return
 		}
@@ -46,19 +46,21 @@ func lacking(d *handler.Definition) []lack {
 			all = append(all, lack{key, m})
 		}
 	}
-	look("runtime_path", d.Path, executableMistake)
-	look("runtime_config_path", d.ConfigPath, readableMistake)
-	look("base_runtime_spec", d.BaseRuntimeSpec, specMistake)
+	find("runtime_path", d.Path, executableMistake)
+	find("runtime_config_path", d.ConfigPath, readableMistake)
+	find("base_runtime_spec", d.BaseRuntimeSpec, specMistake)
 	driven, _ := d.ShimOptions["BinaryName"].(string)
-	look("options.BinaryName", driven, executableMistake)
+	find("options.BinaryName", driven, executableMistake)
 	for _, device := range d.RequiredDevices {
-		look("required_devices", device, deviceMistake)
+		find("required_devices", device, deviceMistake)
 	}
 	return all
 }
 
 // deviceMistake says why a device cannot be used, or nothing.
-func deviceMistake(path string) string {
+func deviceMistake(path string) string { return mistake("device", path, noDevice) }
+
+func noDevice(path string) string {
 	info, err := os.Stat(path)
 	switch {
 	case os.IsNotExist(err):
@@ -72,7 +74,9 @@ func deviceMistake(path string) string {
 }
 
 // readableMistake says why a file cannot be used, or nothing.
-func readableMistake(file string) string {
+func readableMistake(file string) string { return mistake("read", file, unreadable) }
+
+func unreadable(file string) string {
 	info, err := os.Stat(file)
 	switch {
 	case os.IsNotExist(err):
@@ -85,8 +89,10 @@ func readableMistake(file string) string {
 	return ""
 }
 
-func specMistake(file string) string {
-	if m := readableMistake(file); m != "" {
+func specMistake(file string) string { return mistake("spec", file, noSpec) }
+
+func noSpec(file string) string {
+	if m := unreadable(file); m != "" {
 		return m
 	}
 	data, err := os.ReadFile(file)

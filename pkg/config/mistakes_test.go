@@ -108,7 +108,7 @@ func TestMistakes(t *testing.T) {
 		{"level", "[log]\nlevel = \"warning\"", `2:1: log.level: "warning" must be "trace", "debug", "info", "warn" or "error"`},
 		{"format", "[log]\nformat = \"JSON\"", `2:1: log.format: "JSON" must be "text" or "json" (did you mean "json"?)`},
 		{"default", "default_runtime = \"runk\"\n" + runc, `1:1: default_runtime: there is no handler "runk"; the handlers are runc (did you mean "runc"?)`},
-		{"no default", "[runtimes.a]\nruntime_path = \"$BIN/runc\"\n[runtimes.b]\nruntime_path = \"$BIN/runc\"", `default_runtime: is missing; name one of the handlers a, b`},
+		{"no default", "[runtimes.a]\nruntime_path = \"$BIN/runc\"\n[runtimes.b]\nruntime_path = \"$BIN/runc\"", `1:1: default_runtime: is missing; name one of the handlers a, b, above the first table`},
 		// Handlers.
 		{"bad name", "[runtimes.kata_qemu]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.kata_qemu: handler name "kata_qemu" is no DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "kata-qemu"?)`},
 		{"dotted name", "[runtimes.\"runc.v2\"]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes."runc.v2": handler name "runc.v2" is no DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "runc-v2"?)`},
@@ -169,10 +169,7 @@ func TestMistakes(t *testing.T) {
 			n.raw("bin/empty.json", "{}", 0o644)
 			n.write("config.toml", c.toml)
 			got := n.refuse(n.options())
-			want := c.want
-			if !strings.HasPrefix(want, "default_runtime:") {
-				want = "$DIR/config.toml:" + want
-			}
+			want := "$DIR/config.toml:" + c.want
 			// A want that ends in a colon or space leaves the text to go-toml.
 			exact := !strings.HasSuffix(c.want, " ") && !strings.HasSuffix(c.want, ":")
 			if len(got) != 1 || exact && got[0] != want || !strings.HasPrefix(got[0], want) {

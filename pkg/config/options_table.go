@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/coreos/go-systemd/v22/util"
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -100,7 +101,7 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 		d.report(under(key, "Root"), fmt.Sprintf("contradicts runtime_root, which is %q; keep one of the two", t.RuntimeRoot), "")
 	}
 	if _, set := t.Options["SystemdCgroup"]; set {
-		if m := driverMistake(o.SystemdCgroup, e.CgroupDriver); m != "" {
+		if m := driverMistake(o.SystemdCgroup, e.CgroupDriver, util.IsRunningSystemd()); m != "" {
 			d.report(under(key, "SystemdCgroup"), m, "")
 		}
 	}
@@ -116,9 +117,18 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 
 // driverMistake says why a shim cannot have a cgroup driver of its own: all
 // pods of a node are below the same cgroups, which one side manages.
-func driverMistake(systemd bool, driver CgroupDriver) string {
-	if driver == CgroupDriverCgroupfs && systemd || driver == CgroupDriverSystemd && !systemd {
-		return fmt.Sprintf("contradicts engine.cgroup_driver, which is %q; leave it out, it follows from there", driver)
+// running says whether systemd is process 1, by which "auto" goes.
+func driverMistake(asked bool, driver CgroupDriver, running bool) string {
+	stands := fmt.Sprintf("%q", driver)
+	if driver == CgroupDriverAuto {
+		driver = CgroupDriverCgroupfs
+		if running {
+			driver = CgroupDriverSystemd
+		}
+		stands += fmt.Sprintf(" and stands for %q on this machine", driver)
+	}
+	if driver == CgroupDriverCgroupfs && asked || driver == CgroupDriverSystemd && !asked {
+		return fmt.Sprintf("contradicts engine.cgroup_driver, which is %s; leave it out, it follows from there", stands)
 	}
 	return ""
 }

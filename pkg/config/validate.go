@@ -139,7 +139,11 @@ func seccompMistake(file string) string {
 	if !filepath.IsAbs(file) {
 		return fmt.Sprintf("%q must be an absolute path", file)
 	}
-	if m := readableMistake(file); m != "" {
+	return mistake("seccomp", file, noProfile)
+}
+
+func noProfile(file string) string {
+	if m := unreadable(file); m != "" {
 		return m
 	}
 	data, err := os.ReadFile(file)

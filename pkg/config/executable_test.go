@@ -1,0 +1,118 @@
+package config
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What others can replace is not run as root, wherever on its path that is.
+func TestReplaceable(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	const nobody = 65534
+	for name, c := range map[string]struct {
+		change func(dir string) error // dir/open/bin/runtime is asked for
+		want   string
+	}{
+		"fine":      {func(string) error { return nil }, ""},
+		"sticky":    {func(dir string) error { return os.Chmod(dir+"/open", 0o777|fs.ModeSticky) }, ""},
+		"group":     {func(dir string) error { return os.Chmod(dir+"/open", 0o775) }, ""},
+		"above":     {func(dir string) error { return os.Chmod(dir+"/open", 0o777) }, "every user can put another file into $DIR/open (mode 0777), which would be run as root; run chmod o-w on it"},
+		"directory": {func(dir string) error { return os.Chmod(dir+"/open/bin", 0o757) }, "every user can put another file into $DIR/open/bin (mode 0757), which would be run as root; run chmod o-w on it"},
+		"owner":     {func(dir string) error { return os.Chown(dir+"/open/bin/runtime", nobody, 0) }, "$DIR/open/bin/runtime belongs to user 65534, who could change what is run as root; run chown root on it"},
+		"its owner": {func(dir string) error { return os.Chown(dir+"/open", nobody, 0) }, "$DIR/open belongs to user 65534, who could change what is run as root; run chown root on it"},
+		"link": {func(dir string) error {
+			if err := os.MkdirAll(dir+"/else/where", 0o755); err != nil {
+				return err
+			}
+			if err := os.Rename(dir+"/open/bin/runtime", dir+"/else/where/runtime"); err != nil {
+				return err
+			}
+			if err := os.Symlink(dir+"/else/where/runtime", dir+"/open/bin/runtime"); err != nil {
+				return err
+			}
+			return os.Chmod(dir+"/else", 0o777)
+		}, "every user can put another file into $DIR/else (mode 0777), which would be run as root; run chmod o-w on it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.binary("open/bin/runtime", 0o755)
+			if err := c.change(n.dir); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.relative(executableMistake(n.path("open/bin/runtime"))); got != c.want {
+				t.Errorf("got %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
+
+// A runtime on a network file system that is gone costs its own handler, and the
+// start of the daemon a few seconds.
+func TestDeadMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	n := newNode(t, "runc")
+	n.binary("nfs/runsc", 0o755)
+	n.write("config.toml", "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.far]\nruntime_path = \""+n.path("nfs/runsc")+"\"\n")
+	deadMount(t, n.path("nfs"))
+	cfg := n.tolerate()
+	if got := names(cfg); got != "runc" {
+		t.Errorf("the handlers are %q", got)
+	}
+	if len(cfg.Broken) != 1 || !strings.Contains(n.relative(cfg.Broken[0].Reason), "config.toml:5:1: runtimes.far.runtime_path: $DIR/nfs/runsc cannot even be looked at") {
+		t.Errorf("the broken handlers are %+v", cfg.Broken)
+	}
+	if found := Discover([]string{n.path("nfs"), n.path("bin")}); len(found) != 1 || found[0].Path != n.path("bin/runc") {
+		t.Errorf("discovered %v", found)
+	}
+}
+
+// deadMount covers a directory with a file system that answers nobody.
+func deadMount(t *testing.T, dir string) {
+	t.Helper()
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("dead", filepath.Clean(dir), "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		fuse.Close()
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What "auto" stands for decides whether a shim's own option contradicts it.
+func TestDriverMistake(t *testing.T) {
+	for _, c := range []struct {
+		asked   bool
+		driver  CgroupDriver
+		running bool
+		want    string
+	}{
+		{true, CgroupDriverAuto, true, ""},
+		{false, CgroupDriverAuto, false, ""},
+		{true, CgroupDriverAuto, false, `contradicts engine.cgroup_driver, which is "auto" and stands for "cgroupfs" on this machine; leave it out, it follows from there`},
+		{false, CgroupDriverAuto, true, `contradicts engine.cgroup_driver, which is "auto" and stands for "systemd" on this machine; leave it out, it follows from there`},
+		{true, CgroupDriverSystemd, false, ""},
+		{false, CgroupDriverCgroupfs, true, ""},
+		{true, CgroupDriverCgroupfs, true, `contradicts engine.cgroup_driver, which is "cgroupfs"; leave it out, it follows from there`},
+		{false, CgroupDriverSystemd, false, `contradicts engine.cgroup_driver, which is "systemd"; leave it out, it follows from there`},
+	} {
+		if got := driverMistake(c.asked, c.driver, c.running); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}

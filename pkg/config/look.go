@@ -1,0 +1,39 @@
+package config
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// patience is how long a file that a configuration names may take to be looked at.
+const patience = 3 * time.Second
+
+// looks are the questions about files that have no answer yet. On a network file
+// system that is gone they never get one, and all who ask wait for one goroutine.
+var looks singleflight.Group
+
+// look asks about a file, but not for longer than patience. A question says what
+// is asked of which file; those who ask the same share the answer.
+func look[T any](question, file string, f func() T) (answer T, late bool) {
+	result := looks.DoChan(question+"\x00"+file, func() (any, error) { return f(), nil })
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case r := <-result:
+		answer, _ = r.Val.(T)
+		return answer, false
+	case <-t.C:
+		return answer, true
+	}
+}
+
+// mistake is look for a question that is answered by what is wrong with the file.
+func mistake(question, file string, f func(string) string) string {
+	m, late := look(question, file, func() string { return f(file) })
+	if late {
+		return fmt.Sprintf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again, or correct the path", file)
+	}
+	return m
+}

@@ -118,7 +118,8 @@ func TestAbsentProgram(t *testing.T) {
 	b.nothingLeft(t, atRest)
 }
 
-// TestRuntimeDeleted takes the binary away at each step of a pod's life.
+// TestRuntimeDeleted takes the binary away at each step of a pod's life, and with
+// it the copy that the pod has of its own.
 func TestRuntimeDeleted(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
@@ -129,6 +130,15 @@ func TestRuntimeDeleted(t *testing.T) {
 		t.Helper()
 		if err := os.Rename(runtime.Path, aside); err != nil {
 			t.Fatal(err)
+		}
+		copies, err := filepath.Glob(filepath.Join(b.Root, "tools", "runtime-*", filepath.Base(runtime.Path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range copies {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
 		}
 		f()
 		if err := os.Rename(aside, runtime.Path); err != nil {
@@ -142,7 +152,7 @@ func TestRuntimeDeleted(t *testing.T) {
 	})
 	pod, container := b.sleeper(t)
 	without(func() {
-		refused(t, b.tryStart(t, container), codes.FailedPrecondition, runtime.Path, "cannot be run")
+		refused(t, b.tryStart(t, container), codes.FailedPrecondition, runtime.Path, "copy of its runtime")
 	})
 	if st := container.Status(t); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
 		t.Errorf("the container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
@@ -151,7 +161,7 @@ func TestRuntimeDeleted(t *testing.T) {
 		_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: pod.ID, Config: b.client.ContainerConfig("second", b.image, "true"), SandboxConfig: pod.Config,
 		})
-		refused(t, err, codes.Unavailable, runtime.Path)
+		refused(t, err, codes.FailedPrecondition, runtime.Path, "copy of its runtime")
 	})
 	pod.Remove(t)
 

@@ -53,7 +53,7 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 	config := fmt.Sprintf("default_runtime = \"runc\"\n[engine]\nshim_path = %q\npause_path = %q\n[runtimes.runc]\nruntime_path = %q\nsandbox_process = \"always\"\n",
 		programs.shim, programs.pause, testbed.Part(t, testbed.Runc))
 	b := newBed(t, testbed.Options{Config: config})
-	first := b.kept(t)
+	first := b.own(t)
 	atRest := b.rest(t)
 	old := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}})
 	is := b.info(t, old.Container.ID)
@@ -80,14 +80,14 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	// Both daemons that started while the old pod lived left its programs alone.
 	b.Restart(t)
-	if kept := b.kept(t); !contains(kept, first) {
+	if kept := b.own(t); !contains(kept, first) {
 		t.Errorf("of %q, which a pod uses, %q are left", first, kept)
 	}
 	old.Remove(t)
 	// A supervisor without pods idles for a minute; a restart sends it away.
 	b.Restart(t)
 	testbed.Eventually(t, 10*time.Second, func() error {
-		if kept := b.kept(t); slices.ContainsFunc(first, func(name string) bool { return slices.Contains(kept, name) }) || len(kept) != len(first) {
+		if kept := b.own(t); slices.ContainsFunc(first, func(name string) bool { return slices.Contains(kept, name) }) || len(kept) != len(first) {
 			return fmt.Errorf("kept are %q, and nobody needs %q any more", kept, first)
 		}
 		return nil
@@ -104,7 +104,7 @@ func contains(all, some []string) bool {
 	return !slices.ContainsFunc(some, func(name string) bool { return !slices.Contains(all, name) })
 }
 
-// kept are the names of the copies that berth has of its own programs.
+// kept are the names of the copies that berth has of programs.
 func (b *bed) kept(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(b.Root, "tools"))
@@ -116,6 +116,12 @@ func (b *bed) kept(t *testing.T) []string {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// own are the kept programs that are berth's own.
+func (b *bed) own(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(b.kept(t), func(name string) bool { return strings.HasPrefix(name, "runtime-") || name[0] == '.' })
 }
 
 // program is the file that the supervisor with that key runs.

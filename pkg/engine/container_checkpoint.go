@@ -119,7 +119,7 @@ func (b containers) checkpoint(ctx context.Context, c *container, location strin
 
 // whileFrozen calls f while c stands still. Thawed says that c goes on.
 func (b containers) whileFrozen(ctx context.Context, c *container, f func(*shim.Client) error) (thawed bool, err error) {
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.worker(ctx, c.sandbox)
 	if err != nil {
 		return true, err
 	}
@@ -187,7 +187,7 @@ func canCheckpoint(d *handler.Definition, rt *probe.Runtime, snapshotter error) 
 	case d.Type == handler.Shim && !isRuncShim(d.Path):
 		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
 	case !rt.MakesCheckpoints():
-		return fmt.Errorf("%s %s does not say that it was built with CRIU", rt.Path, rt.Version)
+		return fmt.Errorf("%s %s does not say that it was built with CRIU", d.Path, rt.Version)
 	}
 	return snapshotter
 }
@@ -195,7 +195,7 @@ func canCheckpoint(d *handler.Definition, rt *probe.Runtime, snapshotter error) 
 // needCheckpoint refuses where no checkpoint is to be had, and names the handlers
 // that have them.
 func (b containers) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
-	rt, err := b.prober.Probe(ctx, s.Definition)
+	rt, err := b.prober.Probe(ctx, b.runtimeOf(s))
 	if err != nil {
 		return err
 	}

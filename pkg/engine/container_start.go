@@ -80,6 +80,9 @@ func (b containers) start(ctx context.Context, c *container) error {
 	if _, err := b.targetPID(c.sandbox, c.config()); err != nil {
 		return err
 	}
+	if err := b.needBinaries(c.sandbox); err != nil {
+		return b.startFailed(ctx, c, err)
+	}
 	if why := c.Status().Unstartable; why != "" {
 		return b.startFailed(ctx, c, errors.New(why))
 	}
@@ -226,6 +229,7 @@ func (b containers) drainShim(ctx context.Context, c *container) error {
 // eraseTask kills what runs of c, and removes what the runtime and the log's
 // writer have of it.
 func (b containers) eraseTask(ctx context.Context, c *container) error {
+	b.mendBinaries(c.sandbox)
 	client, err := b.client(ctx, c.sandbox)
 	if err == nil {
 		err = b.endTask(ctx, client, c.ID())

@@ -86,6 +86,7 @@ type containerInfo struct {
 	Runtime     string          `json:"runtime"`
 	Version     string          `json:"runtimeVersion"`
 	RuntimePath string          `json:"runtimePath"`
+	Binaries    []binaryInfo    `json:"binaries,omitempty"`
 	Snapshotter string          `json:"snapshotter"`
 	CgroupsPath string          `json:"cgroupsPath"`
 	Supervisor  string          `json:"supervisor"`
@@ -97,7 +98,7 @@ func (b containers) info(c *container) map[string]string {
 	i := containerInfo{
 		PID: c.Status().PID, SandboxID: c.sandbox.ID(), Handler: s.Definition.Name,
 		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
-		Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
+		Binaries: b.binariesOf(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
 	}
 	if spec, err := os.ReadFile(filepath.Join(b.containerDir(c.ID()), "config.json")); err == nil {
 		i.RuntimeSpec = spec

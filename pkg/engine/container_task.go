@@ -21,7 +21,7 @@ func (b containers) createTask(ctx context.Context, u *undo, c *container, rootf
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(s.Spec().Definition))
 	defer cancel()
 	defer context.AfterFunc(s.making.ctx, cancel)()
-	client, err := b.client(ctx, s)
+	client, err := b.worker(ctx, s)
 	if err != nil {
 		return err
 	}

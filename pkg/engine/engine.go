@@ -127,6 +127,7 @@ type core struct {
 	driver     cgroup.Driver
 	broker     *broker
 	tools      tools
+	binaries   *binaries
 	idMapping  idMapping
 	features   featureMemory
 	collecting sync.Mutex // held while tools are collected
@@ -202,7 +203,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	k.boot = strings.TrimSpace(string(boot))
-	if k.tools, err = newTools(c); err != nil {
+	if k.tools, err = newTools(c, k.log); err != nil {
 		return nil, err
 	}
 	if k.driver, err = cgroup.Detect(c.CgroupDriver); err != nil {
@@ -229,6 +230,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	if k.prober = c.Prober; k.prober == nil {
 		k.prober = probe.New()
 	}
+	k.binaries = newBinaries(k.tools.dir, k.prober, k.tools.noExec, k.log, func() { go k.collectTools() })
 	k.shims, err = shim.New(shim.Config{
 		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
 		Left: k.collectTools,

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -242,7 +243,7 @@ func TestResolvConf(t *testing.T) {
 
 func TestShimOptions(t *testing.T) {
 	d := &handler.Definition{Name: "x", Path: "/bin/containerd-shim-runc-v2", Root: "/run/r", ShimOptions: map[string]any{"BinaryName": "/bin/crun", "NoNewKeyring": true}}
-	a, err := shimOptions(&sandboxSpec{Definition: d}, true)
+	a, err := shimOptions(d, sandboxPlan{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,34 +258,36 @@ func TestShimOptions(t *testing.T) {
 		}
 	}
 	d.ShimOptions["Nonsense"] = 1
-	if _, err := shimOptions(&sandboxSpec{Definition: d}, true); !errdefs.IsInvalidArgument(err) {
+	if _, err := shimOptions(d, sandboxPlan{}, true); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an unknown option gives %v", err)
 	}
 	kata := &handler.Definition{Path: "/opt/kata/bin/containerd-shim-kata-v2", ConfigPath: "/etc/kata.toml"}
-	if a, err := shimOptions(&sandboxSpec{Definition: kata}, false); err != nil || !strings.Contains(a.String(), "/etc/kata.toml") {
+	if a, err := shimOptions(kata, sandboxPlan{}, false); err != nil || !strings.Contains(a.String(), "/etc/kata.toml") {
 		t.Errorf("%v, %v", a, err)
 	}
 }
 
 func TestSupervisorKey(t *testing.T) {
 	d := handler.Definition{Name: "runc", Type: handler.OCI, Path: "/a"}
-	base := supervisorKey(&d, probe.Identity{Size: 1}, "shim", strings.Repeat("0", idLength))
+	runtime := func(hash string) []keep.Binary { return []keep.Binary{{SHA256: hash}} }
+	base := supervisorKey(&d, runtime("1"), "shim", strings.Repeat("0", idLength))
 	other := d
 	other.Path = "/b"
 	for what, key := range map[string]string{
-		"another definition":     supervisorKey(&other, probe.Identity{Size: 1}, "shim", strings.Repeat("0", idLength)),
-		"another runtime binary": supervisorKey(&d, probe.Identity{Size: 2}, "shim", strings.Repeat("0", idLength)),
-		"another supervisor":     supervisorKey(&d, probe.Identity{Size: 1}, "shim2", strings.Repeat("0", idLength)),
+		"another definition":     supervisorKey(&other, runtime("1"), "shim", strings.Repeat("0", idLength)),
+		"another runtime binary": supervisorKey(&d, runtime("2"), "shim", strings.Repeat("0", idLength)),
+		"another driven runtime": supervisorKey(&d, append(runtime("1"), runtime("2")...), "shim", strings.Repeat("0", idLength)),
+		"another supervisor":     supervisorKey(&d, runtime("1"), "shim2", strings.Repeat("0", idLength)),
 	} {
 		if key == base {
 			t.Errorf("%s shares supervisor %s", what, key)
 		}
 	}
-	if again := supervisorKey(&d, probe.Identity{Size: 1}, "shim", strings.Repeat("1", idLength)); again != base {
+	if again := supervisorKey(&d, runtime("1"), "shim", strings.Repeat("1", idLength)); again != base {
 		t.Error("two pods of one handler have two supervisors")
 	}
 	d.Supervision = handler.SupervisionPod
-	if supervisorKey(&d, probe.Identity{}, "", strings.Repeat("0", idLength)) == supervisorKey(&d, probe.Identity{}, "", strings.Repeat("1", idLength)) {
+	if supervisorKey(&d, nil, "", strings.Repeat("0", idLength)) == supervisorKey(&d, nil, "", strings.Repeat("1", idLength)) {
 		t.Error("two pods share a supervisor that each should have alone")
 	}
 }

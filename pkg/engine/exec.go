@@ -54,7 +54,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.GetTimeout())*time.Second)
 		defer cancel()
 	}
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.worker(ctx, c.sandbox)
 	if err != nil {
 		return nil, err
 	}

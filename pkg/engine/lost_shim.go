@@ -65,7 +65,7 @@ func (k *core) buryTask(ctx context.Context, s *sandbox, task string) (taskExit,
 		return taskExit{}, err
 	}
 	now := time.Now()
-	death, err := k.shims.BuryForeign(ctx, shim.Start{Binary: s.Spec().Definition.Path, ID: task, Bundle: r.bundle})
+	death, err := k.shims.BuryForeign(ctx, shim.Start{Binary: k.runtimeOf(s.Spec()).Path, ID: task, Bundle: r.bundle})
 	if err != nil {
 		if ctx.Err() != nil {
 			return taskExit{}, err // it may be in the middle of it

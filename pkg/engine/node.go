@@ -103,6 +103,7 @@ func (b node) ask(ctx context.Context, d *handler.Definition) *runtimeapi.Runtim
 		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("probe a runtime")
 		return h
 	}
+	b.binaries.Prepare(d, rt)
 	h.Features.RecursiveReadOnlyMounts = rt.SupportsRecursiveReadOnly() && b.node.KernelRRO
 	if err := b.canUserNS(ctx, d, rt); err == nil {
 		h.Features.UserNamespaces = true

@@ -23,6 +23,7 @@ type sandbox struct {
 	op     opLock // held by calls that change it as a whole: stop, remove
 	making *gate  // who creates containers in it is inside
 	cpu    cpuRate
+	lost   sync.Once // said that its binary was changed
 }
 
 // container is a container that callers can see.

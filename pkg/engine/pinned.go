@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -25,6 +26,9 @@ type pinned struct {
 	// PauseRoot is the name of the sandbox process's root filesystem among the
 	// tools; empty without such a process.
 	PauseRoot string `json:"pauseRoot,omitempty"`
+	// Binaries are the handler's, then the one that its shim drives; none in
+	// records of older builds.
+	Binaries []keep.Binary `json:"binaries,omitempty"`
 	// BaseSpec and DefaultSeccomp are what the files said; empty is no file.
 	BaseSpec       text `json:"baseSpec,omitzero"`
 	DefaultSeccomp text `json:"defaultSeccomp,omitzero"`

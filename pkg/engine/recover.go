@@ -49,6 +49,11 @@ const recoveryParallel = 16
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e, &silence{who: map[string]bool{}}}
 	r.listen(ctx)
+	for _, o := range e.core.pods.List() {
+		for _, one := range o.Spec().binaries() {
+			e.core.binaries.store.Know(one)
+		}
+	}
 	r.showBroken()
 	e.core.closePodDirs()
 	if err := r.sandboxes(ctx); err != nil {
@@ -66,17 +71,8 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.core.plugins.Start(); err != nil {
 		return err
 	}
-	go e.core.probeAll()
+	go e.core.lookAtBinaries()
 	return nil
-}
-
-// probeAll asks the runtimes of all handlers before the first pod needs them.
-func (k *core) probeAll() {
-	for _, d := range k.config.Definitions() {
-		if _, err := k.prober.Probe(k.background, d); err != nil {
-			k.log.WithError(err).WithField("handler", d.Name).Warn("a handler's runtime does not answer")
-		}
-	}
 }
 
 func (k *core) noteOOM(task string) {

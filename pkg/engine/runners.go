@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/probe"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -38,13 +38,17 @@ func callTimeout(d *handler.Definition) time.Duration {
 // supervisorKey names the supervisor of a new sandbox: all pods that one
 // generation of a handler, one runtime binary and one berth-shim binary have in
 // common, or the pod alone.
-func supervisorKey(d *handler.Definition, id probe.Identity, shimHash, sandbox string) string {
+func supervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandbox string) string {
 	if d.Supervision == handler.SupervisionPod {
 		return "pod-" + sandbox[:16]
 	}
 	runs := *d
 	runs.Limits = handler.Limits{} // other limits are no other way to run a pod
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%+v\n%s", runs.Digest(), id, shimHash))
+	generation := []string{runs.Digest(), shimHash}
+	for _, one := range runtime {
+		generation = append(generation, one.SHA256)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(generation, "\n")))
 	name := d.Name
 	if len(name) > 24 {
 		name = name[:24]
@@ -74,10 +78,10 @@ func (k *core) runtimeRoot(d *handler.Definition) string {
 
 // taskOptions is what Create tells the process that runs the task.
 func (k *core) taskOptions(s *sandboxSpec, logPath string) (*anypb.Any, error) {
-	d, kept := s.Definition, k.settingsOf(s)
+	d, kept := k.runtimeOf(s), k.settingsOf(s)
 	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
-		return shimOptions(s, systemd)
+		return shimOptions(d, s.Plan, systemd)
 	}
 	uid, gid := s.Plan.root()
 	return anypb.New(&supervisorapi.TaskOptions{
@@ -108,8 +112,7 @@ func globalFlags(d *handler.Definition) []string {
 
 // shimOptions are what a foreign shim gets: containerd's runc options for its
 // runc shim, a configuration path and body for the others.
-func shimOptions(s *sandboxSpec, systemd bool) (*anypb.Any, error) {
-	d := s.Definition
+func shimOptions(d *handler.Definition, plan sandboxPlan, systemd bool) (*anypb.Any, error) {
 	if !isRuncShim(d.Path) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
 			return nil, nil
@@ -128,8 +131,8 @@ func shimOptions(s *sandboxSpec, systemd bool) (*anypb.Any, error) {
 		err = protojson.Unmarshal(text, named)
 		proto.Merge(o, named)
 	}
-	if s.Plan.User != nil {
-		o.IoUid, o.IoGid = s.Plan.root()
+	if plan.User != nil {
+		o.IoUid, o.IoGid = plan.root()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)

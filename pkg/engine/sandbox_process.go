@@ -44,6 +44,9 @@ func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
+	if err := b.needBinaries(s); err != nil {
+		return err
+	}
 	options, err := b.taskOptions(s.Spec(), "")
 	if err != nil {
 		return err
@@ -77,11 +80,11 @@ func (k *core) keepTask(ctx context.Context, s *sandbox, c *shim.Client, t shim.
 
 // startShim returns who runs the tasks of s, starting a foreign shim.
 func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, error) {
-	d := s.Spec().Definition
+	d := b.runtimeOf(s.Spec())
 	if d.Type != handler.Shim {
 		return b.client(ctx, s)
 	}
-	options, err := shimOptions(s.Spec(), b.nodeOf(s.Spec()).SystemdCgroup)
+	options, err := shimOptions(d, s.Spec().Plan, b.nodeOf(s.Spec()).SystemdCgroup)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +106,7 @@ func (b sandboxes) processRootfs(s *sandbox) []*types.Mount {
 }
 
 func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
-	rt, err := b.prober.Probe(ctx, s.Spec().Definition)
+	rt, err := b.prober.Probe(ctx, b.runtimeOf(s.Spec()))
 	if err != nil {
 		return err
 	}
@@ -129,6 +132,11 @@ func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
 	if s.Spec().Definition.Type == handler.OCI {
 		if err := unix.Mount(b.tools.pauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount its root filesystem: %w", err)
+		}
+		if b.tools.noExec {
+			if err := unix.Mount("", rootfs, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+				return fmt.Errorf("let programs run in its root filesystem: %w", err)
+			}
 		}
 	}
 	return writeSpec(bundle, spec)
@@ -175,6 +183,7 @@ func (b sandboxes) stopProcess(ctx context.Context, s *sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}
+	b.mendBinaries(s)
 	client, err := b.client(ctx, s)
 	if err == nil {
 		err = b.endTask(ctx, client, s.ID())

@@ -36,10 +36,11 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 	if err := validate.RunPodSandbox(r); err != nil {
 		return nil, err
 	}
-	rt, err := b.prober.Probe(ctx, d)
+	rt, binaries, release, err := b.binaries.ForPod(ctx, d)
 	if err != nil {
 		return nil, err
 	}
+	defer release()
 	plan, err := planSandbox(r.GetConfig(), d, rt)
 	if err != nil {
 		return nil, err
@@ -54,6 +55,7 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 	if err != nil {
 		return nil, err
 	}
+	kept.Binaries = binaries
 	if plan.Process {
 		kept.PauseRoot = filepath.Base(b.tools.pauseRoot)
 	}
@@ -70,7 +72,7 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 		Handler:    r.GetRuntimeHandler(),
 		Definition: d,
 		CreatedAt:  b.clock.now(),
-		Supervisor: supervisorKey(d, rt.Identity, b.tools.supervisorHash, id),
+		Supervisor: supervisorKey(d, binaries, b.tools.supervisorHash, id),
 		Plan:       plan,
 		Pinned:     kept,
 		Boot:       b.boot,

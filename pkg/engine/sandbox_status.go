@@ -29,7 +29,7 @@ func (b sandboxes) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxS
 	}
 	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.status()}
 	if r.GetVerbose() {
-		resp.Info = s.info()
+		resp.Info = b.info(s)
 	}
 	return resp, nil
 }
@@ -76,25 +76,26 @@ type sandboxInfo struct {
 	Definition *handler.Definition `json:"definition"`
 	Digest     string              `json:"definitionDigest"`
 	Plan       sandboxPlan         `json:"plan"`
+	Binaries   []binaryInfo        `json:"binaries,omitempty"`
 	Supervisor string              `json:"supervisor"`
 	NetNS      string              `json:"networkNamespace,omitempty"`
 	CNIResult  any                 `json:"cniResult,omitempty"`
 	Config     json.RawMessage     `json:"config"`
 }
 
-func (s *sandbox) info() map[string]string {
+func (b sandboxes) info(s *sandbox) map[string]string {
 	st := s.Status()
 	config, _ := protojson.Marshal(s.config())
 	i := sandboxInfo{
 		PID: st.PID, Handler: s.Spec().Definition.Name, Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Plan: s.Spec().Plan, Supervisor: s.Spec().Supervisor,
+		Digest: s.Spec().Definition.Digest(), Plan: s.Spec().Plan, Binaries: b.binariesOf(s.Spec()), Supervisor: s.Spec().Supervisor,
 		NetNS: st.Namespaces.Net, Config: config,
 	}
 	if st.Network != nil {
 		i.CNIResult = st.Network.Raw
 	}
-	b, _ := json.Marshal(i)
-	return map[string]string{"info": string(b)}
+	text, _ := json.Marshal(i)
+	return map[string]string{"info": string(text)}
 }
 
 // ListPodSandbox lists sandboxes, newest first.

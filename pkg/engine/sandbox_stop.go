@@ -202,7 +202,8 @@ func (b sandboxes) forget(s *sandbox) error {
 	b.shims.Release(s.Spec().Supervisor)
 	b.labels.release(s.Spec().ProcessLabel)
 	b.names.release(sandboxName(s.config().GetMetadata()), s.ID())
-	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.tools.pauseRoot) {
+	p := s.Spec().Pinned
+	if p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.tools.pauseRoot) || b.outdated(s.Spec()) {
 		go b.collectTools()
 	}
 	return nil

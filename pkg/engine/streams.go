@@ -96,7 +96,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.worker(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/keep"
 )
 
 // tools are the engine's own programs, copied below the state directory under
@@ -15,6 +19,9 @@ import (
 // not touch what live pods need when a supervisor has to be started again. Copies
 // that no pod needs any more are removed by collectTools.
 type tools struct {
+	dir string
+	// noExec says that programs in dir cannot be run. What is installed is run then.
+	noExec         bool
 	supervisor     string
 	supervisorHash string
 	// pauseRoot is a root filesystem with nothing in it but /pause.
@@ -22,25 +29,33 @@ type tools struct {
 }
 
 // newTools copies the programs unless the same ones are there already.
-func newTools(c Config) (tools, error) {
-	t := tools{}
-	var err error
-	if t.supervisor, t.supervisorHash, err = keepProgram(c.Supervisor, filepath.Join(c.Root, "tools"), shimPrefix); err != nil {
+func newTools(c Config, entry *log.Entry) (tools, error) {
+	t := tools{dir: filepath.Join(c.Root, "tools")}
+	err := os.MkdirAll(t.dir, 0o755)
+	if err == nil {
+		t.noExec, err = keep.NoExec(t.dir)
+	}
+	if err != nil {
+		return t, fmt.Errorf("engine: directory of tools: %w", err)
+	}
+	if t.supervisor, t.supervisorHash, err = keepProgram(c.Supervisor, t.dir, shimPrefix); err != nil {
 		return t, fmt.Errorf("engine: supervisor binary: %w", err)
 	}
-	pause, hash, err := keepProgram(c.Pause, filepath.Join(c.Root, "tools"), pausePrefix)
+	pause, hash, err := keepProgram(c.Pause, t.dir, pausePrefix)
 	if err != nil {
 		return t, fmt.Errorf("engine: sandbox process binary: %w", err)
 	}
-	t.pauseRoot = filepath.Join(c.Root, "tools", pauseRootPrefix+hash[:16])
+	t.pauseRoot = filepath.Join(t.dir, pauseRootPrefix+hash[:16])
+	if t.noExec {
+		t.supervisor = c.Supervisor
+		entry.WithField("dir", t.dir).
+			Warn("the root directory is mounted noexec: pods run on the installed binaries, and an upgrade changes those under them; mount it exec, or move engine.root")
+	}
 	return t, newPauseRoot(t.pauseRoot, pause)
 }
 
 // keepProgram copies path to dir/<prefix><hash> and returns that and the hash.
 func keepProgram(path, dir, prefix string) (kept, hash string, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", "", err
-	}
 	in, err := os.Open(path)
 	if err != nil {
 		return "", "", err

@@ -2,11 +2,14 @@ package engine
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/keep"
 )
 
 // What is in the tools' directory, each followed by the beginning of a hash.
@@ -15,15 +18,15 @@ const (
 	pausePrefix     = "berth-pause-"
 	pauseRootPrefix = "pause-"
 	// Halves: copies that did not come to their end, and removals.
-	newPrefix = ".new-"
+	newPrefix = keep.HalfPrefix
 	oldPrefix = ".old-"
 )
 
 // toolUse says which tools are needed, by name.
 type toolUse struct {
-	shims, pauseRoots map[string]bool
-	// allShims and allPauseRoots are set when somebody does not say which.
-	allShims, allPauseRoots bool
+	shims, pauseRoots, runtimes map[string]bool
+	// These are set when somebody does not say which.
+	allShims, allPauseRoots, allRuntimes bool
 }
 
 // unused are those of the names in the tools' directory that nobody needs. What
@@ -36,6 +39,7 @@ func (u toolUse) unused(names []string) []string {
 		case strings.HasPrefix(name, shimPrefix) && !u.allShims && !u.shims[name]:
 		case isPause && !u.allPauseRoots && !u.pauseRoots[pauseRootPrefix+hash]:
 		case strings.HasPrefix(name, pauseRootPrefix) && !u.allPauseRoots && !u.pauseRoots[name]:
+		case strings.HasPrefix(name, keep.Prefix) && !u.allRuntimes && !u.runtimes[name]:
 		default:
 			continue
 		}
@@ -45,11 +49,15 @@ func (u toolUse) unused(names []string) []string {
 }
 
 // toolUse finds out who needs what. New pods take today's tools only, so what is
-// not needed now never will be by this daemon.
+// not needed now never will be by this daemon. Runtimes are asked for first: a pod
+// in the making that is not seen there has its record already, or takes today's.
 func (k *core) toolUse() (toolUse, error) {
 	u := toolUse{
-		shims:      map[string]bool{filepath.Base(k.tools.supervisor): true},
+		shims:      map[string]bool{filepath.Base(k.tools.supervisor): true, shimPrefix + k.tools.supervisorHash[:16]: true},
 		pauseRoots: map[string]bool{filepath.Base(k.tools.pauseRoot): true},
+		runtimes:   k.binaries.needed(k.config.Definitions()),
+		// What new pods take is not known yet, or what a pod is of that cannot be read.
+		allRuntimes: !k.binaries.takenUp.Load() || len(k.broken.sandboxes) > 0,
 	}
 	programs, err := k.shims.Programs()
 	if errdefs.IsFailedPrecondition(err) {
@@ -61,7 +69,9 @@ func (k *core) toolUse() (toolUse, error) {
 		u.shims[filepath.Base(p)] = true
 	}
 	for _, o := range k.pods.List() {
-		switch s := o.Spec(); {
+		s := o.Spec()
+		maps.Copy(u.runtimes, dirs(s.binaries()))
+		switch {
 		case !s.Plan.Process:
 		case s.Pinned == nil: // of an older build
 			u.allPauseRoots = true
@@ -78,13 +88,13 @@ func (k *core) toolUse() (toolUse, error) {
 func (k *core) collectTools() {
 	k.collecting.Lock()
 	defer k.collecting.Unlock()
-	if err := k.tryCollect(); err != nil {
+	if err := k.binaries.without(k.tryCollect); err != nil {
 		k.log.WithError(err).Warn("remove programs that no pod needs any more")
 	}
 }
 
 func (k *core) tryCollect() error {
-	dir := filepath.Dir(k.tools.supervisor)
+	dir := k.tools.dir
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -105,6 +115,7 @@ func (k *core) tryCollect() error {
 			errs = append(errs, os.Rename(filepath.Join(dir, name), path))
 		}
 		errs = append(errs, os.RemoveAll(path))
+		k.binaries.store.Forget(name)
 		k.log.WithField("program", name).Debug("removed a program that no pod needs any more")
 	}
 	return errors.Join(errs...)

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 func TestUnusedTools(t *testing.T) {
@@ -48,11 +49,14 @@ func daemon(t *testing.T, dir, build string) *core {
 		Supervisor: put(t, filepath.Join(dir, "berth-shim"), "shim "+build),
 		Pause:      put(t, filepath.Join(dir, "berth-pause"), "pause "+build),
 	}
+	c.Definitions = func() []*handler.Definition { return nil }
 	k := &core{config: c, log: log.L}
 	var err error
-	if k.tools, err = newTools(c); err != nil {
+	if k.tools, err = newTools(c, log.L); err != nil {
 		t.Fatal(err)
 	}
+	k.binaries = newBinaries(k.tools.dir, probe.New(), false, k.log, func() {})
+	k.binaries.takenUp.Store(true)
 	if k.pods, _, err = store.Open[sandboxSpec, sandboxStatus](filepath.Join(c.Root, "records")); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/containerd/errdefs"
 )
@@ -22,10 +23,13 @@ func Identify(path string) (Identity, error) {
 	if !ok {
 		return Identity{}, fmt.Errorf("runtime binary %s: stat has no inode: %w", path, errdefs.ErrInternal)
 	}
-	return Identity{Path: path, Dev: st.Dev, Inode: st.Ino, Size: fi.Size(), ModTime: fi.ModTime()}, nil
+	return Identity{
+		Path: path, Dev: st.Dev, Inode: st.Ino, Size: fi.Size(), ModTime: fi.ModTime(), ChangeTime: time.Unix(st.Ctim.Unix()),
+	}, nil
 }
 
-// same compares without regard to how a time is represented.
-func (i Identity) same(o Identity) bool {
-	return i.Path == o.Path && i.Dev == o.Dev && i.Inode == o.Inode && i.Size == o.Size && i.ModTime.Equal(o.ModTime)
+// Same compares without regard to how a time is represented.
+func (i Identity) Same(o Identity) bool {
+	return i.Path == o.Path && i.Dev == o.Dev && i.Inode == o.Inode && i.Size == o.Size &&
+		i.ModTime.Equal(o.ModTime) && i.ChangeTime.Equal(o.ChangeTime)
 }

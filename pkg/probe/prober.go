@@ -109,6 +109,9 @@ func (p *Prober) ask(ctx context.Context, s subject) (*Runtime, error) {
 		return nil, err
 	}
 	rt.Path, rt.Identity = s.path, before[0]
+	if len(before) > 1 {
+		rt.Driven = &before[1]
+	}
 	after, err := s.identify()
 	if err != nil {
 		return nil, err
@@ -138,7 +141,7 @@ func equal(a, b []Identity) bool {
 		return false
 	}
 	for i := range a {
-		if !a[i].same(b[i]) {
+		if !a[i].Same(b[i]) {
 			return false
 		}
 	}

@@ -31,6 +31,8 @@ type Identity struct {
 	Inode   uint64    `json:"inode"`
 	Size    int64     `json:"size"`
 	ModTime time.Time `json:"modTime"`
+	// ChangeTime is that of the inode: unlike ModTime, nobody can set it.
+	ChangeTime time.Time `json:"changeTime"`
 }
 
 // Runtime is what a runtime binary said about itself. It is shared by all who
@@ -39,6 +41,8 @@ type Identity struct {
 type Runtime struct {
 	Path     string   `json:"path"`
 	Identity Identity `json:"identity"`
+	// Driven is the OCI runtime that a shim drives; nil for all else.
+	Driven *Identity `json:"driven,omitempty"`
 	// Name is Runc, Crun, Youki, Runsc, or "" for any other.
 	Name string `json:"name,omitempty"`
 	// Version is the runtime's own version, as printed.

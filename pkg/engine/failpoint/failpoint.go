@@ -27,6 +27,13 @@ const (
 // container's processes stand still.
 const ContainerFrozen = "container.frozen"
 
+// These two are passed where the binary of a runtime is new: by a daemon that
+// starts, or one whose runtime was replaced.
+const (
+	BinaryCopied = "binary.copied" // the copy is whole, and not in its place
+	BinaryKept   = "binary.kept"   // it is in its place, and no record names it
+)
+
 // All is every place of a pod's life, for tests that visit each.
 var All = []string{
 	SandboxReserved, SandboxPinned, SandboxNetworked, SandboxShimStarted, SandboxReady,

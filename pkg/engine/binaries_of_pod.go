@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// binaries are what s was made with; none in records of older builds.
+func (s *sandboxSpec) binaries() []keep.Binary {
+	if s.Pinned == nil {
+		return nil
+	}
+	return s.Pinned.Binaries
+}
+
+// runtimeOf is the Definition of s with the binaries that it was made with in
+// place of those that are installed now.
+func (k *core) runtimeOf(s *sandboxSpec) *handler.Definition {
+	all := s.binaries()
+	if len(all) == 0 {
+		return s.Definition
+	}
+	return onBinaries(s.Definition, all, k.binaries.store)
+}
+
+// binaryInfo is what a verbose status says about a binary.
+type binaryInfo struct {
+	// Path is where it was installed, Runs what is run.
+	Path    string `json:"path"`
+	Runs    string `json:"runs"`
+	SHA256  string `json:"sha256"`
+	Version string `json:"version,omitempty"`
+}
+
+func (k *core) binariesOf(s *sandboxSpec) []binaryInfo {
+	var all []binaryInfo
+	for _, one := range s.binaries() {
+		all = append(all, binaryInfo{Path: one.Path, Runs: k.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
+	}
+	return all
+}
+
+// needBinaries is for who begins something new with the binaries of s: a copy that
+// was touched is read, and made again if it is damaged.
+func (k *core) needBinaries(s *sandbox) error {
+	for _, one := range s.Spec().binaries() {
+		if one.Kept == "" {
+			s.tellChanged(k.log, one)
+			continue
+		}
+		if k.binaries.store.Untouched(one) {
+			continue
+		}
+		if err := k.binaries.verify(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// worker is client for who begins something new.
+func (k *core) worker(ctx context.Context, s *sandbox) (*shim.Client, error) {
+	if err := k.needBinaries(s); err != nil {
+		return nil, err
+	}
+	return k.client(ctx, s)
+}
+
+// mendBinaries is needBinaries for who ends something, which must be possible
+// without them as well.
+func (k *core) mendBinaries(s *sandbox) {
+	if err := k.needBinaries(s); err != nil {
+		k.log.WithError(err).WithField("sandbox", s.ID()).Error("a pod is ended without its runtime")
+	}
+}
+
+// tellChanged says once that s has lost its binary.
+func (s *sandbox) tellChanged(entry *log.Entry, one keep.Binary) {
+	if keep.Changed(one) {
+		s.lost.Do(func() {
+			entry.WithField("sandbox", s.ID()).WithField("runtime", one.Path).WithField("sha256", one.SHA256).
+				Warn("the runtime that a pod was made with was changed, and no copy of it is kept: the pod goes on with what is installed")
+		})
+	}
+}
+
+func (b *binaries) verify(one keep.Binary) error {
+	b.making.RLock()
+	defer b.letCollect()
+	defer b.making.RUnlock()
+	return b.store.Verify(one)
+}
+
+// lookAtBinaries takes up the binaries of today's handlers, and then reads those
+// that pods were made with, before they are needed.
+func (k *core) lookAtBinaries() {
+	for _, d := range k.config.Definitions() {
+		k.takeUp(d)
+	}
+	k.binaries.takenUp.Store(true)
+	seen := map[string]bool{}
+	for _, s := range k.objects.allSandboxes() {
+		for _, one := range s.Spec().binaries() {
+			if one.Kept == "" {
+				s.tellChanged(k.log, one)
+				continue
+			}
+			if seen[one.Kept] || k.background.Err() != nil {
+				continue
+			}
+			seen[one.Kept] = true
+			if err := k.binaries.verify(one); err != nil {
+				k.log.WithError(err).WithField("runtime", one.Path).Error("pods have lost their runtime")
+			}
+		}
+		// So that the next container does not wait for the answer.
+		if len(s.Spec().binaries()) > 0 {
+			_, _ = k.prober.Probe(k.background, k.runtimeOf(s.Spec()))
+		}
+	}
+	k.collectTools()
+}
+
+// takeUp asks a runtime, and keeps it, before the first pod needs it.
+func (k *core) takeUp(d *handler.Definition) {
+	ctx, cancel := context.WithTimeout(k.background, takeUpTimeout)
+	defer cancel()
+	_, _, release, err := k.binaries.ForPod(ctx, d)
+	if err == nil {
+		release()
+	} else if !errors.Is(err, context.Canceled) {
+		k.log.WithError(err).WithField("handler", d.Name).Warn("a handler's runtime does not answer")
+	}
+}
+
+// outdated tells whether new pods take other binaries than s.
+func (k *core) outdated(s *sandboxSpec) bool {
+	if len(s.binaries()) == 0 {
+		return false
+	}
+	today := k.binaries.needed(k.config.Definitions())
+	return slices.ContainsFunc(s.binaries(), func(one keep.Binary) bool { return one.Kept != "" && !today[one.Dir()] })
+}

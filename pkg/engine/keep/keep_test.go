@@ -1,0 +1,253 @@
+package keep
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// bed is a store and a program that is installed beside it.
+type bed struct {
+	*Store
+	path string
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{New(filepath.Join(t.TempDir(), "tools")), filepath.Join(t.TempDir(), "crun")}
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.install(t, "one")
+	return b
+}
+
+// install puts another file in place of the program.
+func (b *bed) install(t *testing.T, content string) {
+	t.Helper()
+	next := b.path + ".next"
+	if err := os.WriteFile(next, []byte(content), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, b.path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// overwrite changes a file in place.
+func overwrite(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+}
+
+func (b *bed) identity(t *testing.T) probe.Identity {
+	t.Helper()
+	id, err := probe.Identify(b.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func (b *bed) copy(t *testing.T) Binary {
+	t.Helper()
+	one, err := b.Copy(b.identity(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return one
+}
+
+func (b *bed) holds(t *testing.T, one Binary, want string) {
+	t.Helper()
+	got, err := os.ReadFile(b.Abs(one))
+	if err != nil || string(got) != want {
+		t.Errorf("%s is %q (%v), want %q", b.Abs(one), got, err, want)
+	}
+}
+
+func TestCopy(t *testing.T) {
+	b := newBed(t)
+	one := b.copy(t)
+	b.holds(t, one, "one")
+	if filepath.Base(one.Kept) != "crun" || one.Dir() != Prefix+one.SHA256[:16] || !b.Untouched(one) {
+		t.Errorf("the copy is %+v", one)
+	}
+	if again := b.copy(t); again != one {
+		t.Errorf("the second copy is %+v, the first was %+v", again, one)
+	}
+	overwrite(t, b.path, "two")
+	two := b.copy(t)
+	b.holds(t, one, "one")
+	b.holds(t, two, "two")
+	// The same program under another name: that decides what it does.
+	krun := filepath.Join(filepath.Dir(b.path), "krun")
+	if err := os.Symlink("crun", krun); err != nil {
+		t.Fatal(err)
+	}
+	id, err := probe.Identify(krun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := b.Copy(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Dir() != two.Dir() || filepath.Base(other.Kept) != "krun" {
+		t.Errorf("krun is kept as %s, crun as %s", other.Kept, two.Kept)
+	}
+	b.holds(t, other, "two")
+	halves, err := filepath.Glob(filepath.Join(b.dir, HalfPrefix+"*"))
+	if err != nil || len(halves) > 0 {
+		t.Errorf("left over: %q (%v)", halves, err)
+	}
+}
+
+func TestCopyOfWhatChanged(t *testing.T) {
+	for name, change := range map[string]func(*testing.T, *bed){
+		"replaced":    func(t *testing.T, b *bed) { t.Helper(); b.install(t, "two") },
+		"overwritten": func(t *testing.T, b *bed) { t.Helper(); overwrite(t, b.path, "longer") },
+		"gone":        func(t *testing.T, b *bed) { t.Helper(); os.Remove(b.path) },
+		"forbidden": func(t *testing.T, b *bed) {
+			t.Helper()
+			if err := os.Chmod(b.path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			id := b.identity(t)
+			change(t, b)
+			if _, err := b.Copy(id); !errors.Is(err, ErrChanged) {
+				t.Errorf("%v; want ErrChanged", err)
+			}
+		})
+	}
+}
+
+func TestRecall(t *testing.T) {
+	b := newBed(t)
+	one := b.copy(t)
+	later := New(b.dir) // of a daemon that was started again
+	if got, ok := later.Recall(one.Identity); ok {
+		t.Errorf("it recalls %+v, of which it was not told", got)
+	}
+	later.Know(one)
+	if got, ok := later.Recall(one.Identity); !ok || got != one {
+		t.Errorf("it recalls %+v, want %+v", got, one)
+	}
+	overwrite(t, b.Abs(one), "bad")
+	if _, ok := later.Recall(one.Identity); ok {
+		t.Error("it recalls a copy that was touched")
+	}
+	if again, err := later.Copy(one.Identity); err != nil || again.Kept != one.Kept {
+		t.Errorf("%+v, %v", again, err)
+	}
+	b.holds(t, one, "one")
+}
+
+func TestVerify(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage func(t *testing.T, b *bed, copied string)
+		// mended says that the copy is right afterwards.
+		mended bool
+	}{
+		"right":   {func(*testing.T, *bed, string) {}, true},
+		"touched": {func(t *testing.T, _ *bed, copied string) { t.Helper(); touch(t, copied) }, true},
+		"damaged": {func(t *testing.T, _ *bed, copied string) { t.Helper(); overwrite(t, copied, "bad") }, true},
+		"gone":    {func(_ *testing.T, _ *bed, copied string) { os.RemoveAll(filepath.Dir(copied)) }, true},
+		"damaged, and another installed": {func(t *testing.T, b *bed, copied string) {
+			t.Helper()
+			overwrite(t, copied, "bad")
+			b.install(t, "two")
+		}, false},
+		"gone, and uninstalled": {func(_ *testing.T, b *bed, copied string) { os.Remove(copied); os.Remove(b.path) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			one := b.copy(t)
+			c.damage(t, b, b.Abs(one))
+			err := b.Verify(one)
+			if c.mended {
+				if err != nil || !b.Untouched(one) {
+					t.Errorf("%v, untouched %t", err, b.Untouched(one))
+				}
+				b.holds(t, one, "one")
+				return
+			}
+			if !errdefs.IsFailedPrecondition(err) || errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), b.path) {
+				t.Errorf("the error is %v", err)
+			}
+			if _, err := os.Lstat(b.Abs(one)); !os.IsNotExist(err) {
+				t.Errorf("what is damaged is still there (%v)", err)
+			}
+			// It heals when what it was made from is installed again.
+			b.install(t, "one")
+			if err := b.Verify(one); err != nil {
+				t.Error(err)
+			}
+			b.holds(t, one, "one")
+		})
+	}
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLabels needs root, for attributes that only it may set.
+func TestLabels(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it sets security attributes")
+	}
+	b := newBed(t)
+	// CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
+	caps := []byte{1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	if err := unix.Setxattr(b.path, "security.capability", caps, 0); err != nil {
+		t.Fatal(err)
+	}
+	one := b.copy(t)
+	got := make([]byte, 64)
+	n, err := unix.Getxattr(b.Abs(one), "security.capability", got)
+	if err != nil || !bytes.Equal(got[:n], caps) {
+		t.Errorf("the copy has %x (%v), want %x", got[:max(n, 0)], err, caps)
+	}
+}
+
+func TestNoExec(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it mounts a file system")
+	}
+	for name, flags := range map[string]uintptr{"exec": 0, "noexec": unix.MS_NOEXEC} {
+		dir := t.TempDir()
+		if err := unix.Mount("tmpfs", dir, "tmpfs", flags, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		if got, err := NoExec(dir); err != nil || got != (flags != 0) {
+			t.Errorf("%s: %t, %v", name, got, err)
+		}
+	}
+	if _, err := NoExec("/nowhere"); err == nil {
+		t.Error("of a directory that is not there it is told")
+	}
+}

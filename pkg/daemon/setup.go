@@ -129,7 +129,7 @@ func (d *Daemon) definitions() []*handler.Definition {
 	}
 	var definitions []*handler.Definition
 	for _, r := range registry.Current().Routes() {
-		if r.State.Phase != handler.NotReady {
+		if r.State.Phase != handler.NotReady && r.Definition.Type != "" {
 			definitions = append(definitions, r.Definition)
 		}
 	}

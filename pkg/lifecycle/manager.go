@@ -36,6 +36,7 @@ type Manager struct {
 	last     *Outcome
 	counts   counts
 	problems []string
+	closed   bool
 	watchers map[*watcher]struct{}
 }
 
@@ -108,6 +109,9 @@ func (m *Manager) Ready(ctx context.Context) error {
 
 // Close ends what the Manager does by itself. The table stays as it is.
 func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
 	m.end()
 	m.work.Wait()
 	m.queue.close()
@@ -117,6 +121,17 @@ func (m *Manager) Close() error {
 		m.drop(w)
 	}
 	return nil
+}
+
+// begin says whether a caller may start work, which it must then end by
+// m.work.Done. Close waits for that.
+func (m *Manager) begin() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.work.Add(1)
+	}
+	return !m.closed
 }
 
 // snapshot is the truth of the moment, which must not be changed.
@@ -165,7 +180,7 @@ func (m *Manager) apply(change func(*truth) error) (changed []string, err error)
 func (m *Manager) logStates(p *Plan) {
 	for _, e := range p.Entries {
 		before, there := m.plan.entry(e.Definition.Name)
-		if there && before.State.Phase == e.State.Phase || !there && e.State.Phase == handler.Ready {
+		if before.State == e.State || e.State.Phase == handler.Ready && (!there || before.State.Reason == notProbedYet) {
 			continue
 		}
 		entry := log.G(m.life).WithFields(log.Fields{

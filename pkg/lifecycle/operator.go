@@ -70,6 +70,10 @@ func (m *Manager) Probe(ctx context.Context, name string) (Handler, error) {
 	if err := m.known(name); err != nil {
 		return Handler{}, err
 	}
+	if !m.begin() {
+		return Handler{}, errClosed
+	}
+	defer m.work.Done()
 	if d := definitions(m.snapshot().config)[name]; d != nil {
 		m.probeAll(ctx, []*handler.Definition{d})
 		if err := m.change(func(*truth) error { return nil }); err != nil {

@@ -43,19 +43,19 @@ func planned(t *truth, live map[string]int, last *Plan) *Plan {
 	}
 	entries := map[string]Entry{}
 	for _, d := range t.config.Runtimes {
-		entries[d.Name] = Entry{Definition: d, Configured: true, State: next(t.factsOf(d, live))}
+		entries[d.Name] = Entry{Definition: d, Configured: true, State: next(t.factsOf(d))}
 	}
 	for _, b := range t.config.Broken {
 		entries[b.Name] = Entry{
 			Definition: &handler.Definition{Name: b.Name, Origin: b.Origin}, Configured: true,
-			State: next(facts{configured: true, broken: b.Reason, intent: t.intents[b.Name], live: live[b.Name]}),
+			State: next(facts{configured: true, broken: b.Reason, intent: t.intents[b.Name]}),
 		}
 	}
 	for name, count := range live {
 		if _, there := entries[name]; there || count == 0 || handler.ValidName(name) != nil {
 			continue
 		}
-		entries[name] = Entry{Definition: t.gone(name), State: next(facts{live: count})}
+		entries[name] = Entry{Definition: t.gone(name), State: next(facts{})}
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		e := entries[name]

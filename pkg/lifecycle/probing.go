@@ -146,7 +146,7 @@ func (m *Manager) stale() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.plan.Entries {
-		if !e.Configured && e.State != next(facts{live: live[e.Definition.Name]}) {
+		if !e.Configured && live[e.Definition.Name] == 0 {
 			return true
 		}
 		delete(live, e.Definition.Name)

@@ -1,10 +1,6 @@
 package lifecycle
 
-import (
-	"fmt"
-
-	"github.com/berth-cri/berth/pkg/handler"
-)
+import "github.com/berth-cri/berth/pkg/handler"
 
 // facts are what a handler's state follows from.
 type facts struct {
@@ -16,7 +12,6 @@ type facts struct {
 	probed  bool
 	failure string
 	intent  *Intent
-	live    int
 }
 
 // notProbedYet is the reason of a handler that nothing is known about.
@@ -29,8 +24,7 @@ func next(f facts) handler.State {
 	unable := f.unable()
 	switch {
 	case !f.configured:
-		return handler.State{Phase: handler.Draining, Reason: fmt.Sprintf(
-			"it is no longer configured, and goes with its last pod (%d left)", f.live)}
+		return handler.State{Phase: handler.Draining, Reason: "it is no longer configured, and goes with its last pod"}
 	case f.intent != nil:
 		return handler.State{Phase: f.intent.phase(), Reason: f.intent.told(unable)}
 	case unable != "":

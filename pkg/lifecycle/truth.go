@@ -17,7 +17,8 @@ type truth struct {
 	trigger Trigger
 	pending []config.Change
 	intents map[string]*Intent
-	// verdicts are by the name of a handler, and count for one digest.
+	// verdicts are by the digest of a Definition, so that a late answer about an
+	// old one says nothing about the new one of its name.
 	verdicts map[string]verdict
 	// retired are Definitions that are no longer configured, by name, for as long
 	// as there are pods of them.
@@ -26,7 +27,6 @@ type truth struct {
 
 // verdict is what a probe found.
 type verdict struct {
-	digest  string
 	at      time.Time
 	failure string
 	// runtime is what the last good probe of this digest saw.
@@ -41,16 +41,13 @@ func (t *truth) copy() *truth {
 
 // verdictOf is what is known of exactly this Definition.
 func (t *truth) verdictOf(d *handler.Definition) (verdict, bool) {
-	v, known := t.verdicts[d.Name]
-	if !known || v.digest != d.Digest() {
-		return verdict{}, false
-	}
-	return v, true
+	v, known := t.verdicts[d.Digest()]
+	return v, known
 }
 
-func (t *truth) factsOf(d *handler.Definition, live map[string]int) facts {
+func (t *truth) factsOf(d *handler.Definition) facts {
 	v, probed := t.verdictOf(d)
-	return facts{configured: true, probed: probed, failure: v.failure, intent: t.intents[d.Name], live: live[d.Name]}
+	return facts{configured: true, probed: probed, failure: v.failure, intent: t.intents[d.Name]}
 }
 
 // gone is the Definition of a handler that only its pods remember.
@@ -61,22 +58,22 @@ func (t *truth) gone(name string) *handler.Definition {
 	return &handler.Definition{Name: name, Origin: "no longer configured"}
 }
 
-// note takes over what a probe found. One that failed keeps what was seen before,
-// if that was of the same Definition.
+// note takes over what a probe found. One that failed keeps what was seen before.
 func (t *truth) note(r result) {
-	v := verdict{digest: r.definition.Digest(), at: r.at, runtime: r.runtime}
+	digest := r.definition.Digest()
+	v := verdict{at: r.at, runtime: r.runtime}
 	if r.err != nil {
-		v.failure = r.err.Error()
-		if before, known := t.verdictOf(r.definition); known {
-			v.runtime = before.runtime
-		}
+		v.failure, v.runtime = r.err.Error(), t.verdicts[digest].runtime
 	}
-	t.verdicts[r.definition.Name] = v
+	t.verdicts[digest] = v
 }
 
 // adopt makes c the configuration, and keeps the Definitions that it has not.
 func (t *truth) adopt(c *config.Config) {
-	stays := definitions(c)
+	stays, digests := definitions(c), map[string]bool{}
+	for _, d := range c.Runtimes {
+		digests[d.Digest()] = true
+	}
 	for name, d := range definitions(t.config) {
 		if stays[name] == nil {
 			t.retired[name] = d
@@ -85,11 +82,7 @@ func (t *truth) adopt(c *config.Config) {
 	for name := range stays {
 		delete(t.retired, name)
 	}
-	for name := range t.verdicts {
-		if stays[name] == nil {
-			delete(t.verdicts, name)
-		}
-	}
+	maps.DeleteFunc(t.verdicts, func(digest string, _ verdict) bool { return !digests[digest] })
 	t.config = c
 }
 

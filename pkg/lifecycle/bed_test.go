@@ -1,0 +1,178 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// TestMain keeps the log out of the output of a test that fails.
+func TestMain(m *testing.M) {
+	if err := log.SetLevel("panic"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	m.Run()
+}
+
+// bed is everything around a Manager, under a test's control.
+type bed struct {
+	t   *testing.T
+	dir string
+	m   *Manager
+
+	mu        sync.Mutex
+	next      *config.Config
+	loadErr   error
+	loads     int
+	loading   func() // called by each load, unlocked
+	failures  map[string]error
+	hanging   map[string]chan struct{}
+	live      map[string]int
+	published []*Plan
+	refuse    error
+	announced []string
+}
+
+func newBed(t *testing.T, start *config.Config) *bed {
+	t.Helper()
+	b := &bed{t: t, dir: t.TempDir(), next: start, failures: map[string]error{}, hanging: map[string]chan struct{}{}, live: map[string]int{}}
+	b.open(start)
+	return b
+}
+
+// open makes a Manager, as a daemon that starts.
+func (b *bed) open(start *config.Config) {
+	b.t.Helper()
+	var err error
+	if b.m, err = New(b.t.Context(), Options{
+		Config: start, Loader: b, Prober: b, Live: b, Publisher: b, Announcer: b, Dir: filepath.Join(b.dir, "root"),
+	}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { b.close() })
+	b.m.Start()
+	if err := b.m.Ready(b.t.Context()); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bed) close() {
+	if err := b.m.Close(); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func (b *bed) set(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+func (b *bed) Load(context.Context) (*config.Config, error) {
+	b.mu.Lock()
+	hook := b.loading
+	b.loads++
+	b.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.next, b.loadErr
+}
+
+func (b *bed) Paths() []string { return []string{filepath.Join(b.dir, "config.toml")} }
+
+func (b *bed) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime, error) {
+	b.mu.Lock()
+	hang, err := b.hanging[d.Path], b.failures[d.Path]
+	b.mu.Unlock()
+	if hang != nil {
+		select {
+		case <-hang:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &probe.Runtime{Path: d.Path, Version: "1"}, nil
+}
+
+func (b *bed) Live() map[string]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.live)
+}
+
+func (b *bed) Publish(p *Plan) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refuse != nil {
+		return b.refuse
+	}
+	if _, there := p.entry(p.Default); !there {
+		return errors.New("the default is not in the plan")
+	}
+	b.published = append(b.published, p)
+	return nil
+}
+
+func (b *bed) Reloading(context.Context) {
+	b.set(func() { b.announced = append(b.announced, "reloading") })
+}
+
+func (b *bed) Reloaded(context.Context, Current) {
+	b.set(func() { b.announced = append(b.announced, "reloaded") })
+}
+
+// last is the plan in force.
+func (b *bed) last() *Plan {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.published[len(b.published)-1]
+}
+
+// reload puts a configuration in place and reloads.
+func (b *bed) reload(next *config.Config) (Outcome, error) {
+	b.t.Helper()
+	b.set(func() { b.next, b.loadErr = next, nil })
+	return b.m.Reload(b.t.Context(), TriggerAdmin)
+}
+
+func (b *bed) must(o Outcome, err error) Outcome {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return o
+}
+
+// phase is the state of a handler, or "" if there is none.
+func (b *bed) phase(name string) handler.Phase {
+	e, _ := b.last().entry(name)
+	return e.State.Phase
+}
+
+func (b *bed) wait(what string, is func() bool) {
+	b.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

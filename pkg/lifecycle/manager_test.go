@@ -1,0 +1,423 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func TestStartPublishesWhatProbesFound(t *testing.T) {
+	b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, live: map[string]int{"old": 2}}
+	b.open(broken(conf("runc", "/r", "kata", "/k"), "lost", "lost.toml:3: typo"))
+	if got := b.published[0]; got.Generation != 1 || got.Entries[0].State.AcceptsPods() {
+		t.Errorf("before probes the plan is %+v", got)
+	}
+	want := map[string]handler.State{
+		"kata": {Phase: handler.NotReady, Reason: "no kvm"},
+		"lost": {Phase: handler.NotReady, Reason: "lost.toml:3: typo"},
+		"old":  {Phase: handler.Draining, Reason: "it is no longer configured, and goes with its last pod"},
+		"runc": {Phase: handler.Ready},
+	}
+	for _, h := range b.m.Handlers() {
+		if h.State != want[h.Definition.Name] {
+			t.Errorf("%s is %+v", h.Definition.Name, h.State)
+		}
+		delete(want, h.Definition.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing are %v", want)
+	}
+	runc, err := b.m.Handler("runc")
+	if err != nil || !runc.Default || !runc.Configured || runc.Runtime == nil || runc.Since != 1 {
+		t.Errorf("got %+v, %v", runc, err)
+	}
+}
+
+func TestReloadIsOneTransaction(t *testing.T) {
+	b := newBed(t, conf("runc", "/r", "kata", "/k"))
+	before := b.last()
+	b.set(func() { b.failures["/c"] = errors.New("c is not there"); b.live["kata"] = 1 })
+	o := b.must(b.reload(conf("crun", "/c", "runc", "/r2")))
+	if !o.Changed || !slices.Equal(o.Diff.Added, []string{"crun"}) || !slices.Equal(o.Diff.Removed, []string{"kata"}) ||
+		!slices.Equal(o.Diff.Changed, []string{"runc"}) || o.NotReady["crun"] != "c is not there" {
+		t.Errorf("got %+v", o)
+	}
+	now := b.last()
+	if now.Generation != before.Generation+1 || now.Default != "crun" || o.Generation != now.Generation || o.Digest != now.Digest || now.Digest == before.Digest {
+		t.Errorf("one reload made %d plans, the last of which is %+v", now.Generation-before.Generation, now)
+	}
+	if b.phase("runc") != handler.Ready || b.phase("crun") != handler.NotReady || b.phase("kata") != handler.Draining {
+		t.Errorf("got %+v", now.Entries)
+	}
+	e, _ := now.entry("kata")
+	if e.Definition.Path != "/k" {
+		t.Errorf("a handler that is gone is remembered as %+v", e.Definition)
+	}
+	if again := b.must(b.reload(conf("crun", "/c", "runc", "/r2"))); again.Changed || again.Generation != now.Generation || b.last() != now {
+		t.Errorf("reloading the same is %+v", again)
+	}
+}
+
+func TestABadFileChangesNothing(t *testing.T) {
+	b := newBed(t, conf("runc", "/r"))
+	before, events := b.last(), b.m.Watch(t.Context())
+	b.set(func() {
+		b.loadErr = config.Problems{{File: "/etc/berth/conf.d/k.toml", Line: 3, Column: 1, Key: "runtimes.kata.path", Message: "unknown key"}}
+		b.next = nil
+	})
+	o, err := b.m.Reload(t.Context(), TriggerSignal)
+	if err == nil || o.Error == nil || o.Changed || b.last() != before {
+		t.Fatalf("got %+v, %v", o, err)
+	}
+	if want := "/etc/berth/conf.d/k.toml:3:1: runtimes.kata.path: unknown key"; !slices.Equal(o.Problems, []string{want}) {
+		t.Errorf("it says %q", o.Problems)
+	}
+	if e := <-events; e.Outcome == nil || e.Outcome.Error == nil || len(e.Handlers) != 0 {
+		t.Errorf("watchers hear %+v", e)
+	}
+	if c := b.m.Current(); c.Last == nil || c.Last.Error == nil || c.Generation != before.Generation || c.Config.DefaultRuntime != "runc" {
+		t.Errorf("current is %+v", c)
+	}
+	if o := b.must(b.reload(conf("runc", "/r"))); o.Error != nil || b.m.Current().Last.Error != nil {
+		t.Errorf("after it was mended: %+v", o)
+	}
+	if !slices.Equal(b.announced, []string{"reloading", "reloaded", "reloading", "reloaded"}) {
+		t.Errorf("announced are %v", b.announced)
+	}
+}
+
+func TestATableThatIsRefusedChangesNothing(t *testing.T) {
+	b := newBed(t, conf("runc", "/r"))
+	before := b.last()
+	b.set(func() { b.refuse = errors.New("refused") })
+	if _, err := b.reload(conf("crun", "/c")); err == nil || b.m.Current().Default != "runc" {
+		t.Errorf("got %v; the default is %s", err, b.m.Current().Default)
+	}
+	if err := b.m.Cordon(t.Context(), "runc", ""); err == nil {
+		t.Error("a cordon that is not in force is no error")
+	}
+	b.set(func() { b.refuse = nil })
+	b.close()
+	b.open(conf("runc", "/r"))
+	if b.phase("runc") != handler.Ready || before.Default != "runc" {
+		t.Error("a cordon that was refused came back from disk")
+	}
+}
+
+func TestARemovedHandlerDrains(t *testing.T) {
+	b := newBed(t, conf("runc", "/r", "kata", "/k"))
+	b.set(func() { b.live["kata"] = 2 })
+	b.must(b.reload(conf("runc", "/r")))
+	if b.phase("kata") != handler.Draining {
+		t.Fatalf("kata is %q", b.phase("kata"))
+	}
+	b.must(b.reload(conf("runc", "/r", "kata", "/k")))
+	if b.phase("kata") != handler.Ready {
+		t.Errorf("back again it is %q", b.phase("kata"))
+	}
+	b.must(b.reload(conf("runc", "/r")))
+	b.set(func() { delete(b.live, "kata") })
+	b.wait("the last pod to take its handler with it", func() bool { return b.phase("kata") == "" })
+	// A pod that was on its way when its handler went.
+	b.set(func() { b.live["kata"] = 1 })
+	b.wait("a late pod's handler", func() bool { return b.phase("kata") == handler.Draining })
+}
+
+func TestIntentsSurviveRestarts(t *testing.T) {
+	b := newBed(t, conf("runc", "/r", "kata", "/k"))
+	if err := b.m.Cordon(t.Context(), "kata", " new  kernel\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.m.Drain(t.Context(), "runc", ""); err != nil {
+		t.Fatal(err)
+	}
+	b.close()
+	b.open(conf("runc", "/r", "kata", "/k"))
+	h, err := b.m.Handler("kata")
+	if err != nil || h.State != (handler.State{Phase: handler.Cordoned, Reason: "new kernel"}) || h.Intent.Kind != Cordon || h.Intent.Since.IsZero() {
+		t.Errorf("got %+v, %v", h, err)
+	}
+	if b.phase("runc") != handler.Draining {
+		t.Errorf("runc is %q", b.phase("runc"))
+	}
+	for _, name := range []string{"kata", "runc"} {
+		if err := b.m.Uncordon(t.Context(), name); err != nil || b.phase(name) != handler.Ready {
+			t.Errorf("%s: %v, %q", name, err, b.phase(name))
+		}
+	}
+	b.close()
+	b.open(conf("runc", "/r", "kata", "/k"))
+	if b.phase("kata") != handler.Ready {
+		t.Error("what was taken back is there again")
+	}
+}
+
+func TestIntentsThatCannotBeKept(t *testing.T) {
+	b := newBed(t, conf("runc", "/r"))
+	for name, c := range map[string]struct {
+		err  error
+		is   func(error) bool
+		says string
+	}{
+		"an unknown handler": {b.m.Cordon(t.Context(), "rnc", ""), errdefs.IsNotFound, `did you mean "runc"?`},
+		"a long reason":      {b.m.Cordon(t.Context(), "runc", strings.Repeat("x", 300)), errdefs.IsInvalidArgument, "it may have 256"},
+		"nothing to undo":    {b.m.Uncordon(t.Context(), "rnc"), errdefs.IsNotFound, "rnc"},
+	} {
+		if c.err == nil || !c.is(c.err) || !strings.Contains(c.err.Error(), c.says) {
+			t.Errorf("%s: %v", name, c.err)
+		}
+	}
+	// A directory in the file's place lets no write succeed.
+	file := filepath.Join(b.dir, "root", "intents.json")
+	if err := os.MkdirAll(filepath.Join(file, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.m.Cordon(t.Context(), "runc", ""); err == nil || b.phase("runc") != handler.Ready {
+		t.Errorf("got %v; runc is %q", err, b.phase("runc"))
+	}
+	if left, err := filepath.Glob(filepath.Join(b.dir, "root", ".intents-*")); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	// A daemon that cannot read it starts, and says so.
+	b.close()
+	b.open(conf("runc", "/r"))
+	if p := b.m.Current().Problems; len(p) != 1 || !strings.Contains(p[0], file) {
+		t.Errorf("problems are %q", p)
+	}
+}
+
+func TestAVanishedBinary(t *testing.T) {
+	start := conf("runc", "/r")
+	start.Handlers.ProbeInterval = time.Second
+	b := newBed(t, start)
+	events := b.m.Watch(t.Context())
+	b.set(func() { b.failures["/r"] = errors.New("/r does not exist") })
+	b.wait("the loss to be seen", func() bool { return b.phase("runc") == handler.NotReady })
+	if e := <-events; !slices.Equal(e.Handlers, []string{"runc"}) || e.Generation != b.last().Generation {
+		t.Errorf("watchers hear %+v", e)
+	}
+	h, err := b.m.Handler("runc")
+	if err != nil || h.Runtime == nil || h.ProbeError != "/r does not exist" {
+		t.Errorf("got %+v, %v", h, err)
+	}
+	b.set(func() { delete(b.failures, "/r") })
+	b.wait("it to be back", func() bool { return b.phase("runc") == handler.Ready })
+}
+
+func TestProbeOnDemand(t *testing.T) {
+	b := newBed(t, conf("runc", "/r"))
+	b.set(func() { b.failures["/r"] = errors.New("gone") })
+	if h, err := b.m.Probe(t.Context(), "runc"); err != nil || h.State.Phase != handler.NotReady || h.State.Reason != "gone" {
+		t.Errorf("got %+v, %v", h, err)
+	}
+	if _, err := b.m.Probe(t.Context(), "nothing"); !errdefs.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A runtime that hangs costs its own handler only, and counts when it answers.
+func TestARuntimeThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		b := &bed{t: t, dir: t.TempDir(), hanging: map[string]chan struct{}{"/h": hang}}
+		b.open(conf("runc", "/r"))
+		o := b.must(b.reload(conf("runc", "/r", "slow", "/h", "crun", "/c")))
+		if o.Took > probeWait+time.Second || o.NotReady["slow"] != notProbedYet || b.phase("crun") != handler.Ready {
+			t.Errorf("got %+v", o)
+		}
+		// An answer about a Definition that was replaced meanwhile says nothing.
+		b.must(b.reload(conf("runc", "/r", "slow", "/s")))
+		close(hang)
+		synctest.Wait()
+		if b.phase("slow") != handler.Ready {
+			t.Errorf("slow is %q", b.phase("slow"))
+		}
+		b.close()
+	})
+}
+
+func TestALateAnswerCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		b := &bed{t: t, dir: t.TempDir(), hanging: map[string]chan struct{}{"/h": hang}}
+		b.open(conf("slow", "/h"))
+		if b.phase("slow") != handler.NotReady {
+			t.Errorf("slow is %q", b.phase("slow"))
+		}
+		close(hang)
+		synctest.Wait()
+		if b.phase("slow") != handler.Ready {
+			t.Errorf("slow is %q", b.phase("slow"))
+		}
+		b.close()
+	})
+}
+
+// Many requests while one reload goes on are one more reload, which began after
+// each of them.
+func TestReloadsCoalesce(t *testing.T) {
+	b := newBed(t, conf("runc", "/r"))
+	began, release := make(chan struct{}), make(chan struct{})
+	var loads atomic.Int32
+	b.set(func() {
+		b.loading = func() {
+			switch loads.Add(1) {
+			case 1:
+				close(began)
+				<-release
+			case 2:
+				b.set(func() { b.next = conf("runc", "/r", "crun", "/c") })
+			}
+		}
+	})
+	var all sync.WaitGroup
+	all.Go(func() {
+		if o, err := b.m.Reload(t.Context(), TriggerSignal); err != nil || o.Changed {
+			t.Errorf("the first is %+v, %v", o, err)
+		}
+	})
+	<-began
+	for range 100 {
+		b.m.Request(TriggerSignal)
+	}
+	all.Go(func() {
+		o, err := b.m.Reload(t.Context(), TriggerAdmin)
+		if err != nil || !slices.Equal(o.Diff.Added, []string{"crun"}) || o.Trigger != TriggerAdmin {
+			t.Errorf("the second is %+v, %v", o, err)
+		}
+	})
+	b.wait("the request", func() bool {
+		b.m.queue.mu.Lock()
+		defer b.m.queue.mu.Unlock()
+		return len(b.m.queue.waiting) == 101
+	})
+	close(release)
+	all.Wait()
+	if n := loads.Load(); n != 2 {
+		t.Errorf("102 requests were %d reloads", n)
+	}
+}
+
+func TestAnEditorIsGivenTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bed{t: t, dir: t.TempDir(), loadErr: errors.New("half a file")}
+		b.open(conf("runc", "/r"))
+		b.m.filesChanged()
+		synctest.Wait()
+		if b.loads != 1 || b.m.Current().Last != nil {
+			t.Errorf("after %d readings the outcome is %+v", b.loads, b.m.Current().Last)
+		}
+		b.set(func() { b.loadErr, b.next = nil, conf("runc", "/r", "crun", "/c") })
+		time.Sleep(settle)
+		synctest.Wait()
+		if last := b.m.Current().Last; last == nil || last.Error != nil || b.phase("crun") != handler.Ready {
+			t.Errorf("the outcome is %+v", last)
+		}
+		// What stays half is a mistake.
+		b.set(func() { b.loadErr = errors.New("half a file") })
+		b.m.filesChanged()
+		time.Sleep(settle)
+		synctest.Wait()
+		if last := b.m.Current().Last; last.Error == nil || last.Trigger != TriggerFiles {
+			t.Errorf("the outcome is %+v", last)
+		}
+		b.close()
+	})
+}
+
+func TestKeysThatNeedARestart(t *testing.T) {
+	start := conf("runc", "/r")
+	start.Log.Level = "info"
+	b := newBed(t, start)
+	next := conf("runc", "/r", "crun", "/c")
+	next.Log.Level, next.Streaming.Port, next.Handlers.AdvertiseNotReady = "debug", 99, true
+	o := b.must(b.reload(next))
+	if len(o.NeedRestart) != 1 || o.NeedRestart[0].Key != "streaming.port" || o.NeedRestart[0].From != "0" || o.NeedRestart[0].To != "99" {
+		t.Errorf("needing a restart are %v", o.NeedRestart)
+	}
+	c := b.m.Current()
+	if c.Config.Streaming.Port != 0 || c.Config.Log.Level != "debug" || len(c.NeedRestart) != 1 || !b.last().AdvertiseNotReady {
+		t.Errorf("in force is %+v", c)
+	}
+	if b.phase("crun") != handler.Ready {
+		t.Error("the handlers wait for the restart, too")
+	}
+	if next.Streaming.Port != 99 {
+		t.Error("the loader's configuration was changed")
+	}
+	again := b.must(b.reload(next))
+	if again.Changed || len(again.NeedRestart) != 1 {
+		t.Errorf("got %+v", again)
+	}
+	back := conf("runc", "/r", "crun", "/c")
+	back.Log.Level, back.Handlers.AdvertiseNotReady = "debug", true
+	if o := b.must(b.reload(back)); len(o.NeedRestart) != 0 || len(b.m.Current().NeedRestart) != 0 {
+		t.Errorf("got %+v", o)
+	}
+}
+
+func TestSinceIsTheDefinitions(t *testing.T) {
+	b := newBed(t, conf("runc", "/r", "crun", "/c"))
+	if err := b.m.Cordon(t.Context(), "crun", ""); err != nil {
+		t.Fatal(err)
+	}
+	o := b.must(b.reload(conf("runc", "/new", "crun", "/c")))
+	since := map[string]uint64{}
+	for _, e := range b.last().Entries {
+		since[e.Definition.Name] = e.Since
+	}
+	if since["crun"] != 1 || since["runc"] != o.Generation {
+		t.Errorf("in generation %d: %v", o.Generation, since)
+	}
+}
+
+func TestWatchersThatAreSlowMissNothing(t *testing.T) {
+	b := newBed(t, conf("runc", "/r", "crun", "/c"))
+	ctx, cancel := context.WithCancel(t.Context())
+	events := b.m.Watch(ctx)
+	for _, name := range []string{"crun", "runc"} {
+		if err := b.m.Cordon(t.Context(), name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.must(b.reload(conf("runc", "/r")))
+	if e := <-events; !slices.Equal(e.Handlers, []string{"crun", "runc"}) || e.Generation != b.last().Generation || e.Outcome == nil {
+		t.Errorf("got %+v", e)
+	}
+	cancel()
+	if _, open := <-events; open {
+		t.Error("a watcher that left is told more")
+	}
+	left := b.m.Watch(t.Context())
+	b.close()
+	if _, open := <-left; open {
+		t.Error("a closed Manager has watchers")
+	}
+	if _, open := <-b.m.Watch(t.Context()); open {
+		t.Error("a closed Manager takes watchers")
+	}
+	if _, err := b.m.Reload(t.Context(), TriggerAdmin); !errors.Is(err, errClosed) {
+		t.Errorf("a closed Manager reloads: %v", err)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, o := range []Options{{}, {Config: conf("runc", "/r")}} {
+		if _, err := New(t.Context(), o); err == nil || !strings.Contains(err.Error(), "lifecycle: Options.") {
+			t.Errorf("got %v", err)
+		}
+	}
+}

@@ -302,7 +302,7 @@ func (b containers) removeParts(ctx context.Context, c *container) error {
 	return errors.Join(
 		group.Remove(ctx),
 		b.removeRuntimeState(c),
-		os.RemoveAll(b.containerDir(c.ID())),
+		removeDir(b.containerDir(c.ID())),
 	)
 }
 

@@ -351,7 +351,7 @@ func (r recovery) sweep(ctx context.Context) {
 		if err := k.unmountParts(id); err != nil {
 			return err
 		}
-		return os.RemoveAll(k.containerDir(id))
+		return removeDir(k.containerDir(id))
 	}))
 	warn(k.sweepDirs(k.sandboxDir(""), func(id string) bool { _, ok := k.pods.Get(id); return ok }, func(id string) error {
 		if err := pin.Release(k.nsDir(id)); err != nil {

@@ -78,7 +78,7 @@ func (k *core) removeFiles(_ context.Context, id string) error {
 			return err
 		}
 	}
-	return os.RemoveAll(k.sandboxDir(id))
+	return removeDir(k.sandboxDir(id))
 }
 
 // unmount detaches whatever is mounted at path; nothing there is no error.

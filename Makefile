@@ -13,7 +13,11 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 BIN     := $(CURDIR)/bin
 OUT     := $(CURDIR)/out
 
-LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION) -X main.version=$(VERSION)
+# Go would note it by itself, but only if git answers and not in a tree without.
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
+
+LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION) -X main.version=$(VERSION) \
+           -X github.com/berth-cri/berth/pkg/daemon.revision=$(REVISION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 
 # What the tests run against. A machine that has its own can name it.

@@ -19,7 +19,7 @@ func newCheckCommand() *cobra.Command {
 		Long: `Validate the configuration as "berth serve" would read it, and what it names
 on this machine. Nothing is changed and no daemon is asked. The exit status is 0
 if all is well, and 2 with every mistake on stderr as file:line:column if not.`,
-		Args: cobra.NoArgs,
+		Args: noFileArgument,
 		Run: func(cmd *cobra.Command, _ []string) {
 			if code := check(options, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
 				os.Exit(code)
@@ -28,6 +28,14 @@ if all is well, and 2 with every mistake on stderr as file:line:column if not.`,
 	}
 	placeFlags(cmd, &options)
 	return cmd
+}
+
+// noFileArgument helps those who give the file as it is given to most checkers.
+func noFileArgument(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("unknown argument %q; a configuration file is named by a flag: %s -c %s", args[0], cmd.CommandPath(), args[0])
 }
 
 // placeFlags are the flags of "berth serve" that say where a configuration is.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/daemon"
 )
 
 // newRoot makes the whole command tree.
@@ -22,6 +24,8 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand())
 	checkArgs(root)
+	root.Version = daemon.ThisBuild().Version
+	root.SetVersionTemplate(versionText(daemon.ThisBuild()))
 	return root
 }
 

@@ -39,7 +39,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"serve --stop-timeout": `berth: flag needs an argument: --stop-timeout; see "berth serve --help"`,
 		"serve more":           `berth: unknown command "more" for "berth serve"; see "berth serve --help"`,
 		"serve --set engine":   `berth: --set "engine": write it as key=value`,
-		"check more":           `berth: unknown command "more" for "berth check"; see "berth check --help"`,
+		"check my.toml":        `berth: unknown argument "my.toml"; a configuration file is named by a flag: berth check -c my.toml; see "berth check --help"`,
 		"config shw":           `berth: unknown command "shw" for "berth config"; see "berth config --help"`,
 		"config default more":  `berth: unknown command "more" for "berth config default"; see "berth config default --help"`,
 	} {

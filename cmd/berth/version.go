@@ -30,10 +30,14 @@ func printVersion(w io.Writer, b daemon.Build, asJSON bool) error {
 		e.SetIndent("", "  ")
 		return e.Encode(b)
 	}
+	_, err := io.WriteString(w, versionText(b))
+	return err
+}
+
+func versionText(b daemon.Build) string {
 	revision := ""
 	if b.Revision != "" {
 		revision = " (" + b.Revision + ")"
 	}
-	_, err := fmt.Fprintf(w, "berth %s%s, CRI %s, %s %s\n", b.Version, revision, b.CRI, b.Go, b.Platform)
-	return err
+	return fmt.Sprintf("berth %s%s, CRI %s, %s %s\n", b.Version, revision, b.CRI, b.Go, b.Platform)
 }

@@ -14,6 +14,9 @@ func TestVersion(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(stdout, "berth "+build.Version) || strings.Count(stdout, "\n") != 1 {
 		t.Errorf("exit status %d: %q", code, stdout)
 	}
+	if code, flag, _ := ran(t, "--version"); code != 0 || flag != stdout {
+		t.Errorf("--version: exit status %d: %q", code, flag)
+	}
 	code, stdout, _ = ran(t, "version", "--json")
 	var got daemon.Build
 	if err := json.Unmarshal([]byte(stdout), &got); code != 0 || err != nil || got != build {

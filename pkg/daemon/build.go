@@ -10,6 +10,10 @@ import (
 // -ldflags "-X github.com/berth-cri/berth/pkg/daemon.version=1.2.3"
 var version string
 
+// revision is the commit, set in the same way for a build that Go may not ask
+// git about (-buildvcs=false).
+var revision string
+
 // unreleased is the version of a build that was not given one. It is a semantic
 // version because the kubelet parses it.
 const unreleased = "0.0.0-dev"
@@ -31,6 +35,7 @@ type Build struct {
 func ThisBuild() Build {
 	b := Build{
 		Version:  cmp.Or(version, unreleased),
+		Revision: revision,
 		Go:       runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		CRI:      criVersion,

@@ -101,7 +101,7 @@ func TestHandlersThatAcceptNoPodsSayWhy(t *testing.T) {
 		n := serveReady(t, table(t, 1, "runc", ready("runc", one), closed), one)
 		_, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata"})
 		wantCode(t, err, codes.Unavailable)
-		if err == nil || !strings.Contains(err.Error(), `handler "kata": `+string(phase)) || !strings.Contains(err.Error(), "/dev/kvm is missing") {
+		if err == nil || !strings.Contains(err.Error(), `handler "kata": accepts no pods while it is `+string(phase)) || !strings.Contains(err.Error(), "/dev/kvm is missing") {
 			t.Errorf("%s: got %v", phase, err)
 		}
 		if len(one.Inventory()) != 0 {

@@ -68,5 +68,5 @@ func closed(r *route) error {
 	if reason == "" {
 		reason = "no reason is known"
 	}
-	return named(r.Definition.Name, fmt.Errorf("%s and accepts no pods: %s: %w", r.State.Phase, reason, errdefs.ErrUnavailable))
+	return named(r.Definition.Name, fmt.Errorf("accepts no pods while it is %s: %s: %w", r.State.Phase, reason, errdefs.ErrUnavailable))
 }

@@ -100,14 +100,24 @@ func handlerNames(header *regexp.Regexp, data []byte, runtimes any) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+// bareKey says whether a key needs no quotes.
+func bareKey(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
 
 // joinKey writes a key as TOML does, with quotes where they are needed.
 func joinKey(parts ...string) string {
 	quoted := make([]string, len(parts))
 	for i, p := range parts {
 		quoted[i] = p
-		if !bareKey.MatchString(p) {
+		if !bareKey(p) {
 			quoted[i] = fmt.Sprintf("%q", p)
 		}
 	}

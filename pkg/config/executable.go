@@ -107,7 +107,9 @@ func kindOf(m fs.FileMode) string {
 	case m&fs.ModeDevice != 0:
 		return "a device"
 	case m&fs.ModeNamedPipe != 0:
-		return "a pipe"
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
 	}
 	return "a special file"
 }

@@ -46,18 +46,25 @@ func readEach(files []string) []*document {
 	var docs []*document
 	left := int64(maxTotalSize)
 	for _, f := range files {
-		d := read(f, left)
-		if d.absent {
-			link, err := os.Readlink(f)
-			if err != nil {
-				continue
-			}
-			d = unread(f, fmt.Sprintf("is a link to %s, which does not exist", link))
+		if d := orDangling(read(f, left)); d != nil {
+			left -= d.size
+			docs = append(docs, d)
 		}
-		left -= d.size
-		docs = append(docs, d)
 	}
 	return docs
+}
+
+// orDangling is nil for a file that is not there, unless a link says that it
+// should be.
+func orDangling(d *document) *document {
+	if !d.absent {
+		return d
+	}
+	link, err := os.Readlink(d.file)
+	if err != nil {
+		return nil
+	}
+	return unread(d.file, fmt.Sprintf("is a link to %s, which does not exist", link))
 }
 
 // dropInFiles lists *.toml of the directories in lexical order of their names.

@@ -53,10 +53,7 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 func readForeignFile(file string, most int64) *document {
 	data, d := content(file, most)
 	if d != nil {
-		if d.absent {
-			return nil
-		}
-		return d
+		return orDangling(d)
 	}
 	d = parseTOML(file, data)
 	d.size = int64(len(data))

@@ -1,0 +1,201 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestHostileDropIns holds a daemon that starts to this: whatever lies in its
+// directories, it reads no more than a little, waits for nothing, and names
+// what it does not take. Root reads files of mode 0, so what cannot be read is
+// played by what fails to open or to read.
+func TestHostileDropIns(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		make func(n *node, path string)
+		// want is the problem, of which files of the node begin with $DIR.
+		want string
+	}{
+		{"dangling link", func(n *node, path string) { n.link("/nowhere/at/all", path) }, "is a link to /nowhere/at/all, which does not exist"},
+		{"link to itself", func(n *node, path string) { n.link(path, path) }, "cannot be looked at: too many levels of symbolic links"},
+		{"link to a directory", func(n *node, path string) { n.link("/etc", path) }, "is no file but a directory"},
+		{"link to /dev/zero", func(n *node, path string) { n.link("/dev/zero", path) }, "is no file but a device"},
+		{"link through a file", func(n *node, path string) { n.link("/dev/null/x", path) }, "cannot be looked at: not a directory"},
+		{"link to a long name", func(n *node, path string) { n.link("/"+strings.Repeat("x", 300), path) }, "cannot be looked at: file name too long"},
+		{"memory of a process", func(n *node, path string) { n.link("/proc/self/mem", path) }, "cannot be read: input/output error"},
+		{"fifo", func(n *node, path string) { n.must(unix.Mkfifo(path, 0o600)) }, "is no file but a named pipe"},
+		{"socket", func(n *node, path string) { n.socket(path) }, "is no file but a socket"},
+		{"huge", func(n *node, path string) { n.must(os.Truncate(n.empty(path), 1<<40)) }, "has 1099511627776 bytes; a configuration file may have 1048576"},
+		{"zeros", func(n *node, path string) { n.must(os.Truncate(n.empty(path), 1000)) }, "1:1: "},
+		{"machine code", func(n *node, path string) { n.fill(path, "\x7fELF\x02\x01\x01\x00\xff\xfe") }, "1:1: "},
+		{"zero byte in a string", func(n *node, path string) { n.fill(path, "[log]\nlevel = \"a\x00b\"\n") }, "2:"},
+		{"bad UTF-8", func(n *node, path string) { n.fill(path, "[log]\nlevel = \"\xff\"\n") }, "2:"},
+		{"UTF-16", func(n *node, path string) { n.fill(path, "\xff\xfe[\x00l\x00o\x00g\x00]\x00") }, "1:1: "},
+		{"deep lists", func(n *node, path string) { n.fill(path, "x = "+strings.Repeat("[", 1<<19)+strings.Repeat("]", 1<<18)) }, "1:"},
+		{"deep key", func(n *node, path string) { n.fill(path, strings.Repeat("a.", 1<<18)+"a = 1") }, "1:1: a.a.a: is nested more than 32 levels deep, as no key is"},
+		{"deep table", func(n *node, path string) { n.fill(path, "["+strings.Repeat("a.", 1<<18)+"a]") }, "1:2: a.a.a: is nested more than 32 levels deep, as no key is"},
+		{"deep options", func(n *node, path string) {
+			n.fill(path, "[runtimes.a]\nruntime_path = \""+n.path("bin/containerd-shim-kata-v2")+"\"\noptions."+strings.Repeat("a.", 1<<18)+"a = 1")
+		}, "3:1: options.a.a: is nested more than 32 levels deep, as no key is"},
+		{"deep inline tables", func(n *node, path string) { n.fill(path, "x = "+strings.Repeat("{a=", 40)+"1"+strings.Repeat("}", 40)) },
+			"1:1: x: is nested more than 32 levels deep, as no key is"},
+		{"a million tables", func(n *node, path string) { n.fill(path, strings.Repeat("[[a]]\n[a.b]\n", 1<<13)) }, "1:3: a: unknown key"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newNode(t, "runc", "crun", "containerd-shim-kata-v2")
+			n.write("config.toml", goodMain+"[import]\ncrio = [\""+n.path("crio")+"\"]\ncontainerd = [\""+n.path("cd")+"\"]\n")
+			n.write("conf.d/90-good.toml", "[runtimes.extra]\nruntime_path = \"$BIN/crun\"\n")
+			n.write("crio/90-good", "[crio.runtime.runtimes.other]\nruntime_path = \"$BIN/crun\"\n")
+			n.must(os.Mkdir(n.path("cd"), 0o755))
+			for _, dir := range []string{"conf.d", "crio", "cd"} {
+				c.make(n, n.path(dir+"/50-bad.toml"))
+			}
+			cfg := within(t, n.tolerate)
+			if got := names(cfg); got != "crun extra other runc" {
+				t.Errorf("served are %s", got)
+			}
+			problems := n.relative(cfg.Problems.Error())
+			for _, dir := range []string{"conf.d", "crio", "cd"} {
+				if dir != "conf.d" && strings.Contains(c.want, "unknown key") {
+					continue // what is not a handler is not looked at there
+				}
+				if want := "$DIR/" + dir + "/50-bad.toml:" + strings.TrimPrefix(spaced(c.want), ":"); !strings.Contains(problems, want) {
+					t.Errorf("no problem is %q:\n%s", want, problems)
+				}
+			}
+		})
+	}
+}
+
+// spaced is what follows a file's name and a colon: a place, or a text.
+func spaced(want string) string {
+	if want[0] >= '0' && want[0] <= '9' {
+		return want
+	}
+	return " " + want
+}
+
+// within fails rather than hang.
+func within(t *testing.T, load func() *Config) *Config {
+	t.Helper()
+	loaded := make(chan *Config, 1)
+	go func() {
+		defer close(loaded)
+		loaded <- load()
+	}()
+	select {
+	case cfg := <-loaded:
+		if cfg == nil {
+			t.FailNow()
+		}
+		return cfg
+	case <-time.After(time.Minute):
+		t.Fatal("it does not end")
+		return nil
+	}
+}
+
+func TestDirectoriesHaveAnEnd(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain)
+	for i := range maxFiles + 5 {
+		n.raw(fmt.Sprintf("conf.d/%04d.toml", i), fmt.Sprintf("[runtimes.h%04d]\nruntime_path = %q\n", i, n.path("bin/runc")), 0o644)
+	}
+	cfg := within(t, n.tolerate)
+	if got := len(cfg.Runtimes); got != maxFiles+2 {
+		t.Errorf("%d handlers are served", got)
+	}
+	want := "$DIR/conf.d: has 1005 configuration files; the first 1000 are read, up to 0999.toml; remove those that are not needed"
+	if got := n.relative(cfg.Problems.Error()); got != want {
+		t.Errorf("problems are %s", got)
+	}
+}
+
+func TestDirectoriesHaveATotalSize(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain)
+	filler := strings.Repeat("# "+strings.Repeat("x", 1022)+"\n", 1000)
+	for i := range 10 {
+		n.raw(fmt.Sprintf("conf.d/%02d.toml", i), filler, 0o644)
+	}
+	cfg := within(t, n.tolerate)
+	if got := len(cfg.Problems); got == 0 || got > 3 || !strings.Contains(cfg.Problems[0].Error(), "have more than 8388608 bytes in all") {
+		t.Errorf("problems are %v", cfg.Problems)
+	}
+}
+
+// TestFileThatChangesWhileItIsRead is read again, and never taken for whole.
+func TestFileThatChangesWhileItIsRead(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain)
+	file := n.path("conf.d/10.toml")
+	whole := "[runtimes.extra]\nruntime_path = \"" + n.path("bin/crun") + "\"\n" + strings.Repeat("# the end of it\n", 4096)
+	n.raw("conf.d/10.toml", whole, 0o644)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.WriteFile(file, []byte(whole), 0o600) // truncates first, as a careless writer does
+			}
+		}
+	}()
+	for range 50 {
+		cfg := within(t, n.tolerate)
+		if !strings.HasPrefix(names(cfg), "crun ") {
+			t.Fatalf("served are %s", names(cfg))
+		}
+	}
+	close(stop)
+	<-stopped
+	if cfg := n.load(); names(cfg) != "crun extra runc" {
+		t.Errorf("served are %s", names(cfg))
+	}
+}
+
+// TestFileThatGoesAway between the listing and the reading is no mistake.
+func TestFileThatGoesAway(t *testing.T) {
+	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}); len(docs) != 0 {
+		t.Errorf("it is read as %+v", docs[0])
+	}
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) link(to, path string) {
+	n.t.Helper()
+	n.must(os.Symlink(to, path))
+}
+
+func (n *node) fill(path, content string) {
+	n.t.Helper()
+	n.must(os.WriteFile(path, []byte(content), 0o600))
+}
+
+func (n *node) empty(path string) string {
+	n.t.Helper()
+	n.fill(path, "")
+	return path
+}
+
+func (n *node) socket(path string) {
+	n.t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", path)
+	n.must(err)
+	n.t.Cleanup(func() { l.Close() })
+}

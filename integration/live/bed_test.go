@@ -1,0 +1,202 @@
+// Package live changes the handlers of a real `berth serve` while pods run on
+// real runtimes, and looks at what pods, the CRI's Status, the metrics and the
+// log make of it. Where a test is about something that people reported of other
+// daemons, its name says so: TestPain and what the pain was.
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// patience is far above what anything here takes on a machine that is not busy.
+const patience = 30 * time.Second
+
+// bed is a berth whose one handler at first is runc.
+type bed struct {
+	*testbed.Berth
+	client *testbed.Client
+	image  string
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	b := &bed{image: registry.Push(t, "live/busybox:1", testbed.Busybox(t))}
+	b.Berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t),
+		Registries: []*testbed.Registry{registry},
+		// Read again with each reload, and so a place where mistakes can be.
+		Config: "[handlers]\nprobe_interval = \"1s\"\n",
+	})
+	b.client = b.Berth.Client
+	b.client.Pull(t, "", b.image)
+	// Later than conf.d, for its name: metrics are known when the daemon starts.
+	b.drop(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+b.metrics()))
+	b.Restart(t)
+	return b
+}
+
+func (b *bed) metrics() string { return filepath.Join(b.Dir, "metrics.sock") }
+
+func (b *bed) dropIn(name string) string { return filepath.Join(b.Dir, "conf.d", name+".toml") }
+
+// drop writes a drop-in as a careful installer does: whole, under its name.
+func (b *bed) drop(t *testing.T, name, text string) {
+	t.Helper()
+	temporary := filepath.Join(b.Dir, "conf.d", "."+name)
+	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(temporary, b.dropIn(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bed) remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// table is a handler's table.
+func table(name, path string) string {
+	return fmt.Sprintf("[runtimes.%s]\nruntime_path = %q\n", name, path)
+}
+
+func (b *bed) pod(t *testing.T, handler string) *testbed.Pod {
+	t.Helper()
+	return b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "1000"}})
+}
+
+// works says whether a pod can be worked with: its container, and a new one in it.
+func works(t *testing.T, b *bed, pod *testbed.Pod) {
+	t.Helper()
+	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
+		t.Errorf("exec says %q", got)
+	}
+	late := pod.RunContainer(t, fmt.Sprintf("late-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
+	late.Exec(t, "true")
+	late.Stop(t, 0)
+	late.Remove(t)
+}
+
+// handlerState is what the verbose Status says of a handler.
+type handlerState struct {
+	Name, State, Reason, Origin string
+	Pods                        int
+	Since                       uint64
+}
+
+type handlers struct {
+	Generation uint64
+	Digest     string
+	Default    string
+	Handlers   []handlerState
+}
+
+func (h handlers) of(name string) handlerState {
+	for _, one := range h.Handlers {
+		if one.Name == name {
+			return one
+		}
+	}
+	return handlerState{}
+}
+
+func (b *bed) status(t *testing.T) (*runtimeapi.StatusResponse, handlers) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	resp, err := b.client.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h handlers
+	if err := json.Unmarshal([]byte(resp.GetInfo()["handlers"]), &h); err != nil {
+		t.Fatalf("%v: %s", err, resp.GetInfo()["handlers"])
+	}
+	return resp, h
+}
+
+// waitState waits for a handler to be in a state; "" is gone.
+func (b *bed) waitState(t *testing.T, name, state string) handlerState {
+	t.Helper()
+	var got handlerState
+	testbed.Eventually(t, patience, func() error {
+		_, all := b.status(t)
+		if got = all.of(name); got.State != state {
+			return fmt.Errorf("handler %s is in state %q (%s), not %q", name, got.State, got.Reason, state)
+		}
+		return nil
+	})
+	return got
+}
+
+// advertised says whether Status names a handler, and whether it is the whole truth
+// that all handlers are ready.
+func (b *bed) advertised(t *testing.T, name string) (listed, allReady bool) {
+	t.Helper()
+	resp, _ := b.status(t)
+	for _, h := range resp.GetRuntimeHandlers() {
+		listed = listed || h.GetName() == name
+	}
+	for _, c := range resp.GetStatus().GetConditions() {
+		switch c.GetType() {
+		case "HandlersReady":
+			allReady = c.GetStatus()
+			if !allReady && !strings.Contains(c.GetMessage(), name) {
+				t.Errorf("the condition does not name %s: %s", name, c.GetMessage())
+			}
+		case runtimeapi.RuntimeReady:
+			if !c.GetStatus() {
+				t.Error("the node is not ready")
+			}
+		}
+	}
+	return listed, allReady
+}
+
+// metric is the value of a series, as text; "" if there is none.
+func (b *bed) metric(t *testing.T, series string) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", b.metrics())
+		},
+	}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
+			return value
+		}
+	}
+	return ""
+}

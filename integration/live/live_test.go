@@ -1,0 +1,372 @@
+package live
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// A handler that is dropped in carries a pod at once, and the daemon is the one
+// that was there before.
+func TestPainAddingAHandlerMeansARestart(t *testing.T) {
+	b := newBed(t)
+	old, pid := b.pod(t, "runc"), b.PID()
+	begin := time.Now()
+	b.drop(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
+	id := b.firstPod(t, "crun")
+	took := time.Since(begin)
+	t.Logf("a dropped-in handler carried its first pod after %v", took.Round(time.Millisecond))
+	if took > patience {
+		t.Errorf("it took %v", took)
+	}
+	if b.PID() != pid || !b.Running() {
+		t.Error("the daemon is another one")
+	}
+	if listed, ready := b.advertised(t, "crun"); !listed || !ready {
+		t.Errorf("listed: %v, all ready: %v", listed, ready)
+	}
+	b.removeSandbox(t, id)
+	works(t, b, b.pod(t, "crun"))
+	works(t, b, old)
+
+	// The vendor's directory too, and the same name in conf.d goes before it.
+	vendor := filepath.Join(b.Dir, "vendor.d", "third.toml")
+	if err := os.WriteFile(vendor, []byte(table("third", testbed.Part(t, testbed.Runc))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.waitState(t, "third", "ready"); !strings.HasPrefix(got.Origin, vendor) {
+		t.Errorf("it is from %s", got.Origin)
+	}
+	b.drop(t, "third", table("mine", testbed.Part(t, testbed.Runc)))
+	b.waitState(t, "mine", "ready")
+	b.waitState(t, "third", "")
+}
+
+// firstPod asks for a pod until there is a handler for it.
+func (b *bed) firstPod(t *testing.T, handler string) string {
+	t.Helper()
+	config := b.client.SandboxConfig("")
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		resp, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		if err == nil {
+			return resp.GetPodSandboxId()
+		}
+		if status.Code(err) != codes.InvalidArgument || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b *bed) removeSandbox(t *testing.T, id string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := b.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a reload has changed is what the next pod runs on: here the runtime, the
+// pod network and the snapshotter of a handler. Pods that exist stay as they are.
+func TestPainReloadLogsSuccessAndNeverReachesPods(t *testing.T) {
+	b := newBed(t)
+	b.drop(t, "edited", table("edited", testbed.Part(t, testbed.Runc)))
+	b.waitState(t, "edited", "ready")
+	old := b.pod(t, "edited")
+	oldAddress := old.IP(t)
+
+	network := testbed.NewCNI(t)
+	before := b.waitState(t, "edited", "ready")
+	b.drop(t, "edited", table("edited", testbed.Part(t, testbed.Crun))+
+		fmt.Sprintf("cni_conf_dir = %q\nsnapshotter = \"native\"\n", network.ConfDir))
+	testbed.Eventually(t, patience, func() error {
+		if _, now := b.status(t); now.of("edited").Since == before.Since {
+			return fmt.Errorf("the handler is still that of generation %d", before.Since)
+		}
+		return nil
+	})
+	fresh := b.pod(t, "edited")
+	works(t, b, fresh)
+	works(t, b, old)
+	if runtime := b.runtimeOf(t, fresh); runtime != "crun" {
+		t.Errorf("the new pod runs on %q", runtime)
+	}
+	if runtime := b.runtimeOf(t, old); runtime != "runc" {
+		t.Errorf("the old pod runs on %q", runtime)
+	}
+	if prefix := oldAddress[:strings.LastIndex(oldAddress, ".")+1]; strings.HasPrefix(fresh.IP(t), prefix) {
+		t.Errorf("the new pod has %s, from the network of the old one's %s", fresh.IP(t), oldAddress)
+	}
+	if mounts := fresh.Container.Exec(t, "cat", "/proc/mounts"); strings.HasPrefix(mounts, "overlay / ") {
+		t.Error("the new pod's root filesystem is an overlay")
+	}
+}
+
+// runtimeOf tells which runtime keeps a record of a pod's container.
+func (b *bed) runtimeOf(t *testing.T, pod *testbed.Pod) string {
+	t.Helper()
+	for _, name := range []string{"runc", "crun"} {
+		// runc keeps state.json, crun a file called status.
+		file := map[string]string{"runc": "state.json", "crun": "status"}[name]
+		found, err := filepath.Glob(filepath.Join(b.State, "runtimes", pod.Handler, pod.Container.ID, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// A file with a mistake changes nothing, whichever it is, and is told with its
+// place: in the log, in the metrics, and to who reads the state.
+func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
+	b := newBed(t)
+	pod := b.pod(t, "")
+	_, before := b.status(t)
+	main, err := os.ReadFile(b.ConfigFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]struct {
+		path, text, says string
+	}{
+		"a typo in a drop-in":       {b.dropIn("kata"), "[runtimes.kata]\nruntime_pth = \"/x\"\n", ":2:1: runtimes.kata.runtime_pth: unknown key"},
+		"half a drop-in":            {b.dropIn("kata"), "[runtimes.kata]\nruntime_path = \"/x", ":2:"},
+		"a handler twice":           {b.dropIn("runc"), table("runc", "/x"), "is already configured"},
+		"a mistake in the main one": {b.ConfigFile, string(main) + "[server]\n", "[server]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			failed := `berth_config_reloads_total{outcome="failed",trigger="files"}`
+			was := b.metric(t, failed)
+			if err := os.WriteFile(spoil.path, []byte(spoil.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			testbed.Eventually(t, patience, func() error {
+				if b.metric(t, failed) == was {
+					return fmt.Errorf("no reload has failed since %s", was)
+				}
+				return nil
+			})
+			if b.metric(t, "berth_config_last_reload_failed") != "1" {
+				t.Error("the metrics do not say that the files have a mistake")
+			}
+			if log := b.Log(); !strings.Contains(log, filepath.Base(spoil.path)) || name != "a mistake in the main one" && !strings.Contains(log, spoil.says) {
+				t.Errorf("the log does not say %q", spoil.says)
+			}
+			if _, now := b.status(t); now.Generation != before.Generation || now.Digest != before.Digest {
+				t.Errorf("generation %d is in force, was %d", now.Generation, before.Generation)
+			}
+			works(t, b, pod)
+			b.pod(t, "runc").Remove(t)
+			if spoil.path == b.ConfigFile {
+				if err := os.WriteFile(spoil.path, main, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				b.remove(t, spoil.path)
+			}
+			testbed.Eventually(t, patience, func() error {
+				if b.metric(t, "berth_config_last_reload_failed") != "0" {
+					return fmt.Errorf("the files are mended, and the last reload has failed")
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// SIGHUP reloads, and any number of them while pods start is no more than that.
+func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
+	b := newBed(t)
+	var made atomic.Int64
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				config := b.client.SandboxConfig("")
+				resp, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
+				if err != nil {
+					t.Errorf("a pod was lost: %v", err)
+					return
+				}
+				made.Add(1)
+				b.removeSandbox(t, resp.GetPodSandboxId())
+			}
+		})
+	}
+	storm := time.Now()
+	signals := 0
+	for ; made.Load() < 10 && time.Since(storm) < patience; signals++ {
+		if err := unix.Kill(b.PID(), unix.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	close(stop)
+	all.Wait()
+	if !b.Running() || made.Load() < 10 {
+		t.Fatalf("running: %v, pods made: %d", b.Running(), made.Load())
+	}
+	if b.metric(t, `berth_config_reloads_total{outcome="unchanged",trigger="signal"}`) == "0" {
+		t.Error("no signal made it reload")
+	}
+	t.Logf("%d pods during %d signals", made.Load(), signals)
+	b.drop(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
+	if err := unix.Kill(b.PID(), unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	b.waitState(t, "crun", "ready")
+}
+
+// A handler that is removed stays for its pods, also over a restart, and goes
+// with the last of them. The default can be switched under pods that have it.
+func TestPainChangingTheDefaultStrandsPods(t *testing.T) {
+	b := newBed(t)
+	b.drop(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
+	b.waitState(t, "crun", "ready")
+	byDefault, onCrun := b.pod(t, ""), b.pod(t, "crun")
+
+	b.drop(t, "70-default", "default_runtime = \"crun\"\n")
+	testbed.Eventually(t, patience, func() error {
+		if _, now := b.status(t); now.Default != "crun" {
+			return fmt.Errorf("the default is %s", now.Default)
+		}
+		return nil
+	})
+	newDefault := b.pod(t, "")
+	if _, all := b.status(t); all.of("crun").Pods != 2 || all.of("runc").Pods != 1 {
+		t.Errorf("pods are %+v", all.Handlers)
+	}
+	for _, pod := range []*testbed.Pod{byDefault, onCrun, newDefault} {
+		works(t, b, pod)
+	}
+
+	b.remove(t, b.dropIn("70-default"))
+	b.remove(t, b.dropIn("crun"))
+	b.waitState(t, "crun", "draining")
+	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "crun"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no longer configured") {
+		t.Errorf("a new pod of a removed handler: %v", err)
+	}
+	b.Kill9(t)
+	b.Start(t)
+	b.waitState(t, "crun", "draining")
+	works(t, b, onCrun)
+	works(t, b, newDefault)
+	onCrun.Remove(t)
+	newDefault.Remove(t)
+	b.waitState(t, "crun", "")
+	works(t, b, byDefault)
+}
+
+// A handler whose binary goes away is not ready within one probe interval, leaves
+// what the kubelet is told, and comes back with the binary.
+func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
+	b := newBed(t)
+	binary := filepath.Join(b.Dir, "runtime")
+	copyFile(t, testbed.Part(t, testbed.Runc), binary)
+	b.drop(t, "own", table("own", binary)+fmt.Sprintf("required_devices = [%q]\n", "/dev/null"))
+	b.drop(t, "virtual", table("virtual", binary)+"required_devices = [\"/dev/no-such-device\"]\n")
+	b.waitState(t, "own", "ready")
+	if got := b.waitState(t, "virtual", "not-ready"); !strings.Contains(got.Reason, "/dev/no-such-device does not exist") {
+		t.Errorf("the reason is %q", got.Reason)
+	}
+	if listed, ready := b.advertised(t, "virtual"); listed || ready {
+		t.Errorf("listed: %v, all ready: %v", listed, ready)
+	}
+	b.remove(t, b.dropIn("virtual"))
+	b.waitState(t, "virtual", "")
+
+	for name, c := range map[string]struct {
+		harm, mend func()
+		says       string
+	}{
+		"the binary is gone": {
+			func() { rename(t, binary, binary+".away") }, func() { rename(t, binary+".away", binary) }, "does not exist",
+		},
+		"it cannot be run": {
+			func() { chmod(t, binary, 0o644) }, func() { chmod(t, binary, 0o755) }, "not executable",
+		},
+		"it is something else": {
+			func() { rename(t, binary, binary+".away"); copyFile(t, "/bin/false", binary) },
+			func() { rename(t, binary+".away", binary) }, "runtime_path",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.harm()
+			begin := time.Now()
+			if got := b.waitState(t, "own", "not-ready"); !strings.Contains(got.Reason, c.says) {
+				t.Errorf("the reason is %q, want %q", got.Reason, c.says)
+			}
+			t.Logf("seen after %v", time.Since(begin).Round(time.Millisecond))
+			if listed, ready := b.advertised(t, "own"); listed || ready {
+				t.Errorf("listed: %v, all ready: %v", listed, ready)
+			}
+			if b.metric(t, `berth_handler_state{handler="own",state="not-ready"}`) != "1" {
+				t.Error("the metrics do not say so")
+			}
+			_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "own"})
+			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("a new pod: %v", err)
+			}
+			b.pod(t, "runc").Remove(t)
+			c.mend()
+			b.waitState(t, "own", "ready")
+			if listed, ready := b.advertised(t, "own"); !listed || !ready {
+				t.Errorf("mended, listed: %v, all ready: %v", listed, ready)
+			}
+			b.pod(t, "own").Remove(t)
+		})
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Renamed into place: a file that is open for writing cannot be run.
+	if err := os.WriteFile(to+".new", data, 0o755); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	rename(t, to+".new", to)
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -14,7 +14,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/router"
 )
+
+var _ router.Preflighter = (*engine.Engine)(nil)
 
 // engineAsking returns what opens the real engine, which asks runtimes through
 // one prober.

@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
@@ -25,8 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/validate"
-	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/preflight"
 )
 
 // thawTimeout bounds the call that lets a container go on.
@@ -179,28 +176,14 @@ func archiveConfig(c *container, at time.Time) metadata.ContainerConfig {
 	}
 }
 
-// canCheckpoint says why containers of a handler cannot be checkpointed.
-func canCheckpoint(d *handler.Definition, rt *probe.Runtime, snapshotter error) error {
-	switch {
-	case rt.OwnKernel:
-		return errors.New("its containers run on a kernel of their own, of which CRIU knows nothing")
-	case d.Type == handler.Shim && !isRuncShim(d.Path):
-		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
-	case !rt.MakesCheckpoints():
-		return fmt.Errorf("%s %s does not say that it was built with CRIU", d.Path, rt.Version)
-	}
-	return snapshotter
-}
-
-// needCheckpoint refuses where no checkpoint is to be had, and names the handlers
-// that have them.
+// needCheckpoint refuses where no checkpoint is to be had.
 func (b containers) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
 	rt, err := b.prober.Probe(ctx, b.runtimeOf(s))
 	if err != nil {
 		return err
 	}
-	if why := canCheckpoint(s.Definition, rt, b.images.TellsWritten(b.settingsOf(s).Snapshotter)); why != nil {
-		return fmt.Errorf("containers of handler %q cannot be checkpointed: %w; %s: %w", s.Definition.Name, why, b.whoCheckpoints(ctx), errdefs.ErrFailedPrecondition)
+	if err := b.refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
+		return err
 	}
 	if s.Plan.User != nil {
 		return fmt.Errorf("containers of pods with a user namespace cannot be checkpointed: the runtime's CRIU does not know namespaces that it joined: %w", errdefs.ErrFailedPrecondition)
@@ -209,19 +192,4 @@ func (b containers) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
 		return fmt.Errorf("checkpoints need CRIU: install the package criu, so that criu is in berth's PATH (%w): %w", err, errdefs.ErrFailedPrecondition)
 	}
 	return nil
-}
-
-func (b containers) whoCheckpoints(ctx context.Context) string {
-	const most = 8
-	var can []string
-	for _, d := range b.config.Definitions() {
-		if rt, err := b.prober.Probe(ctx, d); err == nil && canCheckpoint(d, rt, b.images.TellsWritten(b.settings(d).Snapshotter)) == nil && len(can) < most {
-			can = append(can, d.Name)
-		}
-	}
-	if len(can) == 0 {
-		return "no handler of this node makes checkpoints"
-	}
-	slices.Sort(can)
-	return "handlers that make checkpoints: " + strings.Join(can, ", ")
 }

@@ -42,6 +42,9 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 	if err := s.open(); err != nil {
 		return nil, err
 	}
+	if err := b.preflightContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
+		return nil, err
+	}
 	img, err := b.images.Get(r.GetConfig().GetImage().GetImage())
 	if err != nil {
 		return nil, fmt.Errorf("image %q is not on this node, pull it first: %w", r.GetConfig().GetImage().GetImage(), err)
@@ -301,10 +304,6 @@ func (b containers) targetPID(s *sandbox, c *runtimeapi.ContainerConfig) (int, e
 	o := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return 0, nil
-	}
-	if s.Spec().Plan.OwnKernel {
-		return 0, fmt.Errorf("handler %q has no PID namespaces of single containers to join: leave the target out, or set shareProcessNamespace for the pod: %w",
-			s.Spec().Definition.Name, errdefs.ErrFailedPrecondition)
 	}
 	t, err := b.objects.container(o.GetTargetId())
 	if err != nil {

@@ -68,44 +68,8 @@ func TestPlanSandbox(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := planSandbox(tc.config, &tc.d, tc.rt)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != tc.want {
+			if got := planSandbox(tc.config, &tc.d, tc.rt); got != tc.want {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestPlanRefusesHostNamespacesThatTheRuntimeCannotGive(t *testing.T) {
-	gvisor := &probe.Runtime{Name: "runsc", OwnKernel: true}
-	hostNetworkFlag := handler.Definition{Type: handler.OCI, OCI: handler.OCIOptions{GlobalFlags: []string{"--network=host"}}}
-	node := runtimeapi.NamespaceMode_NODE
-	for name, tc := range map[string]struct {
-		options *runtimeapi.NamespaceOption
-		d       handler.Definition
-		rt      *probe.Runtime
-		refused string // a word of the error; empty is accepted
-	}{
-		"network":             {&runtimeapi.NamespaceOption{Network: node}, handler.Definition{Type: handler.OCI}, gvisor, "hostNetwork"},
-		"pid":                 {&runtimeapi.NamespaceOption{Pid: node}, handler.Definition{Type: handler.OCI}, gvisor, "hostPID"},
-		"ipc":                 {&runtimeapi.NamespaceOption{Ipc: node}, handler.Definition{Type: handler.OCI}, gvisor, "hostIPC"},
-		"vm shim":             {&runtimeapi.NamespaceOption{Network: node}, handler.Definition{Type: handler.Shim, ConfigPath: "/c"}, gvisor, "hostNetwork"},
-		"network by its flag": {&runtimeapi.NamespaceOption{Network: node}, hostNetworkFlag, gvisor, ""},
-		"the host's kernel":   {&runtimeapi.NamespaceOption{Network: node, Pid: node, Ipc: node}, handler.Definition{Type: handler.OCI}, &probe.Runtime{Name: "runc"}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			config := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
-				SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: tc.options},
-			}}
-			_, err := planSandbox(config, &tc.d, tc.rt)
-			if tc.refused == "" && err != nil {
-				t.Error(err)
-			}
-			if tc.refused != "" && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tc.refused)) {
-				t.Errorf("got %v, want a failed precondition that names %s", err, tc.refused)
 			}
 		})
 	}

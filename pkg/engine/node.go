@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/preflight"
 )
 
 // node serves the calls about the node as a whole.
@@ -104,11 +105,12 @@ func (b node) ask(ctx context.Context, d *handler.Definition) *runtimeapi.Runtim
 		return h
 	}
 	b.binaries.Prepare(d, rt)
-	h.Features.RecursiveReadOnlyMounts = rt.SupportsRecursiveReadOnly() && b.node.KernelRRO
-	if err := b.canUserNS(ctx, d, rt); err == nil {
-		h.Features.UserNamespaces = true
-	} else {
-		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("a handler's pods cannot have user namespaces")
+	can := b.abilities(ctx, d, rt)
+	h.Features.RecursiveReadOnlyMounts = preflight.RecursiveReadOnly(can) == nil
+	lack := preflight.UserNamespaces(can)
+	h.Features.UserNamespaces = lack == nil
+	if lack != nil {
+		log.G(ctx).WithFields(log.Fields{"handler": d.Name, "reason": lack.Why}).Debug("a handler's pods cannot have user namespaces")
 	}
 	return h
 }

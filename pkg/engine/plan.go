@@ -1,10 +1,6 @@
 package engine
 
 import (
-	"fmt"
-	"slices"
-
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pin"
@@ -34,11 +30,8 @@ type sandboxPlan struct {
 
 // planSandbox decides what a sandbox consists of. Rules: CRI proto
 // (NamespaceOption); a container's UTS namespace follows the network's.
-func planSandbox(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) (sandboxPlan, error) {
+func planSandbox(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) sandboxPlan {
 	opts := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	if err := checkHostNamespaces(opts, d, rt); err != nil {
-		return sandboxPlan{}, err
-	}
 	p := sandboxPlan{
 		OwnKernel: rt.OwnKernel,
 		Net:       opts.GetNetwork() != runtimeapi.NamespaceMode_NODE,
@@ -53,31 +46,7 @@ func planSandbox(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *prob
 	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel ||
 		d.Type == handler.Shim || opts.GetPid() == runtimeapi.NamespaceMode_POD
 	p.User = podUser(c)
-	return p, nil
-}
-
-// checkHostNamespaces refuses a pod that wants namespaces of the host from a
-// runtime that cannot give them: it would run without a network, or see nothing,
-// and nobody would be told. gVisor can use the host's network stack if told so.
-func checkHostNamespaces(o *runtimeapi.NamespaceOption, d *handler.Definition, rt *probe.Runtime) error {
-	if !rt.OwnKernel {
-		return nil
-	}
-	hostNetwork := d.Type == handler.OCI && (d.ConfigPath != "" || slices.Contains(d.OCI.GlobalFlags, "--network=host"))
-	for _, ns := range []struct {
-		field  string
-		wanted bool
-	}{
-		{"hostNetwork", o.GetNetwork() == runtimeapi.NamespaceMode_NODE && !hostNetwork},
-		{"hostPID", o.GetPid() == runtimeapi.NamespaceMode_NODE},
-		{"hostIPC", o.GetIpc() == runtimeapi.NamespaceMode_NODE},
-	} {
-		if ns.wanted {
-			return fmt.Errorf("the pod asks for %s, and its containers would run on a kernel that %s brings along: drop %s, or use a handler that shares the host's kernel: %w",
-				ns.field, rt.Name, ns.field, errdefs.ErrFailedPrecondition)
-		}
-	}
-	return nil
+	return p
 }
 
 // pinRequest asks for the namespaces of the plan with the pod's sysctls in them.

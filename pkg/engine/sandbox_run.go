@@ -41,13 +41,10 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 		return nil, err
 	}
 	defer release()
-	plan, err := planSandbox(r.GetConfig(), d, rt)
-	if err != nil {
+	if err := b.preflightSandbox(ctx, r.GetConfig(), d, rt); err != nil {
 		return nil, err
 	}
-	if err := b.needUserNS(ctx, r.GetConfig(), d, rt); err != nil {
-		return nil, err
-	}
+	plan := planSandbox(r.GetConfig(), d, rt)
 	if err := b.needNetwork(plan, d); err != nil {
 		return nil, err
 	}

@@ -2,23 +2,18 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // podUser is the user namespace that a pod asks for; nil is the host's.
@@ -96,17 +91,9 @@ func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} 
 	return done
 }
 
-// canUserNS says why pods of a handler cannot have a user namespace: both the
-// runtime and this node must be able to do all that belongs to it.
-func (k *core) canUserNS(ctx context.Context, d *handler.Definition, rt *probe.Runtime) error {
-	switch {
-	case rt.OwnKernel:
-		return errors.New("its containers run on a kernel of their own, which has users of its own")
-	case !rt.SupportsUserNamespaces():
-		return fmt.Errorf("%s %s does not say that it knows user namespaces", rt.Path, rt.Version)
-	case !rt.SupportsIDMap():
-		return fmt.Errorf("%s %s does not say that it maps the ids of mounts, so that volumes would belong to nobody", rt.Path, rt.Version)
-	}
+// canMap says why, whatever the runtime can do, this node cannot give pods of a
+// handler a user namespace.
+func (k *core) canMap(ctx context.Context, d *handler.Definition) error {
 	if err := k.images.CanMap(k.settings(d).Snapshotter); err != nil {
 		return err
 	}
@@ -132,29 +119,4 @@ func passable(dir string) error {
 		}
 	}
 	return nil
-}
-
-// needUserNS refuses a pod that asks for a user namespace where there is none to
-// be had, and names the handlers that have them.
-func (k *core) needUserNS(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
-	if podUser(c) == nil {
-		return nil
-	}
-	why := k.canUserNS(ctx, d, rt)
-	if why == nil {
-		return nil
-	}
-	const most = 8
-	var can []string
-	for _, other := range k.config.Definitions() {
-		if rt, err := k.prober.Probe(ctx, other); err == nil && k.canUserNS(ctx, other, rt) == nil && len(can) < most {
-			can = append(can, other.Name)
-		}
-	}
-	slices.Sort(can)
-	advice := "no handler of this node has them, so set hostUsers: true, or leave it out"
-	if len(can) > 0 {
-		advice = "use one of the handlers that have them (" + strings.Join(can, ", ") + "), or leave hostUsers out"
-	}
-	return fmt.Errorf("the pod asks for a user namespace (hostUsers: false), which this handler cannot give it: %w; %s: %w", why, advice, errdefs.ErrFailedPrecondition)
 }

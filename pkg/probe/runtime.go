@@ -166,6 +166,22 @@ func (r *Runtime) SupportsAppArmor() bool {
 	return r.hasTag("+APPARMOR")
 }
 
+// LacksAppArmor reports whether the runtime says that it was built without AppArmor.
+func (r *Runtime) LacksAppArmor() bool {
+	if l := r.linux(); l != nil && l.Apparmor != nil && l.Apparmor.Enabled != nil {
+		return !*l.Apparmor.Enabled
+	}
+	return r.hasTag("-APPARMOR")
+}
+
+// LacksSELinux reports whether the runtime says that it was built without SELinux.
+func (r *Runtime) LacksSELinux() bool {
+	if l := r.linux(); l != nil && l.Selinux != nil && l.Selinux.Enabled != nil {
+		return !*l.Selinux.Enabled
+	}
+	return r.hasTag("-SELINUX")
+}
+
 // SupportsSELinux reports whether the runtime says that it sets SELinux labels.
 func (r *Runtime) SupportsSELinux() bool {
 	if l := r.linux(); l != nil && l.Selinux != nil {

@@ -13,13 +13,28 @@ type sandboxes struct {
 }
 
 func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (resp *runtimeapi.RunPodSandboxResponse, err error) {
-	err = s.starts.run(ctx, req.GetRuntimeHandler(), func(ctx context.Context, to *route, made func(id string)) (err error) {
+	check := func(ctx context.Context, b Backend) error { return preflight(ctx, b, req) }
+	err = s.starts.run(ctx, req.GetRuntimeHandler(), check, func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RunPodSandbox(ctx, req); err == nil {
 			made(resp.GetPodSandboxId())
 		}
 		return err
 	})
 	return resp, err
+}
+
+// Preflighter is a Backend that can tell, before anything is done, that a handler
+// cannot give a pod what it asks for. The context carries the Definition. Its
+// RunPodSandbox says the same; this is for pods that would have to wait for that.
+type Preflighter interface {
+	PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error
+}
+
+func preflight(ctx context.Context, b Backend, req *runtimeapi.RunPodSandboxRequest) error {
+	if p, ok := b.(Preflighter); ok {
+		return p.PreflightPodSandbox(ctx, req.GetConfig())
+	}
+	return nil
 }
 
 func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {

@@ -35,13 +35,21 @@ var errStartTimeout = errors.New("start_timeout is over")
 // run makes a sandbox under the handler that name leads to. A start that had to
 // wait takes the route that is current when its turn comes: its handler may have
 // been changed, or cordoned, meanwhile. start calls made with the id of what it
-// made. The context that start gets ends with the handler's start_timeout.
-func (s *starts) run(ctx context.Context, name string, start func(ctx context.Context, to *route, made func(id string)) error) error {
+// made. The context that start gets ends with the handler's start_timeout. check
+// may be nil; it spares a start in vain the waiting.
+func (s *starts) run(ctx context.Context, name string, check func(context.Context, Backend) error,
+	start func(ctx context.Context, to *route, made func(id string)) error,
+) error {
 	routed, to, err := s.routes.forPod(ctx, name)
 	if err != nil {
 		return err
 	}
 	d := to.Definition
+	if check != nil && d.Limits.MaxParallelStarts > 0 {
+		if err := check(routed, to.Backend); err != nil {
+			return named(d.Name, err)
+		}
+	}
 	bound, cancel := bounded(routed, d.Limits.StartTimeout)
 	defer cancel()
 	place, err := s.line(d.Name).enter(bound, d, func() int { return s.owners.count(d.Name) })
@@ -92,7 +100,7 @@ type overTime string
 
 func (e overTime) Error() string { return string(e) }
 
-func (overTime) Is(target error) bool { return target == context.DeadlineExceeded } //nolint:errorlint // this is how Is asks
+func (overTime) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // Starts is how the starts of a handler stand.
 type Starts struct {

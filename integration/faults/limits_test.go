@@ -1,0 +1,137 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// plugged is a berth whose pods' network is one plugin: it notes each call in the
+// file calls, and connects nothing for as long as the file hang is there.
+func plugged(t *testing.T, runtimes map[string]string, config string) (b *bed, calls, hang string) {
+	t.Helper()
+	dir := t.TempDir()
+	calls, hang = filepath.Join(dir, "calls"), filepath.Join(dir, "hang")
+	script := fmt.Sprintf("#!/bin/sh\necho \"$CNI_COMMAND\" >>%s\nwhile [ -e %s ] && [ \"$CNI_COMMAND\" = ADD ]; do sleep 0.1; done\n"+
+		"echo '{\"cniVersion\": \"1.0.0\", \"ips\": [{\"address\": \"10.253.253.2/24\"}]}'\n", calls, hang)
+	if err := os.WriteFile(filepath.Join(dir, "noting"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b = newBed(t, testbed.Options{Runtimes: runtimes, DefaultRuntime: "runc", Config: config + fmt.Sprintf("[cni]\nbin_dirs = [%q]\n", dir)})
+	if err := os.WriteFile(b.cni.Path(), []byte(`{"cniVersion": "1.0.0", "name": "noting", "plugins": [{"type": "noting"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.networkReady(t, true)
+	return b, calls, hang
+}
+
+// TestRefusedBeforeAnySideEffect asks for what gVisor has not, and looks at the
+// host at once: no namespace, no call of a plugin, no directory, no record.
+func TestRefusedBeforeAnySideEffect(t *testing.T) {
+	b, calls, _ := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc), "gvisor": testbed.Part(t, testbed.Runsc)},
+		fmt.Sprintf("[runtimes.queued]\nruntime_path = %q\nmax_parallel_starts = 1\n", testbed.Part(t, testbed.Runsc)))
+	atRest := b.rest(t)
+	if err := os.Remove(calls); err != nil {
+		t.Fatalf("a pod made no call of the plugin: %v", err)
+	}
+	node := runtimeapi.NamespaceMode_NODE
+	options := func(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
+		return c.Linux.SecurityContext.NamespaceOptions
+	}
+	for feature, ask := range map[string]func(*runtimeapi.PodSandboxConfig){
+		"hostNetwork":      func(c *runtimeapi.PodSandboxConfig) { options(c).Network, c.Hostname = node, "" },
+		"hostPID":          func(c *runtimeapi.PodSandboxConfig) { options(c).Pid = node },
+		"hostIPC":          func(c *runtimeapi.PodSandboxConfig) { options(c).Ipc = node },
+		"a user namespace": withUserNS,
+	} {
+		for _, handler := range []string{"gvisor", "queued"} {
+			config := b.client.SandboxConfig("")
+			ask(config)
+			_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+			refused(t, err, codes.FailedPrecondition, fmt.Sprintf("handler %q: cannot give %s", handler, feature), "use a handler that has it (runc)")
+		}
+	}
+	b.NoLeaks(t, atRest)
+	if made, err := os.ReadFile(calls); err == nil {
+		t.Errorf("the plugin was called: %s", made)
+	}
+
+	pod := b.client.RunPod(t, testbed.PodSpec{Handler: "gvisor", Image: b.image, Command: []string{"sleep", "1000"}})
+	withPod := b.Snapshot(t)
+	for feature, ask := range map[string]func(*runtimeapi.ContainerConfig){
+		"the PID namespace of another": func(c *runtimeapi.ContainerConfig) {
+			o := c.Linux.SecurityContext.NamespaceOptions
+			o.Pid, o.TargetId = runtimeapi.NamespaceMode_TARGET, pod.Container.ID
+		},
+		"recursive read-only mounts": func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/v", HostPath: t.TempDir(), Readonly: true, RecursiveReadOnly: true})
+		},
+		"mount propagation Bidirectional": func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/v", HostPath: t.TempDir(), Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
+		},
+	} {
+		config := b.client.ContainerConfig("refused", b.image, "true")
+		ask(config)
+		_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config,
+		})
+		refused(t, err, codes.FailedPrecondition, `handler "gvisor": cannot give `+feature, "use a handler that has it (runc)")
+		if rro := strings.HasPrefix(feature, "recursive"); err != nil && rro && !strings.Contains(err.Error(), "desc = RROUnsupported: ") {
+			t.Errorf("the kubelet's word is not at the beginning: %v", err)
+		}
+	}
+	b.NoLeaks(t, withPod)
+	b.nothingLeft(t, atRest)
+}
+
+// TestLimits holds a handler to its limits: with a network that hangs, starts
+// wait, are refused, and are given up without a trace.
+func TestLimits(t *testing.T) {
+	b, calls, hang := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc)}, fmt.Sprintf(
+		"[runtimes.held]\nruntime_path = %q\nmax_pods = 2\nmax_parallel_starts = 1\nmax_queued_starts = 1\nstart_timeout = \"5s\"\n", testbed.Part(t, testbed.Runc)))
+	atRest := b.rest(t)
+	if err := os.WriteFile(hang, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func() error {
+		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "held"})
+		return err
+	}
+	ended := make(chan error, 3)
+	for range 3 {
+		go func() { ended <- run() }()
+	}
+	// Whichever comes last has no room; one runs and one waits until their time is up.
+	refused(t, <-ended, codes.ResourceExhausted, `handler "held": 2 pods exist or are being made`, "max_pods is 2", "[runtimes.held]")
+	for range 2 {
+		refused(t, <-ended, codes.DeadlineExceeded, `handler "held": the sandbox was not ready within start_timeout = 5s`, "[runtimes.held]")
+	}
+	if made, _ := os.ReadFile(calls); strings.Count(string(made), "ADD") != 2 || !strings.HasSuffix(string(made), "DEL\n") {
+		t.Errorf("the plugin was called for %q", made)
+	}
+	b.nothingLeft(t, atRest)
+
+	if err := os.Remove(hang); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := run(); err != nil {
+			t.Error(err)
+		}
+	}
+	b.Restart(t)
+	refused(t, run(), codes.ResourceExhausted, "2 pods exist or are being made")
+	b.nothingLeft(t, atRest)
+	if err := run(); err != nil {
+		t.Error(err)
+	}
+	b.nothingLeft(t, atRest)
+}

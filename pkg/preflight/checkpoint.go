@@ -1,0 +1,26 @@
+package preflight
+
+// Checkpoints returns what keeps the handler's containers from being
+// checkpointed, or nil. Most runtimes do not say that they cannot, and what comes
+// of one that was built without CRIU is a container that stands still: so the
+// runtime has to say that it can.
+func Checkpoints(h Handler) *Lack {
+	lacks := func(why string) *Lack {
+		return &Lack{Feature: "a checkpoint", Why: why, Instead: "let the container save its own state"}
+	}
+	switch {
+	case h.Runtime == nil:
+		return nil
+	case h.ownKernel():
+		return lacks("its containers run on a kernel of their own, of which CRIU knows nothing")
+	case !h.Runtime.MakesCheckpoints():
+		return lacks(h.runtime() + " does not say that it was built with CRIU")
+	}
+	if h.Checkpoints == nil {
+		return nil
+	}
+	if err := h.Checkpoints(); err != nil {
+		return lacks(err.Error())
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package preflight
+
+import (
+	"fmt"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+)
+
+// Container returns what a container asks for that the handler of its pod lacks,
+// or nil.
+func Container(c *runtimeapi.ContainerConfig, h Handler) *Lack {
+	if h.Runtime == nil {
+		return nil
+	}
+	sc := c.GetLinux().GetSecurityContext()
+	for _, check := range []func() *Lack{
+		func() *Lack { return targetPID(sc.GetNamespaceOptions(), h) },
+		func() *Lack { return mounts(c.GetMounts(), h) },
+		func() *Lack { return seccomp(sc, h) },
+		func() *Lack { return appArmor(sc, h) },
+		func() *Lack { return selinux(sc.GetSelinuxOptions(), h) },
+	} {
+		if l := check(); l != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Lack {
+	if o.GetPid() != runtimeapi.NamespaceMode_TARGET || !h.ownKernel() {
+		return nil
+	}
+	return &Lack{
+		Feature: "the PID namespace of another container (targetContainerName)",
+		Why:     h.runtime() + " joins PID namespaces of whole pods only",
+		Instead: "leave the target out, or set shareProcessNamespace for the pod",
+	}
+}
+
+func mounts(all []*runtimeapi.Mount, h Handler) *Lack {
+	for _, m := range all {
+		if l := mount(m, h); l != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+func mount(m *runtimeapi.Mount, h Handler) *Lack {
+	isImage := m.GetImage().GetImage() != "" // berth mounts those itself
+	switch {
+	case m.GetRecursiveReadOnly():
+		if l := RecursiveReadOnly(h); l != nil {
+			l.Feature = fmt.Sprintf("recursive read-only mounts (%s)", clip(m.GetContainerPath(), 128))
+			return l
+		}
+	case m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL && h.ownKernel():
+		return &Lack{
+			Feature: fmt.Sprintf("mount propagation Bidirectional (%s)", clip(m.GetContainerPath(), 128)),
+			Why:     "what is mounted on the kernel that " + h.runtime() + " brings along is not mounted on the host",
+			Instead: "use HostToContainer or None",
+		}
+	}
+	if mapped := len(m.GetUidMappings()) > 0 || len(m.GetGidMappings()) > 0; mapped && !isImage && !h.Runtime.SupportsIDMap() {
+		return &Lack{
+			Feature: fmt.Sprintf("mounts with mapped ids (%s)", clip(m.GetContainerPath(), 128)),
+			Why:     h.runtime() + " does not say that it maps the ids of mounts",
+			Instead: "leave the mappings out",
+		}
+	}
+	return nil
+}
+
+// RecursiveReadOnly returns what keeps the handler's containers from having
+// recursive read-only mounts, or nil. A runtime of which nothing is known lacks them.
+func RecursiveReadOnly(h Handler) *Lack {
+	l := &Lack{
+		Feature: "recursive read-only mounts", Instead: "set recursiveReadOnly to IfPossible or Disabled",
+		word: crierrors.ErrRROUnsupported,
+	}
+	switch {
+	case !h.Node.RecursiveReadOnly:
+		l.Why = "they need Linux 5.12"
+	case h.Runtime == nil:
+		l.Why = "its runtime does not answer"
+	case !h.Runtime.SupportsRecursiveReadOnly():
+		l.Why = h.runtime() + " does not say that it has them (mount option rro)"
+	default:
+		return nil
+	}
+	return l
+}
+
+// asks says whether a profile is meant that has to be set: the structured field
+// counts if it is there, else the deprecated string.
+func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
+	if p != nil {
+		return p.GetProfileType() != runtimeapi.SecurityProfile_Unconfined
+	}
+	return deprecated != "" && deprecated != "unconfined"
+}
+
+// seccomp: a kernel of its own is a filter of its own, so profiles mean nothing there.
+func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Lack {
+	//nolint:staticcheck // The deprecated field is all that old clients send.
+	asked := asks(sc.GetSeccomp(), sc.GetSeccompProfilePath())
+	if !asked || sc.GetPrivileged() || h.ownKernel() || !h.Runtime.LacksSeccomp() {
+		return nil
+	}
+	return &Lack{
+		Feature: "a seccomp profile", Why: h.runtime() + " says that it was built without seccomp",
+		Instead: "set seccompProfile to Unconfined",
+	}
+}
+
+func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Lack {
+	//nolint:staticcheck // The deprecated field is all that old clients send.
+	asked := asks(sc.GetApparmor(), sc.GetApparmorProfile())
+	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // those hold for privileged containers too
+	if !asked || sc.GetPrivileged() && !byName || h.ownKernel() || !h.Node.AppArmor || !h.Runtime.LacksAppArmor() {
+		return nil
+	}
+	return &Lack{
+		Feature: "an AppArmor profile", Why: h.runtime() + " says that it was built without AppArmor",
+		Instead: "set appArmorProfile to Unconfined",
+	}
+}

@@ -1,0 +1,50 @@
+package preflight
+
+import "github.com/berth-cri/berth/pkg/probe"
+
+// Handler is what is known of a handler.
+type Handler struct {
+	Name string
+	// Binary is the file name of what the handler runs.
+	Binary string
+	// Runtime is what the runtime said about itself; nil is not known.
+	Runtime *probe.Runtime
+	// HostNetwork says that a runtime with a kernel of its own was told to use
+	// the host's network, or may have been.
+	HostNetwork bool
+	Node        Node
+	// UserNamespaces and Checkpoints say what else keeps the handler from them:
+	// its snapshotter, its shim, this node. They are asked only when the runtime
+	// can. Nil is nothing.
+	UserNamespaces, Checkpoints func() error
+}
+
+// Node is what the kernel has.
+type Node struct {
+	// RecursiveReadOnly is Linux 5.12.
+	RecursiveReadOnly bool
+	// AppArmor and SELinux are enforced. Where they are not, what pods ask of
+	// them is left out under every handler.
+	AppArmor, SELinux bool
+}
+
+func (h Handler) ownKernel() bool { return h.Runtime != nil && h.Runtime.OwnKernel }
+
+// runtime names the runtime in texts.
+func (h Handler) runtime() string {
+	name := h.Runtime.Name
+	if name == "" {
+		name = h.Binary
+	}
+	if h.Runtime.Version != "" {
+		name += " " + h.Runtime.Version
+	}
+	return clip(name, 80)
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}

@@ -1,0 +1,59 @@
+package preflight
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// Lack is something that was asked for and that a handler does not have.
+type Lack struct {
+	// Feature is what the user called it: hostNetwork, a user namespace.
+	Feature string
+	// Why is the reason, about the handler.
+	Why string
+	// Instead is what else the user can do than to use another handler.
+	Instead string
+	// word, if any, is what the kubelet looks for at the beginning of the text.
+	word error
+}
+
+// Refuse checks a handler, and says of what it lacks which of the others have it:
+// those that pass the same check. others is called only then. The error is of the
+// class FailedPrecondition and shorter than 1 KiB.
+func Refuse(h Handler, others func() []Handler, check func(Handler) *Lack) error {
+	lack := check(h)
+	if lack == nil {
+		return nil
+	}
+	var can []string
+	for _, o := range others() {
+		if o.Name != h.Name && o.Runtime != nil && check(o) == nil {
+			can = append(can, o.Name)
+		}
+	}
+	slices.Sort(can)
+	return lack.refusal(h.Name, can)
+}
+
+// maxNamed is how many handlers an error names.
+const maxNamed = 6
+
+func (l *Lack) refusal(name string, can []string) error {
+	advice := "no ready handler of this node has it: " + l.Instead
+	if len(can) > 0 {
+		more := ""
+		if n := len(can) - maxNamed; n > 0 {
+			can, more = can[:maxNamed], fmt.Sprintf(" and %d more", n)
+		}
+		advice = fmt.Sprintf("use a handler that has it (%s%s), or %s", strings.Join(can, ", "), more, l.Instead)
+	}
+	// The handler is named here, because nothing is put before a word of the kubelet's.
+	err := fmt.Errorf("handler %q: cannot give %s: %s; %s: %w", name, l.Feature, clip(l.Why, 240), advice, errdefs.ErrFailedPrecondition)
+	if l.word != nil {
+		return fmt.Errorf("%w: %w", l.word, err)
+	}
+	return err
+}

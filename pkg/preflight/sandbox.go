@@ -1,0 +1,93 @@
+package preflight
+
+import (
+	"fmt"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Sandbox returns what a pod asks for that the handler lacks, or nil.
+func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Lack {
+	if h.Runtime == nil {
+		return nil
+	}
+	sc := c.GetLinux().GetSecurityContext()
+	o := sc.GetNamespaceOptions()
+	if l := hostNamespaces(o, h); l != nil {
+		return l
+	}
+	if asksUserNamespace(o) {
+		if l := UserNamespaces(h); l != nil {
+			return l
+		}
+	}
+	return selinux(sc.GetSelinuxOptions(), h)
+}
+
+// hostNamespaces: what runs on a kernel of its own would be without a network, or
+// see nothing, and nobody would be told.
+func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Lack {
+	if !h.ownKernel() {
+		return nil
+	}
+	for _, ns := range []struct {
+		field  string
+		wanted bool
+	}{
+		{"hostNetwork", o.GetNetwork() == runtimeapi.NamespaceMode_NODE && !h.HostNetwork},
+		{"hostPID", o.GetPid() == runtimeapi.NamespaceMode_NODE},
+		{"hostIPC", o.GetIpc() == runtimeapi.NamespaceMode_NODE},
+	} {
+		if ns.wanted {
+			return &Lack{
+				Feature: ns.field, Why: "its containers run on a kernel that " + h.runtime() + " brings along",
+				Instead: "drop " + ns.field,
+			}
+		}
+	}
+	return nil
+}
+
+func asksUserNamespace(o *runtimeapi.NamespaceOption) bool {
+	u := o.GetUsernsOptions()
+	return u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD
+}
+
+// UserNamespaces returns what keeps the handler's pods from having user
+// namespaces, or nil. A runtime of which nothing is known lacks them.
+func UserNamespaces(h Handler) *Lack {
+	lacks := func(format string, args ...any) *Lack {
+		return &Lack{
+			Feature: "a user namespace (hostUsers: false)", Why: fmt.Sprintf(format, args...),
+			Instead: "set hostUsers: true, or leave it out",
+		}
+	}
+	switch {
+	case h.Runtime == nil:
+		return lacks("its runtime does not answer")
+	case h.ownKernel():
+		return lacks("its containers run on a kernel of their own, which has users of its own")
+	case !h.Runtime.SupportsUserNamespaces():
+		return lacks("%s does not say that it knows user namespaces", h.runtime())
+	case !h.Runtime.SupportsIDMap():
+		return lacks("%s does not say that it maps the ids of mounts, so that volumes would belong to nobody", h.runtime())
+	}
+	if h.UserNamespaces == nil {
+		return nil
+	}
+	if err := h.UserNamespaces(); err != nil {
+		return lacks("%v", err)
+	}
+	return nil
+}
+
+func selinux(o *runtimeapi.SELinuxOption, h Handler) *Lack {
+	asked := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
+	if !asked || !h.Node.SELinux || !h.Runtime.LacksSELinux() {
+		return nil
+	}
+	return &Lack{
+		Feature: "SELinux labels (seLinuxOptions)", Why: h.runtime() + " says that it was built without SELinux",
+		Instead: "leave seLinuxOptions out",
+	}
+}

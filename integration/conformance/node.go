@@ -3,6 +3,8 @@ package conformance
 import (
 	"context"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,6 +115,20 @@ func (n *node) rejects(t *testing.T, err error, step string, want ...codes.Code)
 		want = nil
 	}
 	mustFail(t, err, step, want...)
+	if clause := saidTwice(status.Convert(err).Message()); n.Berth && clause != "" {
+		t.Errorf("%s: the message says %q twice: %v", step, clause, err)
+	}
+}
+
+// saidTwice returns what an error repeats of the one that it wraps.
+func saidTwice(message string) string {
+	clauses := strings.Split(message, ": ")
+	for i, c := range clauses {
+		if slices.Contains(clauses[i+1:], c) {
+			return c
+		}
+	}
+	return ""
 }
 
 // eventually polls until ok answers true. what says what was waited for.

@@ -47,7 +47,7 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 	}
 	img, err := b.images.Get(r.GetConfig().GetImage().GetImage())
 	if err != nil {
-		return nil, fmt.Errorf("image %q is not on this node, pull it first: %w", r.GetConfig().GetImage().GetImage(), err)
+		return nil, err
 	}
 	ctx, leave, err := s.making.enter(ctx)
 	if err != nil {

@@ -46,7 +46,7 @@ func (b containers) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*run
 		}
 		img, err := b.images.Get(m.GetImage().GetImage())
 		if err != nil {
-			return nil, nil, volumeFailed(m.GetContainerPath(), fmt.Errorf("image %q is not on this node, pull it first: %w", m.GetImage().GetImage(), err))
+			return nil, nil, volumeFailed(m.GetContainerPath(), err)
 		}
 		if volumes == nil {
 			c = proto.CloneOf(c)

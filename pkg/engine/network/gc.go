@@ -4,15 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 )
 
 // GC disconnects every pod that is not valid, and gives back what nobody owns:
 //
-//   - pods that Setup began with and nobody knows any more get their DEL;
+//   - pods that Setup began with and nobody knows any more get their DEL, by the
+//     present configuration if that of ADD does not work, and are given up when
+//     it has failed for a day;
 //   - configurations of CNI 1.1 and later get the verb GC, with the attachments
 //     that are to stay, unless they say disableGC.
 //
@@ -81,9 +89,61 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 	if err != nil || entry == nil {
 		return err
 	}
-	pod := Pod{ID: id, Name: entry.Name, Namespace: entry.Namespace, NetNS: entry.NetNS}
-	if err := p.del(ctx, pod, entry.Attachments); err != nil {
-		return err
+	pod := Pod{ID: id, Name: entry.Name, Namespace: entry.Namespace, NetNS: entry.NetNS, CNIConfDir: entry.CNIConfDir}
+	err = p.del(ctx, pod, entry.Attachments)
+	if err != nil && p.del(ctx, pod, p.mended(ctx, entry)) == nil {
+		err = nil
+	}
+	if err != nil && ctx.Err() == nil {
+		return p.lose(ctx, pod, entry, err)
+	}
+	if err == nil {
+		p.forget(ctx, pod)
+	}
+	return err
+}
+
+// mended is what a pod was connected to, by the present configurations of those
+// networks: that of ADD may be what was wrong.
+func (p *Plugins) mended(ctx context.Context, entry *journalEntry) []Attachment {
+	plan := slices.Clone(entry.Attachments)
+	lists, err := p.directory(entry.CNIConfDir).networks(ctx)
+	if err != nil {
+		return plan
+	}
+	for i := range plan {
+		for _, list := range lists {
+			if list.Name == plan[i].Network {
+				plan[i].Config = list.Bytes
+			}
+		}
+	}
+	return plan
+}
+
+// hopeless is for how long a pod that cannot be disconnected is tried again. A
+// network's own daemon that is down when ours starts is back by then; what is
+// wrong for longer stays wrong.
+const hopeless = 24 * time.Hour
+
+// lose gives a pod up that could not be disconnected for long.
+func (p *Plugins) lose(ctx context.Context, pod Pod, entry *journalEntry, cause error) error {
+	switch {
+	case entry.FailedSince.IsZero():
+		entry.FailedSince = time.Now()
+		return errors.Join(cause, p.writeEntry(entry))
+	case time.Since(entry.FailedSince) < hopeless:
+		return cause
+	}
+	log.G(ctx).WithError(cause).WithFields(log.Fields{
+		"sandbox": pod.ID, "pod": pod.Namespace + "/" + pod.Name, "since": entry.FailedSince.Format(time.RFC3339),
+	}).Warn("network of a pod that is gone is given up: plugins may hold addresses for it")
+	for i := range entry.Attachments {
+		a := &entry.Attachments[i]
+		cached := filepath.Join(p.config.CacheDir, "results", strings.Join([]string{a.Network, pod.ID, a.Interface}, "-"))
+		if err := ignoreMissing(os.Remove(cached)); err != nil {
+			return err
+		}
 	}
 	p.forget(ctx, pod)
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/log"
 )
@@ -25,6 +26,10 @@ type journalEntry struct {
 	Namespace   string       `json:"namespace"`
 	NetNS       string       `json:"netns"`
 	Attachments []Attachment `json:"attachments"`
+	// CNIConfDir is that of the pod's handler; empty is the node's.
+	CNIConfDir string `json:"cniConfDir,omitempty"`
+	// FailedSince is when a collection first failed; zero if none has.
+	FailedSince time.Time `json:"failedSince,omitzero"`
 }
 
 func (p *Plugins) journalDir() string { return filepath.Join(p.config.CacheDir, "journal") }
@@ -35,13 +40,19 @@ func (p *Plugins) journalPath(id string) string {
 
 const journalSuffix = ".json"
 
-// writeJournal replaces the pod's file as a whole.
 func (p *Plugins) writeJournal(pod Pod, plan []Attachment) error {
-	b, err := json.Marshal(journalEntry{pod.ID, pod.Name, pod.Namespace, pod.NetNS, plan})
+	return p.writeEntry(&journalEntry{
+		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, NetNS: pod.NetNS, CNIConfDir: pod.CNIConfDir, Attachments: plan,
+	})
+}
+
+// writeEntry replaces the pod's file as a whole.
+func (p *Plugins) writeEntry(entry *journalEntry) error {
+	b, err := json.Marshal(entry)
 	if err != nil {
 		return err
 	}
-	path := p.journalPath(pod.ID)
+	path := p.journalPath(entry.ID)
 	temporary := path + ".new"
 	err = os.WriteFile(temporary, b, 0o600)
 	if errors.Is(err, os.ErrNotExist) {

@@ -391,6 +391,62 @@ func TestKilledDuringSetup(t *testing.T) {
 	n.checkClean()
 }
 
+// unfinished leaves a pod of which neither ADD nor DEL works: its journal.
+func unfinished(t *testing.T, n *node) (entry string) {
+	t.Helper()
+	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}, {"type": "not-there"}]}`)
+	n.spy("first", "")
+	n.spy("not-there", "exit 1")
+	pod := n.pod("pod-broken")
+	if _, err := New(n.config).Setup(t.Context(), pod); err == nil {
+		t.Fatal("no error")
+	}
+	entry = filepath.Join(n.config.CacheDir, "journal", pod.ID+".json")
+	if err := New(n.config).GC(t.Context()); err == nil || !strings.Contains(err.Error(), pod.ID) {
+		t.Fatalf("GC without a plugin: %v", err)
+	}
+	return entry
+}
+
+// A network that was mended takes back what it gave before.
+func TestCollectByTheMendedConfiguration(t *testing.T) {
+	n := newNode(t)
+	entry := unfinished(t, n)
+	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}]}`)
+	if err := New(n.config).GC(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(entry); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is not forgotten: %v", err)
+	}
+	n.checkClean()
+}
+
+// What cannot be disconnected for a day is not tried for ever.
+func TestCollectGivesUp(t *testing.T) {
+	n := newNode(t)
+	path := unfinished(t, n)
+	if err := New(n.config).GC(t.Context()); err == nil {
+		t.Fatal("it was given up at once")
+	}
+	p := New(n.config)
+	entry, err := p.readJournal("pod-broken")
+	if err != nil || entry.FailedSince.IsZero() || time.Since(entry.FailedSince) > time.Minute {
+		t.Fatalf("%+v, %v", entry, err)
+	}
+	entry.FailedSince = entry.FailedSince.Add(-hopeless)
+	if err := p.writeEntry(entry); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.GC(t.Context()); err != nil {
+		t.Errorf("GC that gives up: %v", err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is not forgotten: %v", err)
+	}
+	n.checkClean()
+}
+
 func TestCollectSendsTheVerb(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "plugins": [{"type": "first"}]}`)

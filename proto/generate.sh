@@ -8,15 +8,20 @@ command -v protoc >/dev/null || { echo "protoc is missing: apt-get install proto
 plugins=$(mktemp -d)
 trap 'rm -rf "$plugins"' EXIT
 for plugin in google.golang.org/protobuf/cmd/protoc-gen-go \
+	google.golang.org/grpc/cmd/protoc-gen-go-grpc \
 	github.com/containerd/ttrpc/cmd/protoc-gen-go-ttrpc; do
 	go build -o "$plugins/" "$plugin"
 done
 
 # A proto package is served over ttrpc if nothing else is said here.
 find . -name '*.proto' | LC_ALL=C sort | while read -r file; do
+	case $file in
+	./berth/admin/*) served=go-grpc ;; # operators' tools speak gRPC
+	*) served=go-ttrpc ;;
+	esac
 	PATH="$plugins:$PATH" protoc -I . \
 		--go_out=. --go_opt=paths=source_relative \
-		--go-ttrpc_out=. --go-ttrpc_opt=paths=source_relative \
+		"--${served}_out=." "--${served}_opt=paths=source_relative" \
 		"$file"
 done
 

@@ -16,6 +16,9 @@ const (
 	exitFailure = 1
 	// exitConfig means that the configuration, or the command line, is wrong.
 	exitConfig = 2
+	// exitDegraded means that what was asked for was done, and that something is
+	// not as it should be.
+	exitDegraded = 3
 )
 
 func main() {

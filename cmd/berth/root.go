@@ -16,13 +16,16 @@ func newRoot() *cobra.Command {
 		Long: "berth serves the Kubernetes CRI on one unix socket, and hands each pod sandbox, with\n" +
 			"every later call about it, to the runtime that its RuntimeClass handler names.\n\n" +
 			"Exit status: 0 if all is well, 2 if the configuration or the command line is wrong,\n" +
+			"3 if the command did its work and found something that is not as it should be,\n" +
 			"1 for any other failure.",
 		// Errors are printed once, by main, and without a page of usage.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(misused)
-	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand())
+	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand(),
+		handlersCommand(), handlerCommand(), reloadCommand(), statusCommand(), podsCommand(), whereIsCommand(),
+		doctorCommand(), manCommand())
 	checkArgs(root)
 	root.Version = daemon.ThisBuild().Version
 	root.SetVersionTemplate(versionText(daemon.ThisBuild()))

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -72,9 +73,13 @@ func serve(c *cobra.Command, f serveFlags) error {
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("The service manager's watchdog is not understood, and not fed")
 	}
+	dropIns, vendor := options.Dirs()
+	if dropIns, err = filepath.Abs(dropIns); err != nil {
+		return err
+	}
 	d, err := daemon.New(daemon.Options{
 		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"), Watchdog: watchdog,
-		Loader: newLoader(options, cfg), Apply: applyLog,
+		Loader: newLoader(options, cfg), Apply: applyLog, DropIns: dropIns, Vendor: vendor,
 	})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ package config
 
 import (
 	"io/fs"
+	"path/filepath"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -78,7 +79,7 @@ type Broken struct {
 	Reason string
 }
 
-// Server is the CRI socket.
+// Server is the sockets that are served.
 type Server struct {
 	// Socket is the path of the unix socket that the CRI is served on.
 	Socket string `toml:"socket"`
@@ -88,6 +89,17 @@ type Server struct {
 	SocketMode fs.FileMode `toml:"socket_mode"`
 	// RuntimeName is the runtime's name in the CRI's Version.
 	RuntimeName string `toml:"runtime_name"`
+	// AdminSocket is the path of the unix socket of the management API; empty
+	// is beside Socket. See Admin.
+	AdminSocket string `toml:"admin_socket"`
+}
+
+// Admin is the path of the unix socket that the management API is served on.
+func (s Server) Admin() string {
+	if s.AdminSocket != "" {
+		return s.AdminSocket
+	}
+	return filepath.Join(filepath.Dir(s.Socket), "admin.sock")
 }
 
 // Handlers is the life of all handlers.

@@ -68,6 +68,9 @@ func TestMistakes(t *testing.T) {
 		// Values.
 		{"relative socket", "[server]\nsocket = \"berth.sock\"", `2:1: server.socket: "berth.sock" must be an absolute path`},
 		{"long socket", "[server]\nsocket = \"/" + strings.Repeat("x", 107) + "\"", `2:1: server.socket: has 108 bytes; the kernel takes unix socket paths of at most 107`},
+		{"relative admin socket", "[server]\nadmin_socket = \"admin.sock\"", `2:1: server.admin_socket: "admin.sock" must be an absolute path`},
+		{"long admin socket", "[server]\nadmin_socket = \"/" + strings.Repeat("x", 107) + "\"", `2:1: server.admin_socket: has 108 bytes; the kernel takes unix socket paths of at most 107`},
+		{"one socket for two APIs", "[server]\nadmin_socket = \"/run/berth/berth.sock\"", `2:1: server.admin_socket: is server.socket; the management API needs a socket of its own`},
 		{"bad group", "[server]\nsocket_group = \"no-such-group\"", `2:1: server.socket_group: there is no group "no-such-group" on this machine`},
 		{"bad mode", "[server]\nsocket_mode = \"rw\"", `2:1: server.socket_mode: "rw" is no file mode; write a file mode as an octal number in quotes, such as "0660"`},
 		{"useless mode", "[server]\nsocket_mode = \"0060\"", `2:1: server.socket_mode: 0060 keeps the owner out; it needs at least 0600 (did you mean "0660"?)`},

@@ -34,6 +34,9 @@ type Options struct {
 // not. See Config.Watched for all that a configuration is read from.
 func (o Options) Paths() []string { return watched(o, Import{}) }
 
+// Dirs are the directories of drop-ins: the administrator's, and the packages'.
+func (o Options) Dirs() (dropIns, vendor string) { return o.dropInDir(), o.vendorDir() }
+
 func (o Options) mainFile() string { return or(o.File, DefaultFile) }
 
 func (o Options) dropInDir() string {

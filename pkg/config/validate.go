@@ -65,6 +65,7 @@ func (v *validator) server(s *Server) {
 	if len(s.Socket) > maxSocketPath {
 		v.wrong("server.socket", fmt.Sprintf("has %d bytes; the kernel takes unix socket paths of at most %d", len(s.Socket), maxSocketPath), "")
 	}
+	v.adminSocket(s)
 	if s.SocketGroup != "" && !groupExists(s.SocketGroup) {
 		v.wrong("server.socket_group", fmt.Sprintf("there is no group %q on this machine", s.SocketGroup), "")
 	}
@@ -80,6 +81,17 @@ func (v *validator) server(s *Server) {
 func (v *validator) handlers(h *Handlers) {
 	if h.ProbeInterval != 0 && h.ProbeInterval < time.Second {
 		v.wrong("handlers.probe_interval", `must be "1s" or more, or "0s" for never`, "")
+	}
+}
+
+func (v *validator) adminSocket(s *Server) {
+	switch p := s.Admin(); {
+	case s.AdminSocket != "" && !filepath.IsAbs(p):
+		v.absolute("server.admin_socket", p)
+	case len(p) > maxSocketPath && len(s.Socket) <= maxSocketPath:
+		v.wrong("server.admin_socket", fmt.Sprintf("has %d bytes; the kernel takes unix socket paths of at most %d", len(p), maxSocketPath), "")
+	case filepath.Clean(p) == filepath.Clean(s.Socket):
+		v.wrong("server.admin_socket", "is server.socket; the management API needs a socket of its own", "")
 	}
 }
 

@@ -53,6 +53,10 @@ type Options struct {
 	Watchdog time.Duration
 	// Loader reads the configuration again for a reload; nil is the same again.
 	Loader lifecycle.Loader
+	// DropIns is where the management API writes handlers to, and Vendor the
+	// directory whose files those would replace. Without DropIns there is no
+	// management API.
+	DropIns, Vendor string
 	// Apply puts in force what a reloaded configuration says about the process
 	// itself, such as its log; nil is nothing. It is also called after a reload
 	// that failed, with the configuration that stays.

@@ -42,6 +42,9 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	}
 	d.serve(listener, options)
 	router, handlers := d.router.Load(), d.lifecycle.Load()
+	if err := d.serveAdmin(ctx); err != nil {
+		return err
+	}
 	handlers.Start() // runtimes are asked while pods are recovered
 	if err := engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recovering the pods of this node: %w", err)

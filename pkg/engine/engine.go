@@ -265,7 +265,7 @@ func (e *Engine) ID() string { return "engine" }
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.core.objects.allSandboxes() {
-		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name}
+		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, Definition: s.Spec().Definition, Version: s.Spec().Plan.Version}
 		for _, c := range e.core.objects.containersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}

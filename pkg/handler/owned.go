@@ -8,6 +8,11 @@ type Owned struct {
 	// Handler is the name of the Definition that the sandbox was created with,
 	// never empty. It need not be in the current table.
 	Handler string
+	// Definition is what the sandbox was created with and keeps; nil if the
+	// backend does not say.
+	Definition *Definition
+	// Version is what the runtime said of itself then, or empty.
+	Version string
 	// Containers are the full ids of the sandbox's containers, in any state.
 	Containers []string
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/doctor"
+)
+
+// doctorCommand makes "berth doctor".
+func doctorCommand() *cobra.Command {
+	r := &remote{}
+	var places config.Options
+	root := ""
+	all := false
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what keeps pods on this node from running",
+		Long: `Look at this node: the configuration, runtimes, privileges, the kernel, cgroup
+drivers, CNI, NRI, sysctls, ports, the kubelet, kubeadm, crictl, and other CRI
+daemons. Each finding that is not ok says what to do next. Nothing is changed, and
+the daemon need not run.
+
+The exit status is 0 if no check fails (warnings may be there), and 3 if one does.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			n := doctor.Node{Root: root}
+			places.TolerateDropIns = true
+			if n.Config, n.ConfigError = config.Load(places); n.ConfigError != nil {
+				n.Config = nil
+			}
+			found := doctor.Examine(n)
+			if err := printFindings(c.OutOrStdout(), r.output, found, all); err != nil {
+				return err
+			}
+			if doctor.Worst(found) == doctor.Fail {
+				return degraded("some checks fail; each says above what to do")
+			}
+			return nil
+		},
+	}
+	placeFlags(c, &places)
+	r.outputFlag(c)
+	c.Flags().BoolVar(&all, "all", false, "show what is ok too")
+	c.Flags().StringVar(&root, "root", "", "look at the node whose `directory` / is mounted here, as from a container; its configuration is that of --config")
+	return c
+}
+
+func printFindings(w io.Writer, form string, found []doctor.Finding, all bool) error {
+	switch form {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(map[string]any{"findings": found, "worst": doctor.Worst(found)})
+	case "yaml":
+		text, err := yaml.Marshal(map[string]any{"findings": found, "worst": doctor.Worst(found)})
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	counts := map[doctor.Level]int{}
+	for _, f := range found {
+		counts[f.Level]++
+		if f.Level == doctor.OK && !all && form != "wide" {
+			continue
+		}
+		fmt.Fprintf(w, "%-4s  %s: %s\n", f.Level, f.Check, f.Text)
+		if f.Next != "" {
+			fmt.Fprintf(w, "      → %s\n", f.Next)
+		}
+	}
+	_, err := fmt.Fprintf(w, "%d ok, %d warnings, %d failures\n", counts[doctor.OK], counts[doctor.Warn], counts[doctor.Fail])
+	return err
+}

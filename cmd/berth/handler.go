@@ -1,0 +1,16 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// handlerCommand makes "berth handler".
+func handlerCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "handler",
+		Short: "Look at, change and operate one handler",
+		Args:  cobra.NoArgs,
+	}
+	c.AddCommand(handlerShowCommand(), handlerFeaturesCommand(), handlerProbeCommand(),
+		handlerAddCommand(), handlerEditCommand(), handlerRemoveCommand(),
+		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand())
+	return c
+}

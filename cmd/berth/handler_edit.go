@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/config"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+var errNameForOutput = errors.New("-o json and -o yaml need the name of a handler")
+
+const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
+value: what is no TOML value is taken for a string, and keys of tables have dots.
+
+  --set snapshotter=native --set options.no_new_keyring=true --set 'pod_annotations=["io.katacontainers.*"]'`
+
+func handlerAddCommand() *cobra.Command {
+	r := &remote{}
+	var set []string
+	var path, kind, configPath string
+	c := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Add a handler, live and for good",
+		Long: `Write a drop-in with the handler, reload, and tell how the handler is. When this
+returns, pods can be started under it. If the daemon refuses the configuration,
+nothing is left of it. The drop-in is 50-NAME.toml in the daemon's conf.d.
+
+` + aboutSettings + `
+
+The exit status is 3 if the handler was added and cannot run pods.`,
+		Example: "  berth handler add crun --path /usr/bin/crun\n  berth handler add kata --path /opt/kata/bin/containerd-shim-kata-v2 --config-path /opt/kata/configuration.toml",
+		Args:    cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			settings, err := settingsFrom(c, set)
+			if err != nil {
+				return err
+			}
+			for _, s := range []struct{ key, value string }{
+				{"runtime_path", path}, {"runtime_type", kind}, {"runtime_config_path", configPath},
+			} {
+				if s.value != "" {
+					settings = append(settings, &adminv1.Setting{Key: s.key, Value: config.Quote(s.value)})
+				}
+			}
+			resp, err := daemon.RegisterHandler(ctx, &adminv1.RegisterHandlerRequest{Name: args[0], Settings: settings})
+			if err != nil {
+				return err
+			}
+			return told(c.OutOrStdout(), resp.GetHandler(), "added", resp.GetFile())
+		}),
+	}
+	r.flags(c)
+	flags := c.Flags()
+	flags.StringVar(&path, "path", "", "absolute `path` of the runtime or shim (runtime_path)")
+	flags.StringVar(&kind, "type", "", "oci or shim (runtime_type); by default what the name of the binary says")
+	flags.StringVar(&configPath, "config-path", "", "absolute `path` of the runtime's own configuration (runtime_config_path)")
+	flags.StringArrayVar(&set, "set", nil, "`key=value` of the handler; repeatable")
+	return c
+}
+
+func handlerRemoveCommand() *cobra.Command {
+	r := &remote{}
+	c := &cobra.Command{
+		Use:     "rm NAME",
+		Aliases: []string{"remove"},
+		Short:   "Remove a handler that was added by \"berth handler add\"",
+		Long: `Remove the drop-in of a handler and reload. Pods of the handler live on: it is
+listed as draining until the last of them is gone. A handler of another file is
+not touched; the error says where it is.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.RemoveHandler(ctx, &adminv1.RemoveHandlerRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "handler %s is removed (%s)\n", args[0], resp.GetFile())
+			if n := resp.GetPods(); n > 0 {
+				fmt.Fprintf(c.OutOrStdout(), "it is draining until its %d pods are gone; see \"berth pods --handler %s\"\n", n, args[0])
+			}
+			return nil
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	return c
+}
+
+func handlerEditCommand() *cobra.Command {
+	r := &remote{}
+	var set, unset []string
+	c := &cobra.Command{
+		Use:   "edit NAME",
+		Short: "Change a handler that was added by \"berth handler add\"",
+		Long: `Change keys of a handler and reload. Without --set and --unset its keys are opened
+in $VISUAL, else $EDITOR, else vi. Pods that exist keep what they were created
+with; new ones get what is written. If the daemon refuses the configuration,
+the handler stays as it is.
+
+` + aboutSettings,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			req := &adminv1.UpdateHandlerRequest{Name: args[0], Unset: unset}
+			var err error
+			if req.Set, err = settingsFrom(c, set); err != nil {
+				return err
+			}
+			if len(req.GetSet())+len(req.GetUnset()) > 0 {
+				return update(ctx, c, daemon, req)
+			}
+			return editByHand(ctx, c, daemon, req)
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	c.Flags().StringArrayVar(&set, "set", nil, "`key=value` of the handler; repeatable")
+	c.Flags().StringArrayVar(&unset, "unset", nil, "`key` that is taken out; repeatable")
+	return c
+}
+
+func update(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.UpdateHandlerRequest) error {
+	resp, err := daemon.UpdateHandler(ctx, req)
+	if err != nil {
+		return err
+	}
+	return told(c.OutOrStdout(), resp.GetHandler(), "changed", resp.GetFile())
+}
+
+// told says what became of a handler.
+func told(w io.Writer, h *adminv1.Handler, what, file string) error {
+	fmt.Fprintf(w, "handler %s is %s (%s): %s, %s\n", h.GetName(), what, file, stateWord(h.GetState()), runtimeOf(h))
+	if h.GetState() == adminv1.State_STATE_NOT_READY {
+		return degraded("it cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
+	}
+	return nil
+}
+
+// settingsFrom reads key=value.
+func settingsFrom(c *cobra.Command, set []string) ([]*adminv1.Setting, error) {
+	var settings []*adminv1.Setting
+	for _, s := range set {
+		key, value, ok := strings.Cut(s, "=")
+		if key = strings.TrimSpace(key); !ok || key == "" {
+			return nil, misused(c, fmt.Errorf("--set %q: write it as key=value", s))
+		}
+		settings = append(settings, &adminv1.Setting{Key: key, Value: config.Value(strings.TrimSpace(value))})
+	}
+	return settings, nil
+}

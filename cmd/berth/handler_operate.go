@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func handlerCordonCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	reason := ""
+	c := &cobra.Command{
+		Use:   "cordon NAME",
+		Short: "Take no new pods under a handler",
+		Long: `Refuse new pods of a handler with Unavailable and the reason, until it is uncordoned.
+Pods that exist are served as ever. It survives restarts of the daemon.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.Cordon(ctx, &adminv1.CordonRequest{Name: args[0], Reason: reason})
+			if err != nil {
+				return err
+			}
+			return stateLine(c.OutOrStdout(), resp.GetHandler())
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	c.Flags().StringVar(&reason, "reason", "", "why, in one line; whoever asks for a pod reads it")
+	return c
+}
+
+func handlerUncordonCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	c := &cobra.Command{
+		Use:   "uncordon NAME",
+		Short: "Take new pods again: the end of cordon and drain",
+		Args:  cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.Uncordon(ctx, &adminv1.UncordonRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return stateLine(c.OutOrStdout(), resp.GetHandler())
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	return c
+}
+
+func handlerProbeCommand() *cobra.Command {
+	r := &remote{}
+	c := &cobra.Command{
+		Use:   "probe NAME",
+		Short: "Ask a handler's runtime again what it is, and set the handler's state by it",
+		Long: `Ask a handler's runtime again what it is, and set the handler's state by the
+answer. The exit status is 3 if it cannot run pods.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			h := resp.GetHandler()
+			if err := stateLine(c.OutOrStdout(), h); err != nil {
+				return err
+			}
+			if h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
+				return degraded("handler %q cannot run pods", h.GetName())
+			}
+			return nil
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	return c
+}
+
+// stateLine says how a handler is now.
+func stateLine(w io.Writer, h *adminv1.Handler) error {
+	line := fmt.Sprintf("handler %s is %s", h.GetName(), stateWord(h.GetState()))
+	if h.GetReason() != "" {
+		line += ": " + h.GetReason()
+	} else if h.GetRuntimeVersion() != "" {
+		line += ": " + runtimeOf(h)
+	}
+	_, err := fmt.Fprintln(w, line)
+	return err
+}
+
+func handlerDrainCommand() *cobra.Command {
+	r := &remote{}
+	reason := ""
+	c := &cobra.Command{
+		Use:   "drain NAME",
+		Short: "Cordon a handler, and wait until its last pod is gone",
+		Long: `Cordon a handler and wait until it has no pods. berth ends none: evict them, by
+"kubectl drain" or a rollout. An interrupt, or the end of --timeout, ends the
+waiting; the handler takes no new pods until "berth handler uncordon".`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			return drain(ctx, c, daemon, &adminv1.DrainRequest{Name: args[0], Reason: reason})
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	c.Flags().StringVar(&reason, "reason", "", "why, in one line; whoever asks for a pod reads it")
+	c.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait; 0 is until it is empty")
+	return c
+}
+
+func drain(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.DrainRequest) error {
+	stream, err := daemon.Drain(ctx, req)
+	if err != nil {
+		return err
+	}
+	p := newProgress(c.ErrOrStderr())
+	for left := int32(-1); left != 0; {
+		resp, err := stream.Recv()
+		if err != nil {
+			p.end()
+			if ctx.Err() != nil && left > 0 {
+				return degraded("handler %q is draining and has %d pods left; \"berth handler drain %s\" waits again, \"berth handler uncordon %s\" takes it back",
+					req.GetName(), left, req.GetName(), req.GetName())
+			}
+			return err
+		}
+		if left = resp.GetPods(); left > 0 {
+			p.step("%d pods left: %s", left, someOf(resp.GetNames(), int(left)))
+		}
+	}
+	p.end()
+	fmt.Fprintf(c.OutOrStdout(), "handler %s is empty, and takes no new pods until \"berth handler uncordon %s\"\n", req.GetName(), req.GetName())
+	return nil
+}
+
+func someOf(names []string, all int) string {
+	text := ""
+	for i, n := range names {
+		if i > 0 {
+			text += ", "
+		}
+		text += n
+	}
+	if all > len(names) {
+		text += ", …"
+	}
+	return text
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func handlerShowCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	c := &cobra.Command{
+		Use:   "show [NAME]",
+		Short: "Show everything about a handler (the default one without a name)",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: first(args)})
+			if err != nil {
+				return err
+			}
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return showHandler(w, resp) })
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	r.outputFlag(c)
+	return c
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse) error {
+	h := resp.GetHandler()
+	for _, line := range []struct{ what, text string }{
+		{"name", h.GetName() + map[bool]string{true: " (default)"}[h.GetIsDefault()]},
+		{"state", stateWord(h.GetState())},
+		{"reason", h.GetReason()},
+		{"runtime", runtimeOf(h)},
+		{"binary", binaryLine(resp.GetBinary())},
+		{"probed", probedLine(h)},
+		{"pods", fmt.Sprint(h.GetPods())},
+		{"since generation", fmt.Sprint(h.GetGeneration())},
+		{"digest", h.GetDigest()},
+		{"from", originLine(h)},
+	} {
+		if line.text != "" {
+			if _, err := fmt.Fprintf(w, "%-17s %s\n", line.what+":", line.text); err != nil {
+				return err
+			}
+		}
+	}
+	if len(resp.GetSettings()) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return settingTable(resp.GetSettings()).write(w)
+}
+
+func settingTable(settings []*adminv1.Setting) *table {
+	t := &table{header: []string{"KEY", "VALUE", "FROM"}}
+	for _, s := range settings {
+		t.add(s.GetKey(), s.GetValue(), s.GetOrigin())
+	}
+	return t
+}
+
+func binaryLine(b *adminv1.Binary) string {
+	line := b.GetPath()
+	if b.GetSizeBytes() > 0 {
+		line += fmt.Sprintf(", %d bytes, of %s", b.GetSizeBytes(), b.GetModifiedAt().AsTime().Format(time.RFC3339))
+	}
+	if b.GetRuns() != b.GetPath() {
+		line += ", runs as " + b.GetRuns()
+	}
+	return line
+}
+
+func probedLine(h *adminv1.Handler) string {
+	if h.GetProbedAt() == nil {
+		return ""
+	}
+	line := ago(h.GetProbedAt().AsTime())
+	if h.GetProbeError() != "" {
+		line += ": " + h.GetProbeError()
+	}
+	return line
+}
+
+func originLine(h *adminv1.Handler) string {
+	if h.GetManaged() {
+		return h.GetOrigin() + fmt.Sprintf(" (berth handler edit %s)", h.GetName())
+	}
+	return h.GetOrigin()
+}
+
+// ago is how long something is back, as people say it.
+func ago(t time.Time) string { return age(time.Since(t)) + " ago" }
+
+// age is a duration by its largest units.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}

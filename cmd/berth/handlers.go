@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// handlersCommand makes "berth handlers".
+func handlersCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	watch := false
+	c := &cobra.Command{
+		Use:   "handlers",
+		Short: "List the handlers that pods can ask for, and how each is",
+		Long: `List the handlers of the running daemon: what RunPodSandbox uses at this moment.
+The default handler, which pods get that name none, has "(default)" behind its
+name. GEN is the generation that the handler came with as it is.`,
+		Example: "  berth handlers\n  berth handlers -o wide\n  berth handlers --watch",
+		Args:    cobra.NoArgs,
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if watch {
+			r.timeout = 0
+		}
+		return r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			if watch {
+				return r.watchHandlers(ctx, c.OutOrStdout(), daemon)
+			}
+			resp, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
+			if err != nil {
+				return err
+			}
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.wide()).write(w) })
+		})(c, args)
+	}
+	r.flags(c)
+	r.outputFlag(c)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and list them again after each change")
+	return c
+}
+
+// watchHandlers ends with an interrupt, which is how it is meant to end.
+func (r *remote) watchHandlers(ctx context.Context, w io.Writer, daemon *client.Client) error {
+	stream, err := daemon.WatchHandlers(ctx, &adminv1.WatchHandlersRequest{})
+	if err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		resp, err := stream.Recv()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if !first && r.output != "json" {
+			fmt.Fprintln(w)
+		}
+		if r.output == "yaml" && !first {
+			fmt.Fprintln(w, "---")
+		}
+		if err := r.print(w, resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.wide()).write(w) }); err != nil {
+			return err
+		}
+	}
+}
+
+// stateWord is a state as people write it.
+func stateWord(s adminv1.State) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")), "_", "-")
+}
+
+func handlerTable(handlers []*adminv1.Handler, wide bool) *table {
+	t := &table{header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}}
+	if wide {
+		t.header = append(t.header, "PATH", "DIGEST", "ORIGIN")
+	}
+	t.header = append(t.header, "REASON")
+	for _, h := range handlers {
+		name := h.GetName()
+		if h.GetIsDefault() {
+			name += " (default)"
+		}
+		row := []string{name, stateWord(h.GetState()), h.GetType(), runtimeOf(h), fmt.Sprint(h.GetPods()), fmt.Sprint(h.GetGeneration())}
+		if wide {
+			row = append(row, h.GetPath(), short(h.GetDigest()), h.GetOrigin())
+		}
+		t.add(append(row, h.GetReason())...)
+	}
+	return t
+}
+
+// runtimeOf is what a runtime says it is, or "-" if it has not said anything.
+func runtimeOf(h *adminv1.Handler) string {
+	text := strings.TrimSpace(h.GetRuntimeName() + " " + h.GetRuntimeVersion())
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// short is the beginning of a digest or id, enough to tell those of a node apart.
+func short(digest string) string { return digest[:min(len(digest), 12)] }

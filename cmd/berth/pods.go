@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// podsCommand makes "berth pods".
+func podsCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	name := ""
+	c := &cobra.Command{
+		Use:   "pods",
+		Short: "List pods with the handler that each was created under",
+		Long: `List pods with the handler that each was created under, which it keeps. PIN is "old"
+if new pods of that handler get another definition by now.`,
+		Args: cobra.NoArgs,
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			resp, err := daemon.ListPods(ctx, &adminv1.ListPodsRequest{Handler: name})
+			if err != nil {
+				return err
+			}
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return podTable(resp.GetPods(), r.wide()).write(w) })
+		}),
+	}
+	r.flags(c)
+	r.outputFlag(c)
+	c.Flags().StringVar(&name, "handler", "", "only pods of this handler")
+	if err := c.RegisterFlagCompletionFunc("handler", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return r.handlerNames(c), cobra.ShellCompDirectiveNoFileComp
+	}); err != nil {
+		panic("berth: " + err.Error()) // the flag is there, and has none yet
+	}
+	return c
+}
+
+func podTable(pods []*adminv1.Pod, wide bool) *table {
+	t := &table{header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "STATE", "AGE", "CONTAINERS", "PIN"}}
+	if wide {
+		t.header = append(t.header, "DIGEST", "RUNTIME")
+	}
+	for _, p := range pods {
+		id := short(p.GetId())
+		if wide {
+			id = p.GetId()
+		}
+		row := []string{
+			id, p.GetNamespace(), p.GetName(), p.GetHandler(), map[bool]string{true: "ready", false: "not-ready"}[p.GetReady()],
+			age(time.Since(p.GetCreatedAt().AsTime())), fmt.Sprint(p.GetContainers()), pinWord(p.GetPin()),
+		}
+		if wide {
+			b := p.GetPin().GetBinary()
+			row = append(row, short(p.GetPin().GetDigest()), b.GetRuns()+" "+b.GetVersion())
+		}
+		t.add(row...)
+	}
+	return t
+}
+
+func pinWord(p *adminv1.Pin) string {
+	switch {
+	case p == nil:
+		return "?"
+	case p.GetOutdated():
+		return "old"
+	}
+	return "current"
+}

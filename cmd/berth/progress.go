@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// progress tells how long work goes on: on one line of a terminal, which is
+// written over, and otherwise as a line for each step.
+type progress struct {
+	out   io.Writer
+	width int // of the terminal, or 0
+	shown int
+}
+
+func newProgress(out io.Writer) *progress { return &progress{out: out, width: terminalWidth(out)} }
+
+// step shows what is going on now.
+func (p *progress) step(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if p.width == 0 {
+		fmt.Fprintln(p.out, line)
+		return
+	}
+	line = cut(line, p.width-1)
+	length := utf8.RuneCountInString(line)
+	fmt.Fprintf(p.out, "\r%s%s", line, strings.Repeat(" ", max(0, p.shown-length)))
+	p.shown = length
+}
+
+// end makes room for what is said next.
+func (p *progress) end() {
+	if p.width > 0 && p.shown > 0 {
+		fmt.Fprintf(p.out, "\r%s\r", strings.Repeat(" ", p.shown))
+		p.shown = 0
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// reloadCommand makes "berth reload".
+func reloadCommand() *cobra.Command {
+	r := &remote{}
+	wait := false
+	c := &cobra.Command{
+		Use:   "reload",
+		Short: "Put the configuration files in force, all of them or nothing",
+		Long: `Have the daemon read its configuration again. It reads and checks everything,
+asks runtimes that are new, and then puts all of it in force, or nothing. Pods
+are not touched by either.
+
+With --wait the exit status is 0 if the files are in force, 2 if they were refused,
+with every mistake on stderr as file:line:column, and 3 if they are in force and a
+handler that came or changed cannot run pods. Without it the command returns at once.`,
+		Example: "  berth reload --wait",
+		Args:    cobra.NoArgs,
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			if !wait {
+				_, err := daemon.Reload(ctx, &adminv1.ReloadRequest{NoWait: true})
+				return err
+			}
+			return reload(ctx, c, r, daemon)
+		}),
+	}
+	r.flags(c)
+	r.outputFlag(c)
+	c.Flags().BoolVar(&wait, "wait", false, "wait for the outcome")
+	c.Flags().DurationVar(&r.timeout, "timeout", 2*time.Minute, "how long to wait")
+	return c
+}
+
+func reload(ctx context.Context, c *cobra.Command, r *remote, daemon *client.Client) error {
+	p := newProgress(c.ErrOrStderr())
+	if p.width > 0 {
+		p.step("reading, checking and probing …")
+	}
+	resp, err := daemon.Reload(ctx, &adminv1.ReloadRequest{})
+	p.end()
+	if err != nil {
+		return err
+	}
+	if err := r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return showReload(w, resp) }); err != nil {
+		return err
+	}
+	for _, problem := range resp.GetProblems() {
+		fmt.Fprintln(c.ErrOrStderr(), client.Line(problem))
+	}
+	if !resp.GetAccepted() {
+		return &codedError{exitConfig, fmt.Errorf("the configuration is refused, and generation %d is served on; correct it and reload again", resp.GetGeneration())}
+	}
+	if names := resp.GetNotReady(); len(names) > 0 {
+		return degraded("the configuration is in force, but these handlers cannot run pods: %s; see \"berth handlers\"", someOf(names, len(names)))
+	}
+	return nil
+}
+
+func showReload(w io.Writer, resp *adminv1.ReloadResponse) error {
+	if !resp.GetAccepted() {
+		return nil
+	}
+	for _, line := range resp.GetChanges() {
+		fmt.Fprintln(w, line)
+	}
+	for _, line := range resp.GetNeedsRestart() {
+		fmt.Fprintf(w, "%s: in force after systemctl restart berth\n", line)
+	}
+	_, err := fmt.Fprintf(w, "generation %d is in force (%s)\n", resp.GetGeneration(), resp.GetTook().AsDuration().Round(time.Millisecond))
+	return err
+}

@@ -1,0 +1,150 @@
+// Package admin serves the management API (proto/berth/admin/v1): what an operator
+// asks and tells a running daemon. It knows nothing by itself: handlers and
+// reloads are the life cycle's, pods the router's, and keys the configuration's.
+// The one thing it owns are the drop-ins that it writes.
+//
+//	s, err := admin.New(admin.Options{Lifecycle: m, Pods: p, Files: f, DropIns: dir, …})
+//	server := grpc.NewServer(admin.ServerOptions()...)
+//	s.Register(server)
+package admin
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// Lifecycle knows and changes handlers. Errors are of a containerd/errdefs class.
+type Lifecycle interface {
+	Current() lifecycle.Current
+	Handlers() []lifecycle.Handler
+	Handler(name string) (lifecycle.Handler, error)
+	Watch(ctx context.Context) <-chan lifecycle.Event
+	Reload(ctx context.Context, t lifecycle.Trigger) (lifecycle.Outcome, error)
+	Request(t lifecycle.Trigger)
+	Cordon(ctx context.Context, name, reason string) error
+	Uncordon(ctx context.Context, name string) error
+	Drain(ctx context.Context, name, reason string) error
+	Probe(ctx context.Context, name string) (lifecycle.Handler, error)
+}
+
+// Pods knows the sandboxes of all backends.
+type Pods interface {
+	// List returns them all, in no order. It is of the class ErrUnavailable until
+	// they are known.
+	List(ctx context.Context) ([]Pod, error)
+	// Find returns where the sandbox or container with that id, or with an id
+	// that begins so, is. The class is ErrNotFound, or ErrInvalidArgument for a
+	// beginning of several.
+	Find(id string) (Place, error)
+}
+
+// Files reads the configuration on disk, strictly, and puts nothing in force.
+type Files interface {
+	Load(ctx context.Context) (*config.Config, error)
+}
+
+// Pod is a pod sandbox.
+type Pod struct {
+	ID, Namespace, Name, UID string
+	// Handler is the name of the Definition that it was created with.
+	Handler    string
+	Ready      bool
+	Created    time.Time
+	Containers int
+	Pin        Pin
+}
+
+// Pin is what a pod was created with and keeps.
+type Pin struct {
+	// Definition is nil if the backend does not say.
+	Definition *handler.Definition
+	// Runs is the path of the program that is really run.
+	Runs string
+	// Hash is the program's SHA-256 in hex, or empty.
+	Hash string
+	// Version is what the program said of itself.
+	Version string
+}
+
+// Place is whose a sandbox or container is.
+type Place struct {
+	// Container is empty if the id is a sandbox's.
+	Sandbox, Container string
+	Handler, Backend   string
+}
+
+// Options are what the service needs. All are required unless something else is said.
+type Options struct {
+	Lifecycle Lifecycle
+	Pods      Pods
+	Files     Files
+	// DropIns is the directory where handlers are written to.
+	DropIns string
+	// Vendor is the directory whose files one of the same name in DropIns
+	// replaces; may be empty.
+	Vendor string
+
+	// Version and Revision are the daemon's; Revision may be empty.
+	Version, Revision string
+	// CRISocket and AdminSocket are the paths that are served.
+	CRISocket, AdminSocket string
+	// Recovering says whether pods of an earlier daemon are still being taken over.
+	Recovering func() bool
+}
+
+func (o *Options) check() error {
+	switch {
+	case o.Lifecycle == nil, o.Pods == nil, o.Files == nil, o.Recovering == nil:
+		return errors.New("admin: Options lack Lifecycle, Pods, Files or Recovering")
+	case !filepath.IsAbs(o.DropIns):
+		return errors.New("admin: Options.DropIns must be an absolute path")
+	}
+	return nil
+}
+
+// Service is the management API. Its methods may be called at any time from any
+// goroutine.
+type Service struct {
+	status
+	handlers
+	operations
+	registrations
+	configuration
+	pods
+	unknownCalls
+}
+
+// unknownCalls are below the others, whose methods win.
+type unknownCalls struct {
+	adminv1.UnimplementedAdminServer
+}
+
+// New checks the options.
+func New(o Options) (*Service, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	d := dropIns{dir: o.DropIns, vendor: o.Vendor}
+	v := view{life: o.Lifecycle, dropIns: d}
+	return &Service{
+		status:        status{o: o, started: time.Now()},
+		handlers:      handlers{view: v},
+		operations:    operations{view: v, pods: o.Pods},
+		registrations: registrations{view: v, mu: &sync.Mutex{}},
+		configuration: configuration{life: o.Lifecycle, files: o.Files},
+		pods:          pods{pods: o.Pods, life: o.Lifecycle},
+	}, nil
+}
+
+// Register serves the API on s, which must have been made with ServerOptions.
+func (s *Service) Register(r grpc.ServiceRegistrar) { adminv1.RegisterAdminServer(r, s) }

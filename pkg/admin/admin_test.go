@@ -1,0 +1,245 @@
+package admin_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-cri/berth/pkg/admin"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func TestNewChecksItsOptions(t *testing.T) {
+	if _, err := admin.New(admin.Options{}); err == nil {
+		t.Error("nothing is missing")
+	}
+}
+
+func TestHandlers(t *testing.T) {
+	b := newBed(t)
+	b.node.run("a", "one", b.definition("runc"))
+	resp, err := b.ListHandlers(t.Context(), &adminv1.ListHandlersRequest{})
+	if err != nil || len(resp.GetHandlers()) != 1 {
+		t.Fatalf("%v: %v", resp, err)
+	}
+	h := resp.GetHandlers()[0]
+	if h.GetName() != "runc" || !h.GetIsDefault() || h.GetState() != adminv1.State_STATE_READY || h.GetPods() != 1 ||
+		h.GetRuntimeName() != "runc" || h.GetRuntimeVersion() != "1.2.3" || h.GetType() != "oci" || h.GetManaged() ||
+		h.GetOrigin() != b.path("config.toml")+":2" || len(h.GetDigest()) != 64 || resp.GetGeneration() == 0 {
+		t.Errorf("got %v", h)
+	}
+	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{})
+	if err != nil || one.GetHandler().GetName() != "runc" || one.GetBinary().GetPath() != b.path("bin/runc") || len(one.GetFeatures()) == 0 {
+		t.Errorf("the default one: %v, %v", one, err)
+	}
+	if i := slices.IndexFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "runtime_path" }); i < 0 ||
+		one.GetSettings()[i].GetOrigin() != b.path("config.toml")+":3" {
+		t.Errorf("settings are %v", one.GetSettings())
+	}
+	_, err = b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "rumc"})
+	if e := b.failure(err); e.Code != codes.NotFound || !strings.Contains(e.Text, `did you mean "runc"?`) {
+		t.Errorf("got %v: %s", e.Code, e.Text)
+	}
+}
+
+func TestANewHandlerThatCannotRunPods(t *testing.T) {
+	b := newBed(t)
+	b.node.breaks(b.path("bin/crun"), true)
+	resp, err := b.RegisterHandler(t.Context(), b.crun())
+	if err != nil || resp.GetHandler().GetState() != adminv1.State_STATE_NOT_READY || !strings.Contains(resp.GetHandler().GetReason(), "does not answer") {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
+	if err != nil || len(s.GetDegraded()) != 1 || !strings.HasPrefix(s.GetDegraded()[0], "handler crun is not ready: ") || s.GetHandlersReady() != 1 || s.GetHandlers() != 2 {
+		t.Errorf("%v, %v", s, err)
+	}
+	b.node.breaks(b.path("bin/crun"), false)
+	probed, err := b.Probe(t.Context(), &adminv1.ProbeRequest{Name: "crun"})
+	if err != nil || probed.GetHandler().GetState() != adminv1.State_STATE_READY || probed.GetHandler().GetProbedAt() == nil {
+		t.Errorf("probed: %v, %v", probed, err)
+	}
+}
+
+func TestCordonAndUncordon(t *testing.T) {
+	b := newBed(t)
+	cordoned, err := b.Cordon(t.Context(), &adminv1.CordonRequest{Name: "runc", Reason: "broken disk"})
+	if err != nil || cordoned.GetHandler().GetState() != adminv1.State_STATE_CORDONED || cordoned.GetHandler().GetReason() != "broken disk" {
+		t.Errorf("%v, %v", cordoned, err)
+	}
+	if s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{}); err != nil || len(s.GetDegraded()) > 0 {
+		t.Errorf("what an operator did is no fault: %v, %v", s, err)
+	}
+	back, err := b.Uncordon(t.Context(), &adminv1.UncordonRequest{Name: "runc"})
+	if err != nil || back.GetHandler().GetState() != adminv1.State_STATE_READY {
+		t.Errorf("%v, %v", back, err)
+	}
+	_, err = b.Cordon(t.Context(), &adminv1.CordonRequest{Name: "nothing"})
+	if e := b.failure(err); e.Code != codes.NotFound {
+		t.Errorf("got %v: %s", e.Code, e.Text)
+	}
+	_, err = b.Cordon(t.Context(), &adminv1.CordonRequest{Name: "runc", Reason: strings.Repeat("x", 1000)})
+	if e := b.failure(err); e.Code != codes.InvalidArgument {
+		t.Errorf("got %v: %s", e.Code, e.Text)
+	}
+}
+
+func TestDrainReportsUntilEmpty(t *testing.T) {
+	b := newBed(t)
+	b.node.run("a", "one", b.definition("runc"))
+	b.node.run("b", "two", b.definition("runc"))
+	stream, err := b.Drain(t.Context(), &adminv1.DrainRequest{Name: "runc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		names []string
+		next  func()
+	}{
+		{[]string{"default/one", "default/two"}, func() { b.node.end("a") }},
+		{[]string{"default/two"}, func() { b.node.end("b") }},
+		{nil, func() {}},
+	} {
+		resp, err := stream.Recv()
+		if err != nil || int(resp.GetPods()) != len(step.names) || !slices.Equal(resp.GetNames(), step.names) {
+			t.Fatalf("%v, %v; want %v", resp, err, step.names)
+		}
+		step.next()
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("it goes on")
+	}
+	if h, err := b.manager.Handler("runc"); err != nil || h.State.AcceptsPods() {
+		t.Errorf("empty, it is %v, %v", h.State, err)
+	}
+}
+
+func TestDrainIsCancelled(t *testing.T) {
+	b := newBed(t)
+	b.node.run("a", "one", b.definition("runc"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := b.Drain(ctx, &adminv1.DrainRequest{Name: "runc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := stream.Recv(); b.failure(err).Code != codes.Canceled {
+		t.Errorf("got %v", err)
+	}
+	if h, err := b.manager.Handler("runc"); err != nil || h.State.AcceptsPods() {
+		t.Errorf("it is %v, %v", h.State, err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	b := newBed(t)
+	stream, err := b.WatchHandlers(t.Context(), &adminv1.WatchHandlersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := stream.Recv(); err != nil || len(resp.GetHandlers()) != 1 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.GetHandlers()) == 2 {
+			return
+		}
+	}
+}
+
+func TestReload(t *testing.T) {
+	b := newBed(t)
+	b.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = \"$DIR/bin/crun\"\n[metrics]\naddress = \"127.0.0.1:1\"\n", 0o644)
+	resp, err := b.Reload(t.Context(), &adminv1.ReloadRequest{})
+	if err != nil || !resp.GetAccepted() || !slices.Equal(resp.GetChanges(), []string{"handler crun: added"}) ||
+		len(resp.GetNeedsRestart()) != 1 || !strings.HasPrefix(resp.GetNeedsRestart()[0], "metrics.address: ") || resp.GetTook().AsDuration() <= 0 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	before := resp.GetDigest()
+
+	b.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = 1\n", 0o644)
+	resp, err = b.Reload(t.Context(), &adminv1.ReloadRequest{})
+	if err != nil || resp.GetAccepted() || resp.GetDigest() != before || len(resp.GetProblems()) != 1 ||
+		resp.GetProblems()[0].GetLine() != 2 || resp.GetProblems()[0].GetKey() != "runtimes.crun.runtime_path" {
+		t.Errorf("%v, %v", resp, err)
+	}
+	s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
+	if err != nil || len(s.GetDegraded()) != 1 || len(s.GetProblems()) != 1 || len(s.GetNeedsRestart()) != 1 {
+		t.Errorf("%v, %v", s, err)
+	}
+	if resp, err := b.Reload(t.Context(), &adminv1.ReloadRequest{NoWait: true}); err != nil || resp.GetDigest() != before {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+func TestGetConfig(t *testing.T) {
+	b := newBed(t)
+	b.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = \"$DIR/bin/crun\"\n", 0o644)
+	for inFiles, want := range map[bool]string{false: "", true: b.path("conf.d/10.toml") + ":2"} {
+		resp, err := b.GetConfig(t.Context(), &adminv1.GetConfigRequest{Files: inFiles})
+		if err != nil {
+			t.Fatal(err)
+		}
+		origin := ""
+		for _, s := range resp.GetSettings() {
+			if s.GetKey() == "runtimes.crun.runtime_path" {
+				origin = s.GetOrigin()
+			}
+		}
+		if origin != want {
+			t.Errorf("files %t: crun is from %q", inFiles, origin)
+		}
+	}
+	b.write("conf.d/10.toml", "x = 1\n", 0o644)
+	_, err := b.GetConfig(t.Context(), &adminv1.GetConfigRequest{Files: true})
+	if e := b.failure(err); !e.Invalid() || len(e.Problems) != 1 {
+		t.Errorf("%v: %s", e.Code, e.Text)
+	}
+}
+
+func TestPodsAndWhereIs(t *testing.T) {
+	b := newBed(t)
+	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
+		t.Fatal(err)
+	}
+	b.node.run("a", "one", b.definition("runc"))
+	b.node.run("b", "two", b.definition("crun"))
+	if _, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.ListPods(t.Context(), &adminv1.ListPodsRequest{})
+	if err != nil || len(all.GetPods()) != 2 || all.GetPods()[0].GetId() != "a" || all.GetPods()[0].GetPin().GetOutdated() || !all.GetPods()[1].GetPin().GetOutdated() {
+		t.Errorf("%v, %v", all, err)
+	}
+	some, err := b.ListPods(t.Context(), &adminv1.ListPodsRequest{Handler: "crun"})
+	if err != nil || len(some.GetPods()) != 1 || some.GetPods()[0].GetName() != "two" {
+		t.Errorf("%v, %v", some, err)
+	}
+	_, err = b.ListPods(t.Context(), &adminv1.ListPodsRequest{Handler: "nothing"})
+	if e := b.failure(err); e.Code != codes.NotFound {
+		t.Errorf("%v: %s", e.Code, e.Text)
+	}
+
+	at, err := b.WhereIs(t.Context(), &adminv1.WhereIsRequest{Id: "b-container"})
+	if err != nil || at.GetSandbox() != "b" || at.GetContainer() != "b-container" || at.GetHandler() != "crun" || at.GetBackend() != "engine" ||
+		at.GetPod().GetPin().GetBinary().GetPath() != b.path("bin/crun") || at.GetPod().GetPin().GetBinary().GetVersion() != "1.2.3" {
+		t.Errorf("%v, %v", at, err)
+	}
+	_, err = b.WhereIs(t.Context(), &adminv1.WhereIsRequest{Id: "zzz"})
+	if e := b.failure(err); e.Code != codes.NotFound {
+		t.Errorf("%v: %s", e.Code, e.Text)
+	}
+}

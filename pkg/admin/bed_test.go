@@ -1,0 +1,235 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+
+	"github.com/berth-cri/berth/pkg/admin"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// bed is the service on a real socket, over the real life cycle, which reads
+// real files. Pods and what runtimes answer are the test's.
+type bed struct {
+	*client.Client
+	t       *testing.T
+	dir     string
+	socket  string
+	manager *lifecycle.Manager
+	node    *node
+}
+
+// node has the pods and the answers of runtimes.
+type node struct {
+	mu     sync.Mutex
+	pods   map[string]admin.Pod // by id
+	broken map[string]bool      // by path of the runtime
+}
+
+func (n *node) Check(_ context.Context, d *handler.Definition) (*probe.Runtime, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.broken[d.Path] {
+		return nil, fmt.Errorf("%s does not answer; install it: %w", d.Path, errdefs.ErrUnavailable)
+	}
+	return &probe.Runtime{Path: d.Path, Name: probe.Runc, Version: "1.2.3"}, nil
+}
+
+func (n *node) Live() map[string]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	live := map[string]int{}
+	for _, p := range n.pods {
+		live[p.Handler]++
+	}
+	return live
+}
+
+func (n *node) List(context.Context) ([]admin.Pod, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []admin.Pod
+	for p := range maps.Values(n.pods) {
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func (n *node) Find(id string) (admin.Place, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p, ok := n.pods[strings.TrimSuffix(id, "-container")]; ok {
+		at := admin.Place{Sandbox: p.ID, Handler: p.Handler, Backend: "engine"}
+		if id != p.ID {
+			at.Container = id
+		}
+		return at, nil
+	}
+	return admin.Place{}, fmt.Errorf("no id begins with %q: %w", id, errdefs.ErrNotFound)
+}
+
+func (n *node) run(id, name string, d *handler.Definition) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pods[id] = admin.Pod{
+		ID: id, Namespace: "default", Name: name, UID: "uid-" + name, Handler: d.Name, Ready: true,
+		Created: time.Now(), Containers: 1, Pin: admin.Pin{Definition: d, Version: "1.2.3"},
+	}
+}
+
+func (n *node) end(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.pods, id)
+}
+
+func (n *node) breaks(path string, broken bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.broken[path] = broken
+}
+
+// files reads them as a running daemon does.
+type files struct{ options config.Options }
+
+func (f files) Load(context.Context) (*config.Config, error) { return config.Load(f.options) }
+func (files) Paths() []string                                { return nil }
+
+// published takes every plan.
+type published struct{}
+
+func (published) Publish(*lifecycle.Plan) error { return nil }
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{t: t, dir: t.TempDir(), node: &node{pods: map[string]admin.Pod{}, broken: map[string]bool{}}}
+	for _, name := range []string{"bin/runc", "bin/crun", "bin/berth-shim", "bin/berth-pause"} {
+		b.write(name, "#!/bin/sh\n", 0o755)
+	}
+	b.write("config.toml", "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$DIR/bin/runc\"\n[handlers]\nwatch = false\n", 0o644)
+	loader := files{config.Options{File: b.path("config.toml"), VendorDir: b.path("vendor")}}
+	cfg, err := config.Load(loader.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.manager, err = lifecycle.New(t.Context(), lifecycle.Options{
+		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, Dir: b.path("state"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.manager.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.manager.Start()
+	if err := b.manager.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.serve(loader)
+	return b
+}
+
+// serve serves on a socket whose path is short enough, whatever the test's name.
+func (b *bed) serve(loader files) {
+	b.t.Helper()
+	dir, err := os.MkdirTemp("", "ba-")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	b.socket = filepath.Join(dir, "admin.sock")
+	service, err := admin.New(admin.Options{
+		Lifecycle: b.manager, Pods: b.node, Files: loader, DropIns: b.path("conf.d"), Vendor: b.path("vendor"),
+		Version: "1.2.3", CRISocket: "/run/x.sock", AdminSocket: b.socket, Recovering: func() bool { return false },
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	server := grpc.NewServer(admin.ServerOptions()...)
+	service.Register(server)
+	l, err := net.Listen("unix", b.socket)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	b.t.Cleanup(func() {
+		server.Stop()
+		if err := <-ended; err != nil {
+			b.t.Error(err)
+		}
+	})
+	if b.Client, err = client.New(b.socket); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(b.Close)
+}
+
+func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
+
+// write makes a file, in which $DIR stands for the directory.
+func (b *bed) write(name, text string, mode os.FileMode) {
+	b.t.Helper()
+	file := b.path(name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "$DIR", b.dir)), mode); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.Chmod(file, mode); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// read is a file's text with $DIR for the directory, or "" if there is none.
+func (b *bed) read(name string) string {
+	b.t.Helper()
+	text, err := os.ReadFile(b.path(name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		b.t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(text), b.dir, "$DIR")
+}
+
+// failure is what a call failed with.
+func (b *bed) failure(err error) *client.Error {
+	b.t.Helper()
+	var e *client.Error
+	if !errors.As(b.Explain(err), &e) {
+		b.t.Fatalf("it did not fail as a call does: %v", err)
+	}
+	e.Text = strings.ReplaceAll(e.Text, b.dir, "$DIR")
+	return e
+}
+
+// definition is what a handler is now.
+func (b *bed) definition(name string) *handler.Definition {
+	b.t.Helper()
+	h, err := b.manager.Handler(name)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return h.Definition
+}

@@ -1,0 +1,61 @@
+package client
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// Errors of a daemon that is not there say so, and what to do.
+func TestNobodyAnswers(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "left.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	for socket, want := range map[string]string{
+		filepath.Join(dir, "none"): "berth does not run: there is no socket " + dir + "/none; see systemctl status berth, or name",
+		left:                       "berth does not run: nobody listens on " + left + "; see systemctl status berth",
+	} {
+		c, err := New(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
+		var e *Error
+		if err := c.Explain(err); !errors.As(err, &e) || !strings.HasPrefix(e.Text, want) || e.Invalid() {
+			t.Errorf("got %v", err)
+		}
+		c.Close()
+	}
+}
+
+func TestExplainNothing(t *testing.T) {
+	c, err := New("/nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Explain(nil); err != nil {
+		t.Errorf("nothing became %v", err)
+	}
+}
+
+func TestLine(t *testing.T) {
+	for want, p := range map[string]*adminv1.Problem{
+		`/a.toml:1:2: k: wrong (did you mean "x"?)`: {File: "/a.toml", Line: 1, Column: 2, Key: "k", Message: "wrong", Suggestion: "x"},
+		"command line: k: wrong":                    {File: "command line", Key: "k", Message: "wrong"},
+		"wrong":                                     {Message: "wrong"},
+	} {
+		if got := Line(p); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

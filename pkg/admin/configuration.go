@@ -1,0 +1,102 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// configuration tells what is in force, and puts the files in force.
+type configuration struct {
+	life  Lifecycle
+	files Files
+}
+
+// Reload implements adminv1.AdminServer.
+func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
+	if req.GetNoWait() {
+		c.life.Request(lifecycle.TriggerAdmin)
+		now := c.life.Current()
+		return &adminv1.ReloadResponse{Generation: now.Generation, Digest: now.Digest}, nil
+	}
+	o, err := c.life.Reload(ctx, lifecycle.TriggerAdmin)
+	if err != nil && o.Error == nil {
+		return nil, err // the reload itself was not made
+	}
+	resp := &adminv1.ReloadResponse{
+		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
+		Changes: changes(o), NeedsRestart: told(o.NeedRestart),
+	}
+	for _, name := range slices.Concat(o.Diff.Added, o.Diff.Changed) {
+		if o.NotReady[name] != "" {
+			resp.NotReady = append(resp.NotReady, name)
+		}
+	}
+	resp.Problems = problemsOf(o.Error)
+	return resp, nil
+}
+
+func problemsOf(err error) []*adminv1.Problem {
+	var problems config.Problems
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &problems):
+		return messages(problems)
+	}
+	return plain([]string{err.Error()})
+}
+
+// changes are what a reload changed, a line each.
+func changes(o lifecycle.Outcome) []string {
+	var lines []string
+	for _, group := range []struct {
+		names []string
+		what  string
+	}{{o.Diff.Added, "added"}, {o.Diff.Changed, "changed"}, {o.Diff.Removed, "removed"}} {
+		for _, name := range group.names {
+			line := fmt.Sprintf("handler %s: %s", name, group.what)
+			if reason := o.NotReady[name]; reason != "" {
+				line += ", and it takes no pods: " + reason
+			}
+			lines = append(lines, line)
+		}
+	}
+	if o.Diff.DefaultFrom != o.Diff.DefaultTo {
+		lines = append(lines, fmt.Sprintf("default handler: %s, was %s", o.Diff.DefaultTo, o.Diff.DefaultFrom))
+	}
+	return append(lines, told(o.Live)...)
+}
+
+func told(changes []config.Change) []string {
+	var lines []string
+	for _, c := range changes {
+		lines = append(lines, c.String())
+	}
+	return lines
+}
+
+// GetConfig implements adminv1.AdminServer.
+func (c configuration) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) (*adminv1.GetConfigResponse, error) {
+	cfg := c.life.Current().Config
+	if req.GetFiles() {
+		var err error
+		if cfg, err = c.files.Load(ctx); err != nil {
+			return nil, err
+		}
+	}
+	settings, err := cfg.Settings()
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.GetConfigResponse{
+		Settings: settingMessages(settings), Sources: cfg.Sources, Problems: messages(cfg.Problems),
+	}, nil
+}

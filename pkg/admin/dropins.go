@@ -1,0 +1,145 @@
+package admin
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// mark is how each file begins that this package wrote. Only those are changed
+// and removed by it.
+const mark = "Written by berth's management API"
+
+// dropIns are the files that handlers are registered by, one for each.
+type dropIns struct{ dir, vendor string }
+
+// file is where a handler is written to.
+func (d dropIns) file(name string) string { return filepath.Join(d.dir, base(name)) }
+
+func base(name string) string { return "50-" + name + ".toml" }
+
+// wrote says whether the handler of that name, which comes from origin
+// (file:line), is one of ours.
+func (d dropIns) wrote(name, origin string) bool {
+	file := d.file(name)
+	if !strings.HasPrefix(origin, file+":") {
+		return false
+	}
+	_, err := d.read(name)
+	return err == nil
+}
+
+// read returns the text of a handler's file if it is ours. The class is
+// ErrFailedPrecondition if it is not, and ErrNotFound if there is none.
+func (d dropIns) read(name string) ([]byte, error) {
+	file := d.file(name)
+	text, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("there is no %s: %w", file, errdefs.ErrNotFound)
+	case err != nil:
+		return nil, err
+	case !bytes.HasPrefix(text, []byte("# "+mark)):
+		return nil, fmt.Errorf("%s was written by somebody else; edit it by hand, then \"berth reload --wait\": %w", file, errdefs.ErrFailedPrecondition)
+	}
+	return text, nil
+}
+
+// settings are the keys that a handler's file has.
+func (d dropIns) settings(name string) ([]config.Setting, error) {
+	text, err := d.read(name)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := config.ReadHandlerFile(text, name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.file(name), err)
+	}
+	return settings, nil
+}
+
+// free says whether a new file may be made: neither it nor one of the same name
+// that it would replace exists.
+func (d dropIns) free(name string) error {
+	for _, dir := range []string{d.dir, d.vendor} {
+		if dir == "" {
+			continue
+		}
+		file := filepath.Join(dir, base(name))
+		_, err := os.Lstat(file)
+		if err == nil {
+			return fmt.Errorf("%s exists; edit it by hand, or remove it, then \"berth reload --wait\": %w", file, errdefs.ErrAlreadyExists)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// text is what a file says.
+func (d dropIns) text(name string, uid uint32, now time.Time, settings []config.Setting) ([]byte, error) {
+	header := fmt.Sprintf("%s for user %d, %s.\nChange it by \"berth handler edit %s\", remove it by \"berth handler rm %s\".",
+		mark, uid, now.UTC().Format(time.RFC3339), name, name)
+	return config.HandlerFile(header, name, settings)
+}
+
+// write makes or replaces a file, so that it is whole or not there whatever
+// happens. The loader passes over names that begin with a dot.
+func (d dropIns) write(name string, text []byte) (err error) {
+	if err := os.MkdirAll(d.dir, 0o755); err != nil {
+		return err
+	}
+	// One name, so that a daemon that is killed here leaves no more than one.
+	temporary := filepath.Join(d.dir, "."+base(name)+".new")
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("writing %s: %w", d.file(name), err), removed(temporary))
+		}
+	}()
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, d.file(name)); err != nil {
+		return err
+	}
+	return syncDir(d.dir)
+}
+
+// remove takes a file away for good.
+func (d dropIns) remove(name string) error {
+	if err := removed(d.file(name)); err != nil {
+		return err
+	}
+	return syncDir(d.dir)
+}
+
+func removed(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

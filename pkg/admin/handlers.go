@@ -1,0 +1,184 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/probe"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// view turns what the life cycle knows into messages.
+type view struct {
+	life    Lifecycle
+	dropIns dropIns
+}
+
+// handlers answers what handlers there are.
+type handlers struct{ view }
+
+// ListHandlers implements adminv1.AdminServer.
+func (h handlers) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*adminv1.ListHandlersResponse, error) {
+	return &adminv1.ListHandlersResponse{Handlers: h.all(), Generation: h.life.Current().Generation}, nil
+}
+
+// WatchHandlers implements adminv1.AdminServer.
+func (h handlers) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admin_WatchHandlersServer) error {
+	events := h.life.Watch(to.Context())
+	for {
+		// The generation is read first: a list may be newer than it says, never older.
+		generation := h.life.Current().Generation
+		if err := to.Send(&adminv1.WatchHandlersResponse{Handlers: h.all(), Generation: generation}); err != nil {
+			return err
+		}
+		if _, more := <-events; !more {
+			return to.Context().Err()
+		}
+	}
+}
+
+// GetHandler implements adminv1.AdminServer.
+func (h handlers) GetHandler(_ context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
+	current := h.life.Current()
+	known, err := h.life.Handler(cmp.Or(req.GetName(), current.Default))
+	if err != nil {
+		return nil, err
+	}
+	resp := &adminv1.GetHandlerResponse{
+		Handler: h.message(known), Features: features(known.Runtime), FeaturesJson: document(known.Runtime),
+		Binary: binaryOf(known.Definition.Path, known.Runtime),
+	}
+	settings, err := current.Config.HandlerSettings(known.Definition.Name)
+	if err != nil {
+		return nil, err
+	}
+	resp.Settings = settingMessages(settings)
+	if resp.Handler.Managed {
+		written, err := h.dropIns.settings(known.Definition.Name)
+		if err != nil {
+			return nil, err
+		}
+		resp.Written = settingMessages(written)
+	}
+	return resp, nil
+}
+
+// all are the messages of all handlers.
+func (v view) all() []*adminv1.Handler {
+	known := v.life.Handlers()
+	all := make([]*adminv1.Handler, len(known))
+	for i, h := range known {
+		all[i] = v.message(h)
+	}
+	return all
+}
+
+// one is the message of one handler.
+func (v view) one(name string) (*adminv1.Handler, error) {
+	h, err := v.life.Handler(name)
+	if err != nil {
+		return nil, err
+	}
+	return v.message(h), nil
+}
+
+func (v view) message(h lifecycle.Handler) *adminv1.Handler {
+	d := h.Definition
+	m := &adminv1.Handler{
+		Name: d.Name, State: stateOf(h.State.Phase), Reason: h.State.Reason, IsDefault: h.Default,
+		Type: string(d.Type), Path: d.Path, Pods: count(h.LivePods), Generation: h.Since, Digest: h.Digest,
+		Origin: d.Origin, Managed: h.Configured && v.dropIns.wrote(d.Name, d.Origin),
+		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError,
+	}
+	if h.Runtime != nil {
+		m.RuntimeName, m.RuntimeVersion = h.Runtime.Name, h.Runtime.Version
+	}
+	return m
+}
+
+func stateOf(p handler.Phase) adminv1.State {
+	switch p {
+	case handler.Ready:
+		return adminv1.State_STATE_READY
+	case handler.NotReady:
+		return adminv1.State_STATE_NOT_READY
+	case handler.Cordoned:
+		return adminv1.State_STATE_CORDONED
+	case handler.Draining:
+		return adminv1.State_STATE_DRAINING
+	}
+	return adminv1.State_STATE_UNSPECIFIED
+}
+
+// stamp is nil for the zero time.
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // it is bounded here
+
+func settingMessages(settings []config.Setting) []*adminv1.Setting {
+	all := make([]*adminv1.Setting, len(settings))
+	for i, s := range settings {
+		all[i] = &adminv1.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin}
+	}
+	return all
+}
+
+func binaryOf(path string, rt *probe.Runtime) *adminv1.Binary {
+	b := &adminv1.Binary{Path: path, Runs: path}
+	if rt != nil {
+		b.SizeBytes, b.ModifiedAt, b.Version = rt.Identity.Size, stamp(rt.Identity.ModTime), rt.Version
+	}
+	return b
+}
+
+// document is what the runtime's "features" printed, or empty.
+func document(rt *probe.Runtime) string {
+	if rt == nil || rt.Features == nil {
+		return ""
+	}
+	text, err := json.Marshal(rt.Features)
+	if err != nil { // it was read from JSON
+		return ""
+	}
+	return string(text)
+}
+
+// features are what pods may ask of a runtime, by the names of Kubernetes and
+// the OCI where they have one.
+func features(rt *probe.Runtime) []*adminv1.Feature {
+	if rt == nil {
+		return nil
+	}
+	var all []*adminv1.Feature
+	for _, f := range []struct {
+		name string
+		can  bool
+	}{
+		{"apparmor", rt.SupportsAppArmor()},
+		{"checkpoint", rt.MakesCheckpoints()},
+		{"id-mapped-mounts", rt.SupportsIDMap()},
+		{"net-devices", rt.SupportsNetDevices()},
+		{"own-kernel", rt.OwnKernel},
+		{"recursive-read-only-mounts", rt.SupportsRecursiveReadOnly()},
+		{"seccomp", rt.SupportsSeccomp()},
+		{"selinux", rt.SupportsSELinux()},
+		{"systemd-cgroup", rt.SupportsSystemdCgroup()},
+		{"user-namespaces", rt.SupportsUserNamespaces()},
+	} {
+		all = append(all, &adminv1.Feature{Name: f.name, Supported: f.can})
+	}
+	return all
+}

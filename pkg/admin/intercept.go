@@ -1,0 +1,130 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"runtime/debug"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/pkg/config"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// ServerOptions make a server tell who calls, refuse everybody but root and its
+// own user, and answer with gRPC codes.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.Creds(unixCredentials{}),
+		grpc.UnaryInterceptor(unary),
+		grpc.StreamInterceptor(stream),
+	}
+}
+
+func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+	err = guarded(ctx, info.FullMethod, func() (err error) { resp, err = next(ctx, req); return err })
+	return resp, err
+}
+
+func stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	return guarded(s.Context(), info.FullMethod, func() error { return next(srv, s) })
+}
+
+// reading are the calls that change nothing, and so are not told in the log.
+func reading(rpc string) bool {
+	for _, verb := range []string{"Get", "List", "Watch", "Where"} {
+		if strings.HasPrefix(rpc, verb) {
+			return true
+		}
+	}
+	return false
+}
+
+// guarded makes a call if its caller may, and tells the log of it.
+func guarded(ctx context.Context, method string, call func() error) (err error) {
+	rpc := path.Base(method)
+	who, known := callerOf(ctx)
+	entry := log.G(ctx).WithFields(log.Fields{"rpc": rpc, "uid": who.uid, "pid": who.pid})
+	if !known || !mayCall(who.uid, self) {
+		entry.Warn("A management call of a user who may not was refused")
+		return grpcstatus.Errorf(codes.PermissionDenied, "user %d may not manage berth; call as root", who.uid)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			entry.WithField("panic", p).WithField("stack", string(debug.Stack())).Error("A management call panicked")
+			err = grpcstatus.Errorf(codes.Internal, "%s panicked; see berth's log (journalctl -u berth)", rpc)
+		}
+	}()
+	err = toStatus(ctx, call())
+	switch {
+	case err != nil:
+		entry.WithError(err).Info("A management call failed")
+	case !reading(rpc):
+		entry.Info("A management call was answered")
+	}
+	return err
+}
+
+// toStatus gives an error its code. Mistakes of the configuration come with all
+// their parts.
+func toStatus(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if st, ok := grpcstatus.FromError(err); ok {
+		return st.Err()
+	}
+	var problems config.Problems
+	if errors.As(err, &problems) {
+		st, failure := grpcstatus.New(codes.FailedPrecondition, err.Error()).WithDetails(&adminv1.Problems{Problems: messages(problems)})
+		if failure != nil {
+			return fmt.Errorf("telling %w: %w", err, failure)
+		}
+		return st.Err()
+	}
+	if end := ctx.Err(); end != nil {
+		return grpcstatus.FromContextError(end).Err()
+	}
+	code := grpcstatus.Code(errgrpc.ToGRPC(err))
+	return grpcstatus.New(code, classless(err.Error())).Err()
+}
+
+// classes end the texts of errors inside; the code says the same.
+var classes = []error{
+	errdefs.ErrNotFound, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable,
+}
+
+func classless(text string) string {
+	for _, c := range classes {
+		text = strings.TrimSuffix(text, ": "+c.Error())
+	}
+	return text
+}
+
+func messages(problems config.Problems) []*adminv1.Problem {
+	all := make([]*adminv1.Problem, len(problems))
+	for i, p := range problems {
+		all[i] = &adminv1.Problem{
+			File: p.File, Line: int32(p.Line), Column: int32(p.Column), //nolint:gosec // files are at most 1 MiB
+			Key: p.Key, Message: p.Message, Suggestion: p.Suggestion,
+		}
+	}
+	return all
+}
+
+// plain are problems that have come down to a line each.
+func plain(lines []string) []*adminv1.Problem {
+	all := make([]*adminv1.Problem, len(lines))
+	for i, l := range lines {
+		all[i] = &adminv1.Problem{Message: l}
+	}
+	return all
+}

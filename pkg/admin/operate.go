@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// operations does what operators say about handlers.
+type operations struct {
+	view
+	pods Pods
+}
+
+// Cordon implements adminv1.AdminServer.
+func (o operations) Cordon(ctx context.Context, req *adminv1.CordonRequest) (*adminv1.CordonResponse, error) {
+	if err := o.life.Cordon(ctx, req.GetName(), req.GetReason()); err != nil {
+		return nil, err
+	}
+	h, err := o.one(req.GetName())
+	return &adminv1.CordonResponse{Handler: h}, err
+}
+
+// Uncordon implements adminv1.AdminServer.
+func (o operations) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) (*adminv1.UncordonResponse, error) {
+	if err := o.life.Uncordon(ctx, req.GetName()); err != nil {
+		return nil, err
+	}
+	h, err := o.one(req.GetName())
+	return &adminv1.UncordonResponse{Handler: h}, err
+}
+
+// Probe implements adminv1.AdminServer.
+func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv1.ProbeResponse, error) {
+	h, err := o.life.Probe(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.ProbeResponse{Handler: o.message(h)}, nil
+}
+
+// drainLook is the time between looks at what pods are left. They end when the
+// cluster says so, which takes seconds.
+const drainLook = 200 * time.Millisecond
+
+// Drain implements adminv1.AdminServer.
+func (o operations) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer) error {
+	ctx, name := to.Context(), req.GetName()
+	if err := o.life.Drain(ctx, name, req.GetReason()); err != nil {
+		return err
+	}
+	tick := time.NewTicker(drainLook)
+	defer tick.Stop()
+	for last := -1; ; {
+		left, err := o.left(name)
+		if err != nil {
+			return err
+		}
+		if left != last {
+			last = left
+			if err := to.Send(&adminv1.DrainResponse{Pods: count(left), Names: o.names(ctx, name, left)}); err != nil {
+				return err
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// left counts the pods of a handler, which may be gone with the last of them.
+func (o operations) left(name string) (int, error) {
+	h, err := o.life.Handler(name)
+	if errdefs.IsNotFound(err) {
+		return 0, nil
+	}
+	return h.LivePods, err
+}
+
+// maxNames is how many pods a report names.
+const maxNames = 10
+
+// names are some of the pods of a handler, the oldest first. That they cannot be
+// told is no reason to end a report.
+func (o operations) names(ctx context.Context, handler string, left int) []string {
+	if left == 0 {
+		return nil
+	}
+	all, err := o.pods.List(ctx)
+	if err != nil {
+		return nil
+	}
+	all = slices.DeleteFunc(all, func(p Pod) bool { return p.Handler != handler })
+	slices.SortFunc(all, byAge)
+	var names []string
+	for _, p := range all[:min(len(all), maxNames)] {
+		names = append(names, p.Namespace+"/"+p.Name)
+	}
+	return names
+}

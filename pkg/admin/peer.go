@@ -1,0 +1,89 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// caller is the process at the other end of the socket, as the kernel saw it
+// when it connected.
+type caller struct {
+	credentials.CommonAuthInfo
+	uid uint32
+	pid int32
+}
+
+// AuthType implements credentials.AuthInfo.
+func (caller) AuthType() string { return "unix" }
+
+// callerOf is the one whose call has ctx.
+func callerOf(ctx context.Context) (caller, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return caller{}, false
+	}
+	c, ok := p.AuthInfo.(caller)
+	return c, ok
+}
+
+// mayCall says whether a user may use the API: root, and the daemon's own. Pure.
+func mayCall(uid, own uint32) bool { return uid == 0 || uid == own }
+
+// unixCredentials take the caller's identity from the kernel.
+type unixCredentials struct{}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (unixCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, err := peerOf(conn)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("who connects cannot be told: %w", err), conn.Close())
+	}
+	return conn, c, nil
+}
+
+func peerOf(conn net.Conn) (caller, error) {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return caller{}, errors.New("the connection is no unix socket's")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return caller{}, err
+	}
+	var cred *unix.Ucred
+	var failure error
+	if err := raw.Control(func(fd uintptr) {
+		cred, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return caller{}, err
+	}
+	if failure != nil {
+		return caller{}, failure
+	}
+	return caller{uid: cred.Uid, pid: cred.Pid}, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials; clients need none.
+func (unixCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("these are a server's credentials")
+}
+
+// Info implements credentials.TransportCredentials.
+func (unixCredentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "unix"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c unixCredentials) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (unixCredentials) OverrideServerName(string) error { return nil }
+
+var self = uint32(os.Geteuid()) //nolint:gosec // a user id is no negative number on Linux

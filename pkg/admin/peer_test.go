@@ -1,0 +1,63 @@
+package admin_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// asCaller makes this test's binary a client of the socket that it names.
+const asCaller = "BERTH_TEST_ADMIN_SOCKET"
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(asCaller); socket != "" {
+		os.Exit(callOnce(socket))
+	}
+	m.Run()
+}
+
+func callOnce(socket string) int {
+	c, err := client.New(socket)
+	if err == nil {
+		_, err = c.GetStatus(context.Background(), &adminv1.GetStatusRequest{})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Another user is refused by the daemon itself, also where the socket's mode
+// would let it pass.
+func TestOtherUsersAreRefused(t *testing.T) {
+	b := newBed(t)
+	if err := os.Chmod(b.socket, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	// The other user must be able to run this binary.
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := strings.TrimSuffix(b.socket, "admin.sock") + "caller"
+	if err := os.WriteFile(program, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[uint32]string{65534: "user 65534 may not manage berth; call as root", 0: ""} {
+		cmd := exec.Command(program)
+		cmd.Dir, cmd.Env = "/", []string{asCaller + "=" + b.socket}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := cmd.CombinedOutput()
+		if want == "" && err != nil || want != "" && !strings.Contains(string(out), want) {
+			t.Errorf("user %d: %v: %s", uid, err, out)
+		}
+	}
+}

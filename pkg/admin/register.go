@@ -1,0 +1,205 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// reloadTimeout bounds the wait for a reload whose files are ours. It goes on
+// when the caller leaves: half of a change must not stay.
+const reloadTimeout = 2 * time.Minute
+
+// registrations writes, changes and removes drop-ins.
+type registrations struct {
+	view
+	// mu is held from before a file is read until its change is in force or
+	// taken back.
+	mu *sync.Mutex
+}
+
+// RegisterHandler implements adminv1.AdminServer.
+func (r registrations) RegisterHandler(ctx context.Context, req *adminv1.RegisterHandlerRequest) (*adminv1.RegisterHandlerResponse, error) {
+	name := req.GetName()
+	if err := handler.ValidName(name); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known, err := r.life.Handler(name); err == nil && known.Configured && !discovered(known) {
+		return nil, fmt.Errorf("there is a handler %q already, at %s; \"berth handler edit %s\" changes it: %w",
+			name, known.Definition.Origin, name, errdefs.ErrAlreadyExists)
+	}
+	if err := r.dropIns.free(name); err != nil {
+		return nil, err
+	}
+	text, err := r.text(ctx, name, settingsOf(req.GetSettings()))
+	if err != nil {
+		return nil, err
+	}
+	if err := r.put(ctx, name, text, nil); err != nil {
+		return nil, err
+	}
+	h, err := r.one(name)
+	return &adminv1.RegisterHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
+}
+
+// discovered says whether no file has the handler. One that a file has replaces it.
+func discovered(h lifecycle.Handler) bool {
+	return strings.HasPrefix(h.Definition.Origin, "discovered ")
+}
+
+// UpdateHandler implements adminv1.AdminServer.
+func (r registrations) UpdateHandler(ctx context.Context, req *adminv1.UpdateHandlerRequest) (*adminv1.UpdateHandlerResponse, error) {
+	name := req.GetName()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, err := r.ours(name)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := config.ReadHandlerFile(before, name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.dropIns.file(name), err)
+	}
+	if settings, err = merged(settings, settingsOf(req.GetSet()), req.GetUnset()); err != nil {
+		return nil, err
+	}
+	text, err := r.text(ctx, name, settings)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.put(ctx, name, text, before); err != nil {
+		return nil, err
+	}
+	h, err := r.one(name)
+	return &adminv1.UpdateHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
+}
+
+// RemoveHandler implements adminv1.AdminServer.
+func (r registrations) RemoveHandler(ctx context.Context, req *adminv1.RemoveHandlerRequest) (*adminv1.RemoveHandlerResponse, error) {
+	name := req.GetName()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, err := r.ours(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.put(ctx, name, nil, before); err != nil {
+		return nil, err
+	}
+	resp := &adminv1.RemoveHandlerResponse{File: r.dropIns.file(name)}
+	if h, err := r.life.Handler(name); err == nil {
+		resp.Pods = count(h.LivePods)
+	}
+	return resp, nil
+}
+
+// ours is the text of the drop-in of a handler that this API registered.
+func (r registrations) ours(name string) ([]byte, error) {
+	h, err := r.life.Handler(name)
+	if err != nil {
+		return nil, err
+	}
+	origin := h.Definition.Origin
+	switch {
+	case !h.Configured:
+		return nil, fmt.Errorf("handler %q is removed already, and goes with its last pod: %w", name, errdefs.ErrFailedPrecondition)
+	case discovered(h):
+		return nil, fmt.Errorf("handler %q is in no file, it was %s; uninstall %s, or configure the handlers of this node in config.toml: %w",
+			name, origin, h.Definition.Path, errdefs.ErrFailedPrecondition)
+	case !strings.HasPrefix(origin, r.dropIns.file(name)+":"):
+		return nil, elsewhere(name, origin)
+	}
+	text, err := r.dropIns.read(name)
+	if errdefs.IsFailedPrecondition(err) {
+		return nil, elsewhere(name, origin)
+	}
+	return text, err
+}
+
+func elsewhere(name, origin string) error {
+	return fmt.Errorf("handler %q was not added by \"berth handler add\"; edit %s, then \"berth reload --wait\": %w",
+		name, origin, errdefs.ErrFailedPrecondition)
+}
+
+func (r registrations) text(ctx context.Context, name string, settings []config.Setting) ([]byte, error) {
+	who, _ := callerOf(ctx)
+	return r.dropIns.text(name, who.uid, time.Now(), settings)
+}
+
+// put writes a file, or removes it if text is nil, and reloads. If the reload is
+// refused, what was there before is put back (nil is nothing).
+func (r registrations) put(ctx context.Context, name string, text, before []byte) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reloadTimeout)
+	defer cancel()
+	if err := r.place(name, text); err != nil {
+		return errors.Join(err, r.place(name, before))
+	}
+	_, err := r.life.Reload(ctx, lifecycle.TriggerAdmin)
+	if err == nil {
+		return nil
+	}
+	if undo := r.place(name, before); undo != nil {
+		log.G(ctx).WithError(undo).WithField("file", r.dropIns.file(name)).Error("A drop-in that was refused could not be taken back")
+		return errors.Join(err, fmt.Errorf("and it could not be taken back, do that by hand: %w", undo))
+	}
+	// What was refused is no more; the last word of the log and of the status is
+	// about what the files say.
+	if _, again := r.life.Reload(ctx, lifecycle.TriggerAdmin); again != nil {
+		log.G(ctx).WithError(again).Warn("The configuration is refused also without the drop-in that was taken back")
+	}
+	return fmt.Errorf("nothing was changed, because the configuration would be refused: %w", err)
+}
+
+func (r registrations) place(name string, text []byte) error {
+	if text == nil {
+		return r.dropIns.remove(name)
+	}
+	return r.dropIns.write(name, text)
+}
+
+func settingsOf(messages []*adminv1.Setting) []config.Setting {
+	all := make([]config.Setting, len(messages))
+	for i, m := range messages {
+		all[i] = config.Setting{Key: m.GetKey(), Value: m.GetValue()}
+	}
+	slices.SortFunc(all, func(a, b config.Setting) int { return strings.Compare(a.Key, b.Key) })
+	return all
+}
+
+// merged is a table with some keys set and others taken out. Pure.
+func merged(table, set []config.Setting, unset []string) ([]config.Setting, error) {
+	values := map[string]string{}
+	for _, s := range table {
+		values[s.Key] = s.Value
+	}
+	for _, key := range unset {
+		if _, there := values[key]; !there {
+			return nil, fmt.Errorf("the handler has no key %q; it has %s: %w",
+				key, strings.Join(slices.Sorted(maps.Keys(values)), ", "), errdefs.ErrInvalidArgument)
+		}
+		delete(values, key)
+	}
+	for _, s := range set {
+		values[s.Key] = s.Value
+	}
+	all := make([]config.Setting, 0, len(values))
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		all = append(all, config.Setting{Key: key, Value: values[key]})
+	}
+	return all, nil
+}

@@ -1,0 +1,192 @@
+package admin_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// crun is how tests register a handler.
+func (b *bed) crun(more ...*adminv1.Setting) *adminv1.RegisterHandlerRequest {
+	return &adminv1.RegisterHandlerRequest{Name: "crun", Settings: append([]*adminv1.Setting{
+		{Key: "runtime_path", Value: `"` + b.path("bin/crun") + `"`},
+	}, more...)}
+}
+
+func (b *bed) plain() *adminv1.RegisterHandlerRequest { return b.crun() }
+
+func TestRegisterUpdateRemove(t *testing.T) {
+	b := newBed(t)
+	registered, err := b.RegisterHandler(t.Context(), b.crun(&adminv1.Setting{Key: "options.no_new_keyring", Value: "true"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h := registered.GetHandler(); h.GetState() != adminv1.State_STATE_READY || !h.GetManaged() || registered.GetFile() != b.path("conf.d/50-crun.toml") {
+		t.Errorf("registered: %v", registered)
+	}
+	text := b.read("conf.d/50-crun.toml")
+	want := regexp.MustCompile(`^# Written by berth's management API for user 0, \d{4}-\d\d-\d\dT[\d:]+Z\.
+# Change it by "berth handler edit crun", remove it by "berth handler rm crun"\.
+\[runtimes\.crun\]
+options\.no_new_keyring = true
+runtime_path = "\$DIR/bin/crun"
+$`)
+	if !want.MatchString(text) {
+		t.Errorf("the drop-in is\n%s", text)
+	}
+
+	updated, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{
+		Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}, Unset: []string{"options.no_new_keyring"},
+	})
+	if err != nil || updated.GetHandler().GetDigest() == registered.GetHandler().GetDigest() {
+		t.Errorf("updated: %v, %v", updated, err)
+	}
+	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "crun"})
+	if err != nil || len(one.GetWritten()) != 2 || one.GetWritten()[1].GetKey() != "snapshotter" {
+		t.Errorf("written is %v, %v", one.GetWritten(), err)
+	}
+
+	b.node.run("a", "one", b.definition("crun"))
+	removed, err := b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})
+	if err != nil || removed.GetPods() != 1 || b.read("conf.d/50-crun.toml") != "" {
+		t.Errorf("removed: %v, %v", removed, err)
+	}
+	if h, err := b.manager.Handler("crun"); err != nil || h.Configured {
+		t.Errorf("with a pod it is %v, %v", h, err)
+	}
+	_, err = b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})
+	if e := b.failure(err); e.Code != codes.FailedPrecondition || !strings.Contains(e.Text, "removed already") {
+		t.Errorf("again: %v %s", e.Code, e.Text)
+	}
+}
+
+// A change that is refused leaves the file, and what is served, as they were, and
+// says file, line and key.
+func TestRefusedChangesLeaveNothing(t *testing.T) {
+	b := newBed(t)
+	before := b.manager.Current()
+	_, err := b.RegisterHandler(t.Context(), b.crun(&adminv1.Setting{Key: "snapshoter", Value: `"native"`}))
+	e := b.failure(err)
+	if e.Code != codes.FailedPrecondition || !e.Invalid() || len(e.Problems) != 1 ||
+		client.Line(e.Problems[0]) != b.path("conf.d/50-crun.toml")+`:5:1: runtimes.crun.snapshoter: unknown key (did you mean "snapshotter"?)` {
+		t.Errorf("got %v: %s\n%v", e.Code, e.Text, e.Problems)
+	}
+	if left, err := os.ReadDir(b.path("conf.d")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left (%v)", left, err)
+	}
+	if _, err := b.manager.Handler("crun"); err == nil {
+		t.Error("the handler is there")
+	}
+	if now := b.manager.Current(); now.Digest != before.Digest || now.Last.Error != nil {
+		t.Errorf("what is in force changed: %+v", now)
+	}
+	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
+		t.Fatal(err)
+	}
+	text := b.read("conf.d/50-crun.toml")
+	_, err = b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: "1"}}})
+	if e := b.failure(err); !e.Invalid() || b.read("conf.d/50-crun.toml") != text {
+		t.Errorf("the file became\n%s\n%s", b.read("conf.d/50-crun.toml"), e.Text)
+	}
+
+	// The default handler cannot go.
+	b.write("config.toml", "default_runtime = \"crun\"\n[runtimes.runc]\nruntime_path = \"$DIR/bin/runc\"\n[handlers]\nwatch = false\n", 0o644)
+	if _, err := b.Reload(t.Context(), &adminv1.ReloadRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})
+	if e := b.failure(err); !e.Invalid() || b.read("conf.d/50-crun.toml") != text {
+		t.Errorf("got %s, and the file is\n%s", e.Text, b.read("conf.d/50-crun.toml"))
+	}
+}
+
+func TestRegisterWhatCannotBe(t *testing.T) {
+	for what, c := range map[string]struct {
+		prepare func(*bed)
+		req     func(*bed) *adminv1.RegisterHandlerRequest
+		code    codes.Code
+		text    string
+	}{
+		"a name that no RuntimeClass can have": {nil, func(*bed) *adminv1.RegisterHandlerRequest {
+			return &adminv1.RegisterHandlerRequest{Name: "../Crun"}
+		}, codes.InvalidArgument, "no DNS-1123 label"},
+		"a handler of another file": {nil, func(*bed) *adminv1.RegisterHandlerRequest {
+			return &adminv1.RegisterHandlerRequest{Name: "runc"}
+		}, codes.AlreadyExists, "at $DIR/config.toml:2"},
+		"somebody's file": {func(b *bed) { b.write("conf.d/50-crun.toml", "# mine\n", 0o644) },
+			(*bed).plain, codes.AlreadyExists, "$DIR/conf.d/50-crun.toml exists; edit it by hand"},
+		"a vendor's file": {func(b *bed) { b.write("vendor/50-crun.toml", "", 0o644) },
+			(*bed).plain, codes.AlreadyExists, "$DIR/vendor/50-crun.toml exists"},
+		"two keys in one": {nil, func(b *bed) *adminv1.RegisterHandlerRequest {
+			return b.crun(&adminv1.Setting{Key: "snapshotter", Value: "\"native\"\n[server]"})
+		}, codes.InvalidArgument, "several lines"},
+		"no path": {nil, func(*bed) *adminv1.RegisterHandlerRequest {
+			return &adminv1.RegisterHandlerRequest{Name: "crun"}
+		}, codes.FailedPrecondition, "runtime_path is missing"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := newBed(t)
+			if c.prepare != nil {
+				c.prepare(b)
+			}
+			before := b.read("conf.d/50-crun.toml")
+			_, err := b.RegisterHandler(t.Context(), c.req(b))
+			if e := b.failure(err); e.Code != c.code || !strings.Contains(e.Text, c.text) {
+				t.Errorf("got %v: %s", e.Code, e.Text)
+			}
+			if after := b.read("conf.d/50-crun.toml"); after != before {
+				t.Errorf("the file became %q", after)
+			}
+		})
+	}
+}
+
+func TestOtherFilesAreNotTouched(t *testing.T) {
+	b := newBed(t)
+	b.write("conf.d/50-crun.toml", "[runtimes.crun]\nruntime_path = \"$DIR/bin/crun\"\n", 0o644)
+	if _, err := b.Reload(t.Context(), &adminv1.ReloadRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, origin := range map[string]string{"runc": "$DIR/config.toml:2", "crun": "$DIR/conf.d/50-crun.toml:1"} {
+		_, err := b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: name})
+		if e := b.failure(err); e.Code != codes.FailedPrecondition || !strings.Contains(e.Text, "edit "+origin) {
+			t.Errorf("rm %s: %v %s", name, e.Code, e.Text)
+		}
+		_, err = b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: name})
+		if e := b.failure(err); e.Code != codes.FailedPrecondition || !strings.Contains(e.Text, "edit "+origin) {
+			t.Errorf("edit %s: %v %s", name, e.Code, e.Text)
+		}
+	}
+	if b.read("conf.d/50-crun.toml") == "" {
+		t.Error("it was removed")
+	}
+}
+
+func TestUpdateOfAKeyThatIsNotThere(t *testing.T) {
+	b := newBed(t)
+	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Unset: []string{"snapshotter"}})
+	if e := b.failure(err); e.Code != codes.InvalidArgument || !strings.Contains(e.Text, `no key "snapshotter"; it has runtime_path`) {
+		t.Errorf("got %v: %s", e.Code, e.Text)
+	}
+}
+
+// What a daemon that was killed while it wrote has left is in nobody's way.
+func TestLeftoversOfAKill(t *testing.T) {
+	b := newBed(t)
+	b.write("conf.d/.50-crun.toml.new", "[runtimes.cr", 0o644)
+	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
+		t.Fatal(err)
+	}
+	if b.read("conf.d/.50-crun.toml.new") != "" {
+		t.Error("it is still there")
+	}
+}

@@ -1,0 +1,62 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// status answers how the daemon is.
+type status struct {
+	o       Options
+	started time.Time
+}
+
+// GetStatus implements adminv1.AdminServer.
+func (s status) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
+	c, all := s.o.Lifecycle.Current(), s.o.Lifecycle.Handlers()
+	resp := &adminv1.GetStatusResponse{
+		Version: s.o.Version, Revision: s.o.Revision, StartedAt: timestamppb.New(s.started),
+		Generation: c.Generation, Digest: c.Digest, CriSocket: s.o.CRISocket, AdminSocket: s.o.AdminSocket,
+		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: told(c.NeedRestart),
+		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering()), Handlers: count(len(all)),
+	}
+	for _, h := range all {
+		if h.State.AcceptsPods() {
+			resp.HandlersReady++
+		}
+		resp.Pods += count(h.LivePods)
+	}
+	if c.Last != nil && c.Last.Error != nil {
+		resp.Problems = append(resp.Problems, problemsOf(c.Last.Error)...)
+	}
+	return resp, nil
+}
+
+// degraded is what an operator should mend. What operators did themselves, such
+// as cordon a handler, is not among it. Pure.
+func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool) []string {
+	var lines []string
+	if recovering {
+		lines = append(lines, "pods of the last daemon are still being taken over; calls are refused meanwhile")
+	}
+	for _, h := range all {
+		if h.State.Phase == handler.NotReady {
+			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
+		}
+	}
+	if c.Last != nil && c.Last.Error != nil {
+		lines = append(lines, fmt.Sprintf("the files were refused at %s, and generation %d is served on; \"berth config diff\" tells why",
+			c.Last.At.UTC().Format(time.RFC3339), c.Generation))
+	}
+	if n := len(c.Problems); n > 0 {
+		lines = append(lines, fmt.Sprintf("%d problems of the configuration are left out of what is served", n))
+	}
+	return lines
+}

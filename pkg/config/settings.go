@@ -1,0 +1,231 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Setting is one key of a configuration.
+type Setting struct {
+	// Key is the full key, or the key inside one handler's table.
+	Key string
+	// Value is TOML on one line.
+	Value string
+	// Origin says where the value is from; it is empty in settings that are to
+	// be written.
+	Origin string
+}
+
+// Settings returns every key that Show writes, with its value and where that
+// is from: the sections' keys in alphabetical order, then the handlers'.
+func (c *Config) Settings() ([]Setting, error) {
+	var text bytes.Buffer
+	if err := c.Show(&text); err != nil {
+		return nil, err
+	}
+	var values map[string]any
+	if err := toml.Unmarshal(text.Bytes(), &values); err != nil {
+		return nil, fmt.Errorf("what the configuration is shown as is no TOML: %w", err)
+	}
+	handlers := map[string]string{}
+	for _, d := range c.Runtimes {
+		handlers[under("runtimes", d.Name)] = d.Origin
+	}
+	tables := values["runtimes"]
+	delete(values, "runtimes")
+	s := shower{cfg: c}
+	all := flatten("", values, nil)
+	for i := range all {
+		all[i].Origin = s.origin(all[i].Key)
+	}
+	if tables, ok := tables.(map[string]any); ok {
+		for _, name := range slices.Sorted(maps.Keys(tables)) {
+			all = append(all, s.handlerSettings(name, tables[name], handlers)...)
+		}
+	}
+	return all, nil
+}
+
+// HandlerSettings are those of one handler, by their keys inside its table; none
+// for a handler that is not configured or cannot be read.
+func (c *Config) HandlerSettings(name string) ([]Setting, error) {
+	all, err := c.Settings()
+	if err != nil {
+		return nil, err
+	}
+	prefix := under("runtimes", name) + "."
+	var its []Setting
+	for _, s := range all {
+		if key, ok := strings.CutPrefix(s.Key, prefix); ok {
+			s.Key = key
+			its = append(its, s)
+		}
+	}
+	return its, nil
+}
+
+func (s shower) handlerSettings(name string, table any, origins map[string]string) []Setting {
+	prefix := under("runtimes", name)
+	settings := flatten(prefix, table, nil)
+	for i, one := range settings {
+		settings[i].Origin = s.originBelow(prefix, one.Key)
+		// What was discovered has no place in a file.
+		if settings[i].Origin == (Origin{}).String() && s.cfg.Origin(prefix) == (Origin{}) {
+			settings[i].Origin = origins[prefix]
+		}
+	}
+	return settings
+}
+
+// originBelow is the origin of a key, or of the nearest table that it is in and
+// that was written as a whole.
+func (s shower) originBelow(prefix, key string) string {
+	for k := key; len(k) > len(prefix); k = k[:strings.LastIndexByte(k, '.')] {
+		if o := s.cfg.Origin(k); o != (Origin{}) {
+			return o.String()
+		}
+	}
+	return Origin{}.String()
+}
+
+// flatten lists the values of a table by their dotted keys, sorted.
+func flatten(prefix string, v any, to []Setting) []Setting {
+	table, ok := v.(map[string]any)
+	if !ok || len(table) == 0 && prefix != "" {
+		return append(to, Setting{Key: prefix, Value: inlineValue(v)})
+	}
+	// Keys of the table itself go before those of tables in it, as in a file.
+	names := slices.Sorted(maps.Keys(table))
+	slices.SortStableFunc(names, func(a, b string) int {
+		return isTable(table[a]) - isTable(table[b])
+	})
+	for _, name := range names {
+		to = flatten(under(prefix, name), table[name], to)
+	}
+	return to
+}
+
+func isTable(v any) int {
+	if _, ok := v.(map[string]any); ok {
+		return 1
+	}
+	return 0
+}
+
+// inlineValue writes any value as TOML on one line.
+func inlineValue(v any) string {
+	switch x := v.(type) {
+	case string:
+		return quote(x)
+	case []any:
+		parts := make([]string, len(x))
+		for i, e := range x {
+			parts[i] = inlineValue(e)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case map[string]any:
+		parts := make([]string, 0, len(x))
+		for _, k := range slices.Sorted(maps.Keys(x)) {
+			parts = append(parts, joinKey(k)+" = "+inlineValue(x[k]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+	b, err := toml.Marshal(map[string]any{"v": v})
+	if err != nil { // numbers, booleans and times always can
+		return quote(fmt.Sprint(v))
+	}
+	return strings.TrimSpace(strings.TrimPrefix(string(b), "v = "))
+}
+
+// Value makes a TOML value of what somebody has typed: what is one stays as it
+// is, and anything else is a string.
+func Value(text string) string {
+	if checkValue(text) == nil {
+		return text
+	}
+	return quote(text)
+}
+
+// Quote makes a TOML string of any text.
+func Quote(text string) string { return quote(text) }
+
+func checkValue(text string) error {
+	var parsed map[string]any
+	if strings.ContainsAny(text, "\n\r") {
+		return fmt.Errorf("%q has several lines; write the value on one: %w", text, errdefs.ErrInvalidArgument)
+	}
+	err := toml.Unmarshal([]byte("v = "+text), &parsed)
+	if err != nil {
+		return fmt.Errorf("%q is no TOML value (%s); strings need quotes: %w", text, strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// dottedKey has no key that could end the line that it is written on.
+var dottedKey = regexp.MustCompile(`^([A-Za-z0-9_-]+|"[^"\\\x00-\x1f\x7f]+")(\.([A-Za-z0-9_-]+|"[^"\\\x00-\x1f\x7f]+"))*$`)
+
+// HandlerFile writes a drop-in with one handler. The header is a comment of
+// any number of lines. It checks only that each setting is a key and a value:
+// what they mean is found out by Load.
+func HandlerFile(header, name string, settings []Setting) ([]byte, error) {
+	var b bytes.Buffer
+	for line := range strings.Lines(header) {
+		fmt.Fprintf(&b, "# %s\n", strings.TrimSpace(line))
+	}
+	fmt.Fprintf(&b, "[%s]\n", under("runtimes", name))
+	for _, s := range settings {
+		if !dottedKey.MatchString(s.Key) {
+			return nil, fmt.Errorf("%q is no key; write it as runtime_path or options.BinaryName: %w", s.Key, errdefs.ErrInvalidArgument)
+		}
+		if err := checkValue(s.Value); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Key, err)
+		}
+		fmt.Fprintf(&b, "%s = %s\n", s.Key, s.Value)
+	}
+	if b.Len() > maxFileSize {
+		return nil, fmt.Errorf("handler %q has more than a configuration file may, %d bytes: %w", name, maxFileSize, errdefs.ErrInvalidArgument)
+	}
+	return b.Bytes(), nil
+}
+
+// ReadHandlerFile reads what HandlerFile wrote: the keys of one handler's table,
+// sorted. A file that has anything else is of the class ErrFailedPrecondition.
+func ReadHandlerFile(data []byte, name string) ([]Setting, error) {
+	var values map[string]any
+	if err := toml.Unmarshal(data, &values); err != nil {
+		return nil, fmt.Errorf("it cannot be read: %s: %w", strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrFailedPrecondition)
+	}
+	tables, _ := values["runtimes"].(map[string]any)
+	table, _ := tables[name].(map[string]any)
+	if len(values) != 1 || len(tables) != 1 || table == nil {
+		return nil, fmt.Errorf("it has more, or other, than [%s]: %w", under("runtimes", name), errdefs.ErrFailedPrecondition)
+	}
+	if len(table) == 0 {
+		return nil, nil
+	}
+	return relative(flatten("", table, nil)), nil
+}
+
+func relative(settings []Setting) []Setting {
+	slices.SortFunc(settings, func(a, b Setting) int { return strings.Compare(a.Key, b.Key) })
+	return settings
+}
+
+// ParseSettings reads lines of key = value, as an operator has edited them.
+func ParseSettings(text []byte) ([]Setting, error) {
+	var values map[string]any
+	if err := toml.Unmarshal(text, &values); err != nil {
+		return nil, fmt.Errorf("%s: %w", strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrInvalidArgument)
+	}
+	if len(values) == 0 {
+		return nil, nil
+	}
+	return relative(flatten("", values, nil)), nil
+}

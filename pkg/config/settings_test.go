@@ -1,0 +1,151 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+)
+
+func TestSettingsSayValueAndOrigin(t *testing.T) {
+	n := newNode(t, "runc", "crun", "containerd-shim-kata-v2")
+	n.raw("config.toml", "[server]\nsocket = \"/b\"\n[runtimes.runc]\nruntime_path = \""+n.path("bin/runc")+"\"\ndefault_annotations.\"a.b/c\" = \"x\"\n"+
+		"[runtimes.kata]\nruntime_path = \""+n.path("bin/containerd-shim-kata-v2")+"\"\n[runtimes.kata.options]\nDeep = { a = [1, 2], b = \"#\" }\n", 0o644)
+	cfg := n.load()
+	settings, err := cfg.Settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := n.path("config.toml")
+	got := map[string]Setting{}
+	for _, s := range settings {
+		got[s.Key] = s
+		if checkValue(s.Value) != nil {
+			t.Errorf("%s = %s is no TOML", s.Key, s.Value)
+		}
+	}
+	for key, want := range map[string][2]string{
+		"server.socket":                             {`"/b"`, file + ":2"},
+		"server.socket_mode":                        {`"0660"`, "default"},
+		"streaming.idle_timeout":                    {`"4h"`, "default"},
+		"default_runtime":                           {`"runc"`, "chosen"},
+		"runtimes.runc.runtime_path":                {`"` + n.path("bin/runc") + `"`, file + ":4"},
+		"runtimes.runc.snapshotter":                 {`"overlayfs"`, "default"},
+		`runtimes.runc.default_annotations."a.b/c"`: {`"x"`, file + ":5"},
+		"runtimes.kata.options.Deep.a":              {`[1, 2]`, file + ":9"},
+		"runtimes.kata.options.Deep.b":              {`"#"`, file + ":9"},
+		"runtimes.kata.container_create_timeout":    {`"4m"`, "default"},
+		"engine.overlay_mount_options":              {`[]`, "default"},
+	} {
+		if key == "default_runtime" && cfg.DefaultRuntime == "" {
+			continue
+		}
+		if s, ok := got[key]; !ok || s.Value != want[0] || s.Origin != want[1] {
+			t.Errorf("%s is %q from %q, want %q", key, s.Value, s.Origin, want)
+		}
+	}
+}
+
+func TestSettingsOfDiscoveredHandlers(t *testing.T) {
+	n := newNode(t, "crun")
+	n.raw("config.toml", "", 0o644)
+	settings, err := n.load().Settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range settings {
+		if s.Key == "runtimes.crun.runtime_path" && strings.HasPrefix(s.Origin, "discovered in ") {
+			return
+		}
+	}
+	t.Errorf("crun's path and where it was found are missing: %+v", settings)
+}
+
+func TestHandlerFileIsReadBack(t *testing.T) {
+	settings := []Setting{
+		{Key: "options.BinaryName", Value: `"/bin/x"`},
+		{Key: `options."a b"`, Value: `{deep = [1, "two"]}`},
+		{Key: "pod_annotations", Value: `["a.*"]`},
+		{Key: "runtime_path", Value: `"/bin/shim"`},
+	}
+	text, err := HandlerFile("one\ntwo", "kata", settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "# one\n# two\n[runtimes.kata]\noptions.BinaryName = \"/bin/x\"\noptions.\"a b\" = {deep = [1, \"two\"]}\npod_annotations = [\"a.*\"]\nruntime_path = \"/bin/shim\"\n"
+	if string(text) != want {
+		t.Errorf("got\n%s", text)
+	}
+	back, err := ReadHandlerFile(text, "kata")
+	settings[1] = Setting{Key: `options."a b".deep`, Value: `[1, "two"]`}
+	settings[0], settings[1] = settings[1], settings[0]
+	if err != nil || !reflect.DeepEqual(back, settings) {
+		t.Errorf("read back: %v\n%+v", err, back)
+	}
+}
+
+func TestHandlerFileTakesNoSmuggledLines(t *testing.T) {
+	for _, s := range []Setting{
+		{Key: "a", Value: "1\n[server]"}, {Key: "a", Value: ""}, {Key: "a", Value: "x"}, {Key: "a", Value: "1\rb = 2"},
+		{Key: "a = 1 #", Value: "1"}, {Key: "a\nb", Value: "1"}, {Key: "", Value: "1"}, {Key: "a.", Value: "1"},
+		{Key: `"a\n"`, Value: "1"}, {Key: "]", Value: "1"}, {Key: "a", Value: "1]\n"},
+	} {
+		if text, err := HandlerFile("", "x", []Setting{s}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v\n%s", s, err, text)
+		}
+	}
+	if _, err := HandlerFile("", "x", []Setting{{Key: "a", Value: quote(strings.Repeat("x", maxFileSize))}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a huge value: %v", err)
+	}
+}
+
+func TestReadHandlerFileRefusesOtherFiles(t *testing.T) {
+	for _, text := range []string{
+		"", "[runtimes.other]\n", "[runtimes.x]\n[runtimes.other]\n", "[runtimes.x]\n[server]\n", "version = 1\n[runtimes.x]\n", "[runtimes]\nx = 1\n", "x",
+	} {
+		if _, err := ReadHandlerFile([]byte(text), "x"); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestValue(t *testing.T) {
+	for text, want := range map[string]string{
+		"/usr/bin/runc": `"/usr/bin/runc"`, "true": "true", "3": "3", `"3"`: `"3"`, "native": `"native"`, `["a", "b"]`: `["a", "b"]`,
+		"": `""`, "a\nb": `"a\nb"`, "90s": `"90s"`, "'x'": "'x'",
+	} {
+		if got := Value(text); got != want {
+			t.Errorf("%q became %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestParseSettings(t *testing.T) {
+	got, err := ParseSettings([]byte("# comment\nb = 1\n[options]\nX = true\n"))
+	if want := []Setting{{Key: "b", Value: "1"}, {Key: "options.X", Value: "true"}}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, err := ParseSettings([]byte("b =")); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("bad lines: %v", err)
+	}
+}
+
+func FuzzHandlerFile(f *testing.F) {
+	f.Add("runtime_path", `"/x"`)
+	f.Add(`a."b c"`, "1 # x")
+	f.Fuzz(func(t *testing.T, key, value string) {
+		text, err := HandlerFile("by a test", "x", []Setting{{Key: key, Value: value}})
+		if err != nil {
+			return
+		}
+		var values map[string]any
+		if err := toml.Unmarshal(text, &values); err != nil {
+			t.Skip() // a key such as a.b = 1 in a value's place is Load's to refuse
+		}
+		if _, err := ReadHandlerFile(text, "x"); err != nil {
+			t.Errorf("%q = %q makes more than a key:\n%s\n%v", key, value, text, err)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/admin"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router"
+)
+
+// adminMode keeps everybody but the owner from the management socket, who is
+// also asked for by the kernel at each connection.
+const adminMode fs.FileMode = 0o600
+
+// serveAdmin serves the management API. It answers while pods are still being
+// recovered, and says so.
+func (d *Daemon) serveAdmin(ctx context.Context) error {
+	if d.options.DropIns == "" {
+		return nil
+	}
+	server, build, face := d.options.Config.Server, d.options.Build, d.router.Load()
+	service, err := admin.New(admin.Options{
+		Lifecycle: d.lifecycle.Load(), Pods: adminPods{face}, Files: d.options.Loader,
+		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
+		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
+		Recovering: func() bool { return !face.Ready() },
+	})
+	if err != nil {
+		return err
+	}
+	l, err := listenAdmin(ctx, server.Admin())
+	if err != nil {
+		return err
+	}
+	d.teardown.add("management socket", func(context.Context) error { return ignoreClosed(l.Close()) })
+	d.answerAdmin(l, service)
+	return nil
+}
+
+// listenAdmin listens where only the owner may connect. Who does so before the
+// mode is set is refused by his user all the same.
+func listenAdmin(ctx context.Context, path string) (net.Listener, error) {
+	l, err := listenUnix(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := permit(path, adminMode, ""); err != nil {
+		return nil, errors.Join(err, ignoreClosed(l.Close()))
+	}
+	return l, nil
+}
+
+func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
+	server := grpc.NewServer(append(admin.ServerOptions(), grpc.MaxSendMsgSize(maxMessage))...)
+	service.Register(server)
+	d.teardown.add("management server", func(context.Context) error {
+		server.Stop() // nothing of a pod hangs on these calls, and watchers never end
+		return nil
+	})
+	go func() {
+		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			d.fail(fmt.Errorf("serving the management API: %w", err))
+		}
+	}()
+}
+
+// adminPods shows the router's pods to the management API.
+type adminPods struct{ router *router.Router }
+
+// List implements admin.Pods.
+func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
+	owned := map[string]handler.Owned{}
+	for _, b := range p.router.Backends() {
+		for _, o := range b.Inventory() {
+			owned[o.Sandbox] = o
+		}
+	}
+	listed, err := p.router.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	pods := make([]admin.Pod, 0, len(listed.GetItems()))
+	for _, item := range listed.GetItems() {
+		o, known := owned[item.GetId()]
+		if !known {
+			continue // it is newer than the inventory, or gone
+		}
+		m := item.GetMetadata()
+		pods = append(pods, admin.Pod{
+			ID: item.GetId(), Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(), Handler: o.Handler,
+			Ready: item.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, item.GetCreatedAt()),
+			Containers: len(o.Containers), Pin: admin.Pin{Definition: o.Definition, Version: o.Version},
+		})
+	}
+	return pods, nil
+}
+
+// Find implements admin.Pods.
+func (p adminPods) Find(id string) (admin.Place, error) {
+	o, err := p.router.Find(id)
+	if err != nil {
+		return admin.Place{}, err
+	}
+	at := admin.Place{Sandbox: o.Sandbox, Handler: o.Handler, Backend: o.Backend.ID()}
+	if o.ID != o.Sandbox {
+		at.Container = o.ID
+	}
+	return at, nil
+}

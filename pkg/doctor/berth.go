@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// configuration says what is wrong in the files, and where.
+func configuration(n Node) []Finding {
+	var found []Finding
+	if n.ConfigError != nil {
+		for _, p := range problems(n.ConfigError) {
+			found = append(found, fail(p, `correct it, then "berth check"`))
+		}
+		return found
+	}
+	for _, p := range n.Config.Problems {
+		found = append(found, fail(p.Error(), `correct it, then "berth check" and "berth reload --wait"`))
+	}
+	if err := n.Config.Helpers(); err != nil {
+		for _, p := range problems(err) {
+			found = append(found, fail(p, "install the whole of berth's package"))
+		}
+	}
+	if n.Config.Discovered {
+		return or(found, fmt.Sprintf("no handler is configured; %d were discovered", len(n.Config.Runtimes)))
+	}
+	return or(found, fmt.Sprintf("%d files have no mistake", len(n.Config.Sources)))
+}
+
+func problems(err error) []string {
+	var all config.Problems
+	if !errors.As(err, &all) {
+		return []string{err.Error()}
+	}
+	lines := make([]string, len(all))
+	for i, p := range all {
+		lines[i] = p.Error()
+	}
+	return lines
+}
+
+// handlers looks for the binaries of all handlers.
+func handlers(n Node) []Finding {
+	var found []Finding
+	for _, b := range n.Config.Broken {
+		found = append(found, fail(fmt.Sprintf("handler %q cannot run pods: %s", b.Name, b.Reason), "correct "+b.Origin))
+	}
+	for _, d := range n.Config.Runtimes {
+		if m := n.executable(d.Path); m != "" {
+			found = append(found, fail(fmt.Sprintf("handler %q: %s %s", d.Name, d.Path, m), "install it, or correct runtime_path at "+d.Origin))
+		}
+		if binary, _ := d.ShimOptions["BinaryName"].(string); binary != "" && n.executable(binary) != "" {
+			found = append(found, fail(fmt.Sprintf("handler %q: options.BinaryName %s %s", d.Name, binary, n.executable(binary)), "install it, or correct "+d.Origin))
+		}
+	}
+	if len(n.Config.Runtimes)+len(n.Config.Broken) == 0 && n.ConfigError == nil {
+		found = append(found, fail("there is no handler", "install a runtime (on Debian: apt-get install crun), or configure [runtimes.<handler>]"))
+	}
+	return or(found, fmt.Sprintf("the binaries of %d handlers are there", len(n.Config.Runtimes)))
+}
+
+// daemon looks for the one that serves the socket.
+func daemon(n Node) []Finding {
+	socket := n.Config.Server.Socket
+	p, found := n.listener(socket)
+	switch {
+	case !n.isSocket(socket):
+		return []Finding{warn("berth does not run: there is no socket "+socket, "systemctl enable --now berth, and if it fails: journalctl -u berth")}
+	case !found:
+		return []Finding{warn(socket+" was left behind; nobody listens there", "systemctl restart berth")}
+	case p.name != "berth":
+		return []Finding{fail(fmt.Sprintf("%s belongs to %s", socket, p), "stop it, or give berth another server.socket")}
+	}
+	return []Finding{fine(fmt.Sprintf("%s serves %s", p, socket))}
+}
+
+// capability is a bit of a process's effective capabilities; see capabilities(7).
+type capability struct {
+	bit     int
+	name    string
+	level   Level
+	without string
+}
+
+var capabilities = []capability{
+	{21, "CAP_SYS_ADMIN", Fail, "no namespace and no mount can be made"},
+	{12, "CAP_NET_ADMIN", Fail, "no pod network can be set up"},
+	{1, "CAP_DAC_OVERRIDE", Fail, "files of other users cannot be written"},
+	{0, "CAP_CHOWN", Fail, "root file systems cannot be unpacked"},
+	{3, "CAP_FOWNER", Fail, "root file systems cannot be unpacked"},
+	{6, "CAP_SETGID", Fail, "containers cannot get their users"},
+	{7, "CAP_SETUID", Fail, "containers cannot get their users"},
+	{5, "CAP_KILL", Fail, "containers of other users cannot be stopped"},
+	{27, "CAP_MKNOD", Fail, "layers with device files cannot be unpacked"},
+	{24, "CAP_SYS_RESOURCE", Warn, "oom_score_adj and limits are kept at what berth itself may have"},
+	{19, "CAP_SYS_PTRACE", Warn, "port-forward and statistics of processes of other users may fail"},
+}
+
+// privileges looks at the daemon, or if it does not run at this process, which
+// an operator starts from a shell with other rights perhaps.
+func privileges(n Node) []Finding {
+	who, status := "this shell", "/proc/self/status"
+	if p, found := n.listener(n.Config.Server.Socket); found && p.name == "berth" {
+		who, status = p.String(), "/proc/"+strconv.Itoa(p.pid)+"/status"
+	}
+	text, err := n.read(status)
+	if err != nil {
+		return []Finding{warn(fmt.Sprintf("the privileges of %s cannot be read: %v", who, err), "run berth doctor as root")}
+	}
+	effective, err := strconv.ParseUint(field(text, "CapEff:"), 16, 64)
+	if err != nil {
+		return []Finding{warn(fmt.Sprintf("%s has no CapEff", status), "is /proc mounted?")}
+	}
+	var found []Finding
+	for _, c := range capabilities {
+		if effective&(1<<c.bit) == 0 {
+			found = append(found, Finding{
+				Level: c.level, Text: fmt.Sprintf("%s lacks %s: %s", who, c.name, c.without),
+				Next: "add it to CapabilityBoundingSet= of berth.service, or to the container that berth runs in",
+			})
+		}
+	}
+	return or(found, who+" has all that it needs")
+}
+
+// field is what follows a word at the beginning of a line.
+func field(text, word string) string {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, word); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}

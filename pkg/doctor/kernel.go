@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// kernel looks for what pods are made of.
+func kernel(n Node) []Finding {
+	var found []Finding
+	release := n.value("/proc/sys/kernel/osrelease")
+	major, minor, known := version(release)
+	if known && (major < 5 || major == 5 && minor < 10) {
+		found = append(found, warn("Linux "+release+" is older than 5.10: root file systems are flushed to the disk by every container that asks, which is slow", "upgrade the kernel"))
+	}
+	if known && (major < 5 || major == 5 && minor < 19) {
+		found = append(found, warn("Linux "+release+" cannot map the ids of image layers: pods with hostUsers: false are refused", "upgrade the kernel to 5.19 or newer"))
+	}
+	if n.Config.Engine.Snapshotter == "overlayfs" && !slices.Contains(strings.Fields(n.value("/proc/filesystems")), "overlay") {
+		found = append(found, fail("the kernel has no overlay file system", `modprobe overlay, or set engine.snapshotter = "native"`))
+	}
+	if !n.exists("/proc/sys/kernel/seccomp/actions_avail") {
+		found = append(found, warn("the kernel has no seccomp: pods with a profile, the default one too, are refused", "use a kernel with CONFIG_SECCOMP_FILTER"))
+	}
+	found = append(found, controllers(n)...)
+	return or(found, "Linux "+release+" has what pods are made of")
+}
+
+// version is the beginning of a kernel's release.
+func version(release string) (major, minor int, known bool) {
+	parts := strings.SplitN(release, ".", 3)
+	if len(parts) < 2 {
+		return 0, 0, false
+	}
+	major, err := strconv.Atoi(parts[0])
+	if err != nil {
+		return 0, 0, false
+	}
+	minor, err = strconv.Atoi(strings.TrimRight(parts[1], "-+abcdefghijklmnopqrstuvwxyz"))
+	return major, minor, err == nil
+}
+
+// controllers looks for those of cgroups that limits of pods need.
+func controllers(n Node) []Finding {
+	needed := []string{"cpu", "cpuset", "memory", "pids"}
+	var there []string
+	if text := n.value("/sys/fs/cgroup/cgroup.controllers"); text != "" {
+		there = strings.Fields(text)
+	} else {
+		for _, dir := range n.list("/sys/fs/cgroup") {
+			there = append(there, strings.Split(dir, ",")...)
+		}
+	}
+	if len(there) == 0 {
+		return []Finding{fail("no cgroups are mounted at /sys/fs/cgroup", "mount -t cgroup2 cgroup2 /sys/fs/cgroup, or boot with systemd")}
+	}
+	var missing []string
+	for _, c := range needed {
+		if !slices.Contains(there, c) {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) > 0 {
+		return []Finding{fail("cgroup controllers are missing: "+strings.Join(missing, ", "),
+			"take cgroup_disable= off the kernel's command line; for memory add cgroup_enable=memory")}
+	}
+	return nil
+}
+
+// cgroupDriver compares all who make cgroups of pods: they must agree.
+func cgroupDriver(n Node) []Finding {
+	ours := n.Config.Engine.CgroupDriver
+	from := "engine.cgroup_driver"
+	if ours == config.CgroupDriverAuto {
+		ours, from = config.CgroupDriverCgroupfs, "chosen, process 1 is not systemd"
+		if n.exists("/run/systemd/system") {
+			ours, from = config.CgroupDriverSystemd, "chosen, process 1 is systemd"
+		}
+	}
+	var found []Finding
+	if ours == config.CgroupDriverSystemd && !n.exists("/run/systemd/system") {
+		found = append(found, fail("engine.cgroup_driver is systemd, and process 1 is not", `set engine.cgroup_driver = "cgroupfs"`))
+	}
+	for _, d := range n.Config.Runtimes {
+		if systemd, said := d.ShimOptions["SystemdCgroup"].(bool); said && systemd != (ours == config.CgroupDriverSystemd) {
+			found = append(found, fail(fmt.Sprintf("handler %q has options.SystemdCgroup = %t, berth's driver is %s (%s)", d.Name, systemd, ours, from),
+				"leave options.SystemdCgroup out at "+d.Origin))
+		}
+	}
+	k, there := n.kubeletSettings()
+	if there && k.cgroupDriver != "" && k.cgroupDriver != string(ours) {
+		found = append(found, warn(fmt.Sprintf("the kubelet's cgroupDriver is %s (%s), berth's is %s (%s); a kubelet before 1.34 goes by its own",
+			k.cgroupDriver, k.driverFrom, ours, from), fmt.Sprintf("set cgroupDriver: %s there", ours)))
+	}
+	return or(found, fmt.Sprintf("all agree on %s (%s)", ours, from))
+}
+
+// noexec looks at the file systems that berth keeps programs on. What is below
+// engine.state are mounts of their own, so that one may be noexec, as /run is.
+func noexec(n Node) []Finding {
+	table := n.value("/proc/self/mountinfo")
+	if table == "" {
+		return []Finding{warn("the mounts cannot be read", "is /proc mounted?")}
+	}
+	root := n.Config.Engine.Root
+	point, options := mountOf(table, root)
+	if slices.Contains(options, "noexec") {
+		return []Finding{fail(fmt.Sprintf("engine.root %s is on %s, which is mounted noexec; berth runs the copies of its own programs from there", root, point),
+			"mount -o remount,exec "+point+", or choose another engine.root")}
+	}
+	if slices.Contains(options, "ro") {
+		return []Finding{fail(fmt.Sprintf("engine.root %s is on %s, which is mounted read-only", root, point), "mount -o remount,rw "+point)}
+	}
+	return []Finding{fine(fmt.Sprintf("%s, on %s, takes programs", root, point))}
+}
+
+// mountOf finds the mount that a path is on, by a mountinfo table.
+func mountOf(table, path string) (point string, options []string) {
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
+		if len(f) < 6 {
+			continue
+		}
+		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace(f[4])
+		// A later mount at the same place covers the earlier.
+		if within(path, at) && len(at) >= len(point) {
+			point, options = at, strings.Split(f[5], ",")
+		}
+	}
+	return point, options
+}
+
+func within(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+// sysctls looks at those that pod networks and the kubelet need. berth sets none:
+// they are the node's.
+func sysctls(n Node) []Finding {
+	var found []Finding
+	if n.value("/proc/sys/net/ipv4/ip_forward") == "0" {
+		found = append(found, fail("net.ipv4.ip_forward is 0: pods reach nothing beyond this node", "sysctl -w net.ipv4.ip_forward=1, and put it into /etc/sysctl.d"))
+	}
+	const bridge = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+	switch {
+	case n.value(bridge) == "0":
+		found = append(found, warn("net.bridge.bridge-nf-call-iptables is 0: Services may not work between pods on one bridge", "sysctl -w net.bridge.bridge-nf-call-iptables=1, and put it into /etc/sysctl.d"))
+	case !n.exists(bridge) && n.usesBridge():
+		found = append(found, warn("a CNI network uses a bridge and the module br_netfilter is not loaded: Services may not work between pods on it", "modprobe br_netfilter, and put it into /etc/modules-load.d"))
+	}
+	if n.value("/proc/sys/user/max_user_namespaces") == "0" {
+		found = append(found, warn("user.max_user_namespaces is 0: pods with hostUsers: false cannot start", "sysctl -w user.max_user_namespaces=16384"))
+	}
+	return or(found, "forwarding and bridges are set up for pods")
+}

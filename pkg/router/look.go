@@ -1,0 +1,49 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Find returns the owner of a sandbox or container by its id or a unique
+// beginning of it. The class is ErrNotFound, or ErrInvalidArgument for the
+// beginning of several ids, which the text lists.
+func (r *Router) Find(id string) (*Owner, error) {
+	if id == "" {
+		return nil, fmt.Errorf("the id is empty; give the id of a sandbox or container, or the beginning of it: %w", errdefs.ErrInvalidArgument)
+	}
+	sandbox, err := r.owners.sandboxes.resolve(id)
+	if err != nil {
+		return nil, err
+	}
+	container, err := r.owners.containers.resolve(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case sandbox != nil && container != nil:
+		return nil, ambiguous(id, []*Owner{sandbox, container})
+	case sandbox != nil:
+		return sandbox, nil
+	case container != nil:
+		return container, nil
+	}
+	return nil, fmt.Errorf("no sandbox and no container has an id that begins with %q: %w", shorten(id), errdefs.ErrNotFound)
+}
+
+// Ready says whether the gate is open.
+func (r *Router) Ready() bool { return r.gate.open.Load() }
+
+// Backends returns every backend that was adopted. The slice is the caller's.
+func (r *Router) Backends() []Backend { return slices.Clone(r.owners.all()) }
+
+// ListPodSandbox answers as the CRI call does, for callers in this process.
+func (r *Router) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	if !r.gate.open.Load() {
+		return nil, errNotReady
+	}
+	return r.runtime.ListPodSandbox(ctx, req)
+}

@@ -140,6 +140,7 @@ func New(c Config) (*Manager, error) {
 	if err := os.MkdirAll(filepath.Join(c.State, "supervisors"), 0o711); err != nil {
 		return nil, fmt.Errorf("make supervisor directory: %w", err)
 	}
+	quietLibrary()
 	return &Manager{
 		config:      c,
 		limits:      usualLimits,

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -157,4 +158,66 @@ func (b *bed) sandboxPID(t *testing.T, sandbox string) int {
 		t.Fatalf("the sandbox's process is %d: %v", i.PID, err)
 	}
 	return i.PID
+}
+
+// TestSandboxProcessFails has the runtime refuse the process of a sandbox, when
+// its network is there already. Nothing of the sandbox is left, its name included.
+func TestSandboxProcessFails(t *testing.T) {
+	runtime := newScripted(t)
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(`
+default_runtime = "oci"
+[runtimes.oci]
+runtime_path = %[1]q
+sandbox_process = "always"
+container_create_timeout = %[3]q
+[runtimes.shim]
+runtime_path = %[2]q
+container_create_timeout = %[3]q
+[runtimes.shim.options]
+BinaryName = %[1]q
+`, runtime.Path, testbed.Part(t, testbed.RuncShim), createTimeout)})
+	atRest := b.rest(t)
+	config := b.client.SandboxConfig("")
+	run := func(handler string) (string, error) {
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		return r.GetPodSandboxId(), err
+	}
+	for name, c := range map[string]struct {
+		handler, verb, lines string
+		code                 codes.Code
+		says                 string
+	}{
+		// Nobody hears what it writes before it has a log, and that is said.
+		"fails":      {"oci", "run", "exit 3", codes.Unknown, "status 3; run it by hand"},
+		"hangs":      {"oci", "run", "exec " + hang, codes.DeadlineExceeded, "did not end in time and was killed; run it by hand"},
+		"lies":       {"oci", "run", "exit 0", codes.Unknown, "pid"},
+		"shim fails": {"shim", "create", "exit 1", codes.Unknown, "did not terminate successfully: exit status 1"},
+		"shim hangs": {"shim", "create", "exec " + hang, codes.DeadlineExceeded, "did not answer within " + createTimeout.String()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runtime.on(t, c.verb, c.lines)
+			_, err := run(c.handler)
+			refused(t, err, c.code, c.says)
+			runtime.on(t, c.verb, "")
+			if listed := b.listed(t); listed != "" {
+				t.Errorf("listed is %q", listed)
+			}
+			if pid := pidOf(t, hang); pid != 0 {
+				t.Errorf("what hung still runs as process %d", pid)
+			}
+			b.nothingLeft(t, atRest)
+			id, err := run(c.handler)
+			if err != nil {
+				t.Fatalf("the same attempt once more: %v", err)
+			}
+			ctx := within(t, time.Minute)
+			if _, err := b.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+				t.Error(err)
+			}
+			if _, err := b.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	b.nothingLeft(t, atRest)
 }

@@ -20,13 +20,17 @@ import (
 )
 
 // fromShim gives an error of a shim call its class back. An error of the
-// connection is none of the call's, and stays what it is (shim.Lost).
+// connection is none of the call's, and stays what it is (shim.Lost); so does the
+// end of the caller's own time.
 func fromShim(err error) error {
 	if err == nil {
 		return nil
 	}
 	if shim.Lost(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
 	}
 	return errgrpc.ToNative(err)
 }

@@ -38,7 +38,11 @@ func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if err := b.writeProcessBundle(ctx, s); err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(s.Spec().Definition))
+	limit := callTimeout(s.Spec().Definition)
+	if s.Spec().Definition.Type == handler.OCI {
+		limit += createPatience // the supervisor ends the runtime's call at its limit, and says why
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	client, err := b.startShim(ctx, s)
 	if err != nil {
@@ -54,14 +58,22 @@ func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if _, err := client.Task.Create(ctx, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.processBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
 	}); err != nil {
-		return fmt.Errorf("create sandbox process: %w", fromShim(err))
+		return fmt.Errorf("create sandbox process: %w", inTime(limit, fromShim(err)))
 	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: s.ID()})
 	if err != nil {
-		return fmt.Errorf("start sandbox process: %w", fromShim(err))
+		return fmt.Errorf("start sandbox process: %w", inTime(limit, fromShim(err)))
 	}
 	b.keepTask(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
 	return s.Update(func(st *sandboxStatus) error { st.PID = int(started.Pid); return nil })
+}
+
+// inTime says of a shim that did not answer what there was to wait for.
+func inTime(limit time.Duration, err error) error {
+	if err == context.DeadlineExceeded { //nolint:errorlint // one that came from the shim has words of its own
+		return fmt.Errorf("its shim did not answer within %v (container_create_timeout): %w", limit, err)
+	}
+	return err
 }
 
 // keepTask holds what the task would lose with its supervisor. Failing at that

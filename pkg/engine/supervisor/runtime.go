@@ -73,7 +73,7 @@ func (e *errCall) Error() string {
 	case e.message != "":
 		return e.message
 	case e.elsewhere:
-		return e.end()
+		return e.end() + "; run it by hand to see why"
 	}
 	return e.end() + " and said nothing"
 }

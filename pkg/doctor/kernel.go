@@ -40,7 +40,11 @@ func version(release string) (major, minor int, known bool) {
 	if err != nil {
 		return 0, 0, false
 	}
-	minor, err = strconv.Atoi(strings.TrimRight(parts[1], "-+abcdefghijklmnopqrstuvwxyz"))
+	digits := parts[1]
+	if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		digits = digits[:i]
+	}
+	minor, err = strconv.Atoi(digits)
 	return major, minor, err == nil
 }
 

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func TestTablesFitTheTerminal(t *testing.T) {
+	tab := &table{header: []string{"NAME", "STATE", "REASON"}}
+	tab.add("runc (default)", "ready", "")
+	tab.add("kata", "not-ready", strings.Repeat("the shim does not answer ", 10))
+	for _, width := range []int{40, 60, 80, 200} {
+		for line := range strings.Lines(tab.text(width)) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
+				t.Errorf("in %d columns a line has %d: %s", width, n, line)
+			}
+		}
+	}
+	if text := tab.text(60); !strings.Contains(text, "…") || !strings.Contains(text, "runc (default)  ready") {
+		t.Errorf("in 60 columns it is\n%s", text)
+	}
+	if text := tab.text(0); strings.Contains(text, "…") {
+		t.Errorf("without a terminal it is\n%s", text)
+	}
+	if text := tab.text(5); !strings.Contains(text, "NAME") {
+		t.Errorf("in a terminal that is too narrow it is\n%s", text)
+	}
+}
+
+// A cell from elsewhere is one line, whatever is in it.
+func TestCellsAreOneLine(t *testing.T) {
+	tab := &table{header: []string{"A", "B"}}
+	tab.add("x\ny", "z\t\tz")
+	if text := tab.text(0); text != "A    B\nx y  z z\n" {
+		t.Errorf("got %q", text)
+	}
+}
+
+func TestProgressWithoutATerminalIsLines(t *testing.T) {
+	var out bytes.Buffer
+	p := newProgress(&out)
+	p.step("%d left", 2)
+	p.step("%d left", 1)
+	p.end()
+	if out.String() != "2 left\n1 left\n" {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestProgressOnATerminalIsOneLine(t *testing.T) {
+	var out bytes.Buffer
+	p := &progress{out: &out, width: 10}
+	p.step("a long step indeed")
+	p.step("short")
+	p.end()
+	if got := out.String(); strings.Contains(got, "\n") || !strings.HasPrefix(got, "\ra long s…\rshort    \r") || !strings.HasSuffix(got, "\r") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestConfigDiffByKey(t *testing.T) {
+	live := []*adminv1.Setting{{Key: "a", Value: "1", Origin: "/x:1"}, {Key: "b", Value: "2"}, {Key: "c", Value: "3", Origin: "/x:3"}}
+	files := []*adminv1.Setting{{Key: "b", Value: "2"}, {Key: "c", Value: "4", Origin: "/y:1"}, {Key: "d", Value: "5", Origin: "/y:2"}}
+	got := strings.Join(configDiff(live, files), "\n")
+	if want := "~ c = 4 # in force: 3; /y:1\n+ d = 5 # /y:2\n- a = 1 # in force, from /x:1"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestOutputForms(t *testing.T) {
+	m := &adminv1.ListHandlersResponse{Handlers: []*adminv1.Handler{{Name: "runc", State: adminv1.State_STATE_READY, IsDefault: true, Pods: 3, Digest: strings.Repeat("a", 64)}}}
+	for form, want := range map[string]string{
+		"table": "NAME            STATE  TYPE  RUNTIME  PODS  GEN  REASON\nrunc (default)  ready        -        3     0\n",
+		"wide":  "aaaaaaaaaaaa", "json": "\"name\": \"runc\"", "yaml": "  name: runc\n",
+	} {
+		var out bytes.Buffer
+		r := &remote{output: form}
+		if err := r.print(&out, m, handlerTable(m.GetHandlers(), r.wide()).write); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v\n%s", form, err, out.String())
+		}
+	}
+}
+
+func TestUnknownOutputIsAMistakeOfTheCommandLine(t *testing.T) {
+	if code, _, stderr := ran(t, "handlers", "-o", "xml"); code != exitConfig || !strings.Contains(stderr, "-o xml is no form of output; it is one of table, wide, json, yaml") {
+		t.Errorf("exit status %d: %s", code, stderr)
+	}
+}
+
+// Without a daemon every command says that, and what to do, and fails.
+func TestCommandsWithoutADaemon(t *testing.T) {
+	t.Setenv(adminSocketEnv, t.TempDir()+"/none.sock")
+	for _, line := range []string{
+		"handlers", "handler show", "handler features x", "handler probe x", "handler add x --path /x", "handler edit x --set a=1", "handler rm x",
+		"handler cordon x", "handler uncordon x", "handler drain x", "reload --wait", "reload", "config show --live", "config diff", "status", "pods", "whereis x",
+	} {
+		code, stdout, stderr := ran(t, strings.Fields(line)...)
+		if code != exitFailure || stdout != "" || !strings.HasPrefix(stderr, "berth: berth does not run: there is no socket ") || !strings.Contains(stderr, "systemctl status berth") {
+			t.Errorf("%s: exit status %d, %q, %q", line, code, stdout, stderr)
+		}
+	}
+}
+
+func TestDoctorCommand(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(root+"/c.toml", []byte("x = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := ran(t, "doctor", "--root", root, "-c", root+"/c.toml", "-o", "json")
+	if code != exitDegraded || !strings.Contains(stdout, `"worst": "fail"`) || !strings.Contains(stdout, "c.toml:1:1: x: unknown key") || stderr == "" {
+		t.Errorf("exit status %d: %s\n%s", code, stdout, stderr)
+	}
+	if code, stdout, _ := ran(t, "doctor", "--root", root, "-c", root+"/c.toml"); code != exitDegraded || !strings.Contains(stdout, "→ correct it, then \"berth check\"") {
+		t.Errorf("exit status %d: %s", code, stdout)
+	}
+}

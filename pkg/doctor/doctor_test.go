@@ -1,0 +1,278 @@
+package doctor
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// root is a node on which all is well, which a test then breaks.
+type root struct {
+	t *testing.T
+	Node
+}
+
+const mounts = `22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+23 22 0:20 / /run rw,nosuid,nodev,noexec - tmpfs tmpfs rw
+24 22 0:21 / /var/lib/with\040space ro - ext4 /dev/sdb rw
+`
+
+const unixTable = `Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 100 /run/berth/berth.sock
+0000000000000000: 00000003 00000000 00000000 0001 03 101 /run/berth/berth.sock
+`
+
+func newRoot(t *testing.T) *root {
+	t.Helper()
+	r := &root{t: t, Node: Node{Root: t.TempDir(), Config: config.Default()}}
+	for path, text := range map[string]string{
+		"/proc/sys/kernel/osrelease":                   "6.12.3-amd64\n",
+		"/proc/filesystems":                            "nodev\tproc\nnodev\toverlay\n\text4\n",
+		"/proc/sys/kernel/seccomp/actions_avail":       "kill_process errno allow\n",
+		"/sys/fs/cgroup/cgroup.controllers":            "cpuset cpu io memory hugetlb pids\n",
+		"/proc/self/mountinfo":                         mounts,
+		"/proc/sys/net/ipv4/ip_forward":                "1\n",
+		"/proc/sys/net/bridge/bridge-nf-call-iptables": "1\n",
+		"/proc/sys/user/max_user_namespaces":           "60000\n",
+		"/proc/net/unix":                               unixTable,
+		"/proc/net/tcp":                                "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   0: 0100007F:2383 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 200 1 0 100 0\n",
+		"/proc/42/comm":                                "berth\n",
+		"/proc/42/status":                              "Name:\tberth\nCapEff:\t000001ffffffffff\n",
+		"/etc/cni/net.d/10-net.conflist":               `{"name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "portmap"}]}`,
+		"/etc/crictl.yaml":                             "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/berth/berth.sock\n",
+		"/var/lib/kubelet/config.yaml":                 "containerRuntimeEndpoint: unix:///run/berth/berth.sock\ncgroupDriver: cgroupfs\n",
+	} {
+		r.write(path, text)
+	}
+	for _, program := range []string{"bridge", "host-local", "portmap", "runc"} {
+		r.program("/opt/cni/bin/" + program)
+	}
+	r.link("/proc/42/fd/7", "socket:[100]")
+	r.socket("/run/berth/berth.sock")
+	helper := filepath.Join(r.Root, "opt/cni/bin/runc")
+	r.Config.Engine.ShimPath, r.Config.Engine.PausePath = helper, helper
+	r.Config.Runtimes = []*handler.Definition{{Name: "runc", Type: handler.OCI, Path: "/opt/cni/bin/runc", Origin: "/etc/berth/config.toml:3"}}
+	return r
+}
+
+func (r *root) make(path string) string {
+	r.t.Helper()
+	file := r.at(path)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.RemoveAll(file); err != nil {
+		r.t.Fatal(err)
+	}
+	return file
+}
+
+func (r *root) write(path, text string) {
+	r.t.Helper()
+	if err := os.WriteFile(r.make(path), []byte(text), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *root) program(path string) {
+	r.t.Helper()
+	r.write(path, "#!/bin/sh\n")
+	if err := os.Chmod(r.at(path), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *root) link(path, to string) {
+	r.t.Helper()
+	if err := os.Symlink(to, r.make(path)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *root) socket(path string) {
+	r.t.Helper()
+	if err := unix.Mknod(r.make(path), unix.S_IFSOCK|0o600, 0); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *root) remove(path string) {
+	r.t.Helper()
+	if err := os.RemoveAll(r.at(path)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// process makes another one that has the socket of an inode.
+func (r *root) process(pid, name, inode string) {
+	r.write("/proc/"+pid+"/comm", name+"\n")
+	r.link("/proc/"+pid+"/fd/3", "socket:["+inode+"]")
+}
+
+func TestAHealthyNode(t *testing.T) {
+	found := Examine(newRoot(t).Node)
+	for _, f := range found {
+		if f.Level != OK || f.Next != "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	var checked []string
+	for _, f := range found {
+		checked = append(checked, f.Check)
+	}
+	if !slices.Equal(slices.Compact(checked), Names()) || Worst(found) != OK {
+		t.Errorf("checked were %v: %s", checked, Worst(found))
+	}
+}
+
+// TestBrokenNodes breaks one thing at a time: exactly one finding is not ok.
+func TestBrokenNodes(t *testing.T) {
+	for what, c := range map[string]struct {
+		breaks     func(*root)
+		check      string
+		level      Level
+		text, next string
+	}{
+		"configuration": {func(r *root) {
+			r.ConfigError = config.Problems{{File: "/c.toml", Line: 3, Column: 1, Key: "x", Message: "unknown key"}}
+		},
+			"config", Fail, "/c.toml:3:1: x: unknown key", "berth check"},
+		"drop-in left out":       {func(r *root) { r.Config.Problems = config.Problems{{File: "/d.toml", Message: "bad"}} }, "config", Fail, "/d.toml: bad", "berth reload --wait"},
+		"no shim":                {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim is neither", "package"},
+		"broken handler":         {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},
+		"runtime gone":           {func(r *root) { r.Config.Runtimes[0].Path = "/gone" }, "handlers", Fail, "/gone does not exist", "/etc/berth/config.toml:3"},
+		"runtime not executable": {func(r *root) { r.write("/opt/x", ""); r.Config.Runtimes[0].Path = "/opt/x" }, "handlers", Fail, "is not executable", "runtime_path"},
+		"driven runtime gone":    {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"BinaryName": "/none"} }, "handlers", Fail, "options.BinaryName /none does not exist", "correct"},
+		"no handler":             {func(r *root) { r.Config.Runtimes = nil }, "handlers", Fail, "there is no handler", "apt-get install crun"},
+		"socket left behind": {func(r *root) {
+			r.write("/proc/net/unix", "")
+			r.write("/proc/self/status", "CapEff:\t000001ffffffffff\n")
+		}, "daemon", Warn, "was left behind", "restart berth"},
+		"no resource capability": {func(r *root) { r.write("/proc/42/status", "CapEff:\t000001fffeffffff\n") }, "privileges", Warn, "berth (pid 42) lacks CAP_SYS_RESOURCE", "CapabilityBoundingSet"},
+		"no admin capability":    {func(r *root) { r.write("/proc/42/status", "CapEff:\t000001ffffdfffff\n") }, "privileges", Fail, "lacks CAP_SYS_ADMIN", "CapabilityBoundingSet"},
+		"status unreadable":      {func(r *root) { r.write("/proc/42/status", "Name: x\n") }, "privileges", Warn, "has no CapEff", "/proc"},
+		"no overlayfs":           {func(r *root) { r.write("/proc/filesystems", "\text4\n") }, "kernel", Fail, "no overlay file system", "modprobe overlay"},
+		"kernel before idmap":    {func(r *root) { r.write("/proc/sys/kernel/osrelease", "5.15.0\n") }, "kernel", Warn, "hostUsers: false", "5.19"},
+		"no seccomp":             {func(r *root) { r.remove("/proc/sys/kernel/seccomp/actions_avail") }, "kernel", Warn, "no seccomp", "CONFIG_SECCOMP_FILTER"},
+		"no memory controller":   {func(r *root) { r.write("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu pids\n") }, "kernel", Fail, "missing: memory", "cgroup_enable=memory"},
+		"no cgroups":             {func(r *root) { r.remove("/sys/fs/cgroup") }, "kernel", Fail, "no cgroups", "mount -t cgroup2"},
+		"kubelet's driver": {func(r *root) {
+			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\ncgroupDriver: systemd\n")
+		}, "cgroup-driver", Warn, "the kubelet's cgroupDriver is systemd", "cgroupDriver: cgroupfs"},
+		"a handler's driver": {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"SystemdCgroup": true} }, "cgroup-driver", Fail, "SystemdCgroup = true", "leave options.SystemdCgroup out"},
+		"systemd that is not": {func(r *root) {
+			r.Config.Engine.CgroupDriver = config.CgroupDriverSystemd
+			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\n")
+		}, "cgroup-driver", Fail, "process 1 is not", "cgroupfs"},
+		"root noexec":            {func(r *root) { r.Config.Engine.Root = "/run/berth/root" }, "noexec", Fail, "mounted noexec", "remount,exec /run"},
+		"root read-only":         {func(r *root) { r.Config.Engine.Root = "/var/lib/with space/x" }, "noexec", Fail, "mounted read-only", "remount,rw"},
+		"no mounts":              {func(r *root) { r.remove("/proc/self/mountinfo") }, "noexec", Warn, "cannot be read", "/proc"},
+		"no forwarding":          {func(r *root) { r.write("/proc/sys/net/ipv4/ip_forward", "0\n") }, "sysctls", Fail, "ip_forward is 0", "sysctl -w"},
+		"bridges pass iptables":  {func(r *root) { r.write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0\n") }, "sysctls", Warn, "bridge-nf-call-iptables is 0", "sysctl -w"},
+		"no br_netfilter":        {func(r *root) { r.remove("/proc/sys/net/bridge") }, "sysctls", Warn, "br_netfilter", "modprobe"},
+		"no user namespaces":     {func(r *root) { r.write("/proc/sys/user/max_user_namespaces", "0\n") }, "sysctls", Warn, "max_user_namespaces is 0", "sysctl -w"},
+		"no network":             {func(r *root) { r.remove("/etc/cni/net.d") }, "cni", Warn, "no CNI configuration in /etc/cni/net.d", "CNI plugin"},
+		"a network that is none": {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{") }, "cni", Fail, "is no CNI configuration", "correct it"},
+		"an empty network":       {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{}") }, "cni", Fail, "names no plugin", "correct it"},
+		"no plugin":              {func(r *root) { r.remove("/opt/cni/bin/portmap") }, "cni", Fail, "needs the plugin portmap", "containernetworking-plugins"},
+		"a handler's network":    {func(r *root) { r.Config.Runtimes[0].CNIConfDir = "/etc/cni/none" }, "cni", Warn, `pods of handler "runc" cannot start`, "CNI plugin"},
+		"NRI of another": {func(r *root) {
+			r.Config.NRI.SocketPath = "/var/run/nri/nri.sock"
+			r.write("/proc/net/unix", unixTable+"0: 00000002 00000000 00010000 0001 01 300 /run/nri/nri.sock\n")
+			r.process("50", "containerd", "300")
+		}, "nri", Fail, "belongs to containerd (pid 50)", "nri.socket_path"},
+		"a port of another": {func(r *root) { r.Config.Metrics.Address = "127.0.0.1:9091"; r.process("51", "prometheus", "200") }, "ports", Fail, "port 9091 of metrics.address belongs to prometheus (pid 51)", "choose another"},
+		"one port for two":  {func(r *root) { r.Config.Metrics.Address, r.Config.Streaming.Port = "127.0.0.1:7000", 7000 }, "ports", Fail, "both 7000", "metrics.address"},
+		"kubelet elsewhere": {func(r *root) {
+			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n")
+		}, "kubelet", Fail, "talks to unix:///run/crio/crio.sock (/var/lib/kubelet/config.yaml)", "restart the kubelet"},
+		"kubelet by its flag": {func(r *root) {
+			r.process("60", "kubelet", "1")
+			r.write("/proc/60/cmdline", "kubelet\x00--container-runtime-endpoint=unix:///run/x.sock\x00")
+		}, "kubelet", Fail, "unix:///run/x.sock (its command line)", "restart the kubelet"},
+		"kubelet untold": {func(r *root) { r.write("/var/lib/kubelet/config.yaml", "cgroupDriver: cgroupfs\n") }, "kubelet", Fail, "not told which runtime", "containerRuntimeEndpoint: unix:///run/berth/berth.sock"},
+		"images elsewhere": {func(r *root) {
+			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\nimageServiceEndpoint: unix:///run/i.sock\n")
+		}, "kubelet", Fail, "pulls images by unix:///run/i.sock", "remove that"},
+		"no crictl.yaml":      {func(r *root) { r.remove("/etc/crictl.yaml") }, "crictl", Warn, "there is no /etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock"},
+		"crictl asks another": {func(r *root) { r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/crio/crio.sock\n") }, "crictl", Warn, "crio.sock", "crictl config"},
+		"crictl pulls by another": {func(r *root) {
+			r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/crio/crio.sock\n")
+		}, "crictl", Warn, "image-endpoint", "crictl config"},
+		"crictl.yaml is none": {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot be read", "correct"},
+		"another CRI daemon":  {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is here too", "name berth's socket"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRoot(t)
+			c.breaks(r)
+			var bad []Finding
+			for _, f := range Examine(r.Node) {
+				if f.Level != OK {
+					bad = append(bad, f)
+				}
+			}
+			if len(bad) != 1 {
+				t.Fatalf("%d findings: %+v", len(bad), bad)
+			}
+			f := bad[0]
+			if f.Check != c.check || f.Level != c.level || !strings.Contains(f.Text, c.text) || !strings.Contains(f.Next, c.next) {
+				t.Errorf("got %+v", f)
+			}
+			if Worst(bad) != c.level {
+				t.Errorf("the worst is %s", Worst(bad))
+			}
+		})
+	}
+}
+
+// kubeadm's own files say what the kubelet gets at its next start.
+func TestKubeadm(t *testing.T) {
+	r := newRoot(t)
+	r.write("/var/lib/kubelet/kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///var/run/crio/crio.sock --v=2"`+"\n")
+	levels := map[string]Level{}
+	for _, f := range Examine(r.Node) {
+		levels[f.Check] = f.Level
+	}
+	if levels["kubelet"] != Fail || levels["kubeadm"] != Fail {
+		t.Errorf("got %v", levels)
+	}
+	r.write("/var/lib/kubelet/kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///var/run/berth/berth.sock"`+"\n")
+	r.socket("/run/crio/crio.sock")
+	for _, f := range kubeadm(r.Node) {
+		if f.Level != Warn || !strings.Contains(f.Next, "criSocket: unix:///run/berth/berth.sock") {
+			t.Errorf("two runtimes: %+v", f)
+		}
+	}
+}
+
+// A node without anything is told what it lacks, and nothing fails to look.
+func TestAnEmptyNode(t *testing.T) {
+	found := Examine(Node{Root: t.TempDir()})
+	if Worst(found) != Fail {
+		t.Errorf("got %+v", found)
+	}
+	for _, f := range found {
+		if f.Level != OK && f.Next == "" {
+			t.Errorf("%s says not what to do: %+v", f.Check, f)
+		}
+	}
+	if text, err := json.Marshal(found); err != nil || !strings.Contains(string(text), `"check":"config"`) {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for release, want := range map[string][2]int{"6.12.3-amd64": {6, 12}, "5.10+": {5, 10}, "6.1-rc1": {6, 1}, "x": {0, 0}, "": {0, 0}} {
+		if major, minor, _ := version(release); major != want[0] || minor != want[1] {
+			t.Errorf("%q is %d.%d", release, major, minor)
+		}
+	}
+}

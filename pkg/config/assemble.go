@@ -46,6 +46,7 @@ func assemble(docs []*document, o Options, lost map[string]Broken, foreign forei
 	if !handlersInMain(docs) {
 		a.discover()
 	}
+	a.resolveAliases()
 	a.cfg.Runtimes = sortedByName(a.defs)
 	a.defaultRuntime(a.known(docs), mainOf(docs, a.options))
 	a.helpers()

@@ -142,6 +142,13 @@ func TestMistakes(t *testing.T) {
 		{"zero timeout", runc + `container_create_timeout = "0s"`, `3:1: runtimes.runc.container_create_timeout: must be more than 0`},
 		{"sandbox process", runc + `sandbox_process = "never"`, `3:1: runtimes.runc.sandbox_process: "never" must be "auto" or "always"`},
 		{"supervision of a shim", "[runtimes.a]\nruntime_path = \"$BIN/containerd-shim-kata-v2\"\nsupervision = \"pod\"", `3:1: runtimes.a.supervision: is for oci handlers; a shim supervises itself`},
+		// Aliases.
+		{"alias of itself", "[runtimes.a]\nalias_of = \"a\"\n" + runc, `2:1: runtimes.a.alias_of: must be another handler, not a itself`},
+		{"alias of nothing", "[runtimes.a]\nalias_of = \"\"\n" + runc, `2:1: runtimes.a.alias_of: must name the handler that a is another name of`},
+		{"alias of nobody", "[runtimes.a]\nalias_of = \"rnuc\"\n" + runc, `2:1: runtimes.a.alias_of: there is no handler "rnuc"; the handlers are runc (did you mean "runc"?)`},
+		{"alias of an alias", "[runtimes.a]\nalias_of = \"b\"\n[runtimes.b]\nalias_of = \"runc\"\n" + runc, `2:1: runtimes.a.alias_of: "b" is an alias itself; name the handler that it is one of (did you mean "runc"?)`},
+		{"alias with a binary", "[runtimes.a]\nalias_of = \"runc\"\nruntime_path = \"$BIN/runc\"\n" + runc, `3:1: runtimes.a.runtime_path: must not be beside alias_of, which takes everything from the other handler; remove one of the two`},
+		{"alias of a number", "[runtimes.a]\nalias_of = 1\n" + runc, `2:1: runtimes.a.alias_of: must be a string, not an integer`},
 		// Limits.
 		{"negative pods", runc + `max_pods = -1`, `3:1: runtimes.runc.max_pods: must not be negative; 0 is no limit`},
 		{"negative starts", runc + `max_parallel_starts = -4`, `3:1: runtimes.runc.max_parallel_starts: must not be negative; 0 is no limit`},

@@ -19,6 +19,7 @@ const (
 
 // runtimeTable is [runtimes.<handler>] as it is written.
 type runtimeTable struct {
+	AliasOf                      string                 `toml:"alias_of"`
 	RuntimePath                  string                 `toml:"runtime_path"`
 	RuntimeType                  handler.Type           `toml:"runtime_type"`
 	RuntimeRoot                  string                 `toml:"runtime_root"`
@@ -132,6 +133,9 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	}
 	t := defaultTable()
 	d.table(sectionHandler, key, values, reflect.ValueOf(&t).Elem())
+	if _, alias := values["alias_of"]; alias {
+		return d.alias(name, key, values, &t)
+	}
 	def := t.definition(name, e)
 	def.Origin = d.doc.origins[key].String()
 	d.options(key, &t, def, e)

@@ -100,6 +100,9 @@ func (s shower) handler(d *handler.Definition) error {
 
 // tableOf is the table that has d as its definition.
 func tableOf(d *handler.Definition) (runtimeTable, error) {
+	if d.AliasOf != "" {
+		return runtimeTable{AliasOf: d.AliasOf}, nil
+	}
 	t := runtimeTable{
 		RuntimePath:                  d.Path,
 		RuntimeType:                  d.Type,
@@ -116,6 +119,10 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		ContainerCreateTimeout:       d.ContainerCreateTimeout,
 		SandboxProcess:               d.SandboxProcess,
 		Supervision:                  d.Supervision,
+		MaxPods:                      d.Limits.MaxPods,
+		MaxParallelStarts:            d.Limits.MaxParallelStarts,
+		MaxQueuedStarts:              d.Limits.MaxQueuedStarts,
+		StartTimeout:                 d.Limits.StartTimeout,
 		RequiredDevices:              d.RequiredDevices,
 	}
 	if d.Type == handler.OCI {

@@ -25,6 +25,12 @@ runtime_path = "$BIN/runc"
 container_create_timeout = "1500ms"
 default_annotations = { "a/b" = "line\nbreak", c = "ü\u0001" }
 options = { no_pivot_root = true, global_flags = ["--debug"] }
+max_pods = 40
+max_parallel_starts = 4
+max_queued_starts = 20
+start_timeout = "90s"
+[runtimes.other]
+alias_of = "runc"
 [runtimes.shim]
 runtime_path = "$BIN/containerd-shim-runc-v2"
 options = { BinaryName = "$BIN/runc", IoGid = 5 }

@@ -93,6 +93,9 @@ type Definition struct {
 	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty"`
 	// Supervision says how many supervisors the handler has (oci only).
 	Supervision Supervision `json:"supervision,omitempty"`
+	// AliasOf names the handler whose Definition this is but for the name; empty
+	// for one that was written itself.
+	AliasOf string `json:"aliasOf,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits Limits `json:"limits,omitzero"`
 	// RequiredDevices are device files without which no pod can run.

@@ -17,6 +17,7 @@ func full() *Definition {
 		PrivilegedWithoutHostDevices: true, Snapshotter: "native", BaseRuntimeSpec: "/s", CNIConfDir: "/n",
 		ContainerCreateTimeout: time.Minute, SandboxProcess: SandboxProcessAlways, Supervision: SupervisionPod,
 		Limits:          Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},
+		AliasOf:         "other",
 		RequiredDevices: []string{"/dev/kvm"},
 		Origin:          "/etc/berth/config.toml:3",
 	}

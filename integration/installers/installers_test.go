@@ -199,7 +199,7 @@ func (b *bed) hostile(t *testing.T, pod *testbed.Pod) {
 	link(t, "/etc", at("14-directory.toml"))
 	write(t, at("15-junk.toml"), "\x7fELF\x00\x00\xff\xfe\x00", 0o644)
 	write(t, at("16-huge.toml"), strings.Repeat("# filler\n", 1<<18), 0o644)
-	write(t, at("17-deep.toml"), "[runtimes.deep]\nruntime_path = \"/bin/true\"\noptions."+strings.Repeat("a.", 1<<17)+"a = 1\n", 0o644)
+	write(t, at("17-deep.toml"), "[runtimes.deep]\nruntime_path = \"/bin/true\"\noptions."+strings.Repeat("a.", 1<<13)+"a = 1\n", 0o644)
 	fifo(t, filepath.Join(b.crio, "no-suffix"))
 
 	if err := syscall.Kill(b.PID(), unix.SIGHUP); err != nil {

@@ -157,7 +157,7 @@ func (a *assembly) known(docs []*document) []string {
 		names = append(names, b.Name)
 	}
 	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 }
 
 // mainOf is the place where the main file begins, or would.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -51,7 +52,7 @@ func parseTOML(file string, data []byte) *document {
 	}
 	if err := toml.Unmarshal(s.withoutDuplicates(), &doc.values); err != nil {
 		doc.values = map[string]any{}
-		doc.problems = append(doc.problems, syntaxProblem(file, err))
+		doc.problems = append(doc.problems, syntaxProblem(file, data, err))
 	}
 	return doc
 }
@@ -71,12 +72,22 @@ func checkVersion(d *document) {
 	})
 }
 
-func syntaxProblem(file string, err error) Problem {
+// bareWord is a line that sets a key to something without quotes.
+var bareWord = regexp.MustCompile(`^[ \t]*[A-Za-z0-9_."-]+[ \t]*=[ \t]*([A-Za-z/~.$][^\s#"']*)[ \t]*(#.*)?\r?$`)
+
+func syntaxProblem(file string, data []byte, err error) Problem {
 	p := Problem{File: file, Message: strings.TrimPrefix(err.Error(), "toml: ")}
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
 		p.Line, p.Column = at.Position()
 		p.Key = joinKey(at.Key()...)
+		lines := bytes.SplitN(data, []byte("\n"), p.Line+1)
+		if p.Line > len(lines) {
+			return p
+		}
+		if m := bareWord.FindSubmatch(lines[p.Line-1]); m != nil {
+			p.Message, p.Suggestion = "is no value; a string needs quotes", quote(string(m[1]))
+		}
 	}
 	return p
 }

@@ -37,14 +37,13 @@ func readAll(o Options) []*document {
 	}
 	files, unreadable := dropInFiles(o.vendorDir(), o.dropInDir())
 	docs = append(docs, unreadable...)
-	return append(docs, readEach(files)...)
+	return append(docs, readEach(files, maxTotalSize)...)
 }
 
-// readEach reads files of directories. One that went away since it was listed
-// is none.
-func readEach(files []string) []*document {
+// readEach reads files of directories, until there were so many bytes. A file
+// that went away since it was listed is none.
+func readEach(files []string, left int64) []*document {
 	var docs []*document
-	left := int64(maxTotalSize)
 	for _, f := range files {
 		if d := orDangling(read(f, left)); d != nil {
 			left -= d.size

@@ -10,6 +10,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/configs"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // FuzzParse looks for files that end the daemon, and for problems that point
@@ -88,4 +89,71 @@ func (c *Config) serves(name string) bool {
 		}
 	}
 	return false
+}
+
+// FuzzImport looks for files of other daemons that end this one, for handlers
+// of theirs that are served unchecked, and for drop-ins made of them that berth
+// does not read.
+func FuzzImport(f *testing.F) {
+	files, err := filepath.Glob("testdata/import/*/*")
+	if err != nil || len(files) == 0 {
+		f.Fatal(files, err)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.IsDir() || filepath.Base(file) == "want" {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	for _, seed := range []string{
+		"crio = 1", "[crio]\nruntime = []", "[[crio.runtime.runtimes]]\na = 1", "[crio.runtime]\nruntimes = 1\ndefault_runtime = 1", "plugins = []", "[plugins]\ncri = 1",
+		"[plugins.cri]\ncontainerd = 1", "[plugins.cri.containerd]\nruntimes = [1]", "[plugins.cri.containerd.runtimes.a]\noptions = 1\nruntime_type = []",
+		"[plugins.cri.containerd.runtimes.a]\noptions = { BinaryName = {}, Root = [], IoUid = 1979-05-27 }\n", "[crio.runtime.runtimes.a]\ninherit_default_runtime = 1\nallowed_annotations = [1, []]\n",
+		"[crio.runtime]\ndefault_runtime = \"a\"\n[crio.runtime.runtimes.a]\ninherit_default_runtime = true\nruntime_path = \"/bin/sh\"\n",
+		"[plugins.\"io.containerd.cri.v1.images\".runtime_platforms.a]\nsnapshotter = 1\nplatform = 1\n", "[plugins.cri.containerd.runtimes.\"\"]\n[plugins.cri.containerd.runtimes.\"a b\"]\n",
+		"version = \"x\"\n[plugins.cri.containerd.runtimes.a]\nruntime_type = \"...\"\nruntime_path = \"/\"\n", "[plugins.cri.containerd.runtimes.a]\nruntime_type = \"a.b\"\noptions = { ConfigPath = 1, TypeUrl = 1, x = nan }\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		file, main := filepath.Join(dir, "foreign.toml"), filepath.Join(dir, "config.toml")
+		for name, content := range map[string][]byte{
+			file: data,
+			main: []byte("[runtimes.runc]\nruntime_path=\"/bin/sh\"\n[import]\ncrio = [\"" + file + "\"]\ncontainerd = [\"" + file + "\"]\n"),
+		} {
+			if err := os.WriteFile(name, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := Options{File: main, DropInDir: filepath.Join(dir, "conf.d"), VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{"/bin"}}
+		cfg, err := Load(o)
+		if err != nil {
+			t.Fatalf("an imported file stops the daemon: %v", err)
+		}
+		if !cfg.serves("runc") || cfg.DefaultRuntime != "runc" {
+			t.Errorf("an imported file takes the main file's handler away: %+v", cfg)
+		}
+		for _, d := range cfg.Runtimes {
+			if handler.ValidName(d.Name) != nil || executableMistake(d.Path) != "" || d.Type != handler.OCI && d.Type != handler.Shim {
+				t.Errorf("served unchecked: %+v", d)
+			}
+		}
+		for _, n := range cfg.ImportNotes {
+			if n.Why == "" || n.Origin.File == "" {
+				t.Errorf("a note says nothing: %+v", n)
+			}
+		}
+		translated, err := Translate([]string{file}, o)
+		if err != nil {
+			t.Fatalf("it cannot be translated: %v", err)
+		}
+		if doc := parse("drop-in", translated.DropIn); len(doc.problems) > 0 {
+			t.Errorf("the drop-in cannot be read: %v\n%s", doc.problems, translated.DropIn)
+		}
+	})
 }

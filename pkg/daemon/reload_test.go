@@ -1,0 +1,164 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+)
+
+// files are what a daemon's configuration is read from.
+type files struct {
+	mu   sync.Mutex
+	next *config.Config
+	err  error
+}
+
+func (f *files) Load(context.Context) (*config.Config, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.next, f.err
+}
+
+func (*files) Paths() []string { return nil }
+
+func (f *files) put(next *config.Config, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next, f.err = next, err
+}
+
+// with is a copy of a configuration with one more handler.
+func with(c *config.Config, name string) *config.Config {
+	next := *c
+	next.Runtimes = append(slices.Clone(c.Runtimes), &handler.Definition{Name: name, Type: handler.OCI, Path: "/" + name})
+	next.Log.Level = "warn"
+	return &next
+}
+
+// The service manager hears when a reload begins, by the clock that it has, and
+// when it is over; what is reloaded is in force by then.
+func TestReload(t *testing.T) {
+	b := newBed(t)
+	manager := b.manager(t)
+	f := &files{next: b.config}
+	applied := make(chan string, 10)
+	b.options.Loader = f
+	b.options.Apply = func(_ context.Context, c *config.Config) { applied <- c.Log.Level }
+	d := b.started(t)
+	if said := told(t, manager, 10*time.Second); said != "READY=1" {
+		t.Fatalf("it says %q", said)
+	}
+	run := func(name string) error {
+		_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name})
+		return err
+	}
+	if err := run("crun"); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("before: %v", err)
+	}
+	f.put(with(b.config, "crun"), nil)
+	begin := monotonic(t)
+	d.Reload(lifecycle.TriggerSignal)
+	var at int64
+	said := told(t, manager, 10*time.Second)
+	if _, err := fmt.Sscanf(said, "RELOADING=1\nMONOTONIC_USEC=%d", &at); err != nil || at < begin || at > monotonic(t) {
+		t.Errorf("it says %q (%v), and it was after %d", said, err, begin)
+	}
+	said = told(t, manager, 10*time.Second)
+	if !strings.HasPrefix(said, "READY=1\nSTATUS=Generation ") || !strings.Contains(said, "crun, gvisor, kata (not-ready), runc") {
+		t.Errorf("it says %q", said)
+	}
+	if level := <-applied; level != "warn" {
+		t.Errorf("the log's level is %q", level)
+	}
+	if err := run("crun"); err != nil {
+		t.Errorf("after: %v", err)
+	}
+
+	f.put(nil, errors.New("config.toml:3:1: no"))
+	d.Reload(lifecycle.TriggerSignal)
+	if said := told(t, manager, 10*time.Second); !strings.HasPrefix(said, "RELOADING=1\n") {
+		t.Errorf("it says %q", said)
+	}
+	if said := told(t, manager, 10*time.Second); !strings.HasPrefix(said, "READY=1\n") || !strings.Contains(said, "config.toml:3:1: no") {
+		t.Errorf("it says %q", said)
+	}
+	if err := run("crun"); err != nil {
+		t.Errorf("a bad file took a handler away: %v", err)
+	}
+}
+
+func monotonic(t *testing.T) int64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return now.Nano() / 1000
+}
+
+// A reload that is asked for while the daemon starts comes when it has.
+func TestAReloadDuringTheStartIsRemembered(t *testing.T) {
+	b := newBed(t)
+	f := &files{next: with(b.config, "crun")}
+	b.options.Loader = f
+	d := b.daemon(t)
+	d.Reload(lifecycle.TriggerSignal) // nothing is there yet
+	b.engine.Fail = func(_ context.Context, rpc string) error {
+		if rpc == "Recover" {
+			d.Reload(lifecycle.TriggerSignal) // half of it is
+		}
+		return nil
+	}
+	if err := d.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	events := d.Lifecycle().Watch(t.Context())
+	for d.Lifecycle().Current().Last == nil {
+		<-events
+	}
+	if h, err := d.Lifecycle().Handler("crun"); err != nil || !h.State.AcceptsPods() {
+		t.Errorf("got %+v, %v", h, err)
+	}
+}
+
+// What an operator cordoned stays so, and is still told to the kubelet, which has
+// the features of pods that exist from there.
+func TestCordonOverRestarts(t *testing.T) {
+	b := newBed(t)
+	first := b.started(t)
+	if err := first.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug"); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.started(t)
+	_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "accepts no pods while it is cordoned: kernel bug") {
+		t.Errorf("got %v", err)
+	}
+	resp, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(resp.GetRuntimeHandlers(), func(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == "gvisor" }) {
+		t.Error("a cordoned handler is not advertised")
+	}
+	if info := resp.GetInfo()["handlers"]; !strings.Contains(info, `"state":"cordoned","reason":"kernel bug"`) {
+		t.Errorf("the verbose part is %s", info)
+	}
+}

@@ -111,13 +111,13 @@ func TestPin(t *testing.T) {
 	b.ranUnder(t, other.Container, "one", moved)
 	other.Remove(t)
 
-	// The handler is gone.
+	// The handler is gone, and is kept for its pod alone.
 	b.configure(t, handlers("two", two))
 	b.livesOn(t, old, first, second)
 	_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
 		Config: b.client.SandboxConfig(""), RuntimeHandler: "one",
 	})
-	refused(t, err, codes.InvalidArgument, `"one"`, "two")
+	refused(t, err, codes.Unavailable, `"one"`, "no longer configured")
 	second.calls(t)
 	first.calls(t)
 	old.Remove(t)

@@ -77,11 +77,17 @@ func (f *fleet) table(handler string, files []string) string {
 }
 
 func (f *fleet) config(def string, handlers ...string) string {
-	text := fmt.Sprintf("default_runtime = %q\n", def)
+	text := preamble(def)
 	for _, handler := range handlers {
 		text += f.table(handler, f.files[handler])
 	}
 	return text
+}
+
+// preamble is the top of a configuration, which lets the daemon see soon that a
+// runtime is well again.
+func preamble(def string) string {
+	return fmt.Sprintf("default_runtime = %q\n[handlers]\nprobe_interval = \"1s\"\n", def)
 }
 
 func (f *fleet) handlers() []string { return slices.Sorted(maps.Keys(f.files)) }
@@ -318,7 +324,7 @@ var changes = []change{
 			}
 		},
 		config: func(_ *testing.T, f *fleet) string {
-			text := fmt.Sprintf("default_runtime = %q\n", byDefault)
+			text := preamble(byDefault)
 			for _, handler := range f.handlers() {
 				text += f.table(handler, f.moved(handler))
 			}
@@ -335,7 +341,7 @@ var changes = []change{
 			t.Helper()
 			other := filepath.Join(t.TempDir(), "other")
 			put(t, other, read(t, testbed.Part(t, testbed.Crun)))
-			return fmt.Sprintf("default_runtime = \"other\"\n[runtimes.other]\nruntime_path = %q\n", other)
+			return preamble("other") + fmt.Sprintf("[runtimes.other]\nruntime_path = %q\n", other)
 		},
 		fresh: func(t *testing.T, f *fleet, handler string) {
 			t.Helper()
@@ -457,9 +463,6 @@ func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
 	atRest := f.rest(t)
 	for _, c := range changes {
 		for _, restarted := range []bool{false, true} {
-			if c.config != nil && !restarted {
-				continue
-			}
 			name := c.name
 			if restarted {
 				name += ", all restarted"
@@ -482,7 +485,7 @@ func (f *fleet) outlives(t *testing.T, c change, config string, restarted bool) 
 		c.binaries(t, f)
 	}
 	if c.config != nil {
-		f.write(t, c.config(t, f))
+		f.reload(t, c.config(t, f))
 	}
 	if restarted {
 		f.crash(t)
@@ -492,17 +495,57 @@ func (f *fleet) outlives(t *testing.T, c change, config string, restarted bool) 
 		f.livesOn(t, old[handler])
 	})
 	f.install(t)
-	if c.config != nil || restarted {
-		f.configure(t, config)
+	if c.config != nil {
+		f.reload(t, config)
 	}
+	testbed.Eventually(t, time.Minute, func() error {
+		info := f.handlersInfo(t)
+		for _, h := range info.Handlers {
+			if h.State != "ready" {
+				return fmt.Errorf("handler %s is %s: %s", h.Name, h.State, h.Reason)
+			}
+		}
+		return nil
+	})
 }
 
-// write replaces the drop-in.
-func (f *fleet) write(t *testing.T, config string) {
+// handlersInfo is what the verbose status says of handlers.
+type handlersInfo struct {
+	Digest   string `json:"digest"`
+	Handlers []struct {
+		Name   string `json:"name"`
+		State  string `json:"state"`
+		Reason string `json:"reason"`
+	} `json:"handlers"`
+}
+
+func (b *bed) handlersInfo(t *testing.T) handlersInfo {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(f.Dir, "conf.d", "50-test.toml"), []byte(config), 0o600); err != nil {
+	r, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
+	var i handlersInfo
+	if err == nil {
+		err = json.Unmarshal([]byte(r.GetInfo()["handlers"]), &i)
+	}
+	if err != nil {
+		t.Fatalf("verbose status: %v", err)
+	}
+	return i
+}
+
+// reload replaces the drop-in and has the running daemon read it.
+func (f *fleet) reload(t *testing.T, config string) {
+	t.Helper()
+	before := f.handlersInfo(t).Digest
+	put(t, filepath.Join(f.Dir, "conf.d", "50-test.toml"), []byte(config))
+	if err := syscall.Kill(f.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
+	testbed.Eventually(t, time.Minute, func() error {
+		if f.handlersInfo(t).Digest == before {
+			return errors.New("the new configuration is not in force")
+		}
+		return nil
+	})
 }
 
 // onlyTodays fails unless the copies that are kept are those of what is installed.

@@ -76,6 +76,9 @@ func question(d *handler.Definition) string {
 
 // Prepare makes what a new pod of that handler would run on, in the background.
 func (b *binaries) Prepare(d *handler.Definition, rt *probe.Runtime) {
+	if b.store.Has(d.Path) {
+		return // a copy was asked
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if g := b.now[question(d)]; g == nil || g.asked != rt {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/containerd/log"
 
@@ -101,7 +102,7 @@ func (b *binaries) verify(one keep.Binary) error {
 // lookAtBinaries takes up the binaries of today's handlers, and then reads those
 // that pods were made with, before they are needed.
 func (k *core) lookAtBinaries() {
-	for _, d := range k.config.Definitions() {
+	for _, d := range k.awaitHandlers() {
 		k.takeUp(d)
 	}
 	k.binaries.takenUp.Store(true)
@@ -126,6 +127,28 @@ func (k *core) lookAtBinaries() {
 		}
 	}
 	k.collectTools()
+}
+
+// handlersPatience is how long a daemon that starts is given to find out which
+// handlers are ready.
+const handlersPatience = 30 * time.Second
+
+// awaitHandlers returns the handlers that are ready; none only if none becomes so.
+func (k *core) awaitHandlers() []*handler.Definition {
+	enough := time.NewTimer(handlersPatience)
+	defer enough.Stop()
+	for {
+		if all := k.config.Definitions(); len(all) > 0 {
+			return all
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-enough.C:
+			return nil
+		case <-k.background.Done():
+			return nil
+		}
+	}
 }
 
 // takeUp asks a runtime, and keeps it, before the first pod needs it.

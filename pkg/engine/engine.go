@@ -231,6 +231,12 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 		k.prober = probe.New()
 	}
 	k.binaries = newBinaries(k.tools.dir, k.prober, k.tools.noExec, k.log, func() { go k.collectTools() })
+	for _, o := range k.pods.List() {
+		for _, one := range o.Spec().binaries() {
+			k.binaries.store.Know(one)
+		}
+	}
+	k.prober.OnAnswer(k.binaries.Prepare)
 	k.shims, err = shim.New(shim.Config{
 		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
 		Left: k.collectTools,

@@ -49,11 +49,6 @@ const recoveryParallel = 16
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e, &silence{who: map[string]bool{}}}
 	r.listen(ctx)
-	for _, o := range e.core.pods.List() {
-		for _, one := range o.Spec().binaries() {
-			e.core.binaries.store.Know(one)
-		}
-	}
 	r.showBroken()
 	e.core.closePodDirs()
 	if err := r.sandboxes(ctx); err != nil {

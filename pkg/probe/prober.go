@@ -23,6 +23,7 @@ type Prober struct {
 	timeout time.Duration
 
 	mu      sync.Mutex
+	answer  func(*handler.Definition, *Runtime)
 	known   map[string]known   // By subject.key.
 	flights map[string]*flight // By question.
 }
@@ -63,6 +64,14 @@ func (p *Prober) Probe(ctx context.Context, def *handler.Definition) (*Runtime, 
 	}
 }
 
+// OnAnswer has f called with every new answer, right after it was remembered. It
+// must return at once. There is one such function; a second takes its place.
+func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer = f
+}
+
 // join returns the flight for a question, and starts it if there is none. Even
 // looking for a file happens there: on a dead network mount it never returns,
 // and must cost one goroutine, however often it is asked for.
@@ -84,29 +93,34 @@ func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handl
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	var s subject
+	var fresh bool
 	if s, f.err = newSubject(def); f.err == nil {
-		f.runtime, f.err = p.ask(ctx, s)
+		f.runtime, fresh, f.err = p.ask(ctx, s)
 	}
 	p.mu.Lock()
 	delete(p.flights, question)
+	answer := p.answer
 	p.mu.Unlock()
+	if fresh && answer != nil {
+		answer(def, f.runtime)
+	}
 	close(f.done)
 }
 
 // ask runs the binary and remembers the answer under the identity that it had
 // before and still has after: a binary that is replaced meanwhile is asked
 // again next time.
-func (p *Prober) ask(ctx context.Context, s subject) (*Runtime, error) {
+func (p *Prober) ask(ctx context.Context, s subject) (_ *Runtime, fresh bool, _ error) {
 	before, err := s.identify()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if rt := p.recall(s.key(), before); rt != nil {
-		return rt, nil
+		return rt, false, nil
 	}
 	rt, err := s.ask(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	rt.Path, rt.Identity = s.path, before[0]
 	if len(before) > 1 {
@@ -114,9 +128,9 @@ func (p *Prober) ask(ctx context.Context, s subject) (*Runtime, error) {
 	}
 	after, err := s.identify()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if equal(before, after) {
+	if fresh = equal(before, after); fresh {
 		p.mu.Lock()
 		p.known[s.key()] = known{ids: before, runtime: rt}
 		p.mu.Unlock()
@@ -124,7 +138,7 @@ func (p *Prober) ask(ctx context.Context, s subject) (*Runtime, error) {
 	log.G(ctx).WithFields(log.Fields{
 		"path": rt.Path, "name": rt.Name, "version": rt.Version, "oci": rt.OCIVersion(), "features": rt.Features != nil,
 	}).Debug("Probed a runtime")
-	return rt, nil
+	return rt, fresh, nil
 }
 
 func (p *Prober) recall(key string, ids []Identity) *Runtime {

@@ -199,6 +199,9 @@ func (s *Store) Abs(b Binary) string {
 	return filepath.Join(s.dir, b.Kept)
 }
 
+// Has tells whether a path is that of a copy.
+func (s *Store) Has(path string) bool { return strings.HasPrefix(path, s.dir+"/"+Prefix) }
+
 // Untouched tells whether the copy is there as it was when it was right.
 func (s *Store) Untouched(b Binary) bool {
 	now, err := stampOf(s.Abs(b))

@@ -1,0 +1,213 @@
+package faults
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// newRuncBed is a berth whose runc can be replaced.
+func newRuncBed(t *testing.T, options testbed.Options) (b *bed, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "runc")
+	put(t, path, read(t, testbed.Part(t, testbed.Runc)))
+	options.Config = fmt.Sprintf("default_runtime = \"mine\"\n[runtimes.mine]\nruntime_path = %q\n", path)
+	return newBed(t, options), path
+}
+
+func (b *bed) sleeping(t *testing.T) (*testbed.Pod, string) {
+	t.Helper()
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	return pod, b.podInfo(t, pod).Binaries[0].Runs
+}
+
+// TestDamagedCopyOfARuntime damages what a pod runs on, while the daemon is up and
+// while it is down. It is mended from what is installed; when that is another
+// version by now, nothing damaged runs, and the pod can be removed.
+func TestDamagedCopyOfARuntime(t *testing.T) {
+	b, installed := newRuncBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	old, copied := b.sleeping(t)
+	want := digest(t, copied)
+	damage := func() {
+		t.Helper()
+		overwrite(t, copied, []byte("#!/bin/sh\nexit 0\n"))
+	}
+
+	damage()
+	if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+	b.Stop(t)
+	damage()
+	b.Start(t)
+	testbed.Eventually(t, time.Minute, func() error {
+		if is := digest(t, copied); is != want {
+			return fmt.Errorf("%s has sha256 %s", copied, is)
+		}
+		return nil
+	})
+
+	supervisor := b.podInfo(t, old).Supervisor
+	put(t, installed, append(read(t, installed), "upgraded"...))
+	fresh, _ := b.sleeping(t)
+	if other := b.podInfo(t, fresh).Supervisor; other == supervisor {
+		t.Errorf("pods on two versions of a runtime share supervisor %s", other)
+	}
+	damage()
+	_, err := b.tryExec(t, old.Container, "echo", "alive")
+	refused(t, err, codes.FailedPrecondition, installed, want, "create the pod anew")
+	_, err = b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: old.ID, Config: b.client.ContainerConfig("second", b.image, "true"), SandboxConfig: old.Config,
+	})
+	refused(t, err, codes.FailedPrecondition, installed, want)
+	old.Remove(t)
+	if out := fresh.Container.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec in the new pod said %q", out)
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// TestRootWithoutExec has the root directory on a file system whose programs cannot
+// be run: pods run on what is installed, and it is said that they do.
+func TestRootWithoutExec(t *testing.T) {
+	b, installed := newRuncBed(t, testbed.Options{})
+	b.smallRoot(t, 512<<20)
+	b.Stop(t)
+	if err := unix.Mount("", b.Root, "", unix.MS_REMOUNT|unix.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.Start(t)
+	atRest := b.rest(t)
+	pod := b.client.RunSandbox(t, testbed.PodSpec{Sandbox: func(c *runtimeapi.PodSandboxConfig) { // with a process of its own
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	}})
+	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	}}
+	b.client.Pull(t, "", b.image)
+	first := pod.RunContainer(t, "first", spec)
+	is := b.podInfo(t, pod).Binaries
+	if len(is) != 1 || is[0].Runs != installed || is[0].SHA256 != digest(t, installed) {
+		t.Errorf("the pod runs on %+v", is)
+	}
+	if out := first.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+	put(t, installed, append(read(t, installed), "upgraded"...))
+	second := pod.RunContainer(t, "second", spec)
+	second.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	b.Restart(t)
+	if out := second.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+	for _, want := range []string{"mounted noexec", "no copy of it is kept"} {
+		if !strings.Contains(b.Log(), want) {
+			t.Errorf("the log does not say %q", want)
+		}
+	}
+	pod.Remove(t)
+	b.nothingLeft(t, atRest)
+}
+
+// TestKilledWhileABinaryIsKept kills the daemon between the steps of keeping a new
+// runtime.
+func TestKilledWhileABinaryIsKept(t *testing.T) {
+	b, installed := newRuncBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
+	atRest := b.rest(t)
+	for i, place := range []string{failpoint.BinaryCopied, failpoint.BinaryKept} {
+		t.Run(place, func(t *testing.T) {
+			old, before := b.sleeping(t)
+			b.Stop(t)
+			put(t, installed, append(read(t, testbed.Part(t, testbed.Runc)), fmt.Sprint("version ", i)...))
+			b.SetEnvironment("BERTH_FAILPOINT=" + place)
+			if err := b.TryStart(t.Context()); err == nil {
+				b.Wait(t, time.Minute)
+			}
+			b.SetEnvironment()
+			b.Start(t)
+			fresh, after := b.sleeping(t)
+			if before == after {
+				t.Errorf("a new pod runs on %s, as before", after)
+			}
+			if is, want := digest(t, after), digest(t, installed); is != want {
+				t.Errorf("the copy has sha256 %s, what is installed %s", is, want)
+			}
+			if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
+				t.Errorf("exec in the old pod said %q", out)
+			}
+			old.Remove(t)
+			fresh.Remove(t)
+			testbed.Eventually(t, time.Minute, func() error {
+				for _, name := range b.kept(t) {
+					if name[0] == '.' || name == filepath.Base(filepath.Dir(before)) {
+						return fmt.Errorf("kept are %q", b.kept(t))
+					}
+				}
+				return nil
+			})
+		})
+	}
+	b.nothingLeft(t, atRest)
+}
+
+// TestPodOfAnOlderBuild has a pod in whose record no binary is named, as before
+// there were copies. It goes on with what is installed.
+func TestPodOfAnOlderBuild(t *testing.T) {
+	b, installed := newRuncBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	old, copied := b.sleeping(t)
+	b.Stop(t)
+	path := filepath.Join(b.Root, "records", "sandboxes", old.ID, "spec.json")
+	var record map[string]any
+	if err := json.Unmarshal(read(t, path), &record); err != nil {
+		t.Fatal(err)
+	}
+	kept, ok := record["pinned"].(map[string]any)
+	if !ok || kept["binaries"] == nil {
+		t.Fatalf("the record is %v", record)
+	}
+	delete(kept, "binaries")
+	text, err := json.Marshal(record)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Start(t)
+	if is := b.podInfo(t, old); len(is.Binaries) != 0 {
+		t.Errorf("the old pod runs on %+v", is.Binaries)
+	}
+	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	if out := added.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+	var task struct {
+		Options struct{ Runtime string }
+	}
+	journal := filepath.Join(b.State, "supervisors", b.podInfo(t, old).Supervisor, "tasks", added.ID, "task.json")
+	if err := json.Unmarshal(read(t, journal), &task); err != nil {
+		t.Fatal(err)
+	}
+	if task.Options.Runtime != installed {
+		t.Errorf("a new container of the old pod runs on %s, want %s", task.Options.Runtime, installed)
+	}
+	if _, err := os.Stat(copied); errors.Is(err, os.ErrNotExist) {
+		t.Error("the copy for new pods is gone")
+	}
+	old.Remove(t)
+	b.nothingLeft(t, atRest)
+}

@@ -143,7 +143,7 @@ check-generated: ## fail if generated code is not what its sources say
 
 # One package at a time: many need the machine to themselves for a moment
 # (cgroups, iptables), and two cores are no faster with two at once.
-GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text
+GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text --hide-summary skipped
 
 .PHONY: unit
 unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the race detector

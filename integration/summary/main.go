@@ -1,0 +1,47 @@
+// Summary says in few words what a run of tests came to: why tests were skipped,
+// and which failed with what words. It reads the records of `go test -json`:
+//
+//	go run ./integration/summary skips out/unit.json out/integration.json
+//	go run ./integration/summary failures out/unit.json out/integration.json
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+func main() {
+	if err := run(os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "summary:", err)
+		os.Exit(1)
+	}
+}
+
+func run(w io.Writer, args []string) error {
+	if len(args) < 2 {
+		return errors.New("usage: summary skips|failures <records>")
+	}
+	tell, known := map[string]func(*records) string{"skips": (*records).skips, "failures": (*records).failures}[args[0]]
+	if !known {
+		return fmt.Errorf("%q is neither skips nor failures", args[0])
+	}
+	all := newRecords()
+	for _, path := range args[1:] {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the phase did not come to its tests
+		}
+		if err != nil {
+			return err
+		}
+		err = all.read(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	_, err := io.WriteString(w, tell(all))
+	return err
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,12 +57,20 @@ func podTable(pods []*adminv1.Pod, wide bool) *table {
 			age(time.Since(p.GetCreatedAt().AsTime())), fmt.Sprint(p.GetContainers()), pinWord(p.GetPin()),
 		}
 		if wide {
-			b := p.GetPin().GetBinary()
-			row = append(row, short(p.GetPin().GetDigest()), b.GetRuns()+" "+b.GetVersion())
+			row = append(row, short(p.GetPin().GetDigest()), binaryWords(p.GetPin().GetBinaries()))
 		}
 		t.add(row...)
 	}
 	return t
+}
+
+// binaryWords are the programs that a pod keeps, by where they were installed.
+func binaryWords(binaries []*adminv1.Binary) string {
+	var words []string
+	for _, b := range binaries {
+		words = append(words, strings.TrimSpace(b.GetPath()+" "+b.GetVersion()))
+	}
+	return strings.Join(words, ", ")
 }
 
 func pinWord(p *adminv1.Pin) string {

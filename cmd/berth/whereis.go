@@ -42,7 +42,7 @@ that is what a new pod would get. The beginning of an id will do.`,
 
 func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
 	p, pin := at.GetPod(), at.GetPod().GetPin()
-	for _, line := range []struct{ what, text string }{
+	lines := []struct{ what, text string }{
 		{"sandbox", at.GetSandbox()},
 		{"container", at.GetContainer()},
 		{"pod", p.GetNamespace() + "/" + p.GetName()},
@@ -56,11 +56,13 @@ func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
 			"current": "current: new pods of the handler get the same",
 			"?":       "the backend does not tell",
 		}[pinWord(pin)]},
-		{"binary", pin.GetBinary().GetPath()},
-		{"runs", pin.GetBinary().GetRuns()},
-		{"version", pin.GetBinary().GetVersion()},
-		{"sha256", pin.GetBinary().GetDigest()},
-	} {
+	}
+	for _, b := range pin.GetBinaries() {
+		lines = append(lines, []struct{ what, text string }{
+			{"binary", strings.TrimSpace(b.GetPath() + " " + b.GetVersion())}, {"runs", b.GetRuns()}, {"sha256", b.GetDigest()},
+		}...)
+	}
+	for _, line := range lines {
 		if line.text == "" {
 			continue
 		}

@@ -68,12 +68,8 @@ type Pod struct {
 type Pin struct {
 	// Definition is nil if the backend does not say.
 	Definition *handler.Definition
-	// Runs is the path of the program that is really run.
-	Runs string
-	// Hash is the program's SHA-256 in hex, or empty.
-	Hash string
-	// Version is what the program said of itself.
-	Version string
+	// Binaries are empty if the backend does not say.
+	Binaries []handler.OwnedBinary
 }
 
 // Place is whose a sandbox or container is.

@@ -235,8 +235,11 @@ func TestPodsAndWhereIs(t *testing.T) {
 
 	at, err := b.WhereIs(t.Context(), &adminv1.WhereIsRequest{Id: "b-container"})
 	if err != nil || at.GetSandbox() != "b" || at.GetContainer() != "b-container" || at.GetHandler() != "crun" || at.GetBackend() != "engine" ||
-		at.GetPod().GetPin().GetBinary().GetPath() != b.path("bin/crun") || at.GetPod().GetPin().GetBinary().GetVersion() != "1.2.3" {
+		len(at.GetPod().GetPin().GetBinaries()) != 1 {
 		t.Errorf("%v, %v", at, err)
+	}
+	if one := at.GetPod().GetPin().GetBinaries()[0]; one.GetPath() != b.path("bin/crun") || one.GetRuns() != "/kept/runc" || one.GetDigest() != "abc" || one.GetVersion() != "1.2.3" {
+		t.Errorf("its binary is %v", one)
 	}
 	_, err = b.WhereIs(t.Context(), &adminv1.WhereIsRequest{Id: "zzz"})
 	if e := b.failure(err); e.Code != codes.NotFound {

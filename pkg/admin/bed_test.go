@@ -89,7 +89,7 @@ func (n *node) run(id, name string, d *handler.Definition) {
 	defer n.mu.Unlock()
 	n.pods[id] = admin.Pod{
 		ID: id, Namespace: "default", Name: name, UID: "uid-" + name, Handler: d.Name, Ready: true,
-		Created: time.Now(), Containers: 1, Pin: admin.Pin{Definition: d, Version: "1.2.3"},
+		Created: time.Now(), Containers: 1, Pin: admin.Pin{Definition: d, Binaries: []handler.OwnedBinary{{Path: d.Path, Runs: "/kept/runc", SHA256: "abc", Version: "1.2.3"}}},
 	}
 }
 

@@ -86,8 +86,9 @@ func pinMessage(p Pin, digests map[string]string) *adminv1.Pin {
 		return nil
 	}
 	digest := d.Digest()
-	return &adminv1.Pin{
-		Digest: digest, Outdated: digests[d.Name] != digest,
-		Binary: &adminv1.Binary{Path: d.Path, Runs: cmp.Or(p.Runs, d.Path), Digest: p.Hash, Version: p.Version},
+	m := &adminv1.Pin{Digest: digest, Outdated: digests[d.Name] != digest}
+	for _, b := range p.Binaries {
+		m.Binaries = append(m.Binaries, &adminv1.Binary{Path: b.Path, Runs: b.Runs, Digest: b.SHA256, Version: b.Version})
 	}
+	return m
 }

@@ -271,7 +271,10 @@ func (e *Engine) ID() string { return "engine" }
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.core.objects.allSandboxes() {
-		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, Definition: s.Spec().Definition, Version: s.Spec().Plan.Version}
+		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, Definition: s.Spec().Definition}
+		for _, one := range e.core.binariesOf(s.Spec()) {
+			o.Binaries = append(o.Binaries, handler.OwnedBinary(one))
+		}
 		for _, c := range e.core.objects.containersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}

@@ -2278,8 +2278,9 @@ func (x *Pod) GetPin() *Pin {
 type Pin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the handler's definition then, in hex.
-	Digest string  `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	Binary *Binary `protobuf:"bytes,2,opt,name=binary,proto3" json:"binary,omitempty"`
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The handler's, then the one that a shim drives.
+	Binaries []*Binary `protobuf:"bytes,2,rep,name=binaries,proto3" json:"binaries,omitempty"`
 	// New pods of the handler get another definition by now, or there is none.
 	Outdated      bool `protobuf:"varint,3,opt,name=outdated,proto3" json:"outdated,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2323,9 +2324,9 @@ func (x *Pin) GetDigest() string {
 	return ""
 }
 
-func (x *Pin) GetBinary() *Binary {
+func (x *Pin) GetBinaries() []*Binary {
 	if x != nil {
-		return x.Binary
+		return x.Binaries
 	}
 	return nil
 }
@@ -2630,10 +2631,10 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"containers\x18\b \x01(\x05R\n" +
 	"containers\x12%\n" +
-	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"i\n" +
+	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"m\n" +
 	"\x03Pin\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\x12.\n" +
-	"\x06binary\x18\x02 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binary\x12\x1a\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x122\n" +
+	"\bbinaries\x18\x02 \x03(\v2\x16.berth.admin.v1.BinaryR\bbinaries\x12\x1a\n" +
 	"\boutdated\x18\x03 \x01(\bR\boutdated\" \n" +
 	"\x0eWhereIsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xa4\x01\n" +
@@ -2753,7 +2754,7 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	35, // 25: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
 	39, // 26: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
 	36, // 27: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	12, // 28: berth.admin.v1.Pin.binary:type_name -> berth.admin.v1.Binary
+	12, // 28: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
 	35, // 29: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
 	5,  // 30: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
 	7,  // 31: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest

@@ -1,0 +1,292 @@
+// Package cli works a real `berth serve` as an operator does: by the commands of
+// the berth binary, beside pods on real runtimes.
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// commandTimeout is far above what any command here takes.
+const commandTimeout = time.Minute
+
+// node is a berth whose one handler at first is runc, and an operator at it.
+type node struct {
+	*testbed.Berth
+	image string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	n := &node{image: registry.Push(t, "cli/busybox:1", testbed.Busybox(t))}
+	n.Berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t),
+		Registries: []*testbed.Registry{registry},
+		// What a command does must be its own doing.
+		Config: "[handlers]\nwatch = false\n",
+	})
+	n.Client.Pull(t, "", n.image)
+	return n
+}
+
+func (n *node) socket() string { return filepath.Join(filepath.Dir(n.Socket), "admin.sock") }
+
+// command is berth with arguments, for this node.
+func (n *node) command(ctx context.Context, arguments ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(n.Bin, "berth"), arguments...)
+	cmd.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+n.socket())
+	return cmd
+}
+
+// berth runs a command, which must end with that status, and returns what it wrote.
+func (n *node) berth(t *testing.T, want int, arguments ...string) (stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+	defer cancel()
+	cmd := n.command(ctx, arguments...)
+	var out, mistakes bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &mistakes
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != want {
+		t.Fatalf("berth %s: exit status %d, want %d\n%s%s", strings.Join(arguments, " "), code, want, out.String(), mistakes.String())
+	}
+	return out.String(), mistakes.String()
+}
+
+// has fails unless text has every word.
+func has(t *testing.T, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("lacks %q:\n%s", w, text)
+		}
+	}
+}
+
+// handlers is what "berth handlers" has of one, as JSON.
+func (n *node) handler(t *testing.T, name string) map[string]any {
+	t.Helper()
+	out, _ := n.berth(t, 0, "handlers", "-o", "json")
+	var list struct {
+		Handlers []map[string]any `json:"handlers"`
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, h := range list.Handlers {
+		if h["name"] == name {
+			return h
+		}
+	}
+	return nil
+}
+
+// TestAHandlersLifeByCommands adds a handler, runs a pod under it, cordons,
+// uncordons, changes, drains and removes it.
+func TestAHandlersLifeByCommands(t *testing.T) {
+	n := newNode(t)
+	crun := testbed.Part(t, testbed.Crun)
+	out, _ := n.berth(t, 0, "status")
+	has(t, out, "1 of 1 handlers take pods, 0 pods")
+
+	out, _ = n.berth(t, 0, "handler", "add", "other", "--path", crun)
+	has(t, out, "handler other is added", "50-other.toml", "ready, crun ")
+	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: n.image, Command: []string{"sleep", "600"}})
+
+	out, _ = n.berth(t, 0, "pods", "--handler", "other")
+	has(t, out, pod.ID[:12], "other", "current")
+	for _, id := range []string{pod.ID, pod.ID[:10], pod.Container.ID[:10], "berth://" + pod.Container.ID} {
+		out, _ = n.berth(t, 0, "whereis", id)
+		has(t, out, "sandbox:    "+pod.ID, "handler:    other", "binary:     "+crun, "runs:       "+n.Root+"/tools/runtime-", "sha256:     ", "current:")
+	}
+	_, stderr := n.berth(t, 1, "whereis", "nothing")
+	has(t, stderr, `no sandbox and no container has an id that begins with "nothing"`)
+
+	out, _ = n.berth(t, 0, "handler", "cordon", "other", "--reason", "disk is being replaced")
+	has(t, out, "handler other is cordoned: disk is being replaced")
+	_, err := n.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.Client.SandboxConfig(""), RuntimeHandler: "other"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "disk is being replaced") {
+		t.Errorf("a pod of a cordoned handler: %v", err)
+	}
+	if text := pod.Container.Exec(t, "echo", "alive"); strings.TrimSpace(text) != "alive" {
+		t.Errorf("the pod of a cordoned handler says %q", text)
+	}
+	n.Restart(t)
+	if h := n.handler(t, "other"); h["state"] != "STATE_CORDONED" || h["managed"] != true {
+		t.Errorf("after a restart it is %v", h)
+	}
+	n.berth(t, 0, "handler", "uncordon", "other")
+
+	out, _ = n.berth(t, 0, "handler", "edit", "other", "--set", "snapshotter=native")
+	has(t, out, "handler other is changed")
+	out, _ = n.berth(t, 0, "whereis", pod.ID)
+	has(t, out, "old: new pods of the handler get another definition")
+	_, stderr = n.berth(t, 2, "handler", "edit", "other", "--set", "snapshoter=native")
+	has(t, stderr, "nothing was changed", "50-other.toml:5:1: runtimes.other.snapshoter: unknown key", `did you mean "snapshotter"?`)
+
+	n.drain(t, pod)
+	out, _ = n.berth(t, 0, "handler", "rm", "other")
+	has(t, out, "handler other is removed")
+	if h := n.handler(t, "other"); h != nil {
+		t.Errorf("it is still there: %v", h)
+	}
+	_, stderr = n.berth(t, 1, "handler", "rm", "runc")
+	has(t, stderr, "edit "+n.ConfigFile+":", "berth reload --wait")
+}
+
+// drain waits for a pod that goes while the command looks.
+func (n *node) drain(t *testing.T, pod *testbed.Pod) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+	defer cancel()
+	cmd := n.command(ctx, "handler", "drain", "other")
+	said := &watched{words: "1 pods left: testbed/", seen: make(chan struct{})}
+	cmd.Stderr = said
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-said.seen:
+	case <-ctx.Done():
+		t.Errorf("it does not say which pods are left")
+	}
+	pod.Remove(t)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("drain: %v\n%s", err, out.String())
+	}
+	has(t, out.String(), "handler other is empty")
+}
+
+// watched is a writer that tells when words have come by.
+type watched struct {
+	words string
+	once  sync.Once
+	seen  chan struct{}
+	mu    sync.Mutex
+	text  strings.Builder
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(p)
+	if strings.Contains(w.text.String(), w.words) {
+		w.once.Do(func() { close(w.seen) })
+	}
+	return len(p), nil
+}
+
+// An interrupted drain says what is left, and leaves the handler as it is.
+func TestAnInterruptedDrain(t *testing.T) {
+	n := newNode(t)
+	n.Client.RunSandbox(t, testbed.PodSpec{})
+	_, stderr := n.berth(t, 3, "handler", "drain", "runc", "--timeout", "1s")
+	has(t, stderr, "is draining and has 1 pods left", "berth handler uncordon runc")
+	if h := n.handler(t, "runc"); h["state"] != "STATE_DRAINING" {
+		t.Errorf("it is %v", h)
+	}
+	out, _ := n.berth(t, 0, "handler", "uncordon", "runc")
+	has(t, out, "handler runc is ready")
+}
+
+// Files that would be refused are told by file, line and key, and change nothing.
+func TestReloadTellsEveryMistake(t *testing.T) {
+	n := newNode(t)
+	crun := testbed.Part(t, testbed.Crun)
+	file := filepath.Join(n.Dir, "conf.d", "70-crun.toml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("[runtimes.crun]\nruntime_pat = \"" + crun + "\"\n")
+	_, stderr := n.berth(t, 2, "reload", "--wait")
+	has(t, stderr, file+":2:1: runtimes.crun.runtime_pat: unknown key", `did you mean "runtime_path"?`, "is served on")
+	out, _ := n.berth(t, 3, "status")
+	has(t, out, "degraded: the files were refused at ", file+":2:1")
+	_, stderr = n.berth(t, 2, "config", "diff")
+	has(t, stderr, file+":2:1")
+
+	write("[runtimes.crun]\nruntime_path = \"" + crun + "\"\n")
+	out, _ = n.berth(t, 3, "config", "diff")
+	has(t, out, `+ runtimes.crun.runtime_path = "`+crun+`" # `+file+":2")
+	out, _ = n.berth(t, 0, "reload", "--wait")
+	has(t, out, "handler crun: added", "is in force")
+	n.berth(t, 0, "config", "diff")
+	n.berth(t, 0, "status")
+	out, _ = n.berth(t, 0, "config", "show", "--live")
+	has(t, out, `runtimes.crun.runtime_path = "`+crun+`" # `+file+":2", `server.socket = "`+n.Socket+`" # `+n.ConfigFile)
+
+	write("[runtimes.crun]\nruntime_path = \"/nowhere/crun\"\n")
+	_, stderr = n.berth(t, 3, "reload", "--wait")
+	has(t, stderr, "these handlers cannot run pods: crun")
+	out, _ = n.berth(t, 3, "status")
+	has(t, out, "degraded: handler crun is not ready: ", "/nowhere/crun does not exist")
+	n.berth(t, 3, "handler", "probe", "crun")
+}
+
+// A user who is not root is refused by the kernel, and where a socket's mode was
+// loosened by the daemon, which says so in its log.
+func TestOtherUsersManageNothing(t *testing.T) {
+	n := newNode(t)
+	as := func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+		defer cancel()
+		cmd := n.command(ctx, "handler", "cordon", "runc")
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Run(); err == nil || cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 1 {
+			t.Fatalf("it ended with %v: %s", err, stderr.String())
+		}
+		return stderr.String()
+	}
+	n.reachable(t)
+	has(t, as(), "you may not connect to "+n.socket(), "as root")
+	if err := os.Chmod(n.socket(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	has(t, as(), "user 65534 may not manage berth; call as root")
+	has(t, n.Log(), "A management call of a user who may not was refused", "uid=65534", "rpc=Cordon")
+	if h := n.handler(t, "runc"); h["state"] != "STATE_READY" {
+		t.Errorf("it is %v", h)
+	}
+}
+
+// reachable makes a copy of berth that every user can run.
+func (n *node) reachable(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.Bin, "berth"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Dir, "berth"), text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.Bin = n.Dir
+}

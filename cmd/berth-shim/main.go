@@ -5,7 +5,8 @@
 //
 // with a listening unix socket as descriptor 3, and from 4 on the descriptors
 // that BERTH_SHIM_INHERIT names, if it follows one that died. It outlives the
-// daemon and leaves when it is told to. Build it with the tag no_grpc: it serves
+// daemon and leaves when it is told to, or when it has nothing to hold and no
+// daemon comes back. Build it with the tag no_grpc: it serves
 // ttrpc only, and has a budget.
 package main
 
@@ -23,6 +24,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
@@ -63,16 +65,17 @@ func run(args []string) error {
 	flags.SetOutput(io.Discard)
 	dir := flags.String("dir", "", "directory of the supervisor's journals and log")
 	level := flags.String("log-level", "info", "trace, debug, info, warn or error")
+	patience := flags.Duration("patience", supervisor.DefaultPatience, "how long to wait for a daemon without a task")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
 	if !filepath.IsAbs(*dir) || flags.NArg() > 0 {
 		return fmt.Errorf("--dir %q must be an absolute path, and the only argument", *dir)
 	}
-	return serve(*dir, *level)
+	return serve(*dir, *level, *patience)
 }
 
-func serve(dir, level string) error {
+func serve(dir, level string, patience time.Duration) error {
 	if err := logTo(filepath.Join(dir, "log"), level); err != nil {
 		return err
 	}
@@ -86,7 +89,7 @@ func serve(dir, level string) error {
 		return err
 	}
 	return supervisor.Serve(context.Background(), supervisor.Config{
-		Dir: dir, Listener: listener, Version: version, Inherited: inherited,
+		Dir: dir, Listener: listener, Version: version, Inherited: inherited, Patience: patience,
 	})
 }
 

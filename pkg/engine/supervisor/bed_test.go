@@ -34,10 +34,12 @@ type bed struct {
 	cgroup  string
 	cmd     *exec.Cmd
 	exited  chan struct{}
-	conn    net.Conn
-	client  *ttrpc.Client
-	task    taskAPI.TTRPCTaskService
-	extra   supervisorv1.SupervisorService
+	// arguments are more of the supervisor's.
+	arguments []string
+	conn      net.Conn
+	client    *ttrpc.Client
+	task      taskAPI.TTRPCTaskService
+	extra     supervisorv1.SupervisorService
 
 	mu         sync.Mutex
 	containers map[string]*container
@@ -80,7 +82,7 @@ func (b *bed) serve(env ...string) {
 		b.Fatal(err)
 	}
 	files, inherit := b.inheritance()
-	cmd := exec.Command(path, "serve", "--dir", b.dir, "--log-level", "debug")
+	cmd := exec.Command(path, append([]string{"serve", "--dir", b.dir, "--log-level", "debug"}, b.arguments...)...)
 	cmd.Env = append(append(os.Environ(), env...), supervisor.InheritEnv+"="+inherit,
 		"GORACE=log_path="+filepath.Join(b.base, "race"))
 	cmd.ExtraFiles = append([]*os.File{f}, files...)
@@ -93,7 +95,14 @@ func (b *bed) serve(env ...string) {
 	l.Close()
 	b.cmd, b.exited = cmd, make(chan struct{})
 	go func() { _ = cmd.Wait(); close(b.exited) }()
-	if b.conn, err = net.Dial("unix", socket); err != nil {
+	b.reconnect()
+}
+
+// reconnect is what a daemon does that comes back.
+func (b *bed) reconnect() {
+	b.Helper()
+	var err error
+	if b.conn, err = net.Dial("unix", filepath.Join(b.dir, "shim.sock")); err != nil {
 		b.Fatal(err)
 	}
 	b.client = ttrpc.NewClient(b.conn)

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,11 +31,14 @@ type Config struct {
 	// Inherited are the descriptors that the daemon kept from a predecessor,
 	// by task id. Serve owns them.
 	Inherited map[string]Inherited
+	// Patience is how long to wait for a daemon without a task; zero is
+	// DefaultPatience.
+	Patience time.Duration
 }
 
 // Serve takes over what a predecessor left in the directory and then serves
-// until Shutdown is called or ctx ends. Containers go on in both cases. If the
-// directory is served already it fails with errdefs.ErrAlreadyExists, and has
+// until Shutdown is called or ctx ends. Containers go on in both cases. Without
+// any, it also ends when nobody has been connected for long. If the directory is served already it fails with errdefs.ErrAlreadyExists, and has
 // touched nothing.
 //
 // It makes the process a subreaper and reaps every child of it that it does not
@@ -67,7 +71,14 @@ func Serve(ctx context.Context, c Config) error {
 	taskAPI.RegisterTTRPCTaskService(server, taskService{s})
 	supervisorv1.RegisterSupervisorService(server, supervisorService{s})
 	log.G(ctx).WithField("version", c.Version).WithField("tasks", len(s.all())).Info("Supervisor serves")
-	return serve(ctx, server, c.Listener)
+	return serve(ctx, server, awaitCallers(c.Listener, cmp.Or(c.Patience, DefaultPatience), func() bool {
+		if s.close(false) != nil {
+			return false // there are tasks
+		}
+		log.G(ctx).Info("Supervisor ends: it has no task, and no daemon has come back")
+		shutdown()
+		return true
+	}))
 }
 
 // lastAnswers is how long calls that are under way at the end may take.

@@ -188,16 +188,56 @@ func (t *task) launchExec(ctx context.Context, p *process) (int, error) {
 	defer e.close()
 	ended := t.processes.launch()
 	defer ended()
-	if _, err := t.call(ctx, e.call); err != nil {
+	calling := ctx
+	if t.journal.Options.OwnKernel {
+		var cancel context.CancelFunc
+		calling, cancel = outlive(t.context(), ctx, ownKernelGrace)
+		defer cancel()
+	}
+	if _, err := t.call(calling, e.call); err != nil {
 		t.discardExec(p, e)
 		return 0, err
 	}
-	pid, err := t.runningExec(ctx, p, e)
+	pid, err := t.runningExec(calling, p, e)
 	if err != nil {
 		t.discardExec(p, e)
 		return 0, fmt.Errorf("the runtime reported an exec, but %w", err)
 	}
+	if ctx.Err() != nil {
+		t.killInner(p.inner)
+	}
 	return pid, nil
+}
+
+// ownKernelGrace is how much longer a runtime with a kernel of its own may take
+// for an exec that nobody wants any more. What it has told that kernel to start is
+// known to nobody but itself: killed, it would leave that running.
+const ownKernelGrace = 10 * time.Second
+
+// outlive returns a context that ends some time after ctx does, and at once with
+// parent.
+func outlive(parent, ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(parent)
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(grace):
+			cancel()
+		case <-longer.Done():
+		}
+	})
+	return longer, func() { stop(); cancel() }
+}
+
+// killInner ends a process of the container's own kernel.
+func (t *task) killInner(pid int) {
+	if pid == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
+	defer cancel()
+	if err := t.signalInner(ctx, pid, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
+		log.G(ctx).WithError(err).Warn("An exec that nobody waits for goes on")
+	}
 }
 
 // discardExec kills what a runtime started all the same that failed, hung or
@@ -205,6 +245,8 @@ func (t *task) launchExec(ctx context.Context, p *process) (int, error) {
 // holds the exec's output.
 func (t *task) discardExec(p *process, e *execIO) {
 	if t.journal.Options.OwnKernel {
+		inner, _ := readPIDFile(e.innerFile)
+		t.killInner(inner)
 		return
 	}
 	t.mu.Lock()

@@ -205,6 +205,33 @@ func TestStartThatItsSupervisorDidNotSurviveIsUndone(t *testing.T) {
 	}
 }
 
+// An exec that is killed while its runtime is still at it must not go on in a
+// kernel of the container's own, where nobody else knows of it.
+func TestKillOfAnExecThatIsBeingStarted(t *testing.T) {
+	for _, name := range []string{"runc", "runsc"} {
+		t.Run(name, func(t *testing.T) {
+			begun := filepath.Join(t.TempDir(), "begun")
+			b := newBed(t, scripted(t, findRuntime(t, name), `[ $verb = exec ] && { $real "$@"; code=$?; touch `+begun+`; sleep 1; exit $code; }`))
+			c := b.run("c", shell("sleep 1000"))
+			e := c.addExec(false, false, "/bin/sleep", "2002")
+			started := make(chan error, 1)
+			go func() { started <- e.start() }()
+			eventually(t, "the runtime has made it", func() bool { _, err := os.Stat(begun); return err == nil })
+			if err := e.kill(unix.SIGKILL); err != nil {
+				t.Errorf("kill: %v", err)
+			}
+			if err := <-started; err == nil && name == "runc" {
+				t.Error("it was started")
+			}
+			e.wait()
+			if _, err := e.delete(); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
+		})
+	}
+}
+
 func TestExecFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name, script, want, stderr string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -369,4 +370,40 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 	if err := os.Chmod(path, mode); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What an operator cordoned stays cordoned over kill -9, in words that a pod's
+// events show, until it is taken back; its pods are served meanwhile.
+func TestCordonSurvivesKill9(t *testing.T) {
+	b := newBed(t)
+	pod := b.pod(t, "runc")
+	b.command(t, "handler", "cordon", "runc", "--reason", "waiting for a kernel")
+	// The answer is given when it is on disk: the daemon may end at once.
+	b.Kill9(t)
+	b.Start(t)
+	if got := b.waitState(t, "runc", "cordoned"); got.Reason != "waiting for a kernel" || got.Pods != 1 {
+		t.Errorf("got %+v", got)
+	}
+	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "waiting for a kernel") {
+		t.Errorf("a new pod: %v", err)
+	}
+	if listed, ready := b.advertised(t, "runc"); !listed || !ready {
+		t.Errorf("listed: %v, all ready: %v", listed, ready)
+	}
+	works(t, b, pod)
+	b.command(t, "handler", "uncordon", "runc")
+	b.pod(t, "runc").Remove(t)
+}
+
+// command runs an operator's command, which must succeed.
+func (b *bed) command(t *testing.T, arguments ...string) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), arguments...)
+	command.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(b.Dir, "admin.sock"))
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("berth %s: %v\n%s", strings.Join(arguments, " "), err, out)
+	}
+	return string(out)
 }

@@ -21,14 +21,16 @@ import (
 type bed struct {
 	*testbed.Berth
 	image string
-	// crio and containerd are the directories of the two daemons' files.
-	crio, containerd string
+	// crio and containerd are the directories of the two daemons' files, later is
+	// one of CRI-O's that nobody has made yet.
+	crio, containerd, later string
 }
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	dir := t.TempDir()
-	b := &bed{crio: filepath.Join(dir, "crio.conf.d"), containerd: filepath.Join(dir, "containerd.conf.d")}
+	b := &bed{crio: filepath.Join(dir, "crio.conf.d"), containerd: filepath.Join(dir, "containerd.conf.d"),
+		later: filepath.Join(dir, "etc", "crio", "crio.conf.d")}
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	b.image = registry.Push(t, "installers/busybox:1", testbed.Busybox(t))
 	b.toolkit(t, dir)
@@ -37,7 +39,7 @@ func newBed(t *testing.T) *bed {
 		Runtimes:   map[string]string{"crun": testbed.Part(t, testbed.Crun)},
 		CNI:        testbed.NewCNI(t),
 		Registries: []*testbed.Registry{registry},
-		Config:     fmt.Sprintf("[import]\ncrio = [%q]\ncontainerd = [%q]\n[server]\nruntime_name = \"cri-o\"\n", b.crio, b.containerd),
+		Config:     fmt.Sprintf("[import]\ncrio = [%q, %q]\ncontainerd = [%q]\n[server]\nruntime_name = \"cri-o\"\n", b.crio, b.later, b.containerd),
 	})
 	return b
 }
@@ -122,6 +124,7 @@ func TestInstallersFindTheirWay(t *testing.T) {
 	}
 	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia", Image: b.image, Command: []string{"sleep", "3600"}})
 
+	t.Run("directory", b.newDirectory)
 	t.Run("hangup", func(t *testing.T) { b.hangUp(t, pod) })
 	t.Run("hostile", func(t *testing.T) { b.hostile(t, pod) })
 }
@@ -162,13 +165,37 @@ func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
 	if !b.Running() || b.PID() != pid {
 		t.Error("SIGHUP ended the daemon")
 	}
+	b.eventually(t, "nvidia-cdi")
+	b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia-cdi", Image: b.image, Command: []string{"sleep", "3600"}})
+}
+
+// newDirectory is an installer that comes to a node where its directory never
+// was, and tells nobody.
+func (b *bed) newDirectory(t *testing.T) {
+	write(t, filepath.Join(b.later, "99-later"), "[crio.runtime.runtimes.later]\nruntime_path = \""+testbed.Part(t, testbed.Crun)+"\"\n", 0o644)
+	b.eventually(t, "later")
+	t.Run("pod", func(t *testing.T) {
+		b.Client.RunPod(t, testbed.PodSpec{Handler: "later", Image: b.image, Command: []string{"sleep", "3600"}})
+	})
+	if err := os.RemoveAll(b.later); err != nil {
+		t.Fatal(err)
+	}
 	testbed.Eventually(t, time.Minute, func() error {
-		if got := b.handlers(t); !slices.Contains(got, "nvidia-cdi") {
+		if got := b.handlers(t); slices.Contains(got, "later") {
 			return fmt.Errorf("the handlers are %q", got)
 		}
 		return nil
 	})
-	b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia-cdi", Image: b.image, Command: []string{"sleep", "3600"}})
+}
+
+func (b *bed) eventually(t *testing.T, handler string) {
+	t.Helper()
+	testbed.Eventually(t, time.Minute, func() error {
+		if got := b.handlers(t); !slices.Contains(got, handler) {
+			return fmt.Errorf("the handlers are %q", got)
+		}
+		return nil
+	})
 }
 
 // alive says whether the daemon serves, and the pod is well.

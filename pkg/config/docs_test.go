@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"reflect"
@@ -122,7 +123,9 @@ func TestDocumentedLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{DefaultFile, DefaultVendorDir, SearchPathEnv, "at most 107 bytes"} {
+	for _, want := range []string{DefaultFile, DefaultVendorDir, SearchPathEnv, "at most 107 bytes",
+		fmt.Sprintf("at most %d MiB, a directory at most %d files and %d MiB in all, and keys are at most %d levels deep",
+			maxFileSize>>20, maxFiles, maxTotalSize>>20, maxDepth)} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("docs/configuration.md does not mention %s", want)
 		}

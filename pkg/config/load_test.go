@@ -135,7 +135,8 @@ func TestDropInsAreReadInOrder(t *testing.T) {
 	n.write("config.toml", "[log]\nlevel = \"warn\"\nformat = \"json\"\n[cni]\nbin_dirs = [\"/a\", \"/b\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 	n.write("vendor/10-crun.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n[log]\nlevel = \"error\"\n")
 	n.write("vendor/20-off.toml", "[runtimes.off]\nruntime_path = \"/nowhere\"\n")
-	n.write("conf.d/20-off.toml", "") // takes the vendor's away
+	n.write("conf.d/20-off.toml", "")                                                // takes the vendor's away
+	n.write("vendor/70-null.toml", "[runtimes.null]\nruntime_path = \"/nowhere\"\n") // as a link to /dev/null does
 	n.write("conf.d/30-log.toml", "[log]\nlevel = \"debug\"\n[cni]\nbin_dirs = [\"/c\"]\n")
 	n.write("conf.d/05-first.toml", "[log]\nlevel = \"trace\"\n")
 	n.write("conf.d/40-note.txt", "not TOML")

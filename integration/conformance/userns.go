@@ -393,11 +393,12 @@ func usernsRestart(t *testing.T, n *node) {
 }
 
 func usernsAnnounced(t *testing.T, n *node) {
-	_, f := n.features(t)
 	why, lacks := n.Lacks[UserNamespaces]
-	if f.GetUserNamespaces() == lacks {
-		t.Errorf("user_namespaces is %v (%s)", f.GetUserNamespaces(), why)
-	}
+	// Just started, on a busy machine, a daemon may not have found out yet.
+	n.eventually(t, fmt.Sprintf("user_namespaces is %v (%s)", !lacks, why), func() bool {
+		_, f := n.features(t)
+		return f.GetUserNamespaces() != lacks
+	})
 	if !lacks || !n.Berth {
 		return
 	}

@@ -450,7 +450,7 @@ func TestStalledRegistry(t *testing.T) {
 	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") || !strings.Contains(err.Error(), "pull_progress_timeout") {
 		t.Errorf("stalled pull: %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("it took %v to notice", took)
 	}
 	wantStored(t, s, 0, 0)

@@ -211,12 +211,12 @@ echo '{"cniVersion": "1.0.0", "code": 7, "msg": "no such table", "details": "nat
 func TestCanceledSetupLeavesNothing(t *testing.T) {
 	n := newRealNode(t)
 	n.script("portmap", `cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0; sleep 60 & wait`)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	started := time.Now()
 	_, err := New(n.config).Setup(ctx, n.pod("pod-hangs"))
 	checkError(t, err, errdefs.IsDeadlineExceeded, "portmap", "killed")
-	if took := time.Since(started); took > 5*time.Second {
+	if took := time.Since(started); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	n.checkClean()

@@ -199,12 +199,12 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	n.spy("first", `sleep 300 & echo $! > `+pidFile+`; wait`)
 	p := New(n.config)
 	p.undoTimeout = 200 * time.Millisecond
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	started := time.Now()
 	_, err := p.Setup(ctx, n.pod("pod-hangs"))
 	checkError(t, err, errdefs.IsDeadlineExceeded, "first", "killed before it finished")
-	if took := time.Since(started); took > 4*time.Second {
+	if took := time.Since(started); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	pid, err := os.ReadFile(pidFile)

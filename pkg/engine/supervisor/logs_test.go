@@ -178,7 +178,7 @@ func TestDeleteDoesNotWaitForWhoHoldsTheOutput(t *testing.T) {
 	c.wait()
 	begin := time.Now()
 	c.mustDelete()
-	if took := time.Since(begin); took > 4*time.Second {
+	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("Delete took %v", took)
 	}
 	expectContents(t, c.lines(), "said")

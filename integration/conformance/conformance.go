@@ -18,6 +18,7 @@
 package conformance
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -129,10 +130,16 @@ type check struct {
 	needs []Ability
 	// berth marks a promise that only berth makes.
 	berth bool
+	// alone is for what others would feel or disturb: it restarts the daemon,
+	// removes images that others use, counts all that there is, or asks for more
+	// than the machine has.
+	alone bool
 	run   func(t *testing.T, n *node)
 }
 
-// Run checks the target, one sub-test for each behaviour, grouped by noun.
+// Run checks the target, one sub-test for each behaviour, grouped by noun. The
+// checks that need the target to themselves come first, and then all others beside
+// each other, as many at once as the test's -parallel says: most of them wait.
 func Run(t *testing.T, target Target) {
 	n := newNode(t, target)
 	n.checks = map[string]check{}
@@ -149,12 +156,18 @@ func Run(t *testing.T, target Target) {
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.checks {
-				t.Run(c.name, func(t *testing.T) {
-					if why, differs := n.Differs[g.name+"/"+c.name]; differs {
-						t.Skip("the target differs: " + why)
-					}
-					n.runCheck(t, c)
-				})
+				if c.alone {
+					t.Run(c.name, func(t *testing.T) { n.runCheck(t, g.name, c) })
+				}
+			}
+			t.Parallel() // goes on when all groups have come here
+			for _, c := range g.checks {
+				if !c.alone {
+					t.Run(c.name, func(t *testing.T) {
+						t.Parallel()
+						n.runCheck(t, g.name, c)
+					})
+				}
 			}
 		})
 	}
@@ -202,15 +215,27 @@ func groups() []group {
 		{"StreamLists", streamListChecks},
 		{"Events", eventChecks},
 		{"Streaming", streamingChecks},
-		{"Images", imageChecks},
+		{"Images", allAlone(imageChecks)},
 		{"Identity", identityChecks},
-		{"Parallel", parallelChecks},
-		{"Restart", restartChecks},
+		{"Parallel", allAlone(parallelChecks)},
+		{"Restart", allAlone(restartChecks)},
 	}
 }
 
+// allAlone marks the checks of a whole group.
+func allAlone(checks []check) []check {
+	all := slices.Clone(checks)
+	for i := range all {
+		all[i].alone = true
+	}
+	return all
+}
+
 // runCheck skips what the target says it cannot do, and runs the rest.
-func (n *node) runCheck(t *testing.T, c check) {
+func (n *node) runCheck(t *testing.T, group string, c check) {
+	if why, differs := n.Differs[group+"/"+c.name]; differs {
+		t.Skip("the target differs: " + why)
+	}
 	if c.berth && !n.Berth {
 		t.Skip("not a promise of the CRI: only berth is held to it")
 	}

@@ -38,6 +38,7 @@ func TestContainerd(t *testing.T) {
 			"Security/AppArmor profiles":                                   "told to do without AppArmor, it refuses its own default profile too",
 			"Streaming/stdin_once ends stdin with the first session":       "a session over WebSocket without stdin ends it too",
 			"Streaming/port-forward to loopback over IPv6":                 "the host's own names decide whether localhost is ::1 too",
+			"Streaming/attach ends with the container and loses nothing":   "a busy one ends the session before it has sent all",
 			"Stats/of one container":                                       "the writable layer is measured every ten seconds, and until then is empty",
 			"UserNamespaces/the sandbox's files belong to root of the pod": "/dev/shm belongs to nobody",
 			"ImageVolumes/a symbolic link in a sub path stays inside":      "an absolute link is refused as an escape",

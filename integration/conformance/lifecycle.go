@@ -341,7 +341,7 @@ func listsAgree(t *testing.T, n *node) {
 		case <-stop:
 			wg.Wait()
 			return
-		default:
+		case <-time.After(time.Millisecond): // pods too need the processors
 		}
 		before := n.listSandboxes(t, nil)
 		containers := n.listContainers(t, nil)

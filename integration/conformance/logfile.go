@@ -20,20 +20,24 @@ type logged struct {
 }
 
 // logged waits for the log of an ended container to be complete: the writer may
-// still hold the last bytes at the moment in which the exit becomes visible.
-// Logs that do not parse fail the check.
+// still hold the last bytes at the moment in which the exit becomes visible. It is
+// taken for complete when it has not grown for a while, for a longer one when
+// nothing is there yet. Logs that do not parse fail the check.
 func (c *container) logged(t *testing.T) logged {
 	t.Helper()
 	path := c.logFile()
 	var last int64 = -1
-	for range 100 {
+	end := time.Now().Add(time.Minute)
+	for began := time.Now(); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		fi, err := os.Stat(path)
 		must(t, err, "log file")
-		if c.status(t).GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && fi.Size() == last {
+		if size := fi.Size(); size != last || c.status(t).GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+			last, began = size, time.Now()
+			continue
+		}
+		if quiet := time.Since(began); quiet > time.Second || last > 0 && quiet > 150*time.Millisecond {
 			break
 		}
-		last = fi.Size()
-		time.Sleep(30 * time.Millisecond)
 	}
 	if b := readFile(path); b != "" && b[len(b)-1] != '\n' {
 		t.Errorf("the log of an ended container ends without a newline: %q", clip([]byte(b[strings.LastIndexByte(b, '\n')+1:])))
@@ -49,6 +53,7 @@ func (c *container) logFile() string {
 func readLog(t *testing.T, paths ...string) logged {
 	t.Helper()
 	var l logged
+	var stdout, stderr strings.Builder
 	for _, path := range paths {
 		b, err := os.ReadFile(path)
 		must(t, err, "read log")
@@ -56,23 +61,19 @@ func readLog(t *testing.T, paths ...string) logged {
 		entries, err := testbed.ParseLog(b[:bytes.LastIndexByte(b, '\n')+1])
 		must(t, err, path)
 		for _, e := range entries {
-			l.add(e)
+			of := &stderr
+			if e.Stream == "stdout" {
+				of = &stdout
+			}
+			of.WriteString(e.Text)
+			if !e.Partial {
+				of.WriteByte('\n')
+			}
 		}
+		l.entries = append(l.entries, entries...)
 	}
+	l.stdout, l.stderr = stdout.String(), stderr.String()
 	return l
-}
-
-func (l *logged) add(e testbed.LogLine) {
-	l.entries = append(l.entries, e)
-	text := e.Text
-	if !e.Partial {
-		text += "\n"
-	}
-	if e.Stream == "stdout" {
-		l.stdout += text
-	} else {
-		l.stderr += text
-	}
 }
 
 func clip(b []byte) []byte {

@@ -49,14 +49,15 @@ func logStreams(t *testing.T, n *node) {
 
 func logTimes(t *testing.T, n *node) {
 	began := time.Now().Add(-time.Second)
-	c := n.pod(t).start(t, sh("echo a; sleep 1; echo b"))
+	c := n.pod(t).start(t, sh("echo a; sleep 2; echo b"))
 	c.waitExit(t)
 	e := c.logged(t).entries
 	if len(e) != 2 {
 		t.Fatalf("%d entries", len(e))
 	}
-	if d := e[1].Time.Sub(e[0].Time); d < 900*time.Millisecond || d > 5*time.Second {
-		t.Errorf("the lines were written 1s apart, their times differ by %v", d)
+	// A busy node reads the first line some time after it was written.
+	if d := e[1].Time.Sub(e[0].Time); d < time.Second || d > 20*time.Second {
+		t.Errorf("the lines were written 2s apart, their times differ by %v", d)
 	}
 	if e[0].Time.Before(began) || e[1].Time.After(time.Now().Add(time.Second)) {
 		t.Errorf("times %v and %v are outside of the test", e[0].Time, e[1].Time)
@@ -133,12 +134,8 @@ func bigOutput(t *testing.T, n *node) {
 // wantNumbers fails unless the log is the numbers from 1 to last, each once.
 func wantNumbers(t *testing.T, l logged, last int) {
 	t.Helper()
-	var want strings.Builder
-	for i := 1; i <= last; i++ {
-		fmt.Fprintln(&want, i)
-	}
-	if l.stdout != want.String() {
-		t.Errorf("the log has %d entries and %d bytes, want the numbers up to %d (%d bytes)", len(l.entries), len(l.stdout), last, want.Len())
+	if want := numbers(last); l.stdout != string(want) {
+		t.Errorf("the log has %d entries and %d bytes, want the numbers up to %d (%d bytes)", len(l.entries), len(l.stdout), last, len(want))
 	}
 }
 
@@ -206,9 +203,9 @@ func reopenUnderLoad(t *testing.T, n *node) {
 		must(t, os.Rename(c.logFile(), rotated), "rename")
 		files = append(files, rotated)
 		if err := c.tryReopen(t); err != nil {
-			if c.status(t).GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-				t.Fatalf("ReopenContainerLog: %v", err)
-			}
+			within(t, 3*time.Second, "the container has ended, after ReopenContainerLog: "+err.Error(), func() bool {
+				return c.status(t).GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+			})
 			break
 		}
 	}

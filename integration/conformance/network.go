@@ -3,8 +3,10 @@ package conformance
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -182,12 +184,19 @@ func httpGet(addr string) string {
 	return all.String()
 }
 
+// freePort is one that the kernel gives to nobody who does not ask for it: below
+// the range that other checks' connections get theirs from.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", ":0")
-	must(t, err, "free port")
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	for range 100 {
+		port := 15_000 + rand.IntN(15_000)
+		if l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port))); err == nil {
+			must(t, l.Close(), "free port")
+			return port
+		}
+	}
+	t.Fatal("no free port")
+	return 0
 }
 
 // hostAddress is an address of the host that is not loopback: connections to

@@ -137,15 +137,16 @@ func (n *node) eventually(t *testing.T, what string, ok func() bool) {
 	within(t, n.Wait, what, ok)
 }
 
-// within is eventually with a bound of its own.
+// within is eventually with a bound of its own. It asks less often the longer it
+// takes: some questions start a process, and others need the processors too.
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	end := time.Now().Add(bound)
-	for !ok() {
+	for pause := 10 * time.Millisecond; !ok(); pause = min(pause*3/2, 250*time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %v: %s", bound, what)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 

@@ -223,10 +223,7 @@ func forwardRefused(t *testing.T, n *node) {
 
 func forwardHostNetwork(t *testing.T, n *node) {
 	p := n.pod(t, hostNetwork)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err, "a free port")
-	port := l.Addr().(*net.TCPAddr).Port
-	must(t, l.Close(), "a free port")
+	port := freePort(t)
 	p.serving(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), "host")
 	answer, failure, err := p.forward(t).exchange(port, request)
 	must(t, err, "exchange")

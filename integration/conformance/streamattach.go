@@ -42,26 +42,27 @@ func attachLive(t *testing.T, n *node) {
 	dir := t.TempDir()
 	p := n.pod(t)
 	overEach(t, func(t *testing.T, proto protocol) {
+		t.Parallel()
 		sign := "/in/" + string(proto)
-		c := p.start(t, sh("echo early; echo early >&2; while [ ! -e "+sign+" ]; do echo tick; sleep 0.1; done; echo late; echo late >&2; sleep 1"),
+		c := p.start(t, sh("echo early; echo early >&2; while [ ! -e "+sign+" ]; do echo tick; echo tock >&2; sleep 0.1; done; echo late; echo late >&2; sleep 1"),
 			mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
-		c.waitLog(t, "early\n")
+		c.waitLog(t, "tick\n")
 		first, second := c.attach(t, proto, streams{}), c.attach(t, proto, streams{})
 		onlyErr := c.attach(t, proto, streams{noStdout: true})
 		first.shows("tick\n")
 		second.shows("tick\n")
-		time.Sleep(500 * time.Millisecond) // the third has no sign of being attached
+		n.eventually(t, "stderr alone is attached", func() bool { return strings.Contains(onlyErr.stderr.String(), "tock\n") })
 		touch(t, dir+"/"+string(proto))
 		for _, s := range []*session{first, second, onlyErr} {
 			must(t, s.wait(), "the end of an attach with its container")
-			if got := s.stderr.String(); got != "late\n" {
+			if got := s.stderr.String(); strings.Contains(got, "early") || !strings.HasSuffix(got, "late\n") {
 				t.Errorf("stderr is %q", got)
 			}
-			if got := s.stdout.String(); strings.Contains(got, "early") || s != onlyErr && !strings.HasSuffix(got, "tick\nlate\n") {
+			if got := s.stdout.String(); strings.Contains(got, "early") || strings.Contains(got, "tock") || s != onlyErr && !strings.HasSuffix(got, "tick\nlate\n") {
 				t.Errorf("stdout is %q", got)
 			}
 		}
-		if l := c.logged(t); !strings.HasSuffix(l.stdout, "late\n") || l.stderr != "early\nlate\n" {
+		if l := c.logged(t); !strings.HasSuffix(l.stdout, "late\n") || !strings.HasPrefix(l.stderr, "early\n") || !strings.HasSuffix(l.stderr, "late\n") {
 			t.Errorf("logged %q and %q", l.stdout, l.stderr)
 		}
 	})
@@ -180,6 +181,7 @@ func attachSlow(t *testing.T, n *node) {
 	dir := t.TempDir()
 	const rounds, lines = 60, 100_000
 	overEach(t, func(t *testing.T, proto protocol) {
+		t.Parallel()
 		sign := string(proto)
 		c := p.start(t, sh(fmt.Sprintf("while [ ! -e /in/%s ]; do echo tick; sleep 0.1; done; i=0; while [ $i -lt %d ]; do seq 1 %d; i=$((i+1)); sleep 0.1; done; echo done >&2; sleep 3",
 			sign, rounds, lines)), mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -136,18 +137,19 @@ func streamedStdinOnly(t *testing.T, n *node) {
 
 // numbers is what `seq 1 last` prints.
 func numbers(last int) []byte {
-	var b strings.Builder
-	for i := 1; i <= last; i++ {
-		fmt.Fprintln(&b, i)
+	var b []byte
+	for i := int64(1); i <= int64(last); i++ {
+		b = append(strconv.AppendInt(b, i, 10), '\n')
 	}
-	return []byte(b.String())
+	return b
 }
 
 func streamedOutput(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	stdout, stderr := string(numbers(3_000_000)), string(numbers(1_000_000))
+	// More than the buffers between hold, even a socket's at its largest.
+	stdout, stderr := string(numbers(1_500_000)), string(numbers(500_000))
 	overEach(t, func(t *testing.T, p protocol) {
-		s := c.open(t, p, streams{}, "sh", "-c", "seq 1 1000000 >&2 & seq 1 3000000; wait; exit 7")
+		s := c.open(t, p, streams{}, "sh", "-c", "seq 1 500000 >&2 & seq 1 1500000; wait; exit 7")
 		if code := s.exitCode(); code != 7 {
 			t.Errorf("exit code %d, want 7", code)
 		}
@@ -186,6 +188,7 @@ func streamedSlowClient(t *testing.T, n *node) {
 func streamedBackgroundChild(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	overEach(t, func(t *testing.T, p protocol) {
+		t.Parallel() // what its child may hold up the session is a wait
 		s := c.open(t, p, streams{stdin: true}, "sh", "-c", "sleep 4331 & echo parent; exit 8")
 		if code := s.exitCode(); code != 8 || s.stdout.String() != "parent\n" {
 			t.Errorf("exit code %d, stdout %q", code, s.stdout.String())

@@ -51,7 +51,7 @@ var streamingChecks = []check{
 	{name: "port-forward carries bulk both ways", needs: []Ability{ForwardBulk}, run: forwardBulk},
 	{name: "port-forward closes the pod's side when the client is gone", berth: true, run: forwardClientGone},
 
-	{name: "sessions with old containers after a kill -9 of the daemon", run: streamingAfterRestart},
+	{name: "sessions with old containers after a kill -9 of the daemon", alone: true, run: streamingAfterRestart},
 }
 
 func streamingURLs(t *testing.T, n *node) {

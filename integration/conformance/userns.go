@@ -33,7 +33,7 @@ var usernsChecks = []check{
 	{name: "ids beyond 31 bits", needs: []Ability{UserNamespaces}, run: usernsHighIDs},
 	{name: "two pods with the same ids", needs: []Ability{UserNamespaces}, run: usernsTwoPods},
 	{name: "options come back in status", needs: []Ability{UserNamespaces}, run: usernsEcho},
-	{name: "after a kill -9 of the daemon", needs: []Ability{UserNamespaces}, run: usernsRestart},
+	{name: "after a kill -9 of the daemon", needs: []Ability{UserNamespaces}, alone: true, run: usernsRestart},
 	{name: "a handler says whether it has them, and refuses if not", run: usernsAnnounced},
 }
 

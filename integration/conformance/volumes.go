@@ -16,8 +16,8 @@ var volumeChecks = []check{
 	{name: "a directory of an image", run: volumeOfDirectory},
 	{name: "two images beside a host path", run: volumesTogether},
 	{name: "status names the image", run: volumeEcho},
-	{name: "an image in use as a volume can be removed", run: volumeOutlivesImage},
-	{name: "a volume outlives a kill -9 of the daemon", run: volumeRestart},
+	{name: "an image in use as a volume can be removed", alone: true, run: volumeOutlivesImage},
+	{name: "a volume outlives a kill -9 of the daemon", alone: true, run: volumeRestart},
 	{name: "nobody in a container can write to it", berth: true, run: volumeStaysReadonly},
 	{name: "volumes that cannot be", run: badVolumes},
 }

@@ -184,6 +184,14 @@ func TestMistakes(t *testing.T) {
 		{"alias of an alias", "[runtimes.a]\nalias_of = \"b\"\n[runtimes.b]\nalias_of = \"runc\"\n" + runc, `2:1: runtimes.a.alias_of: "b" is an alias itself; name the handler that it is one of (did you mean "runc"?)`},
 		{"alias with a binary", "[runtimes.a]\nalias_of = \"runc\"\nruntime_path = \"$BIN/runc\"\n" + runc, `3:1: runtimes.a.runtime_path: must not be beside alias_of, which takes everything from the other handler; remove one of the two`},
 		{"alias of a number", "[runtimes.a]\nalias_of = 1\n" + runc, `2:1: runtimes.a.alias_of: must be a string, not an integer`},
+		// A binary on trial.
+		{"trial of nothing", runc + `next = { percent = 10 }`, `3:1: runtimes.runc.next: needs runtime_path, the absolute path of the binary to try`},
+		{"trial without a share", runc + `next = { runtime_path = "/opt/runc" }`, `3:1: runtimes.runc.next: needs percent, the share of new pods that try the binary`},
+		{"trial of too many", runc + `next = { runtime_path = "/opt/runc", percent = 101 }`, `3:38: runtimes.runc.next.percent: must be from 0 to 100`},
+		{"trial of the same", runc + `next = { runtime_path = "$BIN/runc", percent = 1 }`, `3:10: runtimes.runc.next.runtime_path: is the handler's own; name the binary to try, or remove next`},
+		{"trial of a shim", runc + `next = { runtime_path = "/opt/containerd-shim-kata-v2", percent = 1 }`, `3:10: runtimes.runc.next.runtime_path: containerd-shim-kata-v2 is of another type than the handler, which is "oci"`},
+		{"trial without an end", runc + `next = { runtime_path = "/opt/runc", percent = 1, abort_after = 0 }`, `3:51: runtimes.runc.next.abort_after: must be at least 1`},
+		{"trial that cannot fail", runc + `next = { runtime_path = "/opt/runc", percent = 1, threshold = 0 }`, `3:51: runtimes.runc.next.threshold: must be from 1 to 100`},
 		// Limits.
 		{"negative pods", runc + `max_pods = -1`, `3:1: runtimes.runc.max_pods: must not be negative; 0 is no limit`},
 		{"negative starts", runc + `max_parallel_starts = -4`, `3:1: runtimes.runc.max_parallel_starts: must not be negative; 0 is no limit`},

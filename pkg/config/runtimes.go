@@ -40,12 +40,22 @@ type runtimeTable struct {
 	MaxQueuedStarts              int                    `toml:"max_queued_starts"`
 	StartTimeout                 time.Duration          `toml:"start_timeout"`
 	RequiredDevices              []string               `toml:"required_devices"`
+	Next                         nextTable              `toml:"next"`
+}
+
+// nextTable is the binary that a handler tries.
+type nextTable struct {
+	RuntimePath string `toml:"runtime_path"`
+	Percent     int    `toml:"percent"`
+	AbortAfter  int    `toml:"abort_after"`
+	Threshold   int    `toml:"threshold"`
 }
 
 func defaultTable() runtimeTable {
 	return runtimeTable{
 		ContainerCreateTimeout: DefaultCreateTimeout,
 		SandboxProcess:         handler.SandboxProcessAuto,
+		Next:                   nextTable{AbortAfter: 3, Threshold: 20},
 	}
 }
 
@@ -140,6 +150,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	def.Origin = d.doc.origins[key].String()
 	d.options(key, &t, def, e)
 	c := check{decoder: d, handler: name, key: key, set: values}
+	def.Next = c.next(&t)
 	c.runtimePath(&t)
 	c.words(&t)
 	c.paths(&t)

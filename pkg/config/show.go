@@ -86,6 +86,10 @@ func (s shower) handler(d *handler.Definition) error {
 	name := under("runtimes", d.Name)
 	fmt.Fprintf(s.out, "\n[%s] # %s\n", name, d.Origin)
 	s.keys(name, reflect.ValueOf(t), true)
+	if d.Next != nil && d.AliasOf == "" {
+		fmt.Fprintf(s.out, "[%s.next]\n", name)
+		s.keys(name+".next", reflect.ValueOf(t.Next), false)
+	}
 	if len(t.Options) == 0 {
 		return nil
 	}
@@ -124,6 +128,9 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		MaxQueuedStarts:              d.Limits.MaxQueuedStarts,
 		StartTimeout:                 d.Limits.StartTimeout,
 		RequiredDevices:              d.RequiredDevices,
+	}
+	if n := d.Next; n != nil {
+		t.Next = nextTable{RuntimePath: n.Path, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
 	}
 	if d.Type == handler.OCI {
 		t.Options = optionsOf(d.OCI)

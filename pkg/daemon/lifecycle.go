@@ -87,7 +87,7 @@ func tableOf(p *lifecycle.Plan, b router.Backend) (*handler.Table[router.Backend
 	routes := make([]handler.Route[router.Backend], 0, len(p.Entries))
 	for _, e := range p.Entries {
 		routes = append(routes, handler.Route[router.Backend]{
-			Backend: b, Definition: e.Definition, State: e.State, Generation: e.Since,
+			Backend: b, Definition: e.Definition, Next: e.Next, State: e.State, Generation: e.Since,
 		})
 	}
 	return handler.NewTable(p.Generation, p.Default, routes)
@@ -137,6 +137,8 @@ type handlerInfo struct {
 	Origin string        `json:"origin,omitempty"`
 	Since  uint64        `json:"since"`
 	Pods   int           `json:"pods"`
+	// Trial is that of a next binary.
+	Trial *lifecycle.Trial `json:"trial,omitempty"`
 }
 
 // Info implements router.Told.
@@ -146,7 +148,7 @@ func (t told) Info() map[string]string {
 	for _, h := range t.Handlers() {
 		info.Handlers = append(info.Handlers, handlerInfo{
 			Name: h.Definition.Name, State: h.State.Phase, Reason: h.State.Reason, Digest: h.Digest,
-			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods,
+			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods, Trial: h.Trial,
 		})
 	}
 	text, err := json.Marshal(info)

@@ -16,6 +16,10 @@ var (
 		"Pod sandboxes that wait for max_parallel_starts of their handler.", []string{"handler"}, nil)
 	refusedDesc = prometheus.NewDesc("berth_starts_refused_total",
 		"Pod sandboxes that were refused or given up, by the limit of their handler that they were over.", []string{"handler", "limit"}, nil)
+	variantPodsDesc = prometheus.NewDesc("berth_variant_pods_total",
+		"Pod sandboxes that were begun, by handler and by whether they ran its own binary (stable) or the one on trial (next).", []string{"handler", "variant"}, nil)
+	variantFailuresDesc = prometheus.NewDesc("berth_variant_failures_total",
+		"Calls to make a sandbox, or to make or start a container, that failed for no fault of their caller's.", []string{"handler", "variant"}, nil)
 	handlerDesc = prometheus.NewDesc("berth_handler_ready",
 		"Whether a configured handler accepts new pods: 1 or 0.", []string{"handler"}, nil)
 )
@@ -33,6 +37,8 @@ func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- runningDesc
 	to <- queuedDesc
 	to <- refusedDesc
+	to <- variantPodsDesc
+	to <- variantFailuresDesc
 }
 
 // Collect implements prometheus.Collector. A handler without pods is counted
@@ -49,6 +55,10 @@ func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 	for name, count := range live {
 		to <- prometheus.MustNewConstMetric(sandboxesDesc, prometheus.GaugeValue, float64(count), name)
+	}
+	for _, v := range n.router.Variants() {
+		to <- prometheus.MustNewConstMetric(variantPodsDesc, prometheus.CounterValue, float64(v.Pods), v.Handler, v.Variant)
+		to <- prometheus.MustNewConstMetric(variantFailuresDesc, prometheus.CounterValue, float64(v.Failures), v.Handler, v.Variant)
 	}
 	for _, s := range n.router.Starts() {
 		to <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(s.Running), s.Handler)

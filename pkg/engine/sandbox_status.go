@@ -73,6 +73,7 @@ func namespaceOptions(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOptio
 type sandboxInfo struct {
 	PID        int                 `json:"pid"`
 	Handler    string              `json:"handler"`
+	Variant    string              `json:"variant"`
 	Definition *handler.Definition `json:"definition"`
 	Digest     string              `json:"definitionDigest"`
 	Plan       sandboxPlan         `json:"plan"`
@@ -87,7 +88,7 @@ func (b sandboxes) info(s *sandbox) map[string]string {
 	st := s.Status()
 	config, _ := protojson.Marshal(s.config())
 	i := sandboxInfo{
-		PID: st.PID, Handler: s.Spec().Definition.Name, Definition: s.Spec().Definition,
+		PID: st.PID, Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
 		Digest: s.Spec().Definition.Digest(), Plan: s.Spec().Plan, Binaries: b.binariesOf(s.Spec()), Supervisor: s.Spec().Supervisor,
 		NetNS: st.Namespaces.Net, Config: config,
 	}

@@ -96,6 +96,10 @@ type Definition struct {
 	// AliasOf names the handler whose Definition this is but for the name; empty
 	// for one that was written itself.
 	AliasOf string `json:"aliasOf,omitempty"`
+	// Next is the binary that a share of new pods tries; nil is none.
+	Next *Next `json:"next,omitempty"`
+	// Variant is VariantNext in the Definition of pods that try Next's binary.
+	Variant string `json:"variant,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits Limits `json:"limits,omitzero"`
 	// RequiredDevices are device files without which no pod can run.
@@ -125,6 +129,48 @@ type Limits struct {
 	MaxQueuedStarts int `json:"maxQueuedStarts,omitempty"`
 	// StartTimeout bounds the making of a sandbox, waiting included.
 	StartTimeout time.Duration `json:"startTimeout,omitempty"`
+}
+
+// Variants of a handler's pods, as metrics tell them apart.
+const (
+	VariantStable = "stable"
+	VariantNext   = "next"
+)
+
+// Next is a binary on trial.
+type Next struct {
+	// Path is in place of the Definition's.
+	Path string `json:"path"`
+	// Percent of new pods get it, 0 to 100.
+	Percent int `json:"percent"`
+	// AbortAfter and Threshold end the trial: at least so many pods failed to
+	// start lately, and so many percent of those that tried.
+	AbortAfter int `json:"abortAfter"`
+	Threshold  int `json:"threshold"`
+}
+
+// WithNext is the Definition of pods that try Next's binary. d must have one.
+func (d *Definition) WithNext() *Definition {
+	c := *d
+	c.Path, c.Next, c.Variant = d.Next.Path, nil, VariantNext
+	return &c
+}
+
+// VariantName is VariantStable or VariantNext.
+func (d *Definition) VariantName() string {
+	if d.Variant == "" {
+		return VariantStable
+	}
+	return d.Variant
+}
+
+// Tried is the path of the binary on trial that the Definition's pods run, or
+// empty.
+func (d *Definition) Tried() string {
+	if d == nil || d.Variant != VariantNext {
+		return ""
+	}
+	return d.Path
 }
 
 // Digest identifies what the Definition says: equal digests run pods alike.

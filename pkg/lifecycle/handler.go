@@ -32,6 +32,8 @@ type Handler struct {
 	ProbeError string
 	// Intent is what an operator wants, if anything.
 	Intent *Intent
+	// Trial is that of a next binary, nil if none is configured.
+	Trial *Trial
 }
 
 // Current is what is in force.

@@ -68,16 +68,21 @@ func (f intentFile) read() (map[string]*Intent, error) {
 }
 
 // write replaces the file by one that survives a power cut.
-func (f intentFile) write(intents map[string]*Intent) (err error) {
-	data, err := json.MarshalIndent(storedIntents{intents}, "", "  ")
+func (f intentFile) write(intents map[string]*Intent) error {
+	return replace(f.path, storedIntents{intents})
+}
+
+// replace replaces a file by one that holds v and survives a power cut.
+func replace(path string, v any) (err error) {
+	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(f.path)
+	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(dir, ".intents-*")
+	temporary, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
@@ -90,7 +95,7 @@ func (f intentFile) write(intents map[string]*Intent) (err error) {
 	if err = errors.Join(err, temporary.Sync(), temporary.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(temporary.Name(), f.path); err != nil {
+	if err = os.Rename(temporary.Name(), path); err != nil {
 		return err
 	}
 	return syncDir(dir)

@@ -36,6 +36,7 @@ func (m *Manager) told(e Entry, live map[string]int) Handler {
 	if v, known := m.truth.verdictOf(e.Definition); known {
 		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, v.failure
 	}
+	h.Trial = m.truth.trial(name)
 	if i := m.truth.intents[name]; i != nil {
 		kept := *i
 		h.Intent = &kept

@@ -38,6 +38,8 @@ type Manager struct {
 	problems []string
 	closed   bool
 	watchers map[*watcher]struct{}
+
+	trials trials
 }
 
 // New checks the options and publishes a first plan, in which no handler
@@ -55,9 +57,13 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		m.problems = append(m.problems, err.Error())
 	}
+	rulings, err := m.readRulings()
+	if err != nil {
+		m.problems = append(m.problems, err.Error())
+	}
 	m.problems = append(m.problems, problemsOf(o.Config)...)
 	m.truth = &truth{
-		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents,
+		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents, rulings: rulings,
 		verdicts: map[string]verdict{}, retired: map[string]*handler.Definition{},
 	}
 	m.plan = planned(m.truth, nil, &Plan{})
@@ -83,7 +89,7 @@ func (m *Manager) Start() {
 	}
 	m.work.Go(func() {
 		defer close(m.first)
-		m.probeAll(m.life, m.snapshot().config.Runtimes)
+		m.probeAll(m.life, subjects(m.snapshot().config))
 	})
 }
 

@@ -75,7 +75,7 @@ func (m *Manager) Probe(ctx context.Context, name string) (Handler, error) {
 	}
 	defer m.work.Done()
 	if d := definitions(m.snapshot().config)[name]; d != nil {
-		m.probeAll(ctx, []*handler.Definition{d})
+		m.probeAll(ctx, withTried(d))
 		if err := m.change(func(*truth) error { return nil }); err != nil {
 			return Handler{}, err
 		}

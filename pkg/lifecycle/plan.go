@@ -27,6 +27,8 @@ type Plan struct {
 type Entry struct {
 	Definition *handler.Definition
 	State      handler.State
+	// Next is the Definition that a share of new pods gets; nil if none do.
+	Next *handler.Definition
 	// Since is the generation that the Definition came with.
 	Since uint64
 	// Configured is false for a handler that only its pods keep here.
@@ -43,7 +45,8 @@ func planned(t *truth, live map[string]int, last *Plan) *Plan {
 	}
 	entries := map[string]Entry{}
 	for _, d := range t.config.Runtimes {
-		entries[d.Name] = Entry{Definition: d, Configured: true, State: next(t.factsOf(d))}
+		d, tried := t.routed(d)
+		entries[d.Name] = Entry{Definition: d, Next: tried, Configured: true, State: next(t.factsOf(d))}
 	}
 	for _, b := range t.config.Broken {
 		entries[b.Name] = Entry{
@@ -106,7 +109,7 @@ func (p *Plan) digest() string {
 func (p *Plan) same(o *Plan) bool {
 	return p.Default == o.Default && p.Digest == o.Digest && p.AdvertiseNotReady == o.AdvertiseNotReady &&
 		slices.EqualFunc(p.Entries, o.Entries, func(a, b Entry) bool {
-			return a.State == b.State && a.Configured == b.Configured &&
+			return a.State == b.State && a.Configured == b.Configured && (a.Next == nil) == (b.Next == nil) &&
 				a.Definition.Name == b.Definition.Name && a.Definition.Origin == b.Definition.Origin
 		})
 }

@@ -25,7 +25,7 @@ const (
 func (m *Manager) probeChanged(ctx context.Context, next *config.Config) {
 	t := m.snapshot()
 	var unknown []*handler.Definition
-	for _, d := range next.Runtimes {
+	for _, d := range subjects(next) {
 		if _, known := t.verdictOf(d); !known {
 			unknown = append(unknown, d)
 		}
@@ -130,7 +130,7 @@ func (m *Manager) looks() {
 		c := m.snapshot().config
 		switch interval := c.Handlers.ProbeInterval; {
 		case interval > 0 && time.Since(last) >= interval:
-			m.probeAll(m.life, c.Runtimes)
+			m.probeAll(m.life, subjects(c))
 			m.refresh()
 			last = time.Now()
 		case m.stale():

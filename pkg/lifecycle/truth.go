@@ -17,6 +17,8 @@ type truth struct {
 	trigger Trigger
 	pending []config.Change
 	intents map[string]*Intent
+	// rulings are on the binaries that handlers try, by the handler's name.
+	rulings map[string]*Ruling
 	// verdicts are by the digest of a Definition, so that a late answer about an
 	// old one says nothing about the new one of its name.
 	verdicts map[string]verdict
@@ -36,6 +38,7 @@ type verdict struct {
 func (t *truth) copy() *truth {
 	c := *t
 	c.intents, c.verdicts, c.retired = maps.Clone(t.intents), maps.Clone(t.verdicts), maps.Clone(t.retired)
+	c.rulings = maps.Clone(t.rulings)
 	return &c
 }
 
@@ -71,7 +74,7 @@ func (t *truth) note(r result) {
 // adopt makes c the configuration, and keeps the Definitions that it has not.
 func (t *truth) adopt(c *config.Config) {
 	stays, digests := definitions(c), map[string]bool{}
-	for _, d := range c.Runtimes {
+	for _, d := range subjects(c) {
 		digests[d.Digest()] = true
 	}
 	for name, d := range definitions(t.config) {

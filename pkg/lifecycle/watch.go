@@ -79,7 +79,7 @@ func changedNames(before, now *Plan) []string {
 	var names []string
 	for _, e := range now.Entries {
 		was, there := before.entry(e.Definition.Name)
-		if !there || was.State != e.State || was.Since != e.Since || was.Configured != e.Configured ||
+		if !there || was.State != e.State || was.Since != e.Since || (was.Next == nil) != (e.Next == nil) || was.Configured != e.Configured ||
 			(e.Definition.Name == before.Default) != (e.Definition.Name == now.Default) {
 			names = append(names, e.Definition.Name)
 		}

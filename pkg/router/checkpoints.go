@@ -22,7 +22,7 @@ func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.Checkpoi
 
 // RestorePod makes a sandbox with containers, and is routed like a new one.
 func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (resp *runtimeapi.RestorePodResponse, err error) {
-	err = c.starts.run(ctx, req.GetRuntimeHandler(), nil, func(ctx context.Context, to *route, made func(id string)) (err error) {
+	err = c.starts.run(ctx, req.GetRuntimeHandler(), req.GetConfig().GetMetadata().GetUid(), nil, func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RestorePod(ctx, req); err == nil {
 			made(resp.GetPodSandboxId())
 			for _, restored := range resp.GetRestoredContainers() {

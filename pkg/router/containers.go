@@ -9,12 +9,13 @@ import (
 // containers routes the life of containers.
 type containers struct {
 	owners *owners
+	trials *trials
 }
 
 // CreateContainer creates a container on the sandbox's backend and records its
 // owner. The backend gets, and the record is by, the sandbox's full id.
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	return bySandbox(ctx, c.owners, req,
+	resp, err := bySandbox(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.CreateContainerRequest) (resp *runtimeapi.CreateContainerResponse, err error) {
 			err = c.owners.create(b, func() (err error) {
 				if resp, err = b.CreateContainer(ctx, req); err == nil {
@@ -24,10 +25,14 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 			})
 			return resp, err
 		})
+	c.trials.failed(c.owners.sandboxes.get(req.GetPodSandboxId()), false, err)
+	return resp, err
 }
 
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	return byContainer(ctx, c.owners, req, Backend.StartContainer)
+	resp, err := byContainer(ctx, c.owners, req, Backend.StartContainer)
+	c.trials.failed(c.owners.containers.get(req.GetContainerId()), true, err)
+	return resp, err
 }
 
 func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {

@@ -46,11 +46,18 @@ type node struct {
 // serve serves a table on a socket. The gate is closed.
 func serve[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
 	t.Helper()
-	n := &node{registry: handler.NewRegistry(first)}
-	n.router = router.New(n.registry)
+	registry := handler.NewRegistry(first)
+	r := router.New(registry)
 	for _, b := range backends {
-		n.router.Adopt(b)
+		r.Adopt(b)
 	}
+	return serveRouter(t, registry, r)
+}
+
+// serveRouter serves a router on a socket.
+func serveRouter(t *testing.T, registry *handler.Registry[router.Backend], r *router.Router) *node {
+	t.Helper()
+	n := &node{registry: registry, router: r}
 	server := grpc.NewServer(append(observe.New(observe.Options{}).ServerOptions(), grpc.WaitForHandlers(true))...)
 	n.router.Register(server)
 	n.conn = connect(t, server)

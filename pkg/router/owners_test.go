@@ -84,7 +84,7 @@ func TestRefreshEndsAlthoughRemovalsNeverPause(t *testing.T) {
 
 func TestContainerOfARemovedSandboxGetsNoOwner(t *testing.T) {
 	o := newOwners()
-	o.addSandbox("5a", "runc", routertest.New("one"))
+	o.addSandbox("5a", "runc", "", routertest.New("one"))
 	o.dropSandbox("5a")
 	o.addContainer("c1", "5a")
 	if _, err := o.container("c1"); !unknown(err) {

@@ -40,11 +40,13 @@ func (nothingTold) Info() map[string]string { return nil }
 // table. Every backend of a table must be adopted before the table is current.
 func New(registry *handler.Registry[Backend]) *Router { return NewTelling(registry, nothingTold{}) }
 
-// NewTelling is New with more to say in Status.
+// NewTelling is New with more to say in Status. If told is a Judge as well, it
+// hears of trials.
 func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
 	o := newOwners()
 	r := routes{registry: registry}
-	s := &starts{routes: r, owners: o}
+	judge, _ := told.(Judge)
+	s := &starts{routes: r, owners: o, trials: &trials{judge: judge}}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
 		registry: registry,
@@ -88,6 +90,9 @@ func (r *Router) Live() map[string]int { return r.owners.counts() }
 // pod, or is in the current table; sorted by name.
 func (r *Router) Starts() []Starts { return r.starts.report(r.registry.Current().Names()) }
 
+// Variants tells how the pods of each handler's variants did.
+func (r *Router) Variants() []Variant { return r.starts.trials.report(r.registry.Current().Names()) }
+
 // Register serves both CRI services on s.
 func (r *Router) Register(s grpc.ServiceRegistrar) {
 	s.RegisterService(r.gate.guard(&runtimeapi.RuntimeService_ServiceDesc), r.runtime)
@@ -116,7 +121,7 @@ func newRuntimeService(life context.Context, s *starts, told Told) runtimeapi.Ru
 	r, o := s.routes, s.owners
 	return &runtimeService{
 		sandboxes:   sandboxes{starts: s, owners: o},
-		containers:  containers{owners: o},
+		containers:  containers{owners: o, trials: s.trials},
 		execs:       execs{owners: o},
 		lists:       lists{owners: o},
 		stats:       stats{owners: o},

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 
 	"github.com/containerd/errdefs"
 
@@ -17,10 +18,10 @@ type routes struct {
 
 type route = handler.Route[Backend]
 
-// forPod returns the route that a new sandbox takes, and the context to take
-// it with. It fails before anything is done: InvalidArgument for a name that no
+// forPod returns the route that a new sandbox of the pod uid takes, and the
+// context to take it with, which has the Definition. It fails before anything is done: InvalidArgument for a name that no
 // handler has, Unavailable for a handler that accepts no pods.
-func (r routes) forPod(ctx context.Context, name string) (context.Context, *route, error) {
+func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, *route, error) {
 	table := r.registry.Current()
 	to, ok := table.Lookup(name)
 	if !ok {
@@ -30,7 +31,23 @@ func (r routes) forPod(ctx context.Context, name string) (context.Context, *rout
 	if !to.State.AcceptsPods() {
 		return ctx, nil, closed(to)
 	}
-	return handler.WithDefinition(ctx, to.Definition), to, nil
+	return handler.WithDefinition(ctx, chosen(to, uid)), to, nil
+}
+
+// chosen is the Definition that a pod gets. The same pod always gets the same
+// one, as long as the share stays. Pure.
+func chosen(to *route, uid string) *handler.Definition {
+	if to.Next != nil && to.Definition.Next != nil && int(place100(uid)) < to.Definition.Next.Percent {
+		return to.Next
+	}
+	return to.Definition
+}
+
+// place100 gives each pod a place from 0 to 99, evenly.
+func place100(uid string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(uid))
+	return mix(h.Sum64()) % 100
 }
 
 // forImage returns the backend that has the images of a handler, and the

@@ -14,7 +14,7 @@ type sandboxes struct {
 
 func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (resp *runtimeapi.RunPodSandboxResponse, err error) {
 	check := func(ctx context.Context, b Backend) error { return preflight(ctx, b, req) }
-	err = s.starts.run(ctx, req.GetRuntimeHandler(), check, func(ctx context.Context, to *route, made func(id string)) (err error) {
+	err = s.starts.run(ctx, req.GetRuntimeHandler(), req.GetConfig().GetMetadata().GetUid(), check, func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RunPodSandbox(ctx, req); err == nil {
 			made(resp.GetPodSandboxId())
 		}

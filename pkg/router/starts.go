@@ -16,6 +16,7 @@ import (
 type starts struct {
 	routes routes
 	owners *owners
+	trials *trials
 	// lines are those of handlers that were asked for a pod, by name: a *line
 	// outlives the table that its handler was in.
 	lines sync.Map
@@ -37,10 +38,10 @@ var errStartTimeout = errors.New("start_timeout is over")
 // been changed, or cordoned, meanwhile. start calls made with the id of what it
 // made. The context that start gets ends with the handler's start_timeout. check
 // may be nil; it spares a start in vain the waiting.
-func (s *starts) run(ctx context.Context, name string, check func(context.Context, Backend) error,
+func (s *starts) run(ctx context.Context, name, uid string, check func(context.Context, Backend) error,
 	start func(ctx context.Context, to *route, made func(id string)) error,
 ) error {
-	routed, to, err := s.routes.forPod(ctx, name)
+	routed, to, err := s.routes.forPod(ctx, name, uid)
 	if err != nil {
 		return err
 	}
@@ -58,16 +59,21 @@ func (s *starts) run(ctx context.Context, name string, check func(context.Contex
 	}
 	defer func() { place.leave(s.limits(d.Name)) }()
 	if place.waited {
-		if bound, to, err = s.routes.forPod(bound, d.Name); err != nil {
+		if bound, to, err = s.routes.forPod(bound, d.Name, uid); err != nil {
 			return err
 		}
 	}
+	tried := handler.DefinitionFrom(bound).Tried()
+	pod := uid
 	err = s.owners.create(to.Backend, func() error {
 		return start(bound, to, func(id string) {
-			place.fill(func() { s.owners.addSandbox(id, d.Name, to.Backend) })
+			pod = id
+			place.fill(func() { s.owners.addSandbox(id, d.Name, tried, to.Backend) })
 		})
 	})
-	return named(d.Name, s.inTime(bound, d, err))
+	err = s.inTime(bound, d, err)
+	s.trials.started(d.Name, tried, pod, err)
+	return named(d.Name, err)
 }
 
 // limits are those of the current table, none for a handler that it lacks.

@@ -170,6 +170,11 @@ func (b *Backend) sandbox(id string) (*sandbox, error) {
 	return nil, fmt.Errorf("backend %s has no sandbox %s: %w", b.id, id, errdefs.ErrNotFound)
 }
 
+// StartContainer only fails where Fail says so.
+func (b *Backend) StartContainer(ctx context.Context, _ *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	return &runtimeapi.StartContainerResponse{}, b.fail(ctx, "StartContainer")
+}
+
 // CreateContainer makes a container.
 func (b *Backend) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	if err := b.fail(ctx, "CreateContainer"); err != nil {

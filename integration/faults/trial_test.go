@@ -1,0 +1,142 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// variant is which binary a pod runs, as its verbose status says.
+func (b *bed) variant(t *testing.T, sandbox string) (variant, path string) {
+	t.Helper()
+	r, err := b.client.PodSandboxStatus(within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct {
+		Variant    string
+		Definition struct{ Path string }
+	}
+	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil {
+		t.Fatal(err)
+	}
+	return info.Variant, info.Definition.Path
+}
+
+// trial is what the verbose Status says of the handler's trial.
+func (b *bed) trial(t *testing.T, handler string) (state, reason string) {
+	t.Helper()
+	r, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct {
+		Handlers []struct {
+			Name  string
+			Trial struct{ State, Reason string }
+		}
+	}
+	if err := json.Unmarshal([]byte(r.GetInfo()["handlers"]), &info); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range info.Handlers {
+		if h.Name == handler {
+			return h.Trial.State, h.Trial.Reason
+		}
+	}
+	t.Fatalf("Status says nothing of handler %s", handler)
+	return "", ""
+}
+
+// TestTrial tries a copy of runc, and then one that answers all questions and
+// runs nothing: that trial ends by itself, also for a daemon that starts anew.
+func TestTrial(t *testing.T) {
+	runc := testbed.Part(t, testbed.Runc)
+	dir := t.TempDir()
+	next := filepath.Join(dir, "runc")
+	if err := os.Symlink(runc, next); err != nil {
+		t.Fatal(err)
+	}
+	config := func(path string) string {
+		return fmt.Sprintf("default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\nnext = { runtime_path = %q, percent = 50, abort_after = 2, threshold = 10 }\n", runc, path)
+	}
+	b := newBed(t, testbed.Options{Config: config(next)})
+	atRest := b.rest(t)
+	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}}
+	ran := map[string]int{}
+	var kept *testbed.Pod
+	for range 16 {
+		pod := b.client.RunPod(t, spec)
+		variant, path := b.variant(t, pod.ID)
+		ran[variant+" "+path]++
+		if variant == "next" && kept == nil {
+			kept = pod
+			continue
+		}
+		pod.Remove(t)
+	}
+	if len(ran) != 2 || ran["stable "+runc] == 0 || ran["next "+next] == 0 {
+		t.Fatalf("pods ran %v", ran)
+	}
+
+	liar := filepath.Join(dir, "liar")
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in --version|features) exec %s \"$@\" ;; esac\necho 'it cannot be done' >&2\nexit 1\n", runc)
+	if err := os.WriteFile(liar, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config(liar)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	testbed.Eventually(t, 60*time.Second, func() error {
+		sandbox := b.client.SandboxConfig("")
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox)
+		if err == nil {
+			_, err = b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
+		}
+		variant, path := b.variant(t, r.GetPodSandboxId())
+		if wrong := variant == "next" && path == liar; wrong != (err != nil) {
+			t.Fatalf("a pod on %s (%s): %v", path, variant, err)
+		} else if wrong {
+			failed++
+		}
+		if state, _ := b.trial(t, "runc"); state != "aborted" {
+			return fmt.Errorf("the trial is %s after %d failures", state, failed)
+		}
+		return nil
+	})
+	_, reason := b.trial(t, "runc")
+	if failed < 2 || !strings.Contains(reason, "failed to start") {
+		t.Errorf("the trial ended after %d failures: %s", failed, reason)
+	}
+	for _, restart := range []bool{false, true} {
+		if restart {
+			b.Restart(t)
+		}
+		for range 8 {
+			pod := b.client.RunPod(t, spec)
+			if variant, path := b.variant(t, pod.ID); variant != "stable" || path != runc {
+				t.Errorf("after the end of the trial (restart %v) a pod runs %s (%s)", restart, path, variant)
+			}
+			pod.Remove(t)
+		}
+	}
+	// What a pod was made with is its own.
+	if variant, path := b.variant(t, kept.ID); variant != "next" || path != next {
+		t.Errorf("the pod of the first trial runs %s (%s)", path, variant)
+	}
+	kept.Container.Exec(t, "true")
+	b.nothingLeft(t, atRest)
+}

@@ -1,0 +1,45 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// next checks the table of the binary that a handler tries. Whether it is there
+// and works is found out by a probe, and concerns the trial alone.
+func (c check) next(t *runtimeTable) *handler.Next {
+	values, ok := c.set["next"].(map[string]any)
+	if !ok {
+		return nil
+	}
+	n := t.Next
+	wrong := func(name, message string) { c.report(under(under(c.key, "next"), name), message, "") }
+	isShim := strings.HasPrefix(filepath.Base(n.RuntimePath), shimPrefix)
+	_, given := values["percent"]
+	switch {
+	case n.RuntimePath == "":
+		c.wrong("next", "needs runtime_path, the absolute path of the binary to try", "")
+	case !filepath.IsAbs(n.RuntimePath):
+		wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", n.RuntimePath))
+	case n.RuntimePath == t.RuntimePath:
+		wrong("runtime_path", "is the handler's own; name the binary to try, or remove next")
+	case isShim != (t.handlerType() == handler.Shim):
+		wrong("runtime_path", fmt.Sprintf("%s is of another type than the handler, which is %q", filepath.Base(n.RuntimePath), t.handlerType()))
+	}
+	switch {
+	case !given:
+		c.wrong("next", "needs percent, the share of new pods that try the binary", "")
+	case n.Percent < 0 || n.Percent > 100:
+		wrong("percent", "must be from 0 to 100")
+	}
+	if n.AbortAfter < 1 {
+		wrong("abort_after", "must be at least 1")
+	}
+	if n.Threshold < 1 || n.Threshold > 100 {
+		wrong("threshold", "must be from 1 to 100")
+	}
+	return &handler.Next{Path: n.RuntimePath, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
+}

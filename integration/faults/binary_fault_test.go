@@ -163,6 +163,26 @@ func TestKilledWhileABinaryIsKept(t *testing.T) {
 	b.nothingLeft(t, atRest)
 }
 
+// TestCopyOfARemovedHandler removes a handler and then its last pod: the copy goes
+// without a restart.
+func TestCopyOfARemovedHandler(t *testing.T) {
+	b, _ := newRuncBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	old, copied := b.sleeping(t)
+	b.reload(t, fmt.Sprintf("default_runtime = \"other\"\n[runtimes.other]\nruntime_path = %q\n", testbed.Part(t, testbed.Crun)))
+	if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+	old.Remove(t)
+	testbed.Eventually(t, time.Minute, func() error {
+		if _, err := os.Stat(copied); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s is still there (%v)", copied, err)
+		}
+		return nil
+	})
+	b.nothingLeft(t, atRest)
+}
+
 // TestPodOfAnOlderBuild has a pod in whose record no binary is named, as before
 // there were copies. It goes on with what is installed.
 func TestPodOfAnOlderBuild(t *testing.T) {

@@ -529,15 +529,15 @@ func (b *bed) handlersInfo(t *testing.T) handlersInfo {
 }
 
 // reload replaces the drop-in and has the running daemon read it.
-func (f *fleet) reload(t *testing.T, config string) {
+func (b *bed) reload(t *testing.T, config string) {
 	t.Helper()
-	before := f.handlersInfo(t).Digest
-	put(t, filepath.Join(f.Dir, "conf.d", "50-test.toml"), []byte(config))
-	if err := syscall.Kill(f.PID(), syscall.SIGHUP); err != nil {
+	before := b.handlersInfo(t).Digest
+	put(t, filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config))
+	if err := syscall.Kill(b.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	testbed.Eventually(t, time.Minute, func() error {
-		if f.handlersInfo(t).Digest == before {
+		if b.handlersInfo(t).Digest == before {
 			return errors.New("the new configuration is not in force")
 		}
 		return nil

@@ -43,6 +43,7 @@ type binaries struct {
 	now     map[string]*generation   // by question: what new pods run on
 	flights map[string]chan struct{} // by question, closed at the end
 	held    map[string]int           // by directory: pods that have no record yet
+	soon    *time.Timer              // collects
 }
 
 // generation is what the pods of a handler run on from one change of its binaries
@@ -193,6 +194,25 @@ func (b *binaries) letCollect() {
 	if b.behind.Swap(false) {
 		b.collect()
 	}
+}
+
+// collectDelay is longer than a handler that is no longer configured stays in the
+// table after its last pod.
+const collectDelay = 5 * time.Second
+
+// collectSoon is called when a pod is gone.
+func (b *binaries) collectSoon() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.soon != nil {
+		return
+	}
+	b.soon = time.AfterFunc(collectDelay, func() {
+		b.mu.Lock()
+		b.soon = nil
+		b.mu.Unlock()
+		b.collect()
+	})
 }
 
 // without calls f while no copy is being made, if that can be now; if not, later.

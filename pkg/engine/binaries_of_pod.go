@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/containerd/log"
@@ -161,13 +160,4 @@ func (k *core) takeUp(d *handler.Definition) {
 	} else if !errors.Is(err, context.Canceled) {
 		k.log.WithError(err).WithField("handler", d.Name).Warn("a handler's runtime does not answer")
 	}
-}
-
-// outdated tells whether new pods take other binaries than s.
-func (k *core) outdated(s *sandboxSpec) bool {
-	if len(s.binaries()) == 0 {
-		return false
-	}
-	today := k.binaries.needed(k.config.Definitions())
-	return slices.ContainsFunc(s.binaries(), func(one keep.Binary) bool { return one.Kept != "" && !today[one.Dir()] })
 }

@@ -230,7 +230,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	if k.prober = c.Prober; k.prober == nil {
 		k.prober = probe.New()
 	}
-	k.binaries = newBinaries(k.tools.dir, k.prober, k.tools.noExec, k.log, func() { go k.collectTools() })
+	k.binaries = newBinaries(k.tools.dir, k.prober, k.tools.noExec, k.log, func() { go k.collectUnlessClosed() })
 	for _, o := range k.pods.List() {
 		for _, one := range o.Spec().binaries() {
 			k.binaries.store.Know(one)

@@ -202,8 +202,10 @@ func (b sandboxes) forget(s *sandbox) error {
 	b.shims.Release(s.Spec().Supervisor)
 	b.labels.release(s.Spec().ProcessLabel)
 	b.names.release(sandboxName(s.config().GetMetadata()), s.ID())
-	p := s.Spec().Pinned
-	if p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.tools.pauseRoot) || b.outdated(s.Spec()) {
+	if len(s.Spec().binaries()) > 0 {
+		b.binaries.collectSoon()
+	}
+	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.tools.pauseRoot) {
 		go b.collectTools()
 	}
 	return nil

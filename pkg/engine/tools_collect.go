@@ -93,6 +93,14 @@ func (k *core) collectTools() {
 	}
 }
 
+// collectUnlessClosed is for those who come late: what a successor of this engine
+// in the same process keeps is none of its business.
+func (k *core) collectUnlessClosed() {
+	if k.background.Err() == nil {
+		k.collectTools()
+	}
+}
+
 func (k *core) tryCollect() error {
 	dir := k.tools.dir
 	entries, err := os.ReadDir(dir)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/containerd/log"
@@ -26,12 +27,27 @@ func newLoader(o config.Options, start *config.Config) *loader {
 }
 
 // Load implements lifecycle.Loader.
-func (l *loader) Load(context.Context) (*config.Config, error) {
+func (l *loader) Load(ctx context.Context) (*config.Config, error) {
 	cfg, err := config.Load(l.options)
 	if err == nil {
-		l.last.Store(cfg)
+		sayNew(ctx, l.last.Swap(cfg), cfg)
 	}
 	return cfg, err
+}
+
+// sayNew logs what is new of imported files: their mistakes, which are no error,
+// and what of them means nothing to berth.
+func sayNew(ctx context.Context, before, now *config.Config) {
+	for _, p := range now.Problems {
+		if !slices.Contains(before.Problems, p) {
+			log.G(ctx).WithField("problem", p.Error()).Warn("A part of the configuration is left out")
+		}
+	}
+	for _, n := range now.ImportNotes {
+		if !slices.Contains(before.ImportNotes, n) {
+			log.G(ctx).WithField("note", n.String()).Info("A part of an imported file means nothing here")
+		}
+	}
 }
 
 // Paths implements lifecycle.Loader.

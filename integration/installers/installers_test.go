@@ -172,8 +172,11 @@ func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
 // newDirectory is an installer that comes to a node where its directory never
 // was, and tells nobody.
 func (b *bed) newDirectory(t *testing.T) {
-	write(t, filepath.Join(b.later, "99-later"), "[crio.runtime.runtimes.later]\nruntime_path = \""+testbed.Part(t, testbed.Crun)+"\"\n", 0o644)
+	write(t, filepath.Join(b.later, "99-later"), "[crio.runtime.runtimes.later]\nruntime_path = \""+testbed.Part(t, testbed.Crun)+"\"\nmonitor_path = \"/usr/bin/conmon\"\n", 0o644)
 	b.eventually(t, "later")
+	if want := "99-later:3:1: crio.runtime.runtimes.later.monitor_path: "; !strings.Contains(b.Log(), want) {
+		t.Errorf("the log does not say %q", want)
+	}
 	t.Run("pod", func(t *testing.T) {
 		b.Client.RunPod(t, testbed.PodSpec{Handler: "later", Image: b.image, Command: []string{"sleep", "3600"}})
 	})

@@ -1,0 +1,70 @@
+package imports
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// inBin finds every program in one directory.
+func inBin(program string) string { return "/bin/" + program }
+
+type tables = map[string]any
+
+func crioFile(name string, handlers tables) File {
+	return File{Name: name, Values: tables{"crio": tables{"runtime": tables{"runtimes": handlers}}}}
+}
+
+func containerdFile(name, plugin string, handlers tables) File {
+	return File{Name: name, Values: tables{"plugins": tables{plugin: tables{"containerd": tables{"runtimes": handlers}}}}}
+}
+
+// TestTwoFilesWithOneHandler: CRI-O takes the later table, containerd 2 merges
+// them key by key, whatever version the files have.
+func TestTwoFilesWithOneHandler(t *testing.T) {
+	crio := Translate(CRIO, []File{
+		crioFile("1", tables{"a": tables{"runtime_path": "/one", "runtime_root": "/run/one"}}),
+		crioFile("2", tables{"a": tables{"runtime_path": "/two"}}),
+	}, inBin)
+	if want := (tables{"runtime_path": "/two", "runtime_type": "oci"}); len(crio.Handlers) != 1 || !reflect.DeepEqual(crio.Handlers[0].Values, want) {
+		t.Errorf("CRI-O's is %+v", crio.Handlers)
+	}
+	if len(crio.Notes) != 1 || crio.Notes[0].File != "1" || !strings.Contains(crio.Notes[0].Why, "2 is read later") {
+		t.Errorf("notes are %+v", crio.Notes)
+	}
+
+	containerd := Translate(Containerd, []File{
+		containerdFile("1", "cri", tables{"a": tables{"cni_conf_dir": "/net", "options": tables{"BinaryName": "one", "Root": "/run/one"}}}),
+		containerdFile("2", "io.containerd.cri.v1.runtime", tables{"a": tables{"runtime_type": "io.containerd.runc.v2", "options": tables{"BinaryName": "two"}}}),
+	}, inBin)
+	want := tables{"runtime_path": "/bin/two", "runtime_type": "oci", "runtime_root": "/run/one", "cni_conf_dir": "/net"}
+	if len(containerd.Handlers) != 1 || !reflect.DeepEqual(containerd.Handlers[0].Values, want) {
+		t.Errorf("containerd's is %+v", containerd.Handlers)
+	}
+	from := containerd.Handlers[0].From
+	if from["runtime_path"].File != "2" || from["runtime_root"].File != "1" || from["cni_conf_dir"].File != "1" {
+		t.Errorf("keys are from %+v", from)
+	}
+}
+
+func TestShimProgram(t *testing.T) {
+	for kind, want := range map[string]string{
+		"io.containerd.kata.v2": "containerd-shim-kata-v2", "io.containerd.kata-qemu.v2": "containerd-shim-kata-qemu-v2",
+		"io.containerd.runsc.v1": "containerd-shim-runsc-v1", "a.b": "containerd-shim-a-b",
+		"": "", "kata": "", ".kata": "", "bin/a.b": "",
+	} {
+		if got := shimProgram(kind); got != want {
+			t.Errorf("%q is %q, want %q", kind, got, want)
+		}
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	for want, values := range map[Kind]tables{
+		CRIO: {"crio": tables{}, "plugins": tables{}}, Containerd: {"plugins": tables{}, "version": int64(2)}, "": {"crio": 1, "plugins": 2},
+	} {
+		if got, known := KindOf(values); got != want || known != (want != "") {
+			t.Errorf("%v is %q, want %q", values, got, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ func handlerCommand() *cobra.Command {
 	}
 	c.AddCommand(handlerShowCommand(), handlerFeaturesCommand(), handlerProbeCommand(),
 		handlerAddCommand(), handlerEditCommand(), handlerRemoveCommand(),
-		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand())
+		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand(),
+		handlerPromoteCommand(), handlerAbortCommand())
 	return c
 }

@@ -48,6 +48,7 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse) error {
 		{"runtime", runtimeOf(h)},
 		{"binary", binaryLine(resp.GetBinary())},
 		{"probed", probedLine(h)},
+		{"trial", trialLine(h.GetTrial())},
 		{"pods", fmt.Sprint(h.GetPods())},
 		{"since generation", fmt.Sprint(h.GetGeneration())},
 		{"digest", h.GetDigest()},

@@ -35,6 +35,8 @@ type Lifecycle interface {
 	Uncordon(ctx context.Context, name string) error
 	Drain(ctx context.Context, name, reason string) error
 	Probe(ctx context.Context, name string) (lifecycle.Handler, error)
+	Promote(ctx context.Context, name string) error
+	Abort(ctx context.Context, name, reason string) error
 }
 
 // Pods knows the sandboxes of all backends.

@@ -98,6 +98,9 @@ func (v view) message(h lifecycle.Handler) *adminv1.Handler {
 		Origin: d.Origin, Managed: h.Configured && v.dropIns.wrote(d.Name, d.Origin),
 		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError,
 	}
+	if t := h.Trial; t != nil {
+		m.Trial = &adminv1.Trial{Path: t.Path, Percent: count(t.Percent), State: string(t.State), Reason: t.Reason}
+	}
 	if h.Runtime != nil {
 		m.RuntimeName, m.RuntimeVersion = h.Runtime.Name, h.Runtime.Version
 	}

@@ -43,6 +43,24 @@ func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*admi
 	return &adminv1.ProbeResponse{Handler: o.message(h)}, nil
 }
 
+// Promote implements adminv1.AdminServer.
+func (o operations) Promote(ctx context.Context, req *adminv1.PromoteRequest) (*adminv1.PromoteResponse, error) {
+	if err := o.life.Promote(ctx, req.GetName()); err != nil {
+		return nil, err
+	}
+	h, err := o.one(req.GetName())
+	return &adminv1.PromoteResponse{Handler: h}, err
+}
+
+// Abort implements adminv1.AdminServer.
+func (o operations) Abort(ctx context.Context, req *adminv1.AbortRequest) (*adminv1.AbortResponse, error) {
+	if err := o.life.Abort(ctx, req.GetName(), req.GetReason()); err != nil {
+		return nil, err
+	}
+	h, err := o.one(req.GetName())
+	return &adminv1.AbortResponse{Handler: h}, err
+}
+
 // drainLook is the time between looks at what pods are left. They end when the
 // cluster says so, which takes seconds.
 const drainLook = 200 * time.Millisecond

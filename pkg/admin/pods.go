@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/pkg/lifecycle"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -61,18 +62,24 @@ func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv
 	return resp, nil
 }
 
-// digests are those of the handlers as new pods get them.
-func (p pods) digests() map[string]string {
-	digests := map[string]string{}
+// digests are those of the handlers as new pods get them: some of them get the
+// next binary while it is on trial.
+func (p pods) digests() map[string][]string {
+	digests := map[string][]string{}
 	for _, h := range p.life.Handlers() {
-		if h.Configured {
-			digests[h.Definition.Name] = h.Digest
+		if !h.Configured {
+			continue
 		}
+		current := []string{h.Digest}
+		if h.Trial != nil && h.Trial.State == lifecycle.TrialRunning && h.Definition.Next != nil {
+			current = append(current, h.Definition.WithNext().Digest())
+		}
+		digests[h.Definition.Name] = current
 	}
 	return digests
 }
 
-func podMessage(p Pod, digests map[string]string) *adminv1.Pod {
+func podMessage(p Pod, digests map[string][]string) *adminv1.Pod {
 	return &adminv1.Pod{
 		Id: p.ID, Namespace: p.Namespace, Name: p.Name, Uid: p.UID, Handler: p.Handler, Ready: p.Ready,
 		CreatedAt: stamp(p.Created), Containers: count(p.Containers), Pin: pinMessage(p.Pin, digests),
@@ -80,13 +87,13 @@ func podMessage(p Pod, digests map[string]string) *adminv1.Pod {
 }
 
 // pinMessage is nil for a pod of a backend that does not tell.
-func pinMessage(p Pin, digests map[string]string) *adminv1.Pin {
+func pinMessage(p Pin, digests map[string][]string) *adminv1.Pin {
 	d := p.Definition
 	if d == nil {
 		return nil
 	}
 	digest := d.Digest()
-	m := &adminv1.Pin{Digest: digest, Outdated: digests[d.Name] != digest}
+	m := &adminv1.Pin{Digest: digest, Outdated: !slices.Contains(digests[d.Name], digest)}
 	for _, b := range p.Binaries {
 		m.Binaries = append(m.Binaries, &adminv1.Binary{Path: b.Path, Runs: b.Runs, Digest: b.SHA256, Version: b.Version})
 	}

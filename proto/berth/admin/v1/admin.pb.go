@@ -256,8 +256,10 @@ type Handler struct {
 	// Written by RegisterHandler, and so open to UpdateHandler and RemoveHandler.
 	Managed bool `protobuf:"varint,13,opt,name=managed,proto3" json:"managed,omitempty"`
 	// When the runtime was asked last, and why it did not answer; empty if it did.
-	ProbedAt      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=probed_at,json=probedAt,proto3" json:"probed_at,omitempty"`
-	ProbeError    string                 `protobuf:"bytes,15,opt,name=probe_error,json=probeError,proto3" json:"probe_error,omitempty"`
+	ProbedAt   *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=probed_at,json=probedAt,proto3" json:"probed_at,omitempty"`
+	ProbeError string                 `protobuf:"bytes,15,opt,name=probe_error,json=probeError,proto3" json:"probe_error,omitempty"`
+	// Unset without a next binary.
+	Trial         *Trial `protobuf:"bytes,16,opt,name=trial,proto3" json:"trial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -397,6 +399,86 @@ func (x *Handler) GetProbeError() string {
 	return ""
 }
 
+func (x *Handler) GetTrial() *Trial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
+// Trial is that of the binary that a handler has as its next.
+type Trial struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absolute path of the binary.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Share of new pods that get it while the trial runs, 0 to 100.
+	Percent int32 `protobuf:"varint,2,opt,name=percent,proto3" json:"percent,omitempty"`
+	// "running", "not-ready", "aborted" or "promoted".
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// Why it is not running.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trial) Reset() {
+	*x = Trial{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trial) ProtoMessage() {}
+
+func (x *Trial) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trial.ProtoReflect.Descriptor instead.
+func (*Trial) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Trial) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Trial) GetPercent() int32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *Trial) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Trial) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Setting is one key of a configuration.
 type Setting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -413,7 +495,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +507,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +520,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Setting) GetKey() string {
@@ -470,7 +552,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +564,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +577,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 type GetStatusResponse struct {
@@ -531,7 +613,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +625,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +638,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -672,7 +754,7 @@ type ListHandlersRequest struct {
 
 func (x *ListHandlersRequest) Reset() {
 	*x = ListHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +766,7 @@ func (x *ListHandlersRequest) String() string {
 func (*ListHandlersRequest) ProtoMessage() {}
 
 func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +779,7 @@ func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersRequest.ProtoReflect.Descriptor instead.
 func (*ListHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 type ListHandlersResponse struct {
@@ -710,7 +792,7 @@ type ListHandlersResponse struct {
 
 func (x *ListHandlersResponse) Reset() {
 	*x = ListHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +804,7 @@ func (x *ListHandlersResponse) String() string {
 func (*ListHandlersResponse) ProtoMessage() {}
 
 func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +817,7 @@ func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersResponse.ProtoReflect.Descriptor instead.
 func (*ListHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListHandlersResponse) GetHandlers() []*Handler {
@@ -762,7 +844,7 @@ type GetHandlerRequest struct {
 
 func (x *GetHandlerRequest) Reset() {
 	*x = GetHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +856,7 @@ func (x *GetHandlerRequest) String() string {
 func (*GetHandlerRequest) ProtoMessage() {}
 
 func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +869,7 @@ func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerRequest.ProtoReflect.Descriptor instead.
 func (*GetHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetHandlerRequest) GetName() string {
@@ -817,7 +899,7 @@ type GetHandlerResponse struct {
 
 func (x *GetHandlerResponse) Reset() {
 	*x = GetHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +911,7 @@ func (x *GetHandlerResponse) String() string {
 func (*GetHandlerResponse) ProtoMessage() {}
 
 func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +924,7 @@ func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerResponse.ProtoReflect.Descriptor instead.
 func (*GetHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetHandlerResponse) GetHandler() *Handler {
@@ -899,7 +981,7 @@ type Feature struct {
 
 func (x *Feature) Reset() {
 	*x = Feature{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +993,7 @@ func (x *Feature) String() string {
 func (*Feature) ProtoMessage() {}
 
 func (x *Feature) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1006,7 @@ func (x *Feature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Feature.ProtoReflect.Descriptor instead.
 func (*Feature) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Feature) GetName() string {
@@ -959,7 +1041,7 @@ type Binary struct {
 
 func (x *Binary) Reset() {
 	*x = Binary{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1053,7 @@ func (x *Binary) String() string {
 func (*Binary) ProtoMessage() {}
 
 func (x *Binary) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1066,7 @@ func (x *Binary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binary.ProtoReflect.Descriptor instead.
 func (*Binary) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Binary) GetPath() string {
@@ -1037,7 +1119,7 @@ type WatchHandlersRequest struct {
 
 func (x *WatchHandlersRequest) Reset() {
 	*x = WatchHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1131,7 @@ func (x *WatchHandlersRequest) String() string {
 func (*WatchHandlersRequest) ProtoMessage() {}
 
 func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1144,7 @@ func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersRequest.ProtoReflect.Descriptor instead.
 func (*WatchHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 type WatchHandlersResponse struct {
@@ -1075,7 +1157,7 @@ type WatchHandlersResponse struct {
 
 func (x *WatchHandlersResponse) Reset() {
 	*x = WatchHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1169,7 @@ func (x *WatchHandlersResponse) String() string {
 func (*WatchHandlersResponse) ProtoMessage() {}
 
 func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1182,7 @@ func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersResponse.ProtoReflect.Descriptor instead.
 func (*WatchHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchHandlersResponse) GetHandlers() []*Handler {
@@ -1129,7 +1211,7 @@ type RegisterHandlerRequest struct {
 
 func (x *RegisterHandlerRequest) Reset() {
 	*x = RegisterHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1223,7 @@ func (x *RegisterHandlerRequest) String() string {
 func (*RegisterHandlerRequest) ProtoMessage() {}
 
 func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1236,7 @@ func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RegisterHandlerRequest) GetName() string {
@@ -1182,7 +1264,7 @@ type RegisterHandlerResponse struct {
 
 func (x *RegisterHandlerResponse) Reset() {
 	*x = RegisterHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1276,7 @@ func (x *RegisterHandlerResponse) String() string {
 func (*RegisterHandlerResponse) ProtoMessage() {}
 
 func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1289,7 @@ func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RegisterHandlerResponse) GetHandler() *Handler {
@@ -1237,7 +1319,7 @@ type UpdateHandlerRequest struct {
 
 func (x *UpdateHandlerRequest) Reset() {
 	*x = UpdateHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1331,7 @@ func (x *UpdateHandlerRequest) String() string {
 func (*UpdateHandlerRequest) ProtoMessage() {}
 
 func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1344,7 @@ func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerRequest.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateHandlerRequest) GetName() string {
@@ -1296,7 +1378,7 @@ type UpdateHandlerResponse struct {
 
 func (x *UpdateHandlerResponse) Reset() {
 	*x = UpdateHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1390,7 @@ func (x *UpdateHandlerResponse) String() string {
 func (*UpdateHandlerResponse) ProtoMessage() {}
 
 func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1403,7 @@ func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerResponse.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UpdateHandlerResponse) GetHandler() *Handler {
@@ -1347,7 +1429,7 @@ type RemoveHandlerRequest struct {
 
 func (x *RemoveHandlerRequest) Reset() {
 	*x = RemoveHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1441,7 @@ func (x *RemoveHandlerRequest) String() string {
 func (*RemoveHandlerRequest) ProtoMessage() {}
 
 func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1454,7 @@ func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RemoveHandlerRequest) GetName() string {
@@ -1394,7 +1476,7 @@ type RemoveHandlerResponse struct {
 
 func (x *RemoveHandlerResponse) Reset() {
 	*x = RemoveHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1488,7 @@ func (x *RemoveHandlerResponse) String() string {
 func (*RemoveHandlerResponse) ProtoMessage() {}
 
 func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1501,7 @@ func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveHandlerResponse) GetFile() string {
@@ -1447,7 +1529,7 @@ type CordonRequest struct {
 
 func (x *CordonRequest) Reset() {
 	*x = CordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1541,7 @@ func (x *CordonRequest) String() string {
 func (*CordonRequest) ProtoMessage() {}
 
 func (x *CordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1554,7 @@ func (x *CordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
 func (*CordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CordonRequest) GetName() string {
@@ -1498,7 +1580,7 @@ type CordonResponse struct {
 
 func (x *CordonResponse) Reset() {
 	*x = CordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1592,7 @@ func (x *CordonResponse) String() string {
 func (*CordonResponse) ProtoMessage() {}
 
 func (x *CordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1605,7 @@ func (x *CordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
 func (*CordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CordonResponse) GetHandler() *Handler {
@@ -1542,7 +1624,7 @@ type UncordonRequest struct {
 
 func (x *UncordonRequest) Reset() {
 	*x = UncordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1636,7 @@ func (x *UncordonRequest) String() string {
 func (*UncordonRequest) ProtoMessage() {}
 
 func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1649,7 @@ func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
 func (*UncordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UncordonRequest) GetName() string {
@@ -1586,7 +1668,7 @@ type UncordonResponse struct {
 
 func (x *UncordonResponse) Reset() {
 	*x = UncordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1680,7 @@ func (x *UncordonResponse) String() string {
 func (*UncordonResponse) ProtoMessage() {}
 
 func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1693,7 @@ func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonResponse.ProtoReflect.Descriptor instead.
 func (*UncordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UncordonResponse) GetHandler() *Handler {
@@ -1631,7 +1713,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1725,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1738,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainRequest) GetName() string {
@@ -1685,7 +1767,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1779,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1792,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainResponse) GetPods() int32 {
@@ -1736,7 +1818,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1830,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1843,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProbeRequest) GetName() string {
@@ -1780,7 +1862,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1874,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,10 +1887,195 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ProbeResponse) GetHandler() *Handler {
+	if x != nil {
+		return x.Handler
+	}
+	return nil
+}
+
+type PromoteRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteRequest) Reset() {
+	*x = PromoteRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteRequest) ProtoMessage() {}
+
+func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
+func (*PromoteRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PromoteRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type PromoteResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Handler       *Handler               `protobuf:"bytes,1,opt,name=handler,proto3" json:"handler,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteResponse) Reset() {
+	*x = PromoteResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteResponse) ProtoMessage() {}
+
+func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
+func (*PromoteResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *PromoteResponse) GetHandler() *Handler {
+	if x != nil {
+		return x.Handler
+	}
+	return nil
+}
+
+type AbortRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// One line, at most 256 bytes; may be empty.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortRequest) Reset() {
+	*x = AbortRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortRequest) ProtoMessage() {}
+
+func (x *AbortRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
+func (*AbortRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *AbortRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AbortRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type AbortResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Handler       *Handler               `protobuf:"bytes,1,opt,name=handler,proto3" json:"handler,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortResponse) Reset() {
+	*x = AbortResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortResponse) ProtoMessage() {}
+
+func (x *AbortResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
+func (*AbortResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *AbortResponse) GetHandler() *Handler {
 	if x != nil {
 		return x.Handler
 	}
@@ -1826,7 +2093,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +2105,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +2118,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReloadRequest) GetNoWait() bool {
@@ -1883,7 +2150,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2162,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2175,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReloadResponse) GetGeneration() uint64 {
@@ -1978,7 +2245,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2257,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2270,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetConfigRequest) GetFiles() bool {
@@ -2026,7 +2293,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2305,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2318,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -2085,7 +2352,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2364,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2377,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListPodsRequest) GetHandler() string {
@@ -2129,7 +2396,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2408,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2421,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -2183,7 +2450,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2462,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2475,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Pod) GetId() string {
@@ -2289,7 +2556,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2568,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2581,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Pin) GetDigest() string {
@@ -2347,7 +2614,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2626,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2639,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -2397,7 +2664,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2676,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2689,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -2475,7 +2742,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"suggestion\x18\x06 \x01(\tR\n" +
 	"suggestion\"?\n" +
 	"\bProblems\x123\n" +
-	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xcd\x03\n" +
+	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xfa\x03\n" +
 	"\aHandler\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.berth.admin.v1.StateR\x05state\x12\x16\n" +
@@ -2496,7 +2763,13 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\amanaged\x18\r \x01(\bR\amanaged\x127\n" +
 	"\tprobed_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bprobedAt\x12\x1f\n" +
 	"\vprobe_error\x18\x0f \x01(\tR\n" +
-	"probeError\"I\n" +
+	"probeError\x12+\n" +
+	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\"c\n" +
+	"\x05Trial\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
+	"\apercent\x18\x02 \x01(\x05R\apercent\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"I\n" +
 	"\aSetting\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
@@ -2595,6 +2868,15 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\fProbeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"B\n" +
 	"\rProbeResponse\x121\n" +
+	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"$\n" +
+	"\x0ePromoteRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"D\n" +
+	"\x0fPromoteResponse\x121\n" +
+	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\":\n" +
+	"\fAbortRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"B\n" +
+	"\rAbortResponse\x121\n" +
 	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"(\n" +
 	"\rReloadRequest\x12\x17\n" +
 	"\ano_wait\x18\x01 \x01(\bR\x06noWait\"\xa4\x02\n" +
@@ -2649,7 +2931,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
 	"\x0eSTATE_CORDONED\x10\x03\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x042\xe5\t\n" +
+	"\x0eSTATE_DRAINING\x10\x042\xf7\n" +
+	"\n" +
 	"\x05Admin\x12P\n" +
 	"\tGetStatus\x12 .berth.admin.v1.GetStatusRequest\x1a!.berth.admin.v1.GetStatusResponse\x12Y\n" +
 	"\fListHandlers\x12#.berth.admin.v1.ListHandlersRequest\x1a$.berth.admin.v1.ListHandlersResponse\x12S\n" +
@@ -2662,7 +2945,9 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x06Cordon\x12\x1d.berth.admin.v1.CordonRequest\x1a\x1e.berth.admin.v1.CordonResponse\x12M\n" +
 	"\bUncordon\x12\x1f.berth.admin.v1.UncordonRequest\x1a .berth.admin.v1.UncordonResponse\x12F\n" +
 	"\x05Drain\x12\x1c.berth.admin.v1.DrainRequest\x1a\x1d.berth.admin.v1.DrainResponse0\x01\x12D\n" +
-	"\x05Probe\x12\x1c.berth.admin.v1.ProbeRequest\x1a\x1d.berth.admin.v1.ProbeResponse\x12G\n" +
+	"\x05Probe\x12\x1c.berth.admin.v1.ProbeRequest\x1a\x1d.berth.admin.v1.ProbeResponse\x12J\n" +
+	"\aPromote\x12\x1e.berth.admin.v1.PromoteRequest\x1a\x1f.berth.admin.v1.PromoteResponse\x12D\n" +
+	"\x05Abort\x12\x1c.berth.admin.v1.AbortRequest\x1a\x1d.berth.admin.v1.AbortResponse\x12G\n" +
 	"\x06Reload\x12\x1d.berth.admin.v1.ReloadRequest\x1a\x1e.berth.admin.v1.ReloadResponse\x12P\n" +
 	"\tGetConfig\x12 .berth.admin.v1.GetConfigRequest\x1a!.berth.admin.v1.GetConfigResponse\x12M\n" +
 	"\bListPods\x12\x1f.berth.admin.v1.ListPodsRequest\x1a .berth.admin.v1.ListPodsResponse\x12J\n" +
@@ -2681,116 +2966,128 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
 	(*Problems)(nil),                // 2: berth.admin.v1.Problems
 	(*Handler)(nil),                 // 3: berth.admin.v1.Handler
-	(*Setting)(nil),                 // 4: berth.admin.v1.Setting
-	(*GetStatusRequest)(nil),        // 5: berth.admin.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 6: berth.admin.v1.GetStatusResponse
-	(*ListHandlersRequest)(nil),     // 7: berth.admin.v1.ListHandlersRequest
-	(*ListHandlersResponse)(nil),    // 8: berth.admin.v1.ListHandlersResponse
-	(*GetHandlerRequest)(nil),       // 9: berth.admin.v1.GetHandlerRequest
-	(*GetHandlerResponse)(nil),      // 10: berth.admin.v1.GetHandlerResponse
-	(*Feature)(nil),                 // 11: berth.admin.v1.Feature
-	(*Binary)(nil),                  // 12: berth.admin.v1.Binary
-	(*WatchHandlersRequest)(nil),    // 13: berth.admin.v1.WatchHandlersRequest
-	(*WatchHandlersResponse)(nil),   // 14: berth.admin.v1.WatchHandlersResponse
-	(*RegisterHandlerRequest)(nil),  // 15: berth.admin.v1.RegisterHandlerRequest
-	(*RegisterHandlerResponse)(nil), // 16: berth.admin.v1.RegisterHandlerResponse
-	(*UpdateHandlerRequest)(nil),    // 17: berth.admin.v1.UpdateHandlerRequest
-	(*UpdateHandlerResponse)(nil),   // 18: berth.admin.v1.UpdateHandlerResponse
-	(*RemoveHandlerRequest)(nil),    // 19: berth.admin.v1.RemoveHandlerRequest
-	(*RemoveHandlerResponse)(nil),   // 20: berth.admin.v1.RemoveHandlerResponse
-	(*CordonRequest)(nil),           // 21: berth.admin.v1.CordonRequest
-	(*CordonResponse)(nil),          // 22: berth.admin.v1.CordonResponse
-	(*UncordonRequest)(nil),         // 23: berth.admin.v1.UncordonRequest
-	(*UncordonResponse)(nil),        // 24: berth.admin.v1.UncordonResponse
-	(*DrainRequest)(nil),            // 25: berth.admin.v1.DrainRequest
-	(*DrainResponse)(nil),           // 26: berth.admin.v1.DrainResponse
-	(*ProbeRequest)(nil),            // 27: berth.admin.v1.ProbeRequest
-	(*ProbeResponse)(nil),           // 28: berth.admin.v1.ProbeResponse
-	(*ReloadRequest)(nil),           // 29: berth.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),          // 30: berth.admin.v1.ReloadResponse
-	(*GetConfigRequest)(nil),        // 31: berth.admin.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),       // 32: berth.admin.v1.GetConfigResponse
-	(*ListPodsRequest)(nil),         // 33: berth.admin.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 34: berth.admin.v1.ListPodsResponse
-	(*Pod)(nil),                     // 35: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 36: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 37: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 38: berth.admin.v1.WhereIsResponse
-	(*timestamppb.Timestamp)(nil),   // 39: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 40: google.protobuf.Duration
+	(*Trial)(nil),                   // 4: berth.admin.v1.Trial
+	(*Setting)(nil),                 // 5: berth.admin.v1.Setting
+	(*GetStatusRequest)(nil),        // 6: berth.admin.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 7: berth.admin.v1.GetStatusResponse
+	(*ListHandlersRequest)(nil),     // 8: berth.admin.v1.ListHandlersRequest
+	(*ListHandlersResponse)(nil),    // 9: berth.admin.v1.ListHandlersResponse
+	(*GetHandlerRequest)(nil),       // 10: berth.admin.v1.GetHandlerRequest
+	(*GetHandlerResponse)(nil),      // 11: berth.admin.v1.GetHandlerResponse
+	(*Feature)(nil),                 // 12: berth.admin.v1.Feature
+	(*Binary)(nil),                  // 13: berth.admin.v1.Binary
+	(*WatchHandlersRequest)(nil),    // 14: berth.admin.v1.WatchHandlersRequest
+	(*WatchHandlersResponse)(nil),   // 15: berth.admin.v1.WatchHandlersResponse
+	(*RegisterHandlerRequest)(nil),  // 16: berth.admin.v1.RegisterHandlerRequest
+	(*RegisterHandlerResponse)(nil), // 17: berth.admin.v1.RegisterHandlerResponse
+	(*UpdateHandlerRequest)(nil),    // 18: berth.admin.v1.UpdateHandlerRequest
+	(*UpdateHandlerResponse)(nil),   // 19: berth.admin.v1.UpdateHandlerResponse
+	(*RemoveHandlerRequest)(nil),    // 20: berth.admin.v1.RemoveHandlerRequest
+	(*RemoveHandlerResponse)(nil),   // 21: berth.admin.v1.RemoveHandlerResponse
+	(*CordonRequest)(nil),           // 22: berth.admin.v1.CordonRequest
+	(*CordonResponse)(nil),          // 23: berth.admin.v1.CordonResponse
+	(*UncordonRequest)(nil),         // 24: berth.admin.v1.UncordonRequest
+	(*UncordonResponse)(nil),        // 25: berth.admin.v1.UncordonResponse
+	(*DrainRequest)(nil),            // 26: berth.admin.v1.DrainRequest
+	(*DrainResponse)(nil),           // 27: berth.admin.v1.DrainResponse
+	(*ProbeRequest)(nil),            // 28: berth.admin.v1.ProbeRequest
+	(*ProbeResponse)(nil),           // 29: berth.admin.v1.ProbeResponse
+	(*PromoteRequest)(nil),          // 30: berth.admin.v1.PromoteRequest
+	(*PromoteResponse)(nil),         // 31: berth.admin.v1.PromoteResponse
+	(*AbortRequest)(nil),            // 32: berth.admin.v1.AbortRequest
+	(*AbortResponse)(nil),           // 33: berth.admin.v1.AbortResponse
+	(*ReloadRequest)(nil),           // 34: berth.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),          // 35: berth.admin.v1.ReloadResponse
+	(*GetConfigRequest)(nil),        // 36: berth.admin.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),       // 37: berth.admin.v1.GetConfigResponse
+	(*ListPodsRequest)(nil),         // 38: berth.admin.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 39: berth.admin.v1.ListPodsResponse
+	(*Pod)(nil),                     // 40: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 41: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 42: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 43: berth.admin.v1.WhereIsResponse
+	(*timestamppb.Timestamp)(nil),   // 44: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 45: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	39, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
-	39, // 3: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	1,  // 4: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	39, // 5: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
-	3,  // 6: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	3,  // 7: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	4,  // 8: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
-	4,  // 9: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
-	11, // 10: berth.admin.v1.GetHandlerResponse.features:type_name -> berth.admin.v1.Feature
-	12, // 11: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
-	39, // 12: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
-	3,  // 13: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	4,  // 14: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
-	3,  // 15: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	4,  // 16: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
-	3,  // 17: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 18: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 19: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 20: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	1,  // 21: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	40, // 22: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
-	4,  // 23: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
-	1,  // 24: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	35, // 25: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	39, // 26: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	36, // 27: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	12, // 28: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	35, // 29: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	5,  // 30: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	7,  // 31: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	9,  // 32: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	13, // 33: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	15, // 34: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	17, // 35: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	19, // 36: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	21, // 37: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	23, // 38: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	25, // 39: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	27, // 40: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	29, // 41: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	31, // 42: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	33, // 43: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	37, // 44: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	6,  // 45: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	8,  // 46: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	10, // 47: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	14, // 48: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	16, // 49: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	18, // 50: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	20, // 51: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	22, // 52: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	24, // 53: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	26, // 54: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	28, // 55: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	30, // 56: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	32, // 57: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	34, // 58: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	38, // 59: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	45, // [45:60] is the sub-list for method output_type
-	30, // [30:45] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	44, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	4,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
+	44, // 4: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	1,  // 5: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
+	44, // 6: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	3,  // 7: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	3,  // 8: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	5,  // 9: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
+	5,  // 10: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
+	12, // 11: berth.admin.v1.GetHandlerResponse.features:type_name -> berth.admin.v1.Feature
+	13, // 12: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
+	44, // 13: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	3,  // 14: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	5,  // 15: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
+	3,  // 16: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	5,  // 17: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
+	3,  // 18: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 19: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 20: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 21: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 22: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 23: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
+	1,  // 24: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
+	45, // 25: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	5,  // 26: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
+	1,  // 27: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
+	40, // 28: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	44, // 29: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	41, // 30: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	13, // 31: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	40, // 32: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	6,  // 33: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	8,  // 34: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	10, // 35: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	14, // 36: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	16, // 37: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	18, // 38: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	20, // 39: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	22, // 40: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	24, // 41: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	26, // 42: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	28, // 43: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	30, // 44: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	32, // 45: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	34, // 46: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	36, // 47: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	38, // 48: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	42, // 49: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	7,  // 50: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	9,  // 51: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	11, // 52: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	15, // 53: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	17, // 54: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	19, // 55: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	21, // 56: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	23, // 57: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	25, // 58: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	27, // 59: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	29, // 60: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	31, // 61: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	33, // 62: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	35, // 63: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	37, // 64: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	39, // 65: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	43, // 66: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	50, // [50:67] is the sub-list for method output_type
+	33, // [33:50] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -2804,7 +3101,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,6 +40,8 @@ const (
 	Admin_Uncordon_FullMethodName        = "/berth.admin.v1.Admin/Uncordon"
 	Admin_Drain_FullMethodName           = "/berth.admin.v1.Admin/Drain"
 	Admin_Probe_FullMethodName           = "/berth.admin.v1.Admin/Probe"
+	Admin_Promote_FullMethodName         = "/berth.admin.v1.Admin/Promote"
+	Admin_Abort_FullMethodName           = "/berth.admin.v1.Admin/Abort"
 	Admin_Reload_FullMethodName          = "/berth.admin.v1.Admin/Reload"
 	Admin_GetConfig_FullMethodName       = "/berth.admin.v1.Admin/GetConfig"
 	Admin_ListPods_FullMethodName        = "/berth.admin.v1.Admin/ListPods"
@@ -82,6 +84,14 @@ type AdminClient interface {
 	// Probe asks a handler's runtime again what it is, and sets its state by the
 	// answer. That the runtime is broken is an answer, not an error.
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
+	// Promote gives a handler's next binary to all its new pods. Idempotent;
+	// outlives the daemon, until next is changed in the configuration.
+	// FailedPrecondition without a next one.
+	Promote(ctx context.Context, in *PromoteRequest, opts ...grpc.CallOption) (*PromoteResponse, error)
+	// Abort gives a handler's next binary to no new pods, also after Promote.
+	// Idempotent; outlives the daemon, until next is changed in the configuration.
+	// FailedPrecondition without a next one.
+	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
 	// refused as a whole. A refusal is an answer with problems, not an error.
 	Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error)
@@ -230,6 +240,26 @@ func (c *adminClient) Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *adminClient) Promote(ctx context.Context, in *PromoteRequest, opts ...grpc.CallOption) (*PromoteResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PromoteResponse)
+	err := c.cc.Invoke(ctx, Admin_Promote_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AbortResponse)
+	err := c.cc.Invoke(ctx, Admin_Abort_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReloadResponse)
@@ -306,6 +336,14 @@ type AdminServer interface {
 	// Probe asks a handler's runtime again what it is, and sets its state by the
 	// answer. That the runtime is broken is an answer, not an error.
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
+	// Promote gives a handler's next binary to all its new pods. Idempotent;
+	// outlives the daemon, until next is changed in the configuration.
+	// FailedPrecondition without a next one.
+	Promote(context.Context, *PromoteRequest) (*PromoteResponse, error)
+	// Abort gives a handler's next binary to no new pods, also after Promote.
+	// Idempotent; outlives the daemon, until next is changed in the configuration.
+	// FailedPrecondition without a next one.
+	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
 	// refused as a whole. A refusal is an answer with problems, not an error.
 	Reload(context.Context, *ReloadRequest) (*ReloadResponse, error)
@@ -358,6 +396,12 @@ func (UnimplementedAdminServer) Drain(*DrainRequest, grpc.ServerStreamingServer[
 }
 func (UnimplementedAdminServer) Probe(context.Context, *ProbeRequest) (*ProbeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Probe not implemented")
+}
+func (UnimplementedAdminServer) Promote(context.Context, *PromoteRequest) (*PromoteResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Promote not implemented")
+}
+func (UnimplementedAdminServer) Abort(context.Context, *AbortRequest) (*AbortResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Abort not implemented")
 }
 func (UnimplementedAdminServer) Reload(context.Context, *ReloadRequest) (*ReloadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reload not implemented")
@@ -576,6 +620,42 @@ func _Admin_Probe_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Promote_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PromoteRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Promote(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Promote_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Promote(ctx, req.(*PromoteRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_Abort_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AbortRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Abort(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Abort_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Abort(ctx, req.(*AbortRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_Reload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReloadRequest)
 	if err := dec(in); err != nil {
@@ -690,6 +770,14 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Probe",
 			Handler:    _Admin_Probe_Handler,
+		},
+		{
+			MethodName: "Promote",
+			Handler:    _Admin_Promote_Handler,
+		},
+		{
+			MethodName: "Abort",
+			Handler:    _Admin_Abort_Handler,
 		},
 		{
 			MethodName: "Reload",

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func handlerPromoteCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	c := &cobra.Command{
+		Use:   "promote NAME",
+		Short: "Give a handler's next binary to all its new pods",
+		Long: `Give the binary that a handler has on trial, as its next, to all new pods. It holds
+over restarts, until next is changed in the configuration, which should by then name
+the binary as runtime_path. Pods that exist keep their binary.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.Promote(ctx, &adminv1.PromoteRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return tellTrial(c.OutOrStdout(), resp.GetHandler())
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	return c
+}
+
+func handlerAbortCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	reason := ""
+	c := &cobra.Command{
+		Use:   "abort NAME",
+		Short: "Give a handler's next binary to no new pods",
+		Long: `End the trial of a handler's next binary: no new pods get it, until next is changed
+in the configuration. It takes back "berth handler promote" as well, and holds over
+restarts. Pods that exist keep their binary.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.Abort(ctx, &adminv1.AbortRequest{Name: args[0], Reason: reason})
+			if err != nil {
+				return err
+			}
+			return tellTrial(c.OutOrStdout(), resp.GetHandler())
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	c.Flags().StringVar(&reason, "reason", "", "why, in one line")
+	return c
+}
+
+func tellTrial(w io.Writer, h *adminv1.Handler) error {
+	_, err := fmt.Fprintf(w, "handler %s: %s\n", h.GetName(), trialLine(h.GetTrial()))
+	return err
+}
+
+// trialLine says how a trial stands; empty without one.
+func trialLine(t *adminv1.Trial) string {
+	if t == nil {
+		return ""
+	}
+	line := fmt.Sprintf("%s is %s", t.GetPath(), t.GetState())
+	if t.GetState() == "running" {
+		line = fmt.Sprintf("%s is tried by %d%% of new pods", t.GetPath(), t.GetPercent())
+	}
+	if t.GetReason() != "" {
+		line += ": " + t.GetReason()
+	}
+	return line
+}

@@ -1,0 +1,51 @@
+package admin_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func TestPromoteAndAbort(t *testing.T) {
+	b := newBed(t)
+	_, err := b.Promote(t.Context(), &adminv1.PromoteRequest{Name: "runc"})
+	if e := b.failure(err); e.Code != codes.FailedPrecondition {
+		t.Errorf("without a next binary: %v %s", e.Code, e.Text)
+	}
+	b.write("bin/next", "#!/bin/sh\n", 0o755)
+	resp, err := b.RegisterHandler(t.Context(), b.crun(
+		&adminv1.Setting{Key: "next.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "next.percent", Value: "10"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trial := resp.GetHandler().GetTrial(); trial.GetState() != "running" || trial.GetPercent() != 10 || trial.GetPath() != b.path("bin/next") {
+		t.Errorf("the trial is %v", trial)
+	}
+	// Pods on either binary are what new pods get.
+	b.node.run("a", "one", b.definition("crun"))
+	b.node.run("b", "two", b.definition("crun").WithNext())
+	pods, err := b.ListPods(t.Context(), &adminv1.ListPodsRequest{Handler: "crun"})
+	if err != nil || len(pods.GetPods()) != 2 || pods.GetPods()[0].GetPin().GetOutdated() || pods.GetPods()[1].GetPin().GetOutdated() {
+		t.Errorf("%v, %v", pods, err)
+	}
+	promoted, err := b.Promote(t.Context(), &adminv1.PromoteRequest{Name: "crun"})
+	if err != nil || promoted.GetHandler().GetTrial().GetState() != "promoted" || promoted.GetHandler().GetPath() != b.path("bin/next") {
+		t.Errorf("%v, %v", promoted, err)
+	}
+	aborted, err := b.Abort(t.Context(), &adminv1.AbortRequest{Name: "crun", Reason: "loses logs"})
+	if err != nil || aborted.GetHandler().GetTrial().GetState() != "aborted" || aborted.GetHandler().GetTrial().GetReason() != "loses logs" ||
+		aborted.GetHandler().GetPath() != b.path("bin/crun") {
+		t.Errorf("%v, %v", aborted, err)
+	}
+	pods, err = b.ListPods(t.Context(), &adminv1.ListPodsRequest{Handler: "crun"})
+	if err != nil || len(pods.GetPods()) != 2 || !pods.GetPods()[1].GetPin().GetOutdated() {
+		t.Errorf("%v, %v", pods, err)
+	}
+	_, err = b.Abort(t.Context(), &adminv1.AbortRequest{Name: "crun", Reason: strings.Repeat("x", 1000)})
+	if e := b.failure(err); e.Code != codes.InvalidArgument {
+		t.Errorf("got %v: %s", e.Code, e.Text)
+	}
+}

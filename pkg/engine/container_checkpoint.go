@@ -163,7 +163,7 @@ func (b containers) dumpFiles(ctx context.Context, c *container, dir *checkpoint
 	if err != nil {
 		return err
 	}
-	return mount.WithReadonlyTempMount(ctx, layers, func(below string) error { return dir.Files(written, below) })
+	return mount.WithReadonlyTempMount(ctx, layers, func(below string) error { return dir.Files(ctx, written, below) })
 }
 
 func archiveConfig(c *container, at time.Time) metadata.ContainerConfig {

@@ -26,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -150,6 +151,7 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 		stop()
 		return nil, err
 	}
+	k.ownTemporaryMounts()
 	e := &Engine{core: k, stop: stop}
 	e.events = events{k}
 	e.containers = containers{k}
@@ -184,6 +186,24 @@ func (c Config) check() error {
 		return errors.New("engine: no handlers given")
 	}
 	return nil
+}
+
+// ownTemporaryMounts has mounts that are made to look into an image made where
+// nobody else's are, and takes away what a killed daemon left there. That place is
+// one for the whole process.
+func (k *core) ownTemporaryMounts() {
+	dir := filepath.Join(k.config.State, "mounts")
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = mount.SetTempMountLocation(dir)
+	}
+	var left []error
+	if err == nil {
+		left, err = mount.CleanupTempMounts(0)
+	}
+	if err = errors.Join(append(left, err)...); err != nil {
+		k.log.WithError(err).Warn("temporary mounts of an earlier daemon are left")
+	}
 }
 
 func newCore(ctx context.Context, c Config) (_ *core, err error) {

@@ -105,7 +105,6 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return err
 	}
 	e := &execution{client: client, container: c.ID(), id: newExecID(), dir: filepath.Join(b.containerDir(c.ID()), "io")}
-	defer e.clean()
 	// Whatever the client wants of it: containerd's runc shim runs no process
 	// without both outputs.
 	pipes, err := newPipes(filepath.Join(e.dir, e.id), in != nil, true, !tty)
@@ -113,6 +112,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return err
 	}
 	defer pipes.close()
+	defer e.clean() // before its pipes go: by their names its descendants are known
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
 		ID: c.ID(), ExecID: e.id, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
 	}); err != nil {

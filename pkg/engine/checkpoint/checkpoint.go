@@ -2,7 +2,7 @@
 // that CRI-O and Podman have and checkpointctl reads.
 //
 //	d, err := checkpoint.Open(dir)             // empty; CRIU writes into d.Images() and d.Path
-//	err = d.Files(written, layers)             // while the container stands still
+//	err = d.Files(ctx, written, layers)            // while the container stands still
 //	err = d.Describe(config, spec, status)
 //	err = d.Log(path)
 //	err = d.Pack(ctx, "/where/asked.tar")

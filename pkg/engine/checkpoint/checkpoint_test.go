@@ -81,7 +81,7 @@ func TestFiles(t *testing.T) {
 		must(t, unix.Setxattr(filepath.Join(written, dir), "trusted.overlay.opaque", []byte("y"), 0))
 	}
 	d := open(t)
-	must(t, d.Files(written, layers))
+	must(t, d.Files(t.Context(), written, layers))
 	want := []string{"etc/", "etc/keep", "fresh/", "new", "opaque/", "opaque/again", "opaque/new", "out/", "was-file/"}
 	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); !slices.Equal(got, want) {
 		t.Errorf("changed: %q, want %q", got, want)
@@ -96,7 +96,7 @@ func TestFiles(t *testing.T) {
 
 func TestFilesOfAnIdleContainer(t *testing.T) {
 	d := open(t)
-	must(t, d.Files(t.TempDir(), files(t, "etc/keep")))
+	must(t, d.Files(t.Context(), t.TempDir(), files(t, "etc/keep")))
 	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); len(got) != 0 {
 		t.Errorf("changed: %q", got)
 	}

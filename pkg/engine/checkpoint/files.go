@@ -1,7 +1,10 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,8 +19,8 @@ import (
 // Files writes what the container changed in its root filesystem: rootfs-diff.tar
 // has what is new or different, deleted.files what it removed of the image.
 // Written is the writable layer as overlayfs keeps it, layers the image below it.
-// The container must not run meanwhile.
-func (d *Dir) Files(written, layers string) error {
+// The container must not run meanwhile, and so it takes no longer than ctx.
+func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	lower, err := os.OpenRoot(layers)
 	if err != nil {
 		return err
@@ -27,7 +30,7 @@ func (d *Dir) Files(written, layers string) error {
 	if err != nil {
 		return err
 	}
-	w := archive.NewChangeWriter(f, written)
+	w := archive.NewChangeWriter(inTime{ctx, f}, written)
 	deleted := []string{}
 	err = filepath.WalkDir(written, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == written {
@@ -51,6 +54,9 @@ func (d *Dir) Files(written, layers string) error {
 		return add(w, written, path, e)
 	})
 	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("the container has written too much for the time there was: %w", context.Cause(ctx))
+		}
 		return err
 	}
 	if len(deleted) == 0 {
@@ -59,6 +65,19 @@ func (d *Dir) Files(written, layers string) error {
 	slices.Sort(deleted)
 	_, err = metadata.WriteJSONFile(deleted, d.Path, metadata.DeletedFilesFile)
 	return err
+}
+
+// inTime writes until its context ends.
+type inTime struct {
+	ctx context.Context
+	io.Writer
+}
+
+func (w inTime) Write(p []byte) (int, error) {
+	if err := context.Cause(w.ctx); err != nil {
+		return 0, err
+	}
+	return w.Writer.Write(p)
 }
 
 // isWhiteout knows the mark of a file that was removed: a device 0:0.

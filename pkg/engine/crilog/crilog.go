@@ -140,7 +140,12 @@ func (l *Log) Reopen() error {
 	}
 	old := l.file
 	l.file, l.torn = file, mendEnd(file)
-	return old.Close()
+	// That the old file could not be brought to its end changes nothing of where
+	// the log goes on, and a failure is taken for that.
+	if err := old.Close(); err != nil && l.onError != nil {
+		l.onError(fmt.Errorf("closing the old file: %w", err))
+	}
+	return nil
 }
 
 // Dropped is how many lines could not be written so far.

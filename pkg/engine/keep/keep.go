@@ -18,6 +18,7 @@ package keep
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,6 +217,9 @@ func (s *Store) Untouched(b Binary) bool {
 	return now.same(b.Stamp)
 }
 
+// errDamaged is the answer of a copy that has another content than it should.
+var errDamaged = errors.New("it was changed")
+
 // Verify reads the copy. One that is damaged or gone is made again from the
 // installed binary, if that is still the same; if not, there is none from then on.
 func (s *Store) Verify(b Binary) error {
@@ -225,6 +229,10 @@ func (s *Store) Verify(b Binary) error {
 	_, bad := s.verified(b)
 	if bad == nil {
 		return nil
+	}
+	if !errors.Is(bad, errDamaged) && !errors.Is(bad, fs.ErrNotExist) {
+		// Too many open files, or the like: that passes, and the copy may be all right.
+		return fmt.Errorf("the pod's own copy of its runtime cannot be read: %w: %w", bad, errdefs.ErrUnavailable)
 	}
 	if err := s.makeAgain(b); err != nil {
 		// What is damaged must not run; that it is gone is known how to deal with.
@@ -268,7 +276,7 @@ func (s *Store) verified(b Binary) (Stamp, error) {
 	defer f.Close()
 	hash, err := hashOf(f)
 	if err == nil && hash != b.SHA256 {
-		err = fmt.Errorf("%s has sha256 %s", path, hash)
+		err = fmt.Errorf("%s has sha256 %s: %w", path, hash, errDamaged)
 	}
 	if err != nil {
 		return stamp, err

@@ -251,3 +251,30 @@ func TestNoExec(t *testing.T) {
 		t.Error("of a directory that is not there it is told")
 	}
 }
+
+// A copy that cannot be read at the moment, as when there are too many open files,
+// may be all right: it is not thrown away.
+func TestVerifyOfWhatCannotBeRead(t *testing.T) {
+	b := newBed(t)
+	one := b.copy(t)
+	copied := b.Abs(one)
+	if err := os.Rename(copied, copied+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(copied, 0o700); err != nil { // reading it fails
+		t.Fatal(err)
+	}
+	b.install(t, "two")
+	if err := b.Verify(one); !errdefs.IsUnavailable(err) {
+		t.Errorf("the error is %v", err)
+	}
+	if err := os.Remove(copied); err != nil {
+		t.Fatalf("it was thrown away: %v", err)
+	}
+	if err := os.Rename(copied+".away", copied); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Verify(one); err != nil {
+		t.Error(err)
+	}
+}

@@ -136,16 +136,3 @@ func (s *stdio) close() {
 	}
 	s.temp, s.fds = nil, [3]int{-1, -1, -1}
 }
-
-// fileID identifies a file beyond its name.
-type fileID struct {
-	device, inode uint64
-}
-
-func fileIDOf(path string) (fileID, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return fileID{}, err
-	}
-	return fileID{st.Dev, st.Ino}, nil
-}

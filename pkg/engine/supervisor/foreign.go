@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -53,13 +54,22 @@ func (s *Supervisor) openForeign(j Task) (retErr error) {
 
 // open begins to read the outputs. Our own write ends keep the streams from
 // ending before the shim has opened its ends.
-func (f *foreign) open(s *Supervisor, i Inherited) (retErr error) {
+func (f *foreign) open(s *Supervisor, i Inherited) error {
 	j := &f.journal
-	ctx := log.WithLogger(s.ctx, log.G(s.ctx).WithField("container", j.ID))
-	output, err := openOutput(ctx, j.Options.LogPath, j.Options.MaxLogLine)
+	output, err := openOutput(f.context(s), j.Options.LogPath, j.Options.MaxLogLine)
 	if err != nil {
 		return fmt.Errorf("opening the container's log: %w", err)
 	}
+	return f.read(output, i)
+}
+
+func (f *foreign) context(s *Supervisor) context.Context {
+	return log.WithLogger(s.ctx, log.G(s.ctx).WithField("container", f.journal.ID))
+}
+
+// read lets the streams flow into output, and closes it if that cannot be.
+func (f *foreign) read(output *output, i Inherited) (retErr error) {
+	j := &f.journal
 	sources, err := output.openSources(j.Stdout, j.Stderr)
 	if err != nil {
 		output.discard()
@@ -135,11 +145,17 @@ func (s *Supervisor) closeForeign(id string) error {
 
 func (s *Supervisor) takeOverForeign(j Task, i Inherited) {
 	f := &foreign{journal: j}
-	if err := f.open(s, i); err != nil {
-		log.G(s.ctx).WithError(err).WithField("container", j.ID).Error("The output of a container cannot be read any more")
-		return
-	}
 	s.foreign[j.ID] = f
+	ctx := f.context(s)
+	output, err := openOutput(ctx, j.Options.LogPath, j.Options.MaxLogLine)
+	if err != nil {
+		// The output has to flow in any case: nobody else reads it.
+		log.G(ctx).WithError(err).Error("The log of a container cannot be opened; its output is dropped")
+		output, _ = openOutput(ctx, "", 0)
+	}
+	if err := f.read(output, i); err != nil {
+		log.G(ctx).WithError(err).Error("The output of a container cannot be read any more")
+	}
 }
 
 // takeForeignStdin journals whether somebody is attached with whom stdin ends,

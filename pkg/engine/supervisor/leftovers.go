@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -15,10 +16,10 @@ const leftoverRounds = 20
 // killLeftovers kills what an exec left in the container's cgroup and returns
 // how many processes that were.
 func killLeftovers(p *process, c Cgroup) int {
-	outputs := map[fileID]bool{}
+	outputs := map[string]bool{}
 	for _, path := range []string{p.paths.stdout, p.paths.stderr} {
-		if id, err := fileIDOf(path); err == nil && path != "" {
-			outputs[id] = true
+		if path, err := filepath.EvalSymlinks(path); err == nil && path != "" {
+			outputs[path] = true
 		}
 	}
 	killed := 0
@@ -33,7 +34,7 @@ func killLeftovers(p *process, c Cgroup) int {
 	return killed
 }
 
-func killRound(p *process, outputs map[fileID]bool, c Cgroup) int {
+func killRound(p *process, outputs map[string]bool, c Cgroup) int {
 	pids, err := c.processIDs()
 	if err != nil {
 		return 0
@@ -97,8 +98,9 @@ func belongs(pid, leader, session int, all map[int]procStat) bool {
 	return false
 }
 
-// holds says whether a process has one of the files open.
-func holds(pid int, files map[fileID]bool) bool {
+// holds says whether a process has one of the files open, by what the links in
+// /proc say: to look at the files themselves would wait for a dead mount.
+func holds(pid int, files map[string]bool) bool {
 	if len(files) == 0 {
 		return false
 	}
@@ -108,7 +110,7 @@ func holds(pid int, files map[fileID]bool) bool {
 		return false
 	}
 	for _, e := range entries {
-		if id, err := fileIDOf(dir + "/" + e.Name()); err == nil && files[id] {
+		if file, err := os.Readlink(dir + "/" + e.Name()); err == nil && files[file] {
 			return true
 		}
 	}

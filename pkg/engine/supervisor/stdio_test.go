@@ -381,3 +381,47 @@ func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		t.Error("the successor holds stdin open")
 	}
 }
+
+// What a foreign shim's task writes flows also when its log cannot be opened by
+// the successor: nobody else reads it, and the container would stand still.
+func TestForeignOutputFlowsWithoutALog(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	out, logs := filepath.Join(b.base, "stdout"), filepath.Join(b.base, "logs")
+	if err := errors.Join(unix.Mkfifo(out, 0o600), os.Mkdir(logs, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(logs, "0.log"), Stdout: out}
+	if _, err := b.extra.OpenStdio(b.ctx(), r); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := os.OpenFile(out, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	b.kill9()
+	if err := os.RemoveAll(logs); err != nil {
+		t.Fatal(err)
+	}
+	b.serve()
+	written := make(chan error, 1)
+	go func() {
+		_, err := writer.Write(make([]byte, 1<<20)) // more than the pipe has room for
+		written <- err
+	}()
+	select {
+	case err := <-written:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the output does not flow")
+	}
+	writer.Close()
+	if _, err := b.extra.CloseStdio(b.ctx(), &supervisorv1.CloseStdioRequest{Id: "f"}); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(b.dir, "tasks")); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

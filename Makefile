@@ -49,6 +49,8 @@ install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
 	  || install -m 0644 configs/berth.toml '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml'
 	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/berth' \
 	  contrib/crictl.yaml contrib/grafana/berth.json contrib/prometheus/berth.rules.yaml
+	rm -rf '$(OUT)/man' && $(BIN)/berth man '$(OUT)/man' && gzip -9n '$(OUT)'/man/*
+	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man8' '$(OUT)'/man/*.8.gz
 	$(BIN)/berth completion bash | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth'
 	$(BIN)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_berth'
 	$(BIN)/berth completion fish | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish'

@@ -157,7 +157,7 @@ func TestDebianPackage(t *testing.T) {
 	m.run("berth", "check")
 	m.run("systemd-analyze", "verify", "/usr/lib/systemd/system/berth.service")
 	m.run("bash", "-n", "/usr/share/bash-completion/completions/berth")
-	for _, path := range []string{"/etc/berth/conf.d", "/usr/lib/berth/conf.d", "/usr/share/berth/crictl.yaml", "/usr/share/doc/berth/copyright"} {
+	for _, path := range []string{"/etc/berth/conf.d", "/usr/lib/berth/conf.d", "/usr/share/berth/crictl.yaml", "/usr/share/man/man8/berth.8.gz", "/usr/share/doc/berth/copyright"} {
 		if !m.has(path) {
 			t.Errorf("%s is missing", path)
 		}

@@ -143,11 +143,36 @@ func (b containers) watch(c *container) {
 
 // ended records the end of c, tells everybody, and lets the runtime forget it.
 func (b containers) ended(c *container, exit taskExit) {
+	b.flushLog(c)
 	b.recordEnd(c, exit)
 	if b.plugins != nil {
 		go b.plugins.StopContainer(b.background, b.hookContainer(c)) // who removes c waits for it
 	}
 	b.eraseEnded(c)
+}
+
+// flushLogTimeout bounds what the supervisor bounds itself, if it answers.
+const flushLogTimeout = 2 * time.Second
+
+// flushLog waits for the log of an ended container to be whole, because whoever
+// hears of the end may read its last lines. Tasks of the supervisor's own have
+// ended only then.
+func (b containers) flushLog(c *container) {
+	s := c.sandbox.Spec()
+	if s.Definition.Type != handler.Shim {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.background, flushLogTimeout)
+	defer cancel()
+	drain, err := b.shims.Supervisor(ctx, s.Supervisor)
+	if err == nil {
+		_, err = drain.Supervisor.FlushStdio(ctx, &supervisorapi.FlushStdioRequest{Id: c.ID()})
+		err = fromShim(err)
+	}
+	// A supervisor of an older build cannot be asked.
+	if err != nil && !errdefs.IsNotImplemented(err) {
+		log.G(b.background).WithError(err).WithField("container", c.ID()).Debug("wait for the log of an ended container")
+	}
 }
 
 // killedForMemory tells what a foreign shim may report too late, or to nobody:

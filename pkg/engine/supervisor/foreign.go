@@ -113,14 +113,36 @@ func (f *foreign) read(output *output, i Inherited) (retErr error) {
 
 // release gives up what we hold of the streams; they end with the shim's ends.
 func (f *foreign) release() {
-	for _, h := range f.held {
-		h.Close()
-	}
-	f.held = nil
+	f.releaseOutput()
 	if f.stdin != nil {
 		f.stdin.Close()
 		f.stdin = nil
 	}
+}
+
+func (f *foreign) releaseOutput() {
+	for _, h := range f.held {
+		h.Close()
+	}
+	f.held = nil
+}
+
+// flushForeign waits for the log of an ended task to be whole. That the shim has
+// opened its ends of the streams need not be waited for any more.
+func (s *Supervisor) flushForeign(ctx context.Context, id string) error {
+	s.mu.Lock()
+	f, ok := s.foreign[id]
+	if !ok {
+		s.mu.Unlock()
+		return s.noTask(id)
+	}
+	f.releaseOutput()
+	output := f.output
+	s.mu.Unlock()
+	if output != nil {
+		output.flush(ctx)
+	}
+	return nil
 }
 
 // closeForeign reads the streams to their end, with a bound, and forgets them.

@@ -48,8 +48,9 @@ type output struct {
 	attached attachments
 	sources  []*os.File
 	copying  sync.WaitGroup
-	// ended is closed when every stream has ended and the log is closed.
-	ended chan struct{}
+	// logged is closed when every stream has ended and is in the log, and ended
+	// when everybody else has had it, too.
+	logged, ended chan struct{}
 }
 
 // openOutput opens the log. The streams begin with start.
@@ -63,7 +64,7 @@ func openOutput(ctx context.Context, path string, maxLine int) (*output, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &output{log: l, ended: make(chan struct{})}, nil
+	return &output{log: l, logged: make(chan struct{}), ended: make(chan struct{})}, nil
 }
 
 // source is a stream to be read, and where its lines go.
@@ -85,6 +86,7 @@ func (o *output) start(sources ...source) {
 
 func (o *output) finish() {
 	o.copying.Wait()
+	close(o.logged)
 	o.attached.end()
 	_ = o.log.Close()
 	close(o.ended)
@@ -174,6 +176,21 @@ func (o *output) drain(limit time.Duration) {
 		_ = f.SetReadDeadline(time.Now())
 	}
 	<-o.ended
+}
+
+// flushTimeout is how long the news of an end waits for the log to be whole. Who
+// looks at an ended container reads its last lines; but something that outlives
+// the container may hold the streams open.
+const flushTimeout = time.Second
+
+// flush waits until all that was written is in the log.
+func (o *output) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	select {
+	case <-o.logged:
+	case <-ctx.Done():
+	}
 }
 
 // discard closes an output that was never started.

@@ -425,3 +425,36 @@ func TestForeignOutputFlowsWithoutALog(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// Whoever hears of an end finds all of the output in the log.
+func TestLogIsWholeAtTheEnd(t *testing.T) {
+	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		const lines = 100000 // short ones, which take longer to log than to write
+		for n := range 5 {
+			c := b.run(fmt.Sprint("c", n), shell(fmt.Sprintf("yes | head -n %d; exit 4", lines)))
+			exit := c.wait()
+			if got := len(c.lines()); got != lines || exit.Status != 4 {
+				t.Errorf("%d of %d lines, status %d", got, lines, exit.Status)
+			}
+			c.mustDelete()
+		}
+	})
+}
+
+// What holds the streams open and is not the container's delays no end for long.
+func TestEndIsToldThoughAStreamStaysOpen(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	cfg := shell("read x; exit 5")
+	cfg.stdin = true
+	c := b.run("c", cfg)
+	held, err := os.OpenFile(strings.TrimSuffix(c.stdin, "stdin")+"stdout", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	c.send("go\n")
+	if exit := c.wait(); exit.Status != 5 {
+		t.Errorf("%+v", exit)
+	}
+}

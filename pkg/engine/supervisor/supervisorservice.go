@@ -107,6 +107,10 @@ func (s supervisorService) OpenStdio(ctx context.Context, r *supervisorv1.OpenSt
 	})
 }
 
+func (s supervisorService) FlushStdio(ctx context.Context, r *supervisorv1.FlushStdioRequest) (*emptypb.Empty, error) {
+	return empty, s.flushForeign(ctx, r.Id)
+}
+
 func (s supervisorService) CloseStdio(ctx context.Context, r *supervisorv1.CloseStdioRequest) (*emptypb.Empty, error) {
 	return empty, s.closeForeign(r.Id)
 }

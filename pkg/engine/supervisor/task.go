@@ -141,6 +141,16 @@ func (t *task) finish(exit Exit) {
 	close(p.done)
 }
 
+// flush waits for the log of an ended task to be whole.
+func (t *task) flush(ctx context.Context) {
+	t.mu.Lock()
+	output := t.output
+	t.mu.Unlock()
+	if output != nil {
+		output.flush(ctx)
+	}
+}
+
 // ended is what happens when the first process has ended: nothing between that
 // and the announcement that is not needed for it.
 func (t *task) ended() {

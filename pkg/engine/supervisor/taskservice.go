@@ -136,6 +136,9 @@ func (s taskService) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI
 	if err != nil {
 		return nil, err
 	}
+	if r.ExecID == "" {
+		t.flush(ctx)
+	}
 	return &taskAPI.WaitResponse{ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.Time())}, nil
 }
 

@@ -573,6 +573,50 @@ func (x *OpenStdioRequest) GetTerminal() bool {
 	return false
 }
 
+type FlushStdioRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushStdioRequest) Reset() {
+	*x = FlushStdioRequest{}
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushStdioRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushStdioRequest) ProtoMessage() {}
+
+func (x *FlushStdioRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushStdioRequest.ProtoReflect.Descriptor instead.
+func (*FlushStdioRequest) Descriptor() ([]byte, []int) {
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FlushStdioRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 type CloseStdioRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -582,7 +626,7 @@ type CloseStdioRequest struct {
 
 func (x *CloseStdioRequest) Reset() {
 	*x = CloseStdioRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -594,7 +638,7 @@ func (x *CloseStdioRequest) String() string {
 func (*CloseStdioRequest) ProtoMessage() {}
 
 func (x *CloseStdioRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -607,7 +651,7 @@ func (x *CloseStdioRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdioRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdioRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CloseStdioRequest) GetId() string {
@@ -635,7 +679,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +691,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +704,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttachRequest) GetId() string {
@@ -752,6 +796,8 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\fmax_log_line\x18\x06 \x01(\x05R\n" +
 	"maxLogLine\x12\x1a\n" +
 	"\bterminal\x18\a \x01(\bR\bterminal\"#\n" +
+	"\x11FlushStdioRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"#\n" +
 	"\x11CloseStdioRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xb0\x01\n" +
 	"\rAttachRequest\x12\x0e\n" +
@@ -761,13 +807,15 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x06stderr\x18\x04 \x01(\tR\x06stderr\x12(\n" +
 	"\x10until_stdin_ends\x18\x05 \x01(\bR\x0euntilStdinEnds\x12\x1f\n" +
 	"\vclose_stdin\x18\x06 \x01(\bR\n" +
-	"closeStdin2\xde\x03\n" +
+	"closeStdin2\xac\x04\n" +
 	"\n" +
 	"Supervisor\x12K\n" +
 	"\x04Info\x12 .berth.supervisor.v1.InfoRequest\x1a!.berth.supervisor.v1.InfoResponse\x12J\n" +
 	"\tReopenLog\x12%.berth.supervisor.v1.ReopenLogRequest\x1a\x16.google.protobuf.Empty\x12W\n" +
 	"\bTerminal\x12$.berth.supervisor.v1.TerminalRequest\x1a%.berth.supervisor.v1.TerminalResponse\x12J\n" +
 	"\tOpenStdio\x12%.berth.supervisor.v1.OpenStdioRequest\x1a\x16.google.protobuf.Empty\x12L\n" +
+	"\n" +
+	"FlushStdio\x12&.berth.supervisor.v1.FlushStdioRequest\x1a\x16.google.protobuf.Empty\x12L\n" +
 	"\n" +
 	"CloseStdio\x12&.berth.supervisor.v1.CloseStdioRequest\x1a\x16.google.protobuf.Empty\x12D\n" +
 	"\x06Attach\x12\".berth.supervisor.v1.AttachRequest\x1a\x16.google.protobuf.EmptyBCZAgithub.com/berth-cri/berth/proto/berth/supervisor/v1;supervisorv1b\x06proto3"
@@ -784,7 +832,7 @@ func file_berth_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 	return file_berth_supervisor_v1_supervisor_proto_rawDescData
 }
 
-var file_berth_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_berth_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_berth_supervisor_v1_supervisor_proto_goTypes = []any{
 	(*TaskOptions)(nil),       // 0: berth.supervisor.v1.TaskOptions
 	(*InfoRequest)(nil),       // 1: berth.supervisor.v1.InfoRequest
@@ -794,9 +842,10 @@ var file_berth_supervisor_v1_supervisor_proto_goTypes = []any{
 	(*TerminalRequest)(nil),   // 5: berth.supervisor.v1.TerminalRequest
 	(*TerminalResponse)(nil),  // 6: berth.supervisor.v1.TerminalResponse
 	(*OpenStdioRequest)(nil),  // 7: berth.supervisor.v1.OpenStdioRequest
-	(*CloseStdioRequest)(nil), // 8: berth.supervisor.v1.CloseStdioRequest
-	(*AttachRequest)(nil),     // 9: berth.supervisor.v1.AttachRequest
-	(*emptypb.Empty)(nil),     // 10: google.protobuf.Empty
+	(*FlushStdioRequest)(nil), // 8: berth.supervisor.v1.FlushStdioRequest
+	(*CloseStdioRequest)(nil), // 9: berth.supervisor.v1.CloseStdioRequest
+	(*AttachRequest)(nil),     // 10: berth.supervisor.v1.AttachRequest
+	(*emptypb.Empty)(nil),     // 11: google.protobuf.Empty
 }
 var file_berth_supervisor_v1_supervisor_proto_depIdxs = []int32{
 	3,  // 0: berth.supervisor.v1.InfoResponse.tasks:type_name -> berth.supervisor.v1.TaskInfo
@@ -804,16 +853,18 @@ var file_berth_supervisor_v1_supervisor_proto_depIdxs = []int32{
 	4,  // 2: berth.supervisor.v1.Supervisor.ReopenLog:input_type -> berth.supervisor.v1.ReopenLogRequest
 	5,  // 3: berth.supervisor.v1.Supervisor.Terminal:input_type -> berth.supervisor.v1.TerminalRequest
 	7,  // 4: berth.supervisor.v1.Supervisor.OpenStdio:input_type -> berth.supervisor.v1.OpenStdioRequest
-	8,  // 5: berth.supervisor.v1.Supervisor.CloseStdio:input_type -> berth.supervisor.v1.CloseStdioRequest
-	9,  // 6: berth.supervisor.v1.Supervisor.Attach:input_type -> berth.supervisor.v1.AttachRequest
-	2,  // 7: berth.supervisor.v1.Supervisor.Info:output_type -> berth.supervisor.v1.InfoResponse
-	10, // 8: berth.supervisor.v1.Supervisor.ReopenLog:output_type -> google.protobuf.Empty
-	6,  // 9: berth.supervisor.v1.Supervisor.Terminal:output_type -> berth.supervisor.v1.TerminalResponse
-	10, // 10: berth.supervisor.v1.Supervisor.OpenStdio:output_type -> google.protobuf.Empty
-	10, // 11: berth.supervisor.v1.Supervisor.CloseStdio:output_type -> google.protobuf.Empty
-	10, // 12: berth.supervisor.v1.Supervisor.Attach:output_type -> google.protobuf.Empty
-	7,  // [7:13] is the sub-list for method output_type
-	1,  // [1:7] is the sub-list for method input_type
+	8,  // 5: berth.supervisor.v1.Supervisor.FlushStdio:input_type -> berth.supervisor.v1.FlushStdioRequest
+	9,  // 6: berth.supervisor.v1.Supervisor.CloseStdio:input_type -> berth.supervisor.v1.CloseStdioRequest
+	10, // 7: berth.supervisor.v1.Supervisor.Attach:input_type -> berth.supervisor.v1.AttachRequest
+	2,  // 8: berth.supervisor.v1.Supervisor.Info:output_type -> berth.supervisor.v1.InfoResponse
+	11, // 9: berth.supervisor.v1.Supervisor.ReopenLog:output_type -> google.protobuf.Empty
+	6,  // 10: berth.supervisor.v1.Supervisor.Terminal:output_type -> berth.supervisor.v1.TerminalResponse
+	11, // 11: berth.supervisor.v1.Supervisor.OpenStdio:output_type -> google.protobuf.Empty
+	11, // 12: berth.supervisor.v1.Supervisor.FlushStdio:output_type -> google.protobuf.Empty
+	11, // 13: berth.supervisor.v1.Supervisor.CloseStdio:output_type -> google.protobuf.Empty
+	11, // 14: berth.supervisor.v1.Supervisor.Attach:output_type -> google.protobuf.Empty
+	8,  // [8:15] is the sub-list for method output_type
+	1,  // [1:8] is the sub-list for method input_type
 	1,  // [1:1] is the sub-list for extension type_name
 	1,  // [1:1] is the sub-list for extension extendee
 	0,  // [0:1] is the sub-list for field type_name
@@ -830,7 +881,7 @@ func file_berth_supervisor_v1_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_supervisor_v1_supervisor_proto_rawDesc), len(file_berth_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -13,6 +13,7 @@ type SupervisorService interface {
 	ReopenLog(context.Context, *ReopenLogRequest) (*emptypb.Empty, error)
 	Terminal(context.Context, *TerminalRequest) (*TerminalResponse, error)
 	OpenStdio(context.Context, *OpenStdioRequest) (*emptypb.Empty, error)
+	FlushStdio(context.Context, *FlushStdioRequest) (*emptypb.Empty, error)
 	CloseStdio(context.Context, *CloseStdioRequest) (*emptypb.Empty, error)
 	Attach(context.Context, *AttachRequest) (*emptypb.Empty, error)
 }
@@ -47,6 +48,13 @@ func RegisterSupervisorService(srv *ttrpc.Server, svc SupervisorService) {
 					return nil, err
 				}
 				return svc.OpenStdio(ctx, &req)
+			},
+			"FlushStdio": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req FlushStdioRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.FlushStdio(ctx, &req)
 			},
 			"CloseStdio": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req CloseStdioRequest
@@ -103,6 +111,14 @@ func (c *supervisorClient) Terminal(ctx context.Context, req *TerminalRequest) (
 func (c *supervisorClient) OpenStdio(ctx context.Context, req *OpenStdioRequest) (*emptypb.Empty, error) {
 	var resp emptypb.Empty
 	if err := c.client.Call(ctx, "berth.supervisor.v1.Supervisor", "OpenStdio", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *supervisorClient) FlushStdio(ctx context.Context, req *FlushStdioRequest) (*emptypb.Empty, error) {
+	var resp emptypb.Empty
+	if err := c.client.Call(ctx, "berth.supervisor.v1.Supervisor", "FlushStdio", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -93,21 +93,17 @@ func (b containers) start(ctx context.Context, c *container) error {
 	if err := b.plugins.StartContainer(ctx, b.hookContainer(c)); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
-	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID()})
+	pid, err := b.startTask(ctx, client, c)
+	if shim.Lost(err) && b.background.Err() != nil {
+		return err // the start goes on without this daemon: the next one asks what came of it
+	}
 	if err != nil {
-		return b.startFailed(ctx, c, fromShim(err))
+		return b.startFailed(ctx, c, err)
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
-	io := b.stdio(c)
-	kept := shim.Kept{ID: c.ID(), PID: int(started.Pid), Terminal: c.config().GetTty()}
-	for _, p := range []string{io.stdout, io.stderr} {
-		if p != "" {
-			kept.Pipes = append(kept.Pipes, p)
-		}
-	}
-	b.keepTask(ctx, c.sandbox, client, kept)
+	b.keepTask(ctx, c.sandbox, client, b.keptOf(c, pid))
 	err = c.Update(func(st *containerStatus) error {
-		st.Phase, st.PID, st.StartedAt = phaseRunning, int(started.Pid), b.clock.now()
+		st.Phase, st.PID, st.StartedAt = phaseRunning, pid, b.clock.now()
 		return nil
 	})
 	if err != nil {
@@ -117,18 +113,48 @@ func (b containers) start(ctx context.Context, c *container) error {
 	return nil
 }
 
+// startTask returns the pid. A supervisor goes on with a start when its connection
+// is lost, so it is asked what came of that.
+func (b containers) startTask(ctx context.Context, client *shim.Client, c *container) (int, error) {
+	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID()})
+	if err == nil {
+		return int(started.Pid), nil
+	}
+	err = fromShim(err)
+	if !shim.Lost(err) || c.sandbox.Spec().Definition.Type != handler.OCI {
+		return 0, err
+	}
+	if state, pid, askErr := b.awaitStart(ctx, c, recoveryAnswer); askErr == nil && state == taskStarted {
+		return pid, nil
+	}
+	return 0, err
+}
+
+// keptOf is what a supervisor would lose of c, whose first process is pid.
+func (k *core) keptOf(c *container, pid int) shim.Kept {
+	io := k.stdio(c)
+	t := shim.Kept{ID: c.ID(), PID: pid, Terminal: c.config().GetTty()}
+	for _, p := range []string{io.stdout, io.stderr} {
+		if p != "" {
+			t.Pipes = append(t.Pipes, p)
+		}
+	}
+	return t
+}
+
 // startFailed records that c will never run.
 func (b containers) startFailed(ctx context.Context, c *container, cause error) error {
-	err := c.Force(func(st *containerStatus) {
-		st.Phase, st.ExitCode, st.Reason = phaseExited, startFailedCode, "StartError"
-		st.Message, st.FinishedAt = cause.Error(), b.clock.now()
-	})
+	err := c.Force(func(st *containerStatus) { st.failedStart(cause, b.clock.now()) })
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record a failed start")
 	}
 	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.exited) // only now may somebody remove it, and announce that
-	b.erase(ctx, c)
+	if ctx.Err() != nil {
+		go b.eraseEnded(c) // the start took all the time there was
+	} else {
+		b.erase(ctx, c)
+	}
 	return fmt.Errorf("start container: %w", cause)
 }
 
@@ -218,7 +244,7 @@ func (b containers) eraseEnded(c *container) {
 }
 
 // erase lets the runtime forget an ended container. What fails here is tried
-// again when the container is removed.
+// again when the daemon starts and when the container is removed.
 func (b containers) erase(ctx context.Context, c *container) {
 	defer close(c.erased)
 	if err := b.eraseTask(ctx, c); err != nil {

@@ -115,7 +115,9 @@ type taskState int
 
 const (
 	taskUnstarted taskState = iota
-	taskStarted
+	taskStarting            // its start has not ended yet
+	taskFailed              // its start failed
+	taskStarted             // it runs or has run
 	taskGone
 )
 
@@ -125,11 +127,8 @@ func (k *core) taskState(ctx context.Context, s *sandbox, task string) (taskStat
 	if err == nil {
 		var state *taskapi.StateResponse
 		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
-		if err == nil && state.Status == tasktypes.Status_CREATED {
-			return taskUnstarted, 0, nil
-		}
 		if err == nil {
-			return taskStarted, int(state.Pid), nil
+			return stateOf(client.Dir, state), int(state.Pid), nil
 		}
 		err = fromShim(err)
 	}
@@ -137,4 +136,25 @@ func (k *core) taskState(ctx context.Context, s *sandbox, task string) (taskStat
 		_, err = k.lastWord(ctx, s, task, err)
 	}
 	return taskGone, 0, err
+}
+
+// stateOf reads an answer about a task. A supervisor, whose directory is dir, says
+// CREATED until a start has ended; how far that came is in its journal. A foreign
+// shim has none, and a start of it cannot be told from none.
+func stateOf(dir string, answer *taskapi.StateResponse) taskState {
+	state := supervisor.TaskCreated
+	if dir != "" {
+		if j, err := supervisor.ReadTask(dir, answer.ID); err == nil {
+			state = j.State
+		}
+	}
+	switch {
+	case answer.Status == tasktypes.Status_CREATED && state == supervisor.TaskCreated:
+		return taskUnstarted
+	case answer.Status == tasktypes.Status_CREATED:
+		return taskStarting
+	case answer.Status == tasktypes.Status_STOPPED && state == supervisor.TaskStarting:
+		return taskFailed
+	}
+	return taskStarted
 }

@@ -86,7 +86,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	for id, label := range map[string]string{"shared": pod, "own": own} {
 		record := containerSpec{Sandbox: "pod", ProcessLabel: label}
 		record.Config.msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}}
-		if _, err := ctrs.Create(id, record, containerStatus{Phase: phaseExited}, store.Relaxed); err != nil {
+		if _, err := ctrs.Create(id, record, containerStatus{Phase: phaseExited, Erased: true}, store.Relaxed); err != nil {
 			t.Fatal(err)
 		}
 	}

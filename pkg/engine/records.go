@@ -150,6 +150,12 @@ const unknownExitCode = 255
 // startFailedCode is the exit code of a container that could not be started.
 const startFailedCode = 128
 
+// failedStart is the status of a container that could not be started.
+func (s *containerStatus) failedStart(cause error, now int64) {
+	s.Phase, s.ExitCode, s.Reason = phaseExited, startFailedCode, "StartError"
+	s.Message, s.FinishedAt = cause.Error(), now
+}
+
 // lostExit is the status of a container whose end nobody saw.
 func (s *containerStatus) lostExit(now time.Time) {
 	s.Phase, s.PID = phaseExited, 0

@@ -40,6 +40,8 @@ const recoveryParallel = 16
 //   - A container that runs by its record is asked for at its supervisor, which
 //     outlives the daemon, or is started again and then reads its journal. One
 //     that does not answer is not waited for: its objects keep their state.
+//   - A start goes on without the daemon that asked for it. Its container is
+//     created until it has ended, and calls that change it wait so long.
 //   - A record that cannot be read is shown as NOTREADY or UNKNOWN, so that the
 //     kubelet removes it.
 //   - A pod's directory may be open to all users, as earlier versions made it.
@@ -251,8 +253,12 @@ func (r recovery) container(ctx context.Context, c *container) error {
 	switch c.Status().Phase {
 	case phaseExited:
 		close(c.exited)
-		// What was not erased then is erased when it is removed.
-		close(c.erased)
+		if c.Status().Erased {
+			close(c.erased)
+			return nil
+		}
+		// It may run: a start that was given up can have come about.
+		go b.eraseEnded(c)
 		return nil
 	case phaseCreated:
 		return r.created(ctx, c)
@@ -271,16 +277,9 @@ func (r recovery) container(ctx context.Context, c *container) error {
 		go b.eraseEnded(c)
 		return nil
 	}
-	io := r.core.stdio(c)
-	t := shim.Kept{ID: c.ID(), PID: c.Status().PID, Terminal: c.config().GetTty()}
-	for _, p := range []string{io.stdout, io.stderr} {
-		if p != "" {
-			t.Pipes = append(t.Pipes, p)
-		}
-	}
 	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
 	defer cancel()
-	r.keepAgain(bounded, c.sandbox, t)
+	r.keepAgain(bounded, c.sandbox, r.core.keptOf(c, c.Status().PID))
 	go b.watch(c)
 	execs{r.core}.endAbandoned(c)
 	return nil
@@ -299,10 +298,24 @@ func (r recovery) created(ctx context.Context, c *container) error {
 	if err != nil {
 		// It stays created: a start then asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
-		return nil
+		state = r.core.journaledStart(c)
 	}
 	switch state {
 	case taskUnstarted:
+		if c.sandbox.Spec().Definition.Type == handler.Shim {
+			go b.noticeStart(c)
+		}
+		return nil
+	case taskStarting:
+		c.op <- struct{}{}
+		go b.finishStart(c)
+		return nil
+	case taskFailed:
+		c.op <- struct{}{}
+		defer c.op.unlock()
+		c.force(ctx, func(st *containerStatus) { st.failedStart(errUnheard, r.core.clock.now()) })
+		close(c.exited)
+		go b.eraseEnded(c)
 		return nil
 	case taskGone:
 		c.op <- struct{}{}

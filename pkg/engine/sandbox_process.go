@@ -225,32 +225,74 @@ func (k *core) endTask(ctx context.Context, client *shim.Client, id string) erro
 	if err != nil {
 		return fromShim(err)
 	}
-	// A task without a process was never started: there is nothing to kill.
-	if state.Pid > 0 && state.Status != tasktypes.Status_STOPPED {
-		if err := killTask(ctx, client, id); err != nil {
+	// A supervisor's task has no process also while it is being started.
+	if started := state.Pid > 0; state.Status != tasktypes.Status_STOPPED && (started || client.Dir != "") {
+		if err := killTask(ctx, client, id, started); err != nil {
 			return err
 		}
 	}
-	_, err = client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: id})
+	err = deleteTask(ctx, client, id)
+	if errdefs.IsFailedPrecondition(err) && state.Pid == 0 {
+		// A start whose caller is gone came after the question, or was too far.
+		if err = killTask(ctx, client, id, true); err == nil {
+			err = deleteTask(ctx, client, id)
+		}
+	}
+	return err
+}
+
+// deleteTask deletes a task that has ended or was never started.
+func deleteTask(ctx context.Context, client *shim.Client, id string) error {
+	_, err := client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: id})
 	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete: %w", err)
 	}
 	return nil
 }
 
-// killTask kills every process of a task and returns when the first is dead.
-func killTask(ctx context.Context, client *shim.Client, id string) error {
-	_, err := client.Task.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: uint32(unix.SIGKILL), All: true})
-	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+// killTask kills every process of a task and returns when the first is dead. One
+// that was not started has none; one that is being started is told to give up,
+// which may be too late for it, so it is told again.
+func killTask(ctx context.Context, client *shim.Client, id string, started bool) error {
+	kill := func() error {
+		_, err := client.Task.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: uint32(unix.SIGKILL), All: true})
+		return fromShim(err)
+	}
+	err := kill()
+	if errdefs.IsFailedPrecondition(err) && !started {
+		return nil
+	}
+	if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
 		return fmt.Errorf("kill: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, killGrace)
 	defer cancel()
+	if !started {
+		defer repeat(ctx, abortInterval, func() { _ = kill() })()
+	}
 	_, err = client.Task.Wait(ctx, &taskapi.WaitRequest{ID: id})
-	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) {
+	if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) && started { // else a deletion waits for the start
 		return fmt.Errorf("wait for the end: %w", err)
 	}
 	return nil
+}
+
+// repeat calls f again and again until ctx ends or what it returns is called.
+func repeat(ctx context.Context, interval time.Duration, f func()) (stop func()) {
+	ctx, stop = context.WithCancel(ctx)
+	go func() {
+		again := time.NewTicker(interval)
+		defer again.Stop()
+		for {
+			select {
+			case <-again.C:
+				f()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return stop
 }
 
 // errGone ends a wait because the engine is closing.

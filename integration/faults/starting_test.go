@@ -1,0 +1,261 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// slowStart has a runtime hold on, in the call that starts a container, until it
+// is told how to go on.
+type slowStart struct {
+	*scripted
+	verb string
+	dir  string
+}
+
+func newSlowStart(t *testing.T, verb string) *slowStart {
+	t.Helper()
+	return &slowStart{newScripted(t), verb, t.TempDir()}
+}
+
+// hold makes the next start wait. One that is killed leaves nothing that waits on.
+func (s *slowStart) hold(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"begun", "go", "fail"} {
+		_ = os.Remove(filepath.Join(s.dir, name))
+	}
+	s.on(t, s.verb, fmt.Sprintf("touch %[1]q/begun; until [ -e %[1]q/go ]; do sleep 0.05; done; [ ! -e %[1]q/fail ] || exit 1", s.dir))
+}
+
+// begin starts c, which its caller gives up with the daemon, and returns when the
+// runtime is at it.
+func (s *slowStart) begin(t *testing.T, b *bed, c *testbed.Container) <-chan error {
+	t.Helper()
+	s.hold(t)
+	started := make(chan error, 1)
+	go func() {
+		_, err := b.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+		started <- err
+	}()
+	s.begun(t)
+	return started
+}
+
+func (s *slowStart) begun(t *testing.T) {
+	t.Helper()
+	testbed.Eventually(t, 30*time.Second, func() error { _, err := os.Stat(filepath.Join(s.dir, "begun")); return err })
+}
+
+func (b *bed) waitState(t *testing.T, c *testbed.Container, want runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
+	t.Helper()
+	var st *runtimeapi.ContainerStatus
+	testbed.Eventually(t, 30*time.Second, func() error {
+		if st = c.Status(t); st.GetState() != want {
+			return fmt.Errorf("the container is %s", st.GetState())
+		}
+		return nil
+	})
+	return st
+}
+
+// events subscribes, and returns a wait for an event of a container. It creates
+// containers in a pod until one of them is heard of.
+func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want runtimeapi.ContainerEventType) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	stream, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan *runtimeapi.ContainerEventResponse, 64)
+	go func() {
+		defer close(heard)
+		for {
+			event, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			heard <- event
+		}
+	}()
+	for n, subscribed := 0, false; !subscribed; n++ {
+		pod.CreateContainer(t, fmt.Sprint("heard-", n), testbed.PodSpec{Image: b.image, Command: []string{"true"}})
+		select {
+		case _, subscribed = <-heard:
+			if !subscribed {
+				t.Fatal("there are no events")
+			}
+		case <-time.After(time.Second):
+		}
+	}
+	return func(container string, want runtimeapi.ContainerEventType) {
+		t.Helper()
+		for event := range heard {
+			if event.GetContainerId() == container && event.GetContainerEventType() == want {
+				return
+			}
+		}
+		t.Errorf("there is no %s of %s", want, container)
+	}
+}
+
+// TestDaemonEndsDuringStart has the daemon end, in several ways, while a runtime
+// is starting a container. The start goes on, and the next daemon must know what
+// comes of it: a container that runs and is listed CREATED gets a second one
+// beside it.
+func TestDaemonEndsDuringStart(t *testing.T) {
+	runtime := newSlowStart(t, "run")
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\n", runtime.Path)})
+	atRest := b.rest(t)
+	const running, exited = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
+	begin := func(t *testing.T, end func(testing.TB)) (*testbed.Pod, *testbed.Container) {
+		t.Helper()
+		pod, c := b.sleeper(t)
+		started := runtime.begin(t, b, c)
+		end(t)
+		if err := <-started; err == nil {
+			t.Error("the start is said to have come about")
+		}
+		return pod, c
+	}
+	kill := func(testing.TB) { b.Kill9(t) }
+	lives := func(t *testing.T, pod *testbed.Pod, c *testbed.Container) {
+		t.Helper()
+		if out := c.Exec(t, "echo", "alive"); out != "alive\n" {
+			t.Errorf("exec said %q", out)
+		}
+		c.Stop(t, 0)
+		if st := c.Status(t); st.GetExitCode() != 137 || st.GetStartedAt() == 0 || st.GetFinishedAt() < st.GetStartedAt() {
+			t.Errorf("it ended with %d after %d to %d", st.GetExitCode(), st.GetStartedAt(), st.GetFinishedAt())
+		}
+		pod.Remove(t)
+	}
+
+	t.Run("killed, it runs", func(t *testing.T) {
+		pod, c := begin(t, kill)
+		b.Start(t)
+		event := b.events(t, pod)
+		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
+			t.Errorf("while it is being started it is %s", st.GetState())
+		}
+		place(t, runtime.dir, "go")
+		event(c.ID, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+		b.waitState(t, c, running)
+		lives(t, pod, c)
+	})
+	t.Run("killed, it fails", func(t *testing.T) {
+		pod, c := begin(t, kill)
+		b.Start(t)
+		event := b.events(t, pod)
+		place(t, runtime.dir, "fail")
+		place(t, runtime.dir, "go")
+		event(c.ID, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		if st := b.waitState(t, c, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" || st.GetMessage() == "" {
+			t.Errorf("it ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+		}
+		pod.Remove(t)
+	})
+	t.Run("killed, it ended before the next", func(t *testing.T) {
+		pod, c := begin(t, kill)
+		place(t, runtime.dir, "fail")
+		place(t, runtime.dir, "go")
+		b.Start(t)
+		if st := b.waitState(t, c, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
+			t.Errorf("it ended with %d %s", st.GetExitCode(), st.GetReason())
+		}
+		pod.Remove(t)
+	})
+	t.Run("killed, then stopped", func(t *testing.T) {
+		pod, c := begin(t, kill)
+		b.Start(t)
+		if err := b.stopContainer(within(t, time.Minute), c.ID, 0); err != nil {
+			t.Error(err)
+		}
+		if st := c.Status(t); st.GetState() != exited {
+			t.Errorf("it is %s", st.GetState())
+		}
+		place(t, runtime.dir, "go")
+		pod.Remove(t)
+	})
+	t.Run("killed with a stopped supervisor", func(t *testing.T) {
+		var supervisor int
+		pod, c := begin(t, func(testing.TB) {
+			for _, supervisor = range b.supervisors(t) {
+				killAs(t, supervisor, syscall.SIGSTOP)
+			}
+			b.Kill9(t)
+		})
+		b.Start(t)
+		place(t, runtime.dir, "go")
+		killAs(t, supervisor, syscall.SIGCONT)
+		b.waitState(t, c, running)
+		lives(t, pod, c)
+	})
+	t.Run("stopped, it runs", func(t *testing.T) {
+		pod, c := begin(t, func(testing.TB) {
+			killAs(t, b.PID(), syscall.SIGTERM) // it does not wait for ever
+			b.Wait(t, time.Minute)
+		})
+		place(t, runtime.dir, "go")
+		b.Start(t)
+		b.waitState(t, c, running)
+		lives(t, pod, c)
+	})
+	t.Run("its supervisor killed", func(t *testing.T) {
+		pod, c := b.sleeper(t)
+		started := runtime.begin(t, b, c)
+		for _, pid := range b.supervisors(t) {
+			killAs(t, pid, syscall.SIGKILL)
+		}
+		place(t, runtime.dir, "go")
+		err := <-started
+		st := c.Status(t)
+		if err == nil && st.GetState() != running || err != nil && (st.GetState() != exited || st.GetReason() != "StartError") {
+			t.Errorf("the start says %v, and the container is %s %s", err, st.GetState(), st.GetReason())
+		}
+		pod.Remove(t)
+	})
+	runtime.on(t, runtime.verb, "")
+	b.nothingLeft(t, atRest)
+}
+
+// TestDaemonKilledDuringSandboxStart kills the daemon while a runtime hangs in the
+// start of a sandbox process. The next daemon takes the half-made sandbox back,
+// and does not wait for that start.
+func TestDaemonKilledDuringSandboxStart(t *testing.T) {
+	runtime := newSlowStart(t, "run")
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
+		"default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\nsandbox_process = \"always\"\n", runtime.Path)})
+	atRest := b.rest(t)
+	runtime.hold(t)
+	made := make(chan error, 1)
+	go func() {
+		_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+		made <- err
+	}()
+	runtime.begun(t)
+	b.Kill9(t)
+	if err := <-made; err == nil {
+		t.Error("the sandbox is said to have been made")
+	}
+	b.Start(t)
+	testbed.Eventually(t, 30*time.Second, func() error {
+		if listed := b.listed(t); listed != "" {
+			return fmt.Errorf("there are %s", listed)
+		}
+		return nil
+	})
+	place(t, runtime.dir, "go")
+	runtime.on(t, runtime.verb, "")
+	b.nothingLeft(t, atRest)
+}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
@@ -122,7 +123,7 @@ func (c *CNI) ports() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := netlink.LinkList()
+	links, err := whole(netlink.LinkList)
 	if err != nil {
 		return nil, err
 	}
@@ -199,10 +200,22 @@ func (c *CNI) removeRules() error {
 	return nil
 }
 
+// whole lists again what was changed while it was listed: other tests make and
+// remove links all the time.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 50 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return all, err
+}
+
 // freeSubnet returns a /24 that nothing on this host routes. Processes start
 // their search at different places, so that two at once do not choose the same.
 func freeSubnet() (string, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return "", fmt.Errorf("list routes: %w", err)
 	}

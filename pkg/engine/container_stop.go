@@ -57,10 +57,33 @@ func (b containers) stopOn(ctx context.Context, c *container, grace time.Duratio
 	defer cancel()
 	defer context.AfterFunc(b.background, cancel)()
 	err := b.stop(working, c, grace)
+	if err == nil && c.sharesProcesses() {
+		err = c.awaitErased(working)
+	}
 	if err != nil && ctx.Err() != nil && b.background.Err() == nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end a container whose stop was given up")
 	}
 	return err
+}
+
+// sharesProcesses tells whether processes of c may outlive its first one: nothing
+// but the runtime's removal ends them.
+func (c *container) sharesProcesses() bool {
+	return c.config().GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
+}
+
+// awaitErased waits for what follows the end, with a bound: what is still there
+// then is tried again at the removal.
+func (c *container) awaitErased(ctx context.Context) error {
+	t := time.NewTimer(killGrace)
+	defer t.Stop()
+	select {
+	case <-c.erased:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }
 
 // graceOf turns the seconds of a request into a time that can be added to.

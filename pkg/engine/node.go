@@ -77,42 +77,55 @@ func (b node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 // before that is known, it is what was known last: a busy node must not seem to
 // lose features.
 func (b node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
-	h := b.ask(ctx, d)
-	h.Features = b.features.after(d.Digest(), h.Features, ctx.Err() == nil)
-	return h
+	found, known := b.ask(ctx, d)
+	return &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.features.after(d.Digest(), found, known)}
 }
 
 // featureMemory remembers features by the digest of a Definition. It may be used
 // by many at once.
 type featureMemory struct{ last sync.Map }
 
-// after returns what was found, if it is whole; else what was whole before.
-func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, whole bool) *runtimeapi.RuntimeHandlerFeatures {
-	if whole {
-		m.last.Store(digest, found)
-	} else if last, ok := m.last.Load(digest); ok {
-		return last.(*runtimeapi.RuntimeHandlerFeatures)
+// foundOut says which features were found out, be they there or not.
+type foundOut struct{ recursiveReadOnly, userNamespaces bool }
+
+// after returns what was found, and of what was not found out what is known from
+// before.
+func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k foundOut) *runtimeapi.RuntimeHandlerFeatures {
+	now := &runtimeapi.RuntimeHandlerFeatures{
+		RecursiveReadOnlyMounts: found.GetRecursiveReadOnlyMounts(), UserNamespaces: found.GetUserNamespaces(),
 	}
-	return found
+	if last, ok := m.last.Load(digest); ok {
+		last := last.(*runtimeapi.RuntimeHandlerFeatures)
+		if !k.recursiveReadOnly {
+			now.RecursiveReadOnlyMounts = last.GetRecursiveReadOnlyMounts()
+		}
+		if !k.userNamespaces {
+			now.UserNamespaces = last.GetUserNamespaces()
+		}
+	}
+	m.last.Store(digest, now)
+	return now
 }
 
 // ask asks the runtime and the node. Both must have a feature.
-func (b node) ask(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
-	h := &runtimeapi.RuntimeHandler{Name: d.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}}
+func (b node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.RuntimeHandlerFeatures, foundOut) {
+	found := &runtimeapi.RuntimeHandlerFeatures{}
 	rt, err := b.prober.Probe(ctx, d)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("probe a runtime")
-		return h
+		inTime := ctx.Err() == nil
+		return found, foundOut{inTime, inTime}
 	}
 	b.binaries.Prepare(d, rt)
 	can := b.abilities(ctx, d, rt)
-	h.Features.RecursiveReadOnlyMounts = preflight.RecursiveReadOnly(can) == nil
+	found.RecursiveReadOnlyMounts = preflight.RecursiveReadOnly(can) == nil
 	lack := preflight.UserNamespaces(can)
-	h.Features.UserNamespaces = lack == nil
+	found.UserNamespaces = lack == nil
 	if lack != nil {
 		log.G(ctx).WithFields(log.Fields{"handler": d.Name, "reason": lack.Why}).Debug("a handler's pods cannot have user namespaces")
 	}
-	return h
+	// Whether the node can map ids may not have been found out in time.
+	return found, foundOut{recursiveReadOnly: true, userNamespaces: lack == nil || ctx.Err() == nil}
 }
 
 // nodeInfo is the verbose part of Status.

@@ -220,6 +220,9 @@ func (n *node) ports() []string {
 	for {
 		var out []string
 		links, err := netlink.LinkList()
+		if errors.Is(err, netlink.ErrDumpInterrupted) { // a link came or went meanwhile
+			continue
+		}
 		if err != nil {
 			n.t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package network
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -18,6 +19,9 @@ type InterfaceStats struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
+// dumpTries is how often a list that was changed while it was read is read again.
+const dumpTries = 5
+
 // Stats reads the counters of all interfaces in a network namespace but lo: by
 // one netlink dump, no process. The default interface, eth0, is the first if it
 // exists. A namespace that is gone is errdefs.ErrNotFound.
@@ -29,7 +33,12 @@ func Stats(nsPath string) ([]InterfaceStats, error) {
 			return err
 		}
 		defer h.Close()
-		links, err = h.LinkList()
+		// The list is of no use if an interface came or went meanwhile.
+		for range dumpTries {
+			if links, err = h.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+				break
+			}
+		}
 		return err
 	})
 	if err != nil {

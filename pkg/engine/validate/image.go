@@ -3,6 +3,7 @@ package validate
 import (
 	"errors"
 	"regexp"
+	"strings"
 
 	"github.com/distribution/reference"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -59,6 +60,10 @@ func reason(err error) string {
 		if errors.Is(err, known) {
 			return known.Error()
 		}
+	}
+	// The parser has an error of its own for this, and does not use it always.
+	if strings.Contains(err.Error(), "must be lowercase") {
+		return reference.ErrNameContainsUppercase.Error()
 	}
 	return reference.ErrReferenceInvalidFormat.Error()
 }

@@ -9,8 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )

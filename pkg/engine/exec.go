@@ -35,6 +35,17 @@ type execs struct{ *core }
 // maxExecOutput is how much of each stream ExecSync returns (CRI proto).
 const maxExecOutput = 16 << 20
 
+// execAnswer is how much ExecSync returns of both together: a kubelet takes no
+// message over 16 MiB, and would get nothing of one that is.
+const execAnswer = maxExecOutput - 64
+
+// fitAnswer shortens what a command wrote to what an answer has room for. Neither
+// stream takes from the other's half what that needs. Pure.
+func fitAnswer(stdout, stderr []byte) (out, errOut []byte) {
+	forErr := min(len(stderr), max(execAnswer/2, execAnswer-len(stdout)))
+	return stdout[:min(len(stdout), execAnswer-forErr)], stderr[:forErr]
+}
+
 // ExecSync runs a command in a RUNNING container and returns what it wrote and
 // its exit code. Past the timeout the command and its descendants are killed and
 // the call fails with DeadlineExceeded.
@@ -165,7 +176,8 @@ func (e *execution) run(ctx context.Context, process *anypb.Any) (*runtimeapi.Ex
 	if err := e.drainOutput(ctx); err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ExecSyncResponse{ExitCode: int32(exit.GetExitStatus()), Stdout: e.stdout.bytes(), Stderr: e.stderr.bytes()}, nil
+	stdout, stderr := fitAnswer(e.stdout.bytes(), e.stderr.bytes())
+	return &runtimeapi.ExecSyncResponse{ExitCode: int32(exit.GetExitStatus()), Stdout: stdout, Stderr: stderr}, nil
 }
 
 // explain adds what the runtime wrote to the stderr that it had for the command:

@@ -8,8 +8,10 @@ import (
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
@@ -53,5 +55,29 @@ func TestCommandThatIsRegisteredLateIsRemoved(t *testing.T) {
 	}
 	if len(did) != 2 || did[0] != "registered" || did[1] != "removed" {
 		t.Errorf("the other side did %q", did)
+	}
+}
+
+func TestFitAnswer(t *testing.T) {
+	const half = execAnswer / 2
+	for _, c := range []struct{ out, err, wantOut, wantErr int }{
+		{0, 0, 0, 0},
+		{100, 200, 100, 200},
+		{maxExecOutput, 0, execAnswer, 0},
+		{0, maxExecOutput, 0, execAnswer},
+		{maxExecOutput, 10, execAnswer - 10, 10},
+		{10, maxExecOutput, 10, execAnswer - 10},
+		{maxExecOutput, maxExecOutput, half, half},
+		{half + 5, half + 5, half, half},
+		{half - 5, half + 50, half - 5, half + 5},
+	} {
+		out, errOut := fitAnswer(make([]byte, c.out), make([]byte, c.err))
+		if len(out) != c.wantOut || len(errOut) != c.wantErr {
+			t.Errorf("of %d and %d: %d and %d, want %d and %d", c.out, c.err, len(out), len(errOut), c.wantOut, c.wantErr)
+		}
+		answer := &runtimeapi.ExecSyncResponse{Stdout: out, Stderr: errOut, ExitCode: -1}
+		if size := proto.Size(answer); size > maxExecOutput {
+			t.Errorf("of %d and %d the answer has %d bytes", c.out, c.err, size)
+		}
 	}
 }

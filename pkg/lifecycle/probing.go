@@ -7,7 +7,6 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -16,22 +15,10 @@ const (
 	// probeWait is how long a start or reload waits for runtimes. The answer of a
 	// slower one counts when it comes.
 	probeWait = 3 * time.Second
-	// probesAtOnce bounds the runtimes that are asked at the same time.
-	probesAtOnce = 4
+	// probesAtOnce bounds the runtimes that are asked at the same time. Some that hang
+	// must not take the turns of those that do not.
+	probesAtOnce = 64
 )
-
-// probeChanged probes the handlers of next that nothing is known about, and
-// waits for them; the others are looked at in passing.
-func (m *Manager) probeChanged(ctx context.Context, next *config.Config) {
-	t := m.snapshot()
-	var unknown []*handler.Definition
-	for _, d := range subjects(next) {
-		if _, known := t.verdictOf(d); !known {
-			unknown = append(unknown, d)
-		}
-	}
-	m.probeAll(ctx, unknown)
-}
 
 // probeAll probes handlers in parallel, and waits for all or for the time to be
 // up. Late answers are published when they come; the others with whatever is

@@ -68,7 +68,9 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 		return o
 	}
 	if err == nil {
-		m.probeChanged(ctx, next)
+		// All of them: what was missing may be there by now, and one that has not
+		// changed costs a few stats.
+		m.probeAll(ctx, subjects(next))
 		err = m.put(next, &o, r.silent)
 	}
 	switch {

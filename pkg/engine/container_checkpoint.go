@@ -29,12 +29,6 @@ import (
 // thawTimeout bounds the call that lets a container go on.
 const thawTimeout = 30 * time.Second
 
-// checkpointsDir holds what checkpoints are made of. A directory in it says that
-// the container of that name may stand still.
-func (k *core) checkpointsDir(id string) string {
-	return filepath.Join(k.config.Root, "checkpoints", id)
-}
-
 // CheckpointContainer writes the processes of a running container, and what they
 // wrote to the root filesystem, into an archive. The container stands still
 // meanwhile and goes on afterwards, whatever becomes of the archive.

@@ -158,7 +158,7 @@ func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *i
 
 // plan is what the container's record says for its whole life.
 func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*containerSpec, error) {
-	kept := b.settingsOf(s.Spec())
+	kept := b.settings.of(s.Spec())
 	path, err := cgroup.Path(kept.CgroupDriver, s.config().GetLinux().GetCgroupParent(), id)
 	if err != nil {
 		return nil, err
@@ -249,13 +249,13 @@ func (b containers) buildSpec(ctx context.Context, c *container, img *image.Imag
 	if in.Runtime, err = b.prober.Probe(ctx, b.runtimeOf(c.sandbox.Spec())); err != nil {
 		return nil, user, err
 	}
-	if in.Base, err = b.baseSpec(c.sandbox.Spec()); err != nil {
+	if in.Base, err = b.settings.baseSpec(c.sandbox.Spec()); err != nil {
 		return nil, user, err
 	}
 	if in.TargetPID, err = b.targetPID(c.sandbox, config); err != nil {
 		return nil, user, err
 	}
-	spec, err := ocispec.Build(in, b.nodeOf(c.sandbox.Spec()))
+	spec, err := ocispec.Build(in, b.settings.nodeOf(c.sandbox.Spec()))
 	if err != nil {
 		return nil, user, err
 	}
@@ -356,16 +356,4 @@ func (s stdio) paths() []string {
 		}
 	}
 	return all
-}
-
-func (k *core) stdio(c *container) stdio {
-	dir := filepath.Join(k.containerDir(c.ID()), "io")
-	s := stdio{stdout: filepath.Join(dir, "stdout")}
-	if !c.config().GetTty() {
-		s.stderr = filepath.Join(dir, "stderr")
-	}
-	if c.config().GetStdin() {
-		s.stdin = filepath.Join(dir, "stdin")
-	}
-	return s
 }

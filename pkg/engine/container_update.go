@@ -67,7 +67,7 @@ func (b containers) changeResources(ctx context.Context, c *container, change *r
 	if err != nil {
 		return err
 	}
-	after, err := ocispec.UpdateResources(spec.Linux.Resources, change, b.nodeOf(c.sandbox.Spec()))
+	after, err := ocispec.UpdateResources(spec.Linux.Resources, change, b.settings.nodeOf(c.sandbox.Spec()))
 	if err != nil {
 		return err
 	}

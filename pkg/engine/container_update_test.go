@@ -39,7 +39,7 @@ func deafCore(t *testing.T) *core {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	return &core{config: Config{State: state}, shims: shims, background: t.Context()}
+	return &core{layout: layout{state: state}, settings: &settings{}, shims: shims, background: t.Context()}
 }
 
 // deafContainer runs, as far as its record says.

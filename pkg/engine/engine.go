@@ -30,11 +30,9 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
-	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
@@ -109,6 +107,8 @@ type images struct{ *image.Service }
 
 // core is what the parts share. It has no behaviour of its own.
 type core struct {
+	layout
+	settings   *settings
 	config     Config
 	log        *log.Entry
 	background context.Context // ends with the engine
@@ -124,8 +124,6 @@ type core struct {
 	plugins    *nri.Plugins // nil unless there can be any
 	shims      *shim.Manager
 	prober     *probe.Prober
-	node       ocispec.Node
-	driver     cgroup.Driver
 	broker     *broker
 	tools      tools
 	binaries   *binaries
@@ -175,9 +173,7 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 }
 
 func (c Config) check() error {
-	for _, f := range []struct{ name, value string }{
-		{"root", c.Root}, {"state", c.State}, {"supervisor binary", c.Supervisor}, {"sandbox process binary", c.Pause},
-	} {
+	for _, f := range []struct{ name, value string }{{"supervisor binary", c.Supervisor}, {"sandbox process binary", c.Pause}} {
 		if !filepath.IsAbs(f.value) {
 			return fmt.Errorf("engine: %s %q must be an absolute path", f.name, f.value)
 		}
@@ -213,6 +209,9 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 			err = errors.Join(err, k.close())
 		}
 	}()
+	if k.layout, err = newLayout(c.Root, c.State); err != nil {
+		return nil, err
+	}
 	for _, d := range []string{c.Root, c.State, k.sandboxDir(""), k.containerDir("")} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, fmt.Errorf("engine: %w", err)
@@ -226,14 +225,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	if k.tools, err = newTools(c, k.log); err != nil {
 		return nil, err
 	}
-	if k.driver, err = cgroup.Detect(c.CgroupDriver); err != nil {
-		return nil, err
-	}
-	k.node, err = ocispec.DetectNode(ctx, ocispec.NodeOptions{
-		SystemdCgroup: k.driver == cgroup.Systemd, TolerateMissingHugetlb: c.TolerateMissingHugetlb,
-		UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
-	})
-	if err != nil {
+	if k.settings, err = newSettings(ctx, c); err != nil {
 		return nil, err
 	}
 	if k.pods, k.broken.sandboxes, err = store.Open[sandboxSpec, sandboxStatus](filepath.Join(c.Root, "records", "sandboxes")); err != nil {
@@ -302,9 +294,6 @@ func (e *Engine) Inventory() []handler.Owned {
 	}
 	return all
 }
-
-func (k *core) sandboxDir(id string) string   { return filepath.Join(k.config.State, "sandboxes", id) }
-func (k *core) containerDir(id string) string { return filepath.Join(k.config.State, "containers", id) }
 
 var (
 	_ runtimeapi.RuntimeServiceServer = (*Engine)(nil)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
@@ -151,12 +150,6 @@ func imageDir(root, sub string) (string, error) {
 		return "", fmt.Errorf("image_sub_path %q is no directory, and only directories can be mounted: %w", sub, errdefs.ErrInvalidArgument)
 	}
 	return dir, nil
-}
-
-func (k *core) volumesDir(id string) string { return filepath.Join(k.containerDir(id), "volumes") }
-
-func (k *core) volumeDir(id string, i int) string {
-	return filepath.Join(k.volumesDir(id), strconv.Itoa(i))
 }
 
 // unmountVolumes goes by what is there and not by a record, which may be lost.

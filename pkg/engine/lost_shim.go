@@ -37,7 +37,7 @@ type remains struct {
 func (k *core) remainsOf(s *sandbox, task string) remains {
 	if task == s.ID() {
 		r := remains{bundle: k.processBundle(task), pid: s.Status().PID}
-		if path, err := cgroup.Path(k.settingsOf(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), task); err == nil {
+		if path, err := cgroup.Path(k.settings.of(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), task); err == nil {
 			r.group = cgroup.HostPaths(path)
 		}
 		return r

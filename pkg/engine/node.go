@@ -139,7 +139,7 @@ type nodeInfo struct {
 
 func (b node) info(network *runtimeapi.RuntimeCondition) map[string]string {
 	config, _ := json.Marshal(nodeInfo{
-		StateDir: b.core.config.State, RootDir: b.core.config.Root, CgroupDriver: string(b.driver),
+		StateDir: b.core.config.State, RootDir: b.core.config.Root, CgroupDriver: string(b.settings.driver),
 		Snapshotter: b.core.config.Snapshotter, Handlers: b.core.config.Definitions(),
 	})
 	version, _ := json.Marshal(runtime.Version())
@@ -150,7 +150,7 @@ func (b node) info(network *runtimeapi.RuntimeCondition) map[string]string {
 // RuntimeConfig tells the kubelet which cgroup driver to use.
 func (b node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	driver := runtimeapi.CgroupDriver_CGROUPFS
-	if b.driver == cgroup.Systemd {
+	if b.settings.driver == cgroup.Systemd {
 		driver = runtimeapi.CgroupDriver_SYSTEMD
 	}
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -63,70 +64,99 @@ func (t *text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// settings are what the daemon was started with: new sandboxes take them, and old
+// ones what their records do not say. They never change.
+type settings struct {
+	node                   ocispec.Node
+	driver                 cgroup.Driver
+	snapshotter            string
+	maxLogLineSize         int
+	tolerateMissingHugetlb bool
+	defaultSeccompFile     string // empty is the built-in profile
+}
+
+func newSettings(ctx context.Context, c Config) (*settings, error) {
+	driver, err := cgroup.Detect(c.CgroupDriver)
+	if err != nil {
+		return nil, err
+	}
+	node, err := ocispec.DetectNode(ctx, ocispec.NodeOptions{
+		SystemdCgroup: driver == cgroup.Systemd, TolerateMissingHugetlb: c.TolerateMissingHugetlb,
+		UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &settings{
+		node: node, driver: driver, snapshotter: c.Snapshotter, maxLogLineSize: c.MaxLogLineSize,
+		tolerateMissingHugetlb: c.TolerateMissingHugetlb, defaultSeccompFile: c.DefaultSeccomp,
+	}, nil
+}
+
 // pin reads what a new sandbox of that handler is to keep. A file that is not
 // fit for use is refused here, before anything of the sandbox is made.
-func (k *core) pin(d *handler.Definition) (*pinned, error) {
-	p := k.settings(d)
+func (t *settings) pin(d *handler.Definition) (*pinned, error) {
+	p := t.today(d)
 	var err error
 	if p.BaseSpec, err = readText(d.BaseRuntimeSpec); err != nil {
 		return nil, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
 	}
-	if p.DefaultSeccomp, err = readText(k.config.DefaultSeccomp); err != nil {
+	if p.DefaultSeccomp, err = readText(t.defaultSeccompFile); err != nil {
 		return nil, fmt.Errorf("default_seccomp_profile: %w", err)
 	}
 	s := &sandboxSpec{Definition: d, Pinned: &p}
-	if _, err := k.baseSpec(s); err != nil {
+	if _, err := t.baseSpec(s); err != nil {
 		return nil, err
 	}
-	if _, err := k.defaultSeccomp(s); err != nil {
+	if _, err := t.defaultSeccomp(s); err != nil {
 		return nil, err
 	}
 	return &p, nil
 }
 
-// settings is the part that is in no file.
-func (k *core) settings(d *handler.Definition) pinned {
+// today is the part that is in no file.
+func (t *settings) today(d *handler.Definition) pinned {
 	p := pinned{
-		CgroupDriver: k.driver, Snapshotter: d.Snapshotter,
-		MaxLogLineSize: k.config.MaxLogLineSize, TolerateMissingHugetlb: k.config.TolerateMissingHugetlb,
+		CgroupDriver: t.driver, Snapshotter: d.Snapshotter,
+		MaxLogLineSize: t.maxLogLineSize, TolerateMissingHugetlb: t.tolerateMissingHugetlb,
 	}
 	if p.Snapshotter == "" {
-		p.Snapshotter = k.config.Snapshotter
+		p.Snapshotter = t.snapshotter
 	}
 	return p
 }
 
-// settingsOf are those that s was created with. Older builds did not record them:
+// of are those that s was created with. Older builds did not record them:
 // today's are the best guess.
-func (k *core) settingsOf(s *sandboxSpec) pinned {
+func (t *settings) of(s *sandboxSpec) pinned {
 	if s.Pinned != nil {
 		return *s.Pinned
 	}
-	return k.settings(s.Definition)
+	return t.today(s.Definition)
 }
 
 // nodeOf is the node as s was created on it.
-func (k *core) nodeOf(s *sandboxSpec) ocispec.Node {
-	n, p := k.node, k.settingsOf(s)
+func (t *settings) nodeOf(s *sandboxSpec) ocispec.Node {
+	n, p := t.node, t.of(s)
 	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
 	n.TolerateMissingHugetlb = p.TolerateMissingHugetlb
-	if p.DefaultSeccomp != (text{}) || (s.Pinned == nil && k.config.DefaultSeccomp != "") {
-		n.DefaultSeccomp = func() (*specs.LinuxSeccomp, error) { return k.defaultSeccomp(s) }
+	if p.DefaultSeccomp != (text{}) || (s.Pinned == nil && t.defaultSeccompFile != "") {
+		n.DefaultSeccomp = func() (*specs.LinuxSeccomp, error) { return t.defaultSeccomp(s) }
 	}
 	return n
 }
 
 // defaultSeccomp is what RuntimeDefault means for s, nil for the built-in one.
-func (k *core) defaultSeccomp(s *sandboxSpec) (*specs.LinuxSeccomp, error) {
-	content, err := s.content(k.config.DefaultSeccomp, func(p *pinned) text { return p.DefaultSeccomp })
+func (t *settings) defaultSeccomp(s *sandboxSpec) (*specs.LinuxSeccomp, error) {
+	content, err := s.content(t.defaultSeccompFile, func(p *pinned) text { return p.DefaultSeccomp })
 	if err != nil || content == "" {
 		return nil, err
 	}
-	return ocispec.ParseSeccomp(k.config.DefaultSeccomp, content)
+	return ocispec.ParseSeccomp(t.defaultSeccompFile, content)
 }
 
 // baseSpec is the base_runtime_spec of s, nil for berth's own defaults.
-func (k *core) baseSpec(s *sandboxSpec) (*specs.Spec, error) {
+func (t *settings) baseSpec(s *sandboxSpec) (*specs.Spec, error) {
 	d := s.Definition
 	content, err := s.content(d.BaseRuntimeSpec, func(p *pinned) text { return p.BaseSpec })
 	if err != nil || content == "" {

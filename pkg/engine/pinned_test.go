@@ -51,14 +51,14 @@ func tell(t *testing.T, k *core, s *sandbox) told {
 		t.Fatal(err)
 	}
 	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
-	base, err := k.baseSpec(s.Spec())
+	base, err := k.settings.baseSpec(s.Spec())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if base != nil {
 		got.hostname = base.Hostname
 	}
-	node := k.nodeOf(s.Spec())
+	node := k.settings.nodeOf(s.Spec())
 	if node.SystemdCgroup != got.systemd {
 		t.Errorf("the node's driver is systemd: %v, the task's: %v", node.SystemdCgroup, got.systemd)
 	}
@@ -80,10 +80,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI, Path: "/runc", BaseRuntimeSpec: filepath.Join(dir, "base.json")}
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"then"}`)
 	profile := put(t, filepath.Join(dir, "seccomp.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
-	before := &core{
-		clock: &clock{}, driver: cgroup.Systemd,
-		config: Config{State: dir, Snapshotter: "overlayfs", MaxLogLineSize: 100, TolerateMissingHugetlb: true, DefaultSeccomp: profile},
-	}
+	before := &settings{driver: cgroup.Systemd, snapshotter: "overlayfs", maxLogLineSize: 100, tolerateMissingHugetlb: true, defaultSeccompFile: profile}
 	kept, err := before.pin(d)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +95,9 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"now"}`)
 	put(t, profile, `{"defaultAction":"SCMP_ACT_KILL"}`)
-	after := &core{clock: &clock{}, driver: cgroup.Cgroupfs, config: Config{State: dir, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccomp: profile}}
+	after := &core{clock: &clock{}, layout: layout{state: dir}, settings: &settings{
+		driver: cgroup.Cgroupfs, snapshotter: "native", maxLogLineSize: 200, defaultSeccompFile: profile,
+	}}
 	id := strings.Repeat("c", idLength)
 	want := told{true, 100, "overlayfs", "pods.slice:berth:" + id, "then", specs.ActLog, true}
 	if got := tell(t, after, old); got != want {
@@ -111,7 +110,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	// Without files a pod keeps that there were none.
 	plain := *d
 	plain.BaseRuntimeSpec = ""
-	before.config.DefaultSeccomp = ""
+	before.defaultSeccompFile = ""
 	if kept, err = before.pin(&plain); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +132,7 @@ func TestPinRefusesFilesThatNoPodCouldUse(t *testing.T) {
 		"profile is none":  {seccomp: put(t, filepath.Join(dir, "none.json"), `{}`), says: "SCMP_ACT_"},
 		"profile is typed": {seccomp: put(t, filepath.Join(dir, "typo.json"), `{"default":"SCMP_ACT_LOG"}`), says: "default"},
 	} {
-		k := &core{config: Config{DefaultSeccomp: tc.seccomp}}
+		k := &settings{defaultSeccompFile: tc.seccomp}
 		_, err := k.pin(&handler.Definition{Name: "runc", BaseRuntimeSpec: tc.base})
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", name, err)

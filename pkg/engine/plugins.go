@@ -57,7 +57,7 @@ func (t subject) Pod() nri.Pod {
 	}
 	if spec.Plan.Process {
 		// A path that cannot be made up kept the sandbox from being run.
-		p.CgroupsPath, _ = cgroup.Path(t.settingsOf(spec).CgroupDriver, p.Config.GetLinux().GetCgroupParent(), t.sandbox.ID())
+		p.CgroupsPath, _ = cgroup.Path(t.settings.of(spec).CgroupDriver, p.Config.GetLinux().GetCgroupParent(), t.sandbox.ID())
 	}
 	return p
 }
@@ -116,7 +116,7 @@ func (b containers) adjust(ctx context.Context, u *undo, c *container, spec *spe
 	if err != nil {
 		return err
 	}
-	if err := ocispec.FitNode(spec, b.nodeOf(c.sandbox.Spec())); err != nil {
+	if err := ocispec.FitNode(spec, b.settings.nodeOf(c.sandbox.Spec())); err != nil {
 		return err
 	}
 	rt, err := b.prober.Probe(ctx, b.runtimeOf(c.sandbox.Spec()))

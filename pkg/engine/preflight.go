@@ -49,7 +49,7 @@ func (k *core) refuse(ctx context.Context, d *handler.Definition, rt *probe.Runt
 func (k *core) abilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
 	return preflight.Handler{
 		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
-		Node:           preflight.Node{RecursiveReadOnly: k.node.KernelRRO, AppArmor: k.node.AppArmor, SELinux: k.node.SELinux},
+		Node:           preflight.Node{RecursiveReadOnly: k.settings.node.KernelRRO, AppArmor: k.settings.node.AppArmor, SELinux: k.settings.node.SELinux},
 		UserNamespaces: func() error { return k.canMap(ctx, d) },
 		Checkpoints:    func() error { return k.canDump(d) },
 	}
@@ -99,5 +99,5 @@ func (k *core) canDump(d *handler.Definition) error {
 	if d.Type == handler.Shim && !isRuncShim(d.Path) {
 		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
 	}
-	return k.images.TellsWritten(k.settings(d).Snapshotter)
+	return k.images.TellsWritten(k.settings.today(d).Snapshotter)
 }

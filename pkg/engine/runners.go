@@ -68,17 +68,9 @@ func (k *core) client(ctx context.Context, s *sandbox) (*shim.Client, error) {
 	return k.shims.Supervisor(ctx, s.Spec().Supervisor)
 }
 
-// runtimeRoot is where the runtime keeps its state for that handler.
-func (k *core) runtimeRoot(d *handler.Definition) string {
-	if d.Root != "" {
-		return d.Root
-	}
-	return filepath.Join(k.config.State, "runtimes", d.Name)
-}
-
 // taskOptions is what Create tells the process that runs the task.
 func (k *core) taskOptions(s *sandboxSpec, logPath string) (*anypb.Any, error) {
-	d, kept := k.runtimeOf(s), k.settingsOf(s)
+	d, kept := k.runtimeOf(s), k.settings.of(s)
 	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
 		return shimOptions(d, s.Plan, systemd)

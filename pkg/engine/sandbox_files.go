@@ -21,14 +21,6 @@ const shmSize = 64 << 20
 // sandboxFiles are the files of a sandbox that its containers mount.
 type sandboxFiles struct{ hosts, hostname, resolvConf, shm string }
 
-func (k *core) filesOf(id string) sandboxFiles {
-	dir := k.sandboxDir(id)
-	return sandboxFiles{
-		hosts: filepath.Join(dir, "hosts"), hostname: filepath.Join(dir, "hostname"),
-		resolvConf: filepath.Join(dir, "resolv.conf"), shm: filepath.Join(dir, "shm"),
-	}
-}
-
 // makeFiles writes the sandbox's files and mounts its shared memory.
 func (b sandboxes) makeFiles(s *sandbox) error {
 	f, plan := b.filesOf(s.ID()), s.Spec().Plan

@@ -25,11 +25,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// processBundle ends with the id: shims find their tasks by it.
-func (k *core) processBundle(id string) string {
-	return filepath.Join(k.sandboxDir(id), "bundle", id)
-}
-
 // startProcess starts the sandbox process of a sandbox that has one.
 func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if !s.Spec().Plan.Process {
@@ -96,7 +91,7 @@ func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, err
 	if d.Type != handler.Shim {
 		return b.client(ctx, s)
 	}
-	options, err := shimOptions(d, s.Spec().Plan, b.nodeOf(s.Spec()).SystemdCgroup)
+	options, err := shimOptions(d, s.Spec().Plan, b.settings.nodeOf(s.Spec()).SystemdCgroup)
 	if err != nil {
 		return nil, err
 	}
@@ -122,17 +117,17 @@ func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	path, err := cgroup.Path(b.settingsOf(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), s.ID())
+	path, err := cgroup.Path(b.settings.of(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), s.ID())
 	if err != nil {
 		return err
 	}
 	facts := b.specSandbox(s)
 	facts.PID = 0
-	base, err := b.baseSpec(s.Spec())
+	base, err := b.settings.baseSpec(s.Spec())
 	if err != nil {
 		return err
 	}
-	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/pause", CgroupsPath: path, Runtime: rt, Base: base}, b.nodeOf(s.Spec()))
+	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/pause", CgroupsPath: path, Runtime: rt, Base: base}, b.settings.nodeOf(s.Spec()))
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 	if err := b.needNetwork(plan, d); err != nil {
 		return nil, err
 	}
-	kept, err := b.pin(d)
+	kept, err := b.settings.pin(d)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (b sandboxes) makeParts(ctx context.Context, s *sandbox) error {
 // makeNetwork pins the namespaces and connects the pod.
 func (b sandboxes) makeNetwork(ctx context.Context, s *sandbox) error {
 	spec := s.Spec()
-	sysctls, err := ocispec.Sysctls(spec.Config.msg, b.node)
+	sysctls, err := ocispec.Sysctls(spec.Config.msg, b.settings.node)
 	if err != nil {
 		return err
 	}
@@ -216,8 +216,6 @@ func (b sandboxes) networkPod(s *sandbox) (network.Pod, error) {
 	pod.CNIConfDir = s.Spec().Definition.CNIConfDir
 	return pod, err
 }
-
-func (k *core) nsDir(id string) string { return filepath.Join(k.sandboxDir(id), "ns") }
 
 // netPath is where CNI daemons that run in pods look for network namespaces.
 func netPath(id string) string { return "/run/netns/berth-" + id[:32] }

@@ -147,7 +147,7 @@ func (s *sandbox) force(ctx context.Context, change func(*sandboxStatus)) {
 
 // removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
 func (k *core) removeCgroup(ctx context.Context, s *sandbox) {
-	path, err := cgroup.Path(k.settingsOf(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), s.ID())
+	path, err := cgroup.Path(k.settings.of(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), s.ID())
 	if err == nil {
 		err = cgroup.HostPaths(path).Remove(ctx)
 	}

@@ -79,7 +79,7 @@ func (b stats) measurable(wanted func(*sandbox) bool) []pod {
 		p := &pods[i]
 		p.running = running[p.ID()]
 		if parent := parentOf(p.sandbox); users[parent] == 1 {
-			p.parent = cgroup.ParentPaths(parent, b.settingsOf(p.Spec()).CgroupDriver)
+			p.parent = cgroup.ParentPaths(parent, b.settings.of(p.Spec()).CgroupDriver)
 		}
 	}
 	return pods
@@ -155,7 +155,7 @@ func (b stats) podUsage(p pod) (cgroup.Stats, int, error) {
 func (b stats) cgroupsOf(p pod) []cgroup.Paths {
 	var all []cgroup.Paths
 	if p.Spec().Plan.Process {
-		own, err := cgroup.Path(b.settingsOf(p.Spec()).CgroupDriver, p.config().GetLinux().GetCgroupParent(), p.ID())
+		own, err := cgroup.Path(b.settings.of(p.Spec()).CgroupDriver, p.config().GetLinux().GetCgroupParent(), p.ID())
 		if err == nil {
 			all = append(all, cgroup.HostPaths(own))
 		}

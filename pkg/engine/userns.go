@@ -43,10 +43,6 @@ func (p *sandboxPlan) root() (uid, gid uint32) {
 	return p.User.UIDs.HostID, p.User.GIDs.HostID
 }
 
-// scratchDir is there while a root filesystem or a volume of a pod with a user
-// namespace is being mounted.
-func (k *core) scratchDir(id string) string { return filepath.Join(k.containerDir(id), "scratch") }
-
 // idMapping remembers whether this node can map the ids of root filesystems.
 type idMapping struct {
 	mu     sync.Mutex
@@ -94,7 +90,7 @@ func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} 
 // canMap says why, whatever the runtime can do, this node cannot give pods of a
 // handler a user namespace.
 func (k *core) canMap(ctx context.Context, d *handler.Definition) error {
-	if err := k.images.CanMap(k.settings(d).Snapshotter); err != nil {
+	if err := k.images.CanMap(k.settings.today(d).Snapshotter); err != nil {
 		return err
 	}
 	if err := passable(k.config.State); err != nil {

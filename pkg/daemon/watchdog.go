@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/containerd/log"
@@ -20,6 +22,10 @@ const alive = daemon.SdNotifyWatchdog
 // answer is short.
 const nobody = "0000000000000000000000000000000000000000000000000000000000000000"
 
+// attempts is how often a daemon that has not answered yet is asked, before it is
+// called stuck.
+const attempts = 4
+
 // feedWatchdog tells the service manager that the daemon is alive, twice per
 // interval, for as long as the daemon answers what a client would ask it. A
 // daemon that does not is ended by the service manager, with the stacks of its
@@ -29,21 +35,18 @@ func (d *Daemon) feedWatchdog(ctx context.Context) error {
 	if interval <= 0 {
 		return nil
 	}
-	self, err := newSelfCheck(d.options.Config.Server.Socket)
-	if err != nil {
-		return err
-	}
+	check := func(ctx context.Context) error { return selfCheck(ctx, d.options.Config.Server.Socket) }
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	d.teardown.add("watchdog", func(context.Context) error {
 		cancel()
 		<-ended
-		return self.conn.Close()
+		return nil
 	})
 	go func() {
 		defer close(ended)
 		for tick := time.NewTicker(interval / 2); ; {
-			d.feed(ctx, self, interval/2)
+			d.feed(ctx, check, interval/2)
 			select {
 			case <-ctx.Done():
 				tick.Stop()
@@ -55,10 +58,8 @@ func (d *Daemon) feedWatchdog(ctx context.Context) error {
 	return nil
 }
 
-func (d *Daemon) feed(ctx context.Context, self *selfCheck, patience time.Duration) {
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	switch err := self.run(limited); {
+func (d *Daemon) feed(ctx context.Context, check func(context.Context) error, patience time.Duration) {
+	switch err := answered(ctx, check, patience); {
 	case err == nil:
 		d.notify.send(ctx, alive)
 	case ctx.Err() == nil:
@@ -66,24 +67,51 @@ func (d *Daemon) feed(ctx context.Context, self *selfCheck, patience time.Durati
 	}
 }
 
-// selfCheck asks the daemon as a client does.
-type selfCheck struct {
-	conn *grpc.ClientConn
+// answered asks until one check succeeds, and for no longer than patience. While
+// one is waited for the next begins beside it: one answer that is slow, and one
+// connection that is stuck, do not speak for the daemon.
+func answered(ctx context.Context, check func(context.Context) error, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	defer cancel()
+	answers := make(chan error, attempts)
+	turn := time.NewTicker(patience / attempts)
+	defer turn.Stop()
+	begun, open := 0, 0
+	begin := func() {
+		if begun < attempts {
+			begun++
+			open++
+			asked.Go(func() { answers <- check(ctx) })
+		}
+	}
+	for begin(); ; {
+		select {
+		case <-turn.C:
+			begin()
+		case err := <-answers: // the end of ctx ends all checks
+			if open--; err == nil || open == 0 && (begun == attempts || ctx.Err() != nil) {
+				return err
+			}
+		}
+	}
 }
 
-func newSelfCheck(socket string) (*selfCheck, error) {
+// selfCheck asks the daemon as a client does that has just come.
+func selfCheck(ctx context.Context, socket string) error {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return nil, fmt.Errorf("watchdog: %w", err)
+		return fmt.Errorf("watchdog: %w", err)
 	}
-	return &selfCheck{conn}, nil
+	return errors.Join(ask(ctx, conn), conn.Close())
 }
 
-// run goes through the socket, the router, the records of pods and the images'
+// ask goes through the socket, the router, the records of pods and the images'
 // database. What may wait for something outside, such as a network plugin, is
 // not asked: that is no fault of the daemon's.
-func (s *selfCheck) run(ctx context.Context) error {
-	runtime, images := runtimeapi.NewRuntimeServiceClient(s.conn), runtimeapi.NewImageServiceClient(s.conn)
+func ask(ctx context.Context, conn *grpc.ClientConn) error {
+	runtime, images := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
 	_, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: nobody}})
 	if silent(err) {
 		return fmt.Errorf("listing pod sandboxes: %w", err)

@@ -11,7 +11,7 @@ import (
 func TestWatchdog(t *testing.T) {
 	b := newBed(t)
 	manager := b.manager(t)
-	b.options.Watchdog = 40 * time.Millisecond
+	b.options.Watchdog = 400 * time.Millisecond
 	var mu sync.Mutex
 	stuck := make(chan struct{})
 	close(stuck)
@@ -41,7 +41,7 @@ func TestWatchdog(t *testing.T) {
 	mu.Lock()
 	stuck = make(chan struct{})
 	mu.Unlock()
-	for told(t, manager, 500*time.Millisecond) != "" { // what was said before
+	for told(t, manager, 2*time.Second) != "" { // what was said before
 	}
 
 	mu.Lock()

@@ -23,6 +23,7 @@ GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 # What the tests run against. A machine that has its own can name it.
 export BERTH_TEST_BIN   ?= $(BIN)
 export BERTH_TEST_RUNC  ?= $(BIN)/runc
+export BERTH_TEST_RUNC_OLD ?= $(BIN)/runc-old
 export BERTH_TEST_RUNSC ?= $(BIN)/runsc
 export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
@@ -79,10 +80,13 @@ deps: ## install from Debian what is missing (root)
 	scripts/deps
 
 .PHONY: runtimes
-runtimes: $(BIN)/runc $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 ## build the runtimes of the tests into ./bin
+runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 ## build the runtimes of the tests into ./bin
 
 $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 	scripts/runtime runc $(BIN)
+
+$(BIN)/runc-old: integration/runtimes/runc-old/go.mod scripts/runtime
+	scripts/runtime runc-old $(BIN)
 
 $(BIN)/runsc: integration/runtimes/runsc/go.mod scripts/runtime
 	scripts/runtime runsc $(BIN)

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -36,19 +35,22 @@ type fleet struct {
 
 const byDefault, gVisor, shimmed = "a-runc", "a-runsc", "a-shim"
 
-// newFleet installs the runtimes in dir.
+// newFleet installs the runtimes in dir; runc is that of a release ago.
 func newFleet(t *testing.T, dir string) *fleet {
 	t.Helper()
 	f := &fleet{dir: dir, files: map[string][]string{}, good: map[string]string{}}
 	for handler, parts := range map[string][]string{
 		// No names under which berth finds runtimes by itself.
-		byDefault: {testbed.Runc}, "a-crun": {testbed.Crun}, gVisor: {testbed.Runsc}, shimmed: {testbed.RuncShim, testbed.Runc},
+		byDefault: {testbed.RuncOld}, "a-crun": {testbed.Crun}, gVisor: {testbed.Runsc}, shimmed: {testbed.RuncShim, testbed.RuncOld},
 	} {
 		if err := os.Mkdir(filepath.Join(dir, handler), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		for _, part := range parts {
 			path := filepath.Join(dir, handler, part)
+			if part == testbed.RuncOld {
+				path = filepath.Join(dir, handler, testbed.Runc) // until it is upgraded
+			}
 			f.files[handler] = append(f.files[handler], path)
 			f.good[path] = testbed.Part(t, part)
 		}
@@ -91,6 +93,8 @@ func preamble(def string) string {
 }
 
 func (f *fleet) handlers() []string { return slices.Sorted(maps.Keys(f.files)) }
+
+func (f *fleet) allFiles() []string { return slices.Sorted(maps.Keys(f.good)) }
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
@@ -215,56 +219,6 @@ func (f *fleet) runsOn(t *testing.T, is podInfo, files []string) {
 	}
 }
 
-// livesOn does with an old pod what a kubelet does, up to its removal.
-func (f *fleet) livesOn(t *testing.T, pod *oldPod) {
-	t.Helper()
-	now := f.podInfo(t, pod.Pod)
-	if fmt.Sprint(now) != fmt.Sprint(pod.info) {
-		t.Errorf("the old pod ran under %+v and now under %+v", pod.info, now)
-	}
-	for _, b := range now.Binaries {
-		if is := digest(t, b.Runs); is != b.SHA256 {
-			t.Errorf("%s has sha256 %s, and was made from %s", b.Runs, is, b.SHA256)
-		}
-	}
-	alive := func(what string, c *testbed.Container) {
-		t.Helper()
-		if out := c.Exec(t, "echo", "alive"); out != "alive\n" {
-			t.Errorf("exec in the %s container said %q", what, out)
-		}
-	}
-	alive("old", pod.Container)
-	testbed.Eventually(t, time.Minute, func() error {
-		r, err := f.client.ContainerStats(within(t, time.Minute), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
-		if err != nil {
-			return err
-		}
-		if used(r.GetStats()) == 0 {
-			return fmt.Errorf("statistics of the old pod are %v", r.GetStats())
-		}
-		return nil
-	})
-	if pod.Handler != gVisor { // which cannot
-		_, err := f.client.UpdateContainerResources(within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
-			ContainerId: pod.Container.ID, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 512},
-		})
-		if err != nil {
-			t.Errorf("update the old container: %v", err)
-		}
-	}
-	pod.waiting.Start(t)
-	added := pod.RunContainer(t, "added", f.spec(pod.Handler))
-	alive("new", added)
-	added.Stop(t, 0)
-	added.Remove(t)
-	pod.Container.Stop(t, 0)
-	if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-		t.Errorf("stopped, the old container is %s %d", st.GetState(), st.GetExitCode())
-	}
-	pod.Stop(t)
-	pod.Remove(t)
-}
-
 // each does something with all handlers at the same time.
 func (f *fleet) each(t *testing.T, handlers []string, do func(t *testing.T, handler string)) {
 	t.Helper()
@@ -275,233 +229,6 @@ func (f *fleet) each(t *testing.T, handlers []string, do func(t *testing.T, hand
 				do(t, handler)
 			})
 		}
-	})
-}
-
-// change is what an operator, or a package manager, does to runtimes under live
-// pods.
-type change struct {
-	name string
-	// binaries changes what is installed.
-	binaries func(t *testing.T, f *fleet)
-	// config is the new configuration; nil leaves it.
-	config func(t *testing.T, f *fleet) string
-	// fresh looks at a new pod of a handler.
-	fresh func(t *testing.T, f *fleet, handler string)
-}
-
-func (f *fleet) allFiles() []string { return slices.Sorted(maps.Keys(f.good)) }
-
-var changes = []change{
-	{
-		name:   "default switched",
-		config: func(_ *testing.T, f *fleet) string { return f.config("a-crun", f.handlers()...) },
-		fresh: func(t *testing.T, f *fleet, handler string) {
-			t.Helper()
-			f.freshRunsOn(t, handler, f.files[handler])
-			if handler == byDefault {
-				pod := f.client.RunPod(t, testbed.PodSpec{Image: f.image, Command: []string{"true"}})
-				if is := f.podInfo(t, pod); is.Handler != "a-crun" {
-					t.Errorf("a new pod of the default is under %s", is.Handler)
-				}
-				pod.Remove(t)
-			}
-		},
-	},
-	{
-		name: "handler edited",
-		binaries: func(t *testing.T, f *fleet) {
-			t.Helper()
-			for _, path := range f.allFiles() {
-				if err := os.MkdirAll(filepath.Dir(moved(path)), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				put(t, moved(path), append(read(t, f.good[path]), "moved"...))
-				if err := os.Remove(path); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
-		config: func(_ *testing.T, f *fleet) string {
-			text := preamble(byDefault)
-			for _, handler := range f.handlers() {
-				text += f.table(handler, f.moved(handler))
-			}
-			return text
-		},
-		fresh: func(t *testing.T, f *fleet, handler string) {
-			t.Helper()
-			f.freshRunsOn(t, handler, f.moved(handler))
-		},
-	},
-	{
-		name: "handler removed",
-		config: func(t *testing.T, _ *fleet) string {
-			t.Helper()
-			other := filepath.Join(t.TempDir(), "other")
-			put(t, other, read(t, testbed.Part(t, testbed.Crun)))
-			return preamble("other") + fmt.Sprintf("[runtimes.other]\nruntime_path = %q\n", other)
-		},
-		fresh: func(t *testing.T, f *fleet, handler string) {
-			t.Helper()
-			f.freshRefused(t, handler, codes.Unavailable, handler, "no longer configured")
-		},
-	},
-	{
-		name: "binary deleted",
-		binaries: func(t *testing.T, f *fleet) {
-			t.Helper()
-			for _, path := range f.allFiles() {
-				if err := os.Remove(path); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
-		fresh: unavailable,
-	},
-	{
-		name: "binary replaced by false",
-		binaries: func(t *testing.T, f *fleet) {
-			t.Helper()
-			for _, path := range f.allFiles() {
-				put(t, path, read(t, "/bin/false"))
-			}
-		},
-		fresh: unavailable,
-	},
-	{
-		name: "binary overwritten in place",
-		binaries: func(t *testing.T, f *fleet) {
-			t.Helper()
-			for _, path := range f.allFiles() {
-				overwrite(t, path, append(read(t, f.good[path]), "overwritten"...))
-			}
-		},
-		fresh: func(t *testing.T, f *fleet, handler string) {
-			t.Helper()
-			f.freshRunsOn(t, handler, f.files[handler])
-		},
-	},
-	{
-		// crun takes the place of runc and runc that of crun: neither could do
-		// anything with a container of the other.
-		name: "binary is another program",
-		binaries: func(t *testing.T, f *fleet) {
-			t.Helper()
-			for _, path := range f.allFiles() {
-				switch good := f.good[path]; filepath.Base(path) {
-				case testbed.Runc:
-					put(t, path, read(t, testbed.Part(t, testbed.Crun)))
-				case testbed.Crun:
-					put(t, path, read(t, testbed.Part(t, testbed.Runc)))
-				default:
-					put(t, path, append(read(t, good), "upgraded"...))
-				}
-			}
-		},
-		fresh: func(t *testing.T, f *fleet, handler string) {
-			t.Helper()
-			f.freshRunsOn(t, handler, f.files[handler])
-		},
-	},
-}
-
-func (f *fleet) moved(handler string) []string {
-	var files []string
-	for _, path := range f.files[handler] {
-		files = append(files, moved(path))
-	}
-	return files
-}
-
-func moved(path string) string {
-	return filepath.Join(filepath.Dir(path), "moved", filepath.Base(path))
-}
-
-func unavailable(t *testing.T, f *fleet, handler string) {
-	t.Helper()
-	f.freshRefused(t, handler, codes.Unavailable, f.files[handler][0], "install")
-}
-
-func (f *fleet) freshRefused(t *testing.T, handler string, code codes.Code, texts ...string) {
-	t.Helper()
-	_, err := f.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
-		Config: f.client.SandboxConfig(""), RuntimeHandler: handler,
-	})
-	refused(t, err, code, texts...)
-}
-
-func (f *fleet) freshRunsOn(t *testing.T, handler string, files []string) {
-	t.Helper()
-	pod := f.client.RunPod(t, f.spec(handler))
-	f.runsOn(t, f.podInfo(t, pod), files)
-	pod.Remove(t)
-}
-
-// crash kills the daemon and all supervisors, and starts the daemon again.
-func (f *fleet) crash(t *testing.T) {
-	t.Helper()
-	supervisors := f.supervisors(t)
-	f.Kill9(t)
-	for _, pid := range supervisors {
-		killAs(t, pid, syscall.SIGKILL)
-	}
-	f.Start(t)
-}
-
-// TestPodsOutliveChangesOfTheirRuntime changes runtimes in every way under live
-// pods. What runs goes on, under the very binary that it was made with; new pods
-// get what is there now, or are told what is wrong with it.
-func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
-	f := newFleet(t, t.TempDir())
-	config := f.config(byDefault, f.handlers()...)
-	f.bed = newBed(t, testbed.Options{Config: config})
-	atRest := f.rest(t)
-	for _, c := range changes {
-		for _, restarted := range []bool{false, true} {
-			name := c.name
-			if restarted {
-				name += ", all restarted"
-			}
-			t.Run(name, func(t *testing.T) {
-				f.outlives(t, c, config, restarted)
-			})
-		}
-	}
-	f.nothingLeft(t, atRest)
-	f.onlyTodays(t)
-}
-
-func (f *fleet) outlives(t *testing.T, c change, config string, restarted bool) {
-	old := map[string]*oldPod{}
-	for _, handler := range f.handlers() {
-		old[handler] = f.run(t, handler)
-	}
-	if c.binaries != nil {
-		c.binaries(t, f)
-	}
-	if c.config != nil {
-		f.reload(t, c.config(t, f))
-	}
-	if restarted {
-		f.crash(t)
-	}
-	f.each(t, f.handlers(), func(t *testing.T, handler string) {
-		c.fresh(t, f, handler)
-		f.livesOn(t, old[handler])
-	})
-	f.install(t)
-	if c.config != nil {
-		f.reload(t, config)
-	}
-	testbed.Eventually(t, time.Minute, func() error {
-		info := f.handlersInfo(t)
-		for _, h := range info.Handlers {
-			if h.State != "ready" {
-				return fmt.Errorf("handler %s is %s: %s", h.Name, h.State, h.Reason)
-			}
-		}
-		return nil
 	})
 }
 

@@ -16,6 +16,8 @@ import (
 const (
 	// Runc is BERTH_TEST_RUNC.
 	Runc = "runc"
+	// RuncOld is BERTH_TEST_RUNC_OLD, an earlier release of runc.
+	RuncOld = "runc-old"
 	// Crun is BERTH_TEST_CRUN.
 	Crun = "crun"
 	// Runsc is BERTH_TEST_RUNSC.
@@ -45,6 +47,7 @@ const kubernetesVariable = "BERTH_TEST_KUBERNETES"
 
 var partVariables = map[string]string{
 	Runc:          "BERTH_TEST_RUNC",
+	RuncOld:       "BERTH_TEST_RUNC_OLD",
 	Crun:          "BERTH_TEST_CRUN",
 	Runsc:         "BERTH_TEST_RUNSC",
 	RuncShim:      "BERTH_TEST_SHIM",

@@ -1,0 +1,377 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// change is what an operator, or a package manager, does to runtimes under live
+// pods.
+type change struct {
+	name string
+	// handlers are those that it is about; nil is all.
+	handlers []string
+	// binaries changes what is installed.
+	binaries func(t *testing.T, f *fleet)
+	// config is the new configuration; nil leaves it.
+	config func(t *testing.T, f *fleet) string
+	// fresh looks at a new pod of a handler.
+	fresh func(t *testing.T, f *fleet, handler string)
+	// old looks at a pod that was there before, if there is more to see than of
+	// every other.
+	old func(t *testing.T, f *fleet, pod *oldPod)
+}
+
+var changes = []change{
+	{
+		name:   "default switched",
+		config: func(_ *testing.T, f *fleet) string { return f.config("a-crun", f.handlers()...) },
+		fresh: func(t *testing.T, f *fleet, handler string) {
+			t.Helper()
+			f.freshRunsOn(t, handler, f.files[handler])
+			if handler == byDefault {
+				pod := f.client.RunPod(t, testbed.PodSpec{Image: f.image, Command: []string{"true"}})
+				if is := f.podInfo(t, pod); is.Handler != "a-crun" {
+					t.Errorf("a new pod of the default is under %s", is.Handler)
+				}
+				pod.Remove(t)
+			}
+		},
+	},
+	{
+		name: "handler edited",
+		binaries: func(t *testing.T, f *fleet) {
+			t.Helper()
+			for _, path := range f.allFiles() {
+				if err := os.MkdirAll(filepath.Dir(moved(path)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				put(t, moved(path), append(read(t, f.good[path]), "moved"...))
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		config: func(_ *testing.T, f *fleet) string {
+			text := preamble(byDefault)
+			for _, handler := range f.handlers() {
+				text += f.table(handler, f.moved(handler))
+			}
+			return text
+		},
+		fresh: func(t *testing.T, f *fleet, handler string) {
+			t.Helper()
+			f.freshRunsOn(t, handler, f.moved(handler))
+		},
+	},
+	{
+		name: "handler removed",
+		config: func(t *testing.T, _ *fleet) string {
+			t.Helper()
+			other := filepath.Join(t.TempDir(), "other")
+			put(t, other, read(t, testbed.Part(t, testbed.Crun)))
+			return preamble("other") + fmt.Sprintf("[runtimes.other]\nruntime_path = %q\n", other)
+		},
+		fresh: func(t *testing.T, f *fleet, handler string) {
+			t.Helper()
+			f.freshRefused(t, handler, codes.Unavailable, handler, "no longer configured")
+		},
+	},
+	{
+		name: "binary deleted",
+		binaries: func(t *testing.T, f *fleet) {
+			t.Helper()
+			for _, path := range f.allFiles() {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		fresh: unavailable,
+	},
+	{
+		name: "binary replaced by false",
+		binaries: func(t *testing.T, f *fleet) {
+			t.Helper()
+			for _, path := range f.allFiles() {
+				put(t, path, read(t, "/bin/false"))
+			}
+		},
+		fresh: unavailable,
+	},
+	{
+		name: "binary overwritten in place",
+		binaries: func(t *testing.T, f *fleet) {
+			t.Helper()
+			for _, path := range f.allFiles() {
+				overwrite(t, path, append(read(t, f.good[path]), "overwritten"...))
+			}
+		},
+		fresh: func(t *testing.T, f *fleet, handler string) {
+			t.Helper()
+			f.freshRunsOn(t, handler, f.files[handler])
+		},
+	},
+	{
+		// Of runc there are two releases here. The other runtimes get other bytes
+		// below, and would say of themselves what they said before.
+		name:     "binary upgraded to another version",
+		handlers: []string{byDefault, shimmed},
+		binaries: func(t *testing.T, f *fleet) {
+			t.Helper()
+			for _, handler := range []string{byDefault, shimmed} {
+				put(t, f.runc(handler), read(t, testbed.Part(t, testbed.Runc)))
+			}
+		},
+		fresh: func(t *testing.T, f *fleet, handler string) {
+			t.Helper()
+			info := f.freshRunsOn(t, handler, f.files[handler])
+			f.versionOf(t, info, testbed.Part(t, testbed.Runc))
+		},
+		old: func(t *testing.T, f *fleet, pod *oldPod) {
+			t.Helper()
+			f.versionOf(t, f.podInfo(t, pod.Pod), testbed.Part(t, testbed.RuncOld))
+		},
+	},
+	{
+		// crun takes the place of runc and runc that of crun: neither could do
+		// anything with a container of the other.
+		name: "binary is another program",
+		binaries: func(t *testing.T, f *fleet) {
+			t.Helper()
+			for _, path := range f.allFiles() {
+				switch good := f.good[path]; filepath.Base(path) {
+				case testbed.Runc:
+					put(t, path, read(t, testbed.Part(t, testbed.Crun)))
+				case testbed.Crun:
+					put(t, path, read(t, testbed.Part(t, testbed.Runc)))
+				default:
+					put(t, path, append(read(t, good), "upgraded"...))
+				}
+			}
+		},
+		fresh: func(t *testing.T, f *fleet, handler string) {
+			t.Helper()
+			f.freshRunsOn(t, handler, f.files[handler])
+		},
+	},
+}
+
+func (f *fleet) moved(handler string) []string {
+	var files []string
+	for _, path := range f.files[handler] {
+		files = append(files, moved(path))
+	}
+	return files
+}
+
+func moved(path string) string {
+	return filepath.Join(filepath.Dir(path), "moved", filepath.Base(path))
+}
+
+func unavailable(t *testing.T, f *fleet, handler string) {
+	t.Helper()
+	f.freshRefused(t, handler, codes.Unavailable, f.files[handler][0], "install")
+}
+
+func (f *fleet) freshRefused(t *testing.T, handler string, code codes.Code, texts ...string) {
+	t.Helper()
+	_, err := f.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
+		Config: f.client.SandboxConfig(""), RuntimeHandler: handler,
+	})
+	refused(t, err, code, texts...)
+}
+
+func (f *fleet) freshRunsOn(t *testing.T, handler string, files []string) podInfo {
+	t.Helper()
+	pod := f.client.RunPod(t, f.spec(handler))
+	info := f.podInfo(t, pod)
+	f.runsOn(t, info, files)
+	pod.Remove(t)
+	return info
+}
+
+// runc is where the runc of a handler is installed.
+func (f *fleet) runc(handler string) string {
+	files := f.files[handler]
+	return files[len(files)-1]
+}
+
+// versionOf fails unless the runc of a pod, and the copy of it that is kept, are
+// of the version that a binary says it is.
+func (f *fleet) versionOf(t *testing.T, of podInfo, binary string) {
+	t.Helper()
+	want := version(t, binary)
+	runc := of.Binaries[len(of.Binaries)-1]
+	if !strings.Contains(runc.Version, want) {
+		t.Errorf("handler %s: a pod runs on version %q, want %s", of.Handler, runc.Version, want)
+	}
+	// The copy of a pod that is gone goes too.
+	if _, err := os.Stat(runc.Runs); err == nil && version(t, runc.Runs) != want {
+		t.Errorf("handler %s: %s is version %s, want %s", of.Handler, runc.Runs, version(t, runc.Runs), want)
+	}
+}
+
+// version is what a runc says that it is.
+func version(t *testing.T, runc string) string {
+	t.Helper()
+	out, err := exec.CommandContext(within(t, time.Minute), runc, "--version").Output()
+	if err != nil {
+		t.Fatalf("%s --version: %v", runc, err)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimPrefix(first, "runc version ")
+}
+
+// crash kills the daemon and all supervisors, and starts the daemon again.
+func (f *fleet) crash(t *testing.T) {
+	t.Helper()
+	supervisors := f.supervisors(t)
+	f.Kill9(t)
+	for _, pid := range supervisors {
+		killAs(t, pid, syscall.SIGKILL)
+	}
+	f.Start(t)
+}
+
+// TestPodsOutliveChangesOfTheirRuntime changes runtimes in every way under live
+// pods. What runs goes on, under the very binary that it was made with; new pods
+// get what is there now, or are told what is wrong with it. Each part is a test of
+// its own: change/restart/all/handler/what is done.
+func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
+	f := newFleet(t, t.TempDir())
+	config := f.config(byDefault, f.handlers()...)
+	f.bed = newBed(t, testbed.Options{Config: config})
+	atRest := f.rest(t)
+	for _, c := range changes {
+		if c.handlers == nil {
+			c.handlers = f.handlers()
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Run("no restart", func(t *testing.T) { f.outlives(t, c, config, func(*testing.T) {}) })
+			t.Run("all restarted", func(t *testing.T) { f.outlives(t, c, config, f.crash) })
+		})
+	}
+	f.nothingLeft(t, atRest)
+	f.onlyTodays(t)
+}
+
+func (f *fleet) outlives(t *testing.T, c change, config string, restart func(*testing.T)) {
+	old := map[string]*oldPod{}
+	for _, handler := range c.handlers {
+		old[handler] = f.run(t, handler)
+	}
+	if c.binaries != nil {
+		c.binaries(t, f)
+	}
+	if c.config != nil {
+		f.reload(t, c.config(t, f))
+	}
+	restart(t)
+	f.each(t, c.handlers, func(t *testing.T, handler string) {
+		t.Run("new pod", func(t *testing.T) { c.fresh(t, f, handler) })
+		t.Run("pin", func(t *testing.T) {
+			f.isAsBefore(t, old[handler])
+			if c.old != nil {
+				c.old(t, f, old[handler])
+			}
+		})
+		for _, do := range whatKubeletsDo {
+			t.Run(do.name, func(t *testing.T) { do.with(t, f, old[handler]) })
+		}
+	})
+	f.install(t)
+	if c.config != nil {
+		f.reload(t, config)
+	}
+	testbed.Eventually(t, time.Minute, func() error {
+		info := f.handlersInfo(t)
+		for _, h := range info.Handlers {
+			if h.State != "ready" {
+				return fmt.Errorf("handler %s is %s: %s", h.Name, h.State, h.Reason)
+			}
+		}
+		return nil
+	})
+}
+
+// isAsBefore fails unless a pod is on what it was made with, and that is whole.
+func (f *fleet) isAsBefore(t *testing.T, pod *oldPod) {
+	t.Helper()
+	now := f.podInfo(t, pod.Pod)
+	if fmt.Sprint(now) != fmt.Sprint(pod.info) {
+		t.Errorf("the old pod ran under %+v and now under %+v", pod.info, now)
+	}
+	for _, b := range now.Binaries {
+		if is := digest(t, b.Runs); is != b.SHA256 {
+			t.Errorf("%s has sha256 %s, and was made from %s", b.Runs, is, b.SHA256)
+		}
+	}
+}
+
+// whatKubeletsDo is done with a pod that is older than the change, in this order.
+var whatKubeletsDo = []struct {
+	name string
+	with func(t *testing.T, f *fleet, pod *oldPod)
+}{
+	{"exec", func(t *testing.T, _ *fleet, pod *oldPod) { t.Helper(); answers(t, pod.Container) }},
+	{"stats", func(t *testing.T, f *fleet, pod *oldPod) {
+		t.Helper()
+		testbed.Eventually(t, time.Minute, func() error {
+			r, err := f.client.ContainerStats(within(t, time.Minute), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
+			if err != nil {
+				return err
+			}
+			if used(r.GetStats()) == 0 {
+				return fmt.Errorf("statistics of the old pod are %v", r.GetStats())
+			}
+			return nil
+		})
+	}},
+	{"update", func(t *testing.T, f *fleet, pod *oldPod) {
+		t.Helper()
+		_, err := f.client.UpdateContainerResources(within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: pod.Container.ID, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 512},
+		})
+		if pod.Handler == gVisor { // which cannot, and says so
+			refused(t, err, codes.Unimplemented)
+		} else if err != nil {
+			t.Errorf("update the old container: %v", err)
+		}
+	}},
+	{"new container", func(t *testing.T, f *fleet, pod *oldPod) {
+		t.Helper()
+		pod.waiting.Start(t)
+		added := pod.RunContainer(t, "added", f.spec(pod.Handler))
+		answers(t, added)
+		added.Stop(t, 0)
+		added.Remove(t)
+	}},
+	{"stop", func(t *testing.T, _ *fleet, pod *oldPod) {
+		t.Helper()
+		pod.Container.Stop(t, 0)
+		if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+			t.Errorf("stopped, the old container is %s %d", st.GetState(), st.GetExitCode())
+		}
+		pod.Stop(t)
+	}},
+	{"remove", func(t *testing.T, _ *fleet, pod *oldPod) { t.Helper(); pod.Remove(t) }},
+}
+
+func answers(t *testing.T, c *testbed.Container) {
+	t.Helper()
+	if out := c.Exec(t, "echo", "alive"); out != "alive\n" {
+		t.Errorf("exec said %q", out)
+	}
+}

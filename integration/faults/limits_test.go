@@ -20,7 +20,8 @@ func plugged(t *testing.T, runtimes map[string]string, config string) (b *bed, c
 	t.Helper()
 	dir := t.TempDir()
 	calls, hang = filepath.Join(dir, "calls"), filepath.Join(dir, "hang")
-	script := fmt.Sprintf("#!/bin/sh\necho \"$CNI_COMMAND\" >>%s\nwhile [ -e %s ] && [ \"$CNI_COMMAND\" = ADD ]; do sleep 0.1; done\n"+
+	script := fmt.Sprintf("#!/bin/sh\necho \"$CNI_COMMAND\" >>%s\nwhile [ -e %[2]s ] && [ \"$CNI_COMMAND\" = ADD ]; do sleep 0.1; done\n"+
+		"if [ -e %[2]s.del ] && [ \"$CNI_COMMAND\" = DEL ]; then exit 1; fi\n"+
 		"echo '{\"cniVersion\": \"1.0.0\", \"ips\": [{\"address\": \"10.253.253.2/24\"}]}'\n", calls, hang)
 	if err := os.WriteFile(filepath.Join(dir, "noting"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -110,7 +111,7 @@ func TestLimits(t *testing.T) {
 		go func() { ended <- run() }()
 	}
 	// Whichever comes last has no room; one runs and one waits until their time is up.
-	refused(t, <-ended, codes.ResourceExhausted, `handler "held": 2 pods exist or are being made`, "max_pods is 2", "[runtimes.held]")
+	refused(t, <-ended, codes.ResourceExhausted, `handler "held": 2 pods run or are being made`, "max_pods is 2", "[runtimes.held]")
 	for range 2 {
 		refused(t, <-ended, codes.DeadlineExceeded, `handler "held": the sandbox was not ready within start_timeout = 5s`, "[runtimes.held]")
 	}
@@ -128,7 +129,45 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	b.Restart(t)
-	refused(t, run(), codes.ResourceExhausted, "2 pods exist or are being made")
+	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
+
+	// One whose stop fails half-way is not gone; one that is stopped is.
+	listed, err := b.client.ListPodSandbox(within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := func() error {
+		_, err := b.client.StopPodSandbox(within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: listed.GetItems()[0].GetId()})
+		return err
+	}
+	if err := os.WriteFile(hang+".del", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err == nil {
+		t.Error("a pod was stopped that could not be disconnected")
+	}
+	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
+	if err := os.Remove(hang + ".del"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := run(); err != nil {
+		t.Errorf("in the place of a stopped pod: %v", err)
+	}
+	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
+	// The kubelet makes new pods after a reboot before it removes the old ones.
+	b.PowerCut(t)
+	b.Start(t)
+	for range 2 {
+		if err := run(); err != nil {
+			t.Errorf("after a reboot: %v", err)
+		}
+	}
+	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
 	b.nothingLeft(t, atRest)
 	if err := run(); err != nil {
 		t.Error(err)

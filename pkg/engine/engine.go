@@ -295,6 +295,13 @@ func (e *Engine) Inventory() []handler.Owned {
 	return all
 }
 
+// Live says whether a sandbox may still use what pods use. A stop that fails
+// half-way leaves it live; after a reboot none is.
+func (e *Engine) Live(sandbox string) bool {
+	s, err := e.core.objects.sandbox(sandbox)
+	return err == nil && s.Status().Phase == phaseReady
+}
+
 var (
 	_ runtimeapi.RuntimeServiceServer = (*Engine)(nil)
 	_ runtimeapi.ImageServiceServer   = (*Engine)(nil)

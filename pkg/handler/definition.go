@@ -121,7 +121,7 @@ type OCIOptions struct {
 // Limits are what a handler is held to. Zero is no limit. They say nothing of how
 // a pod runs.
 type Limits struct {
-	// MaxPods is how many sandboxes may exist, those being made included.
+	// MaxPods is how many sandboxes may run, those being made included.
 	MaxPods int `json:"maxPods,omitempty"`
 	// MaxParallelStarts is how many sandboxes may be made at the same time.
 	MaxParallelStarts int `json:"maxParallelStarts,omitempty"`

@@ -50,4 +50,7 @@ type Backend interface {
 	// failed half-way and wait to be removed: whatever a list shows, and
 	// whatever a call by id can be about. It answers from memory.
 	Inventory() []handler.Owned
+	// Live says whether a sandbox takes a pod's place under max_pods: from when it
+	// is READY until it is stopped whole, or has died. It answers from memory.
+	Live(sandbox string) bool
 }

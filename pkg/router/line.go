@@ -19,8 +19,8 @@ const (
 	startTimeout      = "start_timeout"
 )
 
-// line is where the starts of one handler queue up. Without limits a start takes
-// no lock. Limits may be others for each start.
+// line is where the starts of one handler queue up. Without limits a start waits
+// for nobody. Limits may be others for each start.
 type line struct {
 	// running are at work; begun are those and the ones that wait.
 	running, begun atomic.Int64
@@ -41,9 +41,6 @@ type line struct {
 // place is a start's own in its line, until it leaves.
 type place struct {
 	line *line
-	// counted says that pods are counted, so that the place and the sandbox that
-	// takes it must never be seen both, or neither.
-	counted bool
 	// waited says that the start was not let in at once.
 	waited bool
 	empty  bool
@@ -51,10 +48,11 @@ type place struct {
 
 // enter returns when a start may begin, or says why it must not: it would be
 // over a limit (ResourceExhausted), or its context ended while it waited. pods
-// counts the handler's sandboxes.
-func (l *line) enter(ctx context.Context, d *handler.Definition, pods func() int) (*place, error) {
+// counts the handler's live sandboxes: those that are settled, and those of
+// starts that are in the line still.
+func (l *line) enter(ctx context.Context, d *handler.Definition, pods func() (settled, unsettled int)) (*place, error) {
 	limits := d.Limits
-	p := &place{line: l, counted: limits.MaxPods > 0}
+	p := &place{line: l}
 	if limits.MaxPods == 0 && limits.MaxParallelStarts == 0 && l.waiting.Load() == 0 {
 		l.begun.Add(1)
 		l.running.Add(1)
@@ -80,14 +78,15 @@ func (l *line) enter(ctx context.Context, d *handler.Definition, pods func() int
 }
 
 // queueUp puts a start at the end of the line, and lets in whose turn it is.
-func (l *line) queueUp(d *handler.Definition, pods func() int) (chan struct{}, error) {
+func (l *line) queueUp(d *handler.Definition, pods func() (settled, unsettled int)) (chan struct{}, error) {
 	limits := d.Limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if most := limits.MaxPods; most > 0 {
-		if n := pods() + int(l.begun.Load()); n >= most {
+		settled, unsettled := pods()
+		if n := settled + max(unsettled, int(l.begun.Load())); n >= most {
 			l.overPods.Add(1)
-			return nil, exhausted("%d pods exist or are being made, and %s is %d: remove some, or raise it under [runtimes.%s]", n, maxPods, most, d.Name)
+			return nil, exhausted("%d pods run or are being made, and %s is %d: stop some, or raise it under [runtimes.%s]", n, maxPods, most, d.Name)
 		}
 	}
 	turn := make(chan struct{})
@@ -141,11 +140,10 @@ func (l *line) giveUp(turn chan struct{}, limits handler.Limits) {
 }
 
 // fill records the sandbox that was made, which from then on is counted as a pod.
+// Nobody who counts sees both the place and the sandbox that takes it, or neither.
 func (p *place) fill(record func()) {
-	if p.counted {
-		p.line.mu.Lock()
-		defer p.line.mu.Unlock()
-	}
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
 	record()
 	p.clear()
 }

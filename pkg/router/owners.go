@@ -3,7 +3,6 @@ package router
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,8 +42,11 @@ type owners struct {
 	mu sync.Mutex
 	// contents are the container ids of each sandbox.
 	contents map[string][]string
-	// pods counts the sandboxes of each handler that has any.
-	pods map[string]int
+	// pods are the sandboxes of each handler that has any, by their ids.
+	pods map[string]map[string]*Owner
+	// found are sandboxes that an inventory had while starts were under way: one
+	// that is live is of a start that has not said so yet.
+	found map[string]bool
 	// removals counts removed sandboxes and containers, to tell whether an
 	// inventory is older than a removal.
 	removals uint64
@@ -53,7 +55,7 @@ type owners struct {
 }
 
 func newOwners() *owners {
-	o := &owners{contents: map[string][]string{}, pods: map[string]int{}}
+	o := &owners{contents: map[string][]string{}, pods: map[string]map[string]*Owner{}, found: map[string]bool{}}
 	o.backends.Store(&[]Backend{})
 	return o
 }
@@ -107,24 +109,54 @@ func (o *owners) add(b Backend, inventory []handler.Owned) {
 
 // put records a sandbox, unless it is known; mu is held.
 func (o *owners) put(s *Owner) {
-	if o.sandboxes.get(s.ID) == nil {
-		o.sandboxes.put(s)
-		o.pods[s.Handler]++
+	if o.sandboxes.get(s.ID) != nil {
+		return
+	}
+	o.sandboxes.put(s)
+	if o.pods[s.Handler] == nil {
+		o.pods[s.Handler] = map[string]*Owner{}
+	}
+	o.pods[s.Handler][s.ID] = s
+	if o.creating.Load() > 0 {
+		o.found[s.ID] = true
 	}
 }
 
-// count returns how many sandboxes a handler has.
-func (o *owners) count(name string) int {
+// live counts the sandboxes of a handler that their backends call live. Those of
+// starts that have not ended yet are in unsettled, not in settled. Backends are
+// asked each time: they alone know when a sandbox dies.
+func (o *owners) live(name string) (settled, unsettled int) {
+	type one struct {
+		*Owner
+		found bool
+	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.pods[name]
+	all := make([]one, 0, len(o.pods[name]))
+	for id, s := range o.pods[name] {
+		all = append(all, one{s, o.found[id]})
+	}
+	o.mu.Unlock()
+	for _, s := range all {
+		switch {
+		case !s.Backend.Live(s.ID):
+		case s.found:
+			unsettled++
+		default:
+			settled++
+		}
+	}
+	return settled, unsettled
 }
 
 // counts returns how many sandboxes each handler has that has any.
 func (o *owners) counts() map[string]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return maps.Clone(o.pods)
+	all := make(map[string]int, len(o.pods))
+	for name, pods := range o.pods {
+		all[name] = len(pods)
+	}
+	return all
 }
 
 // own records a container of a sandbox; mu is held.
@@ -141,6 +173,7 @@ func (o *owners) addSandbox(id, name, tried string, b Backend) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.put(&Owner{ID: id, Sandbox: id, Handler: name, Tried: tried, Backend: b})
+	delete(o.found, id)
 }
 
 // addContainer records a new container of a sandbox, unless the sandbox was
@@ -162,10 +195,11 @@ func (o *owners) dropSandbox(id string) {
 		o.containers.drop(c)
 	}
 	if s := o.sandboxes.get(id); s != nil {
-		if o.pods[s.Handler]--; o.pods[s.Handler] == 0 {
+		if delete(o.pods[s.Handler], id); len(o.pods[s.Handler]) == 0 {
 			delete(o.pods, s.Handler)
 		}
 	}
+	delete(o.found, id)
 	o.sandboxes.drop(id)
 	delete(o.contents, id)
 }

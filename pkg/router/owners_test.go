@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -123,4 +125,46 @@ func TestFailedCreationTeachesWhatIsLeft(t *testing.T) {
 	if _, err := o.sandbox("5a"); err != nil {
 		t.Errorf("nobody can remove the leftover: %v", err)
 	}
+}
+
+// A start whose sandbox an inventory shows before it has ended is one pod, not two.
+func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
+	o, one := newOwners(), routertest.New("one")
+	make := func() string {
+		resp, err := one.RunPodSandbox(handler.WithDefinition(t.Context(), &handler.Definition{Name: "runc"}), &runtimeapi.RunPodSandboxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetPodSandboxId()
+	}
+	want := func(settled, unsettled int) {
+		t.Helper()
+		if s, u := o.live("runc"); s != settled || u != unsettled {
+			t.Errorf("%d are settled and %d are not, want %d and %d", s, u, settled, unsettled)
+		}
+	}
+	want(0, 0)
+	old := make()
+	o.adopt(one) // of an earlier daemon
+	want(1, 0)
+	_ = o.create(one, func() error {
+		id := make()
+		want(1, 0)
+		o.refresh(one) // for somebody else
+		want(1, 1)
+		o.addSandbox(id, "runc", "", one)
+		want(2, 0)
+		return nil
+	})
+	one.Die(old)
+	want(1, 0)
+	o.dropSandbox(old)
+	want(1, 0)
+	_ = o.create(one, func() error {
+		left := make()
+		o.refresh(one)
+		one.Die(left) // it failed half-way
+		return nil
+	})
+	want(1, 0)
 }

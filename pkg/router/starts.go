@@ -53,7 +53,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 	}
 	bound, cancel := bounded(routed, d.Limits.StartTimeout)
 	defer cancel()
-	place, err := s.line(d.Name).enter(bound, d, func() int { return s.owners.count(d.Name) })
+	place, err := s.line(d.Name).enter(bound, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
 	if err != nil {
 		return named(d.Name, s.inTime(bound, d, err))
 	}

@@ -151,7 +151,7 @@ func TestMaxPodsIsExact(t *testing.T) {
 	}
 }
 
-// What a failed start leaves is a pod until it is removed; what leaves nothing is none.
+// What a failed start leaves is listed until it is removed, and takes no place.
 func TestFailedStartsAndMaxPods(t *testing.T) {
 	one, _ := two()
 	var where atomic.Value
@@ -169,18 +169,86 @@ func TestFailedStartsAndMaxPods(t *testing.T) {
 		wantText(t, err, codes.Unknown, "no address is left")
 	}
 	where.Store("RunPodSandbox, half-way")
-	for range 2 {
+	for range 3 {
 		_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
 		wantText(t, err, codes.Unknown, "no address is left")
 	}
-	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "2 pods exist")
 	where.Store("")
 	left := one.Inventory()[0].Sandbox
+	n.run(t, "runc")
+	n.run(t, "runc")
+	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+	wantText(t, err, codes.ResourceExhausted, "2 pods run")
 	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: left[:10]}); err != nil {
 		t.Fatal(err)
 	}
-	n.run(t, "runc")
+	_, err = n.RunPodSandbox(ctx(t), podOf("runc", ""))
+	wantText(t, err, codes.ResourceExhausted, "2 pods run")
+}
+
+// A sandbox takes a place until it is stopped whole or has died, and not again
+// when it is removed: the kubelet makes the next one before it removes the last.
+func TestMaxPodsCountsWhatRuns(t *testing.T) {
+	one, _ := two()
+	n := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 1})), one)
+	full := func(t *testing.T, want bool) {
+		t.Helper()
+		resp, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
+		if want {
+			wantText(t, err, codes.ResourceExhausted, "1 pods run")
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.stop(t, resp.GetPodSandboxId())
+		n.remove(t, resp.GetPodSandboxId())
+	}
+	for name, end := range map[string]func(t *testing.T, id string){
+		"stopped":       func(t *testing.T, id string) { n.stop(t, id) },
+		"stopped twice": func(t *testing.T, id string) { n.stop(t, id); n.stop(t, id) },
+		"died":          func(_ *testing.T, id string) { one.Die(id) },
+		"died, then stopped": func(t *testing.T, id string) {
+			one.Die(id)
+			n.stop(t, id)
+		},
+		"stopped at the second try": func(t *testing.T, id string) {
+			one.Fail = func(_ context.Context, rpc string) error {
+				if rpc == "StopPodSandbox" {
+					return errors.New("a device is busy")
+				}
+				return nil
+			}
+			_, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+			wantText(t, err, codes.Unknown, "a device is busy")
+			full(t, true)
+			one.Fail = nil
+			n.stop(t, id)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := n.run(t, "runc")
+			full(t, true)
+			end(t, id)
+			full(t, false)
+			n.remove(t, id)
+			full(t, false)
+		})
+	}
+}
+
+func (n *node) stop(t *testing.T, id string) {
+	t.Helper()
+	if _, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) remove(t *testing.T, id string) {
+	t.Helper()
+	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestMaxPodsAfterARestart(t *testing.T) {
@@ -191,7 +259,7 @@ func TestMaxPodsAfterARestart(t *testing.T) {
 	after := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 3})), one)
 	after.run(t, "")
 	_, err := after.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "3 pods exist")
+	wantText(t, err, codes.ResourceExhausted, "3 pods run")
 }
 
 func TestStartsWaitInOrder(t *testing.T) {

@@ -71,6 +71,23 @@ func (b *Backend) Inventory() []handler.Owned {
 	return all
 }
 
+// Live implements router.Backend.
+func (b *Backend) Live(sandboxID string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sandboxes[sandboxID]
+	return s != nil && s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+}
+
+// Die ends a sandbox as if its process had ended by itself.
+func (b *Backend) Die(sandboxID string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sandboxes[sandboxID]; s != nil {
+		s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	}
+}
+
 // Definition returns what a sandbox was created with, or nil.
 func (b *Backend) Definition(sandboxID string) *handler.Definition {
 	b.mu.Lock()

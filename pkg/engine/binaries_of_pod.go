@@ -8,7 +8,6 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/keep"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -20,14 +19,22 @@ func (s *sandboxSpec) binaries() []keep.Binary {
 	return s.Pinned.Binaries
 }
 
-// runtimeOf is the Definition of s with the binaries that it was made with in
+// runtimes knows which binaries a pod runs on.
+type runtimes struct {
+	binaries *binaries
+	log      *log.Entry
+}
+
+func newRuntimes(b *binaries, entry *log.Entry) *runtimes { return &runtimes{b, entry} }
+
+// of is the Definition of s with the binaries that it was made with in
 // place of those that are installed now.
-func (k *core) runtimeOf(s *sandboxSpec) *handler.Definition {
+func (r *runtimes) of(s *sandboxSpec) *handler.Definition {
 	all := s.binaries()
 	if len(all) == 0 {
 		return s.Definition
 	}
-	return onBinaries(s.Definition, all, k.binaries.store)
+	return onBinaries(s.Definition, all, r.binaries.store)
 }
 
 // binaryInfo is what a verbose status says about a binary.
@@ -39,45 +46,38 @@ type binaryInfo struct {
 	Version string `json:"version,omitempty"`
 }
 
-func (k *core) binariesOf(s *sandboxSpec) []binaryInfo {
+// told is what may be shown of the binaries of s.
+func (r *runtimes) told(s *sandboxSpec) []binaryInfo {
 	var all []binaryInfo
 	for _, one := range s.binaries() {
-		all = append(all, binaryInfo{Path: one.Path, Runs: k.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
+		all = append(all, binaryInfo{Path: one.Path, Runs: r.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
 	}
 	return all
 }
 
-// needBinaries is for who begins something new with the binaries of s: a copy that
+// need is for who begins something new with the binaries of s: a copy that
 // was touched is read, and made again if it is damaged.
-func (k *core) needBinaries(s *sandbox) error {
+func (r *runtimes) need(s *sandbox) error {
 	for _, one := range s.Spec().binaries() {
 		if one.Kept == "" {
-			s.tellChanged(k.log, one)
+			s.tellChanged(r.log, one)
 			continue
 		}
-		if k.binaries.store.Untouched(one) {
+		if r.binaries.store.Untouched(one) {
 			continue
 		}
-		if err := k.binaries.verify(one); err != nil {
+		if err := r.binaries.verify(one); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// worker is client for who begins something new.
-func (k *core) worker(ctx context.Context, s *sandbox) (*shim.Client, error) {
-	if err := k.needBinaries(s); err != nil {
-		return nil, err
-	}
-	return k.client(ctx, s)
-}
-
-// mendBinaries is needBinaries for who ends something, which must be possible
+// mend is need for who ends something, which must be possible
 // without them as well.
-func (k *core) mendBinaries(s *sandbox) {
-	if err := k.needBinaries(s); err != nil {
-		k.log.WithError(err).WithField("sandbox", s.ID()).Error("a pod is ended without its runtime")
+func (r *runtimes) mend(s *sandbox) {
+	if err := r.need(s); err != nil {
+		r.log.WithError(err).WithField("sandbox", s.ID()).Error("a pod is ended without its runtime")
 	}
 }
 
@@ -122,7 +122,7 @@ func (k *core) lookAtBinaries() {
 		}
 		// So that the next container does not wait for the answer.
 		if len(s.Spec().binaries()) > 0 {
-			_, _ = k.prober.Probe(k.background, k.runtimeOf(s.Spec()))
+			_, _ = k.prober.Probe(k.background, k.runtimes.of(s.Spec()))
 		}
 	}
 	k.collectTools()

@@ -116,7 +116,7 @@ func TestBinariesOfARuntimeWithNeighbours(t *testing.T) {
 		t.Errorf("it runs on %+v", one)
 	}
 	s := &sandboxSpec{Definition: d, Pinned: &pinned{Binaries: []keep.Binary{one}}}
-	if on := k.runtimeOf(s); on.Path != d.Path {
+	if on := k.runtimes.of(s); on.Path != d.Path {
 		t.Errorf("a pod runs %s", on.Path)
 	}
 }

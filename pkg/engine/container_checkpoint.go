@@ -110,7 +110,7 @@ func (b containers) checkpoint(ctx context.Context, c *container, location strin
 
 // whileFrozen calls f while c stands still. Thawed says that c goes on.
 func (b containers) whileFrozen(ctx context.Context, c *container, f func(*shim.Client) error) (thawed bool, err error) {
-	client, err := b.worker(ctx, c.sandbox)
+	client, err := b.tasks.worker(ctx, c.sandbox)
 	if err != nil {
 		return true, err
 	}
@@ -172,7 +172,7 @@ func archiveConfig(c *container, at time.Time) metadata.ContainerConfig {
 
 // needCheckpoint refuses where no checkpoint is to be had.
 func (b containers) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
-	rt, err := b.prober.Probe(ctx, b.runtimeOf(s))
+	rt, err := b.prober.Probe(ctx, b.runtimes.of(s))
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func (b containers) showFailed(ctx context.Context, c *container, cause error) {
 // make makes the parts of a container one after the other; u takes them back. The
 // container is there, also after an error, if it has a record.
 func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*container, error) {
-	if err := b.needBinaries(s); err != nil {
+	if err := b.runtimes.need(s); err != nil {
 		return nil, err
 	}
 	spec, err := b.plan(s, id, r, img)
@@ -246,7 +246,7 @@ func (b containers) buildSpec(ctx context.Context, c *container, img *image.Imag
 	if in.ImageMounts, err = b.volumeSources(c); err != nil {
 		return nil, user, err
 	}
-	if in.Runtime, err = b.prober.Probe(ctx, b.runtimeOf(c.sandbox.Spec())); err != nil {
+	if in.Runtime, err = b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec())); err != nil {
 		return nil, user, err
 	}
 	if in.Base, err = b.settings.baseSpec(c.sandbox.Spec()); err != nil {

@@ -77,14 +77,14 @@ func (b containers) startCreated(ctx context.Context, c *container) error {
 func (b containers) start(ctx context.Context, c *container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(c.sandbox.Spec().Definition)+undoTimeout)
 	defer cancel()
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}
 	if _, err := b.targetPID(c.sandbox, c.config()); err != nil {
 		return err
 	}
-	if err := b.needBinaries(c.sandbox); err != nil {
+	if err := b.runtimes.need(c.sandbox); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
 	if why := c.Status().Unstartable; why != "" {
@@ -101,7 +101,7 @@ func (b containers) start(ctx context.Context, c *container) error {
 		return b.startFailed(ctx, c, err)
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
-	b.keepTask(ctx, c.sandbox, client, b.keptOf(c, pid))
+	b.tasks.keep(ctx, c.sandbox, client, b.keptOf(c, pid))
 	err = c.Update(func(st *containerStatus) error {
 		st.Phase, st.PID, st.StartedAt = phaseRunning, pid, b.clock.now()
 		return nil
@@ -124,15 +124,15 @@ func (b containers) startTask(ctx context.Context, client *shim.Client, c *conta
 	if !shim.Lost(err) || c.sandbox.Spec().Definition.Type != handler.OCI {
 		return 0, err
 	}
-	if state, pid, askErr := b.awaitStart(ctx, c, recoveryAnswer); askErr == nil && state == taskStarted {
+	if state, pid, askErr := b.exits.awaitStart(ctx, c, recoveryAnswer); askErr == nil && state == taskStarted {
 		return pid, nil
 	}
 	return 0, err
 }
 
 // keptOf is what a supervisor would lose of c, whose first process is pid.
-func (k *core) keptOf(c *container, pid int) shim.Kept {
-	io := k.stdio(c)
+func (l layout) keptOf(c *container, pid int) shim.Kept {
+	io := l.stdio(c)
 	t := shim.Kept{ID: c.ID(), PID: pid, Terminal: c.config().GetTty()}
 	for _, p := range []string{io.stdout, io.stderr} {
 		if p != "" {
@@ -160,7 +160,7 @@ func (b containers) startFailed(ctx context.Context, c *container, cause error) 
 
 // watch waits for the end of a running container and records it.
 func (b containers) watch(c *container) {
-	exit, err := b.awaitExit(c.sandbox, c.ID())
+	exit, err := b.exits.await(c.sandbox, c.ID())
 	if err != nil {
 		return // the engine is closing
 	}
@@ -284,13 +284,13 @@ func (b containers) drainShim(ctx context.Context, c *container) error {
 // eraseTask kills what runs of c, and removes what the runtime and the log's
 // writer have of it.
 func (b containers) eraseTask(ctx context.Context, c *container) error {
-	b.mendBinaries(c.sandbox)
-	client, err := b.client(ctx, c.sandbox)
+	b.runtimes.mend(c.sandbox)
+	client, err := b.tasks.client(ctx, c.sandbox)
 	if err == nil {
-		err = b.endTask(ctx, client, c.ID())
+		err = endTask(ctx, client, c.ID())
 	}
-	if b.lostShim(c.sandbox, err) {
-		_, err = b.buryTask(ctx, c.sandbox, c.ID())
+	if lostShim(c.sandbox, err) {
+		_, err = b.burials.bury(ctx, c.sandbox, c.ID())
 	}
 	if err != nil {
 		return err

@@ -98,7 +98,7 @@ func (b containers) info(c *container) map[string]string {
 	i := containerInfo{
 		PID: c.Status().PID, SandboxID: c.sandbox.ID(), Handler: s.Definition.Name,
 		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
-		Binaries: b.binariesOf(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
+		Binaries: b.runtimes.told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
 	}
 	if spec, err := os.ReadFile(filepath.Join(b.containerDir(c.ID()), "config.json")); err == nil {
 		i.RuntimeSpec = spec

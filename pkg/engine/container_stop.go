@@ -215,8 +215,8 @@ func (b containers) cancel(ctx context.Context, c *container) {
 }
 
 func (b containers) kill(ctx context.Context, c *container, sig syscall.Signal, all bool) error {
-	b.mendBinaries(c.sandbox)
-	client, err := b.client(ctx, c.sandbox)
+	b.runtimes.mend(c.sandbox)
+	client, err := b.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}

@@ -21,11 +21,11 @@ func (b containers) createTask(ctx context.Context, u *undo, c *container, rootf
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(s.Spec().Definition))
 	defer cancel()
 	defer context.AfterFunc(s.making.ctx, cancel)()
-	client, err := b.worker(ctx, s)
+	client, err := b.tasks.worker(ctx, s)
 	if err != nil {
 		return err
 	}
-	options, err := b.taskOptions(s.Spec(), c.Spec().LogPath)
+	options, err := b.tasks.options(s.Spec(), c.Spec().LogPath)
 	if err != nil {
 		return err
 	}

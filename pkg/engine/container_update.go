@@ -115,7 +115,7 @@ func (b containers) setResources(ctx context.Context, u *undo, c *container, spe
 func (b containers) applyResources(ctx context.Context, c *container, res *specs.LinuxResources) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout(c.sandbox.Spec().Definition))
 	defer cancel()
-	client, err := b.worker(ctx, c.sandbox)
+	client, err := b.tasks.worker(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/log"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -39,7 +40,9 @@ func deafCore(t *testing.T) *core {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	return &core{layout: layout{state: state}, settings: &settings{}, shims: shims, background: t.Context()}
+	k := &core{layout: layout{state: state}, settings: &settings{}, shims: shims, background: t.Context()}
+	k.tasks = newTasks(k.layout, k.settings, newRuntimes(nil, log.L), shims)
+	return k
 }
 
 // deafContainer runs, as far as its record says.

@@ -109,6 +109,10 @@ type images struct{ *image.Service }
 type core struct {
 	layout
 	settings   *settings
+	runtimes   *runtimes
+	tasks      *tasks
+	burials    *burials
+	exits      *exits
 	config     Config
 	log        *log.Entry
 	background context.Context // ends with the engine
@@ -116,8 +120,8 @@ type core struct {
 	names      *names
 	labels     *labels
 	clock      *clock
-	pods       *store.Store[sandboxSpec, sandboxStatus]
-	ctrs       *store.Store[containerSpec, containerStatus]
+	pods       *sandboxRecords
+	ctrs       *containerRecords
 	broken     brokenRecords
 	images     *image.Store
 	cni        *network.Plugins
@@ -253,7 +257,14 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
 		Left: k.collectTools,
 	})
-	return k, err
+	if err != nil {
+		return nil, err
+	}
+	k.runtimes = newRuntimes(k.binaries, k.log)
+	k.tasks = newTasks(k.layout, k.settings, k.runtimes, k.shims)
+	k.burials = newBurials(k.layout, k.settings, k.runtimes, k.shims, k.ctrs)
+	k.exits = newExits(ctx, k.tasks, k.burials, k.shims)
+	return k, nil
 }
 
 // Close ends what the engine does by itself and lets every pod run.
@@ -284,7 +295,7 @@ func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.core.objects.allSandboxes() {
 		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, Definition: s.Spec().Definition}
-		for _, one := range e.core.binariesOf(s.Spec()) {
+		for _, one := range e.core.runtimes.told(s.Spec()) {
 			o.Binaries = append(o.Binaries, handler.OwnedBinary(one))
 		}
 		for _, c := range e.core.objects.containersOf(s.ID()) {

@@ -65,7 +65,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.GetTimeout())*time.Second)
 		defer cancel()
 	}
-	client, err := b.worker(ctx, c.sandbox)
+	client, err := b.tasks.worker(ctx, c.sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +284,7 @@ func (b execs) endAbandoned(c *container) {
 func (b execs) killAbandoned(c *container, dir string, left map[string][]string) {
 	ctx, cancel := context.WithTimeout(b.background, execCleanTimeout)
 	defer cancel()
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end the commands of an earlier run")
 		return

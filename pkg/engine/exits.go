@@ -18,27 +18,42 @@ import (
 // reconnectDelay is the pause between tries to reach a process that is gone.
 const reconnectDelay = 200 * time.Millisecond
 
-// awaitExit waits until the first process of a task has ended. It survives the
+// exits learns how tasks end, and how far they have come.
+type exits struct {
+	background context.Context // ends with the engine
+	tasks      *tasks
+	burials    *burials
+	journals   journals
+}
+
+// journals are what supervisors leave behind them.
+type journals interface{ SupervisorDir(key string) string }
+
+func newExits(background context.Context, t *tasks, b *burials, j journals) *exits {
+	return &exits{background, t, b, j}
+}
+
+// await waits until the first process of a task has ended. It survives the
 // death of a supervisor: the successor is asked again. It fails only when the
 // engine closes.
-func (k *core) awaitExit(s *sandbox, task string) (taskExit, error) {
+func (e *exits) await(s *sandbox, task string) (taskExit, error) {
 	for {
-		exit, err := k.waitOnce(k.background, s, task)
+		exit, err := e.waitOnce(e.background, s, task)
 		if err == nil {
 			return exit, nil
 		}
-		if k.background.Err() != nil {
+		if e.background.Err() != nil {
 			return taskExit{}, errGone
 		}
-		if k.nobodyKnows(s, err) {
-			if exit, err = k.lastWord(k.background, s, task, err); err == nil {
+		if nobodyKnows(s, err) {
+			if exit, err = e.lastWord(e.background, s, task, err); err == nil {
 				return exit, nil
 			}
 		}
-		log.G(k.background).WithError(err).WithField("container", task).Debug("wait for an exit again")
+		log.G(e.background).WithError(err).WithField("container", task).Debug("wait for an exit again")
 		select {
 		case <-time.After(reconnectDelay):
-		case <-k.background.Done():
+		case <-e.background.Done():
 			return taskExit{}, errGone
 		}
 	}
@@ -46,21 +61,21 @@ func (k *core) awaitExit(s *sandbox, task string) (taskExit, error) {
 
 // nobodyKnows tells whether err means that no process is left that could tell. A
 // broken connection alone does not: whoever listens then is asked again.
-func (k *core) nobodyKnows(s *sandbox, err error) bool {
+func nobodyKnows(s *sandbox, err error) bool {
 	return errdefs.IsNotFound(err) || (s.Spec().Definition.Type == handler.Shim && errors.Is(err, shim.ErrGone))
 }
 
 // lastWord is what is known of the end of a task of which nobodyKnows, for the
 // reason err. When it answers, none of the task's processes is left.
-func (k *core) lastWord(ctx context.Context, s *sandbox, task string, err error) (taskExit, error) {
+func (e *exits) lastWord(ctx context.Context, s *sandbox, task string, err error) (taskExit, error) {
 	if errors.Is(err, shim.ErrGone) {
-		return k.buryTask(ctx, s, task)
+		return e.burials.bury(ctx, s, task)
 	}
-	return k.journaledExit(s, task), nil
+	return e.journaledExit(s, task), nil
 }
 
-func (k *core) waitOnce(ctx context.Context, s *sandbox, task string) (taskExit, error) {
-	client, err := k.client(ctx, s)
+func (e *exits) waitOnce(ctx context.Context, s *sandbox, task string) (taskExit, error) {
+	client, err := e.tasks.client(ctx, s)
 	if err != nil {
 		return taskExit{}, err
 	}
@@ -79,8 +94,8 @@ func (k *core) waitOnce(ctx context.Context, s *sandbox, task string) (taskExit,
 
 // journaledExit is what the supervisor wrote down before it, or the task, was
 // gone; without that the exit is lost.
-func (k *core) journaledExit(s *sandbox, task string) taskExit {
-	j, err := supervisor.ReadExit(k.shims.SupervisorDir(s.Spec().Supervisor), task)
+func (e *exits) journaledExit(s *sandbox, task string) taskExit {
+	j, err := supervisor.ReadExit(e.journals.SupervisorDir(s.Spec().Supervisor), task)
 	if err != nil {
 		return taskExit{Status: unknownExitCode, At: time.Now(), Unknown: true}
 	}
@@ -89,8 +104,8 @@ func (k *core) journaledExit(s *sandbox, task string) taskExit {
 
 // endedMeanwhile tells whether a task that the record calls running has ended
 // while nobody listened, and how.
-func (k *core) endedMeanwhile(ctx context.Context, s *sandbox, task string) (taskExit, bool, error) {
-	client, err := k.client(ctx, s)
+func (e *exits) endedMeanwhile(ctx context.Context, s *sandbox, task string) (taskExit, bool, error) {
+	client, err := e.tasks.client(ctx, s)
 	if err == nil {
 		var state *taskapi.StateResponse
 		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
@@ -98,13 +113,13 @@ func (k *core) endedMeanwhile(ctx context.Context, s *sandbox, task string) (tas
 			if state.Status != tasktypes.Status_STOPPED {
 				return taskExit{}, false, nil
 			}
-			exit, err := k.waitOnce(ctx, s, task)
+			exit, err := e.waitOnce(ctx, s, task)
 			return exit, true, err
 		}
 		err = fromShim(err)
 	}
-	if k.nobodyKnows(s, err) {
-		exit, err := k.lastWord(ctx, s, task, err)
+	if nobodyKnows(s, err) {
+		exit, err := e.lastWord(ctx, s, task, err)
 		return exit, err == nil, err
 	}
 	return taskExit{}, false, err
@@ -121,9 +136,9 @@ const (
 	taskGone
 )
 
-// taskState also returns the pid of the task's first process, 0 if it has none.
-func (k *core) taskState(ctx context.Context, s *sandbox, task string) (taskState, int, error) {
-	client, err := k.client(ctx, s)
+// state also returns the pid of the task's first process, 0 if it has none.
+func (e *exits) state(ctx context.Context, s *sandbox, task string) (taskState, int, error) {
+	client, err := e.tasks.client(ctx, s)
 	if err == nil {
 		var state *taskapi.StateResponse
 		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
@@ -132,8 +147,8 @@ func (k *core) taskState(ctx context.Context, s *sandbox, task string) (taskStat
 		}
 		err = fromShim(err)
 	}
-	if k.nobodyKnows(s, err) {
-		_, err = k.lastWord(ctx, s, task, err)
+	if nobodyKnows(s, err) {
+		_, err = e.lastWord(ctx, s, task, err)
 	}
 	return taskGone, 0, err
 }

@@ -23,8 +23,26 @@ const buryTimeout = 30 * time.Second
 // lostShim tells whether err, from a call to who runs the tasks of s, means that
 // its tasks have to be buried. A shim that cannot be reached while its task is to
 // be ended is as good as a dead one.
-func (k *core) lostShim(s *sandbox, err error) bool {
+func lostShim(s *sandbox, err error) bool {
 	return s.Spec().Definition.Type == handler.Shim && shim.Lost(err)
+}
+
+// burials end what dead shims have left.
+type burials struct {
+	layout
+	settings   *settings
+	runtimes   *runtimes
+	shims      undertaker
+	containers *containerRecords
+}
+
+// undertaker has the binary of a dead shim clean up.
+type undertaker interface {
+	BuryForeign(ctx context.Context, s shim.Start) (shim.Death, error)
+}
+
+func newBurials(l layout, s *settings, r *runtimes, shims undertaker, c *containerRecords) *burials {
+	return &burials{l, s, r, shims, c}
 }
 
 // remains is what a task of a foreign shim leaves on the host.
@@ -34,27 +52,27 @@ type remains struct {
 	pid    int // of its first process, 0 if it was not started
 }
 
-func (k *core) remainsOf(s *sandbox, task string) remains {
+func (b *burials) remainsOf(s *sandbox, task string) remains {
 	if task == s.ID() {
-		r := remains{bundle: k.processBundle(task), pid: s.Status().PID}
-		if path, err := cgroup.Path(k.settings.of(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), task); err == nil {
+		r := remains{bundle: b.processBundle(task), pid: s.Status().PID}
+		if path, err := cgroup.Path(b.settings.of(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), task); err == nil {
 			r.group = cgroup.HostPaths(path)
 		}
 		return r
 	}
-	r := remains{bundle: k.containerDir(task)}
-	if o, ok := k.ctrs.Get(task); ok {
+	r := remains{bundle: b.containerDir(task)}
+	if o, ok := b.containers.Get(task); ok {
 		r.pid, r.group = o.Status().PID, cgroup.HostPaths(o.Spec().CgroupsPath)
 	}
 	return r
 }
 
-// buryTask ends and cleans up what a dead shim left of a task, and returns what
+// bury ends and cleans up what a dead shim left of a task, and returns what
 // is known of its end. It may be repeated, and works when nothing is left.
-func (k *core) buryTask(ctx context.Context, s *sandbox, task string) (taskExit, error) {
+func (b *burials) bury(ctx context.Context, s *sandbox, task string) (taskExit, error) {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
-	r := k.remainsOf(s, task)
+	r := b.remainsOf(s, task)
 	// The count goes with the cgroup.
 	kills, _ := cgroup.OOMKills(r.group)
 	alive, err := r.group.Processes()
@@ -65,7 +83,7 @@ func (k *core) buryTask(ctx context.Context, s *sandbox, task string) (taskExit,
 		return taskExit{}, err
 	}
 	now := time.Now()
-	death, err := k.shims.BuryForeign(ctx, shim.Start{Binary: k.runtimeOf(s.Spec()).Path, ID: task, Bundle: r.bundle})
+	death, err := b.shims.BuryForeign(ctx, shim.Start{Binary: b.runtimes.of(s.Spec()).Path, ID: task, Bundle: r.bundle})
 	if err != nil {
 		if ctx.Err() != nil {
 			return taskExit{}, err // it may be in the middle of it
@@ -93,24 +111,24 @@ func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) taskExit 
 
 // endpoint is where the shim of s listens: by its record, or, if the daemon was
 // killed before that was written, by what the shim answered to its start.
-func (k *core) endpoint(ctx context.Context, s *sandbox) (shim.Endpoint, error) {
+func (t *tasks) endpoint(ctx context.Context, s *sandbox) (shim.Endpoint, error) {
 	if ep := s.Status().Shim; ep != nil {
 		return *ep, nil
 	}
-	return k.shims.Started(ctx, k.processBundle(s.ID()))
+	return t.shims.Started(ctx, t.processBundle(s.ID()))
 }
 
-// dismissShim lets the foreign shim of s leave, if it has one. client is nil if it
+// dismiss lets the foreign shim of s leave, if it has one. client is nil if it
 // cannot be reached.
-func (k *core) dismissShim(ctx context.Context, s *sandbox, client *shim.Client) error {
+func (t *tasks) dismiss(ctx context.Context, s *sandbox, client *shim.Client) error {
 	if s.Spec().Definition.Type != handler.Shim {
 		return nil
 	}
-	ep, err := k.endpoint(ctx, s)
+	ep, err := t.endpoint(ctx, s)
 	if err != nil {
 		return nil //nolint:nilerr // none was started
 	}
-	return k.shims.DismissForeign(ctx, ep, client, s.ID())
+	return t.shims.DismissForeign(ctx, ep, client, s.ID())
 }
 
 // awaitErased waits until the shim of s has forgotten the containers: one that

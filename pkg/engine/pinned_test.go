@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -38,7 +39,7 @@ type told struct {
 
 func tell(t *testing.T, k *core, s *sandbox) told {
 	t.Helper()
-	options, err := k.taskOptions(s.Spec(), "")
+	options, err := k.tasks.options(s.Spec(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +99,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	after := &core{clock: &clock{}, layout: layout{state: dir}, settings: &settings{
 		driver: cgroup.Cgroupfs, snapshotter: "native", maxLogLineSize: 200, defaultSeccompFile: profile,
 	}}
+	after.tasks = newTasks(after.layout, after.settings, newRuntimes(nil, log.L), nil)
 	id := strings.Repeat("c", idLength)
 	want := told{true, 100, "overlayfs", "pods.slice:berth:" + id, "then", specs.ActLog, true}
 	if got := tell(t, after, old); got != want {

@@ -119,7 +119,7 @@ func (b containers) adjust(ctx context.Context, u *undo, c *container, spec *spe
 	if err := ocispec.FitNode(spec, b.settings.nodeOf(c.sandbox.Spec())); err != nil {
 		return err
 	}
-	rt, err := b.prober.Probe(ctx, b.runtimeOf(c.sandbox.Spec()))
+	rt, err := b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec()))
 	if err != nil {
 		return err
 	}

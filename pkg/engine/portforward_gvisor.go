@@ -31,7 +31,7 @@ func (b sessions) dialGVisor(ctx context.Context, s *sandbox, port int) (halfClo
 		return nil, fmt.Errorf("listen for gVisor: %w", err)
 	}
 	defer listener.Close() // removes it as well
-	d := b.runtimeOf(s.Spec())
+	d := b.runtimes.of(s.Spec())
 	args := append([]string{"--root", b.runtimeRoot(d)}, globalFlags(d)...)
 	args = append(args, "port-forward", "--stream", path, s.ID(), strconv.Itoa(port))
 	if err := runBriefly(ctx, d.Path, args...); err != nil {

@@ -34,7 +34,7 @@ func (k *core) preflightSandbox(ctx context.Context, c *runtimeapi.PodSandboxCon
 // preflightContainer refuses a container that asks for what the handler of its
 // pod cannot give it. A runtime that does not answer is told of later.
 func (k *core) preflightContainer(ctx context.Context, c *runtimeapi.ContainerConfig, s *sandboxSpec) error {
-	rt, err := k.prober.Probe(ctx, k.runtimeOf(s))
+	rt, err := k.prober.Probe(ctx, k.runtimes.of(s))
 	if err != nil {
 		return nil
 	}

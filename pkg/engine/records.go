@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -55,6 +56,12 @@ const (
 	phaseCreated phase = "created" // containers
 	phaseRunning phase = "running" // containers
 	phaseExited  phase = "exited"  // containers
+)
+
+// The records on disk, and what is known of them.
+type (
+	sandboxRecords   = store.Store[sandboxSpec, sandboxStatus]
+	containerRecords = store.Store[containerSpec, containerStatus]
 )
 
 // sandboxSpec is what a sandbox is created with and keeps for its whole life:

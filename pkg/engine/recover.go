@@ -142,7 +142,7 @@ func (k *core) endOrphanOf(key, id string, patience time.Duration) {
 	defer cancel()
 	client, err := k.shims.Supervisor(ctx, key)
 	if err == nil {
-		err = k.endTask(ctx, client, id)
+		err = endTask(ctx, client, id)
 	}
 	if err != nil {
 		k.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("end a task whose record cannot be read")
@@ -190,7 +190,7 @@ func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
 		(s.Spec().Plan.User != nil && !pin.Exists(st.Namespaces.User))
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
-			_, lost, err = r.core.endedMeanwhile(ctx, s, s.ID())
+			_, lost, err = r.core.exits.endedMeanwhile(ctx, s, s.ID())
 			return err
 		})
 		if err != nil {
@@ -213,7 +213,7 @@ func (r recovery) keepAgain(ctx context.Context, s *sandbox, t shim.Kept) {
 	if s.Spec().Definition.Type != handler.OCI {
 		return
 	}
-	c, err := r.core.client(ctx, s)
+	c, err := r.core.tasks.client(ctx, s)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("keep a task's files")
 		return
@@ -221,7 +221,7 @@ func (r recovery) keepAgain(ctx context.Context, s *sandbox, t shim.Kept) {
 	if r.silent.has(runner(s)) {
 		t.Terminal = false // all else is had without an answer
 	}
-	r.core.keepTask(ctx, s, c, t)
+	r.core.tasks.keep(ctx, s, c, t)
 }
 
 // containers does the same for containers.
@@ -266,7 +266,7 @@ func (r recovery) container(ctx context.Context, c *container) error {
 	var exit taskExit
 	var ended bool
 	err := r.ask(ctx, c.sandbox, func(ctx context.Context) (err error) {
-		exit, ended, err = r.core.endedMeanwhile(ctx, c.sandbox, c.ID())
+		exit, ended, err = r.core.exits.endedMeanwhile(ctx, c.sandbox, c.ID())
 		return err
 	})
 	if err != nil {
@@ -292,13 +292,13 @@ func (r recovery) created(ctx context.Context, c *container) error {
 	var state taskState
 	var pid int
 	err := r.ask(ctx, c.sandbox, func(ctx context.Context) (err error) {
-		state, pid, err = r.core.taskState(ctx, c.sandbox, c.ID())
+		state, pid, err = r.core.exits.state(ctx, c.sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		// It stays created: a start then asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
-		state = r.core.journaledStart(c)
+		state = r.core.exits.journaledStart(c)
 	}
 	switch state {
 	case taskUnstarted:

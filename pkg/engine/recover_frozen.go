@@ -35,7 +35,7 @@ func (r recovery) thaw(ctx context.Context) {
 
 // thaw lets a container go on, if it does not.
 func (k *core) thaw(ctx context.Context, c *container) error {
-	client, err := k.client(ctx, c.sandbox)
+	client, err := k.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}

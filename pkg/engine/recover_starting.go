@@ -17,8 +17,8 @@ var errUnheard = errors.New("the container's start failed after the daemon that 
 
 // journaledStart is how far the start of a container came whose supervisor does
 // not answer.
-func (k *core) journaledStart(c *container) taskState {
-	j, err := supervisor.ReadTask(k.shims.SupervisorDir(c.sandbox.Spec().Supervisor), c.ID())
+func (e *exits) journaledStart(c *container) taskState {
+	j, err := supervisor.ReadTask(e.journals.SupervisorDir(c.sandbox.Spec().Supervisor), c.ID())
 	if err == nil && j.State != supervisor.TaskCreated && j.State != supervisor.TaskStdio {
 		return taskStarting
 	}
@@ -27,10 +27,10 @@ func (k *core) journaledStart(c *container) taskState {
 
 // awaitStart returns what came of a start under way. It gives up when nobody has
 // answered for so long as patience; 0 is for ever.
-func (k *core) awaitStart(ctx context.Context, c *container, patience time.Duration) (taskState, int, error) {
+func (e *exits) awaitStart(ctx context.Context, c *container, patience time.Duration) (taskState, int, error) {
 	for answered := time.Now(); ; {
 		bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
-		state, pid, err := k.taskState(bounded, c.sandbox, c.ID())
+		state, pid, err := e.state(bounded, c.sandbox, c.ID())
 		cancel()
 		if err == nil {
 			if state != taskStarting {
@@ -42,7 +42,7 @@ func (k *core) awaitStart(ctx context.Context, c *container, patience time.Durat
 		}
 		select {
 		case <-time.After(reconnectDelay):
-		case <-k.background.Done():
+		case <-e.background.Done():
 			return state, 0, errGone
 		case <-ctx.Done():
 			return state, 0, ctx.Err()
@@ -54,7 +54,7 @@ func (k *core) awaitStart(ctx context.Context, c *container, patience time.Durat
 // c.op, which it is given, until that has ended, as the call itself would have.
 func (b containers) finishStart(c *container) {
 	log.G(b.background).WithField("container", c.ID()).Info("wait for the end of a start that an earlier daemon began")
-	state, pid, err := b.awaitStart(b.background, c, 0)
+	state, pid, err := b.exits.awaitStart(b.background, c, 0)
 	if err == nil {
 		b.settle(c, state, pid)
 	}
@@ -74,7 +74,7 @@ func (b containers) noticeStart(c *container) {
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
-		state, pid, err := b.taskState(bounded, c.sandbox, c.ID())
+		state, pid, err := b.exits.state(bounded, c.sandbox, c.ID())
 		cancel()
 		if err != nil || state == taskUnstarted {
 			continue
@@ -125,12 +125,12 @@ func (b containers) keepStarted(c *container, pid int) {
 	}
 	ctx, cancel := context.WithTimeout(b.background, recoveryAnswer)
 	defer cancel()
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("keep a task's files")
 		return
 	}
-	b.keepTask(ctx, c.sandbox, client, b.keptOf(c, pid))
+	b.tasks.keep(ctx, c.sandbox, client, b.keptOf(c, pid))
 }
 
 // tellPlugins says what StartContainer would have said.

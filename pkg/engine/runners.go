@@ -56,21 +56,50 @@ func supervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandb
 	return name + "-" + hex.EncodeToString(sum[:8])
 }
 
+// tasks speaks with who runs the tasks of pods: supervisors, and foreign shims.
+type tasks struct {
+	layout
+	settings *settings
+	runtimes *runtimes
+	shims    runners
+}
+
+// runners are the processes that run tasks.
+type runners interface {
+	Supervisor(ctx context.Context, key string) (*shim.Client, error)
+	Keep(ctx context.Context, key string, c *shim.Client, t shim.Kept) error
+	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
+	Started(ctx context.Context, bundle string) (shim.Endpoint, error)
+	DismissForeign(ctx context.Context, ep shim.Endpoint, c *shim.Client, id string) error
+}
+
+func newTasks(l layout, s *settings, r *runtimes, shims runners) *tasks {
+	return &tasks{l, s, r, shims}
+}
+
 // client returns who runs the tasks of s now.
-func (k *core) client(ctx context.Context, s *sandbox) (*shim.Client, error) {
+func (t *tasks) client(ctx context.Context, s *sandbox) (*shim.Client, error) {
 	if s.Spec().Definition.Type == handler.Shim {
-		ep, err := k.endpoint(ctx, s)
+		ep, err := t.endpoint(ctx, s)
 		if err != nil {
 			return nil, fmt.Errorf("sandbox %s: %w", s.ID(), err)
 		}
-		return k.shims.Foreign(ctx, ep)
+		return t.shims.Foreign(ctx, ep)
 	}
-	return k.shims.Supervisor(ctx, s.Spec().Supervisor)
+	return t.shims.Supervisor(ctx, s.Spec().Supervisor)
 }
 
-// taskOptions is what Create tells the process that runs the task.
-func (k *core) taskOptions(s *sandboxSpec, logPath string) (*anypb.Any, error) {
-	d, kept := k.runtimeOf(s), k.settings.of(s)
+// worker is client for who begins something new.
+func (t *tasks) worker(ctx context.Context, s *sandbox) (*shim.Client, error) {
+	if err := t.runtimes.need(s); err != nil {
+		return nil, err
+	}
+	return t.client(ctx, s)
+}
+
+// options is what Create tells the process that runs the task.
+func (t *tasks) options(s *sandboxSpec, logPath string) (*anypb.Any, error) {
+	d, kept := t.runtimes.of(s), t.settings.of(s)
 	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
 		return shimOptions(d, s.Plan, systemd)
@@ -78,7 +107,7 @@ func (k *core) taskOptions(s *sandboxSpec, logPath string) (*anypb.Any, error) {
 	uid, gid := s.Plan.root()
 	return anypb.New(&supervisorapi.TaskOptions{
 		Runtime:       d.Path,
-		Root:          k.runtimeRoot(d),
+		Root:          t.runtimeRoot(d),
 		GlobalFlags:   globalFlags(d),
 		SystemdCgroup: systemd,
 		NoPivotRoot:   d.OCI.NoPivotRoot,

@@ -43,10 +43,10 @@ func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	if err := b.needBinaries(s); err != nil {
+	if err := b.runtimes.need(s); err != nil {
 		return err
 	}
-	options, err := b.taskOptions(s.Spec(), "")
+	options, err := b.tasks.options(s.Spec(), "")
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return fmt.Errorf("start sandbox process: %w", inTime(limit, fromShim(err)))
 	}
-	b.keepTask(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
+	b.tasks.keep(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
 	return s.Update(func(st *sandboxStatus) error { st.PID = int(started.Pid); return nil })
 }
 
@@ -71,25 +71,25 @@ func inTime(limit time.Duration, err error) error {
 	return err
 }
 
-// keepTask holds what the task would lose with its supervisor. Failing at that
+// keep holds what the task would lose with its supervisor. Failing at that
 // costs only what a later crash of the supervisor would lose.
-func (k *core) keepTask(ctx context.Context, s *sandbox, c *shim.Client, t shim.Kept) {
+func (t *tasks) keep(ctx context.Context, s *sandbox, c *shim.Client, what shim.Kept) {
 	if s.Spec().Definition.Type != handler.OCI {
 		return
 	}
 	if s.Spec().Plan.OwnKernel {
-		t.PID = 0 // the pid is the kernel's, not the container's
+		what.PID = 0 // the pid is the kernel's, not the container's
 	}
-	if err := k.shims.Keep(ctx, s.Spec().Supervisor, c, t); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("container", t.ID).Warn("keep a task's files")
+	if err := t.shims.Keep(ctx, s.Spec().Supervisor, c, what); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("container", what.ID).Warn("keep a task's files")
 	}
 }
 
 // startShim returns who runs the tasks of s, starting a foreign shim.
 func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, error) {
-	d := b.runtimeOf(s.Spec())
+	d := b.runtimes.of(s.Spec())
 	if d.Type != handler.Shim {
-		return b.client(ctx, s)
+		return b.tasks.client(ctx, s)
 	}
 	options, err := shimOptions(d, s.Spec().Plan, b.settings.nodeOf(s.Spec()).SystemdCgroup)
 	if err != nil {
@@ -113,7 +113,7 @@ func (b sandboxes) processRootfs(s *sandbox) []*types.Mount {
 }
 
 func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
-	rt, err := b.prober.Probe(ctx, b.runtimeOf(s.Spec()))
+	rt, err := b.prober.Probe(ctx, b.runtimes.of(s.Spec()))
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (k *core) specSandbox(s *sandbox) ocispec.Sandbox {
 
 // watchProcess turns the sandbox NOTREADY when its process ends by itself.
 func (b sandboxes) watchProcess(s *sandbox) {
-	exit, err := b.awaitExit(s, s.ID())
+	exit, err := b.exits.await(s, s.ID())
 	if err != nil {
 		return // the engine is closing
 	}
@@ -190,18 +190,18 @@ func (b sandboxes) stopProcess(ctx context.Context, s *sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}
-	b.mendBinaries(s)
-	client, err := b.client(ctx, s)
+	b.runtimes.mend(s)
+	client, err := b.tasks.client(ctx, s)
 	if err == nil {
-		err = b.endTask(ctx, client, s.ID())
+		err = endTask(ctx, client, s.ID())
 	}
-	if b.lostShim(s, err) {
-		_, err = b.buryTask(ctx, s, s.ID())
+	if lostShim(s, err) {
+		_, err = b.burials.bury(ctx, s, s.ID())
 	}
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	if err := b.dismissShim(ctx, s, client); err != nil {
+	if err := b.tasks.dismiss(ctx, s, client); err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
 	b.shims.Drop(s.Spec().Supervisor, s.ID())
@@ -212,7 +212,7 @@ func (b sandboxes) stopProcess(ctx context.Context, s *sandbox) error {
 const killGrace = 10 * time.Second
 
 // endTask kills a task, waits for its end and deletes it.
-func (k *core) endTask(ctx context.Context, client *shim.Client, id string) error {
+func endTask(ctx context.Context, client *shim.Client, id string) error {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: id})
 	if errdefs.IsNotFound(fromShim(err)) {
 		return nil

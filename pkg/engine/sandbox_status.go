@@ -89,7 +89,7 @@ func (b sandboxes) info(s *sandbox) map[string]string {
 	config, _ := protojson.Marshal(s.config())
 	i := sandboxInfo{
 		PID: st.PID, Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Plan: s.Spec().Plan, Binaries: b.binariesOf(s.Spec()), Supervisor: s.Spec().Supervisor,
+		Digest: s.Spec().Definition.Digest(), Plan: s.Spec().Plan, Binaries: b.runtimes.told(s.Spec()), Supervisor: s.Spec().Supervisor,
 		NetNS: st.Namespaces.Net, Config: config,
 	}
 	if st.Network != nil {

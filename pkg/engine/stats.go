@@ -143,7 +143,7 @@ func (b stats) usage(ctx context.Context, c *container) (cgroup.Stats, error) {
 
 // taskUsage asks by the Task API.
 func (b stats) taskUsage(ctx context.Context, c *container) (cgroup.Stats, error) {
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		return cgroup.Stats{}, err
 	}

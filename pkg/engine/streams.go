@@ -96,7 +96,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	client, err := b.worker(ctx, c.sandbox)
+	client, err := b.tasks.worker(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	if err != nil {
 		return err
 	}
-	client, err := b.client(ctx, c.sandbox)
+	client, err := b.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}

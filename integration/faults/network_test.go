@@ -143,3 +143,55 @@ func TestBadNetwork(t *testing.T) {
 	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
 	b.nothingLeft(t, atRest)
 }
+
+// reluctantBridge stands before the real plugin and does not let one pod go for
+// as long as a file is there that names it.
+const reluctantBridge = `#!/bin/sh
+dir=%q
+if [ "$CNI_COMMAND" = DEL ] && [ -e "$dir/hold-$CNI_CONTAINERID" ]; then
+	touch "$dir/begun"
+	while [ -e "$dir/hold-$CNI_CONTAINERID" ]; do sleep 0.05; done
+fi
+exec %q
+`
+
+// TestLeftoverThatHangs starts the daemon with a pod on the network of which
+// there is no record any more, and which a plugin does not let go. New pods come
+// and go meanwhile.
+func TestLeftoverThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	usual, err := testbed.CNIBinDir()
+	if err != nil {
+		testbed.Missing(t, "%v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil, reluctantBridge, dir, filepath.Join(usual, "bridge")), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", dir, usual)})
+	atRest := b.rest(t)
+	lost := b.client.RunSandbox(t, testbed.PodSpec{})
+	b.Kill9(t)
+	if err := os.RemoveAll(filepath.Join(b.Root, "records", "sandboxes", lost.ID)); err != nil {
+		t.Fatal(err)
+	}
+	place(t, dir, "hold-"+lost.ID)
+	b.Start(t)
+	testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
+
+	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
+	// The plugin is killed when it has had the time of one pod, not before.
+	if leases, err := b.cni.Leases(); err != nil || len(leases) != 1 {
+		t.Errorf("beside the leftover the addresses %q are given out (%v)", leases, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "hold-"+lost.ID)); err != nil {
+		t.Fatal(err)
+	}
+	b.Restart(t)
+	testbed.Eventually(t, 20*time.Second, func() error {
+		if leases, err := b.cni.Leases(); err != nil || len(leases) != 0 {
+			return fmt.Errorf("the addresses %q are given out (%w)", leases, err)
+		}
+		return nil
+	})
+	b.nothingLeft(t, atRest)
+}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,8 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
@@ -340,66 +337,4 @@ func (c *container) force(ctx context.Context, change func(*containerStatus)) {
 	if err := c.Force(change); err != nil && !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record the state of a container")
 	}
-}
-
-// sweep removes what belongs to nobody. Failing at it costs space, not pods.
-func (r recovery) sweep(ctx context.Context) {
-	k := r.core
-	warn := func(err error) {
-		if err != nil {
-			log.G(ctx).WithError(err).Warn("clean up after an earlier run")
-		}
-	}
-	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
-	defer cancel()
-	warn(k.shims.Sweep(bounded, r.silent.has))
-	k.collectTools()
-	go r.releaseAddresses()
-	warn(k.sweepDirs(k.containerDir(""), func(id string) bool { _, ok := k.ctrs.Get(id); return ok }, func(id string) error {
-		if err := k.unmountParts(id); err != nil {
-			return err
-		}
-		return removeDir(k.containerDir(id))
-	}))
-	warn(k.sweepDirs(k.sandboxDir(""), func(id string) bool { _, ok := k.pods.Get(id); return ok }, func(id string) error {
-		if err := pin.Release(k.nsDir(id)); err != nil {
-			return err
-		}
-		return k.removeFiles(ctx, id)
-	}))
-	var uses []image.Use
-	for _, o := range k.ctrs.List() {
-		uses = append(uses, layersInUse(o.ID(), o.Spec())...)
-	}
-	warn(k.images.Retain(ctx, uses))
-}
-
-// releaseAddresses disconnects pods that no record knows any more. Calls are
-// answered meanwhile: the network's plugins may need a pod of this node.
-func (r recovery) releaseAddresses() {
-	ctx, cancel := context.WithTimeout(r.core.background, undoTimeout)
-	defer cancel()
-	var valid []network.Pod
-	for _, s := range r.core.objects.allSandboxes() {
-		if s.Status().Tried {
-			valid = append(valid, r.core.attachedPod(s))
-		}
-	}
-	if err := r.core.cni.GC(ctx, valid...); err != nil {
-		log.G(ctx).WithError(err).Warn("clean up after an earlier run")
-	}
-}
-
-func (k *core) sweepDirs(dir string, known func(id string) bool, remove func(id string) error) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range entries {
-		if !known(e.Name()) {
-			errs = append(errs, remove(e.Name()))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,52 +11,68 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sync/errgroup"
 )
 
-// GC disconnects every pod that is not valid, and gives back what nobody owns:
-//
-//   - pods that Setup began with and nobody knows any more get their DEL, by the
-//     present configuration if that of ADD does not work, and are given up when
-//     it has failed for a day;
-//   - configurations of CNI 1.1 and later get the verb GC, with the attachments
-//     that are to stay, unless they say disableGC.
-//
-// Pods that this process connected itself are spared in any case, so valid may
-// be a little old. GC is for the start of the daemon: while pods are being
-// connected it does nothing and returns errdefs.ErrUnavailable.
-//
-// Its limits are CNI's. A plugin before 1.1 keeps an address whose pod left no
-// trace here. And the verb speaks for the whole network: a network that another
-// daemon on the node uses under the same name must say disableGC, or the pods
-// of that daemon lose what they hold.
-func (p *Plugins) GC(ctx context.Context, valid ...Pod) error {
-	if !p.running.TryLock() {
-		return errdefs.ErrUnavailable.WithMessage("network garbage collection: pods are being connected, try again later")
-	}
-	defer p.running.Unlock()
-	keep := p.spared(valid)
-	err := errors.Join(p.collectJournal(ctx, keep), p.collectNetworks(ctx, keep))
-	if err != nil {
-		return bound(fmt.Errorf("network garbage collection: %w", err))
-	}
-	return nil
+// Leftovers are pods that earlier runs of the daemon connected to the network
+// and that nobody knows any more.
+type Leftovers struct {
+	p *Plugins
+	// ids are the pods to disconnect.
+	ids []string
+	// valid are the pods that stay, besides those that this process connects.
+	valid map[string]Pod
+	// unread is why there may be more.
+	unread error
 }
 
-// spared are the valid pods and the young ones, by id.
-func (p *Plugins) spared(valid []Pod) map[string]Pod {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	keep := make(map[string]Pod, len(valid)+len(p.young))
-	for _, pods := range []map[string]Pod{byID(valid), p.young} {
-		for id, pod := range pods {
-			keep[id] = pod
+// Leftovers finds the pods that Setup began with and that are not valid. It is
+// for the start of the daemon and runs no plugin. Called before the first Setup
+// and with every pod of which there is a record, it finds no pod that anybody
+// else makes a call for.
+func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
+	l := &Leftovers{p: p, valid: byID(valid)}
+	journaled, err := p.journaled()
+	for _, id := range journaled {
+		if _, ok := l.valid[id]; !ok {
+			l.ids = append(l.ids, id)
 		}
 	}
-	return keep
+	l.unread = errors.Join(err, l.adopt())
+	return l
+}
+
+// Has reports whether a pod is left over.
+func (l *Leftovers) Has(id string) bool { return slices.Contains(l.ids, id) }
+
+// adopt writes down the pods of which only libcni's cache knows: a power cut
+// can have taken their journal.
+func (l *Leftovers) adopt() error {
+	cached, err := l.p.cni.GetCachedAttachments("")
+	if err != nil {
+		return err
+	}
+	entries := map[string]*journalEntry{}
+	for _, a := range cached {
+		id := a.ContainerID
+		if _, ok := l.valid[id]; ok || l.Has(id) {
+			continue
+		}
+		if entries[id] == nil {
+			entries[id] = &journalEntry{ID: id, NetNS: a.NetNS}
+		}
+		entries[id].Attachments = append(entries[id].Attachments, attachmentFrom(a))
+	}
+	var errs []error
+	for id, entry := range entries {
+		if err := l.p.writeEntry(entry); err != nil {
+			errs = append(errs, fmt.Errorf("sandbox %s: %w", id, err))
+			continue
+		}
+		l.ids = append(l.ids, id)
+	}
+	return errors.Join(errs...)
 }
 
 func byID(pods []Pod) map[string]Pod {
@@ -66,23 +83,42 @@ func byID(pods []Pod) map[string]Pod {
 	return out
 }
 
-// collectJournal runs DEL for the pods of the journal that are not kept.
-func (p *Plugins) collectJournal(ctx context.Context, keep map[string]Pod) error {
-	ids, err := p.journaled()
-	if err != nil {
-		return err
+// Collect gives back what nobody owns:
+//
+//   - the leftovers get their DEL, by the present configuration if that of ADD
+//     does not work, and are given up when it has failed for a day;
+//   - configurations of CNI 1.1 and later get the verb GC, with the attachments
+//     that are to stay, unless they say disableGC.
+//
+// Pods can be connected and disconnected meanwhile. They wait for the verb
+// alone, as CNI demands it, and that no longer than verbTimeout.
+//
+// Its limits are CNI's. A plugin before 1.1 keeps an address whose pod left no
+// trace here. And the verb speaks for the whole network: a network that another
+// daemon on the node uses under the same name must say disableGC, or the pods
+// of that daemon lose what they hold.
+func (l *Leftovers) Collect(ctx context.Context) error {
+	failed := make([]error, len(l.ids))
+	var g errgroup.Group
+	g.SetLimit(collectParallel)
+	for i, id := range l.ids {
+		g.Go(func() error {
+			if err := l.p.collect(ctx, id); err != nil {
+				failed[i] = fmt.Errorf("sandbox %s: %w", id, err)
+			}
+			return nil
+		})
 	}
-	var errs []error
-	for _, id := range ids {
-		if _, ok := keep[id]; ok {
-			continue
-		}
-		if err := p.collect(ctx, id); err != nil {
-			errs = append(errs, fmt.Errorf("sandbox %s: %w", id, err))
-		}
+	_ = g.Wait()
+	if err := errors.Join(l.unread, errors.Join(failed...), l.sendVerb(ctx)); err != nil {
+		return bound(fmt.Errorf("network garbage collection: %w", err))
 	}
-	return errors.Join(errs...)
+	return nil
 }
+
+// collectParallel is how many pods are disconnected at a time: a plugin that
+// hangs for one of them must not use up the time of all.
+const collectParallel = 4
 
 func (p *Plugins) collect(ctx context.Context, id string) error {
 	entry, err := p.readJournal(id)
@@ -90,9 +126,11 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 		return err
 	}
 	pod := Pod{ID: id, Name: entry.Name, Namespace: entry.Namespace, NetNS: entry.NetNS, CNIConfDir: entry.CNIConfDir}
-	err = p.del(ctx, pod, entry.Attachments)
-	if err != nil && p.del(ctx, pod, p.mended(ctx, entry)) == nil {
-		err = nil
+	err = p.delWithin(ctx, pod, entry.Attachments)
+	if err != nil {
+		if plan := p.mended(ctx, entry); plan != nil && p.delWithin(ctx, pod, plan) == nil {
+			err = nil
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		return p.lose(ctx, pod, entry, err)
@@ -103,20 +141,30 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 	return err
 }
 
+// delWithin runs DEL with the time that one pod may take.
+func (p *Plugins) delWithin(ctx context.Context, pod Pod, plan []Attachment) error {
+	ctx, cancel := context.WithTimeout(ctx, p.undoTimeout)
+	defer cancel()
+	return p.delInTurn(ctx, pod, plan)
+}
+
 // mended is what a pod was connected to, by the present configurations of those
-// networks: that of ADD may be what was wrong.
+// networks: that of ADD may be what was wrong. It is nil if they are the same.
 func (p *Plugins) mended(ctx context.Context, entry *journalEntry) []Attachment {
-	plan := slices.Clone(entry.Attachments)
 	lists, err := p.directory(entry.CNIConfDir).networks(ctx)
 	if err != nil {
-		return plan
+		return nil
 	}
+	plan, changed := slices.Clone(entry.Attachments), false
 	for i := range plan {
 		for _, list := range lists {
-			if list.Name == plan[i].Network {
-				plan[i].Config = list.Bytes
+			if list.Name == plan[i].Network && !bytes.Equal(list.Bytes, plan[i].Config) {
+				plan[i].Config, changed = list.Bytes, true
 			}
 		}
+	}
+	if !changed {
+		return nil
 	}
 	return plan
 }
@@ -147,68 +195,4 @@ func (p *Plugins) lose(ctx context.Context, pod Pod, entry *journalEntry, cause 
 	}
 	p.forget(ctx, pod)
 	return nil
-}
-
-// collectNetworks sends the verb to each network once.
-func (p *Plugins) collectNetworks(ctx context.Context, keep map[string]Pod) error {
-	lists, err := p.configured(ctx, keep)
-	if err != nil {
-		return err
-	}
-	args := &libcni.GCArgs{ValidAttachments: p.valid(keep)}
-	var errs []error
-	for name, list := range lists {
-		if err := p.cni.GCNetworkList(ctx, list, args); err != nil {
-			errs = append(errs, fmt.Errorf("network %q: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// configured are the networks of the node and of the pods' handlers, by name. A
-// directory without any configuration has nothing to collect.
-func (p *Plugins) configured(ctx context.Context, keep map[string]Pod) (map[string]*libcni.NetworkConfigList, error) {
-	dirs := map[string]bool{"": true}
-	for _, pod := range keep {
-		dirs[pod.CNIConfDir] = true
-	}
-	out := map[string]*libcni.NetworkConfigList{}
-	for dir := range dirs {
-		lists, err := p.directory(dir).networks(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			continue
-		}
-		for _, list := range lists {
-			out[list.Name] = list
-		}
-	}
-	return out, nil
-}
-
-// valid are the attachments of the pods that are kept.
-func (p *Plugins) valid(keep map[string]Pod) []types.GCAttachment {
-	out := []types.GCAttachment{} // not nil: CNI asks for a list
-	for id := range keep {
-		for _, name := range p.interfaces(id) {
-			out = append(out, types.GCAttachment{ContainerID: id, IfName: name})
-		}
-	}
-	return out
-}
-
-// interfaces are those that a pod has by its journal. One without has eth0 at
-// most; naming an interface that does not exist spares nothing wrongly.
-func (p *Plugins) interfaces(id string) []string {
-	entry, err := p.readJournal(id)
-	if err != nil || entry == nil {
-		return []string{defaultInterface}
-	}
-	var names []string
-	for _, a := range entry.Attachments {
-		names = append(names, a.Interface)
-	}
-	return names
 }

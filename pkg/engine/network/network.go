@@ -33,7 +33,7 @@ type Config struct {
 	MaxConfNum int
 	// CacheDir keeps what Setup did until Teardown. It must survive what the
 	// plugins' own records (IPAM) survive, so reboots too, and must belong to
-	// this daemon alone: GC disconnects what it finds here and was not told of.
+	// this daemon alone: Leftovers are what is found here and was not told of.
 	CacheDir string
 }
 
@@ -43,18 +43,17 @@ type Plugins struct {
 	config Config
 	cni    *libcni.CNIConfig
 	health health
-	// undoTimeout bounds the DEL that follows a failed ADD.
+	// undoTimeout bounds the DEL that follows a failed ADD, or collects a pod.
 	undoTimeout time.Duration
 
 	mu sync.Mutex // guards what follows
 	// dirs are the configuration directories that were ever asked for.
 	dirs map[string]*directory
 	// young are the pods that this process has begun to connect and not yet
-	// disconnected: GC may be told of a state that is older than they are.
+	// disconnected: Leftovers knows a state that is older than they are.
 	young map[string]Pod
 
-	// running is held by readers for each Setup, and by GC to keep them out.
-	running sync.RWMutex
+	turns turns
 }
 
 // New returns the plugins of a node. It reads nothing yet: configuration is
@@ -69,6 +68,7 @@ func New(c Config) *Plugins {
 		undoTimeout: 20 * time.Second,
 		dirs:        map[string]*directory{},
 		young:       map[string]Pod{},
+		turns:       newTurns(),
 	}
 	p.health.check = p.checkNode
 	p.health.ask = p.askNode

@@ -230,14 +230,15 @@ func TestCollectsWhatNobodyOwns(t *testing.T) {
 	mustSetup(t, before, lost)
 
 	after := New(n.config) // as after a restart
+	left := after.Leftovers(kept)
 	young := n.pod("pod-young")
 	ry := mustSetup(t, after, young)
-	if err := after.GC(t.Context(), kept); err != nil {
+	if err := left.Collect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	left, _ := filepath.Glob(filepath.Join(n.ipam, "*", "10.*"))
-	if len(left) != 2 {
-		t.Errorf("addresses in use: %v, want the kept and the young pod's", left)
+	held, _ := filepath.Glob(filepath.Join(n.ipam, "*", "10.*"))
+	if len(held) != 2 {
+		t.Errorf("addresses in use: %v, want the kept and the young pod's", held)
 	}
 	mustTeardown(t, after, kept, r)
 	mustTeardown(t, after, young, ry)

@@ -61,6 +61,20 @@ func attachments(lists []*libcni.NetworkConfigList, pod Pod) ([]Attachment, erro
 	return out, nil
 }
 
+// attachmentFrom is an attachment as libcni remembers it.
+func attachmentFrom(cached *libcni.NetworkAttachment) Attachment {
+	a := Attachment{
+		Network: cached.Network, Interface: cached.IfName, NetNS: cached.NetNS, Config: cached.Config,
+		Args: cached.CniArgs, Capabilities: map[string]json.RawMessage{},
+	}
+	for name, value := range cached.CapabilityArgs {
+		if b, err := json.Marshal(value); err == nil { // it was read as JSON
+			a.Capabilities[name] = b
+		}
+	}
+	return a
+}
+
 // defaultInterface is the interface that holds a pod's addresses, by agreement
 // of everything that looks into pods.
 const defaultInterface = "eth0"

@@ -216,7 +216,7 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	}
 	// DEL hung as well, so the pod is still written down, for GC to try again.
 	n.spy("first", "")
-	if err := p.GC(t.Context()); err != nil {
+	if err := collect(t, New(n.config)); err != nil {
 		t.Fatal(err)
 	}
 	n.checkClean()
@@ -389,106 +389,6 @@ func TestKilledDuringSetup(t *testing.T) {
 		t.Errorf("calls %v, want DEL by the old configuration", calls)
 	}
 	n.checkClean()
-}
-
-// unfinished leaves a pod of which neither ADD nor DEL works: its journal.
-func unfinished(t *testing.T, n *node) (entry string) {
-	t.Helper()
-	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}, {"type": "not-there"}]}`)
-	n.spy("first", "")
-	n.spy("not-there", "exit 1")
-	pod := n.pod("pod-broken")
-	if _, err := New(n.config).Setup(t.Context(), pod); err == nil {
-		t.Fatal("no error")
-	}
-	entry = filepath.Join(n.config.CacheDir, "journal", pod.ID+".json")
-	if err := New(n.config).GC(t.Context()); err == nil || !strings.Contains(err.Error(), pod.ID) {
-		t.Fatalf("GC without a plugin: %v", err)
-	}
-	return entry
-}
-
-// A network that was mended takes back what it gave before.
-func TestCollectByTheMendedConfiguration(t *testing.T) {
-	n := newNode(t)
-	entry := unfinished(t, n)
-	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}]}`)
-	if err := New(n.config).GC(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(entry); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is not forgotten: %v", err)
-	}
-	n.checkClean()
-}
-
-// What cannot be disconnected for a day is not tried for ever.
-func TestCollectGivesUp(t *testing.T) {
-	n := newNode(t)
-	path := unfinished(t, n)
-	if err := New(n.config).GC(t.Context()); err == nil {
-		t.Fatal("it was given up at once")
-	}
-	p := New(n.config)
-	entry, err := p.readJournal("pod-broken")
-	if err != nil || entry.FailedSince.IsZero() || time.Since(entry.FailedSince) > time.Minute {
-		t.Fatalf("%+v, %v", entry, err)
-	}
-	entry.FailedSince = entry.FailedSince.Add(-hopeless)
-	if err := p.writeEntry(entry); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.GC(t.Context()); err != nil {
-		t.Errorf("GC that gives up: %v", err)
-	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is not forgotten: %v", err)
-	}
-	n.checkClean()
-}
-
-func TestCollectSendsTheVerb(t *testing.T) {
-	n := newNode(t)
-	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "plugins": [{"type": "first"}]}`)
-	n.spy("first", "")
-	p := New(n.config)
-	kept := n.pod("pod-kept")
-	mustSetup(t, p, kept)
-	if err := New(n.config).GC(t.Context(), kept); err != nil {
-		t.Fatal(err)
-	}
-	calls := n.called("first")
-	last := calls[len(calls)-1]
-	want := []any{map[string]any{"containerID": "pod-kept", "ifname": "eth0"}}
-	if last.environ["CNI_COMMAND"] != "GC" || !reflect.DeepEqual(last.stdin["cni.dev/valid-attachments"], any(want)) {
-		t.Errorf("last call %s with %v", last.environ["CNI_COMMAND"], last.stdin)
-	}
-	if err := New(n.config).GC(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := n.commands("first"); got != "ADD GC DEL GC" {
-		t.Errorf("commands %s", got)
-	}
-	n.checkClean()
-
-	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "disableGC": true, "plugins": [{"type": "first"}]}`)
-	if err := New(n.config).GC(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := n.commands("first"); got != "ADD GC DEL GC" {
-		t.Errorf("commands %s: disableGC is not heeded", got)
-	}
-}
-
-func TestCollectWhilePodsAreConnected(t *testing.T) {
-	n := newSpyNode(t)
-	p := New(n.config)
-	p.running.RLock()
-	checkError(t, p.GC(t.Context()), errdefs.IsUnavailable, "try again")
-	p.running.RUnlock()
-	if err := p.GC(t.Context()); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestResultIsJSON(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 
 // Setup connects a pod to the network: CNI ADD, for each configuration in
 // order. When it fails, what it did was undone by DEL, with time of its own;
-// should that have failed too, GC and Teardown without a Result try again.
+// should that have failed too, Teardown without a Result tries again, and so
+// does the next start's Collect.
 //
 // A node without a network configuration, or without one of its plugins, is
 // errdefs.ErrUnavailable, before anything was done. A context that ends kills
@@ -28,8 +29,11 @@ func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.running.RLock()
-	defer p.running.RUnlock()
+	end, err := p.turns.plugin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	p.begin(pod)
 	if err := p.writeJournal(pod, plan); err != nil {
 		p.end(pod)
@@ -82,7 +86,7 @@ func (p *Plugins) undo(ctx context.Context, pod Pod, plan []Attachment) {
 	p.forget(ctx, pod)
 }
 
-// begin and end keep the set of pods that GC must spare.
+// begin and end keep the set of pods that the verb GC must spare.
 func (p *Plugins) begin(pod Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,7 +28,7 @@ func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
 	if err != nil {
 		return fmt.Errorf("tear down the network: %w", err)
 	}
-	if err := p.del(ctx, pod, plan); err != nil {
+	if err := p.delInTurn(ctx, pod, plan); err != nil {
 		err = bound(fmt.Errorf("tear down the network of pod %s/%s: %w", pod.Namespace, pod.Name, err))
 		if completed || ctx.Err() != nil {
 			return err
@@ -76,6 +76,16 @@ func (p *Plugins) completed(id string, plan []Attachment) bool {
 		}
 	}
 	return len(plan) > 0
+}
+
+// delInTurn is del, but not beside a verb GC.
+func (p *Plugins) delInTurn(ctx context.Context, pod Pod, plan []Attachment) error {
+	end, err := p.turns.plugin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return p.del(ctx, pod, plan)
 }
 
 // del runs DEL for every network, the last first, and goes on after errors: one

@@ -1,0 +1,292 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// collect does what a start of the daemon does.
+func collect(t *testing.T, p *Plugins, valid ...Pod) error {
+	t.Helper()
+	return p.Leftovers(valid...).Collect(t.Context())
+}
+
+// unfinished leaves a pod of which neither ADD nor DEL works: its journal.
+func unfinished(t *testing.T, n *node) (entry string) {
+	t.Helper()
+	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}, {"type": "not-there"}]}`)
+	n.spy("first", "")
+	n.spy("not-there", "exit 1")
+	pod := n.pod("pod-broken")
+	if _, err := New(n.config).Setup(t.Context(), pod); err == nil {
+		t.Fatal("no error")
+	}
+	entry = filepath.Join(n.config.CacheDir, "journal", pod.ID+".json")
+	if err := collect(t, New(n.config)); err == nil || !strings.Contains(err.Error(), pod.ID) {
+		t.Fatalf("a collection without a plugin: %v", err)
+	}
+	return entry
+}
+
+// A network that was mended takes back what it gave before.
+func TestCollectByTheMendedConfiguration(t *testing.T) {
+	n := newNode(t)
+	entry := unfinished(t, n)
+	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}]}`)
+	if err := collect(t, New(n.config)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(entry); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is not forgotten: %v", err)
+	}
+	n.checkClean()
+}
+
+// What cannot be disconnected for a day is not tried for ever.
+func TestCollectGivesUp(t *testing.T) {
+	n := newNode(t)
+	path := unfinished(t, n)
+	if err := collect(t, New(n.config)); err == nil {
+		t.Fatal("it was given up at once")
+	}
+	p := New(n.config)
+	entry, err := p.readJournal("pod-broken")
+	if err != nil || entry.FailedSince.IsZero() || time.Since(entry.FailedSince) > time.Minute {
+		t.Fatalf("%+v, %v", entry, err)
+	}
+	entry.FailedSince = entry.FailedSince.Add(-hopeless)
+	if err := p.writeEntry(entry); err != nil {
+		t.Fatal(err)
+	}
+	if err := collect(t, p); err != nil {
+		t.Errorf("a collection that gives up: %v", err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is not forgotten: %v", err)
+	}
+	n.checkClean()
+}
+
+func TestCollectSendsTheVerb(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "plugins": [{"type": "first"}]}`)
+	n.spy("first", "")
+	p := New(n.config)
+	kept := n.pod("pod-kept")
+	mustSetup(t, p, kept)
+	if err := collect(t, New(n.config), kept); err != nil {
+		t.Fatal(err)
+	}
+	calls := n.called("first")
+	last := calls[len(calls)-1]
+	want := []any{map[string]any{"containerID": "pod-kept", "ifname": "eth0"}}
+	if last.environ["CNI_COMMAND"] != "GC" || !reflect.DeepEqual(last.stdin["cni.dev/valid-attachments"], any(want)) {
+		t.Errorf("last call %s with %v", last.environ["CNI_COMMAND"], last.stdin)
+	}
+	if err := collect(t, New(n.config)); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.commands("first"); got != "ADD GC DEL GC" {
+		t.Errorf("commands %s", got)
+	}
+	n.checkClean()
+
+	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "disableGC": true, "plugins": [{"type": "first"}]}`)
+	if err := collect(t, New(n.config)); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.commands("first"); got != "ADD GC DEL GC" {
+		t.Errorf("commands %s: disableGC is not heeded", got)
+	}
+}
+
+// held installs the plugin "first", which says in a log when it begins and ends,
+// and does not end a command of the pod before the file that is returned is there.
+func held(n *node, command, pod string) (log, release string) {
+	dir := n.t.TempDir()
+	log, release = filepath.Join(dir, "log"), filepath.Join(dir, "release")
+	n.script("first", fmt.Sprintf(`cat > /dev/null
+echo begin "$CNI_COMMAND" "$CNI_CONTAINERID" >> %[1]q
+if [ "$CNI_COMMAND/$CNI_CONTAINERID" = %[2]q ]; then
+	while [ ! -e %[3]q ]; do sleep 0.02; done
+fi
+echo end "$CNI_COMMAND" "$CNI_CONTAINERID" >> %[1]q
+[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.98.0.7/24"}]}'`, log, command+"/"+pod, release))
+	return log, release
+}
+
+// waitFor waits until a line is in the log, and returns all of it.
+func waitFor(t *testing.T, log, line string) string {
+	t.Helper()
+	var b []byte
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		b, _ = os.ReadFile(log)
+		if strings.Contains(string(b), line) {
+			return string(b)
+		}
+	}
+	t.Fatalf("no %q in the log:\n%s", line, b)
+	return ""
+}
+
+func letGo(t *testing.T, release string) {
+	t.Helper()
+	if err := os.WriteFile(release, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const oneList = `{"cniVersion": %q, "name": "one", "plugins": [{"type": "first"}]}`
+
+// A leftover of which the DEL hangs is no other pod's concern.
+func TestCollectHoldsUpNoPod(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
+	log, release := held(n, "DEL", "pod-lost")
+	before := New(n.config)
+	mustSetup(t, before, n.pod("pod-lost"))
+	mustSetup(t, before, n.pod("pod-lost-too"))
+
+	p := New(n.config)
+	left := p.Leftovers()
+	done := make(chan error, 1)
+	go func() { done <- left.Collect(t.Context()) }()
+	waitFor(t, log, "begin DEL pod-lost\n")
+	waitFor(t, log, "end DEL pod-lost-too\n")
+	young := n.pod("pod-young")
+	r := mustSetup(t, p, young)
+	mustTeardown(t, p, young, r)
+	if all := waitFor(t, log, "end DEL pod-young"); strings.Contains(all, "end DEL pod-lost\n") || strings.Contains(all, "GC") {
+		t.Errorf("the collection went on:\n%s", all)
+	}
+	letGo(t, release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	waitFor(t, log, "end GC")
+	n.checkClean()
+}
+
+// Each leftover has its own time, and the verb comes when all had it.
+func TestCollectBoundsEachPod(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
+	log, release := held(n, "DEL", "pod-hangs")
+	mustSetup(t, New(n.config), n.pod("pod-hangs"))
+	p := New(n.config)
+	p.undoTimeout = 100 * time.Millisecond
+	checkError(t, collect(t, p), errdefs.IsDeadlineExceeded, "pod-hangs", "killed before it finished")
+	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") != 1 {
+		t.Errorf("the same DEL was tried more than once:\n%s", all)
+	}
+	if entry, err := p.readJournal("pod-hangs"); err != nil || entry == nil || entry.FailedSince.IsZero() {
+		t.Errorf("the next start does not know of it: %+v, %v", entry, err)
+	}
+	letGo(t, release)
+	if err := collect(t, New(n.config)); err != nil {
+		t.Error(err)
+	}
+	n.checkClean()
+}
+
+// CNI: no ADD and no DEL beside a GC. Pods wait for it as long as their callers do.
+func TestVerbRunsAlone(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
+	log, release := held(n, "GC", "")
+	p := New(n.config)
+	old := n.pod("pod-old")
+	r := mustSetup(t, p, old)
+	done := make(chan error, 1)
+	go func() { done <- p.Leftovers(old).Collect(t.Context()) }()
+	waitFor(t, log, "begin GC")
+
+	young := n.pod("pod-young")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := p.Setup(ctx, young)
+	checkError(t, err, errdefs.IsDeadlineExceeded, "garbage collection")
+	checkError(t, p.Teardown(ctx, old, r), errdefs.IsDeadlineExceeded, "garbage collection")
+	time.AfterFunc(50*time.Millisecond, func() { _ = os.WriteFile(release, nil, 0o600) })
+	mustTeardown(t, p, young, mustSetup(t, p, young))
+	mustTeardown(t, p, old, r)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	all := waitFor(t, log, "end DEL pod-old")
+	_, after, _ := strings.Cut(all, "begin GC")
+	if !strings.HasPrefix(after, " \nend GC") {
+		t.Errorf("a plugin ran beside the verb:\n%s", all)
+	}
+	n.checkClean()
+}
+
+// The verb waits for an ADD without keeping other pods from theirs.
+func TestVerbWaitsForPlugins(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
+	log, release := held(n, "ADD", "pod-slow")
+	p := New(n.config)
+	left := p.Leftovers()
+	slow, quick := n.pod("pod-slow"), n.pod("pod-quick")
+	added := make(chan error, 1)
+	go func() {
+		_, err := p.Setup(t.Context(), slow)
+		added <- err
+	}()
+	waitFor(t, log, "begin ADD pod-slow")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*verbRetry)
+	defer cancel()
+	checkError(t, left.Collect(ctx), errdefs.IsDeadlineExceeded, "other plugins were at work")
+	done := make(chan error, 1)
+	go func() { done <- left.Collect(t.Context()) }()
+	mustTeardown(t, p, quick, mustSetup(t, p, quick))
+	letGo(t, release)
+	if err := errors.Join(<-added, <-done); err != nil {
+		t.Error(err)
+	}
+	if all := waitFor(t, log, "end GC"); strings.Index(all, "begin GC") < strings.Index(all, "end ADD pod-slow") {
+		t.Errorf("the verb ran beside ADD:\n%s", all)
+	}
+	mustTeardown(t, p, slow, nil)
+	n.checkClean()
+}
+
+// A power cut may have taken the journal, but not what libcni wrote before.
+func TestCollectWithoutJournal(t *testing.T) {
+	n := newSpyNode(t)
+	kept, lost := n.pod("pod-kept"), fullPod(n)
+	before := New(n.config)
+	r := mustSetup(t, before, kept)
+	mustSetup(t, before, lost)
+	if err := os.RemoveAll(before.journalDir()); err != nil {
+		t.Fatal(err)
+	}
+	if err := collect(t, New(n.config), kept); err != nil {
+		t.Fatal(err)
+	}
+	calls := n.called("second")
+	add, del := calls[1], calls[2]
+	if len(calls) != 3 || del.environ["CNI_COMMAND"] != "DEL" || del.stdin["prevResult"] == nil {
+		t.Errorf("%d calls, the last with %v", len(calls), del)
+	}
+	for _, key := range []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_ARGS"} {
+		if del.environ[key] != add.environ[key] {
+			t.Errorf("%s is %q, and was %q", key, del.environ[key], add.environ[key])
+		}
+	}
+	if !reflect.DeepEqual(del.stdin["runtimeConfig"], add.stdin["runtimeConfig"]) {
+		t.Errorf("runtimeConfig is %v, and was %v", del.stdin["runtimeConfig"], add.stdin["runtimeConfig"])
+	}
+	mustTeardown(t, New(n.config), kept, r)
+	n.checkClean()
+}

@@ -3,11 +3,15 @@
 // runtime with a kernel of its own. It reaps what is left to it and waits for
 // SIGTERM or SIGINT. It is linked statically and is the only file of its root
 // filesystem.
+//
+// Called as connect, it is run by an exec and carries a forwarded connection to a
+// port of a pod whose network is inside of its runtime.
 package main
 
 import (
 	"os"
 	"os/signal"
+	"path"
 	"runtime/debug"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +20,10 @@ import (
 func main() {
 	// There is nothing to collect: all that it ever allocates it has by then.
 	debug.SetGCPercent(-1)
+	if len(os.Args) == 2 && path.Base(os.Args[0]) == "connect" {
+		connect(os.Args[1])
+		return
+	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGINT)
 	for s := range signals {

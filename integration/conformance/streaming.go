@@ -41,14 +41,14 @@ var streamingChecks = []check{
 	{name: "detaching leaves the container alone", run: attachDetach},
 
 	{name: "port-forward to loopback over IPv4", run: forwardIPv4},
-	{name: "port-forward to loopback over IPv6", needs: []Ability{ForwardIPv6}, run: forwardIPv6},
+	{name: "port-forward to loopback over IPv6", run: forwardIPv6},
 	{name: "port-forward by kubectl's client", run: forwardKubectl},
 	{name: "port-forward over WebSocket", run: forwardWebSocket},
 	{name: "port-forward to a port that nobody listens on", run: forwardRefused},
 	{name: "port-forward in the host's network", needs: []Ability{HostNetwork}, run: forwardHostNetwork},
-	{name: "port-forward passes on half of a close", needs: []Ability{ForwardHalf}, berth: true, run: forwardHalfClose},
+	{name: "port-forward passes on half of a close", berth: true, run: forwardHalfClose},
 	{name: "port-forward carries many connections", run: forwardMany},
-	{name: "port-forward carries bulk both ways", needs: []Ability{ForwardBulk}, run: forwardBulk},
+	{name: "port-forward carries bulk both ways", run: forwardBulk},
 	{name: "port-forward closes the pod's side when the client is gone", berth: true, run: forwardClientGone},
 
 	{name: "sessions with old containers after a kill -9 of the daemon", alone: true, run: streamingAfterRestart},

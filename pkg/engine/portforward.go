@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,18 +31,13 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 		return err
 	}
 	conn, err := b.dial(ctx, s, int(port))
-	if refused(err) {
+	if errors.Is(err, unix.ECONNREFUSED) {
 		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's 127.0.0.1 or ::1: %w", port, errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("connect to port %d of sandbox %s: %w", port, s.ID(), err)
 	}
 	return splice(ctx, conn, stream)
-}
-
-// refused also understands what gVisor says.
-func refused(err error) bool {
-	return errors.Is(err, unix.ECONNREFUSED) || err != nil && strings.Contains(err.Error(), "connection was refused")
 }
 
 // podGrace is how long a pod may be silent once its client has said all. Linux's

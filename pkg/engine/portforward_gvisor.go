@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -13,64 +14,118 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// dialGVisor has gVisor connect inside its own network stack, which nobody else
-// reaches the loopback of. It carries the connection over a socket that runsc
-// opens and hands to it.
+// dialGVisor has berth-pause connect, by an exec in the sandbox's first container:
+// gVisor has a network stack of its own, which nobody else reaches the loopback of.
+// `runsc port-forward` is no way there: it knows 127.0.0.1 only, ends both ways of
+// a connection with the first, and gives up when a client reads slowly.
 func (b sessions) dialGVisor(ctx context.Context, s *sandbox, port int) (halfCloser, error) {
-	dir, err := os.Open(b.sandboxDir(s.ID()))
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	// The directory's own path may be longer than that of a socket can be.
-	path := filepath.Join(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), dir.Fd()), "forward-"+newExecID())
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("listen for gVisor: %w", err)
-	}
-	defer listener.Close() // removes it as well
 	d := b.runtimes.of(s.Spec())
 	args := append([]string{"--root", b.runtimeRoot(d)}, globalFlags(d)...)
-	args = append(args, "port-forward", "--stream", path, s.ID(), strconv.Itoa(port))
-	if err := runBriefly(ctx, d.Path, args...); err != nil {
-		return nil, err
-	}
-	// runsc has connected before it ended.
-	if err := listener.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
-		return nil, err
-	}
-	conn, err := listener.AcceptUnix()
+	args = append(args, "exec", s.ID(), "/"+connectName, strconv.Itoa(port))
+	c, err := startConnect(exec.Command(d.Path, args...))
 	if err != nil {
 		return nil, err
 	}
-	// It closes all of a connection when one direction ends, so what the pod still
-	// has to say would be lost with the end of what its client says: that end is
-	// kept from it.
-	return &podConn{Conn: conn, grace: gvisorGrace, endWrite: func() error { return nil }}, nil
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
+	defer stop()
+	if err := c.connected(); err != nil {
+		return nil, errors.Join(ctx.Err(), err)
+	}
+	return &podConn{Conn: c, grace: podGrace, endWrite: c.CloseWrite}, nil
 }
 
-// gvisorGrace is podGrace for a pod that does not learn that its client has said
-// all, and may be waiting for that.
-const gvisorGrace = 10 * time.Second
+// innerConn is a connection that a process inside of a sandbox carries.
+type innerConn struct {
+	*net.UnixConn
+	cmd *exec.Cmd
+	// problems is what the runtime and the process write to their stderr. The
+	// process ends when nobody can read it any more: with Close, or with us.
+	problems *os.File
+}
 
-// runBriefly runs a command that should take no time. What it wrote to stderr is
-// the error's text.
-func runBriefly(ctx context.Context, path string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	var problems bytes.Buffer
-	cmd.Stderr = &problems
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if err == nil {
-		return nil
+func startConnect(cmd *exec.Cmd) (_ *innerConn, err error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
 	}
+	defer theirs.Close()
+	problems, stderr, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	defer stderr.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, ours.Close(), problems.Close())
+	}
+	return &innerConn{UnixConn: ours, cmd: cmd, problems: problems}, nil
+}
+
+// socketPair returns the ends of a connection: ours and a process's.
+func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs = os.NewFile(uintptr(fds[1]), "theirs")
+	mine := os.NewFile(uintptr(fds[0]), "ours")
+	defer mine.Close()
+	conn, err := net.FileConn(mine) // of a copy
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// connected waits until the process says that there is a connection. If there is
+// none, nothing is left.
+func (c *innerConn) connected() error {
+	err := c.SetReadDeadline(time.Now().Add(dialTimeout))
+	var answer [1]byte
+	if err == nil {
+		_, err = io.ReadFull(c.UnixConn, answer[:])
+	}
+	switch errno := unix.Errno(answer[0]); {
+	case err == nil && errno == 0:
+		go c.attend()
+		return c.SetReadDeadline(time.Time{})
+	case err == nil:
+		err = errno
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("%s exec did not connect in time: %w", filepath.Base(c.cmd.Path), err)
+	}
+	_ = c.UnixConn.Close()
+	_ = unix.Kill(-c.cmd.Process.Pid, unix.SIGKILL)
+	said := c.said()
+	_ = c.problems.Close()
+	ended := c.cmd.Wait()
+	if errors.Is(err, io.EOF) { // the process was not there to answer
+		return fmt.Errorf("%s exec: %w: %s", filepath.Base(c.cmd.Path), ended, said)
+	}
+	return err
+}
+
+// said is the end of what was written to stderr until now.
+func (c *innerConn) said() string {
 	const most = 512
-	text := strings.TrimSpace(problems.String())
-	return fmt.Errorf("%s: %w: %s", filepath.Base(path), errors.Join(ctx.Err(), err), text[max(0, len(text)-most):])
+	_ = c.problems.SetReadDeadline(time.Now().Add(time.Second))
+	var b bytes.Buffer
+	_, _ = io.Copy(&b, io.LimitReader(c.problems, 64<<10))
+	text := strings.TrimSpace(b.String())
+	return text[max(0, len(text)-most):]
+}
+
+// attend reaps the process.
+func (c *innerConn) attend() {
+	_, _ = io.Copy(io.Discard, c.problems)
+	_ = c.cmd.Wait()
+}
+
+func (c *innerConn) Close() error {
+	return errors.Join(c.UnixConn.Close(), c.problems.Close())
 }

@@ -127,7 +127,7 @@ func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/pause", CgroupsPath: path, Runtime: rt, Base: base}, b.settings.nodeOf(s.Spec()))
+	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/" + pauseName, CgroupsPath: path, Runtime: rt, Base: base}, b.settings.nodeOf(s.Spec()))
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,8 @@ type tools struct {
 	noExec         bool
 	supervisor     string
 	supervisorHash string
-	// pauseRoot is a root filesystem with nothing in it but /pause.
+	// pauseRoot is a root filesystem with nothing in it but berth-pause, by both its
+	// names.
 	pauseRoot string
 }
 
@@ -106,7 +107,22 @@ func newPauseRoot(dir, pause string) error {
 			return err
 		}
 	}
-	to := filepath.Join(dir, "pause")
+	for _, name := range []string{pauseName, connectName} {
+		if err := linkProgram(pause, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// berth-pause does what its name says: be a sandbox's process, or carry a
+// connection.
+const (
+	pauseName   = "pause"
+	connectName = "connect"
+)
+
+func linkProgram(pause, to string) error {
 	if _, err := os.Stat(to); err == nil {
 		return nil
 	}

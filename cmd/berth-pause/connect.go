@@ -1,0 +1,133 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// connect carries one connection to a port of the pod's loopback, over IPv4, or
+// IPv6 where nobody listens on that. The other end is a socket, its standard input
+// and output, on which it first writes one byte: 0, or the errno of why there is
+// no connection. Each way ends by itself; all ends with the reader of what it would
+// write to its standard error.
+func connect(port string) {
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		answer(unix.EINVAL)
+	}
+	fd, errno := dial(int(number))
+	answer(errno)
+	go func() {
+		// A socket does not tell one that is gone from one that has said all.
+		await(unix.Stderr, unix.POLLERR)
+		os.Exit(1)
+	}()
+	var ways sync.WaitGroup
+	ways.Go(func() {
+		carry(fd, unix.Stdin)
+		_ = unix.Shutdown(fd, unix.SHUT_WR)
+	})
+	ways.Go(func() {
+		carry(unix.Stdout, fd)
+		_ = unix.Shutdown(unix.Stdout, unix.SHUT_WR)
+	})
+	ways.Wait()
+}
+
+// answer writes what came of the connection, and ends the program if there is none.
+func answer(errno unix.Errno) {
+	n, err := unix.Write(unix.Stdout, []byte{byte(errno)})
+	if errno != 0 || n != 1 || err != nil {
+		os.Exit(1)
+	}
+}
+
+func dial(port int) (fd int, errno unix.Errno) {
+	v4 := &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+	v6 := &unix.SockaddrInet6{Port: port, Addr: [16]byte{15: 1}}
+	if fd, errno = dialTo(unix.AF_INET, v4); errno == 0 {
+		return fd, 0
+	}
+	if fd, other := dialTo(unix.AF_INET6, v6); other == 0 {
+		return fd, 0
+	}
+	return -1, errno
+}
+
+func dialTo(family int, to unix.Sockaddr) (int, unix.Errno) {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, errnoOf(err)
+	}
+	err = unix.Connect(fd, to)
+	if err == unix.EINTR {
+		// It goes on by itself.
+		await(fd, unix.POLLOUT)
+		var code int
+		if code, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
+			err = unix.Errno(code)
+		}
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, errnoOf(err)
+	}
+	return fd, 0
+}
+
+func errnoOf(err error) unix.Errno {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return unix.EIO
+}
+
+// await waits for one of the events, or for an error.
+func await(fd int, events int16) {
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, -1)
+		if err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// carry copies until the source ends or the other side takes no more.
+func carry(to, from int) {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(from, b)
+		if again(err, from, unix.POLLIN) {
+			continue
+		}
+		if err != nil || n == 0 || !writeAll(to, b[:n]) {
+			return
+		}
+	}
+}
+
+func writeAll(to int, b []byte) bool {
+	for len(b) > 0 {
+		n, err := unix.Write(to, b)
+		if err != nil && !again(err, to, unix.POLLOUT) {
+			return false
+		}
+		b = b[max(0, n):]
+	}
+	return true
+}
+
+// again says whether a call is to be repeated, and waits until there is a point in
+// that: gVisor never blocks on what it got from its host.
+func again(err error, fd int, events int16) bool {
+	if errors.Is(err, unix.EAGAIN) {
+		await(fd, events)
+		return true
+	}
+	return errors.Is(err, unix.EINTR)
+}

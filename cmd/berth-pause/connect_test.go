@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain makes the test binary the program that it tests.
+func TestMain(m *testing.M) {
+	if os.Getenv("BERTH_PAUSE_TEST_MAIN") == "1" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// patience is more than anything here takes.
+const patience = time.Minute
+
+// carried is a program that carries a connection, and what it was given.
+type carried struct {
+	cmd      *exec.Cmd
+	conn     *net.UnixConn
+	problems *os.File
+}
+
+// start starts the program. The socket that it gets does not block: gVisor's do not.
+func start(t *testing.T, port int) carried {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer ours.Close()
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	c := carried{cmd: exec.Command("/proc/self/exe"), conn: conn.(*net.UnixConn), problems: problems}
+	c.cmd.Args = []string{"/connect", strconv.Itoa(port)}
+	c.cmd.Env = append(os.Environ(), "BERTH_PAUSE_TEST_MAIN=1")
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = theirs, theirs, stderr
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(); problems.Close(); _ = c.cmd.Process.Kill() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// answered is what the program says of the connection.
+func (c carried) answered(t *testing.T, want unix.Errno) {
+	t.Helper()
+	var b [1]byte
+	if _, err := io.ReadFull(c.conn, b[:]); err != nil || unix.Errno(b[0]) != want {
+		t.Fatalf("it answered %d (%v), %v; want %d", b[0], unix.Errno(b[0]), err, want)
+	}
+}
+
+// listen serves one connection.
+func listen(t *testing.T, address string, serve func(*net.TCPConn)) (port int) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			serve(c.(*net.TCPConn))
+			c.Close()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestConnectCarriesBothWaysToTheirEnds(t *testing.T) {
+	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(address, func(t *testing.T) {
+			port := listen(t, address, func(c *net.TCPConn) {
+				all, _ := io.ReadAll(c) // until the client has said all
+				_, _ = c.Write(all)
+			})
+			c := start(t, port)
+			c.answered(t, 0)
+			if _, err := c.conn.Write(text); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.conn.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(c.conn)
+			if err != nil || !bytes.Equal(got, text) {
+				t.Fatalf("%d of %d bytes came back, %v", len(got), len(text), err)
+			}
+			if err := c.cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The server's end must be seen while the client has still something to say.
+func TestConnectPassesOnTheServersEnd(t *testing.T) {
+	heard := make(chan []byte, 1)
+	port := listen(t, "[::1]:0", func(c *net.TCPConn) {
+		_, _ = io.WriteString(c, "bye")
+		_ = c.CloseWrite()
+		all, _ := io.ReadAll(c)
+		heard <- all
+	})
+	c := start(t, port)
+	c.answered(t, 0)
+	if got, err := io.ReadAll(c.conn); err != nil || string(got) != "bye" {
+		t.Fatalf("the server said %q, %v", got, err)
+	}
+	if _, err := io.WriteString(c.conn, "wait"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-heard:
+		if string(got) != "wait" {
+			t.Errorf("the server heard %q", got)
+		}
+	case <-time.After(patience):
+		t.Error("the server heard no end")
+	}
+}
+
+func TestConnectIsRefused(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	c := start(t, port)
+	c.answered(t, unix.ECONNREFUSED)
+	if err := c.cmd.Wait(); err == nil {
+		t.Error("it ended as if there had been a connection")
+	}
+}
+
+// A silent connection must not outlive who asked for it.
+func TestConnectEndsWithItsReader(t *testing.T) {
+	gone := make(chan struct{})
+	port := listen(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		_, _ = io.Copy(io.Discard, c)
+		close(gone)
+	})
+	c := start(t, port)
+	c.answered(t, 0)
+	c.problems.Close()
+	select {
+	case <-gone:
+	case <-time.After(patience):
+		t.Error("the connection is still there")
+	}
+	if err := c.cmd.Wait(); err == nil {
+		t.Error("it ended as if all had been said")
+	}
+}

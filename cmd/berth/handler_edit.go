@@ -95,36 +95,43 @@ not touched; the error says where it is.`,
 func handlerEditCommand() *cobra.Command {
 	r := &remote{}
 	var set, unset []string
+	from := ""
 	c := &cobra.Command{
 		Use:   "edit NAME",
 		Short: "Change a handler that was added by \"berth handler add\"",
-		Long: `Change keys of a handler and reload. Without --set and --unset its keys are opened
-in $VISUAL, else $EDITOR, else vi. Pods that exist keep what they were created
-with; new ones get what is written. If the daemon refuses the configuration,
-the handler stays as it is.
+		Long: `Change keys of a handler and reload. Without --set, --unset and --from its keys are
+opened in $VISUAL, else $EDITOR, else vi. Pods that exist keep what they were created
+with; new ones get what is written. If the daemon refuses the configuration, the
+handler stays as it is, and what was typed is in a file that the last line names.
 
 ` + aboutSettings,
 		Args: cobra.ExactArgs(1),
-		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			req := &adminv1.UpdateHandlerRequest{Name: args[0], Unset: unset}
 			var err error
 			if req.Set, err = settingsFrom(c, set); err != nil {
 				return err
 			}
-			if len(req.GetSet())+len(req.GetUnset()) > 0 {
-				return update(ctx, c, daemon, req)
+			switch given := len(req.GetSet())+len(req.GetUnset()) > 0; {
+			case given && from != "":
+				return misused(c, errors.New("--from has all keys; do not give --set and --unset beside it"))
+			case given:
+				return r.with(c, func(ctx context.Context, daemon *client.Client) error { return r.update(ctx, c, daemon, req) })
+			case from != "":
+				return r.editByFile(c, args[0], from)
 			}
-			return editByHand(ctx, c, daemon, req)
-		}),
+			return r.editByHand(c, args[0])
+		},
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
 	c.Flags().StringArrayVar(&set, "set", nil, "`key=value` of the handler; repeatable")
 	c.Flags().StringArrayVar(&unset, "unset", nil, "`key` that is taken out; repeatable")
+	c.Flags().StringVar(&from, "from", "", "`file` with all keys of the handler, as the editor shows them")
 	return c
 }
 
-func update(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.UpdateHandlerRequest) error {
+func (r *remote) update(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.UpdateHandlerRequest) error {
 	resp, err := daemon.UpdateHandler(ctx, req)
 	if err != nil {
 		return err

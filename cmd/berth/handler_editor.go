@@ -7,42 +7,89 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/config"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// editByHand opens what is written of a handler in an editor, and sends what
-// came of it.
-func editByHand(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.UpdateHandlerRequest) error {
-	resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: req.GetName()})
+// editByHand opens what is written of a handler in an editor, and sends what came
+// of it. What somebody typed is in a file until it is in force.
+func (r *remote) editByHand(c *cobra.Command, name string) error {
+	var had []*adminv1.Setting
+	if err := r.with(c, func(ctx context.Context, daemon *client.Client) (err error) {
+		had, err = editable(ctx, daemon, name)
+		return err
+	}); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp("", "berth-"+name+"-*.toml")
 	if err != nil {
 		return err
 	}
-	if !resp.GetHandler().GetManaged() {
-		// The daemon says best why, and changes nothing.
-		return update(ctx, c, daemon, req)
-	}
-	file, err := os.CreateTemp("", "berth-"+req.GetName()+"-*.toml")
-	if err != nil {
-		return err
-	}
-	before := asLines(req.GetName(), resp.GetWritten())
+	before := asLines(name, had)
 	if _, err := file.WriteString(before); err != nil {
 		return errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}
 	if err := file.Close(); err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	if err := sendEdited(ctx, c, daemon, req, file.Name(), before, resp.GetWritten()); err != nil {
-		return fmt.Errorf("%w\nyour text is in %s", coded(daemon, err), file.Name())
+	// No context: the editor ends when whoever sits before it wants to.
+	err = runEditor(c, file.Name())
+	text, unreadable := os.ReadFile(file.Name())
+	switch {
+	case unreadable != nil:
+		return errors.Join(err, unreadable)
+	case string(text) == before:
+		if err == nil {
+			fmt.Fprintln(c.OutOrStdout(), "nothing was changed")
+		}
+		return errors.Join(err, os.Remove(file.Name()))
+	case err == nil:
+		err = r.sendKeys(c, name, had, text)
 	}
-	return os.Remove(file.Name())
+	var own *codedError
+	if err != nil && (!errors.As(err, &own) || own.code != exitDegraded) {
+		return fmt.Errorf("%w\nyour text is in %s; correct it there, then \"berth handler edit %s --from %s\"", err, file.Name(), name, file.Name())
+	}
+	return errors.Join(err, os.Remove(file.Name()))
+}
+
+// editByFile makes the keys of a handler those of a file.
+func (r *remote) editByFile(c *cobra.Command, name, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return &codedError{exitConfig, err}
+	}
+	var had []*adminv1.Setting
+	if err := r.with(c, func(ctx context.Context, daemon *client.Client) (err error) {
+		had, err = editable(ctx, daemon, name)
+		return err
+	}); err != nil {
+		return err
+	}
+	return r.sendKeys(c, name, had, text)
+}
+
+// editable are the keys of a handler that may be edited.
+func editable(ctx context.Context, daemon *client.Client, name string) ([]*adminv1.Setting, error) {
+	resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	if !resp.GetHandler().GetManaged() {
+		// The daemon says best why, and changes nothing.
+		if _, err := daemon.UpdateHandler(ctx, &adminv1.UpdateHandlerRequest{Name: name}); err != nil {
+			return nil, err
+		}
+	}
+	return resp.GetWritten(), nil
 }
 
 func asLines(name string, settings []*adminv1.Setting) string {
@@ -54,35 +101,46 @@ func asLines(name string, settings []*adminv1.Setting) string {
 	return b.String()
 }
 
-func sendEdited(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.UpdateHandlerRequest, file, before string, had []*adminv1.Setting) error {
-	if err := runEditor(ctx, c, file); err != nil {
-		return err
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if string(text) == before {
-		fmt.Fprintln(c.OutOrStdout(), "nothing was changed")
-		return nil
-	}
+// sendKeys has the daemon make the keys of a handler those of a text.
+func (r *remote) sendKeys(c *cobra.Command, name string, had []*adminv1.Setting, text []byte) error {
 	settings, err := config.ParseSettings(text)
 	if err != nil {
 		return &codedError{exitConfig, err}
 	}
+	req := &adminv1.UpdateHandlerRequest{Name: name}
 	req.Set, req.Unset = difference(had, settings)
-	return update(ctx, c, daemon, req)
+	return r.with(c, func(ctx context.Context, daemon *client.Client) error { return r.update(ctx, c, daemon, req) })
 }
 
 // runEditor lets a shell split the variable, as others do: EDITOR="code --wait".
-func runEditor(ctx context.Context, c *cobra.Command, file string) error {
+// An interrupt at the terminal is the editor's: it reaches all of its processes,
+// of which berth and the shell wait on.
+func runEditor(c *cobra.Command, file string) error {
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "sh", file)
+	cmd := exec.Command("/bin/sh", "-c", `trap : INT QUIT; `+editor+` "$1"`, "sh", file) //nolint:noctx // it ends when its user wants to
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("the editor %q failed: %w; set $EDITOR, or use --set key=value", editor, err)
+	// Caught, because the editor would inherit that they are ignored.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("the editor %q cannot be started: %w; set $EDITOR, or use --set key=value", editor, err)
 	}
-	return nil
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case err := <-ended:
+			if err != nil {
+				return fmt.Errorf("the editor %q failed: %w; set $EDITOR, or use --set key=value", editor, err)
+			}
+			return nil
+		case s := <-signals:
+			if s == unix.SIGTERM || s == unix.SIGHUP {
+				return errors.Join(fmt.Errorf("ended by the signal %v", s), cmd.Process.Signal(s))
+			}
+		}
+	}
 }
 
 // difference is what has to be set and taken out to get from had to wanted. Pure.

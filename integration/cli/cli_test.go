@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -260,17 +262,86 @@ func TestAnInterruptedDrain(t *testing.T) {
 	has(t, out, "handler runc is ready")
 }
 
+// An interrupt while an editor is open is the editor's, and what was typed is not
+// lost when it is refused.
+func TestTheEditor(t *testing.T) {
+	n := newNode(t)
+	n.berth(t, 0, "handler", "add", "other", "--path", testbed.Part(t, testbed.Crun))
+	interrupted, typed := filepath.Join(n.Dir, "interrupted"), filepath.Join(n.Dir, "typed")
+	if err := unix.Mkfifo(interrupted, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	editor := filepath.Join(n.Dir, "editor")
+	// It says that it is there, waits for the interrupt, and saves nevertheless.
+	write(t, editor, fmt.Sprintf("#!/bin/sh\ntrap 'cat %s >>\"$1\"; exit 0' INT\necho ready >%s\nwhile :; do sleep 0.05; done\n", typed, interrupted))
+	if err := os.Chmod(editor, 0o755); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	edit := func(text string) (status int, said string) {
+		t.Helper()
+		write(t, typed, text)
+		ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+		defer cancel()
+		cmd := n.command(ctx, "handler", "edit", "other")
+		cmd.Env = append(cmd.Env, "EDITOR="+editor, "VISUAL=", "TMPDIR="+n.Dir)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.ReadFile(interrupted); err != nil { // until the editor is ready
+			t.Fatal(err)
+		}
+		// As a terminal does: to all that were started from this line.
+		if err := unix.Kill(-cmd.Process.Pid, unix.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), out.String()
+	}
+	status, said := edit("snapshotter = \"native\"\n")
+	if has(t, said, "handler other is changed"); status != 0 {
+		t.Errorf("exit status %d: %s", status, said)
+	}
+	if left, err := filepath.Glob(filepath.Join(n.Dir, "berth-other-*")); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v (%v)", left, err)
+	}
+
+	status, said = edit("max_pod = 3\n")
+	if has(t, said, "unknown key", "your text is in "+n.Dir+"/berth-other-"); status != 2 {
+		t.Errorf("exit status %d: %s", status, said)
+	}
+	kept, err := filepath.Glob(filepath.Join(n.Dir, "berth-other-*"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("the text is in %v (%v)", kept, err)
+	}
+	text, err := os.ReadFile(kept[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	has(t, string(text), "snapshotter = ", "max_pod = 3")
+	write(t, kept[0], strings.Replace(string(text), "max_pod", "max_pods", 1))
+	n.berth(t, 0, "handler", "edit", "other", "--from", kept[0])
+	out, _ := n.berth(t, 0, "handler", "show", "other")
+	has(t, out, "max_pods", "snapshotter")
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Files that would be refused are told by file, line and key, and change nothing.
 func TestReloadTellsEveryMistake(t *testing.T) {
 	n := newNode(t)
 	crun := testbed.Part(t, testbed.Crun)
 	file := filepath.Join(n.Dir, "conf.d", "70-crun.toml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := func(text string) { t.Helper(); write(t, file, text) }
 	write("[runtimes.crun]\nruntime_pat = \"" + crun + "\"\n")
 	_, stderr := n.berth(t, 2, "reload", "--wait")
 	has(t, stderr, file+":2:1: runtimes.crun.runtime_pat: unknown key", `did you mean "runtime_path"?`, "is served on")

@@ -28,7 +28,9 @@ func newLoader(o config.Options, start *config.Config) *loader {
 
 // Load implements lifecycle.Loader.
 func (l *loader) Load(ctx context.Context) (*config.Config, error) {
-	cfg, err := config.Load(l.options)
+	o := l.options
+	o.Running = l.last.Load()
+	cfg, err := config.Load(o)
 	if err == nil {
 		sayNew(ctx, l.last.Swap(cfg), cfg)
 	}

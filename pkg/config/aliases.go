@@ -57,7 +57,7 @@ func (a *assembly) resolveAliases() {
 			same.Name, same.Origin, same.AliasOf = name, stub.Origin, of
 			a.defs[name] = &same
 			continue
-		case a.reasonOf(of) != "":
+		case a.reasonOf(of) != "", a.await(of, key):
 			a.cfg.Broken = append(a.cfg.Broken, Broken{
 				Name: name, Origin: stub.Origin, Reason: clip(fmt.Sprintf("it is an alias of %q: %s", of, a.reasonOf(of))),
 			})

@@ -46,6 +46,10 @@ func assemble(docs []*document, o Options, lost map[string]Broken, foreign forei
 	if !handlersInMain(docs) {
 		a.discover()
 	}
+	a.awaitDefault(docs)
+	if a.cfg.Discovered && len(a.defs)+len(a.lost)+len(a.cfg.Broken) == 0 {
+		a.problems = append(a.problems, nothingFound(a.options.searchPath()))
+	}
 	a.resolveAliases()
 	a.cfg.Runtimes = sortedByName(a.defs)
 	a.defaultRuntime(a.known(docs), mainOf(docs, a.options))
@@ -116,20 +120,18 @@ func handlersInMain(docs []*document) bool {
 // another runtime than the one configured.
 func (a *assembly) discover() {
 	a.cfg.Discovered = true
-	dirs := a.options.searchPath()
-	for _, def := range Discover(dirs) {
+	found := Discover(a.options.searchPath())
+	for _, def := range append(found, a.vanished(found)...) {
 		a.byMain = append(a.byMain, def.Name)
 		if _, lost := a.lost[def.Name]; lost || a.defs[def.Name] != nil || a.cfg.broken(def.Name) {
 			continue
 		}
+		a.cfg.elsewhere[def.Name] = true
 		def.Snapshotter = a.cfg.Engine.Snapshotter
 		if def.Type == handler.OCI {
 			def.Supervision = a.cfg.Engine.Supervision
 		}
 		a.defs[def.Name] = def
-	}
-	if len(a.defs)+len(a.lost)+len(a.cfg.Broken) == 0 {
-		a.problems = append(a.problems, nothingFound(dirs))
 	}
 }
 
@@ -158,57 +160,6 @@ func (a *assembly) known(docs []*document) []string {
 	}
 	slices.Sort(names)
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
-}
-
-// mainOf is the place where the main file begins, or would.
-func mainOf(docs []*document, o Options) Origin {
-	for _, d := range docs {
-		if d.main {
-			return Origin{File: d.file, Line: 1, Column: 1}
-		}
-	}
-	return Origin{File: or(o.File, DefaultFile)}
-}
-
-// defaultRuntime checks or chooses the default handler. What is missing belongs
-// at the top of the main file.
-func (a *assembly) defaultRuntime(known []string, top Origin) {
-	if len(known) == 0 {
-		return
-	}
-	v := &validator{cfg: a.cfg}
-	switch name := a.cfg.DefaultRuntime; {
-	case name == "":
-		if a.cfg.DefaultRuntime = chooseDefault(a.byMain, known); a.cfg.DefaultRuntime == "" {
-			v.problems = append(v.problems, Problem{
-				File: top.File, Line: top.Line, Column: top.Column, Key: "default_runtime",
-				Message: fmt.Sprintf("is missing; name one of the handlers %s, above the first table", strings.Join(known, ", ")),
-			})
-		}
-	case !slices.Contains(known, name):
-		near, _ := handler.Nearest(name, known)
-		v.wrong("default_runtime", fmt.Sprintf("there is no handler %q; the handlers are %s", name, strings.Join(known, ", ")), near)
-	}
-	a.problems = append(a.problems, v.problems...)
-}
-
-// chooseDefault picks the default handler of a configuration that names none,
-// or "". Drop-ins only count when there is nothing else, so that adding one
-// never changes where pods go. Pure.
-func chooseDefault(byMain, known []string) string {
-	among := byMain
-	if len(among) == 0 {
-		among = known
-	}
-	if len(among) == 1 {
-		return among[0]
-	}
-	for _, r := range ociRuntimes {
-		if slices.Contains(among, r) {
-			return r
-		}
-	}
-	return ""
 }
 
 // helpers finds berth's own binaries unless a file says where they are.

@@ -67,6 +67,11 @@ type Config struct {
 
 	origins map[string]Origin
 	watched []string
+	// elsewhere are the handlers that are from other places than berth's own files:
+	// imported, discovered, or awaited.
+	elsewhere map[string]bool
+	// defaultChosen says that no file and no flag names DefaultRuntime.
+	defaultChosen bool
 }
 
 // Broken is a handler that is known by name only. Its route is not-ready.

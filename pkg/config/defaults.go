@@ -68,6 +68,6 @@ func Default() *Config {
 		},
 		Tracing: Tracing{SampleRatio: 1},
 		Log:     Log{Level: "info", Format: "text"},
-		origins: map[string]Origin{},
+		origins: map[string]Origin{}, elsewhere: map[string]bool{},
 	}
 }

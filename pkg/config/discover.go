@@ -13,6 +13,9 @@ import (
 // the order in which one becomes the default handler.
 var ociRuntimes = []string{"runc", "crun", "youki", "runsc"}
 
+// discoveredIn is how the Origin of a discovered handler begins.
+const discoveredIn = "discovered in "
+
 // SearchPathEnv is the environment variable that replaces SearchDirs, as a
 // list separated by colons.
 const SearchPathEnv = "BERTH_SEARCH_PATH"
@@ -68,7 +71,7 @@ func discovered(name, file string) *handler.Definition {
 	t := defaultTable()
 	t.RuntimePath = file
 	d := t.definition(name, Default().Engine)
-	d.Origin = "discovered in " + filepath.Dir(file)
+	d.Origin = discoveredIn + filepath.Dir(file)
 	return d
 }
 

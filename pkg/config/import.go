@@ -137,6 +137,7 @@ func unservable(name string, own map[string]string) string {
 }
 
 func (a *assembly) foreignHandler(h imports.Handler, files *foreignFiles) {
+	a.cfg.elsewhere[h.Name] = true
 	def, problems := checkForeign(h, files, a.options, a.cfg.Engine)
 	if len(problems) == 0 {
 		a.add(files.document(h), def)
@@ -158,6 +159,7 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 			continue
 		}
 		own[name] = d.file
+		a.cfg.elsewhere[name] = true
 		a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: d.file, Reason: clip(d.problems.sorted()[0].Error())})
 	}
 }

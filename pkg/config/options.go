@@ -28,6 +28,10 @@ type Options struct {
 	// DeferMachine is for a daemon that probes its handlers: what this machine
 	// lacks for one is no mistake, and not looked for. See Lacking.
 	DeferMachine bool
+	// Running is what a daemon has loaded before, for one that reads its files
+	// again; nil at its start. A default handler that no file defines stays then,
+	// though it is away.
+	Running *Config
 }
 
 // Paths are the main file and the directories of drop-ins, whether they exist or

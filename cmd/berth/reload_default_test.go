@@ -1,0 +1,46 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// A package upgrade takes a runtime away for a moment. What reads the files again
+// of a daemon must not make another the default in the meantime.
+func TestReloadKeepsTheDefaultThatIsAway(t *testing.T) {
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"runc", "crun"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // it is run
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "config.toml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, err := config.Load(o)
+	if err != nil || start.DefaultRuntime != "runc" {
+		t.Fatalf("it starts with %+v, %v", start, err)
+	}
+	l := newLoader(o, start)
+	if err := os.Remove(filepath.Join(bin, "runc")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		cfg, err := l.Load(t.Context())
+		if err != nil || cfg.DefaultRuntime != "runc" || len(cfg.Runtimes) != 2 {
+			t.Errorf("while it is away: %+v, %v", cfg, err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// chosen is the default handler that a running daemon chose by itself among
+// discovered ones, or "". It stays until a file names another or the daemon is
+// started again: a package that is away for a moment, or one that comes, must not
+// move pods that name no handler.
+func (a *assembly) chosen() string {
+	r := a.options.Running
+	if r == nil || !r.defaultChosen || !r.Discovered || !a.cfg.Discovered || a.cfg.DefaultRuntime != "" {
+		return ""
+	}
+	return r.DefaultRuntime
+}
+
+// running is chosen as far as there is such a handler.
+func (a *assembly) running(known []string) string {
+	if name := a.chosen(); slices.Contains(known, name) {
+		return name
+	}
+	return ""
+}
+
+// vanished is the default handler of a running daemon if it was discovered, and is
+// not found any more: it stays, and is not ready.
+func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
+	r := a.options.Running
+	if r == nil || !r.Discovered {
+		return nil
+	}
+	name := or(a.cfg.DefaultRuntime, a.chosen())
+	is := func(d *handler.Definition) bool { return d.Name == name && strings.HasPrefix(d.Origin, discoveredIn) }
+	if slices.ContainsFunc(found, is) {
+		return nil
+	}
+	i := slices.IndexFunc(r.Runtimes, is)
+	if i < 0 {
+		return nil
+	}
+	kept := *r.Runtimes[i]
+	return []*handler.Definition{&kept}
+}
+
+// awaitDefault makes a default handler that does not depend on berth's own files a
+// broken one while it is not there, so that the rest is served.
+func (a *assembly) awaitDefault(docs []*document) {
+	name := or(a.cfg.DefaultRuntime, a.chosen())
+	if name == "" || slices.Contains(a.known(docs), name) {
+		return
+	}
+	a.await(name, "default_runtime")
+}
+
+// await says whether a handler that there is not may come by itself, and makes it
+// a broken one if so. key is what names it.
+func (a *assembly) await(name, key string) bool {
+	if !a.mayCome(name) || handler.ValidName(name) != nil {
+		return false
+	}
+	v := &validator{cfg: a.cfg}
+	where := "on this machine"
+	if a.imports() {
+		where = "in the files of [import]"
+	}
+	v.wrong(key, fmt.Sprintf("there is no handler %q %s, for which it waits; pods that ask for it are refused meanwhile", name, where), "")
+	a.cfg.Problems = append(a.cfg.Problems, v.problems...)
+	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: a.cfg.Origin(key).String(), Reason: clip(v.problems[0].Error())})
+	a.cfg.elsewhere[name] = true
+	return true
+}
+
+func (a *assembly) imports() bool { return len(a.cfg.Import.CRIO)+len(a.cfg.Import.Containerd) > 0 }
+
+// mayCome says whether a handler may be brought by others than berth's own files.
+// At a start nobody knows what they had; a daemon that runs does, and takes any
+// other name for a mistake.
+func (a *assembly) mayCome(name string) bool {
+	if r := a.options.Running; r != nil {
+		return r.elsewhere[name] && (a.imports() || a.cfg.Discovered)
+	}
+	return a.options.TolerateDropIns && (a.imports() || a.cfg.Discovered && slices.Contains(ociRuntimes, name))
+}
+
+// mainOf is the place where the main file begins, or would.
+func mainOf(docs []*document, o Options) Origin {
+	for _, d := range docs {
+		if d.main {
+			return Origin{File: d.file, Line: 1, Column: 1}
+		}
+	}
+	return Origin{File: or(o.File, DefaultFile)}
+}
+
+// defaultRuntime checks or chooses the default handler. What is missing belongs
+// at the top of the main file.
+func (a *assembly) defaultRuntime(known []string, top Origin) {
+	if len(known) == 0 {
+		return
+	}
+	v := &validator{cfg: a.cfg}
+	switch name := a.cfg.DefaultRuntime; {
+	case name == "":
+		a.cfg.defaultChosen = true
+		if a.cfg.DefaultRuntime = or(a.running(known), chooseDefault(a.byMain, known)); a.cfg.DefaultRuntime == "" {
+			v.problems = append(v.problems, Problem{
+				File: top.File, Line: top.Line, Column: top.Column, Key: "default_runtime",
+				Message: fmt.Sprintf("is missing; name one of the handlers %s, above the first table", strings.Join(known, ", ")),
+			})
+		}
+	case !slices.Contains(known, name):
+		near, _ := handler.Nearest(name, known)
+		v.wrong("default_runtime", fmt.Sprintf("there is no handler %q; the handlers are %s", name, strings.Join(known, ", ")), near)
+	}
+	a.problems = append(a.problems, v.problems...)
+}
+
+// chooseDefault picks the default handler of a configuration that names none,
+// or "". Drop-ins only count when there is nothing else, so that adding one
+// never changes where pods go. Pure.
+func chooseDefault(byMain, known []string) string {
+	among := byMain
+	if len(among) == 0 {
+		among = known
+	}
+	if len(among) == 1 {
+		return among[0]
+	}
+	for _, r := range ociRuntimes {
+		if slices.Contains(among, r) {
+			return r
+		}
+	}
+	return ""
+}

@@ -1,0 +1,134 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// again is what a daemon with that configuration reads.
+func (n *node) again(running *Config) (*Config, error) {
+	o := n.options()
+	o.DeferMachine, o.Running = true, running
+	return Load(o)
+}
+
+// start is what a daemon reads that starts.
+func (n *node) start() (*Config, error) {
+	o := n.options()
+	o.DeferMachine, o.TolerateDropIns = true, true
+	return Load(o)
+}
+
+// TestTheDefaultOfARunningDaemonStays: what is installed and removed moves no pods
+// that name no handler; a file does.
+func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
+	for _, c := range []struct {
+		what, before, after string // the runtimes that are there
+		main, next          string // the main file
+		served, fallback    string
+	}{
+		{"nothing changes", "runc crun", "runc crun", "", "", "crun runc", "runc"},
+		{"the default is away", "runc crun", "crun", "", "", "crun runc", "runc"},
+		{"all are away", "runc", "", "", "", "runc", "runc"},
+		{"a better one comes", "crun", "runc crun", "", "", "crun runc", "crun"},
+		{"another goes", "runc crun", "runc", "", "", "runc", "runc"},
+		{"a file names another", "runc crun", "crun", "", "default_runtime = \"crun\"\n", "crun", "crun"},
+		{"the file names none any more", "runc crun", "runc crun", "default_runtime = \"crun\"\n", "", "crun runc", "runc"},
+		{"the one that the file names is away", "runc crun", "runc", "default_runtime = \"crun\"\n", "default_runtime = \"crun\"\n", "crun runc", "crun"},
+		{"the file names all", "crun", "crun", "", "[runtimes.mine]\nruntime_path = \"$BIN/crun\"\n", "mine", "mine"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newNode(t, strings.Fields(c.before)...)
+			n.write("config.toml", c.main)
+			running, err := n.start()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range strings.Fields(c.before) {
+				if err := os.Remove(n.path("bin/" + r)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, r := range strings.Fields(c.after) {
+				n.binary("bin/"+r, 0o755)
+			}
+			n.write("config.toml", c.next)
+			// It must hold for any number of reloads.
+			for range 3 {
+				cfg, err := n.again(running)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if names(cfg) != c.served || cfg.DefaultRuntime != c.fallback {
+					t.Fatalf("served are %q, default %s; want %q, %s", names(cfg), cfg.DefaultRuntime, c.served, c.fallback)
+				}
+				running = cfg
+			}
+			for _, d := range running.Runtimes {
+				there := strings.Contains(c.after, d.Name) || d.Name == "mine"
+				if lacks := Lacking(d); (lacks == nil) != there {
+					t.Errorf("%s lacks %v", d.Name, lacks)
+				}
+			}
+		})
+	}
+}
+
+// TestADefaultThatOthersBringIsAwaited: the daemon must not depend on files that
+// installers write, nor on packages, also if default_runtime names what they bring.
+func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	main := "default_runtime = \"kata\"\n[import]\ncrio = [\"" + n.path("crio") + "\"]\n[runtimes.mine]\nruntime_path = \"$BIN/runc\"\n[runtimes.old]\nalias_of = \"kata\"\n"
+	n.write("config.toml", main)
+	cfg, err := n.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names(cfg) != "mine" || brokenNames(cfg) != "kata old" || cfg.DefaultRuntime != "kata" {
+		t.Fatalf("served %q, broken %q, default %s", names(cfg), brokenNames(cfg), cfg.DefaultRuntime)
+	}
+	if want := "$DIR/config.toml:1:1: default_runtime: there is no handler \"kata\" in the files of [import]"; !strings.HasPrefix(n.relative(cfg.Broken[0].Reason), want) {
+		t.Errorf("the reason is %s", cfg.Broken[0].Reason)
+	}
+	// It comes, goes, and comes.
+	for range 2 {
+		if cfg, err = n.again(cfg); err != nil || brokenNames(cfg) != "kata old" {
+			t.Fatalf("while it is away: %v, broken %q", err, brokenNames(cfg))
+		}
+		n.write("crio/10", "[crio.runtime.runtimes.kata]\nruntime_path = \"$BIN/crun\"\n")
+		if cfg, err = n.again(cfg); err != nil || names(cfg) != "kata mine old" || cfg.DefaultRuntime != "kata" {
+			t.Fatalf("when it is there: %v, served %q, default %s", err, names(cfg), cfg.DefaultRuntime)
+		}
+		if err := os.Remove(n.path("crio/10")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A daemon that runs knows what others brought; any other name is a mistake.
+	n.write("config.toml", strings.Replace(main, "default_runtime = \"kata\"", "default_runtime = \"kato\"", 1))
+	if _, err := n.again(cfg); err == nil || !strings.Contains(err.Error(), `there is no handler "kato"`) {
+		t.Errorf("a name that nobody had: %v", err)
+	}
+	// The strict reading of "berth check" says so, too.
+	n.write("config.toml", main)
+	if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), `default_runtime: there is no handler "kata"`) {
+		t.Errorf("check: %v", err)
+	}
+}
+
+func TestADefaultThatIsNotInstalledIsAwaited(t *testing.T) {
+	n := newNode(t, "crun")
+	n.write("config.toml", "default_runtime = \"runc\"\n")
+	cfg, err := n.start()
+	if err != nil || names(cfg) != "crun" || brokenNames(cfg) != "runc" || cfg.DefaultRuntime != "runc" {
+		t.Fatalf("got %v, served %q, broken %q", err, names(cfg), brokenNames(cfg))
+	}
+	n.binary("bin/runc", 0o755)
+	if cfg, err = n.again(cfg); err != nil || names(cfg) != "crun runc" || cfg.DefaultRuntime != "runc" {
+		t.Errorf("got %v, served %q", err, names(cfg))
+	}
+	n.write("config.toml", "default_runtime = \"runk\"\n")
+	if _, err := n.start(); err == nil {
+		t.Error("a name that nobody has is no mistake of the main file")
+	}
+}

@@ -98,34 +98,46 @@ func (b *binaries) verify(one keep.Binary) error {
 	return b.store.Verify(one)
 }
 
-// lookAtBinaries takes up the binaries of today's handlers, and then reads those
+// inspection looks at binaries before anybody needs them.
+type inspection struct {
+	background  context.Context // ends with the engine
+	log         *log.Entry
+	binaries    *binaries
+	runtimes    *runtimes
+	collector   *collector
+	prober      prober
+	objects     *objects
+	definitions func() []*handler.Definition
+}
+
+// run takes up the binaries of today's handlers, and then reads those
 // that pods were made with, before they are needed.
-func (k *core) lookAtBinaries() {
-	for _, d := range k.awaitHandlers() {
-		k.takeUp(d)
+func (i *inspection) run() {
+	for _, d := range i.awaitHandlers() {
+		i.takeUp(d)
 	}
-	k.binaries.takenUp.Store(true)
+	i.binaries.takenUp.Store(true)
 	seen := map[string]bool{}
-	for _, s := range k.objects.allSandboxes() {
+	for _, s := range i.objects.allSandboxes() {
 		for _, one := range s.Spec().binaries() {
 			if one.Kept == "" {
-				s.tellChanged(k.log, one)
+				s.tellChanged(i.log, one)
 				continue
 			}
-			if seen[one.Kept] || k.background.Err() != nil {
+			if seen[one.Kept] || i.background.Err() != nil {
 				continue
 			}
 			seen[one.Kept] = true
-			if err := k.binaries.verify(one); err != nil {
-				k.log.WithError(err).WithField("runtime", one.Path).Error("pods have lost their runtime")
+			if err := i.binaries.verify(one); err != nil {
+				i.log.WithError(err).WithField("runtime", one.Path).Error("pods have lost their runtime")
 			}
 		}
 		// So that the next container does not wait for the answer.
 		if len(s.Spec().binaries()) > 0 {
-			_, _ = k.prober.Probe(k.background, k.runtimes.of(s.Spec()))
+			_, _ = i.prober.Probe(i.background, i.runtimes.of(s.Spec()))
 		}
 	}
-	k.collectTools()
+	i.collector.collect()
 }
 
 // handlersPatience is how long a daemon that starts is given to find out which
@@ -133,31 +145,31 @@ func (k *core) lookAtBinaries() {
 const handlersPatience = 30 * time.Second
 
 // awaitHandlers returns the handlers that are ready; none only if none becomes so.
-func (k *core) awaitHandlers() []*handler.Definition {
+func (i *inspection) awaitHandlers() []*handler.Definition {
 	enough := time.NewTimer(handlersPatience)
 	defer enough.Stop()
 	for {
-		if all := k.config.Definitions(); len(all) > 0 {
+		if all := i.definitions(); len(all) > 0 {
 			return all
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-enough.C:
 			return nil
-		case <-k.background.Done():
+		case <-i.background.Done():
 			return nil
 		}
 	}
 }
 
 // takeUp asks a runtime, and keeps it, before the first pod needs it.
-func (k *core) takeUp(d *handler.Definition) {
-	ctx, cancel := context.WithTimeout(k.background, takeUpTimeout)
+func (i *inspection) takeUp(d *handler.Definition) {
+	ctx, cancel := context.WithTimeout(i.background, takeUpTimeout)
 	defer cancel()
-	_, _, release, err := k.binaries.ForPod(ctx, d)
+	_, _, release, err := i.binaries.ForPod(ctx, d)
 	if err == nil {
 		release()
 	} else if !errors.Is(err, context.Canceled) {
-		k.log.WithError(err).WithField("handler", d.Name).Warn("a handler's runtime does not answer")
+		i.log.WithError(err).WithField("handler", d.Name).Warn("a handler's runtime does not answer")
 	}
 }

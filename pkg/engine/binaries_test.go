@@ -29,7 +29,7 @@ func runtimeBed(t *testing.T) (*core, *handler.Definition) {
 	k := daemon(t, dir, "this")
 	d := &handler.Definition{Name: "test", Type: handler.OCI, Path: filepath.Join(dir, "runtime")}
 	install(t, d.Path, says("1"))
-	k.config.Definitions = func() []*handler.Definition { return []*handler.Definition{d} }
+	k.collector.definitions = func() []*handler.Definition { return []*handler.Definition{d} }
 	k.background = t.Context()
 	return k, d
 }
@@ -77,7 +77,7 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 	}
 	expect := func(what string, keptFirst, keptSecond bool) {
 		t.Helper()
-		k.collectTools()
+		k.collector.collect()
 		if isKept(k, first) != keptFirst || isKept(k, second) != keptSecond {
 			t.Errorf("%s: kept are %q", what, k.kept(t))
 		}
@@ -93,13 +93,13 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("its pod is gone", false, true)
-	k.config.Definitions = func() []*handler.Definition { return nil }
+	k.collector.definitions = func() []*handler.Definition { return nil }
 	expect("its handler is gone", false, false)
 
 	k.binaries.takenUp.Store(false)
 	third, release := forPod(t, k, d)
 	release()
-	k.collectTools()
+	k.collector.collect()
 	if !isKept(k, third) {
 		t.Error("a daemon that has not looked at all handlers removes what they take")
 	}
@@ -162,7 +162,7 @@ func TestBinariesUnderWay(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				k.collectTools()
+				k.collector.collect()
 				if !isKept(k, all[0]) {
 					t.Errorf("the copy %s is gone", all[0].Kept)
 				}
@@ -179,7 +179,7 @@ func TestBinariesUnderWay(t *testing.T) {
 		release()
 	}
 	working.Wait()
-	k.collectTools()
+	k.collector.collect()
 	if kept := slices.DeleteFunc(k.kept(t), func(name string) bool { return !strings.HasPrefix(name, keep.Prefix) }); len(kept) != 1 {
 		t.Errorf("kept are %q, and one runtime is installed", kept)
 	}

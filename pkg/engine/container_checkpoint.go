@@ -97,7 +97,7 @@ func (b containers) checkpoint(ctx context.Context, c *container, location strin
 	if err != nil {
 		return err
 	}
-	if err := dir.Describe(archiveConfig(c, at), spec, b.status(c)); err != nil {
+	if err := dir.Describe(archiveConfig(c, at), spec, c.status()); err != nil {
 		return err
 	}
 	if path := c.Spec().LogPath; path != "" {
@@ -176,7 +176,7 @@ func (b containers) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
 	if err != nil {
 		return err
 	}
-	if err := b.refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
+	if err := b.abilities.refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
 		return err
 	}
 	if s.Plan.User != nil {

@@ -42,7 +42,7 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	if err := b.preflightContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
+	if err := b.abilities.checkContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
 		return nil, err
 	}
 	img, err := b.images.Get(r.GetConfig().GetImage().GetImage())
@@ -73,8 +73,8 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 		return nil, err
 	}
 	failpoint.Hit(failpoint.ContainerCreated)
-	b.announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
-	b.plugins.PostCreateContainer(ctx, b.hookContainer(c))
+	b.events.announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.plugins.PostCreateContainer(ctx, b.hooks.container(c))
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
@@ -114,11 +114,11 @@ func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r 
 }
 
 func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *image.Image) error {
-	rootfs, err := b.prepareRootfs(ctx, c, img)
+	rootfs, err := b.mounts.prepareRootfs(ctx, c, img)
 	if err != nil {
 		return err
 	}
-	if err := b.mountVolumes(ctx, c); err != nil {
+	if err := b.mounts.mountVolumes(ctx, c); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerMounted)
@@ -142,7 +142,7 @@ func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *i
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return b.plugins.Shown(b.hookContainer(c), func() error {
+	return b.plugins.Shown(b.hooks.container(c), func() error {
 		err := c.Update(func(st *containerStatus) error {
 			st.Phase = phaseCreated
 			st.User = user
@@ -163,7 +163,7 @@ func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerReq
 	if err != nil {
 		return nil, err
 	}
-	config, volumes, err := b.planVolumes(s, r.GetConfig())
+	config, volumes, err := b.mounts.planVolumes(s, r.GetConfig())
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConf
 func (b containers) buildSpec(ctx context.Context, c *container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
 	config, d := c.config(), c.sandbox.Spec().Definition
 	var user ocispec.User
-	err := b.withRootfs(ctx, c, mounts, func(dir string) (err error) {
+	err := b.mounts.withRootfs(ctx, c, mounts, func(dir string) (err error) {
 		user, err = ocispec.ResolveUser(dir, img.Config, config.GetLinux().GetSecurityContext())
 		return err
 	})
@@ -243,7 +243,7 @@ func (b containers) buildSpec(ctx context.Context, c *container, img *image.Imag
 	if d.Type == handler.OCI && !c.sandbox.Spec().Plan.OwnKernel {
 		in.CRIUConfig = filepath.Join(b.containerDir(c.ID()), supervisor.CRIUConfigFile)
 	}
-	if in.ImageMounts, err = b.volumeSources(c); err != nil {
+	if in.ImageMounts, err = b.mounts.volumeSources(c); err != nil {
 		return nil, user, err
 	}
 	if in.Runtime, err = b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec())); err != nil {

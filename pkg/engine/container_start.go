@@ -45,11 +45,11 @@ func (b containers) StartContainer(ctx context.Context, r *runtimeapi.StartConta
 	}
 	if err := b.startCreated(ctx, c); err != nil {
 		if c.Status().Phase == phaseExited {
-			b.plugins.StopContainer(ctx, b.hookContainer(c))
+			b.plugins.StopContainer(ctx, b.hooks.container(c))
 		}
 		return nil, err
 	}
-	b.plugins.PostStartContainer(ctx, b.hookContainer(c))
+	b.plugins.PostStartContainer(ctx, b.hooks.container(c))
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
@@ -67,7 +67,7 @@ func (b containers) startCreated(ctx context.Context, c *container) error {
 	if err := b.start(ctx, c); err != nil {
 		return err
 	}
-	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	go b.watch(c)
 	return nil
 }
@@ -90,7 +90,7 @@ func (b containers) start(ctx context.Context, c *container) error {
 	if why := c.Status().Unstartable; why != "" {
 		return b.startFailed(ctx, c, errors.New(why))
 	}
-	if err := b.plugins.StartContainer(ctx, b.hookContainer(c)); err != nil {
+	if err := b.plugins.StartContainer(ctx, b.hooks.container(c)); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
 	pid, err := b.startTask(ctx, client, c)
@@ -148,7 +148,7 @@ func (b containers) startFailed(ctx context.Context, c *container, cause error) 
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record a failed start")
 	}
-	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.exited) // only now may somebody remove it, and announce that
 	if ctx.Err() != nil {
 		go b.eraseEnded(c) // the start took all the time there was
@@ -172,7 +172,7 @@ func (b containers) ended(c *container, exit taskExit) {
 	b.flushLog(c)
 	b.recordEnd(c, exit)
 	if b.plugins != nil {
-		go b.plugins.StopContainer(b.background, b.hookContainer(c)) // who removes c waits for it
+		go b.plugins.StopContainer(b.background, b.hooks.container(c)) // who removes c waits for it
 	}
 	b.eraseEnded(c)
 }
@@ -233,7 +233,7 @@ func (b containers) recordEnd(c *container, exit taskExit) {
 		log.G(b.background).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
 	}
 	b.clock.seen(exit.At.UnixNano())
-	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.exited) // only now may somebody remove it, and announce that
 }
 
@@ -251,7 +251,7 @@ func (b containers) erase(ctx context.Context, c *container) {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
 		return
 	}
-	if err := b.unmountParts(c.ID()); err != nil {
+	if err := b.mounts.unmountParts(c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
 		return
 	}

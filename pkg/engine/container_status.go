@@ -30,14 +30,14 @@ func (b containers) ContainerStatus(_ context.Context, r *runtimeapi.ContainerSt
 	if err != nil {
 		return nil, err
 	}
-	resp := &runtimeapi.ContainerStatusResponse{Status: b.status(c)}
+	resp := &runtimeapi.ContainerStatusResponse{Status: c.status()}
 	if r.GetVerbose() {
 		resp.Info = b.info(c)
 	}
 	return resp, nil
 }
 
-func (b containers) status(c *container) *runtimeapi.ContainerStatus {
+func (c *container) status() *runtimeapi.ContainerStatus {
 	spec, st, config := c.Spec(), c.Status(), c.config()
 	return &runtimeapi.ContainerStatus{
 		Id:          c.ID(),

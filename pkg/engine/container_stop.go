@@ -10,7 +10,6 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
@@ -46,7 +44,7 @@ func (b containers) StopContainer(ctx context.Context, r *runtimeapi.StopContain
 	if err != nil {
 		return nil, err
 	}
-	b.plugins.StopContainer(ctx, b.hookContainer(c))
+	b.plugins.StopContainer(ctx, b.hooks.container(c))
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
@@ -209,7 +207,7 @@ func (b containers) cancel(ctx context.Context, c *container) {
 		st.Message = "the container was stopped before it was started"
 		st.FinishedAt = b.clock.now()
 	})
-	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.exited) // only now may somebody remove it, and announce that
 	go b.eraseEnded(c)
 }
@@ -264,7 +262,7 @@ func (b containers) remove(ctx context.Context, c *container) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	b.plugins.StopContainer(ctx, b.hookContainer(c))
+	b.plugins.StopContainer(ctx, b.hooks.container(c))
 	if err := c.op.lock(ctx); err != nil {
 		return err
 	}
@@ -277,7 +275,7 @@ func (b containers) remove(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	b.plugins.RemoveContainer(ctx, b.hookContainer(c))
+	b.plugins.RemoveContainer(ctx, b.hooks.container(c))
 	if err := b.removeParts(ctx, c); err != nil {
 		return err
 	}
@@ -288,21 +286,7 @@ func (b containers) remove(ctx context.Context, c *container) error {
 	b.objects.dropContainer(c.ID())
 	b.labels.release(c.Spec().ProcessLabel)
 	b.names.release(containerName(c.sandbox.ID(), c.config().GetMetadata()), c.ID())
-	b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
-	return nil
-}
-
-// unmountParts unmounts all that was mounted for c.
-func (k *core) unmountParts(id string) error {
-	if err := mount.UnmountAll(filepath.Join(k.containerDir(id), "rootfs"), unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmount root filesystem: %w", err)
-	}
-	if err := idmap.Forget(k.scratchDir(id)); err != nil {
-		return fmt.Errorf("unmount layers: %w", err)
-	}
-	if err := k.unmountVolumes(id); err != nil {
-		return fmt.Errorf("unmount image volumes: %w", err)
-	}
+	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return nil
 }
 
@@ -316,7 +300,7 @@ func (b containers) removeParts(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	if err := b.unmountParts(c.ID()); err != nil {
+	if err := b.mounts.unmountParts(c.ID()); err != nil {
 		return err
 	}
 	if err := b.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
@@ -324,16 +308,16 @@ func (b containers) removeParts(ctx context.Context, c *container) error {
 	}
 	return errors.Join(
 		group.Remove(ctx),
-		b.removeRuntimeState(c),
+		removeRuntimeState(b.layout, c),
 		removeDir(b.containerDir(c.ID())),
 	)
 }
 
 // removeRuntimeState removes what a runtime that was never told of the end may
 // have written about c. A directory that the handler names is not ours.
-func (k *core) removeRuntimeState(c *container) error {
+func removeRuntimeState(l layout, c *container) error {
 	if c.sandbox == nil || c.sandbox.Spec().Definition.Root != "" {
 		return nil
 	}
-	return os.RemoveAll(filepath.Join(k.runtimeRoot(c.sandbox.Spec().Definition), c.ID()))
+	return os.RemoveAll(filepath.Join(l.runtimeRoot(c.sandbox.Spec().Definition), c.ID()))
 }

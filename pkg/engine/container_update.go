@@ -42,7 +42,7 @@ func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.
 	if err := b.changeResources(ctx, c, change, pids); err != nil {
 		return nil, err
 	}
-	b.plugins.PostUpdateContainer(ctx, b.hookContainer(c))
+	b.plugins.PostUpdateContainer(ctx, b.hooks.container(c))
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
@@ -63,7 +63,7 @@ func (b containers) changeResources(ctx context.Context, c *container, change *r
 	if c.Status().Phase == phaseExited {
 		return c.ended()
 	}
-	spec, err := b.readSpec(c)
+	spec, err := readSpec(b.containerDir(c.ID()))
 	if err != nil {
 		return err
 	}
@@ -137,8 +137,9 @@ func undone(err error) error {
 	return fmt.Errorf("and the old ones could not be put back: %w", err)
 }
 
-func (k *core) readSpec(c *container) (*specs.Spec, error) {
-	text, err := os.ReadFile(filepath.Join(k.containerDir(c.ID()), "config.json"))
+// readSpec reads the spec of a container's bundle.
+func readSpec(bundle string) (*specs.Spec, error) {
+	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {
 		return nil, fmt.Errorf("read the container's spec: %w", err)
 	}

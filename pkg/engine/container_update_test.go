@@ -79,7 +79,7 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	}
 	holds := func(want int64) {
 		t.Helper()
-		now, err := k.readSpec(c)
+		now, err := readSpec(k.containerDir(c.ID()))
 		if err != nil {
 			t.Fatal(err)
 		}

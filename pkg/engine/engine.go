@@ -23,7 +23,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -113,6 +112,12 @@ type core struct {
 	tasks      *tasks
 	burials    *burials
 	exits      *exits
+	abilities  *abilities
+	mounts     *mounts
+	events     *announcer
+	hooks      *hooks
+	collector  *collector
+	inspection *inspection
 	config     Config
 	log        *log.Entry
 	background context.Context // ends with the engine
@@ -131,10 +136,8 @@ type core struct {
 	broker     *broker
 	tools      tools
 	binaries   *binaries
-	idMapping  idMapping
 	features   featureMemory
-	collecting sync.Mutex // held while tools are collected
-	boot       string     // this boot of the node, by the kernel's random id
+	boot       string // this boot of the node, by the kernel's random id
 	closers    []io.Closer
 }
 
@@ -153,7 +156,7 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 		stop()
 		return nil, err
 	}
-	k.ownTemporaryMounts()
+	ownTemporaryMounts(c.State, k.log)
 	e := &Engine{core: k, stop: stop}
 	e.events = events{k}
 	e.containers = containers{k}
@@ -191,8 +194,8 @@ func (c Config) check() error {
 // ownTemporaryMounts has mounts that are made to look into an image made where
 // nobody else's are, and takes away what a killed daemon left there. That place is
 // one for the whole process.
-func (k *core) ownTemporaryMounts() {
-	dir := filepath.Join(k.config.State, "mounts")
+func ownTemporaryMounts(state string, entry *log.Entry) {
+	dir := filepath.Join(state, "mounts")
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
 		err = mount.SetTempMountLocation(dir)
@@ -202,7 +205,7 @@ func (k *core) ownTemporaryMounts() {
 		left, err = mount.CleanupTempMounts(0)
 	}
 	if err = errors.Join(append(left, err)...); err != nil {
-		k.log.WithError(err).Warn("temporary mounts of an earlier daemon are left")
+		entry.WithError(err).Warn("temporary mounts of an earlier daemon are left")
 	}
 }
 
@@ -246,7 +249,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	if k.prober = c.Prober; k.prober == nil {
 		k.prober = probe.New()
 	}
-	k.binaries = newBinaries(k.tools.dir, k.prober, k.tools.noExec, k.log, func() { go k.collectUnlessClosed() })
+	k.binaries = newBinaries(k.tools.dir, k.prober, k.tools.noExec, k.log, func() { go k.collector.collectUnlessClosed() })
 	for _, o := range k.pods.List() {
 		for _, one := range o.Spec().binaries() {
 			k.binaries.store.Know(one)
@@ -255,7 +258,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	k.prober.OnAnswer(k.binaries.Prepare)
 	k.shims, err = shim.New(shim.Config{
 		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
-		Left: k.collectTools,
+		Left: func() { k.collector.collect() },
 	})
 	if err != nil {
 		return nil, err
@@ -264,6 +267,21 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	k.tasks = newTasks(k.layout, k.settings, k.runtimes, k.shims)
 	k.burials = newBurials(k.layout, k.settings, k.runtimes, k.shims, k.ctrs)
 	k.exits = newExits(ctx, k.tasks, k.burials, k.shims)
+	k.abilities = &abilities{
+		background: ctx, layout: k.layout, settings: k.settings, runtimes: k.runtimes,
+		prober: k.prober, images: k.images, definitions: c.Definitions,
+	}
+	k.mounts = newMounts(k.layout, k.images)
+	k.events = newAnnouncer(k.broker, k.clock, k.objects)
+	k.hooks = newHooks(ctx, k.layout, k.settings)
+	k.collector = &collector{
+		background: ctx, log: k.log, tools: k.tools, binaries: k.binaries, programs: k.shims,
+		pods: k.pods, unreadable: len(k.broken.sandboxes) > 0, definitions: c.Definitions,
+	}
+	k.inspection = &inspection{
+		background: ctx, log: k.log, binaries: k.binaries, runtimes: k.runtimes, collector: k.collector,
+		prober: k.prober, objects: k.objects, definitions: c.Definitions,
+	}
 	return k, nil
 }
 

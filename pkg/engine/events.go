@@ -125,14 +125,23 @@ func (s *subscriber) ended(log *log.Entry) error {
 	return errMissed
 }
 
+// announcer tells subscribers what happens to sandboxes and containers.
+type announcer struct {
+	broker  *broker
+	clock   *clock
+	objects *objects
+}
+
+func newAnnouncer(b *broker, c *clock, o *objects) *announcer { return &announcer{b, c, o} }
+
 // announce tells subscribers what happened to id, with the pod's state after it.
-func (k *core) announce(id string, s *sandbox, t runtimeapi.ContainerEventType) {
-	k.broker.publish(func() *runtimeapi.ContainerEventResponse {
+func (a *announcer) announce(id string, s *sandbox, t runtimeapi.ContainerEventType) {
+	a.broker.publish(func() *runtimeapi.ContainerEventResponse {
 		e := &runtimeapi.ContainerEventResponse{
-			ContainerId: id, ContainerEventType: t, CreatedAt: k.clock.now(), PodSandboxStatus: s.status(),
+			ContainerId: id, ContainerEventType: t, CreatedAt: a.clock.now(), PodSandboxStatus: s.status(),
 		}
-		for _, c := range k.objects.containersOf(s.ID()) {
-			e.ContainersStatuses = append(e.ContainersStatuses, containers{k}.status(c))
+		for _, c := range a.objects.containersOf(s.ID()) {
+			e.ContainersStatuses = append(e.ContainersStatuses, c.status())
 		}
 		return e
 	})

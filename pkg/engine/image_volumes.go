@@ -34,18 +34,18 @@ type imageVolume struct {
 // planVolumes finds the images among the mounts of c. The configuration that it
 // returns names them by their ids: the kubelet tells by these, in the status of
 // containers, which images it must not collect.
-func (b containers) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []imageVolume, error) {
+func (m *mounts) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []imageVolume, error) {
 	var volumes []imageVolume
-	for i, m := range c.GetMounts() {
-		if m.GetImage() == nil {
+	for i, given := range c.GetMounts() {
+		if given.GetImage() == nil {
 			continue
 		}
-		if err := checkVolumeIDs(m, &s.Spec().Plan); err != nil {
-			return nil, nil, volumeFailed(m.GetContainerPath(), err)
+		if err := checkVolumeIDs(given, &s.Spec().Plan); err != nil {
+			return nil, nil, volumeFailed(given.GetContainerPath(), err)
 		}
-		img, err := b.images.Get(m.GetImage().GetImage())
+		img, err := m.images.Get(given.GetImage().GetImage())
 		if err != nil {
-			return nil, nil, volumeFailed(m.GetContainerPath(), err)
+			return nil, nil, volumeFailed(given.GetContainerPath(), err)
 		}
 		if volumes == nil {
 			c = proto.CloneOf(c)
@@ -53,7 +53,7 @@ func (b containers) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*run
 		named := c.GetMounts()[i].GetImage()
 		named.Image, named.ImageRef = img.ID, img.ID
 		volumes = append(volumes, imageVolume{
-			Path: path.Join("/", m.GetContainerPath()), SubPath: m.GetImageSubPath(), ImageID: img.ID, ImageChain: img.ChainID.String(),
+			Path: path.Join("/", given.GetContainerPath()), SubPath: given.GetImageSubPath(), ImageID: img.ID, ImageChain: img.ChainID.String(),
 		})
 	}
 	return c, volumes, nil
@@ -65,21 +65,21 @@ func volumeFailed(path string, err error) error {
 
 // mountVolumes mounts the images of c's volumes below its bundle. Each container
 // has mounts of its own, which go when it has ended.
-func (b containers) mountVolumes(ctx context.Context, c *container) error {
+func (m *mounts) mountVolumes(ctx context.Context, c *container) error {
 	for i, v := range c.Spec().Volumes {
-		if err := b.mountVolume(ctx, c, v, b.volumeDir(c.ID(), i)); err != nil {
+		if err := m.mountVolume(ctx, c, v, m.volumeDir(c.ID(), i)); err != nil {
 			return volumeFailed(v.Path, err)
 		}
 	}
 	return nil
 }
 
-func (b containers) mountVolume(ctx context.Context, c *container, v imageVolume, dir string) error {
-	img, err := b.images.Get(v.ImageID)
+func (m *mounts) mountVolume(ctx context.Context, c *container, v imageVolume, dir string) error {
+	img, err := m.images.Get(v.ImageID)
 	if err != nil {
 		return err
 	}
-	mounts, err := b.images.PrepareVolume(ctx, c.ID(), img, c.Spec().Snapshotter)
+	mounts, err := m.images.PrepareVolume(ctx, c.ID(), img, c.Spec().Snapshotter)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (b containers) mountVolume(ctx context.Context, c *container, v imageVolume
 		return err
 	}
 	if c.sandbox.Spec().Plan.User != nil {
-		return idmap.Mount(c.sandbox.Status().Namespaces.User, mounts, dir, b.scratchDir(c.ID()))
+		return idmap.Mount(c.sandbox.Status().Namespaces.User, mounts, dir, m.scratchDir(c.ID()))
 	}
 	return mount.All(mounts, dir)
 }
@@ -118,10 +118,10 @@ func checkVolumeIDs(m *runtimeapi.Mount, p *sandboxPlan) error {
 }
 
 // volumeSources are the directories that are bound into c, by their place in it.
-func (b containers) volumeSources(c *container) (map[string]string, error) {
+func (m *mounts) volumeSources(c *container) (map[string]string, error) {
 	sources := make(map[string]string, len(c.Spec().Volumes))
 	for i, v := range c.Spec().Volumes {
-		dir, err := imageDir(b.volumeDir(c.ID(), i), v.SubPath)
+		dir, err := imageDir(m.volumeDir(c.ID(), i), v.SubPath)
 		if err != nil {
 			return nil, volumeFailed(v.Path, err)
 		}
@@ -153,13 +153,13 @@ func imageDir(root, sub string) (string, error) {
 }
 
 // unmountVolumes goes by what is there and not by a record, which may be lost.
-func (k *core) unmountVolumes(id string) error {
-	entries, err := os.ReadDir(k.volumesDir(id))
+func (m *mounts) unmountVolumes(id string) error {
+	entries, err := os.ReadDir(m.volumesDir(id))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, e := range entries {
-		if err := unmount(filepath.Join(k.volumesDir(id), e.Name())); err != nil {
+		if err := unmount(filepath.Join(m.volumesDir(id), e.Name())); err != nil {
 			return err
 		}
 	}

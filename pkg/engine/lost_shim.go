@@ -133,11 +133,11 @@ func (t *tasks) dismiss(ctx context.Context, s *sandbox, client *shim.Client) er
 
 // awaitErased waits until the shim of s has forgotten the containers: one that
 // has tasks does not leave.
-func (k *core) awaitErased(ctx context.Context, s *sandbox) error {
+func awaitErased(ctx context.Context, s *sandbox, inside []*container) error {
 	if s.Spec().Definition.Type != handler.Shim {
 		return nil
 	}
-	for _, c := range k.objects.containersOf(s.ID()) {
+	for _, c := range inside {
 		select {
 		case <-c.erased:
 		case <-ctx.Done():

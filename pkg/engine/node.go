@@ -117,7 +117,7 @@ func (b node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.Runti
 		return found, foundOut{inTime, inTime}
 	}
 	b.binaries.Prepare(d, rt)
-	can := b.abilities(ctx, d, rt)
+	can := b.abilities.of(ctx, d, rt)
 	found.RecursiveReadOnlyMounts = preflight.RecursiveReadOnly(can) == nil
 	lack := preflight.UserNamespaces(can)
 	found.UserNamespaces = lack == nil

@@ -137,6 +137,18 @@ func (o *objects) container(id string) (*container, error) {
 	return find(o.containers, "container", id)
 }
 
+// running finds one that runs.
+func (o *objects) running(id string) (*container, error) {
+	c, err := o.container(id)
+	if err != nil {
+		return nil, err
+	}
+	if c.Status().Phase != phaseRunning {
+		return nil, fmt.Errorf("container %s does not run: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	return c, nil
+}
+
 func find[T any](all map[string]T, kind, id string) (T, error) {
 	if x, ok := all[id]; ok {
 		return x, nil

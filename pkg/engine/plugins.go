@@ -17,18 +17,29 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
+// hooks show sandboxes and containers to plugins.
+type hooks struct {
+	layout
+	background context.Context // ends with the engine
+	settings   *settings
+}
+
+func newHooks(background context.Context, l layout, s *settings) *hooks {
+	return &hooks{l, background, s}
+}
+
 // subject is a sandbox, or a container, as NRI plugins are told of it.
 type subject struct {
-	*core
+	*hooks
 	sandbox   *sandbox
 	container *container  // nil for a sandbox
 	spec      *specs.Spec // of a container that has no bundle yet
 }
 
-func (k *core) hookPod(s *sandbox) nri.Subject { return subject{core: k, sandbox: s} }
+func (h *hooks) pod(s *sandbox) nri.Subject { return subject{hooks: h, sandbox: s} }
 
-func (k *core) hookContainer(c *container) nri.Subject {
-	return subject{core: k, sandbox: c.sandbox, container: c}
+func (h *hooks) container(c *container) nri.Subject {
+	return subject{hooks: h, sandbox: c.sandbox, container: c}
 }
 
 func (t subject) ID() string {
@@ -91,7 +102,7 @@ func (t subject) Container() nri.Container {
 		facts.State = api.ContainerState_CONTAINER_CREATED
 	}
 	if facts.Spec == nil {
-		s, err := t.readSpec(c)
+		s, err := readSpec(t.containerDir(c.ID()))
 		if err != nil {
 			log.G(t.background).WithError(err).WithField("container", c.ID()).Warn("NRI plugins are told of a container without its spec")
 		}
@@ -106,7 +117,7 @@ func (b containers) adjust(ctx context.Context, u *undo, c *container, spec *spe
 	if b.plugins == nil {
 		return nil
 	}
-	t := subject{core: b.core, sandbox: c.sandbox, container: c, spec: spec}
+	t := subject{hooks: b.hooks, sandbox: c.sandbox, container: c, spec: spec}
 	u.add("plugins", func(ctx context.Context) error { b.plugins.RemoveContainer(ctx, t); return nil })
 	changes, err := b.plugins.CreateContainer(ctx, t)
 	if err != nil || changes == nil {
@@ -133,7 +144,7 @@ func (n pluginNode) Pods() []nri.Subject {
 	all := n.objects.allSandboxes()
 	pods := make([]nri.Subject, 0, len(all))
 	for _, s := range all {
-		pods = append(pods, n.hookPod(s))
+		pods = append(pods, n.hooks.pod(s))
 	}
 	return pods
 }
@@ -142,7 +153,7 @@ func (n pluginNode) Containers() []nri.Subject {
 	all := n.objects.allContainers()
 	containers := make([]nri.Subject, 0, len(all))
 	for _, c := range all {
-		containers = append(containers, n.hookContainer(c))
+		containers = append(containers, n.hooks.container(c))
 	}
 	return containers
 }
@@ -167,7 +178,7 @@ func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.
 
 // updateForPlugins asks plugins what is to be done in place of a request.
 func (b containers) updateForPlugins(ctx context.Context, c *container, change *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, *int64, error) {
-	wanted, err := b.plugins.UpdateContainer(ctx, b.hookContainer(c), change)
+	wanted, err := b.plugins.UpdateContainer(ctx, b.hooks.container(c), change)
 	if err != nil || wanted == nil {
 		return change, nil, err
 	}

@@ -27,7 +27,8 @@ func (p *sandboxPlan) closePodDir(dir string) error {
 }
 
 // closePodDirs does so for what an earlier version left open to all.
-func (k *core) closePodDirs() {
+func (r recovery) closePodDirs() {
+	k := r.core
 	closed := func(p *sandboxPlan, dir string) {
 		if err := p.closePodDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			k.log.WithError(err).WithField("path", dir).Error("a pod's directory cannot be closed to other users")

@@ -24,52 +24,78 @@ func (b sandboxes) PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSan
 	if err != nil {
 		return nil
 	}
-	return b.preflightSandbox(ctx, c, d, rt)
+	return b.abilities.checkSandbox(ctx, c, d, rt)
 }
 
-func (k *core) preflightSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
-	return k.refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Sandbox(c, h) })
+// abilities tells what handlers can do on this node, and refuses who asks for more.
+type abilities struct {
+	background  context.Context // ends with the engine
+	layout      layout
+	settings    *settings
+	runtimes    *runtimes
+	prober      prober
+	images      snapshotters
+	definitions func() []*handler.Definition
+	idMapping   idMapping
 }
 
-// preflightContainer refuses a container that asks for what the handler of its
+// prober asks runtimes what they are.
+type prober interface {
+	Probe(ctx context.Context, d *handler.Definition) (*probe.Runtime, error)
+}
+
+// snapshotters say why one of them cannot do what not all can.
+type snapshotters interface {
+	Root() string
+	CanMap(snapshotter string) error
+	TellsWritten(snapshotter string) error
+}
+
+// checkSandbox refuses a pod that asks for what its handler, whose runtime is rt,
+// cannot give it.
+func (a *abilities) checkSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
+	return a.refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Sandbox(c, h) })
+}
+
+// checkContainer refuses a container that asks for what the handler of its
 // pod cannot give it. A runtime that does not answer is told of later.
-func (k *core) preflightContainer(ctx context.Context, c *runtimeapi.ContainerConfig, s *sandboxSpec) error {
-	rt, err := k.prober.Probe(ctx, k.runtimes.of(s))
+func (a *abilities) checkContainer(ctx context.Context, c *runtimeapi.ContainerConfig, s *sandboxSpec) error {
+	rt, err := a.prober.Probe(ctx, a.runtimes.of(s))
 	if err != nil {
 		return nil
 	}
-	return k.refuse(ctx, s.Definition, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Container(c, h) })
+	return a.refuse(ctx, s.Definition, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Container(c, h) })
 }
 
-func (k *core) refuse(ctx context.Context, d *handler.Definition, rt *probe.Runtime, check func(preflight.Handler) *preflight.Lack) error {
-	return preflight.Refuse(k.abilities(ctx, d, rt), func() []preflight.Handler { return k.allAbilities(ctx) }, check)
+func (a *abilities) refuse(ctx context.Context, d *handler.Definition, rt *probe.Runtime, check func(preflight.Handler) *preflight.Lack) error {
+	return preflight.Refuse(a.of(ctx, d, rt), func() []preflight.Handler { return a.all(ctx) }, check)
 }
 
-// abilities is what is known of a handler whose runtime is rt.
-func (k *core) abilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
+// of is what is known of a handler whose runtime is rt.
+func (a *abilities) of(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
 	return preflight.Handler{
 		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
-		Node:           preflight.Node{RecursiveReadOnly: k.settings.node.KernelRRO, AppArmor: k.settings.node.AppArmor, SELinux: k.settings.node.SELinux},
-		UserNamespaces: func() error { return k.canMap(ctx, d) },
-		Checkpoints:    func() error { return k.canDump(d) },
+		Node:           preflight.Node{RecursiveReadOnly: a.settings.node.KernelRRO, AppArmor: a.settings.node.AppArmor, SELinux: a.settings.node.SELinux},
+		UserNamespaces: func() error { return a.canMap(ctx, d) },
+		Checkpoints:    func() error { return a.canDump(d) },
 	}
 }
 
-// allAbilities asks the handlers that accept pods, all at once. A runtime that
+// all asks the handlers that accept pods, all at once. A runtime that
 // takes longer than probeWait is not recommended to anybody.
-func (k *core) allAbilities(ctx context.Context) []preflight.Handler {
+func (a *abilities) all(ctx context.Context) []preflight.Handler {
 	asking, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
-	definitions := k.config.Definitions()
+	definitions := a.definitions()
 	all := make([]preflight.Handler, len(definitions))
 	var wg sync.WaitGroup
 	for i, d := range definitions {
 		wg.Go(func() {
-			rt, err := k.prober.Probe(asking, d)
+			rt, err := a.prober.Probe(asking, d)
 			if err != nil {
 				rt = nil
 			}
-			all[i] = k.abilities(ctx, d, rt)
+			all[i] = a.of(ctx, d, rt)
 		})
 	}
 	wg.Wait()
@@ -95,9 +121,9 @@ func mayUseHostNetwork(d *handler.Definition) bool {
 
 // canDump says why, whatever the runtime can do, containers of a handler cannot
 // be checkpointed.
-func (k *core) canDump(d *handler.Definition) error {
+func (a *abilities) canDump(d *handler.Definition) error {
 	if d.Type == handler.Shim && !isRuncShim(d.Path) {
 		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
 	}
-	return k.images.TellsWritten(k.settings.today(d).Snapshotter)
+	return a.images.TellsWritten(a.settings.today(d).Snapshotter)
 }

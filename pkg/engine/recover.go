@@ -49,7 +49,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e, &silence{who: map[string]bool{}}}
 	r.listen(ctx)
 	r.showBroken()
-	e.core.closePodDirs()
+	r.closePodDirs()
 	if err := r.sandboxes(ctx); err != nil {
 		return err
 	}
@@ -58,19 +58,19 @@ func (e *Engine) Recover(ctx context.Context) error {
 	}
 	r.dropHalfMade(ctx)
 	r.thaw(ctx)
-	if err := e.core.shims.ServeEvents(e.core.background, e.core.noteOOM); err != nil {
+	if err := e.core.shims.ServeEvents(e.core.background, e.core.objects.noteOOM); err != nil {
 		return err
 	}
 	r.sweep(ctx)
 	if err := e.core.plugins.Start(); err != nil {
 		return err
 	}
-	go e.core.lookAtBinaries()
+	go e.core.inspection.run()
 	return nil
 }
 
-func (k *core) noteOOM(task string) {
-	if c, err := k.objects.container(task); err == nil {
+func (o *objects) noteOOM(task string) {
+	if c, err := o.container(task); err == nil {
 		c.oom.Store(true)
 	}
 }
@@ -101,7 +101,7 @@ func (r recovery) showBroken() {
 		k.log.WithError(b.Err).WithField("sandbox", b.ID).Error("a sandbox's record cannot be read; it is listed as not ready")
 		spec := sandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: k.clock.now(), Supervisor: "unknown"}
 		spec.Config.msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
-		k.replaceBroken(b, spec)
+		r.replaceBroken(b, spec)
 	}
 	for _, b := range k.broken.containers {
 		if b.StatusOnly {
@@ -127,14 +127,15 @@ func (r recovery) endOrphan(id string) {
 			continue
 		}
 		if r.silent.has(key) {
-			go k.endOrphanOf(key, id, undoTimeout)
+			go r.endOrphanOf(key, id, undoTimeout)
 			continue
 		}
-		k.endOrphanOf(key, id, recoveryAnswer)
+		r.endOrphanOf(key, id, recoveryAnswer)
 	}
 }
 
-func (k *core) endOrphanOf(key, id string, patience time.Duration) {
+func (r recovery) endOrphanOf(key, id string, patience time.Duration) {
+	k := r.core
 	ctx, cancel := context.WithTimeout(k.background, patience)
 	defer cancel()
 	client, err := k.shims.Supervisor(ctx, key)
@@ -146,7 +147,8 @@ func (k *core) endOrphanOf(key, id string, patience time.Duration) {
 	}
 }
 
-func (k *core) replaceBroken(b store.Broken, spec sandboxSpec) {
+func (r recovery) replaceBroken(b store.Broken, spec sandboxSpec) {
+	k := r.core
 	err := k.pods.Discard(b.ID)
 	if err == nil {
 		_, err = k.pods.Create(b.ID, spec, sandboxStatus{Phase: phaseStopped}, store.Durable)

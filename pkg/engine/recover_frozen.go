@@ -21,7 +21,7 @@ func (r recovery) thaw(ctx context.Context) {
 		entry := log.G(ctx).WithField("container", e.Name())
 		c, err := k.objects.container(e.Name())
 		if err == nil && c.Status().Phase == phaseRunning {
-			err = r.ask(ctx, c.sandbox, func(ctx context.Context) error { return k.thaw(ctx, c) })
+			err = r.ask(ctx, c.sandbox, func(ctx context.Context) error { return r.thawOne(ctx, c) })
 			if err != nil {
 				entry.WithError(err).Warn("a container may stand still since an unfinished checkpoint")
 				continue
@@ -33,9 +33,9 @@ func (r recovery) thaw(ctx context.Context) {
 	}
 }
 
-// thaw lets a container go on, if it does not.
-func (k *core) thaw(ctx context.Context, c *container) error {
-	client, err := k.tasks.client(ctx, c.sandbox)
+// thawOne lets a container go on, if it does not.
+func (r recovery) thawOne(ctx context.Context, c *container) error {
+	client, err := r.core.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}

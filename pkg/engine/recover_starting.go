@@ -113,7 +113,7 @@ func (b containers) settle(c *container, state taskState, pid int) {
 			st.Phase, st.PID, st.StartedAt = phaseRunning, pid, b.clock.now()
 		})
 		b.keepStarted(c, pid)
-		b.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+		b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		go b.watch(c)
 	}
 }
@@ -137,8 +137,8 @@ func (b containers) keepStarted(c *container, pid int) {
 func (b containers) tellPlugins(c *container) {
 	switch c.Status().Phase {
 	case phaseRunning:
-		b.plugins.PostStartContainer(b.background, b.hookContainer(c))
+		b.plugins.PostStartContainer(b.background, b.hooks.container(c))
 	case phaseExited:
-		b.plugins.StopContainer(b.background, b.hookContainer(c))
+		b.plugins.StopContainer(b.background, b.hooks.container(c))
 	}
 }

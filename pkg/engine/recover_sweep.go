@@ -23,15 +23,15 @@ func (r recovery) sweep(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
 	defer cancel()
 	warn(k.shims.Sweep(bounded, r.silent.has))
-	k.collectTools()
+	k.collector.collect()
 	left := r.leftovers()
-	warn(k.sweepDirs(k.containerDir(""), func(id string) bool { _, ok := k.ctrs.Get(id); return ok }, func(id string) error {
-		if err := k.unmountParts(id); err != nil {
+	warn(sweepDirs(k.containerDir(""), func(id string) bool { _, ok := k.ctrs.Get(id); return ok }, func(id string) error {
+		if err := k.mounts.unmountParts(id); err != nil {
 			return err
 		}
 		return removeDir(k.containerDir(id))
 	}))
-	warn(r.sweepSandboxes(ctx, func(id string) bool { return !left.Has(id) }))
+	warn(r.sweepSandboxes(func(id string) bool { return !left.Has(id) }))
 	go r.releaseAddresses(left)
 	var uses []image.Use
 	for _, o := range k.ctrs.List() {
@@ -45,7 +45,7 @@ func (r recovery) leftovers() *network.Leftovers {
 	var valid []network.Pod
 	for _, s := range r.core.objects.allSandboxes() {
 		if s.Status().Tried {
-			valid = append(valid, r.core.attachedPod(s))
+			valid = append(valid, attachedPod(s))
 		}
 	}
 	return r.core.cni.Leftovers(valid...)
@@ -61,24 +61,24 @@ func (r recovery) releaseAddresses(left *network.Leftovers) {
 	if r.core.background.Err() != nil {
 		return // the next start does it again
 	}
-	if err := errors.Join(err, r.sweepSandboxes(r.core.background, left.Has)); err != nil {
+	if err := errors.Join(err, r.sweepSandboxes(left.Has)); err != nil {
 		log.G(ctx).WithError(err).Warn("clean up after an earlier run")
 	}
 }
 
 // sweepSandboxes removes what is left of sandboxes that have no record.
-func (r recovery) sweepSandboxes(ctx context.Context, which func(id string) bool) error {
+func (r recovery) sweepSandboxes(which func(id string) bool) error {
 	k := r.core
 	known := func(id string) bool { _, ok := k.pods.Get(id); return ok || !which(id) }
-	return k.sweepDirs(k.sandboxDir(""), known, func(id string) error {
+	return sweepDirs(k.sandboxDir(""), known, func(id string) error {
 		if err := pin.Release(k.nsDir(id)); err != nil {
 			return err
 		}
-		return k.removeFiles(ctx, id)
+		return removeFiles(k.layout, id)
 	})
 }
 
-func (k *core) sweepDirs(dir string, known func(id string) bool, remove func(id string) error) error {
+func sweepDirs(dir string, known func(id string) bool, remove func(id string) error) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err

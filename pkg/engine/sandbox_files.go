@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,14 +62,14 @@ func mountShm(dir string, u *pin.User) error {
 }
 
 // removeFiles takes back makeFiles, whether it ended or not.
-func (k *core) removeFiles(_ context.Context, id string) error {
+func removeFiles(l layout, id string) error {
 	// What is still mounted belongs to all sandboxes: it must not be walked into.
-	for _, m := range []string{k.filesOf(id).shm, filepath.Join(k.processBundle(id), "rootfs")} {
+	for _, m := range []string{l.filesOf(id).shm, filepath.Join(l.processBundle(id), "rootfs")} {
 		if err := unmount(m); err != nil {
 			return err
 		}
 	}
-	return removeDir(k.sandboxDir(id))
+	return removeDir(l.sandboxDir(id))
 }
 
 // unmount detaches whatever is mounted at path; nothing there is no error.

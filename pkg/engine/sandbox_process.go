@@ -158,8 +158,8 @@ func writeSpec(bundle string, spec *specs.Spec) error {
 }
 
 // specSandbox are the facts about s that specs depend on.
-func (k *core) specSandbox(s *sandbox) ocispec.Sandbox {
-	f, st, plan := k.filesOf(s.ID()), s.Status(), s.Spec().Plan
+func (l layout) specSandbox(s *sandbox) ocispec.Sandbox {
+	f, st, plan := l.filesOf(s.ID()), s.Status(), s.Spec().Plan
 	facts := ocispec.Sandbox{
 		ID: s.ID(), Config: s.config(), Definition: s.Spec().Definition,
 		NetNS: st.Namespaces.Net, IPCNS: st.Namespaces.IPC, UTSNS: st.Namespaces.UTS, UserNS: st.Namespaces.User,
@@ -181,7 +181,7 @@ func (b sandboxes) watchProcess(s *sandbox) {
 	log.G(b.background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("sandbox process ended")
 	s.force(b.background, func(st *sandboxStatus) { st.Phase, st.PID = phaseStopped, 0 })
 	b.shims.Drop(s.Spec().Supervisor, s.ID())
-	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
 // stopProcess ends the sandbox process and what the runtime has of it. It works

@@ -41,7 +41,7 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 		return nil, err
 	}
 	defer release()
-	if err := b.preflightSandbox(ctx, r.GetConfig(), d, rt); err != nil {
+	if err := b.abilities.checkSandbox(ctx, r.GetConfig(), d, rt); err != nil {
 		return nil, err
 	}
 	plan := planSandbox(r.GetConfig(), d, rt)
@@ -117,7 +117,7 @@ func (b sandboxes) bringUp(ctx context.Context, s *sandbox) error {
 		err = ctx.Err()
 	}
 	if err == nil {
-		err = b.plugins.RunPodSandbox(ctx, b.hookPod(s), func() error { return b.show(s) })
+		err = b.plugins.RunPodSandbox(ctx, b.hooks.pod(s), func() error { return b.show(s) })
 	}
 	if err != nil {
 		return b.rollBack(s, err)
@@ -125,8 +125,8 @@ func (b sandboxes) bringUp(ctx context.Context, s *sandbox) error {
 	if s.Spec().Plan.Process {
 		go b.watchProcess(s)
 	}
-	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
-	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	return nil
 }
 

@@ -141,7 +141,7 @@ func (b sandboxes) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	if err := b.plugins.UpdatePodSandbox(ctx, b.hookPod(s), r.GetOverhead(), r.GetResources()); err != nil {
+	if err := b.plugins.UpdatePodSandbox(ctx, b.hooks.pod(s), r.GetOverhead(), r.GetResources()); err != nil {
 		return nil, err
 	}
 	err = s.Update(func(st *sandboxStatus) error {
@@ -151,6 +151,6 @@ func (b sandboxes) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	b.plugins.PostUpdatePodSandbox(ctx, b.hookPod(s))
+	b.plugins.PostUpdatePodSandbox(ctx, b.hooks.pod(s))
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }

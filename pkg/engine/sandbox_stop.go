@@ -52,7 +52,7 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 		g.Go(func() error {
 			err := b.inside.end(gctx, c)
 			if err == nil {
-				b.plugins.StopContainer(gctx, b.hookContainer(c))
+				b.plugins.StopContainer(gctx, b.hooks.container(c))
 			}
 			return err
 		})
@@ -60,17 +60,17 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := b.awaitErased(ctx, s); err != nil {
+	if err := awaitErased(ctx, s, b.objects.containersOf(s.ID())); err != nil {
 		return err
 	}
-	b.plugins.StopPodSandbox(ctx, b.hookPod(s))
+	b.plugins.StopPodSandbox(ctx, b.hooks.pod(s))
 	failpoint.Hit(failpoint.SandboxStopped)
 	if err := b.tearDown(ctx, s); err != nil {
 		return err
 	}
 	s.force(ctx, func(st *sandboxStatus) { st.Phase, st.PID, st.Stopped = phaseStopped, 0, true })
 	if wasReady && !s.Spec().Plan.Process {
-		b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (b sandboxes) tearDown(ctx context.Context, s *sandbox) error {
 	if err := unmount(b.filesOf(s.ID()).shm); err != nil {
 		return err
 	}
-	b.removeCgroup(ctx, s)
+	removeCgroup(ctx, s, b.settings.of(s.Spec()).CgroupDriver)
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (b sandboxes) disconnect(ctx context.Context, s *sandbox) error {
 	if !st.Tried {
 		return nil
 	}
-	pod := b.attachedPod(s)
+	pod := attachedPod(s)
 	if !pin.Exists(st.Namespaces.Net) {
 		pod.NetNS = "" // CNI: the address is released all the same
 	}
@@ -128,7 +128,7 @@ func (b sandboxes) disconnect(ctx context.Context, s *sandbox) error {
 
 // attachedPod is all that disconnecting needs of a pod; the rest is in the
 // result of connecting it.
-func (k *core) attachedPod(s *sandbox) network.Pod {
+func attachedPod(s *sandbox) network.Pod {
 	m := s.config().GetMetadata()
 	return network.Pod{
 		ID: s.ID(), Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUid(),
@@ -146,8 +146,8 @@ func (s *sandbox) force(ctx context.Context, change func(*sandboxStatus)) {
 }
 
 // removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
-func (k *core) removeCgroup(ctx context.Context, s *sandbox) {
-	path, err := cgroup.Path(k.settings.of(s.Spec()).CgroupDriver, s.config().GetLinux().GetCgroupParent(), s.ID())
+func removeCgroup(ctx context.Context, s *sandbox, driver cgroup.Driver) {
+	path, err := cgroup.Path(driver, s.config().GetLinux().GetCgroupParent(), s.ID())
 	if err == nil {
 		err = cgroup.HostPaths(path).Remove(ctx)
 	}
@@ -181,18 +181,18 @@ func (b sandboxes) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePod
 			return nil, err
 		}
 	}
-	b.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	if err := b.forget(s); err != nil {
 		return nil, err
 	}
-	b.plugins.RemovePodSandbox(ctx, b.hookPod(s))
+	b.plugins.RemovePodSandbox(ctx, b.hooks.pod(s))
 	b.objects.dropSandbox(s.ID())
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
 // forget removes what is left of a torn down sandbox, its record last.
 func (b sandboxes) forget(s *sandbox) error {
-	if err := b.removeFiles(b.background, s.ID()); err != nil {
+	if err := removeFiles(b.layout, s.ID()); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxErased)
@@ -206,7 +206,7 @@ func (b sandboxes) forget(s *sandbox) error {
 		b.binaries.collectSoon()
 	}
 	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.tools.pauseRoot) {
-		go b.collectTools()
+		go b.collector.collect()
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (b streams) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi
 	if err := validate.Exec(r); err != nil {
 		return nil, err
 	}
-	c, err := b.running(r.GetContainerId())
+	c, err := b.objects.running(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (b streams) Attach(_ context.Context, r *runtimeapi.AttachRequest) (*runtim
 	if err := validate.Attach(r); err != nil {
 		return nil, err
 	}
-	c, err := b.running(r.GetContainerId())
+	c, err := b.objects.running(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -73,17 +73,6 @@ func (b streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest
 	return b.server.GetPortForward(r)
 }
 
-func (k *core) running(id string) (*container, error) {
-	c, err := k.objects.container(id)
-	if err != nil {
-		return nil, err
-	}
-	if c.Status().Phase != phaseRunning {
-		return nil, fmt.Errorf("container %s does not run: %w", c.ID(), errdefs.ErrFailedPrecondition)
-	}
-	return c, nil
-}
-
 // sessions runs what clients of the URLs ask for.
 type sessions struct{ *core }
 
@@ -92,7 +81,7 @@ type terminalSizes = <-chan remotecommand.TerminalSize
 // Exec runs a command with the client's streams and returns when it has ended.
 // A client that goes away takes its process along.
 func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) (err error) {
-	c, err := b.running(id)
+	c, err := b.objects.running(id)
 	if err != nil {
 		return err
 	}
@@ -143,7 +132,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 // Attach connects the client's streams to a running container until either side
 // is done. What was written before is in the log.
 func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) error {
-	c, err := b.running(id)
+	c, err := b.objects.running(id)
 	if err != nil {
 		return err
 	}

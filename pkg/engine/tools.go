@@ -17,7 +17,7 @@ import (
 // tools are the engine's own programs, copied below the state directory under
 // their content hash: a package upgrade that replaces the installed ones does
 // not touch what live pods need when a supervisor has to be started again. Copies
-// that no pod needs any more are removed by collectTools.
+// that no pod needs any more are removed by the collector.
 type tools struct {
 	dir string
 	// noExec says that programs in dir cannot be run. What is installed is run then.

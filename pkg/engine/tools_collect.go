@@ -1,15 +1,19 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // What is in the tools' directory, each followed by the beginning of a hash.
@@ -48,18 +52,35 @@ func (u toolUse) unused(names []string) []string {
 	return out
 }
 
-// toolUse finds out who needs what. New pods take today's tools only, so what is
+// collector removes what is kept for pods and no longer needed.
+type collector struct {
+	background  context.Context // ends with the engine
+	log         *log.Entry
+	tools       tools
+	binaries    *binaries
+	programs    programs
+	pods        *sandboxRecords
+	unreadable  bool // there are pods whose records cannot be read
+	definitions func() []*handler.Definition
+
+	mu sync.Mutex // held while it collects
+}
+
+// programs are what supervisors run.
+type programs interface{ Programs() ([]string, error) }
+
+// use finds out who needs what. New pods take today's tools only, so what is
 // not needed now never will be by this daemon. Runtimes are asked for first: a pod
 // in the making that is not seen there has its record already, or takes today's.
-func (k *core) toolUse() (toolUse, error) {
+func (c *collector) use() (toolUse, error) {
 	u := toolUse{
-		shims:      map[string]bool{filepath.Base(k.tools.supervisor): true, shimPrefix + k.tools.supervisorHash[:16]: true},
-		pauseRoots: map[string]bool{filepath.Base(k.tools.pauseRoot): true},
-		runtimes:   k.binaries.needed(k.config.Definitions()),
+		shims:      map[string]bool{filepath.Base(c.tools.supervisor): true, shimPrefix + c.tools.supervisorHash[:16]: true},
+		pauseRoots: map[string]bool{filepath.Base(c.tools.pauseRoot): true},
+		runtimes:   c.binaries.needed(c.definitions()),
 		// What new pods take is not known yet, or what a pod is of that cannot be read.
-		allRuntimes: !k.binaries.takenUp.Load() || len(k.broken.sandboxes) > 0,
+		allRuntimes: !c.binaries.takenUp.Load() || c.unreadable,
 	}
-	programs, err := k.shims.Programs()
+	programs, err := c.programs.Programs()
 	if errdefs.IsFailedPrecondition(err) {
 		u.allShims = true
 	} else if err != nil {
@@ -68,7 +89,7 @@ func (k *core) toolUse() (toolUse, error) {
 	for _, p := range programs {
 		u.shims[filepath.Base(p)] = true
 	}
-	for _, o := range k.pods.List() {
+	for _, o := range c.pods.List() {
 		s := o.Spec()
 		maps.Copy(u.runtimes, dirs(s.binaries()))
 		switch {
@@ -82,27 +103,27 @@ func (k *core) toolUse() (toolUse, error) {
 	return u, nil
 }
 
-// collectTools removes the kept programs that nobody needs any more. A daemon
+// collect removes the kept programs that nobody needs any more. A daemon
 // that is killed over it leaves nothing that is taken for whole: a directory is
 // renamed first.
-func (k *core) collectTools() {
-	k.collecting.Lock()
-	defer k.collecting.Unlock()
-	if err := k.binaries.without(k.tryCollect); err != nil {
-		k.log.WithError(err).Warn("remove programs that no pod needs any more")
+func (c *collector) collect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.binaries.without(c.try); err != nil {
+		c.log.WithError(err).Warn("remove programs that no pod needs any more")
 	}
 }
 
 // collectUnlessClosed is for those who come late: what a successor of this engine
 // in the same process keeps is none of its business.
-func (k *core) collectUnlessClosed() {
-	if k.background.Err() == nil {
-		k.collectTools()
+func (c *collector) collectUnlessClosed() {
+	if c.background.Err() == nil {
+		c.collect()
 	}
 }
 
-func (k *core) tryCollect() error {
-	dir := k.tools.dir
+func (c *collector) try() error {
+	dir := c.tools.dir
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -111,7 +132,7 @@ func (k *core) tryCollect() error {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	use, err := k.toolUse()
+	use, err := c.use()
 	if err != nil {
 		return err
 	}
@@ -123,8 +144,8 @@ func (k *core) tryCollect() error {
 			errs = append(errs, os.Rename(filepath.Join(dir, name), path))
 		}
 		errs = append(errs, os.RemoveAll(path))
-		k.binaries.store.Forget(name)
-		k.log.WithField("program", name).Debug("removed a program that no pod needs any more")
+		c.binaries.store.Forget(name)
+		c.log.WithField("program", name).Debug("removed a program that no pod needs any more")
 	}
 	return errors.Join(errs...)
 }

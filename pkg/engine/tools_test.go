@@ -65,6 +65,10 @@ func daemon(t *testing.T, dir, build string) *core {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.shims.Close)
+	k.collector = &collector{
+		background: t.Context(), log: k.log, tools: k.tools, binaries: k.binaries, programs: k.shims,
+		pods: k.pods, definitions: c.Definitions,
+	}
 	return k
 }
 
@@ -112,7 +116,7 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 	}
 	expect := func(what string, want []string) {
 		t.Helper()
-		now.collectTools()
+		now.collector.collect()
 		if got := now.kept(t); !slices.Equal(got, want) {
 			t.Errorf("%s: kept are %q, want %q", what, got, want)
 		}

@@ -89,14 +89,14 @@ func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} 
 
 // canMap says why, whatever the runtime can do, this node cannot give pods of a
 // handler a user namespace.
-func (k *core) canMap(ctx context.Context, d *handler.Definition) error {
-	if err := k.images.CanMap(k.settings.today(d).Snapshotter); err != nil {
+func (a *abilities) canMap(ctx context.Context, d *handler.Definition) error {
+	if err := a.images.CanMap(a.settings.today(d).Snapshotter); err != nil {
 		return err
 	}
-	if err := passable(k.config.State); err != nil {
+	if err := passable(a.layout.state); err != nil {
 		return err
 	}
-	if err := k.idMapping.probe(ctx, k.background, k.config.Images.Root); err != nil {
+	if err := a.idMapping.probe(ctx, a.background, a.images.Root()); err != nil {
 		return fmt.Errorf("this node cannot map the ids of images: %w", err)
 	}
 	return nil

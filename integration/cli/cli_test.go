@@ -201,54 +201,6 @@ func (w *watched) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTheOperatorsGuide runs what docs/operations.md has an operator type, in its
-// order, beside a pod of another handler.
-func TestTheOperatorsGuide(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, found := strings.Cut(string(text), "\n## The same by commands\n")
-	if !found {
-		t.Fatal("docs/operations.md has no such section")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	n := newNode(t)
-	crun := testbed.Part(t, testbed.Crun)
-	another := filepath.Join(n.Dir, "crun")
-	binary, err := os.ReadFile(crun)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(another, binary, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	places := strings.NewReplacer("/usr/local/bin/crun", another, "/usr/bin/crun", crun)
-	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "runc", Image: n.image, Command: []string{"sleep", "600"}})
-	typed := 0
-	for line := range strings.Lines(section) {
-		command, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "    berth ")
-		if !ok {
-			continue
-		}
-		typed++
-		// A shell takes the line apart, as an operator's does.
-		ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
-		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", filepath.Join(n.Bin, "berth")+" "+places.Replace(command))
-		cmd.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+n.socket())
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("berth %s: %v\n%s", command, err, out)
-		}
-		cancel()
-	}
-	if typed < 10 {
-		t.Errorf("the section has %d commands", typed)
-	}
-	if text := pod.Container.Exec(t, "echo", "alive"); strings.TrimSpace(text) != "alive" {
-		t.Errorf("the pod beside it says %q", text)
-	}
-}
-
 // An interrupted drain says what is left, and leaves the handler as it is.
 func TestAnInterruptedDrain(t *testing.T) {
 	n := newNode(t)

@@ -1,0 +1,165 @@
+// Package guide walks through docs/operations.md as an operator does: it types
+// every command of the page, in its order and as it is written there, on a node
+// that has what the page says, with a real daemon and real pods, and compares what
+// is printed with what the page shows.
+package guide
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const page = "../../docs/operations.md"
+
+// atMost is far above what the commands of one block take.
+const atMost = 2 * time.Minute
+
+func TestOperationsPage(t *testing.T) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := parse(string(text))
+	if err != nil {
+		t.Fatalf("%s: %v", page, err)
+	}
+	n := newNode(t)
+	typed := 0
+	for _, s := range steps {
+		if s.direction != "" {
+			t.Run(fmt.Sprintf("line %d: %s", s.line, s.direction), func(t *testing.T) { n.follow(t, s.direction) })
+		} else {
+			typed++
+			first, _, _ := strings.Cut(s.commands, "\n")
+			t.Run(fmt.Sprintf("line %d: %s", s.line, first), func(t *testing.T) { n.types(t, s) })
+		}
+		if t.Failed() {
+			t.FailNow() // the rest of the walk makes no sense
+		}
+	}
+	if typed < 20 {
+		t.Errorf("the page has %d blocks of commands", typed)
+	}
+	if len(n.pods) == 0 {
+		t.Error("no pod has lived through it")
+	}
+	for name, pod := range n.pods {
+		if got := pod.Container.Exec(t, "echo", name); got != name+"\n" {
+			t.Errorf("at the end pod %s says %q", name, got)
+		}
+	}
+}
+
+// types has a shell execute a block.
+func (n *node) types(t *testing.T, s step) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), atMost)
+	defer cancel()
+	options := "-euo"
+	if s.status != 0 {
+		options = "-uo" // as at a terminal: the last command's counts
+	}
+	c := n.command(ctx, "bash", options, "pipefail", "-c", s.commands)
+	out := &screen{}
+	c.Stdout, c.Stderr = out, out
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if s.meanwhile != "" {
+		if out.waits(ctx) {
+			n.follow(t, s.meanwhile)
+		} else {
+			t.Errorf("the commands wait for nothing")
+		}
+	}
+	err := c.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if got := c.ProcessState.ExitCode(); s.status != anyStatus && got != s.status {
+		t.Errorf("exit status %d, and the page says %d:\n%s", got, s.status, out)
+	}
+	if missing, ok := says(s.output, out.String()); s.shown && !ok {
+		t.Errorf("it prints\n%sand the page has: %s", out, missing)
+	}
+	t.Logf("%s", out)
+}
+
+// screen is what commands have printed.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// waits says whether commands come to say that pods are left.
+func (s *screen) waits(ctx context.Context) bool {
+	for !strings.Contains(s.String(), "pods left") {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// What the page may leave out, and what it may not.
+func TestSays(t *testing.T) {
+	const output = "NAME   STATE  PODS\nrunc   ready  2\ncrun   not-ready  0\n"
+	for page, want := range map[string]bool{
+		output: true, "NAME STATE PODS\n...\ncrun not-ready 0\n": true, "...\nrunc ...\n...\n": true, "...\n": true,
+		"NAME STATE PODS\n": false, "...\nrunc ready 2\n": false, "...\nrunc ready 3\n...\n": false, "...\ncrun ...\nrunc ...\n": false,
+		output + "more\n": false, "": false,
+	} {
+		if missing, ok := says(page, output); ok != want {
+			t.Errorf("%q: %v (%s)", page, ok, missing)
+		}
+	}
+	if _, ok := says("crun 1.14.4, since 3m2s, pod 0123456789ab\n", "crun 1.8.1, since  15s, pod ba9876543210\n"); !ok {
+		t.Error("what differs between machines is compared")
+	}
+}
+
+func TestParse(t *testing.T) {
+	steps, err := parse("# Page\n\n<!-- test: run crun web -->\n\n<!-- test: status 3 -->\n```sh\nberth status\n```\n\n```text\nbad\n```\n\n" +
+		"<!-- not run: needs an API server -->\n```sh\nkubectl drain\n```\n\n<!-- test: meanwhile remove web -->\n```sh\nberth handler drain crun\n```\n\nWords.\n\n```text\nelse\n```\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []step{
+		{line: 3, direction: "run crun web"},
+		{line: 6, commands: "berth status\n", output: "bad\n", shown: true, status: 3},
+		{line: 20, commands: "berth handler drain crun\n", meanwhile: "remove web"},
+	}
+	if fmt.Sprint(steps) != fmt.Sprint(want) {
+		t.Errorf("got  %+v\nwant %+v", steps, want)
+	}
+	for _, bad := range []string{
+		"    berth status\n", "```\nberth status\n```\n", "```sh\nberth status\n", "```text\na\n```sh\nb\n```\n", "<!-- not run: it fails -->\n```sh\nberth status\n```\n",
+	} {
+		if _, err := parse(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}

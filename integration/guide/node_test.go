@@ -1,0 +1,253 @@
+package guide
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// node is a machine as the page has it: what an operator would find and write at
+// /etc, /usr, /opt, /run and /var/lib is the node's own, in a mount namespace that a
+// sleeping process holds. All else is the host's.
+type node struct {
+	t      *testing.T
+	holder *exec.Cmd
+	client *testbed.Client
+	image  string
+	cgroup string
+	log    string
+	pods   map[string]*testbed.Pod
+}
+
+const enter = `
+mount --make-rprivate /
+mount -t tmpfs layer "$1"
+for top in etc usr opt; do
+	mkdir "$1/$top" "$1/$top.work"
+	mount -t overlay overlay -o "lowerdir=/$top,upperdir=$1/$top,workdir=$1/$top.work" "/$top"
+done
+mkdir "$1/run"
+mount -t tmpfs run "$1/run"
+# A lock that the rules of the host's network are changed under.
+touch /run/xtables.lock "$1/run/xtables.lock"
+mount --bind /run/xtables.lock "$1/run/xtables.lock"
+mount --rbind "$1/run" /run
+mount -t tmpfs lib /var/lib
+mkdir -p /etc/berth/conf.d /usr/lib/berth/conf.d /opt/runc-1.5.2
+cp "$BERTH/berth" "$BERTH/berth-shim" "$BERTH/berth-pause" /usr/bin/
+cp "$CRUN" /usr/bin/crun.new && mv /usr/bin/crun.new /usr/bin/crun
+cp "$RUNSC" /usr/local/bin/runsc
+cp "$RUNC_OLD" /usr/local/sbin/runc
+cp "$RUNC" /opt/runc-1.5.2/runc
+printf %s "$CONFIG" >/etc/berth/config.toml
+printf %s "$VENDOR" >/usr/lib/berth/conf.d/10-node.toml
+echo ready
+exec sleep infinity
+`
+
+// configuration is what the page begins with.
+const configuration = `version = 1
+default_runtime = "crun"
+
+[runtimes.crun]
+runtime_path = "/usr/bin/crun"
+`
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	testbed.NeedRoot(t)
+	testbed.NeedNetwork(t)
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	dir := t.TempDir()
+	n := &node{
+		t: t, image: registry.Push(t, "guide/busybox:1", testbed.Busybox(t)), pods: map[string]*testbed.Pod{},
+		cgroup: fmt.Sprintf("/guide-%d", os.Getpid()), log: filepath.Join(dir, "log"),
+	}
+	hosts, network := filepath.Join(dir, "hosts"), testbed.NewCNI(t)
+	registry.WriteHosts(t, hosts)
+	t.Cleanup(n.removeCgroups)
+	if err := os.Mkdir(filepath.Join(dir, "layer"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.holder = exec.Command("sh", "-euc", enter, "sh", filepath.Join(dir, "layer"))
+	n.holder.Env = append(os.Environ(),
+		"BERTH="+testbed.Built(t), "CRUN="+testbed.Part(t, testbed.Crun), "RUNSC="+testbed.Part(t, testbed.Runsc),
+		"RUNC="+testbed.Part(t, testbed.Runc), "RUNC_OLD="+testbed.Part(t, testbed.RuncOld),
+		"CONFIG="+configuration,
+		"VENDOR="+fmt.Sprintf("[engine]\ncgroup_driver = \"cgroupfs\"\n[registry]\nhosts_dir = %q\n[cni]\nconf_dir = %q\nbin_dirs = [%q]\n",
+			hosts, network.ConfDir, network.BinDir))
+	n.holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	n.holder.Stderr = os.Stderr
+	out, err := n.holder.StdoutPipe()
+	if err == nil {
+		err = n.holder.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.holder.Process.Kill() //nolint:errcheck // it is there: nobody waited for it
+		n.holder.Wait()         //nolint:errcheck // killed
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the node was not made: %q, %v", line, err)
+	}
+	n.serve()
+	return n
+}
+
+// command runs on the node.
+func (n *node) command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
+	inside := append([]string{"--mount", fmt.Sprintf("--target=%d", n.holder.Process.Pid), "--", name}, arguments...)
+	c := exec.CommandContext(ctx, "nsenter", inside...)
+	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root"}
+	c.Dir = "/"
+	return c
+}
+
+// serve starts the daemon, as the unit does.
+func (n *node) serve() {
+	t := n.t
+	t.Helper()
+	log, err := os.Create(n.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	// The directory of logs is the same on the node: what is below /tmp is shared.
+	socket := fmt.Sprintf("/proc/%d/root/run/berth/berth.sock", n.holder.Process.Pid)
+	n.client = testbed.Dial(t, socket, filepath.Join(filepath.Dir(n.log), "pods"), n.cgroup)
+	daemon := n.command(context.Background(), "berth", "serve")
+	daemon.Stdout, daemon.Stderr = log, log
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
+	t.Cleanup(func() {
+		if err := n.client.RemoveAllPods(context.Background()); err != nil {
+			t.Errorf("remove the pods: %v", err)
+		}
+		daemon.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have failed, and ended
+		if err := <-ended; err != nil {
+			t.Errorf("the daemon ended with %v", err)
+		}
+		n.killRest()
+		if t.Failed() {
+			text, _ := os.ReadFile(n.log)
+			t.Logf("the daemon's log:\n%s", text)
+		}
+	})
+	testbed.Eventually(t, time.Minute, func() error {
+		if _, err := os.Stat(socket); err != nil {
+			return err // a client that finds none waits for longer each time
+		}
+		_, err := n.client.Version(t.Context(), &runtimeapi.VersionRequest{})
+		return err
+	})
+	n.client.Pull(t, "", n.image)
+}
+
+// killRest ends the supervisors that wait for more pods: who has the node's mounts
+// and is not its holder.
+func (n *node) killRest() {
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", n.holder.Process.Pid))
+	if err != nil {
+		n.t.Errorf("find the node's processes: %v", err)
+		return
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		n.t.Error(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == n.holder.Process.Pid {
+			continue
+		}
+		if is, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns", "mnt")); err == nil && is == own {
+			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have ended by itself
+		}
+	}
+}
+
+func (n *node) removeCgroups() {
+	tops, err := filepath.Glob("/sys/fs/cgroup/*" + n.cgroup)
+	if err != nil {
+		n.t.Error(err)
+	}
+	var dirs []string
+	for _, top := range append(tops, "/sys/fs/cgroup"+n.cgroup) {
+		_ = filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+	}
+	for i := len(dirs) - 1; i >= 0; i-- {
+		testbed.Eventually(n.t, 10*time.Second, func() error { return os.Remove(dirs[i]) })
+	}
+}
+
+// follow does what a direction of the page says.
+func (n *node) follow(t *testing.T, direction string) {
+	t.Helper()
+	words := strings.Fields(direction)
+	if len(words) < 2 {
+		t.Fatalf("a direction of %d words", len(words))
+	}
+	what, about, names := words[0], words[1], words[2:]
+	switch what {
+	case "run": // under a handler, pods of these names
+		for _, name := range names {
+			pod := n.run(t, about, name)
+			pod.Container.Exec(t, "true")
+		}
+	case "refuse": // a pod under a handler, because of these words
+		config := n.client.SandboxConfig("refused")
+		_, err := n.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: about})
+		if because := strings.Join(names, " "); err == nil || !strings.Contains(err.Error(), because) {
+			t.Errorf("a pod of handler %s is refused with %v, want %q", about, err, because)
+		}
+	case "remove":
+		for _, name := range words[1:] {
+			pod := n.pods[name]
+			if pod == nil {
+				t.Fatalf("there is no pod %s", name)
+			}
+			pod.Container.Exec(t, "true") // as well as ever
+			pod.Remove(t)
+			delete(n.pods, name)
+		}
+	default:
+		t.Fatalf("%q is none of run, refuse, remove", what)
+	}
+}
+
+// run starts a pod whose uid is its name, so that it has the same share of a trial
+// each time.
+func (n *node) run(t *testing.T, handler, name string) *testbed.Pod {
+	t.Helper()
+	// The node's test outlives the step.
+	pod := n.client.RunPod(n.t, testbed.PodSpec{
+		Handler: handler, Image: n.image, Command: []string{"sleep", "3600"}, Name: name,
+		Sandbox: func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid, c.Metadata.Namespace = name, "shop" },
+	})
+	n.pods[name] = pod
+	return pod
+}

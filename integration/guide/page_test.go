@@ -1,0 +1,203 @@
+package guide
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// step is one thing that is done on the way through the page: a block of commands,
+// or a direction for the test, which readers do not see.
+type step struct {
+	line int
+	// commands are what an operator types; output is what the page shows below.
+	commands string
+	output   string
+	shown    bool
+	// status is what the commands end with; anyStatus depends on the machine.
+	status int
+	// meanwhile is a direction that is followed while the commands run.
+	meanwhile string
+	// direction is set where there are no commands.
+	direction string
+}
+
+// notRun are the reasons for which a block of commands is shown and not executed.
+var notRun = []string{
+	"needs systemd as process 1",
+	"needs an API server",
+	"needs crictl",
+}
+
+const anyStatus = -1
+
+var (
+	direction = regexp.MustCompile(`^<!-- (test|not run): (.*) -->$`)
+	status    = regexp.MustCompile(`^status (\d+)$`)
+)
+
+// parse reads a page. Code is in fences that say what it is: sh is executed, text is
+// what the commands above it print, toml is a file's.
+func parse(page string) ([]step, error) {
+	p := parser{lines: strings.Split(page, "\n")}
+	for p.at < len(p.lines) {
+		if err := p.one(); err != nil {
+			return nil, fmt.Errorf("line %d: %w", p.at+1, err)
+		}
+	}
+	return p.steps, nil
+}
+
+type parser struct {
+	lines []string
+	at    int
+	steps []step
+	// next is what directions have said of the next block.
+	next    step
+	skipped string
+	// after is set while nothing but blank lines followed a block of commands.
+	after bool
+}
+
+func (p *parser) one() error {
+	line := p.lines[p.at]
+	if d := direction.FindStringSubmatch(line); d != nil {
+		p.after = false
+		p.at++
+		return p.direct(d[1], d[2])
+	}
+	if kind, ok := strings.CutPrefix(line, "```"); ok {
+		return p.block(kind)
+	}
+	if strings.HasPrefix(line, "    ") {
+		return fmt.Errorf("code without a fence: whether it is executed cannot be told")
+	}
+	if line != "" {
+		p.after = false
+	}
+	p.at++
+	return nil
+}
+
+func (p *parser) direct(kind, what string) error {
+	if kind == "not run" {
+		for _, reason := range notRun {
+			if what == reason {
+				p.skipped = what
+				return nil
+			}
+		}
+		return fmt.Errorf("%q is no reason that this test knows", what)
+	}
+	if what == "status any" { // it is for the machine to say
+		p.next.status = anyStatus
+		return nil
+	}
+	if s := status.FindStringSubmatch(what); s != nil {
+		_, err := fmt.Sscan(s[1], &p.next.status)
+		return err
+	}
+	if meanwhile, ok := strings.CutPrefix(what, "meanwhile "); ok {
+		p.next.meanwhile = meanwhile
+		return nil
+	}
+	p.steps = append(p.steps, step{line: p.at, direction: what})
+	return nil
+}
+
+func (p *parser) block(kind string) error {
+	begin := p.at
+	var text strings.Builder
+	for p.at++; ; p.at++ {
+		if p.at == len(p.lines) || strings.HasPrefix(p.lines[p.at], "```") && p.lines[p.at] != "```" {
+			p.at = begin
+			return fmt.Errorf("a block that does not end")
+		}
+		if p.lines[p.at] == "```" {
+			break
+		}
+		text.WriteString(p.lines[p.at] + "\n")
+	}
+	p.at++
+	switch {
+	case kind == "sh" && p.skipped != "":
+		p.skipped, p.after = "", false
+	case kind == "sh":
+		p.next.line, p.next.commands = begin+1, text.String()
+		p.steps, p.next, p.after = append(p.steps, p.next), step{}, true
+	case kind == "text" && p.after:
+		last := &p.steps[len(p.steps)-1]
+		last.output, last.shown, p.after = text.String(), true, false
+	case kind == "toml" || kind == "text":
+		p.after = false
+	default:
+		p.at = begin
+		return fmt.Errorf("a block of %q: sh, text and toml are known", kind)
+	}
+	return nil
+}
+
+// What differs from machine to machine, and from run to run.
+var differ = []struct {
+	of *regexp.Regexp
+	as string
+}{
+	{regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+Z\b`), "TIME"},
+	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "SHA256"},
+	{regexp.MustCompile(`\b[0-9a-f]{12,16}\b`), "ID"},
+	{regexp.MustCompile(`\b(\d+(\.\d+)?(h|m|s|ms|µs))+\b`), "SPAN"},
+	{regexp.MustCompile(`\b(generation:?|pid) \d+`), "$1 N"},
+	{regexp.MustCompile(`\b\d+ bytes`), "N bytes"},
+	{regexp.MustCompile(`\bcrun \d+(\.\d+)+\b`), "crun VERSION"},
+	{regexp.MustCompile(`\brunsc [\w.+-]+`), "runsc VERSION"},
+	{regexp.MustCompile(`\b\d+ ok, \d+ warnings, \d+ failures`), "N ok, N warnings, N failures"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+	// The generation in the list of handlers, after the number of pods.
+	{regexp.MustCompile(`\b((?:ready|not-ready|cordoned|draining) (?:oci|shim|cri) .*? \d+) \d+\b`), "$1 GEN"},
+}
+
+func normal(text string) []string {
+	for _, d := range differ {
+		text = d.of.ReplaceAllString(text, d.as)
+	}
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// says whether the output is what the page shows, in which a line of "..." is any
+// number of lines, and "..." at the end of one is the rest of it. The string is the
+// first line that is missing.
+func says(page, output string) (missing string, ok bool) {
+	want, got := normal(page), normal(output)
+	anywhere := false
+	for _, w := range want {
+		if w == "..." {
+			anywhere = true
+			continue
+		}
+		i := 0
+		for anywhere && i < len(got) && !same(w, got[i]) {
+			i++
+		}
+		if i == len(got) || !same(w, got[i]) {
+			return w, false
+		}
+		got, anywhere = got[i+1:], false
+	}
+	if len(got) > 0 && !anywhere {
+		return "nothing after what is shown, and not: " + got[0], false
+	}
+	return "", true
+}
+
+func same(want, got string) bool {
+	if begin, ok := strings.CutSuffix(want, "..."); ok {
+		return strings.HasPrefix(got, begin)
+	}
+	return want == got
+}

@@ -18,7 +18,8 @@ func handlerPromoteCommand() *cobra.Command {
 		Short: "Give a handler's next binary to all its new pods",
 		Long: `Give the binary that a handler has on trial, as its next, to all new pods. It holds
 over restarts, until next is changed in the configuration, which should by then name
-the binary as runtime_path. Pods that exist keep their binary.`,
+the binary as runtime_path, or another program takes its place. Pods that exist keep
+their binary.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.Promote(ctx, &adminv1.PromoteRequest{Name: args[0]})
@@ -40,7 +41,7 @@ func handlerAbortCommand() *cobra.Command {
 		Use:   "abort NAME",
 		Short: "Give a handler's next binary to no new pods",
 		Long: `End the trial of a handler's next binary: no new pods get it, until next is changed
-in the configuration. It takes back "berth handler promote" as well, and holds over
+in the configuration or another program takes its place. It takes back "berth handler promote" as well, and holds over
 restarts. Pods that exist keep their binary.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {

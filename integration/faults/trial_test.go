@@ -66,7 +66,7 @@ func TestTrial(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := func(path string) string {
-		return fmt.Sprintf("default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\nnext = { runtime_path = %q, percent = 50, abort_after = 2, threshold = 10 }\n", runc, path)
+		return fmt.Sprintf("default_runtime = \"runc\"\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.runc]\nruntime_path = %q\nnext = { runtime_path = %q, percent = 50, abort_after = 2, threshold = 10 }\n", runc, path)
 	}
 	b := newBed(t, testbed.Options{Config: config(next)})
 	atRest := b.rest(t)
@@ -87,6 +87,30 @@ func TestTrial(t *testing.T) {
 		t.Fatalf("pods ran %v", ran)
 	}
 
+	// What is not the runtime's doing ends no trial.
+	sandbox := b.client.SandboxConfig("")
+	for tried := 0; tried < 4; {
+		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := b.client.ContainerConfig("lacking", b.image, "/no/such/program")
+		made, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: sandbox})
+		if err == nil {
+			_, err = b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+		}
+		if err == nil {
+			t.Fatal("a program that does not exist was started")
+		}
+		if variant, _ := b.variant(t, r.GetPodSandboxId()); variant == "next" {
+			tried++
+		}
+		sandbox = b.client.SandboxConfig("")
+	}
+	if state, reason := b.trial(t, "runc"); state != "running" {
+		t.Errorf("for want of programs in images the trial is %s: %s", state, reason)
+	}
+
 	liar := filepath.Join(dir, "liar")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in --version|features) exec %s \"$@\" ;; esac\necho 'it cannot be done' >&2\nexit 1\n", runc)
 	if err := os.WriteFile(liar, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
@@ -95,6 +119,45 @@ func TestTrial(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config(liar)), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	b.endTrial(t, runc, liar)
+	for _, restart := range []bool{false, true} {
+		if restart {
+			b.Restart(t)
+		}
+		for range 8 {
+			pod := b.client.RunPod(t, spec)
+			if variant, path := b.variant(t, pod.ID); variant != "stable" || path != runc {
+				t.Errorf("after the end of the trial (restart %v) a pod runs %s (%s)", restart, path, variant)
+			}
+			pod.Remove(t)
+		}
+	}
+	// Another program at that path is another trial, and is judged as well.
+	if err := os.WriteFile(liar+".new", []byte(script+"# another\n"), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	if err := os.Rename(liar+".new", liar); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, 30*time.Second, func() error {
+		if state, reason := b.trial(t, "runc"); state != "running" {
+			return fmt.Errorf("the trial of another program is %s: %s", state, reason)
+		}
+		return nil
+	})
+	b.endTrial(t, runc, liar)
+
+	// What a pod was made with is its own.
+	if variant, path := b.variant(t, kept.ID); variant != "next" || path != next {
+		t.Errorf("the pod of the first trial runs %s (%s)", path, variant)
+	}
+	kept.Container.Exec(t, "true")
+	b.nothingLeft(t, atRest)
+}
+
+// endTrial runs pods until the trial is over: those on the liar fail.
+func (b *bed) endTrial(t *testing.T, runc, liar string) {
+	t.Helper()
 	failed := 0
 	testbed.Eventually(t, 60*time.Second, func() error {
 		sandbox := b.client.SandboxConfig("")
@@ -121,22 +184,4 @@ func TestTrial(t *testing.T) {
 	if failed < 2 || !strings.Contains(reason, "failed to start") {
 		t.Errorf("the trial ended after %d failures: %s", failed, reason)
 	}
-	for _, restart := range []bool{false, true} {
-		if restart {
-			b.Restart(t)
-		}
-		for range 8 {
-			pod := b.client.RunPod(t, spec)
-			if variant, path := b.variant(t, pod.ID); variant != "stable" || path != runc {
-				t.Errorf("after the end of the trial (restart %v) a pod runs %s (%s)", restart, path, variant)
-			}
-			pod.Remove(t)
-		}
-	}
-	// What a pod was made with is its own.
-	if variant, path := b.variant(t, kept.ID); variant != "next" || path != next {
-		t.Errorf("the pod of the first trial runs %s (%s)", path, variant)
-	}
-	kept.Container.Exec(t, "true")
-	b.nothingLeft(t, atRest)
 }

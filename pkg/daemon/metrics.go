@@ -19,7 +19,7 @@ var (
 	variantPodsDesc = prometheus.NewDesc("berth_variant_pods_total",
 		"Pod sandboxes that were begun, by handler and by whether they ran its own binary (stable) or the one on trial (next).", []string{"handler", "variant"}, nil)
 	variantFailuresDesc = prometheus.NewDesc("berth_variant_failures_total",
-		"Calls to make a sandbox, or to make or start a container, that failed for no fault of their caller's.", []string{"handler", "variant"}, nil)
+		"Calls to make a sandbox, or to make or start a container, that failed in the runtime or its shim.", []string{"handler", "variant"}, nil)
 	handlerDesc = prometheus.NewDesc("berth_handler_ready",
 		"Whether a configured handler accepts new pods: 1 or 0.", []string{"handler"}, nil)
 )

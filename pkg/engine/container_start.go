@@ -88,7 +88,7 @@ func (b containers) start(ctx context.Context, c *container) error {
 		return b.startFailed(ctx, c, err)
 	}
 	if why := c.Status().Unstartable; why != "" {
-		return b.startFailed(ctx, c, errors.New(why))
+		return b.startFailed(ctx, c, blamed(c.sandbox.Spec().Definition, errors.New(why)))
 	}
 	if err := b.plugins.StartContainer(ctx, b.hooks.container(c)); err != nil {
 		return b.startFailed(ctx, c, err)
@@ -98,7 +98,7 @@ func (b containers) start(ctx context.Context, c *container) error {
 		return err // the start goes on without this daemon: the next one asks what came of it
 	}
 	if err != nil {
-		return b.startFailed(ctx, c, err)
+		return b.startFailed(ctx, c, blamed(c.sandbox.Spec().Definition, err))
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
 	b.tasks.keep(ctx, c.sandbox, client, b.keptOf(c, pid))

@@ -45,8 +45,11 @@ func (b containers) createTask(ctx context.Context, u *undo, c *container, rootf
 	if err == nil {
 		return nil
 	}
-	if !foreign || shim.Lost(err) || ctx.Err() != nil {
+	if !foreign {
 		return fmt.Errorf("create container: %w", err)
+	}
+	if shim.Lost(err) || ctx.Err() != nil {
+		return fmt.Errorf("create container: %w", blamed(s.Spec().Definition, err))
 	}
 	// A shim calls its runtime here already, berth-shim at the start. That a
 	// program cannot be run is for StartContainer to say (CRI: StartError).

@@ -53,11 +53,15 @@ func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
 	if _, err := client.Task.Create(ctx, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.processBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
 	}); err != nil {
-		return fmt.Errorf("create sandbox process: %w", inTime(limit, fromShim(err)))
+		err = inTime(limit, fromShim(err))
+		if s.Spec().Definition.Type == handler.Shim { // berth-shim calls no runtime yet
+			err = blamed(s.Spec().Definition, err)
+		}
+		return fmt.Errorf("create sandbox process: %w", err)
 	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: s.ID()})
 	if err != nil {
-		return fmt.Errorf("start sandbox process: %w", inTime(limit, fromShim(err)))
+		return fmt.Errorf("start sandbox process: %w", blamed(s.Spec().Definition, inTime(limit, fromShim(err))))
 	}
 	b.tasks.keep(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
 	return s.Update(func(st *sandboxStatus) error { st.PID = int(started.Pid); return nil })
@@ -97,7 +101,7 @@ func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, err
 	}
 	ep, client, err := b.shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: b.processBundle(s.ID()), Options: options})
 	if err != nil {
-		return nil, err
+		return nil, blamed(d, err)
 	}
 	failpoint.Hit(failpoint.SandboxShimStarted)
 	return client, s.Update(func(st *sandboxStatus) error { st.Shim = &ep; return nil })

@@ -164,15 +164,6 @@ func (d *Definition) VariantName() string {
 	return d.Variant
 }
 
-// Tried is the path of the binary on trial that the Definition's pods run, or
-// empty.
-func (d *Definition) Tried() string {
-	if d == nil || d.Variant != VariantNext {
-		return ""
-	}
-	return d.Path
-}
-
 // Digest identifies what the Definition says: equal digests run pods alike.
 func (d *Definition) Digest() string {
 	c := *d

@@ -18,6 +18,8 @@ type Owned struct {
 	// Handler is the name of the Definition that the sandbox was created with,
 	// never empty. It need not be in the current table.
 	Handler string
+	// UID is the pod's, or empty.
+	UID string
 	// Definition is what the sandbox was created with and keeps; nil if the
 	// backend does not say.
 	Definition *Definition

@@ -39,6 +39,7 @@ type bed struct {
 	loads     int
 	loading   func() // called by each load, unlocked
 	failures  map[string]error
+	sums      map[string]string // SHA256 of binaries on trial, by path
 	hanging   map[string]chan struct{}
 	live      map[string]int
 	published []*Plan
@@ -48,7 +49,7 @@ type bed struct {
 
 func newBed(t *testing.T, start *config.Config) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir(), next: start, failures: map[string]error{}, hanging: map[string]chan struct{}{}, live: map[string]int{}}
+	b := &bed{t: t, dir: t.TempDir(), next: start, failures: map[string]error{}, sums: map[string]string{}, hanging: map[string]chan struct{}{}, live: map[string]int{}}
 	b.open(start)
 	return b
 }
@@ -98,7 +99,7 @@ func (b *bed) Paths() []string { return []string{filepath.Join(b.dir, "config.to
 
 func (b *bed) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime, error) {
 	b.mu.Lock()
-	hang, err := b.hanging[d.Path], b.failures[d.Path]
+	hang, err, sum := b.hanging[d.Path], b.failures[d.Path], b.sums[d.Path]
 	b.mu.Unlock()
 	if hang != nil {
 		select {
@@ -110,7 +111,7 @@ func (b *bed) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime,
 	if err != nil {
 		return nil, err
 	}
-	return &probe.Runtime{Path: d.Path, Version: "1"}, nil
+	return &probe.Runtime{Path: d.Path, Version: "1", SHA256: sum}, nil
 }
 
 func (b *bed) Live() map[string]int {

@@ -58,6 +58,7 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 		t.note(r)
 	}
 	m.truth = t
+	m.settle()
 }
 
 // note publishes what a probe found that nobody waits for any more.
@@ -65,6 +66,9 @@ func (m *Manager) note(r result) {
 	if err := m.change(func(t *truth) error { t.note(r); return nil }); err != nil {
 		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("What a probe found could not be published")
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.settle()
 }
 
 // result is what a probe found.

@@ -104,6 +104,7 @@ func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 	if err != nil {
 		return err
 	}
+	m.settle()
 	if o.Changed = m.plan != before; silent && !o.Changed {
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/log"
+
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -37,20 +39,78 @@ type Trial struct {
 }
 
 // Ruling is what became of a trial. It holds as long as exactly that next binary,
-// with that share and those limits, is configured: the files have the last word.
+// with that share and those limits, is configured, and is the same program: the
+// files have the last word.
 type Ruling struct {
 	State  TrialState   `json:"state"`
 	Reason string       `json:"reason,omitempty"`
 	Since  time.Time    `json:"since"`
 	On     handler.Next `json:"on"`
+	// SHA256 is that of the program; empty if it was not known.
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 // ruling is what holds for the next binary of d, or nil.
 func (t *truth) ruling(d *handler.Definition) *Ruling {
-	if r := t.rulings[d.Name]; r != nil && d.Next != nil && r.On == *d.Next {
-		return r
+	r := t.rulings[d.Name]
+	if r == nil || d.Next == nil || r.On != *d.Next || !mayBe(r.SHA256, t.trialOf(d).sha256) {
+		return nil
 	}
-	return nil
+	return r
+}
+
+// mayBe says whether two programs can be the same; one that is not known can be any.
+func mayBe(a, b string) bool { return a == b || a == "" || b == "" }
+
+// trialKey tells one trial of a handler from another.
+type trialKey struct {
+	// digest is that of the Definition of pods that try the binary.
+	digest string
+	// sha256 is the binary's, empty while it is not known.
+	sha256 string
+}
+
+// trialOf is the trial of a Definition that has a next binary.
+func (t *truth) trialOf(d *handler.Definition) trialKey {
+	k := trialKey{digest: d.WithNext().Digest()}
+	if rt := t.verdicts[k.digest].runtime; rt != nil {
+		k.sha256 = rt.SHA256
+	}
+	return k
+}
+
+// settle drops the rulings on trials that are no more, and returns the handlers'
+// names. A handler may have its trial still if there is a file that cannot be used.
+func (t *truth) settle() (dropped []string) {
+	configured := definitions(t.config)
+	for name := range t.rulings {
+		d := configured[name]
+		if d == nil && (len(t.config.Broken) > 0 || len(t.config.Problems) > 0) {
+			continue
+		}
+		if d == nil || t.ruling(d) == nil {
+			dropped = append(dropped, name)
+			delete(t.rulings, name)
+		}
+	}
+	return dropped
+}
+
+// settle has trials that are no more forgotten, on disk as well; mu is held. A
+// ruling that stays there for want of room holds for what it was on only.
+func (m *Manager) settle() {
+	t := m.truth.copy()
+	dropped := t.settle()
+	m.trials.keep(t)
+	if len(dropped) == 0 {
+		return
+	}
+	m.truth = t
+	entry := log.G(m.life).WithField("handlers", dropped)
+	if err := replace(m.rulingsPath(), storedRulings{t.rulings}); err != nil {
+		entry = entry.WithError(err)
+	}
+	entry.Info("The trial of a binary is another one now, or there is none; what was said of the last does not count")
 }
 
 // routed is the Definition that new pods of d get, and the one that a share of

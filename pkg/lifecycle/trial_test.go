@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -46,20 +47,40 @@ func (b *bed) wantTrial(t *testing.T, main, tried string, state TrialState, reas
 	}
 }
 
+// pod is one that tries the next binary, in the configuration of trying(10) or of
+// any other that differs in Next only.
+func pod(path, sha256, uid string) handler.Attempt {
+	d := trying(10).Runtimes[0]
+	d.Next.Path = path
+	return handler.Attempt{Definition: d.WithNext(), SHA256: sha256, Pod: uid}
+}
+
+// usual is one that runs the handler's own.
+func usual(uid string) handler.Attempt {
+	return handler.Attempt{Definition: trying(10).Runtimes[0], Pod: uid}
+}
+
+var errBroke = errors.New("it broke")
+
+func (b *bed) awaitEnd() {
+	b.t.Helper()
+	b.wait("the end of the trial", func() bool { _, tried, _ := b.onTrial(b.t); return tried == "" })
+}
+
 func TestTrialEndsByItself(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.wantTrial(t, "/old", "/new", TrialRunning, "")
 	for i := range 8 {
-		b.m.Tried("runc", "/new", fmt.Sprint("good", i))
+		b.m.Began("runc", pod("/new", "", fmt.Sprint("good", i)))
 	}
-	for range 5 { // one pod is one failure
-		b.m.Failed("runc", "/new", "bad0", errors.New("it broke"))
+	for range 5 { // one pod is one failure, however often the kubelet tries it
+		b.m.Failed("runc", pod("/new", "", "bad0"), errBroke)
 	}
-	b.m.Failed("runc", "/new", "bad1", errors.New("it broke"))
-	b.m.Failed("runc", "/elsewhere", "bad2", errors.New("of another trial"))
+	b.m.Failed("runc", pod("/new", "", "bad1"), errBroke)
+	b.m.Failed("runc", pod("/elsewhere", "", "bad2"), errors.New("of another trial"))
 	b.wantTrial(t, "/old", "/new", TrialRunning, "")
-	b.m.Failed("runc", "/new", "bad3", errors.New("it broke"))
-	b.wait("the end of the trial", func() bool { _, tried, _ := b.onTrial(t); return tried == "" })
+	b.m.Failed("runc", pod("/new", "", "bad3"), errBroke)
+	b.awaitEnd()
 	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods that tried it within 10m0s failed to start, the last with: it broke")
 
 	b.close()
@@ -71,19 +92,163 @@ func TestTrialEndsByItself(t *testing.T) {
 	b.wantTrial(t, "/old", "/new", TrialRunning, "")
 }
 
-func TestFewFailuresAmongManyPods(t *testing.T) {
+// A trial is of a program, not of a path: the next program there is judged anew,
+// and so is the same one that was taken out of the configuration and put in again.
+func TestEachTrialIsJudged(t *testing.T) {
 	b := newBed(t, trying(10))
-	for i := range 100 {
-		b.m.Tried("runc", "/new", fmt.Sprint(i))
+	sum := "first"
+	none := trying(10)
+	none.Runtimes[0].Next = nil
+	became := func(s string) func() {
+		return func() {
+			b.set(func() { b.sums["/new"] = s })
+			if _, err := b.m.Probe(t.Context(), "runc"); err != nil {
+				t.Fatal(err)
+			}
+			sum = s
+		}
 	}
-	for i := range 19 {
-		b.m.Failed("runc", "/new", fmt.Sprint(i), errors.New("it broke"))
+	fail := func() {
+		for i := range 3 {
+			b.m.Failed("runc", pod("/new", sum, fmt.Sprint(i)), errBroke)
+		}
+		b.awaitEnd()
+		b.wantTrial(t, "/old", "", TrialAborted, "3 of 3")
 	}
-	if b.m.trials.pods["runc"].over {
-		t.Error("the trial ends at 19 of 100")
+	became("first")()
+	for _, next := range []struct {
+		what  string
+		begin func()
+	}{
+		{"the first", func() {}},
+		{"another program", became("second")},
+		{"the same, in the configuration again", func() { b.must(b.reload(none)); b.must(b.reload(trying(10))) }},
+		{"another program, after a restart", func() { b.close(); b.set(func() { b.sums["/new"] = "third" }); sum = "third"; b.open(trying(10)) }},
+		{"the first again", became("first")},
+		{"after one that was promoted", func() {
+			if err := b.m.Promote(t.Context(), "runc"); err != nil {
+				t.Fatal(err)
+			}
+			b.wantTrial(t, "/new", "", TrialPromoted, "")
+			became("fourth")()
+		}},
+		{"after one that an operator aborted", func() {
+			if err := b.m.Abort(t.Context(), "runc", ""); err != nil {
+				t.Fatal(err)
+			}
+			became("fifth")()
+		}},
+	} {
+		next.begin()
+		b.wantTrial(t, "/old", "/new", TrialRunning, "")
+		for i := range 9 { // pods of the last trial say nothing about this one
+			b.m.Failed("runc", pod("/new", "before "+sum, fmt.Sprint(i)), errBroke)
+		}
+		if b.m.trials.running["runc"] != nil && len(b.m.trials.running["runc"].next.failed) != 0 {
+			t.Errorf("%s: pods of another trial count", next.what)
+		}
+		fail()
+		if t.Failed() {
+			t.Fatal(next.what)
+		}
 	}
-	b.m.Failed("runc", "/new", "19", errors.New("it broke"))
-	b.wait("the end of the trial", func() bool { _, tried, _ := b.onTrial(t); return tried == "" })
+	b.must(b.reload(none))
+	if text, err := os.ReadFile(filepath.Join(b.dir, "root", "trials.json")); err != nil || strings.Contains(string(text), "aborted") {
+		t.Errorf("the ruling is kept although the trial is over: %s, %v", text, err)
+	}
+}
+
+// A ruling holds while the binary is not known yet, and when it comes back the same.
+func TestRulingHoldsForTheSameProgram(t *testing.T) {
+	b := newBed(t, trying(10))
+	b.set(func() { b.sums["/new"] = "first" })
+	look := func() {
+		if _, err := b.m.Probe(t.Context(), "runc"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look()
+	if err := b.m.Abort(t.Context(), "runc", "slow"); err != nil {
+		t.Fatal(err)
+	}
+	b.close()
+	b.set(func() { b.failures["/new"] = errors.New("gone") })
+	b.open(trying(10))
+	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	b.set(func() { delete(b.failures, "/new") })
+	look()
+	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	broken := trying(10)
+	broken.Runtimes[0].Name, broken.DefaultRuntime = "other", "other"
+	broken.Broken = []config.Broken{{Name: "runc", Reason: "its file cannot be read"}}
+	b.close()
+	b.open(broken)
+	b.close()
+	b.open(trying(10))
+	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+}
+
+func TestShareOfFailures(t *testing.T) {
+	n := &handler.Next{AbortAfter: 3, Threshold: 20}
+	for _, c := range []struct {
+		begun, failed, usual, bad int
+		end                       bool
+	}{
+		{3, 2, 0, 0, false},
+		{3, 3, 0, 0, true},
+		{100, 19, 0, 0, false},
+		{100, 20, 0, 0, true},
+		{100, 20, 100, 1, false}, // 19 more than usual
+		{100, 21, 100, 1, true},
+		{10, 10, 10, 10, false}, // nothing can start on this node
+		{10, 10, 10, 9, false},
+		{10, 10, 10, 8, true},
+		{3, 3, 2, 2, true}, // two do not tell what is usual
+		{3, 3, 3, 3, false},
+	} {
+		one := &tries{next: newSample(), stable: newSample()}
+		fill := func(s sample, begun, failed int) {
+			for i := range begun {
+				s.add(fmt.Sprint(i), i < failed, time.Now())
+			}
+		}
+		fill(one.next, c.begun, c.failed)
+		fill(one.stable, c.usual, c.bad)
+		if one.fails(n) != c.end {
+			t.Errorf("%+v: got %v", c, !c.end)
+		}
+	}
+}
+
+// What fails on the whole node does not end a trial; pods of long ago do not count.
+func TestFailuresBesideOthers(t *testing.T) {
+	b := newBed(t, trying(10))
+	for i := range 5 {
+		b.m.Began("runc", usual(fmt.Sprint("usual", i)))
+		b.m.Failed("runc", usual(fmt.Sprint("usual", i)), errBroke)
+	}
+	for i := range 9 {
+		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
+	}
+	one := b.m.trials.running["runc"]
+	if one.over {
+		t.Error("the trial ends although nothing can start")
+	}
+	b.m.trials.mu.Lock()
+	for _, pods := range []map[string]time.Time{one.stable.begun, one.stable.failed, one.next.begun, one.next.failed} {
+		for pod := range pods {
+			pods[pod] = time.Now().Add(-2 * trialWindow)
+		}
+	}
+	b.m.trials.mu.Unlock()
+	for i := range 2 {
+		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
+	}
+	if one.over || len(one.next.failed) != 2 || len(one.stable.begun) != 0 {
+		t.Errorf("pods of long ago count: %+v", one)
+	}
+	b.m.Failed("runc", pod("/new", "", "2"), errBroke)
+	b.awaitEnd()
 }
 
 func TestPromoteAndAbort(t *testing.T) {
@@ -94,7 +259,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	}
 	b.wantTrial(t, "/new", "", TrialPromoted, "an operator")
 	for i := range 9 { // what was promoted is not on trial any more
-		b.m.Failed("runc", "/new", fmt.Sprint(i), errors.New("it broke"))
+		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
 	}
 	b.close()
 	b.open(trying(10))

@@ -2,7 +2,11 @@ package probe
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -20,6 +24,13 @@ type Checker struct {
 
 	mu    sync.Mutex
 	looks map[string]*look // by the digest of a Definition
+	sums  map[string]sum   // by path
+}
+
+// sum is the content of a binary.
+type sum struct {
+	of     Identity
+	sha256 string
 }
 
 // look is one look at what a machine lacks. Its result is written before done is
@@ -31,19 +42,59 @@ type look struct {
 
 // NewChecker makes a Checker that asks runtimes through p.
 func NewChecker(p *Prober) *Checker {
-	return &Checker{prober: p, patience: 2 * time.Second, looks: map[string]*look{}}
+	return &Checker{prober: p, patience: 2 * time.Second, looks: map[string]*look{}, sums: map[string]sum{}}
 }
 
 // Check looks at everything that the handler needs of this machine, and asks its
 // runtime what it is if that is not known yet. A handler for which nothing has
-// changed costs a few stats. The error says why it cannot run pods.
+// changed costs a few stats. The error says why it cannot run pods. Of a binary on
+// trial the Runtime says the SHA256.
 func (c *Checker) Check(ctx context.Context, d *handler.Definition) (*Runtime, error) {
 	rt, err := c.prober.Probe(ctx, d)
 	// What is missing says more than that the binary could not be run.
 	if missing := c.missing(ctx, d); missing != nil {
 		return nil, missing
 	}
-	return rt, err
+	if err != nil || d.Variant != handler.VariantNext {
+		return rt, err
+	}
+	return c.summed(rt)
+}
+
+// summed is rt with the SHA256 of its binary, which is read once for each identity.
+func (c *Checker) summed(rt *Runtime) (*Runtime, error) {
+	c.mu.Lock()
+	known := c.sums[rt.Path]
+	c.mu.Unlock()
+	if !known.of.Same(rt.Identity) {
+		hex, err := hashFile(rt.Path)
+		if err != nil {
+			return nil, fmt.Errorf("runtime binary: %w: %w", err, errdefs.ErrUnavailable)
+		}
+		if now, err := Identify(rt.Path); err != nil || !now.Same(rt.Identity) {
+			return nil, fmt.Errorf("runtime binary %s was changed while it was read; it is looked at again: %w", rt.Path, errdefs.ErrUnavailable)
+		}
+		known = sum{rt.Identity, hex}
+		c.mu.Lock()
+		c.sums[rt.Path] = known
+		c.mu.Unlock()
+	}
+	with := *rt
+	with.SHA256 = known.sha256
+	return &with, nil
+}
+
+func hashFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // missing looks at files from a goroutine of its own, of which there is at most

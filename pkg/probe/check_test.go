@@ -1,10 +1,14 @@
 package probe
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 func TestCheckSaysWhatIsMissing(t *testing.T) {
@@ -32,5 +36,48 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 	replay(t, dir, "runc-1.5.2")
 	if _, err := c.Check(t.Context(), whole); err != nil {
 		t.Errorf("with the binary back: %v", err)
+	}
+}
+
+// A program on trial is known by its content: written again it is the same, and
+// other content at its path is another.
+func TestCheckSumsWhatIsOnTrial(t *testing.T) {
+	dir := t.TempDir()
+	path, _ := replay(t, dir, "runc-1.5.2")
+	c := NewChecker(New())
+	d := oci(path)
+	check := func() string {
+		t.Helper()
+		rt, err := c.Check(t.Context(), d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rt.SHA256
+	}
+	if sum := check(); sum != "" {
+		t.Errorf("a program that is not on trial was read: %s", sum)
+	}
+	d.Variant = handler.VariantNext
+	first := check()
+	content, err := os.ReadFile(path)
+	if want := fmt.Sprintf("%x", sha256.Sum256(content)); err != nil || first != want {
+		t.Fatalf("got %s, want %s, %v", first, want, err)
+	}
+	write := func(b []byte) {
+		t.Helper()
+		if err := os.WriteFile(path+".new", b, 0o755); err != nil { //nolint:gosec // it is a program
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(content)
+	if again := check(); again != first {
+		t.Errorf("the same content is %s and %s", first, again)
+	}
+	write(append(content, "# another\n"...))
+	if other := check(); other == first {
+		t.Error("other content is taken for the same")
 	}
 }

@@ -15,7 +15,7 @@ type containers struct {
 // CreateContainer creates a container on the sandbox's backend and records its
 // owner. The backend gets, and the record is by, the sandbox's full id.
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	resp, err := bySandbox(ctx, c.owners, req,
+	return bySandbox(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.CreateContainerRequest) (resp *runtimeapi.CreateContainerResponse, err error) {
 			err = c.owners.create(b, func() (err error) {
 				if resp, err = b.CreateContainer(ctx, req); err == nil {
@@ -23,16 +23,18 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 				}
 				return err
 			})
+			c.trials.failed(c.owners.sandboxes.get(req.GetPodSandboxId()), err)
 			return resp, err
 		})
-	c.trials.failed(c.owners.sandboxes.get(req.GetPodSandboxId()), false, err)
-	return resp, err
 }
 
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	resp, err := byContainer(ctx, c.owners, req, Backend.StartContainer)
-	c.trials.failed(c.owners.containers.get(req.GetContainerId()), true, err)
-	return resp, err
+	return byContainer(ctx, c.owners, req,
+		func(b Backend, ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+			resp, err := b.StartContainer(ctx, req)
+			c.trials.failed(c.owners.containers.get(req.GetContainerId()), err)
+			return resp, err
+		})
 }
 
 func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {

@@ -97,7 +97,7 @@ func BenchmarkCreate(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		id := someID(100_000 + i)
-		o.addSandbox(id, "runc", "", backend)
+		o.addSandbox(id, "runc", handler.Attempt{}, backend)
 		o.addContainer(someID(-100_000-i), id)
 		o.dropSandbox(id)
 	}

@@ -20,8 +20,8 @@ type Owner struct {
 	Sandbox string
 	// Handler is the name of the Definition that the sandbox was created with.
 	Handler string
-	// Tried is the path of the binary on trial that the sandbox runs, or empty.
-	Tried string
+	// Attempt is the sandbox's, as trials count it.
+	Attempt handler.Attempt
 	// Backend has it.
 	Backend Backend
 }
@@ -100,7 +100,7 @@ func (o *owners) refresh(b Backend) {
 // add takes over an inventory; mu is held.
 func (o *owners) add(b Backend, inventory []handler.Owned) {
 	for _, s := range inventory {
-		o.put(&Owner{ID: s.Sandbox, Sandbox: s.Sandbox, Handler: s.Handler, Tried: s.Definition.Tried(), Backend: b})
+		o.put(&Owner{ID: s.Sandbox, Sandbox: s.Sandbox, Handler: s.Handler, Attempt: attemptOf(s), Backend: b})
 		for _, c := range s.Containers {
 			o.own(c, o.sandboxes.get(s.Sandbox))
 		}
@@ -164,15 +164,15 @@ func (o *owners) own(container string, s *Owner) {
 	if o.containers.get(container) != nil {
 		return
 	}
-	o.containers.put(&Owner{ID: container, Sandbox: s.ID, Handler: s.Handler, Tried: s.Tried, Backend: s.Backend})
+	o.containers.put(&Owner{ID: container, Sandbox: s.ID, Handler: s.Handler, Attempt: s.Attempt, Backend: s.Backend})
 	o.contents[s.ID] = append(o.contents[s.ID], container)
 }
 
 // addSandbox records a new sandbox.
-func (o *owners) addSandbox(id, name, tried string, b Backend) {
+func (o *owners) addSandbox(id, name string, a handler.Attempt, b Backend) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.put(&Owner{ID: id, Sandbox: id, Handler: name, Tried: tried, Backend: b})
+	o.put(&Owner{ID: id, Sandbox: id, Handler: name, Attempt: a, Backend: b})
 	delete(o.found, id)
 }
 

@@ -86,7 +86,7 @@ func TestRefreshEndsAlthoughRemovalsNeverPause(t *testing.T) {
 
 func TestContainerOfARemovedSandboxGetsNoOwner(t *testing.T) {
 	o := newOwners()
-	o.addSandbox("5a", "runc", "", routertest.New("one"))
+	o.addSandbox("5a", "runc", handler.Attempt{}, routertest.New("one"))
 	o.dropSandbox("5a")
 	o.addContainer("c1", "5a")
 	if _, err := o.container("c1"); !unknown(err) {
@@ -152,7 +152,7 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 		want(1, 0)
 		o.refresh(one) // for somebody else
 		want(1, 1)
-		o.addSandbox(id, "runc", "", one)
+		o.addSandbox(id, "runc", handler.Attempt{}, one)
 		want(2, 0)
 		return nil
 	})

@@ -63,16 +63,15 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 			return err
 		}
 	}
-	tried := handler.DefinitionFrom(bound).Tried()
-	pod := uid
+	attempt := handler.Attempt{Definition: handler.DefinitionFrom(bound), Pod: uid}
 	err = s.owners.create(to.Backend, func() error {
 		return start(bound, to, func(id string) {
-			pod = id
-			place.fill(func() { s.owners.addSandbox(id, d.Name, tried, to.Backend) })
+			attempt = identified(attempt, to.Backend, id)
+			place.fill(func() { s.owners.addSandbox(id, d.Name, attempt, to.Backend) })
 		})
 	})
 	err = s.inTime(bound, d, err)
-	s.trials.started(d.Name, tried, pod, err)
+	s.trials.started(d.Name, attempt, to.Next != nil, err)
 	return named(d.Name, err)
 }
 

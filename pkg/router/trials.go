@@ -1,28 +1,26 @@
 package router
 
 import (
-	"slices"
+	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 
-	"github.com/containerd/errdefs/pkg/errgrpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Judge hears how pods do that try a handler's next binary. It must not wait.
+// Judge hears how pods do of handlers that have a binary on trial. It must not wait.
 type Judge interface {
-	// Tried is told of each pod that tries the binary at path. pod is its id, or
-	// its uid for one that did not come to be.
-	Tried(handler, path, pod string)
-	// Failed is told of what failed in a pod that tries it, for no fault of the
-	// caller's.
-	Failed(handler, path, pod string, err error)
+	// Began is told of each pod that gets one of the handler's binaries.
+	Began(name string, a handler.Attempt)
+	// Failed is told of what the pod's runtime or shim did not do, also of pods of
+	// handlers that try nothing.
+	Failed(name string, a handler.Attempt, err error)
 }
 
-// trials counts starts by variant, and tells the Judge of those on trial.
+// trials counts starts by variant, and tells the Judge of them.
 type trials struct {
 	judge  Judge    // may be nil
 	counts sync.Map // variantKey → *variantCount
@@ -41,63 +39,81 @@ func (t *trials) count(name, variant string) *variantCount {
 	return c.(*variantCount)
 }
 
-func variantOf(tried string) string {
-	if tried != "" {
-		return handler.VariantNext
+func variantOf(a handler.Attempt) string {
+	if a.Definition == nil {
+		return handler.VariantStable
 	}
-	return handler.VariantStable
+	return a.Definition.VariantName()
+}
+
+// attemptOf is that of a sandbox which its backend has.
+func attemptOf(o handler.Owned) handler.Attempt {
+	a := handler.Attempt{Definition: o.Definition, Pod: o.UID}
+	if a.Pod == "" {
+		a.Pod = o.Sandbox
+	}
+	if len(o.Binaries) > 0 {
+		a.SHA256 = o.Binaries[0].SHA256
+	}
+	return a
+}
+
+// identified is a with what is known of the sandbox that came of it. The backend
+// is asked for the few pods only that try a binary.
+func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
+	if variantOf(a) == handler.VariantNext {
+		for _, o := range b.Inventory() {
+			if o.Sandbox == sandbox && len(o.Binaries) > 0 {
+				a.SHA256 = o.Binaries[0].SHA256
+			}
+		}
+	}
+	if a.Pod == "" {
+		a.Pod = sandbox
+	}
+	return a
 }
 
 // started is told of the end of each RunPodSandbox that got as far as a backend.
-func (t *trials) started(name, tried, pod string, err error) {
-	c := t.count(name, variantOf(tried))
+// tried says that the handler has a binary on trial.
+func (t *trials) started(name string, a handler.Attempt, tried bool, err error) {
+	c := t.count(name, variantOf(a))
 	c.pods.Add(1)
-	bad := runtimeFailed(err, false)
+	bad := runtimeFailed(err)
 	if bad {
 		c.failures.Add(1)
 	}
-	if tried == "" || t.judge == nil || err != nil && !bad {
+	if !tried || t.judge == nil || err != nil && !bad {
 		return
 	}
-	t.judge.Tried(name, tried, pod)
+	t.judge.Began(name, a)
 	if bad {
-		t.judge.Failed(name, tried, pod, err)
+		t.judge.Failed(name, a, err)
 	}
 }
 
 // failed is told of the end of each call that makes or starts a container.
-func (t *trials) failed(o *Owner, starting bool, err error) {
-	if o == nil || !runtimeFailed(err, starting) {
+func (t *trials) failed(o *Owner, err error) {
+	if o == nil || !runtimeFailed(err) {
 		return
 	}
-	t.count(o.Handler, variantOf(o.Tried)).failures.Add(1)
-	if o.Tried != "" && t.judge != nil {
-		t.judge.Failed(o.Handler, o.Tried, o.Sandbox, err)
+	t.count(o.Handler, variantOf(o.Attempt)).failures.Add(1)
+	if t.judge != nil {
+		t.judge.Failed(o.Handler, o.Attempt, err)
 	}
 }
 
-// callers are the codes of errors that say nothing about the runtime.
-var callers = []codes.Code{
-	codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.ResourceExhausted,
-	codes.Canceled, codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented, codes.FailedPrecondition,
-}
-
-// runtimeFailed says whether an error may be the runtime's doing. That a
-// container cannot be started for its state is told like that its runtime cannot
-// be run at all.
-func runtimeFailed(err error, starting bool) bool {
-	if err == nil {
-		return false
-	}
-	code := status.Code(errgrpc.ToGRPC(err))
-	return starting && code == codes.FailedPrecondition || !slices.Contains(callers, code)
+// runtimeFailed says whether an error is the runtime's doing, which only its
+// backend knows. That the caller went away is not.
+func runtimeFailed(err error) bool {
+	return handler.Blamed(err) && !errors.Is(err, context.Canceled) && !errdefs.IsCanceled(err)
 }
 
 // Variant is how the pods of one variant of a handler did since the daemon started.
 type Variant struct {
 	Handler, Variant string
 	// Pods counts sandboxes that were begun; Failures the calls to make sandboxes
-	// and to make and start containers that failed for no fault of the caller's.
+	// and to make and start containers that failed in their runtime or shim.
 	Pods, Failures uint64
 }
 

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -23,16 +24,20 @@ type judge struct {
 func (*judge) AdvertiseNotReady() bool { return false }
 func (*judge) Info() map[string]string { return nil }
 
-func (j *judge) Tried(name, path, pod string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.tried[name+path+" "+pod]++
+func told(name string, a handler.Attempt) string {
+	return name + a.Definition.Path + " " + a.SHA256 + " " + a.Pod
 }
 
-func (j *judge) Failed(name, path, pod string, _ error) {
+func (j *judge) Began(name string, a handler.Attempt) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.failed[name+path+" "+pod]++
+	j.tried[told(name, a)]++
+}
+
+func (j *judge) Failed(name string, a handler.Attempt, _ error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.failed[told(name, a)]++
 }
 
 func onTrial(b router.Backend, percent int) handler.Route[router.Backend] {
@@ -79,10 +84,12 @@ func TestShareOfATrial(t *testing.T) {
 	}
 }
 
-// Failures are the binary's when they are not the caller's, and belong to the
-// pod's binary, also when the table has none on trial any more.
+// Failures count when the backend blames the runtime for them, and nobody went
+// away. They belong to the pod's binary, also when the table has none on trial any
+// more, and to the pod, however many sandboxes it takes.
 func TestJudgeHearsOfTrials(t *testing.T) {
 	b := routertest.New("one")
+	b.SHA256 = map[string]string{"/new": "5a"}
 	var fail func(rpc string) error
 	b.Fail = func(_ context.Context, rpc string) error {
 		if fail == nil {
@@ -103,8 +110,11 @@ func TestJudgeHearsOfTrials(t *testing.T) {
 	}
 	sandbox := resp.GetPodSandboxId()
 	container := n.create(t, sandbox)
-	registry.Swap(table(t, 2, "runc", ready("runc", b)))
-	for rpc, call := range map[string]func() error{
+	failing := map[string]func() error{
+		"RunPodSandbox": func() error {
+			_, err := n.RunPodSandbox(ctx(t), podOf("", "u1"))
+			return err
+		},
 		"CreateContainer": func() error {
 			_, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox})
 			return err
@@ -113,35 +123,70 @@ func TestJudgeHearsOfTrials(t *testing.T) {
 			_, err := n.StartContainer(ctx(t), &runtimeapi.StartContainerRequest{ContainerId: container})
 			return err
 		},
-	} {
-		for class, counts := range map[error]bool{errdefs.ErrInvalidArgument: false, errdefs.ErrNotFound: false, errdefs.ErrInternal: true, errdefs.ErrUnknown: true} {
-			before := j.failed["runc/new "+sandbox]
+	}
+	count := 0
+	for rpc, call := range failing {
+		for _, c := range []struct {
+			err    error
+			counts bool
+		}{
+			{errors.New("network: no address is left"), false},
+			{fmt.Errorf("no image: %w", errdefs.ErrNotFound), false},
+			{fmt.Errorf("the name is taken: %w", errdefs.ErrAlreadyExists), false},
+			{fmt.Errorf("the disk: %w", errdefs.ErrInternal), false},
+			{handler.Blame(fmt.Errorf("it was called off: %w", context.Canceled)), false},
+			{handler.Blame(errors.New("it cannot be done")), true},
+			{fmt.Errorf("start: %w", handler.Blame(fmt.Errorf("it is no program: %w", errdefs.ErrFailedPrecondition))), true},
+		} {
+			before := len(j.failed) + j.failed["runc/new 5a u1"] + j.failed["runc/new  u1"]
 			fail = func(at string) error {
 				if at == rpc {
-					return fmt.Errorf("no: %w", class)
+					return c.err
 				}
 				return nil
 			}
 			if err := call(); err == nil {
 				t.Fatalf("%s did not fail", rpc)
 			}
-			if got := j.failed["runc/new "+sandbox] > before; got != counts {
-				t.Errorf("%s, %v: counted %v", rpc, class, got)
+			got := len(j.failed)+j.failed["runc/new 5a u1"]+j.failed["runc/new  u1"] > before
+			if got != c.counts {
+				t.Errorf("%s, %v: counted %v", rpc, c.err, got)
+			}
+			if got {
+				count++
 			}
 		}
+		registry.Swap(table(t, 2, "runc", onTrial(b, 100)))
 	}
+	registry.Swap(table(t, 3, "runc", ready("runc", b)))
 	fail = nil
 	n.run(t, "") // on no trial
-	if len(j.tried) != 1 || j.tried["runc/new "+sandbox] != 1 || len(j.failed) != 1 {
+	if len(j.tried) != 2 || j.tried["runc/new 5a u1"] != 1 || j.failed["runc/new 5a u1"] != 4 || j.failed["runc/new  u1"] != 2 || count != 6 {
 		t.Errorf("heard of %v and %v", j.tried, j.failed)
 	}
-	want := map[string]router.Variant{
-		"stable": {Handler: "runc", Variant: "stable", Pods: 1},
-		"next":   {Handler: "runc", Variant: "next", Pods: 1, Failures: 4},
-	}
 	for _, v := range r.Variants() {
-		if v != want[v.Variant] {
-			t.Errorf("got %+v, want %+v", v, want[v.Variant])
+		if v.Handler == "runc" && v.Failures != map[string]uint64{"stable": 0, "next": 6}[v.Variant] {
+			t.Errorf("got %+v", v)
 		}
+	}
+
+	// Pods on the handler's own binary are what a trial is compared with.
+	registry.Swap(table(t, 4, "runc", onTrial(b, 0)))
+	if _, err := n.RunPodSandbox(ctx(t), podOf("", "u2")); err != nil || j.tried["runc/old  u2"] != 1 {
+		t.Errorf("heard of %v, error %v", j.tried, err)
+	}
+	// And who was there before the daemon is known by what the backend says.
+	again := router.NewTelling(registry, j)
+	again.Adopt(b)
+	again.SetReady()
+	fail = func(at string) error {
+		if at == "StartContainer" {
+			return handler.Blame(errors.New("it cannot be done"))
+		}
+		return nil
+	}
+	_, err = serveRouter(t, registry, again).StartContainer(ctx(t), &runtimeapi.StartContainerRequest{ContainerId: container})
+	if err == nil || j.failed["runc/new 5a u1"] != 5 {
+		t.Errorf("heard of %v, error %v", j.failed, err)
 	}
 }

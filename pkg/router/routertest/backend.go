@@ -25,6 +25,8 @@ type Backend struct {
 	// Fail is asked before each call, and may return the call's error. It may
 	// also wait, or panic. Do not set it while calls are served.
 	Fail func(ctx context.Context, rpc string) error
+	// SHA256 is that of binaries, by path.
+	SHA256 map[string]string
 	// Features are what Status says of each handler.
 	Features map[string]*runtimeapi.RuntimeHandlerFeatures
 
@@ -66,7 +68,11 @@ func (b *Backend) Inventory() []handler.Owned {
 	defer b.mu.Unlock()
 	var all []handler.Owned
 	for id, s := range b.sandboxes {
-		all = append(all, handler.Owned{Sandbox: id, Handler: s.definition.Name, Containers: slices.Collect(maps.Keys(s.containers))})
+		all = append(all, handler.Owned{
+			Sandbox: id, Handler: s.definition.Name, UID: s.GetMetadata().GetUid(), Definition: s.definition,
+			Binaries:   []handler.OwnedBinary{{Path: s.definition.Path, SHA256: b.SHA256[s.definition.Path]}},
+			Containers: slices.Collect(maps.Keys(s.containers)),
+		})
 	}
 	return all
 }

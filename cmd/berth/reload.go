@@ -26,6 +26,15 @@ func newLoader(o config.Options, start *config.Config) *loader {
 	return l
 }
 
+// Check implements daemon.Loader. Options have the directory of drop-ins as the
+// management API does.
+func (l *loader) Check(_ context.Context, file string, text []byte) error {
+	o := l.options
+	o.Running, o.Overlay = l.last.Load(), map[string][]byte{file: text}
+	_, err := config.Load(o)
+	return err
+}
+
 // Load implements lifecycle.Loader.
 func (l *loader) Load(ctx context.Context) (*config.Config, error) {
 	o := l.options

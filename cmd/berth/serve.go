@@ -57,6 +57,11 @@ func serve(c *cobra.Command, f serveFlags) error {
 	if err != nil {
 		return &codedError{exitConfig, err}
 	}
+	dropIns, vendor := options.Dirs()
+	if dropIns, err = filepath.Abs(dropIns); err != nil {
+		return err
+	}
+	options.DropInDir = dropIns
 	cfg, err := config.Load(options)
 	if err != nil {
 		return &codedError{exitConfig, fmt.Errorf("the configuration has mistakes:\n%w", err)}
@@ -72,10 +77,6 @@ func serve(c *cobra.Command, f serveFlags) error {
 	watchdog, err := systemd.SdWatchdogEnabled(true)
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("The service manager's watchdog is not understood, and not fed")
-	}
-	dropIns, vendor := options.Dirs()
-	if dropIns, err = filepath.Abs(dropIns); err != nil {
-		return err
 	}
 	d, err := daemon.New(daemon.Options{
 		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"), Watchdog: watchdog,

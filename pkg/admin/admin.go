@@ -53,6 +53,9 @@ type Pods interface {
 // Files reads the configuration on disk, strictly, and puts nothing in force.
 type Files interface {
 	Load(ctx context.Context) (*config.Config, error)
+	// Check says why the files would be refused if the drop-in file, an absolute
+	// path, had that text, or were not there if it is nil.
+	Check(ctx context.Context, file string, text []byte) error
 }
 
 // Pod is a pod sandbox.
@@ -138,7 +141,7 @@ func New(o Options) (*Service, error) {
 		status:        status{o: o, started: time.Now()},
 		handlers:      handlers{view: v},
 		operations:    operations{view: v, pods: o.Pods},
-		registrations: registrations{view: v, mu: &sync.Mutex{}},
+		registrations: registrations{view: v, files: o.Files, mu: &sync.Mutex{}},
 		configuration: configuration{life: o.Lifecycle, files: o.Files},
 		pods:          pods{pods: o.Pods, life: o.Lifecycle},
 	}, nil

@@ -26,6 +26,7 @@ const reloadTimeout = 2 * time.Minute
 // registrations writes, changes and removes drop-ins.
 type registrations struct {
 	view
+	files Files
 	// mu is held from before a file is read until its change is in force or
 	// taken back.
 	mu *sync.Mutex
@@ -141,11 +142,15 @@ func (r registrations) text(ctx context.Context, name string, settings []config.
 	return r.dropIns.text(name, who.uid, time.Now(), settings)
 }
 
-// put writes a file, or removes it if text is nil, and reloads. If the reload is
-// refused, what was there before is put back (nil is nothing).
+// put writes a file, or removes it if text is nil, and reloads. What would be
+// refused is not written. If the reload is refused all the same, for something
+// else has changed, what was there before is put back (nil is nothing).
 func (r registrations) put(ctx context.Context, name string, text, before []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reloadTimeout)
 	defer cancel()
+	if err := r.files.Check(ctx, r.dropIns.file(name), text); err != nil {
+		return refused(err)
+	}
 	if err := r.place(name, text); err != nil {
 		return errors.Join(err, r.place(name, before))
 	}
@@ -162,6 +167,10 @@ func (r registrations) put(ctx context.Context, name string, text, before []byte
 	if _, again := r.life.Reload(ctx, lifecycle.TriggerAdmin); again != nil {
 		log.G(ctx).WithError(again).Warn("The configuration is refused also without the drop-in that was taken back")
 	}
+	return refused(err)
+}
+
+func refused(err error) error {
 	return fmt.Errorf("nothing was changed, because the configuration would be refused: %w", err)
 }
 

@@ -31,21 +31,28 @@ const (
 func readAll(o Options) []*document {
 	var docs []*document
 	main := o.mainFile()
-	if d := read(main, maxFileSize); o.File != "" || !d.absent {
+	if d := read(main, newLooker(), maxFileSize); o.File != "" || !d.absent {
 		d.main = true
 		docs = append(docs, d)
 	}
-	files, unreadable := dropInFiles(o.vendorDir(), o.dropInDir())
+	files, unreadable := dropInFiles(o)
 	docs = append(docs, unreadable...)
-	return append(docs, readEach(files, maxTotalSize)...)
+	return append(docs, readEach(files, maxTotalSize, o.Overlay)...)
 }
 
 // readEach reads files of directories, until there were so many bytes. A file
-// that went away since it was listed is none.
-func readEach(files []string, left int64) []*document {
+// that went away since it was listed is none. What overlay has of one counts.
+func readEach(files []string, left int64, overlay map[string][]byte) []*document {
 	var docs []*document
+	l := newLooker()
 	for _, f := range files {
-		if d := orDangling(read(f, left)); d != nil {
+		d := &document{}
+		if text, laid := overlay[f]; laid {
+			d = parsed(f, text)
+		} else {
+			d = orDangling(read(f, l, left))
+		}
+		if d != nil {
 			left -= d.size
 			docs = append(docs, d)
 		}
@@ -67,17 +74,24 @@ func orDangling(d *document) *document {
 }
 
 // dropInFiles lists *.toml of the directories in lexical order of their names.
-// Of two files of one name that of the later directory counts. Names that
+// Of two files of one name that of the administrator counts. Names that
 // begin with a dot are editors' and package managers' leftovers.
-func dropInFiles(dirs ...string) (files []string, unreadable []*document) {
+func dropInFiles(o Options) (files []string, unreadable []*document) {
 	byName := map[string]string{}
-	for _, dir := range dirs {
+	for _, dir := range []string{o.vendorDir(), o.dropInDir()} {
 		names, problem := list(dir, isDropIn)
 		if problem != "" {
 			unreadable = append(unreadable, unread(dir, problem))
 		}
 		for _, name := range names {
-			byName[name] = filepath.Join(dir, name)
+			if text, laid := o.Overlay[filepath.Join(dir, name)]; !laid || text != nil {
+				byName[name] = filepath.Join(dir, name)
+			}
+		}
+	}
+	for file, text := range o.Overlay {
+		if text != nil {
+			byName[filepath.Base(file)] = file
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -94,7 +108,18 @@ func isDropIn(e fs.DirEntry) bool {
 // list returns the names of a directory's entries that are wanted, in lexical
 // order. A directory that does not exist has none.
 func list(dir string, wanted func(fs.DirEntry) bool) (names []string, problem string) {
-	entries, err := os.ReadDir(dir)
+	type listing struct {
+		entries []fs.DirEntry
+		err     error
+	}
+	found, late := look("list", dir, func() listing {
+		entries, err := os.ReadDir(dir)
+		return listing{entries, err}
+	})
+	if late {
+		return nil, "cannot be listed: " + hangs
+	}
+	entries, err := found.entries, found.err
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Sprintf("cannot be listed: %v", pathless(err))
 	}
@@ -116,43 +141,69 @@ func unread(file, message string) *document {
 
 // read parses one file of at most most bytes. /dev/null is an empty one, so that
 // a link to it takes a vendor's drop-in away.
-func read(file string, most int64) *document {
-	data, d := content(file, most)
+func read(file string, l *looker, most int64) *document {
+	data, d := l.content(file, most)
 	if d != nil {
 		return d
 	}
-	d = parse(file, data)
+	return parsed(file, data)
+}
+
+func parsed(file string, data []byte) *document {
+	d := parse(file, data)
 	d.size = int64(len(data))
 	return d
 }
 
+// fetched is what is in a file, or why that is unknown.
+type fetched struct {
+	data    []byte
+	mistake string
+	absent  bool
+}
+
 // content is what is in a file, or a document that says why that is unknown.
-func content(file string, most int64) ([]byte, *document) {
+func (l *looker) content(file string, most int64) ([]byte, *document) {
+	got, late := ask(l, "content", file, func() fetched { return fetch(file) })
+	switch {
+	case late:
+		got.mistake = "cannot be read: " + hangs
+	case int64(len(got.data)) > most:
+		got.mistake = fmt.Sprintf("is not read: the files of its directory have more than %d bytes in all", maxTotalSize)
+	}
+	if got.mistake == "" {
+		return got.data, nil
+	}
+	d := unread(file, got.mistake)
+	d.absent = got.absent
+	return nil, d
+}
+
+// fetch waits for as long as the file's file system does.
+func fetch(file string) fetched {
 	// To open a device can do things; to look at it does nothing.
 	info, err := os.Stat(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d := unread(file, "the file does not exist")
-		d.absent = true
-		return nil, d
+		return fetched{mistake: "the file does not exist", absent: true}
 	case err != nil:
-		return nil, unread(file, fmt.Sprintf("cannot be looked at: %v", pathless(err)))
+		return fetched{mistake: fmt.Sprintf("cannot be looked at: %v", pathless(err))}
 	case isDevNull(info):
-		return nil, nil
+		return fetched{}
 	}
-	if m := sizeMistake(info, most); m != "" {
-		return nil, unread(file, m)
+	if m := sizeMistake(info); m != "" {
+		return fetched{mistake: m}
 	}
 	for range readAttempts {
-		data, whole, m := readOnce(file, most)
+		data, whole, m := readOnce(file)
 		switch {
 		case m != "":
-			return nil, unread(file, m)
+			return fetched{mistake: m}
 		case whole:
-			return data, nil
+			return fetched{data: data}
 		}
 	}
-	return nil, unread(file, "changes while it is read; write it under another name and rename it")
+	return fetched{mistake: "changes while it is read; write it under another name and rename it"}
 }
 
 // readPatience is how long a read may wait for a file to say something.
@@ -162,7 +213,7 @@ const readPatience = time.Second
 const readAttempts = 3
 
 // readOnce reads a file. It is not whole if it changed meanwhile.
-func readOnce(file string, most int64) (data []byte, whole bool, mistake string) {
+func readOnce(file string) (data []byte, whole bool, mistake string) {
 	// The file may be a FIFO by now, and must not be waited for.
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -173,13 +224,13 @@ func readOnce(file string, most int64) (data []byte, whole bool, mistake string)
 	if err != nil {
 		return nil, false, fmt.Sprintf("cannot be looked at: %v", pathless(err))
 	}
-	if m := sizeMistake(before, most); m != "" {
+	if m := sizeMistake(before); m != "" {
 		return nil, false, m
 	}
 	// Some files of /proc are regular by name and waited for. Those that cannot be
 	// have no deadline, which is no error.
 	_ = f.SetReadDeadline(time.Now().Add(readPatience))
-	data, err = io.ReadAll(io.LimitReader(f, most+1))
+	data, err = io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
 	}
@@ -191,14 +242,12 @@ func readOnce(file string, most int64) (data []byte, whole bool, mistake string)
 	return data, whole, ""
 }
 
-func sizeMistake(info fs.FileInfo, most int64) string {
+func sizeMistake(info fs.FileInfo) string {
 	switch {
 	case !info.Mode().IsRegular():
 		return "is no file but " + kindOf(info.Mode())
 	case info.Size() > maxFileSize:
 		return fmt.Sprintf("has %d bytes; a configuration file may have %d", info.Size(), maxFileSize)
-	case info.Size() > most:
-		return fmt.Sprintf("is not read: the files of its directory have more than %d bytes in all", maxTotalSize)
 	}
 	return ""
 }

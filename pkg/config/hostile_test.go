@@ -125,7 +125,7 @@ func TestDirectoriesHaveATotalSize(t *testing.T) {
 		files = append(files, n.path(fmt.Sprintf("conf.d/%d.toml", i)))
 		n.fill(files[i], strings.Repeat("#", 100))
 	}
-	for i, d := range readEach(files, 350) {
+	for i, d := range readEach(files, 350, nil) {
 		refused := len(d.problems) == 1 && strings.Contains(d.problems.Error(), "is not read: the files of its directory have more than 8388608 bytes in all")
 		if refused != (i > 2) {
 			t.Errorf("file %d: %v", i, d.problems)
@@ -167,7 +167,7 @@ func TestFileThatChangesWhileItIsRead(t *testing.T) {
 
 // TestFileThatGoesAway between the listing and the reading is no mistake.
 func TestFileThatGoesAway(t *testing.T) {
-	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}, maxTotalSize); len(docs) != 0 {
+	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}, maxTotalSize, nil); len(docs) != 0 {
 		t.Errorf("it is read as %+v", docs[0])
 	}
 }

@@ -28,21 +28,20 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 	f := &foreignFiles{paths: paths}
 	var files []string
 	for _, path := range paths {
-		info, err := os.Stat(path)
-		if err != nil || !info.IsDir() {
+		if !IsDir(path) {
 			files = append(files, path)
 			continue
 		}
 		files = append(files, f.directory(kind, path)...)
 	}
 	seen := map[string]bool{}
-	left := int64(maxTotalSize)
+	left, l := int64(maxTotalSize), newLooker()
 	for _, file := range files {
 		if file = filepath.Clean(file); seen[file] || !filepath.IsAbs(file) {
 			continue
 		}
 		seen[file] = true
-		if d := readForeignFile(file, left); d != nil {
+		if d := readForeignFile(file, l, left); d != nil {
 			left -= d.size
 			f.docs = append(f.docs, d)
 		}
@@ -50,8 +49,17 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 	return f
 }
 
-func readForeignFile(file string, most int64) *document {
-	data, d := content(file, most)
+// IsDir says whether there is a directory, as far as its file system answers.
+func IsDir(path string) bool {
+	is, _ := look("directory", path, func() bool {
+		info, err := os.Stat(path)
+		return err == nil && info.IsDir()
+	})
+	return is
+}
+
+func readForeignFile(file string, l *looker, most int64) *document {
+	data, d := l.content(file, most)
 	if d != nil {
 		return orDangling(d)
 	}

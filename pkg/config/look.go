@@ -17,6 +17,35 @@ var looks singleflight.Group
 // look asks about a file, but not for longer than patience. A question says what
 // is asked of which file; those who ask the same share the answer.
 func look[T any](question, file string, f func() T) (answer T, late bool) {
+	return wait(patience, question, file, f)
+}
+
+// hangs is what is said of a file that gives no answer.
+const hangs = "it gives no answer; is it on a network file system that is gone, or a link into one? Mount that again, or remove it"
+
+// looker asks about many files, and is not patient with each of them.
+type looker struct{ left time.Duration }
+
+const (
+	// patienceOfMany is how long a looker waits for answers in all,
+	patienceOfMany = 2 * patience
+	// hurried how long for one when that is over.
+	hurried = 50 * time.Millisecond
+)
+
+func newLooker() *looker { return &looker{patienceOfMany} }
+
+// ask is look, in the time that l has left.
+func ask[T any](l *looker, question, file string, f func() T) (answer T, late bool) {
+	begin := time.Now()
+	answer, late = wait(max(min(l.left, patience), hurried), question, file, f)
+	if late {
+		l.left -= time.Since(begin)
+	}
+	return answer, late
+}
+
+func wait[T any](patience time.Duration, question, file string, f func() T) (answer T, late bool) {
 	result := looks.DoChan(question+"\x00"+file, func() (any, error) { return f(), nil })
 	t := time.NewTimer(patience)
 	defer t.Stop()

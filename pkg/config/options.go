@@ -32,6 +32,9 @@ type Options struct {
 	// again; nil at its start. A default handler that no file defines stays then,
 	// though it is away.
 	Running *Config
+	// Overlay are drop-ins, by their path in DropInDir, that are read as if they
+	// were files with that text; nil is none, whatever is on disk.
+	Overlay map[string][]byte
 }
 
 // Paths are the main file and the directories of drop-ins, whether they exist or

@@ -21,6 +21,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
@@ -52,7 +53,7 @@ type Options struct {
 	// (WATCHDOG_USEC); zero is never.
 	Watchdog time.Duration
 	// Loader reads the configuration again for a reload; nil is the same again.
-	Loader lifecycle.Loader
+	Loader Loader
 	// DropIns is where the management API writes handlers to, and Vendor the
 	// directory whose files those would replace. Without DropIns there is no
 	// management API.
@@ -66,6 +67,12 @@ type Options struct {
 	// NewEngine opens the engine; nil is the real one. definitions returns the
 	// handlers of the moment.
 	NewEngine func(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error)
+}
+
+// Loader reads the configuration again, and says what would come of a change.
+type Loader interface {
+	lifecycle.Loader
+	admin.Files
 }
 
 // DefaultStopTimeout is well below the time after which systemd kills.

@@ -35,6 +35,8 @@ func (f *files) Load(context.Context) (*config.Config, error) {
 
 func (*files) Paths() []string { return nil }
 
+func (*files) Check(context.Context, string, []byte) error { return nil }
+
 func (f *files) put(next *config.Config, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

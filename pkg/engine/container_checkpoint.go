@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/preflight"
@@ -29,10 +30,26 @@ import (
 // thawTimeout bounds the call that lets a container go on.
 const thawTimeout = 30 * time.Second
 
+// checkpoints are written of containers that run.
+type checkpoints struct {
+	layout
+	objects   *objects
+	abilities *abilities
+	runtimes  *runtimes
+	tasks     *tasks
+	prober    prober
+	images    writtenFiles
+}
+
+// writtenFiles finds what a container has changed of its image.
+type writtenFiles interface {
+	WrittenOf(u image.Use) (written string, below []mount.Mount, err error)
+}
+
 // CheckpointContainer writes the processes of a running container, and what they
 // wrote to the root filesystem, into an archive. The container stands still
 // meanwhile and goes on afterwards, whatever becomes of the archive.
-func (b containers) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	if err := validate.CheckpointContainer(r); err != nil {
 		return nil, err
 	}
@@ -72,7 +89,7 @@ func (b containers) CheckpointContainer(ctx context.Context, r *runtimeapi.Check
 }
 
 // checkpoint needs c.op and a container that runs.
-func (b containers) checkpoint(ctx context.Context, c *container, location string) (err error) {
+func (b *checkpoints) checkpoint(ctx context.Context, c *container, location string) (err error) {
 	dir, err := checkpoint.Open(b.checkpointsDir(c.ID()))
 	if err != nil {
 		return err
@@ -109,7 +126,7 @@ func (b containers) checkpoint(ctx context.Context, c *container, location strin
 }
 
 // whileFrozen calls f while c stands still. Thawed says that c goes on.
-func (b containers) whileFrozen(ctx context.Context, c *container, f func(*shim.Client) error) (thawed bool, err error) {
+func (b *checkpoints) whileFrozen(ctx context.Context, c *container, f func(*shim.Client) error) (thawed bool, err error) {
 	client, err := b.tasks.worker(ctx, c.sandbox)
 	if err != nil {
 		return true, err
@@ -152,7 +169,7 @@ func dumpTask(ctx context.Context, client *shim.Client, c *container, dir *check
 }
 
 // dumpFiles writes what c changed in its root filesystem into dir.
-func (b containers) dumpFiles(ctx context.Context, c *container, dir *checkpoint.Dir) error {
+func (b *checkpoints) dumpFiles(ctx context.Context, c *container, dir *checkpoint.Dir) error {
 	written, layers, err := b.images.WrittenOf(layersInUse(c.ID(), c.Spec())[0])
 	if err != nil {
 		return err
@@ -171,7 +188,7 @@ func archiveConfig(c *container, at time.Time) metadata.ContainerConfig {
 }
 
 // needCheckpoint refuses where no checkpoint is to be had.
-func (b containers) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
+func (b *checkpoints) needCheckpoint(ctx context.Context, s *sandboxSpec) error {
 	rt, err := b.prober.Probe(ctx, b.runtimes.of(s))
 	if err != nil {
 		return err

@@ -7,31 +7,52 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/store"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/engine/validate"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// containers serves the calls about containers.
-type containers struct{ *core }
+// creation makes containers.
+type creation struct {
+	layout
+	objects   *objects
+	names     *names
+	labels    *labels
+	clock     *clock
+	records   *containerRecords
+	images    imageIndex
+	abilities *abilities
+	settings  *settings
+	runtimes  *runtimes
+	tasks     *tasks
+	mounts    *mounts
+	specs     *specifier
+	logs      *logs
+	ends      *ends
+	events    *announcer
+	hooks     *hooks
+	plugins   *nri.Plugins // nil unless there can be any
+}
+
+// imageIndex finds images by what pods call them.
+type imageIndex interface {
+	Get(name string) (*image.Image, error)
+}
 
 // CreateContainer makes a container in a READY sandbox, up to but not including
 // its first process. After an error nothing is left, or, if something could not be
 // taken back, the container is listed EXITED. A stop of the sandbox ends the call.
-func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	s, err := b.objects.sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -80,7 +101,7 @@ func (b containers) CreateContainer(ctx context.Context, r *runtimeapi.CreateCon
 
 // showFailed lists a container that neither came to be nor could be taken back,
 // so that the kubelet removes it; forgetting it would leak what is left.
-func (b containers) showFailed(ctx context.Context, c *container, cause error) {
+func (b *creation) showFailed(ctx context.Context, c *container, cause error) {
 	c.force(ctx, func(st *containerStatus) {
 		st.Phase, st.ExitCode, st.Reason = phaseExited, startFailedCode, "CreateError"
 		st.Message, st.FinishedAt = cause.Error(), b.clock.now()
@@ -92,7 +113,7 @@ func (b containers) showFailed(ctx context.Context, c *container, cause error) {
 
 // make makes the parts of a container one after the other; u takes them back. The
 // container is there, also after an error, if it has a record.
-func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*container, error) {
+func (b *creation) make(ctx context.Context, u *undo, s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*container, error) {
 	if err := b.runtimes.need(s); err != nil {
 		return nil, err
 	}
@@ -102,18 +123,18 @@ func (b containers) make(ctx context.Context, u *undo, s *sandbox, id string, r 
 	}
 	b.labels.hold(spec.ProcessLabel)
 	u.add("label", func(context.Context) error { b.labels.release(spec.ProcessLabel); return nil })
-	o, err := b.ctrs.Create(id, *spec, containerStatus{}, store.Relaxed)
+	o, err := b.records.Create(id, *spec, containerStatus{}, store.Relaxed)
 	if err != nil {
 		return nil, err
 	}
 	c := newContainer(o, s)
-	u.add("record", func(context.Context) error { return b.ctrs.Delete(id) })
-	u.add("bundle", func(ctx context.Context) error { return b.removeParts(ctx, c) })
+	u.add("record", func(context.Context) error { return b.records.Delete(id) })
+	u.add("bundle", func(ctx context.Context) error { return b.ends.removeParts(ctx, c) })
 	failpoint.Hit(failpoint.ContainerPlanned)
 	return c, b.makeParts(ctx, u, c, img)
 }
 
-func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *image.Image) error {
+func (b *creation) makeParts(ctx context.Context, u *undo, c *container, img *image.Image) error {
 	rootfs, err := b.mounts.prepareRootfs(ctx, c, img)
 	if err != nil {
 		return err
@@ -122,17 +143,17 @@ func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *i
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerMounted)
-	ociSpec, user, err := b.buildSpec(ctx, c, img, rootfs)
+	ociSpec, user, err := b.specs.buildSpec(ctx, c, img, rootfs)
 	if err != nil {
 		return err
 	}
-	if err := b.adjust(ctx, u, c, ociSpec); err != nil {
+	if err := b.specs.adjust(ctx, u, c, ociSpec); err != nil {
 		return err
 	}
 	if err := b.writeBundle(c, ociSpec); err != nil {
 		return err
 	}
-	u.add("task", func(ctx context.Context) error { return b.eraseTask(ctx, c) })
+	u.add("task", func(ctx context.Context) error { return b.ends.eraseTask(ctx, c) })
 	if err := b.createTask(ctx, u, c, rootfs); err != nil {
 		return err
 	}
@@ -157,7 +178,7 @@ func (b containers) makeParts(ctx context.Context, u *undo, c *container, img *i
 }
 
 // plan is what the container's record says for its whole life.
-func (b containers) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*containerSpec, error) {
+func (b *creation) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*containerSpec, error) {
 	kept := b.settings.of(s.Spec())
 	path, err := cgroup.Path(kept.CgroupDriver, s.config().GetLinux().GetCgroupParent(), id)
 	if err != nil {
@@ -218,105 +239,24 @@ func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConf
 	return filepath.Join(dir, c.GetLogPath())
 }
 
-// buildSpec looks up what the spec depends on, and builds it.
-func (b containers) buildSpec(ctx context.Context, c *container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
-	config, d := c.config(), c.sandbox.Spec().Definition
-	var user ocispec.User
-	err := b.mounts.withRootfs(ctx, c, mounts, func(dir string) (err error) {
-		user, err = ocispec.ResolveUser(dir, img.Config, config.GetLinux().GetSecurityContext())
-		return err
-	})
-	if err != nil {
-		return nil, user, err
-	}
-	if err := ocispec.CheckMounts(config.GetMounts()); err != nil {
-		return nil, user, err
-	}
-	if err := makeHostPaths(config); err != nil {
-		return nil, user, err
-	}
-	in := ocispec.Container{
-		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.specSandbox(c.sandbox),
-		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
-		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel,
-	}
-	if d.Type == handler.OCI && !c.sandbox.Spec().Plan.OwnKernel {
-		in.CRIUConfig = filepath.Join(b.containerDir(c.ID()), supervisor.CRIUConfigFile)
-	}
-	if in.ImageMounts, err = b.mounts.volumeSources(c); err != nil {
-		return nil, user, err
-	}
-	if in.Runtime, err = b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec())); err != nil {
-		return nil, user, err
-	}
-	if in.Base, err = b.settings.baseSpec(c.sandbox.Spec()); err != nil {
-		return nil, user, err
-	}
-	if in.TargetPID, err = b.targetPID(c.sandbox, config); err != nil {
-		return nil, user, err
-	}
-	spec, err := ocispec.Build(in, b.settings.nodeOf(c.sandbox.Spec()))
-	if err != nil {
-		return nil, user, err
-	}
-	if err := b.injectDevices(spec, config); err != nil {
-		return nil, user, err
-	}
-	if err := ocispec.Relabel(in); err != nil {
-		return nil, user, err
-	}
-	return spec, user, ocispec.Fit(spec, in.Runtime)
-}
-
-// makeHostPaths makes directories of the mounts' sources that do not exist. Those
-// that do may be files.
-func makeHostPaths(config *runtimeapi.ContainerConfig) error {
-	for _, path := range ocispec.HostPathsToCreate(config) {
-		if _, err := os.Stat(path); err == nil {
-			continue
-		}
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			return fmt.Errorf("make missing host path of a mount: %w", err)
-		}
-	}
-	return nil
-}
-
-// injectDevices adds CDI devices. Their specs are read when a container asks.
-func (b containers) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfig) error {
-	devices, err := ocispec.CDIDevices(c)
-	if err != nil || len(devices) == 0 {
-		return err
-	}
-	return b.injectCDI(spec, devices)
-}
-
-func (b containers) injectCDI(spec *specs.Spec, devices []string) error {
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.config.CDISpecDirs...), cdi.WithAutoRefresh(false))
-	if err != nil {
-		return fmt.Errorf("CDI: %w", err)
-	}
-	return ocispec.ApplyCDI(spec, devices, cache)
-}
-
 // targetPID is the process whose PID namespace a container with mode TARGET joins.
-func (b containers) targetPID(s *sandbox, c *runtimeapi.ContainerConfig) (int, error) {
-	o := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
+func (o *objects) targetPID(s *sandbox, c *runtimeapi.ContainerConfig) (int, error) {
+	asked := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if asked.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return 0, nil
 	}
-	t, err := b.objects.container(o.GetTargetId())
+	t, err := o.container(asked.GetTargetId())
 	if err != nil {
 		return 0, fmt.Errorf("target container: %w", err)
 	}
 	if t.sandbox != s || t.Status().Phase != phaseRunning {
-		return 0, fmt.Errorf("target container %s must run in the same sandbox: %w", o.GetTargetId(), errdefs.ErrFailedPrecondition)
+		return 0, fmt.Errorf("target container %s must run in the same sandbox: %w", asked.GetTargetId(), errdefs.ErrFailedPrecondition)
 	}
 	return t.Status().PID, nil
 }
 
 // writeBundle writes what the runtime reads, and the pipes of the container.
-func (b containers) writeBundle(c *container, spec *specs.Spec) error {
+func (b *creation) writeBundle(c *container, spec *specs.Spec) error {
 	dir := b.containerDir(c.ID())
 	if err := writeSpec(dir, spec); err != nil {
 		return fmt.Errorf("bundle: %w", err)

@@ -83,3 +83,11 @@ func (m *mounts) unmountParts(id string) error {
 	}
 	return nil
 }
+
+// removeRootfs removes what an unmounted root filesystem is made of.
+func (m *mounts) removeRootfs(ctx context.Context, c *container) error {
+	if err := m.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
+		return fmt.Errorf("remove root filesystem: %w", err)
+	}
+	return nil
+}

@@ -12,6 +12,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 )
 
+// containerViews show containers to callers.
+type containerViews struct {
+	layout
+	objects  *objects
+	runtimes *runtimes
+}
+
 func (c *container) state() runtimeapi.ContainerState {
 	switch c.Status().Phase {
 	case phaseCreated:
@@ -25,7 +32,7 @@ func (c *container) state() runtimeapi.ContainerState {
 }
 
 // ContainerStatus tells everything about one container, in every state.
-func (b containers) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (b *containerViews) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	c, err := b.objects.container(r.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -93,7 +100,7 @@ type containerInfo struct {
 	RuntimeSpec json.RawMessage `json:"runtimeSpec,omitempty"`
 }
 
-func (b containers) info(c *container) map[string]string {
+func (b *containerViews) info(c *container) map[string]string {
 	s := c.sandbox.Spec()
 	i := containerInfo{
 		PID: c.Status().PID, SandboxID: c.sandbox.ID(), Handler: s.Definition.Name,
@@ -111,11 +118,11 @@ func (b containers) info(c *container) map[string]string {
 }
 
 // ListContainers lists containers in all states, newest first.
-func (b containers) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (b *containerViews) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: b.list(r.GetFilter())}, nil
 }
 
-func (b containers) list(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+func (b *containerViews) list(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	all := b.objects.allContainers()
 	items := make([]*runtimeapi.Container, 0, len(all))
 	for _, c := range all {

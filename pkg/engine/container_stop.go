@@ -2,10 +2,7 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -15,16 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
+// stops are of containers, for a while or for good.
+type stops struct {
+	background context.Context // ends with the engine
+	objects    *objects
+	names      *names
+	labels     *labels
+	clock      *clock
+	records    *containerRecords
+	events     *announcer
+	runtimes   *runtimes
+	tasks      *tasks
+	ends       *ends
+	hooks      *hooks
+	plugins    *nri.Plugins // nil unless there can be any
+}
+
 // StopContainer ends a container: its stop signal, and after timeout seconds
 // SIGKILL. It answers when the container is EXITED. Overlapping calls do not
 // wait for each other. Missing and ended containers are fine.
-func (b containers) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	c, err := b.objects.container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.StopContainerResponse{}, nil
@@ -50,7 +63,7 @@ func (b containers) StopContainer(ctx context.Context, r *runtimeapi.StopContain
 
 // stopOn stops c also when the caller leaves. It ends with the engine; a kubelet
 // that still wants the container stopped asks again.
-func (b containers) stopOn(ctx context.Context, c *container, grace time.Duration) error {
+func (b *stops) stopOn(ctx context.Context, c *container, grace time.Duration) error {
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(b.background, cancel)()
@@ -90,7 +103,7 @@ func graceOf(seconds int64) time.Duration {
 	return time.Duration(min(max(seconds, 0), longest)) * time.Second
 }
 
-func (b containers) stop(ctx context.Context, c *container, grace time.Duration) error {
+func (b *stops) stop(ctx context.Context, c *container, grace time.Duration) error {
 	if grace == 0 {
 		return b.end(ctx, c)
 	}
@@ -114,7 +127,7 @@ func (b containers) stop(ctx context.Context, c *container, grace time.Duration)
 
 // withdraw ends a container that was not started, unless a start is under way and
 // comes to its end, or to none within d.
-func (b containers) withdraw(ctx context.Context, c *container, d time.Duration) error {
+func (b *stops) withdraw(ctx context.Context, c *container, d time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	if err := c.op.lock(bounded); err != nil {
@@ -146,7 +159,7 @@ func (c *container) awaitEnd(ctx context.Context, d time.Duration) (bool, error)
 }
 
 // end makes c EXITED now. One that never ran becomes so without a process.
-func (b containers) end(ctx context.Context, c *container) error {
+func (b *stops) end(ctx context.Context, c *container) error {
 	for {
 		switch c.Status().Phase {
 		case phaseExited:
@@ -173,7 +186,7 @@ const abortInterval = 200 * time.Millisecond
 
 // abort ends a container that does not run yet. A start that is under way is not
 // waited for, but made to fail; it may be too late for that.
-func (b containers) abort(ctx context.Context, c *container) error {
+func (b *stops) abort(ctx context.Context, c *container) error {
 	bounded, cancel := context.WithTimeout(ctx, killGrace)
 	defer cancel()
 	again := time.NewTicker(abortInterval)
@@ -198,7 +211,7 @@ func (b containers) abort(ctx context.Context, c *container) error {
 }
 
 // cancel ends c if it was never started. It needs c.op.
-func (b containers) cancel(ctx context.Context, c *container) {
+func (b *stops) cancel(ctx context.Context, c *container) {
 	if c.Status().Phase != phaseCreated {
 		return
 	}
@@ -209,10 +222,10 @@ func (b containers) cancel(ctx context.Context, c *container) {
 	})
 	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.exited) // only now may somebody remove it, and announce that
-	go b.eraseEnded(c)
+	go b.ends.eraseEnded(c)
 }
 
-func (b containers) kill(ctx context.Context, c *container, sig syscall.Signal, all bool) error {
+func (b *stops) kill(ctx context.Context, c *container, sig syscall.Signal, all bool) error {
 	b.runtimes.mend(c.sandbox)
 	client, err := b.tasks.client(ctx, c.sandbox)
 	if err != nil {
@@ -223,7 +236,7 @@ func (b containers) kill(ctx context.Context, c *container, sig syscall.Signal, 
 }
 
 // signal sends a signal to the container's first process, or to all.
-func (b containers) signal(ctx context.Context, c *container, sig syscall.Signal, all bool) error {
+func (b *stops) signal(ctx context.Context, c *container, sig syscall.Signal, all bool) error {
 	err := b.kill(ctx, c, sig, all)
 	if shim.Lost(err) {
 		err = b.kill(ctx, c, sig, all) // by a supervisor's successor
@@ -239,7 +252,7 @@ func (b containers) signal(ctx context.Context, c *container, sig syscall.Signal
 
 // RemoveContainer removes a container, killing it if it runs. Its log stays:
 // that is the kubelet's. A missing one is fine.
-func (b containers) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (b *stops) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	c, err := b.objects.container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.RemoveContainerResponse{}, nil
@@ -253,7 +266,7 @@ func (b containers) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveCon
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-func (b containers) remove(ctx context.Context, c *container) error {
+func (b *stops) remove(ctx context.Context, c *container) error {
 	if err := b.end(ctx, c); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
@@ -271,16 +284,16 @@ func (b containers) remove(ctx context.Context, c *container) error {
 		return nil // somebody else removed it
 	}
 	if !c.Status().Erased {
-		if err := b.eraseTask(ctx, c); err != nil {
+		if err := b.ends.eraseTask(ctx, c); err != nil {
 			return err
 		}
 	}
 	b.plugins.RemoveContainer(ctx, b.hooks.container(c))
-	if err := b.removeParts(ctx, c); err != nil {
+	if err := b.ends.removeParts(ctx, c); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerErased)
-	if err := b.ctrs.Delete(c.ID()); err != nil {
+	if err := b.records.Delete(c.ID()); err != nil {
 		return err
 	}
 	b.objects.dropContainer(c.ID())
@@ -288,36 +301,4 @@ func (b containers) remove(ctx context.Context, c *container) error {
 	b.names.release(containerName(c.sandbox.ID(), c.config().GetMetadata()), c.ID())
 	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return nil
-}
-
-// removeParts removes what a container without a task consists of, however much
-// of it there is.
-func (b containers) removeParts(ctx context.Context, c *container) error {
-	group := cgroup.HostPaths(c.Spec().CgroupsPath)
-	// Whoever ran the task may have lost it: what still runs is nobody's.
-	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
-		if err := group.Kill(ctx); err != nil {
-			return err
-		}
-	}
-	if err := b.mounts.unmountParts(c.ID()); err != nil {
-		return err
-	}
-	if err := b.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
-		return fmt.Errorf("remove root filesystem: %w", err)
-	}
-	return errors.Join(
-		group.Remove(ctx),
-		removeRuntimeState(b.layout, c),
-		removeDir(b.containerDir(c.ID())),
-	)
-}
-
-// removeRuntimeState removes what a runtime that was never told of the end may
-// have written about c. A directory that the handler names is not ours.
-func removeRuntimeState(l layout, c *container) error {
-	if c.sandbox == nil || c.sandbox.Spec().Definition.Root != "" {
-		return nil
-	}
-	return os.RemoveAll(filepath.Join(l.runtimeRoot(c.sandbox.Spec().Definition), c.ID()))
 }

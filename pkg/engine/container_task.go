@@ -16,7 +16,7 @@ import (
 
 // createTask tells whoever runs the pod's tasks about the container. It does not
 // end with the caller's context, but with the sandbox.
-func (b containers) createTask(ctx context.Context, u *undo, c *container, rootfs []mount.Mount) error {
+func (b *creation) createTask(ctx context.Context, u *undo, c *container, rootfs []mount.Mount) error {
 	s := c.sandbox
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout(s.Spec().Definition))
 	defer cancel()
@@ -29,7 +29,7 @@ func (b containers) createTask(ctx context.Context, u *undo, c *container, rootf
 	if err != nil {
 		return err
 	}
-	if err := b.drainShim(ctx, c); err != nil {
+	if err := b.logs.drainShim(ctx, c); err != nil {
 		return err
 	}
 	io := b.stdio(c)

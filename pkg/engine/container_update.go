@@ -15,16 +15,34 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
-	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
+
+// resizing serves the call that changes the limits of a container, in which plugins
+// have a say.
+type resizing struct {
+	objects   *objects
+	resources *resources
+	hooks     *hooks
+	plugins   *nri.Plugins // nil unless there can be any
+}
+
+// resources are the limits of containers.
+type resources struct {
+	layout
+	settings *settings
+	tasks    *tasks
+}
+
+func newResources(l layout, s *settings, t *tasks) *resources { return &resources{l, s, t} }
 
 // UpdateContainerResources changes the limits of a container. What the request
 // leaves at zero stays. If the runtime refuses, or the change cannot be recorded,
 // the old limits are put back.
-func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (b *resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	if err := validate.UpdateContainerResources(r); err != nil {
 		return nil, err
 	}
@@ -39,7 +57,7 @@ func (b containers) UpdateContainerResources(ctx context.Context, r *runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	if err := b.changeResources(ctx, c, change, pids); err != nil {
+	if err := b.resources.changeResources(ctx, c, change, pids); err != nil {
 		return nil, err
 	}
 	b.plugins.PostUpdateContainer(ctx, b.hooks.container(c))
@@ -55,7 +73,7 @@ var errEnded = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
 
 // changeResources changes the limits of c, and that of its processes unless it
 // is nil, which the CRI has no word for.
-func (b containers) changeResources(ctx context.Context, c *container, change *runtimeapi.LinuxContainerResources, pids *int64) error {
+func (b *resources) changeResources(ctx context.Context, c *container, change *runtimeapi.LinuxContainerResources, pids *int64) error {
 	if err := c.op.lock(ctx); err != nil {
 		return err
 	}
@@ -83,7 +101,7 @@ func (b containers) changeResources(ctx context.Context, c *container, change *r
 
 // setResources changes the spec, the cgroup and the record, in this order; u puts
 // back what was changed.
-func (b containers) setResources(ctx context.Context, u *undo, c *container, spec *specs.Spec, after *specs.LinuxResources) error {
+func (b *resources) setResources(ctx context.Context, u *undo, c *container, spec *specs.Spec, after *specs.LinuxResources) error {
 	bundle, before := b.containerDir(c.ID()), spec.Linux.Resources
 	put := func(res *specs.LinuxResources) error {
 		spec.Linux.Resources = res
@@ -112,7 +130,7 @@ func (b containers) setResources(ctx context.Context, u *undo, c *container, spe
 }
 
 // applyResources makes the runtime apply limits.
-func (b containers) applyResources(ctx context.Context, c *container, res *specs.LinuxResources) error {
+func (b *resources) applyResources(ctx context.Context, c *container, res *specs.LinuxResources) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout(c.sandbox.Spec().Definition))
 	defer cancel()
 	client, err := b.tasks.worker(ctx, c.sandbox)
@@ -167,25 +185,4 @@ func replaceSpec(bundle string, spec *specs.Spec) error {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	return os.Rename(tmp, filepath.Join(bundle, "config.json"))
-}
-
-// ReopenContainerLog makes the log's writer go on in a new file at the log's
-// path. When it answers, that file exists.
-func (b containers) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
-	c, err := b.objects.container(r.GetContainerId())
-	if err != nil {
-		return nil, err
-	}
-	if c.Status().Phase != phaseRunning {
-		return nil, fmt.Errorf("container %s does not run, nothing writes its log: %w", c.ID(), errdefs.ErrFailedPrecondition)
-	}
-	// Foreign shims' logs are written by a supervisor as well.
-	writer, err := b.shims.Supervisor(ctx, c.sandbox.Spec().Supervisor)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := writer.Supervisor.ReopenLog(ctx, &supervisorapi.ReopenLogRequest{Id: c.ID()}); err != nil {
-		return nil, fmt.Errorf("reopen log: %w", fromShim(err))
-	}
-	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }

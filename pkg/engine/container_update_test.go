@@ -74,7 +74,7 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	}
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: limit(1)}}
 	u := &undo{}
-	if err := (containers{k}).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+	if err := newResources(k.layout, k.settings, k.tasks).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
 		t.Fatalf("the update: %v", err)
 	}
 	holds := func(want int64) {

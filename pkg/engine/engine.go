@@ -81,7 +81,13 @@ type Config struct {
 // Engine is the embedded backend.
 type Engine struct {
 	sandboxes
-	containers
+	*containerViews
+	*creation
+	*starts
+	*stops
+	*resizing
+	*checkpoints
+	*logs
 	execs
 	streams
 	stats
@@ -90,6 +96,7 @@ type Engine struct {
 	images
 	fallback
 
+	ends *ends
 	core *core
 	stop context.CancelFunc
 }
@@ -159,13 +166,17 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 	ownTemporaryMounts(c.State, k.log)
 	e := &Engine{core: k, stop: stop}
 	e.events = events{k}
-	e.containers = containers{k}
-	if k.plugins, err = openPlugins(c.Plugins, c.Version, pluginNode{e.containers}); err != nil {
+	limits := newResources(k.layout, k.settings, k.tasks)
+	if k.plugins, err = openPlugins(c.Plugins, c.Version, pluginNode{k.objects, k.hooks, limits}); err != nil {
 		stop()
 		return nil, errors.Join(err, k.close())
 	}
 	k.closers = append(k.closers, k.plugins)
-	e.sandboxes = sandboxes{k, &e.containers}
+	if err := e.serveContainers(k, limits); err != nil {
+		stop()
+		return nil, errors.Join(err, k.close())
+	}
+	e.sandboxes = sandboxes{k, e.stops}
 	e.execs = execs{k}
 	server, err := streaming.Serve(c.Streaming, sessions{k})
 	if err != nil {
@@ -255,7 +266,6 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 			k.binaries.store.Know(one)
 		}
 	}
-	k.prober.OnAnswer(k.binaries.Prepare)
 	k.shims, err = shim.New(shim.Config{
 		State: c.State, Supervisor: k.tools.supervisor, Events: filepath.Join(c.State, "events.sock"), Log: k.log,
 		Left: func() { k.collector.collect() },
@@ -278,11 +288,12 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 		background: ctx, log: k.log, tools: k.tools, binaries: k.binaries, programs: k.shims,
 		pods: k.pods, unreadable: len(k.broken.sandboxes) > 0, definitions: c.Definitions,
 	}
+	k.prober.OnAnswer(k.binaries.Prepare)
 	k.inspection = &inspection{
 		background: ctx, log: k.log, binaries: k.binaries, runtimes: k.runtimes, collector: k.collector,
 		prober: k.prober, objects: k.objects, definitions: c.Definitions,
 	}
-	return k, nil
+	return k, complete(k.settings, k.runtimes, k.tasks, k.burials, k.exits, k.abilities, k.mounts, k.events, k.hooks, k.collector, k.inspection)
 }
 
 // Close ends what the engine does by itself and lets every pod run.

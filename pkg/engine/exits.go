@@ -125,6 +125,15 @@ func (e *exits) endedMeanwhile(ctx context.Context, s *sandbox, task string) (ta
 	return taskExit{}, false, err
 }
 
+// taskExit is how a task's first process ended.
+type taskExit struct {
+	Status       uint32
+	At           time.Time
+	OOM, Unknown bool
+	// Why is for the user, where the status does not say it.
+	Why string
+}
+
 // taskState says what is left of a task that its record calls created.
 type taskState int
 

@@ -92,7 +92,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	}
 	k := &core{log: log.L, objects: newObjects(), names: newNames(), clock: &clock{}, labels: newLabels(), pods: pods, ctrs: ctrs, shims: shims}
 	k.tasks = newTasks(k.layout, k.settings, newRuntimes(nil, log.L), shims)
-	r := recovery{&Engine{core: k}, &silence{who: map[string]bool{}}}
+	r := recovery{core: k, silent: &silence{who: map[string]bool{}}}
 	if err := errors.Join(r.sandboxes(t.Context()), r.containers(t.Context())); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func tell(t *testing.T, k *core, s *sandbox) told {
 	if err := options.UnmarshalTo(task); err != nil {
 		t.Fatal(err)
 	}
-	spec, err := (containers{k}).plan(s, strings.Repeat("c", idLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
+	spec, err := (&creation{settings: k.settings, clock: k.clock, mounts: newMounts(k.layout, nil)}).plan(s, strings.Repeat("c", idLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/nri"
-	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
@@ -111,34 +110,12 @@ func (t subject) Container() nri.Container {
 	return facts
 }
 
-// adjust changes the spec of a new container as plugins want it, and undoes with
-// u what they know of it.
-func (b containers) adjust(ctx context.Context, u *undo, c *container, spec *specs.Spec) error {
-	if b.plugins == nil {
-		return nil
-	}
-	t := subject{hooks: b.hooks, sandbox: c.sandbox, container: c, spec: spec}
-	u.add("plugins", func(ctx context.Context) error { b.plugins.RemoveContainer(ctx, t); return nil })
-	changes, err := b.plugins.CreateContainer(ctx, t)
-	if err != nil || changes == nil {
-		return err
-	}
-	err = nri.Adjust(spec, changes, b.injectCDI)
-	if err != nil {
-		return err
-	}
-	if err := ocispec.FitNode(spec, b.settings.nodeOf(c.sandbox.Spec())); err != nil {
-		return err
-	}
-	rt, err := b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec()))
-	if err != nil {
-		return err
-	}
-	return ocispec.Fit(spec, rt)
-}
-
 // pluginNode is the engine as plugins may look at it and change it.
-type pluginNode struct{ containers }
+type pluginNode struct {
+	objects   *objects
+	hooks     *hooks
+	resources *resources
+}
 
 func (n pluginNode) Pods() []nri.Subject {
 	all := n.objects.allSandboxes()
@@ -169,7 +146,7 @@ func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.
 	if err != nil {
 		return err
 	}
-	err = n.changeResources(ctx, c, nri.ToCRI(change), nri.Pids(change))
+	err = n.resources.changeResources(ctx, c, nri.ToCRI(change), nri.Pids(change))
 	if errors.Is(err, errEnded) {
 		return nil
 	}
@@ -177,7 +154,7 @@ func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.
 }
 
 // updateForPlugins asks plugins what is to be done in place of a request.
-func (b containers) updateForPlugins(ctx context.Context, c *container, change *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, *int64, error) {
+func (b *resizing) updateForPlugins(ctx context.Context, c *container, change *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, *int64, error) {
 	wanted, err := b.plugins.UpdateContainer(ctx, b.hooks.container(c), change)
 	if err != nil || wanted == nil {
 		return change, nil, err

@@ -46,7 +46,10 @@ const recoveryParallel = 16
 //
 // No call may be answered before it has returned.
 func (e *Engine) Recover(ctx context.Context) error {
-	r := recovery{e, &silence{who: map[string]bool{}}}
+	r := recovery{
+		core: e.core, pods: &e.sandboxes, creation: e.creation, starts: e.starts, ends: e.ends, abandoned: e.execs,
+		silent: &silence{who: map[string]bool{}},
+	}
 	r.listen(ctx)
 	r.showBroken()
 	r.closePodDirs()
@@ -76,8 +79,13 @@ func (o *objects) noteOOM(task string) {
 }
 
 type recovery struct {
-	*Engine
-	silent *silence
+	core      *core
+	pods      *sandboxes
+	creation  *creation
+	starts    *starts
+	ends      *ends
+	abandoned execs
+	silent    *silence
 }
 
 // showBroken lists sandboxes whose records cannot be read under a name of their
@@ -202,7 +210,7 @@ func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
 	}
 	if s.Spec().Plan.Process {
 		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
-		go r.Engine.sandboxes.watchProcess(s)
+		go r.pods.watchProcess(s)
 	}
 	return nil
 }
@@ -248,7 +256,6 @@ func (r recovery) containers(ctx context.Context) error {
 }
 
 func (r recovery) container(ctx context.Context, c *container) error {
-	b := r.Engine.containers
 	switch c.Status().Phase {
 	case phaseExited:
 		close(c.exited)
@@ -257,7 +264,7 @@ func (r recovery) container(ctx context.Context, c *container) error {
 			return nil
 		}
 		// It may run: a start that was given up can have come about.
-		go b.eraseEnded(c)
+		go r.ends.eraseEnded(c)
 		return nil
 	case phaseCreated:
 		return r.created(ctx, c)
@@ -272,22 +279,21 @@ func (r recovery) container(ctx context.Context, c *container) error {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
 	}
 	if ended {
-		b.recordEnd(c, exit)
-		go b.eraseEnded(c)
+		r.ends.recordEnd(c, exit)
+		go r.ends.eraseEnded(c)
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
 	defer cancel()
 	r.keepAgain(bounded, c.sandbox, r.core.keptOf(c, c.Status().PID))
-	go b.watch(c)
-	execs{r.core}.endAbandoned(c)
+	go r.ends.watch(c)
+	r.abandoned.endAbandoned(c)
 	return nil
 }
 
 // created looks after a container that was not started by its record. A daemon
 // that was killed between the start and its record has a running one here.
 func (r recovery) created(ctx context.Context, c *container) error {
-	b := r.Engine.containers
 	var state taskState
 	var pid int
 	err := r.ask(ctx, c.sandbox, func(ctx context.Context) (err error) {
@@ -302,24 +308,24 @@ func (r recovery) created(ctx context.Context, c *container) error {
 	switch state {
 	case taskUnstarted:
 		if c.sandbox.Spec().Definition.Type == handler.Shim {
-			go b.noticeStart(c)
+			go r.starts.noticeStart(c)
 		}
 		return nil
 	case taskStarting:
 		c.op <- struct{}{}
-		go b.finishStart(c)
+		go r.starts.finishStart(c)
 		return nil
 	case taskFailed:
 		c.op <- struct{}{}
 		defer c.op.unlock()
 		c.force(ctx, func(st *containerStatus) { st.failedStart(errUnheard, r.core.clock.now()) })
 		close(c.exited)
-		go b.eraseEnded(c)
+		go r.ends.eraseEnded(c)
 		return nil
 	case taskGone:
 		c.op <- struct{}{}
 		defer c.op.unlock()
-		c.gone(ctx, b)
+		c.gone(ctx, r.ends)
 		return nil
 	}
 	c.force(ctx, func(st *containerStatus) { st.Phase, st.PID, st.StartedAt = phaseRunning, pid, r.core.clock.now() })
@@ -327,10 +333,10 @@ func (r recovery) created(ctx context.Context, c *container) error {
 }
 
 // gone records that a created container cannot be started any more.
-func (c *container) gone(ctx context.Context, b containers) {
+func (c *container) gone(ctx context.Context, e *ends) {
 	c.force(ctx, func(st *containerStatus) { st.lostExit(time.Now()) })
 	close(c.exited)
-	go b.eraseEnded(c)
+	go e.eraseEnded(c)
 }
 
 // force records what was found, also on a full disk: a daemon that does not start

@@ -58,13 +58,12 @@ func (r recovery) dropped(ctx context.Context, o *containerRecord) bool {
 }
 
 func (r recovery) drop(ctx context.Context, c *container) error {
-	b := r.Engine.containers
 	if c.sandbox != nil {
-		if err := b.eraseTask(ctx, c); err != nil {
+		if err := r.ends.eraseTask(ctx, c); err != nil {
 			return err
 		}
 	}
-	if err := b.removeParts(ctx, c); err != nil {
+	if err := r.ends.removeParts(ctx, c); err != nil {
 		return err
 	}
 	if err := r.core.ctrs.Delete(c.ID()); err != nil {
@@ -100,7 +99,7 @@ func (r recovery) list(ctx context.Context, o *containerRecord) {
 	if err := r.core.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("two containers have one name")
 	}
-	r.Engine.containers.showFailed(ctx, c, errHalfMade)
+	r.creation.showFailed(ctx, c, errHalfMade)
 }
 
 func (r recovery) reserve(ctx context.Context, s *sandbox) {

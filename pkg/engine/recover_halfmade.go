@@ -86,7 +86,7 @@ func (r recovery) takeBack(h *halfMade) {
 	defer h.op.unlock()
 	ctx, cancel := context.WithTimeout(r.core.background, undoTimeout)
 	defer cancel()
-	b := r.Engine.sandboxes
+	b := r.pods
 	err := b.tearDown(ctx, h.sandbox)
 	if r.core.background.Err() != nil {
 		return // the next start does it again

@@ -52,7 +52,7 @@ func (e *exits) awaitStart(ctx context.Context, c *container, patience time.Dura
 
 // finishStart does what is left of a start that an earlier daemon began. It holds
 // c.op, which it is given, until that has ended, as the call itself would have.
-func (b containers) finishStart(c *container) {
+func (b *starts) finishStart(c *container) {
 	log.G(b.background).WithField("container", c.ID()).Info("wait for the end of a start that an earlier daemon began")
 	state, pid, err := b.exits.awaitStart(b.background, c, 0)
 	if err == nil {
@@ -64,7 +64,7 @@ func (b containers) finishStart(c *container) {
 
 // noticeStart finds out whether a start of a foreign shim was under way: that does
 // not say so, and is asked again for as long as a start may take.
-func (b containers) noticeStart(c *container) {
+func (b *starts) noticeStart(c *container) {
 	ctx, cancel := context.WithTimeout(b.background, callTimeout(c.sandbox.Spec().Definition))
 	defer cancel()
 	for c.Status().Phase == phaseCreated {
@@ -99,27 +99,27 @@ func (b containers) noticeStart(c *container) {
 const noticeInterval = time.Second
 
 // settle records what came of a start that nobody else waits for. It needs c.op.
-func (b containers) settle(c *container, state taskState, pid int) {
+func (b *starts) settle(c *container, state taskState, pid int) {
 	switch state {
 	case taskFailed:
 		ctx, cancel := context.WithTimeout(b.background, undoTimeout)
 		defer cancel()
 		_ = b.startFailed(ctx, c, errUnheard) // it returns the cause
 	case taskGone:
-		b.recordEnd(c, taskExit{At: time.Now(), Unknown: true})
-		go b.eraseEnded(c)
+		b.ends.recordEnd(c, taskExit{At: time.Now(), Unknown: true})
+		go b.ends.eraseEnded(c)
 	case taskStarted:
 		c.force(b.background, func(st *containerStatus) {
 			st.Phase, st.PID, st.StartedAt = phaseRunning, pid, b.clock.now()
 		})
 		b.keepStarted(c, pid)
 		b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-		go b.watch(c)
+		go b.ends.watch(c)
 	}
 }
 
 // keepStarted is keepTask for one that was not started here.
-func (b containers) keepStarted(c *container, pid int) {
+func (b *starts) keepStarted(c *container, pid int) {
 	if c.sandbox.Spec().Definition.Type != handler.OCI {
 		return
 	}
@@ -134,7 +134,7 @@ func (b containers) keepStarted(c *container, pid int) {
 }
 
 // tellPlugins says what StartContainer would have said.
-func (b containers) tellPlugins(c *container) {
+func (b *starts) tellPlugins(c *container) {
 	switch c.Status().Phase {
 	case phaseRunning:
 		b.plugins.PostStartContainer(b.background, b.hooks.container(c))

@@ -22,7 +22,7 @@ import (
 // sandboxes serves the calls about pod sandboxes.
 type sandboxes struct {
 	*core
-	inside *containers
+	inside *stops
 }
 
 // RunPodSandbox creates and starts a sandbox under the Definition in ctx. It

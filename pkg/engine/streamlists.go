@@ -19,7 +19,7 @@ func (b sandboxes) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, t
 }
 
 // StreamContainers is ListContainers in messages of bounded size.
-func (b containers) StreamContainers(r *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+func (b *containerViews) StreamContainers(r *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	return chunk.Send(b.list(r.GetFilter()), func(part []*runtimeapi.Container) error {
 		return to.Send(&runtimeapi.StreamContainersResponse{Containers: part})
 	})

@@ -1,0 +1,23 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestComplete(t *testing.T) {
+	whole := &resizing{objects: newObjects(), resources: &resources{}, hooks: &hooks{}}
+	if err := complete(whole, newNames()); err != nil {
+		t.Errorf("only plugins are missing: %v", err)
+	}
+	whole.hooks = nil
+	err := complete(whole, &abilities{})
+	if err == nil {
+		t.Fatal("nobody misses hooks")
+	}
+	for _, want := range []string{"resizing was put together without its hooks", "abilities was put together without its prober", "without its definitions"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// specifier writes what runtimes are to make of containers.
+type specifier struct {
+	layout
+	objects  *objects
+	settings *settings
+	runtimes *runtimes
+	mounts   *mounts
+	prober   prober
+	cdiDirs  []string
+	hooks    *hooks
+	plugins  *nri.Plugins // nil unless there can be any
+}
+
+// buildSpec looks up what the spec depends on, and builds it.
+func (b *specifier) buildSpec(ctx context.Context, c *container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
+	config, d := c.config(), c.sandbox.Spec().Definition
+	var user ocispec.User
+	err := b.mounts.withRootfs(ctx, c, mounts, func(dir string) (err error) {
+		user, err = ocispec.ResolveUser(dir, img.Config, config.GetLinux().GetSecurityContext())
+		return err
+	})
+	if err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.CheckMounts(config.GetMounts()); err != nil {
+		return nil, user, err
+	}
+	if err := makeHostPaths(config); err != nil {
+		return nil, user, err
+	}
+	in := ocispec.Container{
+		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.specSandbox(c.sandbox),
+		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
+		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel,
+	}
+	if d.Type == handler.OCI && !c.sandbox.Spec().Plan.OwnKernel {
+		in.CRIUConfig = filepath.Join(b.containerDir(c.ID()), supervisor.CRIUConfigFile)
+	}
+	if in.ImageMounts, err = b.mounts.volumeSources(c); err != nil {
+		return nil, user, err
+	}
+	if in.Runtime, err = b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec())); err != nil {
+		return nil, user, err
+	}
+	if in.Base, err = b.settings.baseSpec(c.sandbox.Spec()); err != nil {
+		return nil, user, err
+	}
+	if in.TargetPID, err = b.objects.targetPID(c.sandbox, config); err != nil {
+		return nil, user, err
+	}
+	spec, err := ocispec.Build(in, b.settings.nodeOf(c.sandbox.Spec()))
+	if err != nil {
+		return nil, user, err
+	}
+	if err := b.injectDevices(spec, config); err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.Relabel(in); err != nil {
+		return nil, user, err
+	}
+	return spec, user, ocispec.Fit(spec, in.Runtime)
+}
+
+// makeHostPaths makes directories of the mounts' sources that do not exist. Those
+// that do may be files.
+func makeHostPaths(config *runtimeapi.ContainerConfig) error {
+	for _, path := range ocispec.HostPathsToCreate(config) {
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return fmt.Errorf("make missing host path of a mount: %w", err)
+		}
+	}
+	return nil
+}
+
+// injectDevices adds CDI devices. Their specs are read when a container asks.
+func (b *specifier) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfig) error {
+	devices, err := ocispec.CDIDevices(c)
+	if err != nil || len(devices) == 0 {
+		return err
+	}
+	return b.injectCDI(spec, devices)
+}
+
+func (b *specifier) injectCDI(spec *specs.Spec, devices []string) error {
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.cdiDirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return fmt.Errorf("CDI: %w", err)
+	}
+	return ocispec.ApplyCDI(spec, devices, cache)
+}
+
+// adjust changes the spec of a new container as plugins want it, and undoes with
+// u what they know of it.
+func (b *specifier) adjust(ctx context.Context, u *undo, c *container, spec *specs.Spec) error {
+	if b.plugins == nil {
+		return nil
+	}
+	t := subject{hooks: b.hooks, sandbox: c.sandbox, container: c, spec: spec}
+	u.add("plugins", func(ctx context.Context) error { b.plugins.RemoveContainer(ctx, t); return nil })
+	changes, err := b.plugins.CreateContainer(ctx, t)
+	if err != nil || changes == nil {
+		return err
+	}
+	err = nri.Adjust(spec, changes, b.injectCDI)
+	if err != nil {
+		return err
+	}
+	if err := ocispec.FitNode(spec, b.settings.nodeOf(c.sandbox.Spec())); err != nil {
+		return err
+	}
+	rt, err := b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec()))
+	if err != nil {
+		return err
+	}
+	return ocispec.Fit(spec, rt)
+}

@@ -80,7 +80,10 @@ type Config struct {
 
 // Engine is the embedded backend.
 type Engine struct {
-	sandboxes
+	*sandboxViews
+	*sandboxRuns
+	*sandboxStops
+	*sandboxResizing
 	*containerViews
 	*creation
 	*starts
@@ -96,9 +99,10 @@ type Engine struct {
 	images
 	fallback
 
-	ends *ends
-	core *core
-	stop context.CancelFunc
+	processes *sandboxProcesses
+	ends      *ends
+	core      *core
+	stop      context.CancelFunc
 }
 
 // fallback answers what nothing above it does. It is one level deeper than the
@@ -176,7 +180,10 @@ func New(ctx context.Context, c Config) (*Engine, error) {
 		stop()
 		return nil, errors.Join(err, k.close())
 	}
-	e.sandboxes = sandboxes{k, e.stops}
+	if err := e.serveSandboxes(k); err != nil {
+		stop()
+		return nil, errors.Join(err, k.close())
+	}
 	e.execs = execs{k}
 	server, err := streaming.Serve(c.Streaming, sessions{k})
 	if err != nil {

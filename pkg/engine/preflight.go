@@ -18,7 +18,7 @@ import (
 // PreflightPodSandbox refuses a pod that asks for what the handler of the
 // Definition in ctx cannot give it. RunPodSandbox does the same, with what it
 // then finds; a runtime that does not answer is for it to tell.
-func (b sandboxes) PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error {
+func (b *sandboxRuns) PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error {
 	d := handler.DefinitionFrom(ctx)
 	rt, err := b.prober.Probe(ctx, d)
 	if err != nil {

@@ -47,7 +47,7 @@ const recoveryParallel = 16
 // No call may be answered before it has returned.
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{
-		core: e.core, pods: &e.sandboxes, creation: e.creation, starts: e.starts, ends: e.ends, abandoned: e.execs,
+		core: e.core, processes: e.processes, pods: e.sandboxStops, creation: e.creation, starts: e.starts, ends: e.ends, abandoned: e.execs,
 		silent: &silence{who: map[string]bool{}},
 	}
 	r.listen(ctx)
@@ -80,7 +80,8 @@ func (o *objects) noteOOM(task string) {
 
 type recovery struct {
 	core      *core
-	pods      *sandboxes
+	processes *sandboxProcesses
+	pods      *sandboxStops
 	creation  *creation
 	starts    *starts
 	ends      *ends
@@ -210,7 +211,7 @@ func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
 	}
 	if s.Spec().Plan.Process {
 		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
-		go r.pods.watchProcess(s)
+		go r.processes.watch(s)
 	}
 	return nil
 }

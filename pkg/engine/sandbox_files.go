@@ -21,7 +21,7 @@ const shmSize = 64 << 20
 type sandboxFiles struct{ hosts, hostname, resolvConf, shm string }
 
 // makeFiles writes the sandbox's files and mounts its shared memory.
-func (b sandboxes) makeFiles(s *sandbox) error {
+func (b *sandboxRuns) makeFiles(s *sandbox) error {
 	f, plan := b.filesOf(s.ID()), s.Spec().Plan
 	hostname := plan.Hostname
 	if hostname == "" {

@@ -25,8 +25,29 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// startProcess starts the sandbox process of a sandbox that has one.
-func (b sandboxes) startProcess(ctx context.Context, s *sandbox) error {
+// sandboxProcesses are the processes of the sandboxes that have one.
+type sandboxProcesses struct {
+	layout
+	background context.Context // ends with the engine
+	settings   *settings
+	runtimes   *runtimes
+	tasks      *tasks
+	exits      *exits
+	burials    *burials
+	prober     prober
+	tools      tools
+	shims      shimStarter
+	events     *announcer
+}
+
+// shimStarter starts foreign shims, and lets go of tasks.
+type shimStarter interface {
+	keeper
+	StartForeign(ctx context.Context, s shim.Start) (shim.Endpoint, *shim.Client, error)
+}
+
+// start starts the sandbox process of a sandbox that has one.
+func (b *sandboxProcesses) start(ctx context.Context, s *sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}
@@ -90,7 +111,7 @@ func (t *tasks) keep(ctx context.Context, s *sandbox, c *shim.Client, what shim.
 }
 
 // startShim returns who runs the tasks of s, starting a foreign shim.
-func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, error) {
+func (b *sandboxProcesses) startShim(ctx context.Context, s *sandbox) (*shim.Client, error) {
 	d := b.runtimes.of(s.Spec())
 	if d.Type != handler.Shim {
 		return b.tasks.client(ctx, s)
@@ -109,14 +130,14 @@ func (b sandboxes) startShim(ctx context.Context, s *sandbox) (*shim.Client, err
 
 // processRootfs is how a foreign shim gets the sandbox process's root: VM
 // runtimes decide for themselves how to carry it over.
-func (b sandboxes) processRootfs(s *sandbox) []*types.Mount {
+func (b *sandboxProcesses) processRootfs(s *sandbox) []*types.Mount {
 	if s.Spec().Definition.Type != handler.Shim {
 		return nil
 	}
 	return []*types.Mount{{Type: "bind", Source: b.tools.pauseRoot, Options: []string{"rbind", "ro"}}}
 }
 
-func (b sandboxes) writeProcessBundle(ctx context.Context, s *sandbox) error {
+func (b *sandboxProcesses) writeProcessBundle(ctx context.Context, s *sandbox) error {
 	rt, err := b.prober.Probe(ctx, b.runtimes.of(s.Spec()))
 	if err != nil {
 		return err
@@ -176,8 +197,8 @@ func (l layout) specSandbox(s *sandbox) ocispec.Sandbox {
 	return facts
 }
 
-// watchProcess turns the sandbox NOTREADY when its process ends by itself.
-func (b sandboxes) watchProcess(s *sandbox) {
+// watch turns the sandbox NOTREADY when its process ends by itself.
+func (b *sandboxProcesses) watch(s *sandbox) {
 	exit, err := b.exits.await(s, s.ID())
 	if err != nil {
 		return // the engine is closing
@@ -188,9 +209,9 @@ func (b sandboxes) watchProcess(s *sandbox) {
 	b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
-// stopProcess ends the sandbox process and what the runtime has of it. It works
+// stop ends the sandbox process and what the runtime has of it. It works
 // when nothing of it is there any more.
-func (b sandboxes) stopProcess(ctx context.Context, s *sandbox) error {
+func (b *sandboxProcesses) stop(ctx context.Context, s *sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}

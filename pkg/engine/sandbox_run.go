@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/store"
@@ -19,16 +20,46 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// sandboxes serves the calls about pod sandboxes.
-type sandboxes struct {
-	*core
-	inside *stops
+// sandboxRuns makes sandboxes.
+type sandboxRuns struct {
+	layout
+	background context.Context // ends with the engine
+	boot       string          // this boot of the node, by the kernel's random id
+	objects    *objects
+	names      *names
+	labels     *labels
+	clock      *clock
+	records    *sandboxRecords
+	abilities  *abilities
+	settings   *settings
+	binaries   *binaries
+	tools      tools
+	prober     prober
+	cni        podNetwork
+	shims      generations
+	processes  *sandboxProcesses
+	stops      *sandboxStops
+	events     *announcer
+	hooks      *hooks
+	plugins    *nri.Plugins // nil unless there can be any
+}
+
+// podNetwork connects pods.
+type podNetwork interface {
+	Status() error
+	Setup(ctx context.Context, pod network.Pod) (*network.Result, error)
+}
+
+// generations are the supervisors of pods, each kept as long as somebody holds it.
+type generations interface {
+	supervisors
+	Hold(key string)
 }
 
 // RunPodSandbox creates and starts a sandbox under the Definition in ctx. It
 // answers when the sandbox is READY; after an error nothing is left, or, if
 // something could not be taken back, the sandbox is listed NOTREADY.
-func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (b *sandboxRuns) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	d := handler.DefinitionFrom(ctx)
 	if d == nil {
 		return nil, errors.New("a sandbox was routed here without a handler's definition")
@@ -81,7 +112,7 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 		return nil, err
 	}
 	b.labels.hold(spec.ProcessLabel)
-	o, err := b.pods.Create(id, spec, sandboxStatus{}, store.Durable)
+	o, err := b.records.Create(id, spec, sandboxStatus{}, store.Durable)
 	if err != nil {
 		b.labels.release(spec.ProcessLabel)
 		b.names.release(name, id)
@@ -98,7 +129,7 @@ func (b sandboxes) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 
 // needNetwork fails early, before anything is made, when the pod needs a network
 // and there is none to be had.
-func (b sandboxes) needNetwork(p sandboxPlan, d *handler.Definition) error {
+func (b *sandboxRuns) needNetwork(p sandboxPlan, d *handler.Definition) error {
 	if !p.Net || d.CNIConfDir != "" {
 		return nil
 	}
@@ -107,11 +138,11 @@ func (b sandboxes) needNetwork(p sandboxPlan, d *handler.Definition) error {
 
 // bringUp makes everything that s consists of, and shows it. On error it takes
 // everything back.
-func (b sandboxes) bringUp(ctx context.Context, s *sandbox) error {
+func (b *sandboxRuns) bringUp(ctx context.Context, s *sandbox) error {
 	b.shims.Hold(s.Spec().Supervisor)
 	err := b.makeParts(ctx, s)
 	if err == nil {
-		err = b.startProcess(ctx, s)
+		err = b.processes.start(ctx, s)
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -123,7 +154,7 @@ func (b sandboxes) bringUp(ctx context.Context, s *sandbox) error {
 		return b.rollBack(s, err)
 	}
 	if s.Spec().Plan.Process {
-		go b.watchProcess(s)
+		go b.processes.watch(s)
 	}
 	b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
@@ -131,7 +162,7 @@ func (b sandboxes) bringUp(ctx context.Context, s *sandbox) error {
 }
 
 // show makes s READY for everybody to see.
-func (b sandboxes) show(s *sandbox) error {
+func (b *sandboxRuns) show(s *sandbox) error {
 	err := s.Update(func(st *sandboxStatus) error { st.Phase = phaseReady; return nil })
 	if err == nil {
 		b.objects.addSandbox(s)
@@ -141,12 +172,12 @@ func (b sandboxes) show(s *sandbox) error {
 
 // rollBack takes s back after cause. If that fails too, s is shown NOTREADY, so
 // that the kubelet stops and removes it; forgetting it would leak its address.
-func (b sandboxes) rollBack(s *sandbox, cause error) error {
+func (b *sandboxRuns) rollBack(s *sandbox, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.background), undoTimeout)
 	defer cancel()
-	err := b.tearDown(ctx, s)
+	err := b.stops.tearDown(ctx, s)
 	if err == nil {
-		err = b.forget(s)
+		err = b.stops.forget(s)
 	}
 	if err == nil {
 		return cause
@@ -159,7 +190,7 @@ func (b sandboxes) rollBack(s *sandbox, cause error) error {
 
 // makeParts makes what does not depend on each other at the same time: the
 // network, the sandbox's files, the supervisor.
-func (b sandboxes) makeParts(ctx context.Context, s *sandbox) error {
+func (b *sandboxRuns) makeParts(ctx context.Context, s *sandbox) error {
 	if err := s.Spec().Plan.makePodDir(b.sandboxDir(s.ID())); err != nil {
 		return fmt.Errorf("sandbox directory: %w", err)
 	}
@@ -176,7 +207,7 @@ func (b sandboxes) makeParts(ctx context.Context, s *sandbox) error {
 }
 
 // makeNetwork pins the namespaces and connects the pod.
-func (b sandboxes) makeNetwork(ctx context.Context, s *sandbox) error {
+func (b *sandboxRuns) makeNetwork(ctx context.Context, s *sandbox) error {
 	spec := s.Spec()
 	sysctls, err := ocispec.Sysctls(spec.Config.msg, b.settings.node)
 	if err != nil {
@@ -211,7 +242,7 @@ func (b sandboxes) makeNetwork(ctx context.Context, s *sandbox) error {
 	return s.Update(func(st *sandboxStatus) error { st.Network = result; return nil })
 }
 
-func (b sandboxes) networkPod(s *sandbox) (network.Pod, error) {
+func (b *sandboxRuns) networkPod(s *sandbox) (network.Pod, error) {
 	pod, err := network.PodFrom(s.ID(), s.config(), s.Status().Namespaces.Net, s.config().GetLinux().GetCgroupParent())
 	pod.CNIConfDir = s.Spec().Definition.CNIConfDir
 	return pod, err

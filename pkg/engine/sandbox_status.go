@@ -8,8 +8,15 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/handler"
 )
+
+// sandboxViews show sandboxes to callers.
+type sandboxViews struct {
+	objects  *objects
+	runtimes *runtimes
+}
 
 func (s *sandbox) state() runtimeapi.PodSandboxState {
 	if st := s.Status(); st.Phase == phaseReady && !st.Stopping {
@@ -22,7 +29,7 @@ func (s *sandbox) state() runtimeapi.PodSandboxState {
 // containers, and has no timestamp: a kubelet with EventedPLEG (1.37) that finds one
 // takes the containers from here, and then holds none of them for active. It lists
 // them otherwise.
-func (b sandboxes) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (b *sandboxViews) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	s, err := b.objects.sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -84,7 +91,7 @@ type sandboxInfo struct {
 	Config     json.RawMessage     `json:"config"`
 }
 
-func (b sandboxes) info(s *sandbox) map[string]string {
+func (b *sandboxViews) info(s *sandbox) map[string]string {
 	st := s.Status()
 	config, _ := protojson.Marshal(s.config())
 	i := sandboxInfo{
@@ -100,11 +107,11 @@ func (b sandboxes) info(s *sandbox) map[string]string {
 }
 
 // ListPodSandbox lists sandboxes, newest first.
-func (b sandboxes) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (b *sandboxViews) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return &runtimeapi.ListPodSandboxResponse{Items: b.list(r.GetFilter())}, nil
 }
 
-func (b sandboxes) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+func (b *sandboxViews) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	all := b.objects.allSandboxes()
 	items := make([]*runtimeapi.PodSandbox, 0, len(all))
 	for _, s := range all {
@@ -134,9 +141,16 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
+// sandboxResizing serves the call about the limits of pods.
+type sandboxResizing struct {
+	objects *objects
+	hooks   *hooks
+	plugins *nri.Plugins // nil unless there can be any
+}
+
 // UpdatePodSandboxResources remembers what the kubelet sends. Runtimes that
 // share the host's kernel need no more: the pod's cgroup is the kubelet's.
-func (b sandboxes) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+func (b *sandboxResizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	s, err := b.objects.sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err

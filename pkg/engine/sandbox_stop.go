@@ -14,12 +14,42 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
+// sandboxStops ends and removes sandboxes.
+type sandboxStops struct {
+	layout
+	background context.Context // ends with the engine
+	objects    *objects
+	names      *names
+	labels     *labels
+	records    *sandboxRecords
+	settings   *settings
+	binaries   *binaries
+	collector  *collector
+	tools      tools
+	network    disconnecter
+	shims      releaser
+	processes  *sandboxProcesses
+	inside     *stops
+	events     *announcer
+	hooks      *hooks
+	plugins    *nri.Plugins // nil unless there can be any
+}
+
+// disconnecter gives the network of a pod back.
+type disconnecter interface {
+	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
+}
+
+// releaser takes back that a pod needs its supervisor.
+type releaser interface{ Release(key string) }
+
 // StopPodSandbox ends every process of the pod and gives its network back.
 // Missing and stopped sandboxes are fine. CRI: containers end up EXITED.
-func (b sandboxes) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (b *sandboxStops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	s, err := b.objects.sandbox(r.GetPodSandboxId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.StopPodSandboxResponse{}, nil
@@ -38,7 +68,7 @@ func (b sandboxes) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSand
 }
 
 // stop needs s.op.
-func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
+func (b *sandboxStops) stop(ctx context.Context, s *sandbox) error {
 	wasReady := s.Status().Phase == phaseReady
 	if s.Status().Stopped {
 		return nil // it was stopped whole before
@@ -80,7 +110,7 @@ func (b sandboxes) stop(ctx context.Context, s *sandbox) error {
 const makingGrace = createPatience + 5*time.Second
 
 // endMaking lets no container come to be in s any more.
-func (b sandboxes) endMaking(ctx context.Context, s *sandbox) error {
+func (b *sandboxStops) endMaking(ctx context.Context, s *sandbox) error {
 	bounded, cancel := context.WithTimeout(ctx, makingGrace)
 	defer cancel()
 	err := s.making.shut(bounded)
@@ -92,8 +122,8 @@ func (b sandboxes) endMaking(ctx context.Context, s *sandbox) error {
 
 // tearDown undoes bringUp, however far that came. It may be repeated, and works
 // after a reboot, when namespaces, mounts and processes are gone.
-func (b sandboxes) tearDown(ctx context.Context, s *sandbox) error {
-	if err := b.stopProcess(ctx, s); err != nil {
+func (b *sandboxStops) tearDown(ctx context.Context, s *sandbox) error {
+	if err := b.processes.stop(ctx, s); err != nil {
 		return err
 	}
 	if err := b.disconnect(ctx, s); err != nil {
@@ -110,7 +140,7 @@ func (b sandboxes) tearDown(ctx context.Context, s *sandbox) error {
 }
 
 // disconnect gives the pod's network back.
-func (b sandboxes) disconnect(ctx context.Context, s *sandbox) error {
+func (b *sandboxStops) disconnect(ctx context.Context, s *sandbox) error {
 	st := s.Status()
 	if !st.Tried {
 		return nil
@@ -119,7 +149,7 @@ func (b sandboxes) disconnect(ctx context.Context, s *sandbox) error {
 	if !pin.Exists(st.Namespaces.Net) {
 		pod.NetNS = "" // CNI: the address is released all the same
 	}
-	if err := b.cni.Teardown(ctx, pod, st.Network); err != nil {
+	if err := b.network.Teardown(ctx, pod, st.Network); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	s.force(ctx, func(st *sandboxStatus) { st.Tried = false })
@@ -158,7 +188,7 @@ func removeCgroup(ctx context.Context, s *sandbox, driver cgroup.Driver) {
 
 // RemovePodSandbox removes the sandbox and all its containers, stopping what
 // still runs. A missing one is fine.
-func (b sandboxes) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (b *sandboxStops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	s, err := b.objects.sandbox(r.GetPodSandboxId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.RemovePodSandboxResponse{}, nil
@@ -191,12 +221,12 @@ func (b sandboxes) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePod
 }
 
 // forget removes what is left of a torn down sandbox, its record last.
-func (b sandboxes) forget(s *sandbox) error {
+func (b *sandboxStops) forget(s *sandbox) error {
 	if err := removeFiles(b.layout, s.ID()); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxErased)
-	if err := b.pods.Delete(s.ID()); err != nil {
+	if err := b.records.Delete(s.ID()); err != nil {
 		return err
 	}
 	b.shims.Release(s.Spec().Supervisor)

@@ -12,7 +12,7 @@ import (
 // service's. A kubelet that misses one of the six asks for none of them.
 
 // StreamPodSandboxes is ListPodSandbox in messages of bounded size.
-func (b sandboxes) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+func (b *sandboxViews) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	return chunk.Send(b.list(r.GetFilter()), func(part []*runtimeapi.PodSandbox) error {
 		return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part})
 	})

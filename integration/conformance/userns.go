@@ -26,6 +26,7 @@ var usernsChecks = []check{
 	{name: "output, and exec, as a user of the image", needs: []Ability{UserNamespaces}, run: usernsExec},
 	{name: "a user beyond the mapping is refused", needs: []Ability{UserNamespaces}, run: usernsUnmappedUser},
 	{name: "containers share the pod's processes", needs: []Ability{UserNamespaces}, run: usernsSharedPID},
+	{name: "a mapped volume in a pod that shares its processes", needs: []Ability{UserNamespaces}, run: usernsVolumeSharedPID},
 	{name: "sysctls of the pod", needs: []Ability{UserNamespaces}, run: usernsSysctls},
 	{name: "on the host's network", needs: []Ability{UserNamespaces}, run: usernsHostNetwork},
 	{name: "with the host's processes or IPC objects is refused", berth: true, run: usernsHostRefused},
@@ -164,12 +165,32 @@ func usernsFileSystems(t *testing.T, n *node) {
 	c.exec(t, "sh", "-c", "echo x > /dev/null && head -c 1 /dev/urandom > /dev/null && test -c /dev/tty")
 }
 
-func usernsVolume(t *testing.T, n *node) {
+func usernsVolume(t *testing.T, n *node) { mappedVolume(t, n.pod(t, withUserNS)) }
+
+// usernsVolumeSharedPID has the containers join a PID namespace, in which a
+// runtime may go by the wrong process when it looks for the mapping.
+func usernsVolumeSharedPID(t *testing.T, n *node) {
+	p := n.pod(t, withUserNS, pidMode(runtimeapi.NamespaceMode_POD))
+	mappedVolume(t, p)
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, []byte("whole\n"), 0o600), "write")
+	c := p.start(t, forever(), mount(idmapped(&runtimeapi.Mount{ContainerPath: "/file", HostPath: file})))
+	if got := c.line(t, "cat", "/file"); got != "whole" {
+		t.Errorf("read %q", got)
+	}
+	c.exec(t, "sh", "-c", "echo more >> /file")
+	if got := readFile(file); got != "whole\nmore\n" {
+		t.Errorf("on the host the file has %q", got)
+	}
+}
+
+func mappedVolume(t *testing.T, p *pod) {
+	t.Helper()
 	// Closed to everybody but the host's root, as the kubelet's directories are.
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o700), "chmod")
 	must(t, os.WriteFile(dir+"/in", []byte("from the host\n"), 0o600), "write")
-	c := n.pod(t, withUserNS).start(t, forever(), mount(
+	c := p.start(t, forever(), mount(
 		idmapped(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}),
 		idmapped(&runtimeapi.Mount{ContainerPath: "/ro", HostPath: dir, Readonly: true})))
 	if got := c.exec(t, "cat", "/data/in"); got != "from the host\n" {

@@ -3,6 +3,8 @@ package faults
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -42,11 +44,11 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 		name   string
 		config string
 		shim   bool
-		userns bool
+		pod    func(*runtimeapi.PodSandboxConfig)
 	}{
 		{name: "namespaces", config: runc},
 		{name: "process", config: runc + "sandbox_process = \"always\"\n"},
-		{name: "user namespace", config: runc, userns: true},
+		{name: "user namespace", config: runc, pod: withUserNS},
 		{name: "shim", config: shimConfig(t, testbed.Part(t, testbed.RuncShim)), shim: true},
 	} {
 		t.Run(handler.name, func(t *testing.T) {
@@ -59,27 +61,56 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 				if place == failpoint.SandboxShimStarted && !handler.shim {
 					continue // such a pod does not come by
 				}
-				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, handler.userns) })
+				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, handler.pod) })
 			}
 		})
 	}
 }
 
-func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, userns bool) {
+// TestKilledOverMappedVolume kills the daemon while a volume of the host is bound
+// into a bundle for a runtime that cannot map its ids, and looks that the volume
+// does not go with the bundle.
+func TestKilledOverMappedVolume(t *testing.T) {
+	b := newBed(t, testbed.Options{
+		Tags:           []string{"berth_failpoints"},
+		Runtimes:       map[string]string{"crun": testbed.Part(t, testbed.Crun)},
+		DefaultRuntime: "crun",
+	})
+	dir := t.TempDir()
+	place(t, dir, "kept")
+	mapped := func(c *runtimeapi.ContainerConfig) {
+		ids := userNS()
+		c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/data", HostPath: dir, UidMappings: ids.GetUids(), GidMappings: ids.GetGids()})
+		c.Command = []string{"sh", "-c", "trap 'exit 143' TERM; [ -O /data/kept ] && touch /trapped; while :; do sleep 0.1; done"}
+	}
+	shared := func(c *runtimeapi.PodSandboxConfig) {
+		withUserNS(c)
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	}
+	atRest := b.rest(t)
+	for _, place := range []string{failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning} {
+		t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, shared, mapped) })
+		if _, err := os.Stat(filepath.Join(dir, "kept")); err != nil {
+			t.Fatalf("the volume's file is gone: %v", err)
+		}
+	}
+}
+
+func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, pod func(*runtimeapi.PodSandboxConfig), container ...func(*runtimeapi.ContainerConfig)) {
 	want, known := survivors[place]
 	if !known {
 		t.Fatalf("what survives a crash at %s is not said here", place)
 	}
 	sandbox := b.client.SandboxConfig("failing")
-	if userns {
-		withUserNS(sandbox)
+	if pod != nil {
+		pod(sandbox)
 	}
 	if b.Running() { // the place before may have failed
 		b.Stop(t)
 	}
 	b.SetEnvironment("BERTH_FAILPOINT=" + place)
 	b.Start(t)
-	err := b.live(t, sandbox)
+	err := b.live(t, sandbox, container...)
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("the pod's life ended with %v; want Unavailable, from a dead daemon", err)
 	}
@@ -100,14 +131,14 @@ func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, user
 	}
 	b.running(t)
 	b.nothingLeft(t, atRest)
-	if err := b.live(t, sandbox); err != nil {
+	if err := b.live(t, sandbox, container...); err != nil {
 		t.Errorf("the same pod once more: %v", err)
 	}
 	b.nothingLeft(t, atRest)
 }
 
 // live leads a pod through its whole life, up to the first error.
-func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig) error {
+func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig, container ...func(*runtimeapi.ContainerConfig)) error {
 	t.Helper()
 	ctx := within(t, time.Minute)
 	run, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
@@ -121,6 +152,9 @@ func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig) error {
 	config.Mounts = []*runtimeapi.Mount{{
 		ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: b.image},
 	}}
+	for _, change := range container {
+		change(config)
+	}
 	create, err := b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: run.GetPodSandboxId(), Config: config, SandboxConfig: sandbox,
 	})

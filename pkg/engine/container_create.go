@@ -142,7 +142,6 @@ func (b *creation) makeParts(ctx context.Context, u *undo, c *container, img *im
 	if err := b.mounts.mountVolumes(ctx, c); err != nil {
 		return err
 	}
-	failpoint.Hit(failpoint.ContainerMounted)
 	ociSpec, user, err := b.specs.buildSpec(ctx, c, img, rootfs)
 	if err != nil {
 		return err
@@ -150,6 +149,10 @@ func (b *creation) makeParts(ctx context.Context, u *undo, c *container, img *im
 	if err := b.specs.adjust(ctx, u, c, ociSpec); err != nil {
 		return err
 	}
+	if err := b.specs.mapMounts(ctx, c, ociSpec); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ContainerMounted)
 	if err := b.writeBundle(c, ociSpec); err != nil {
 		return err
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// mounts are the root filesystems of containers and the images among their mounts.
+// mounts are the root filesystems of containers, the images among their mounts and
+// what has to be mapped for their runtime.
 type mounts struct {
 	layout
 	images *image.Store
@@ -78,8 +79,10 @@ func (m *mounts) unmountParts(id string) error {
 	if err := idmap.Forget(m.scratchDir(id)); err != nil {
 		return fmt.Errorf("unmount layers: %w", err)
 	}
-	if err := m.unmountVolumes(id); err != nil {
-		return fmt.Errorf("unmount image volumes: %w", err)
+	for _, dir := range []string{m.volumesDir(id), m.mappedDir(id)} {
+		if err := unmountBelow(dir); err != nil {
+			return fmt.Errorf("unmount volumes: %w", err)
+		}
 	}
 	return nil
 }

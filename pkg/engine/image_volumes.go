@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
@@ -150,20 +149,6 @@ func imageDir(root, sub string) (string, error) {
 		return "", fmt.Errorf("image_sub_path %q is no directory, and only directories can be mounted: %w", sub, errdefs.ErrInvalidArgument)
 	}
 	return dir, nil
-}
-
-// unmountVolumes goes by what is there and not by a record, which may be lost.
-func (m *mounts) unmountVolumes(id string) error {
-	entries, err := os.ReadDir(m.volumesDir(id))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, e := range entries {
-		if err := unmount(filepath.Join(m.volumesDir(id), e.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // layersInUse are what a container needs of the image store.

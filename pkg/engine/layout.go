@@ -62,6 +62,9 @@ func (l layout) volumeDir(id string, i int) string {
 	return filepath.Join(l.volumesDir(id), strconv.Itoa(i))
 }
 
+// mappedDir holds volumes that are mapped for a runtime that cannot.
+func (l layout) mappedDir(id string) string { return filepath.Join(l.containerDir(id), "mapped") }
+
 // checkpointsDir holds what checkpoints are made of. A directory in it says that
 // the container of that name may stand still.
 func (l layout) checkpointsDir(id string) string { return filepath.Join(l.root, "checkpoints", id) }

@@ -14,7 +14,7 @@ const (
 	SandboxShimStarted = "sandbox.shim-started" // a foreign shim runs, it is not recorded
 	SandboxReady       = "sandbox.ready"        // recorded READY, not answered
 	ContainerPlanned   = "container.planned"    // the record is on disk, nothing else is
-	ContainerMounted   = "container.mounted"    // root filesystem mounted, no bundle
+	ContainerMounted   = "container.mounted"    // root filesystem and volumes mounted, no bundle
 	ContainerCreated   = "container.created"    // recorded CREATED, not answered
 	ContainerRunning   = "container.running"    // the process runs, not recorded
 	ContainerStopped   = "container.stopped"    // the signal was sent, the exit not recorded

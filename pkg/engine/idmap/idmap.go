@@ -48,6 +48,36 @@ func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 	}
 }
 
+// Bind mounts the file or directory source at target, which must be of the same
+// kind, with ids mapped as in the user namespace that is pinned at userns. What
+// is mounted below source comes along with the ids that it has, as runtimes do
+// it; what comes and goes there later is seen at target, and nothing that
+// happens at target is seen at source. errdefs.ErrFailedPrecondition as for Mount.
+func Bind(userns, source, target string) error {
+	ns, err := os.Open(userns)
+	if err != nil {
+		return fmt.Errorf("open the user namespace: %w", err)
+	}
+	defer ns.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return mapError(source, err)
+	}
+	defer func() { _ = unix.Close(tree) }() // a clone that was not moved goes with it
+	following := unix.MountAttr{Propagation: unix.MS_SLAVE}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &following); err != nil {
+		return mapError(source, err)
+	}
+	mapped := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &mapped); err != nil {
+		return mapError(source, err)
+	}
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return mapError(source, err)
+	}
+	return nil
+}
+
 // Forget removes what Mount left at scratch if it was killed meanwhile.
 func Forget(scratch string) error {
 	err := unix.Unmount(scratch, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -108,7 +138,10 @@ func clone(ns *os.File, source, target string, readonly bool) error {
 	if readonly {
 		attributes = unix.MOUNT_ATTR_RDONLY
 	}
-	err := mount.IDMapMountWithAttrs(source, target, int(ns.Fd()), attributes, 0)
+	return mapError(source, mount.IDMapMountWithAttrs(source, target, int(ns.Fd()), attributes, 0))
+}
+
+func mapError(source string, err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		return fmt.Errorf("the filesystem of %s, or the kernel, cannot map ids: %w: %w", source, err, errdefs.ErrFailedPrecondition)
 	}

@@ -135,6 +135,70 @@ func TestBind(t *testing.T) {
 	}
 }
 
+func bound(t *testing.T, source, target string) error {
+	t.Helper()
+	err := Bind(userns(t), source, target)
+	t.Cleanup(func() {
+		if err := mount.UnmountAll(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return err
+}
+
+func TestBindOne(t *testing.T) {
+	source := layer(t, t.TempDir()+"/fs", "a")
+	target := t.TempDir()
+	must(t, bound(t, source, target))
+	wantOwner(t, filepath.Join(target, "a"), host+7, host+8)
+	must(t, os.Chown(filepath.Join(target, "a"), host+1, host+2))
+	wantOwner(t, filepath.Join(source, "a"), 1, 2)
+
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, bound(t, filepath.Join(source, "a"), file))
+	wantOwner(t, file, host+1, host+2)
+}
+
+// What is mounted below comes along, also later; unmounting the copy leaves the
+// original alone, although that passes on what happens to it.
+func TestBindFollows(t *testing.T) {
+	source, target := t.TempDir(), t.TempDir()
+	tmpfs := func(path string) {
+		must(t, os.Mkdir(path, 0o755))
+		must(t, unix.Mount("tmpfs", path, "tmpfs", 0, ""))
+		layer(t, path, "in")
+	}
+	must(t, unix.Mount(source, source, "", unix.MS_BIND, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(source, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, unix.Mount("", source, "", unix.MS_SHARED, ""))
+	tmpfs(filepath.Join(source, "before"))
+	must(t, bound(t, source, target))
+	tmpfs(filepath.Join(source, "after"))
+	wantOwner(t, filepath.Join(target, "before", "in"), 7, 8)
+	wantOwner(t, filepath.Join(target, "after", "in"), 7, 8)
+	must(t, unix.Unmount(target, unix.MNT_DETACH))
+	wantOwner(t, filepath.Join(source, "before", "in"), 7, 8)
+	wantOwner(t, filepath.Join(source, "after", "in"), 7, 8)
+}
+
+func TestBindRefuses(t *testing.T) {
+	target := t.TempDir()
+	if err := bound(t, "/proc/self", target); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a filesystem without mapped ids: %v", err)
+	}
+	if err := bound(t, target+"/missing", target); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing source: %v", err)
+	}
+	if err := Bind(target, target, target); err == nil {
+		t.Error("a directory was taken for a user namespace")
+	}
+}
+
 func TestMountRefuses(t *testing.T) {
 	plain := layer(t, t.TempDir()+"/fs", "a")
 	for name, test := range map[string]struct {

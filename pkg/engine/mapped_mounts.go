@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// mapMounts does what the runtime of c would fail at.
+func (b *specifier) mapMounts(ctx context.Context, c *container, spec *specs.Spec) error {
+	if c.sandbox.Spec().Plan.User == nil {
+		return nil
+	}
+	runtime, err := b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec()))
+	if err != nil {
+		return err
+	}
+	return b.mounts.mapFor(c, spec, runtime)
+}
+
+// mapFor mounts with mapped ids what a runtime would fail to map, and has the
+// spec bind that. The mounts go with those of the root filesystem.
+func (m *mounts) mapFor(c *container, spec *specs.Spec, runtime *probe.Runtime) error {
+	which, err := ocispec.MountsToMap(spec, runtime)
+	if err != nil {
+		return err
+	}
+	for _, i := range which {
+		bind := &spec.Mounts[i]
+		target := filepath.Join(m.mappedDir(c.ID()), strconv.Itoa(i))
+		if err := makeLike(bind.Source, target); err != nil {
+			return fmt.Errorf("mount %s: %w", bind.Destination, err)
+		}
+		if err := idmap.Bind(c.sandbox.Status().Namespaces.User, bind.Source, target); err != nil {
+			return fmt.Errorf("mount %s: %w", bind.Destination, err)
+		}
+		bind.Source, bind.UIDMappings, bind.GIDMappings = target, nil, nil
+	}
+	return nil
+}
+
+// makeLike makes what source can be mounted on.
+func makeLike(source, target string) error {
+	st, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		return os.MkdirAll(target, 0o711)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o711); err != nil {
+		return err
+	}
+	return os.WriteFile(target, nil, 0o600)
+}
+
+// unmountBelow goes by what is there and not by a record, which may be lost.
+func unmountBelow(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if err := unmount(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

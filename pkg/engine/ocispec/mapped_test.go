@@ -1,0 +1,52 @@
+package ocispec
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+func TestMountsToMap(t *testing.T) {
+	ids := []specs.LinuxIDMapping{{HostID: 1 << 16, Size: 1 << 16}}
+	others := []specs.LinuxIDMapping{{HostID: 1 << 17, Size: 1 << 16}}
+	mapped := func(uids, gids []specs.LinuxIDMapping, options ...string) specs.Mount {
+		return specs.Mount{Destination: "/v", UIDMappings: uids, GIDMappings: gids, Options: options}
+	}
+	crun := &probe.Runtime{Name: probe.Crun, Version: "1.8.1"}
+	joined := specs.LinuxNamespace{Type: specs.PIDNamespace, Path: "/proc/7/ns/pid"}
+	for name, test := range map[string]struct {
+		rt    *probe.Runtime
+		pid   specs.LinuxNamespace
+		mount specs.Mount
+		want  []int
+	}{
+		"crun, joined":              {crun, joined, mapped(ids, ids), []int{1}},
+		"crun, joined, from host":   {crun, joined, mapped(ids, ids, "rbind", "rslave"), []int{1}},
+		"crun, PIDs of its own":     {crun, specs.LinuxNamespace{Type: specs.PIDNamespace}, mapped(ids, ids), nil},
+		"crun, the host's network":  {crun, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: "/n"}, mapped(ids, ids), nil},
+		"crun, no mapping":          {crun, joined, mapped(nil, nil), nil},
+		"crun, another mapping":     {crun, joined, mapped(others, others), nil},
+		"crun, another group":       {crun, joined, mapped(ids, others), nil},
+		"runc":                      {&probe.Runtime{Name: "runc"}, joined, mapped(ids, ids), nil},
+		"a runtime nobody asked":    {nil, joined, mapped(ids, ids), nil},
+		"runc, joined, both ways":   {&probe.Runtime{Name: "runc"}, joined, mapped(ids, ids, "rshared"), nil},
+		"crun, unmapped, both ways": {crun, joined, mapped(nil, nil, "rshared"), nil},
+	} {
+		s := &specs.Spec{
+			Mounts: []specs.Mount{{Destination: "/proc", Type: "proc"}, test.mount},
+			Linux:  &specs.Linux{UIDMappings: ids, GIDMappings: ids, Namespaces: []specs.LinuxNamespace{test.pid}},
+		}
+		if got, err := MountsToMap(s, test.rt); err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, test.want)
+		}
+		test.mount.Options = append(test.mount.Options, "rshared")
+		s.Mounts[1] = test.mount
+		if _, err := MountsToMap(s, test.rt); (len(test.want) > 0) != errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s, both ways: %v", name, err)
+		}
+	}
+}

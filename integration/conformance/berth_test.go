@@ -20,7 +20,7 @@ var gvisorLacks = map[conformance.Ability]string{
 	conformance.HostProcesses:   "its containers' processes are none of the host's, nor are their namespaces",
 	conformance.TargetPID:       "runsc joins PID namespaces of whole sandboxes only",
 	conformance.ExecDescendants: "runsc kill takes one process or all of a container",
-	conformance.OOMReport:       "the limit of one container of a pod is not enforced",
+	conformance.OOMReport:       "the limit of one container of a pod is not enforced; TestGVisorSandboxEnds is about that of the pod",
 	conformance.CgroupPerCtr:    "all containers of a pod run in the cgroup of the sandbox",
 	conformance.LiveUpdate:      "runsc has no update command",
 	conformance.SeccompReport:   "seccomp profiles of containers are not applied, its kernel is the filter",

@@ -86,7 +86,7 @@ func (e *exits) waitOnce(ctx context.Context, s *sandbox, task string) (taskExit
 	exit := taskExit{Status: resp.GetExitStatus(), At: resp.GetExitedAt().AsTime()}
 	if s.Spec().Definition.Type == handler.OCI {
 		if j, err := supervisor.ReadExit(client.Dir, task); err == nil {
-			exit.OOM, exit.Unknown = j.OOM, j.Unknown
+			exit.OOM, exit.Unknown, exit.Why = j.OOM, j.Unknown, j.Why
 		}
 	}
 	return exit, nil
@@ -99,7 +99,7 @@ func (e *exits) journaledExit(s *sandbox, task string) taskExit {
 	if err != nil {
 		return taskExit{Status: unknownExitCode, At: time.Now(), Unknown: true}
 	}
-	return taskExit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown}
+	return taskExit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown, Why: j.Why}
 }
 
 // endedMeanwhile tells whether a task that the record calls running has ended

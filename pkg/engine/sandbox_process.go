@@ -152,7 +152,9 @@ func (b *sandboxProcesses) writeProcessBundle(ctx context.Context, s *sandbox) e
 	if err != nil {
 		return err
 	}
-	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{Sandbox: facts, PausePath: "/" + pauseName, CgroupsPath: path, Runtime: rt, Base: base}, b.settings.nodeOf(s.Spec()))
+	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{
+		Sandbox: facts, PausePath: "/" + pauseName, CgroupsPath: path, Runtime: rt, Base: base, MemoryLimit: b.memoryOf(ctx, s),
+	}, b.settings.nodeOf(s.Spec()))
 	if err != nil {
 		return err
 	}
@@ -172,6 +174,21 @@ func (b *sandboxProcesses) writeProcessBundle(ctx context.Context, s *sandbox) e
 		}
 	}
 	return writeSpec(bundle, spec)
+}
+
+// memoryOf is what the kubelet lets a pod use whose kernel is its own: it limits
+// the pod's cgroup before it asks for the pod.
+func (b *sandboxProcesses) memoryOf(ctx context.Context, s *sandbox) uint64 {
+	if !s.Spec().Plan.OwnKernel || s.Spec().Definition.Type != handler.OCI {
+		return 0
+	}
+	parent := s.config().GetLinux().GetCgroupParent()
+	stats, err := cgroup.ReadStats(cgroup.ParentPaths(parent, b.settings.of(s.Spec()).CgroupDriver))
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("a pod will take all of the node's memory for its own")
+		return 0
+	}
+	return stats.MemoryLimit.N
 }
 
 func writeSpec(bundle string, spec *specs.Spec) error {

@@ -236,6 +236,7 @@ func TestSandboxSpecs(t *testing.T) {
 			sp.Runtime = runsc(t)
 			sp.Config.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 200000, CpuShares: 2048, MemoryLimitInBytes: 1 << 30}
 			sp.Definition = &handler.Definition{PodAnnotations: []string{"io.example/*"}, Type: handler.OCI}
+			sp.MemoryLimit = 1<<30 + 128<<20
 		},
 		"shim": func(sp *SandboxProcess, _ *Node) {
 			sp.Definition = &handler.Definition{Type: handler.Shim}

@@ -81,6 +81,9 @@ func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 	s.Process.Capabilities = &specs.LinuxCapabilities{}
 	s.Linux.CgroupsPath = sp.CgroupsPath
 	s.Linux.Resources.CPU = &specs.LinuxCPU{Shares: ptr(uint64(sandboxCPUShares))}
+	if limit := sp.MemoryLimit; limit > 0 && limit <= math.MaxInt64 {
+		s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: ptr(int64(limit))}
+	}
 	if sp.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		writableSysfs(s.Mounts)
 	}

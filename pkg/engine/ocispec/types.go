@@ -125,6 +125,9 @@ type SandboxProcess struct {
 	PausePath   string
 	CgroupsPath string
 	Runtime     *probe.Runtime
+	// MemoryLimit is what the pod may use, in bytes, which a runtime with a kernel of
+	// its own takes for the size of its memory; 0 is what the node has.
+	MemoryLimit uint64
 	// Base is the handler's base_runtime_spec. Only its hooks and rlimits are
 	// taken: the rest is meant for containers.
 	Base *specs.Spec

@@ -54,6 +54,9 @@ type Task struct {
 	// Member says that it runs in the sandbox of another container of a kernel
 	// of its own: Process is then that sandbox's.
 	Member bool `json:"member,omitempty"`
+	// ExcusedOOM counts the out-of-memory kills in a member's cgroup, which is the
+	// sandbox's, that are none of its own.
+	ExcusedOOM uint64 `json:"excusedOOM,omitempty"`
 	// MountedRootfs says that the root filesystem was mounted here.
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }
@@ -107,6 +110,8 @@ type Exit struct {
 	OOM bool `json:"oom,omitempty"`
 	// Unknown says that the process is gone and nobody can tell its code.
 	Unknown bool `json:"unknown,omitempty"`
+	// Why is for the user, where the status does not say it.
+	Why string `json:"why,omitempty"`
 }
 
 // Time is ExitedAt as a time.

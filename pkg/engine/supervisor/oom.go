@@ -12,7 +12,8 @@ import (
 // oomCounter knows whether the kernel killed a process of a container for
 // memory. The counter is read when the container ends; but systemd may have
 // removed the cgroup by then, so the kernel's notifications (cgroup version 2)
-// are followed as well. A nil counter has seen nothing.
+// are followed as well. A nil counter has seen nothing. Where containers share a
+// cgroup, kills that are none of this one's are excused.
 type oomCounter struct {
 	processes *processes
 	key       string
@@ -20,7 +21,8 @@ type oomCounter struct {
 	mu     sync.Mutex
 	file   *os.File // nil when closed
 	serial uint32
-	seen   bool
+	seen   uint64
+	excuse uint64
 }
 
 // countOOM opens the counter of a cgroup, or returns nil where there is none.
@@ -59,7 +61,7 @@ func (o *oomCounter) read() {
 	}
 	var b [1024]byte
 	n, _ := o.file.ReadAt(b[:], 0)
-	o.seen = o.seen || parseCounter(b[:n], o.key) > 0
+	o.seen = max(o.seen, parseCounter(b[:n], o.key))
 }
 
 // killed says whether there was such a kill until now.
@@ -70,7 +72,29 @@ func (o *oomCounter) killed() bool {
 	o.read()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.seen
+	return o.seen > o.excuse
+}
+
+// excuseAll excuses all kills until now, and returns how many those are.
+func (o *oomCounter) excuseAll() uint64 {
+	if o == nil {
+		return 0
+	}
+	o.read()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.excuse = o.seen
+	return o.excuse
+}
+
+// setExcuse says how many kills are none of this container's.
+func (o *oomCounter) setExcuse(n uint64) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.excuse = n
 }
 
 func (o *oomCounter) close() {

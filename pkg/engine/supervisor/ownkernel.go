@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,12 +28,82 @@ import (
 
 // waitWithin waits for a member's end.
 func (t *task) waitWithin() {
-	ctx := t.context()
-	status, known := t.waitStatus(ctx)
+	status, known := t.waitStatus(t.context())
 	exit := Exit{PID: t.journal.Process.PID, Status: status, Unknown: !known, ExitedAt: time.Now().UnixNano()}
-	exit.OOM = t.oom.killed()
+	if known {
+		exit.OOM = status == killedStatus && t.claimOOM()
+	} else if sandbox, ok := t.sandboxEnd(); ok {
+		exit = withSandbox(sandbox)
+	}
 	t.finish(exit)
 	t.afterwards()
+}
+
+// killedStatus is that of a process that was killed.
+const killedStatus = 128 + uint32(unix.SIGKILL)
+
+// withSandbox is how a member ended whose sandbox ended like that while it ran. A
+// sandbox that was not killed broke, and what became of its containers is not known.
+func withSandbox(sandbox Exit) Exit {
+	e := Exit{PID: sandbox.PID, Status: unknownStatus, Unknown: true, ExitedAt: sandbox.ExitedAt, OOM: sandbox.OOM}
+	if sandbox.Status == killedStatus && !sandbox.Unknown {
+		e.Status, e.Unknown = killedStatus, false
+		e.Why = "the sandbox was killed, in which all containers of the pod run"
+	}
+	return e
+}
+
+// sandboxGrace is how long a sandbox that does not answer may take to end.
+const sandboxGrace = 5 * time.Second
+
+// sandboxEnd says how the sandbox of a member ended.
+func (t *task) sandboxEnd() (Exit, bool) {
+	for _, other := range t.sharers() {
+		if other.journal.Member {
+			continue
+		}
+		select {
+		case <-other.first.done:
+			return other.first.exit, true
+		case <-time.After(sandboxGrace):
+		}
+	}
+	return Exit{}, false
+}
+
+// sharers are the other tasks that run in the sandbox of a member.
+func (t *task) sharers() []*task {
+	sandbox := t.hostProcess()
+	return slices.DeleteFunc(t.supervisor.all(), func(other *task) bool {
+		return other == t || other.hostProcess() != sandbox
+	})
+}
+
+// hostProcess is the process of the host that a task runs in.
+func (t *task) hostProcess() Process {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.journal.Process
+}
+
+// claimOOM says whether a member that was killed may have been so for want of
+// memory: the kernel killed a process of its sandbox's cgroup since it runs, which
+// is excused to the others. gVisor goes on without a process that was lent to one
+// of its own, and kills only that.
+func (t *task) claimOOM() bool {
+	if !t.oom.killed() {
+		return false
+	}
+	for _, other := range t.sharers() {
+		other.mu.Lock()
+		other.journal.ExcusedOOM++
+		other.oom.setExcuse(other.journal.ExcusedOOM)
+		if err := other.save(); err != nil {
+			log.G(other.context()).WithError(err).Warn("An out-of-memory kill of another container will count for this one after a restart")
+		}
+		other.mu.Unlock()
+	}
+	return true
 }
 
 // waitPause is how long to wait before waiting is tried again that failed

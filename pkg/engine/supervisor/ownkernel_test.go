@@ -7,6 +7,68 @@ import (
 	"testing"
 )
 
+func TestMemberEndsWithItsSandbox(t *testing.T) {
+	const why = "the sandbox was killed, in which all containers of the pod run"
+	for name, tt := range map[string]struct{ sandbox, want Exit }{
+		"killed":         {Exit{PID: 7, Status: 137, ExitedAt: 1}, Exit{PID: 7, Status: 137, ExitedAt: 1, Why: why}},
+		"out of memory":  {Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true}, Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true, Why: why}},
+		"it broke":       {Exit{PID: 7, Status: 2, ExitedAt: 1}, Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
+		"nobody knows":   {Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}, Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
+		"said, unlikely": {Exit{PID: 7, Status: 137, ExitedAt: 1, Unknown: true}, Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
+	} {
+		if got := withSandbox(tt.sandbox); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
+// TestOOMKillsAreExcused has three members share a cgroup's counter, as those of a
+// sandbox do: one kill makes one of them OOMKilled.
+func TestOOMKillsAreExcused(t *testing.T) {
+	p, err := newProcesses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "memory.oom_control")
+	count := func(kills string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte("under_oom 0\noom_kill "+kills+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count("0")
+	s := &Supervisor{ctx: t.Context(), dir: t.TempDir(), processes: p, tasks: map[string]*task{}}
+	join := func(id string, sandbox int) *task {
+		c := newTask(s, Task{ID: id, Process: Process{PID: sandbox}, Member: true})
+		if err := os.MkdirAll(c.dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if c.oom, err = openCounter(p, file, "oom_kill"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.oom.close)
+		c.journal.ExcusedOOM = c.oom.excuseAll()
+		s.tasks[id] = c
+		return c
+	}
+	a, b, elsewhere := join("a", 1), join("b", 1), join("elsewhere", 2)
+	if a.claimOOM() {
+		t.Error("there was a kill before any")
+	}
+	count("1")
+	late := join("late", 1)
+	if !a.claimOOM() || b.claimOOM() || late.claimOOM() || !elsewhere.claimOOM() {
+		t.Error("the kill is not that of the first who was killed, in each sandbox")
+	}
+	if j, err := ReadTask(s.dir, "b"); err != nil || j.ExcusedOOM != 1 {
+		t.Errorf("a successor would read %d, %v", j.ExcusedOOM, err)
+	}
+	count("2")
+	if !b.claimOOM() {
+		t.Error("the next kill is nobody's")
+	}
+}
+
 func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{

@@ -263,7 +263,12 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ i
 	j.State, j.Process, j.Member = TaskRunning, identity, member
 	j.OwnPIDs = isFirstOfNamespace(pid)
 	j.Cgroup = t.supervisor.locateCgroup(pid, askedCgroup(facts.Linux.CgroupsPath, t.id, j.Options.SystemdCgroup))
+	oom := countOOM(ctx, t.processes, j.Cgroup)
+	if member {
+		j.ExcusedOOM = oom.excuseAll()
+	}
 	if err := t.save(); err != nil {
+		oom.close()
 		return 0, err
 	}
 	p := t.first
@@ -271,7 +276,7 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ i
 	p.identity, p.pidfd, p.child = identity, pidfd, child
 	p.stdin, p.master = l.stdin, master
 	t.output = l.output
-	t.oom = countOOM(ctx, t.processes, j.Cgroup)
+	t.oom = oom
 	l.taken = true
 	l.output.start(l.sources...)
 	if err := t.watchFirst(); err != nil {

@@ -96,7 +96,9 @@ func (s *Supervisor) takeOverTask(j Task, i Inherited) {
 		return
 	}
 	t := newTask(s, j)
+	s.mu.Lock() // tasks that were taken over are at work already
 	s.tasks[j.ID] = t
+	s.mu.Unlock()
 	exit, exitErr := ReadExit(s.dir, j.ID)
 	switch {
 	case exitErr == nil:
@@ -200,6 +202,7 @@ func (t *task) takeOverProcess(pidfd int) {
 	p, j := t.first, &t.journal
 	p.state, p.identity = running, j.Process
 	t.oom = countOOM(ctx, t.processes, j.Cgroup)
+	t.oom.setExcuse(j.ExcusedOOM)
 	if pidfd <= 0 {
 		var err error
 		if pidfd, err = openPidfd(j.Process); err != nil {

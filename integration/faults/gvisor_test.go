@@ -1,0 +1,98 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// limitMemory makes a pod's cgroup with a limit, as a kubelet does before it asks
+// for the pod.
+func limitMemory(t *testing.T, parent string, bytes int64) {
+	t.Helper()
+	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	if _, err := os.Stat(root); err != nil {
+		root, file = "/sys/fs/cgroup", "memory.max"
+	}
+	dir := root
+	for _, part := range strings.Split(strings.Trim(parent, "/"), "/") {
+		if file == "memory.max" {
+			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dir = filepath.Join(dir, part)
+		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(bytes, 10)), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestGVisorSandboxEnds has the one process end that all containers of a gVisor pod
+// run in: by the kernel, because the pod used more memory than it may, and by
+// somebody else.
+func TestGVisorSandboxEnds(t *testing.T) {
+	b := newBed(t, testbed.Options{DefaultRuntime: "runsc", Runtimes: map[string]string{"runsc": testbed.Part(t, testbed.Runsc)}})
+	atRest := b.rest(t)
+	const limit = 192 << 20
+	pod := func(t *testing.T) (*testbed.Pod, *testbed.Container) {
+		p := b.client.RunPod(t, testbed.PodSpec{
+			Image: b.image, Command: []string{"sleep", "3600"},
+			Sandbox: func(c *runtimeapi.PodSandboxConfig) { limitMemory(t, c.GetLinux().GetCgroupParent(), limit) },
+		})
+		eats := []string{"sh", "-c", "while [ ! -e /eat ]; do sleep 0.1; done; tail /dev/zero"}
+		other := p.RunContainer(t, "other", testbed.PodSpec{Image: b.image, Command: eats})
+		return p, other
+	}
+	ended := func(t *testing.T, p *testbed.Pod, reason string, all ...*testbed.Container) {
+		t.Helper()
+		for _, c := range all {
+			s := c.WaitExit(t)
+			if s.GetExitCode() != 137 || s.GetReason() != reason || !strings.Contains(s.GetMessage(), "the sandbox was killed") {
+				t.Errorf("%s ended with %d, %s, %q", s.GetMetadata().GetName(), s.GetExitCode(), s.GetReason(), s.GetMessage())
+			}
+		}
+		testbed.Eventually(t, time.Minute, func() error {
+			if state := p.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+				return fmt.Errorf("the sandbox is %s", state)
+			}
+			return nil
+		})
+		p.Remove(t)
+	}
+	t.Run("out of memory", func(t *testing.T) {
+		p, greedy := pod(t)
+		if total := greedy.Exec(t, "sh", "-c", "grep MemTotal /proc/meminfo"); strings.Fields(total)[1] != strconv.Itoa(limit>>10) {
+			t.Errorf("the pod sees %q, and may use %d kB", total, limit>>10)
+		}
+		greedy.Exec(t, "touch", "/eat")
+		ended(t, p, "OOMKilled", p.Container, greedy)
+	})
+	t.Run("killed", func(t *testing.T) {
+		p, other := pod(t)
+		killAs(t, b.sandboxPID(t, p.ID), syscall.SIGKILL)
+		ended(t, p, "Error", p.Container, other)
+	})
+	t.Run("killed after a take-over", func(t *testing.T) {
+		p, other := pod(t)
+		for _, pid := range b.supervisors(t) {
+			killAs(t, pid, syscall.SIGKILL)
+		}
+		b.Restart(t)
+		killAs(t, b.sandboxPID(t, p.ID), syscall.SIGKILL)
+		ended(t, p, "Error", p.Container, other)
+	})
+	b.nothingLeft(t, atRest)
+}

@@ -11,7 +11,10 @@ import (
 )
 
 // events serves GetContainerEvents.
-type events struct{ *core }
+type events struct {
+	broker *broker
+	log    *log.Entry
+}
 
 // subscriberBuffer is how many events a reader may be behind.
 const subscriberBuffer = 1024

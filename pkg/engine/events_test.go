@@ -16,14 +16,17 @@ import (
 
 // newEvents is the part of an engine that announces.
 func newEvents() events {
-	return events{&core{clock: &clock{}, broker: newBroker(), log: log.L}}
+	return events{newBroker(), log.L}
 }
+
+// ticks tells the times of events.
+var ticks clock
 
 // happen announces n times.
 func (b events) happen(n int) {
 	for range n {
 		b.broker.publish(func() *runtimeapi.ContainerEventResponse {
-			return &runtimeapi.ContainerEventResponse{CreatedAt: b.clock.now()}
+			return &runtimeapi.ContainerEventResponse{CreatedAt: ticks.now()}
 		})
 	}
 }

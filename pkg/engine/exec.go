@@ -30,7 +30,14 @@ import (
 )
 
 // execs serves ExecSync.
-type execs struct{ *core }
+type execs struct {
+	layout
+	background context.Context // ends with the engine
+	objects    *objects
+	tasks      *tasks
+	// drain bounds the wait for a descendant that holds the output of an ended command.
+	drain time.Duration
+}
 
 // maxExecOutput is how much of each stream ExecSync returns (CRI proto).
 const maxExecOutput = 16 << 20
@@ -73,7 +80,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
-	e := &execution{client: client, container: c.ID(), id: newExecID(), dir: filepath.Join(b.containerDir(c.ID()), "io"), drain: b.config.ExecSyncDrainTimeout}
+	e := &execution{client: client, container: c.ID(), id: newExecID(), dir: filepath.Join(b.containerDir(c.ID()), "io"), drain: b.drain}
 	defer e.clean()
 	return e.run(ctx, process)
 }

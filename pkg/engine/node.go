@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"runtime"
@@ -17,7 +16,19 @@ import (
 )
 
 // node serves the calls about the node as a whole.
-type node struct{ *core }
+type node struct {
+	layout
+	name        string
+	version     string
+	snapshotter string
+	definitions func() []*handler.Definition
+	settings    *settings
+	abilities   *abilities
+	binaries    *binaries
+	prober      prober
+	cni         interface{ Status() error }
+	features    *featureMemory
+}
 
 // What Version answers. The first version is a constant of the CRI.
 const (
@@ -29,7 +40,7 @@ const (
 // Version names the runtime and its version.
 func (b node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
-		Version: kubeletAPIVersion, RuntimeName: cmp.Or(b.config.RuntimeName, runtimeName), RuntimeVersion: b.config.Version, RuntimeApiVersion: runtimeAPIVersion,
+		Version: kubeletAPIVersion, RuntimeName: b.name, RuntimeVersion: b.version, RuntimeApiVersion: runtimeAPIVersion,
 	}, nil
 }
 
@@ -63,7 +74,7 @@ func (b node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtime
 func (b node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
-	definitions := b.config.Definitions()
+	definitions := b.definitions()
 	all := make([]*runtimeapi.RuntimeHandler, len(definitions))
 	var asking sync.WaitGroup
 	for i, d := range definitions {
@@ -139,8 +150,8 @@ type nodeInfo struct {
 
 func (b node) info(network *runtimeapi.RuntimeCondition) map[string]string {
 	config, _ := json.Marshal(nodeInfo{
-		StateDir: b.core.config.State, RootDir: b.core.config.Root, CgroupDriver: string(b.settings.driver),
-		Snapshotter: b.core.config.Snapshotter, Handlers: b.core.config.Definitions(),
+		StateDir: b.state, RootDir: b.root, CgroupDriver: string(b.settings.driver),
+		Snapshotter: b.snapshotter, Handlers: b.definitions(),
 	})
 	version, _ := json.Marshal(runtime.Version())
 	cni, _ := json.Marshal(network.GetMessage())

@@ -20,8 +20,17 @@ import (
 // stats serves the calls about what containers and pods use. Nothing is
 // collected ahead of a call.
 type stats struct {
-	*core
-	lanes *lanes
+	objects  *objects
+	settings *settings
+	tasks    *tasks
+	images   filesystems
+	lanes    *lanes
+}
+
+// filesystems knows what containers have written.
+type filesystems interface {
+	Root() string
+	WritableUsage(ctx context.Context, id, snapshotter string) (bytes, inodes uint64, path string, err error)
 }
 
 // ContainerStats tells what one container uses.

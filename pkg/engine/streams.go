@@ -24,8 +24,8 @@ import (
 // streams serves Exec, Attach and PortForward: the calls return a URL, and the
 // session that a client opens there is run by sessions.
 type streams struct {
-	*core
-	server *streaming.Server
+	objects *objects
+	server  *streaming.Server
 }
 
 // Exec returns the URL of a session with a new process in a RUNNING container.
@@ -74,7 +74,11 @@ func (b streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest
 }
 
 // sessions runs what clients of the URLs ask for.
-type sessions struct{ *core }
+type sessions struct {
+	execs
+	runtimes *runtimes
+	shims    supervisors
+}
 
 type terminalSizes = <-chan remotecommand.TerminalSize
 
@@ -89,7 +93,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	process, err := execs(b).process(c, cmd, tty)
+	process, err := b.process(c, cmd, tty)
 	if err != nil {
 		return err
 	}
@@ -118,7 +122,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return fromShim(err)
 	}
 	e.started = false
-	pipes.processEnded(b.config.ExecSyncDrainTimeout)
+	pipes.processEnded(b.drain)
 	select {
 	case <-copied:
 	case <-ctx.Done():
@@ -194,7 +198,7 @@ func (b sessions) attached(ctx context.Context, c *container, p *pipes, copied <
 		if p.out == nil && p.err == nil {
 			return nil
 		}
-		p.processEnded(b.config.ExecSyncDrainTimeout)
+		p.processEnded(b.drain)
 		select {
 		case <-copied:
 		case <-ctx.Done():

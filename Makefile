@@ -166,7 +166,7 @@ kubelet: build runtimes kubernetes ## only the tests under a real kubelet and co
 	go test -count=1 -v -timeout 20m ./integration/kubelet
 
 .PHONY: checklist
-checklist: ## tick off what the CRI asks of a daemon, by the last unit and integration (docs/testing.md)
+checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last unit and integration (docs/testing.md)
 	@go run ./integration/checklist $(OUT)/unit.json $(OUT)/integration.json
 
 .PHONY: test

@@ -16,16 +16,19 @@ import (
 
 const top = "../.."
 
-// total is how many lines the CRI's checklist has. One that is dropped is missed.
-const total = 100
+// How many lines the lists have. One that is dropped is missed.
+const (
+	total      = 100
+	totalPains = 14
+)
 
-func testingDocument(t *testing.T) []line {
+func testingDocument(t *testing.T, heading string) []line {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(top, document))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines, err := parse(string(text))
+	lines, err := parse(string(text), heading)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +38,46 @@ func testingDocument(t *testing.T) []line {
 // TestChecklist holds docs/testing.md to the code: each line has tests, and each
 // of them exists.
 func TestChecklist(t *testing.T) {
-	lines := testingDocument(t)
+	lines := testingDocument(t, heading)
 	if len(lines) != total {
 		t.Errorf("%d lines, want %d", len(lines), total)
 	}
+	proven(t, lines)
+}
+
+// TestPains holds the list of pains to the code: each is of today and has tests that
+// are named after it, or is named as what an issue is still to mend. No test is named
+// after a pain that is not in the list.
+func TestPains(t *testing.T) {
+	lines := testingDocument(t, pains)
+	if len(lines) != totalPains {
+		t.Errorf("%d pains, want %d", len(lines), totalPains)
+	}
+	var now []line
+	listed := map[string]bool{}
+	for _, l := range lines {
+		if (l.later == "") == (len(l.proofs) == 0) {
+			t.Errorf("%s needs either tests or an issue", l.name)
+		}
+		for _, p := range l.proofs {
+			_, test := p.split()
+			if listed[test] = true; !strings.HasPrefix(test, "TestPain") {
+				t.Errorf("%s: %s is not named after a pain", l.name, p)
+			}
+		}
+		now = append(now, l)
+	}
+	proven(t, now)
+	for name := range allTests(t) {
+		if strings.HasPrefix(name, "TestPain") && name != "TestPains" && !listed[name] {
+			t.Errorf("%s is not in the list of pains", name)
+		}
+	}
+}
+
+// proven fails unless lines are numbered, and each has tests that exist.
+func proven(t *testing.T, lines []line) {
+	t.Helper()
 	numbers := map[string]int{}
 	for _, l := range lines {
 		subject, _, _ := strings.Cut(l.name, " ")
@@ -53,7 +92,7 @@ func TestChecklist(t *testing.T) {
 	code := sources{}
 	for _, l := range lines {
 		t.Run(l.name, func(t *testing.T) {
-			if len(l.proofs) == 0 {
+			if len(l.proofs) == 0 && l.later == "" {
 				t.Fatal("no test proves it")
 			}
 			for _, p := range l.proofs {
@@ -71,6 +110,22 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tests := allTests(t)
+	for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
+		if !tests[name] {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	for _, name := range regexp.MustCompile(`\b(container|sandbox)-[a-z0-9-]+\.json`).FindAllString(string(text), -1) {
+		if _, err := os.Stat(filepath.Join(top, "pkg/engine/ocispec/testdata", name)); err != nil {
+			t.Errorf("there is no golden file %s", name)
+		}
+	}
+}
+
+// allTests are the names of all tests that there are.
+func allTests(t *testing.T) map[string]bool {
+	t.Helper()
 	tests := map[string]bool{}
 	for _, of := range []string{"pkg", "cmd", "integration"} {
 		err := filepath.WalkDir(filepath.Join(top, of), func(path string, entry fs.DirEntry, err error) error {
@@ -86,16 +141,7 @@ func TestNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
-		if !tests[name] {
-			t.Errorf("there is no %s", name)
-		}
-	}
-	for _, name := range regexp.MustCompile(`\b(container|sandbox)-[a-z0-9-]+\.json`).FindAllString(string(text), -1) {
-		if _, err := os.Stat(filepath.Join(top, "pkg/engine/ocispec/testdata", name)); err != nil {
-			t.Errorf("there is no golden file %s", name)
-		}
-	}
+	return tests
 }
 
 func TestMissingProofs(t *testing.T) {
@@ -185,13 +231,20 @@ Words.
 ## Something else
 
 | Not 1 | counted | `+"`x`"+` |
+
+`+pains+`
+
+| line | what holds | proven by |
+|---|---|---|
+| Pain 1 | mended | `+"`pkg/a/TestGood`"+` |
+| Pain 2 | not yet | issue 5 |
 `)
 	var out strings.Builder
 	open, err := run(&out, doc, []string{write("unit.json", someRecords)})
 	if err != nil || open != 2 {
 		t.Errorf("%d lines are open, %v", open, err)
 	}
-	for _, want := range []string{"✓ One 1 ", "✗ One 2 ", "      pkg/a/TestFlaky failed\n", "✗ Two 1 ", "1 of 3 lines"} {
+	for _, want := range []string{"✓ One 1 ", "✗ One 2 ", "      pkg/a/TestFlaky failed\n", "✗ Two 1 ", "✓ Pain 1 ", "… Pain 2 ", "(issue 5)", "2 of 5 lines"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
@@ -199,7 +252,8 @@ Words.
 	for name, args := range map[string][2]string{
 		"no records": {doc, ""}, "a missing record": {doc, "missing.json"}, "no document": {"missing.md", doc},
 		"a document without the list": {write("other.md", "# Other\n"), doc}, "a record that is none": {doc, doc},
-		"a row of two cells": {write("row.md", "\n"+heading+"\n\n| One 1 | x |\n"), doc},
+		"a document without the pains": {write("half.md", "\n"+heading+"\n\n| One 1 | x | |\n"), doc},
+		"a row of two cells":           {write("row.md", "\n"+heading+"\n\n| One 1 | x |\n"), doc},
 	} {
 		var records []string
 		if args[1] != "" {

@@ -3,11 +3,15 @@ package main
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 )
 
-// heading begins the part of docs/testing.md that is read here.
-const heading = "## The CRI, line by line"
+// The parts of docs/testing.md that are read here begin with these.
+const (
+	heading = "## The CRI, line by line"
+	pains   = "## The pains, one by one"
+)
 
 // line is one thing that the CRI asks of a daemon.
 type line struct {
@@ -16,7 +20,11 @@ type line struct {
 	text string
 	// proofs are all needed.
 	proofs []proof
+	// later is the issue that is to bring them.
+	later string
 }
+
+var laterIssue = regexp.MustCompile(`^issue \d+$`)
 
 // proof is a test, as docs/testing.md writes it.
 type proof string
@@ -38,8 +46,9 @@ func (p proof) split() (dir, test string) {
 	return dir, "Test" + test
 }
 
-// parse reads the tables of the checklist: rows of name, text and proofs.
-func parse(document string) ([]line, error) {
+// parse reads the tables below a heading: rows of name, text and proofs, or of the
+// issue that is to bring them.
+func parse(document, heading string) ([]line, error) {
 	_, part, found := strings.Cut(document, "\n"+heading+"\n")
 	if !found {
 		return nil, fmt.Errorf("there is no %q", heading)
@@ -56,6 +65,9 @@ func parse(document string) ([]line, error) {
 			return nil, fmt.Errorf("%q has %d cells, want 3", row, len(cells))
 		}
 		l := line{name: strings.TrimSpace(cells[0]), text: strings.TrimSpace(cells[1])}
+		if last := strings.TrimSpace(cells[2]); laterIssue.MatchString(last) {
+			l.later = last
+		}
 		// Every second piece is between back quotes.
 		for i, piece := range strings.Split(cells[2], "`") {
 			if i%2 == 1 {

@@ -150,6 +150,7 @@ func TestMistakes(t *testing.T) {
 		{"capital", "[runtimes.Kata]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.Kata: handler name "Kata" is no DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "kata"?)`},
 		{"bad name", "[runtimes.kata_qemu]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.kata_qemu: handler name "kata_qemu" is no DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "kata-qemu"?)`},
 		{"dotted name", "[runtimes.\"runc.v2\"]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes."runc.v2": handler name "runc.v2" is no DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "runc-v2"?)`},
+		{"path with a typo", "[runtimes.a]\nruntime_pth = \"$BIN/runc\"", `2:1: runtimes.a.runtime_pth: unknown key (did you mean "runtime_path"?)`},
 		{"no path", "[runtimes.a]\nsnapshotter = \"native\"", `1:2: runtimes.a: runtime_path is missing; set it to the absolute path of the runtime's binary`},
 		{"empty path", "[runtimes.a]\nruntime_path = \"\"", `2:1: runtimes.a.runtime_path: must not be empty; set it to the absolute path of the runtime's binary`},
 		{"relative path", "[runtimes.a]\nruntime_path = \"no-such-runtime\"", `2:1: runtimes.a.runtime_path: "no-such-runtime" must be an absolute path`},

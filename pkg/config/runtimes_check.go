@@ -44,10 +44,19 @@ func (c check) has(name string) bool {
 	return ok
 }
 
+// meant says whether a key that is unknown was probably this one, and is reported.
+func (c check) meant(name string) bool {
+	return slices.ContainsFunc(c.problems, func(p Problem) bool {
+		return strings.HasPrefix(p.Key, c.key+".") && p.Suggestion == name
+	})
+}
+
 func (c check) runtimePath(t *runtimeTable) {
 	switch {
 	case c.unfound != "":
 		c.lacking("runtime_path", c.unfound)
+	case !c.has("runtime_path") && c.meant("runtime_path"):
+		// It is there, with a typo; that it is missing would be told first.
 	case !c.has("runtime_path"):
 		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", inSearchDirs(c.handler))
 	case t.RuntimePath == "" && isString(c.set["runtime_path"]):

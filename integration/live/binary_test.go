@@ -1,0 +1,110 @@
+package live
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// runs is the version of the binary that a pod is pinned to, as its verbose status
+// says, after a look at the binary itself.
+func (b *bed) runs(t *testing.T, pod *testbed.Pod) string {
+	t.Helper()
+	r, err := b.client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct {
+		Binaries []struct{ Runs, Version string }
+	}
+	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil || len(info.Binaries) != 1 {
+		t.Fatalf("%v: %s", err, r.GetInfo()["info"])
+	}
+	binary := info.Binaries[0]
+	if says := version(t, binary.Runs); says != binary.Version {
+		t.Errorf("%s is version %s, and the pod's status says %s", binary.Runs, says, binary.Version)
+	}
+	return binary.Version
+}
+
+// version is what a runc says that it is.
+func version(t *testing.T, runc string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), runc, "--version").Output()
+	if err != nil {
+		t.Fatalf("%s --version: %v", runc, err)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimPrefix(first, "runc version ")
+}
+
+// A binary that moves to another directory takes its handler along, and leaves the
+// pods that it made where they are: also for a daemon that starts anew.
+func TestPainAMovedBinaryStrandsPods(t *testing.T) {
+	b := newBed(t)
+	before, after := filepath.Join(b.Dir, "usr", "runtime"), filepath.Join(b.Dir, "opt", "runtime")
+	for _, path := range []string{before, after} {
+		if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copyFile(t, testbed.Part(t, testbed.Runc), before)
+	b.drop(t, "own", table("own", before))
+	b.waitState(t, "own", "ready")
+	old, restarted := b.pod(t, "own"), b.pod(t, "own")
+	was := b.waitState(t, "own", "ready").Since
+
+	rename(t, before, after)
+	b.drop(t, "own", table("own", after))
+	testbed.Eventually(t, patience, func() error {
+		if _, now := b.status(t); now.of("own").Since == was || now.of("own").State != "ready" {
+			return fmt.Errorf("the handler is %+v", now.of("own"))
+		}
+		return nil
+	})
+	works(t, b, b.pod(t, "own"))
+	works(t, b, old)
+	old.Remove(t)
+	b.Kill9(t)
+	b.Start(t)
+	works(t, b, restarted)
+	works(t, b, b.pod(t, "own"))
+}
+
+// A release that takes the place of another under its name is for new pods. Those
+// of the old release keep it, and its containers.
+func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
+	b := newBed(t)
+	installed := filepath.Join(b.Dir, "runtime")
+	first, second := testbed.Part(t, testbed.RuncOld), testbed.Part(t, testbed.Runc)
+	copyFile(t, first, installed)
+	b.drop(t, "own", table("own", installed))
+	b.waitState(t, "own", "ready")
+	old, restarted := b.pod(t, "own"), b.pod(t, "own")
+
+	copyFile(t, second, installed)
+	fresh := b.pod(t, "own")
+	is := func(pod *testbed.Pod, runc string) {
+		t.Helper()
+		if got, want := b.runs(t, pod), version(t, runc); got != want {
+			t.Errorf("it runs on %s, want %s", got, want)
+		}
+		works(t, b, pod)
+	}
+	is(old, first)
+	is(fresh, second)
+	old.Remove(t)
+	b.Kill9(t)
+	b.Start(t)
+	is(restarted, first)
+	is(fresh, second)
+	is(b.pod(t, "own"), second)
+}

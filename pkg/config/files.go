@@ -46,7 +46,7 @@ func readEach(files []string, left int64, overlay map[string][]byte) []*document
 	var docs []*document
 	l := newLooker()
 	for _, f := range files {
-		d := &document{}
+		var d *document
 		if text, laid := overlay[f]; laid {
 			d = parsed(f, text)
 		} else {

@@ -24,7 +24,7 @@ func (c Change) String() string {
 // Those that only bring handlers, or fill in what these do not say, do so by Definitions.
 var reloadable = map[string]bool{
 	"version": true, "default_runtime": true,
-	"handlers.probe_interval": true, "handlers.advertise_not_ready": true,
+	"handlers.probe_interval": true, "handlers.ask_interval": true, "handlers.advertise_not_ready": true,
 	"log.level": true, "log.format": true,
 	"engine.supervision": true, "engine.snapshotter": true,
 	"import.crio": true, "import.containerd": true,

@@ -111,6 +111,8 @@ func (s Server) Admin() string {
 type Handlers struct {
 	// ProbeInterval is the time between looks at them; 0 is never.
 	ProbeInterval time.Duration `toml:"probe_interval"`
+	// AskInterval is the time between questions to their runtimes; 0 is never.
+	AskInterval time.Duration `toml:"ask_interval"`
 	// AdvertiseNotReady keeps those that accept no pods in the CRI's Status.
 	AdvertiseNotReady bool `toml:"advertise_not_ready"`
 	// Watch reloads when files change.

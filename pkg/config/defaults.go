@@ -25,7 +25,7 @@ func Default() *Config {
 	return &Config{
 		Version:  Version,
 		Server:   Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660, RuntimeName: DefaultRuntimeName},
-		Handlers: Handlers{ProbeInterval: 30 * time.Second, Watch: true},
+		Handlers: Handlers{ProbeInterval: 30 * time.Second, AskInterval: 5 * time.Minute, Watch: true},
 		Import:   Import{CRIO: []string{}, Containerd: []string{}},
 		Engine: Engine{
 			Root:                   "/var/lib/berth",

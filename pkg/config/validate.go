@@ -82,6 +82,9 @@ func (v *validator) handlers(h *Handlers) {
 	if h.ProbeInterval != 0 && h.ProbeInterval < time.Second {
 		v.wrong("handlers.probe_interval", `must be "1s" or more, or "0s" for never`, "")
 	}
+	if h.AskInterval != 0 && h.AskInterval < time.Second {
+		v.wrong("handlers.ask_interval", `must be "1s" or more, or "0s" for never`, "")
+	}
 }
 
 func (v *validator) adminSocket(s *Server) {

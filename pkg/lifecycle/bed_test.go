@@ -39,12 +39,19 @@ type bed struct {
 	loads     int
 	loading   func() // called by each load, unlocked
 	failures  map[string]error
+	checks    []check
 	sums      map[string]string // SHA256 of binaries on trial, by path
 	hanging   map[string]chan struct{}
 	live      map[string]int
 	published []*Plan
 	refuse    error
 	announced []string
+}
+
+// check is one call of a bed as a Prober.
+type check struct {
+	path string
+	anew bool
 }
 
 func newBed(t *testing.T, start *config.Config) *bed {
@@ -97,8 +104,9 @@ func (b *bed) Load(context.Context) (*config.Config, error) {
 
 func (b *bed) Paths() []string { return []string{filepath.Join(b.dir, "config.toml")} }
 
-func (b *bed) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime, error) {
+func (b *bed) Check(ctx context.Context, d *handler.Definition, anew bool) (*probe.Runtime, error) {
 	b.mu.Lock()
+	b.checks = append(b.checks, check{d.Path, anew})
 	hang, err, sum := b.hanging[d.Path], b.failures[d.Path], b.sums[d.Path]
 	b.mu.Unlock()
 	if hang != nil {

@@ -27,7 +27,8 @@ type Handler struct {
 	LivePods int
 	// Runtime is what the last probe that succeeded saw of this Definition, or nil.
 	Runtime *probe.Runtime
-	// Probed is when the last probe ended; ProbeError why it failed, or empty.
+	// Probed is when the last probe ended; ProbeError why it failed, or empty. A
+	// handler can be ready all the same, for a while, if that may pass.
 	Probed     time.Time
 	ProbeError string
 	// Intent is what an operator wants, if anything.

@@ -1,6 +1,9 @@
 package lifecycle
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Handlers tells all handlers, sorted by name, as they are at this moment.
 func (m *Manager) Handlers() []Handler {
@@ -34,7 +37,7 @@ func (m *Manager) told(e Entry, live map[string]int) Handler {
 		Configured: e.Configured, Since: e.Since, LivePods: live[name],
 	}
 	if v, known := m.truth.verdictOf(e.Definition); known {
-		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, v.failure
+		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
 	}
 	h.Trial = m.truth.trial(name)
 	if i := m.truth.intents[name]; i != nil {

@@ -40,6 +40,7 @@ type Manager struct {
 	watchers map[*watcher]struct{}
 
 	trials trials
+	flying flights
 }
 
 // New checks the options and publishes a first plan, in which no handler
@@ -89,7 +90,7 @@ func (m *Manager) Start() {
 	}
 	m.work.Go(func() {
 		defer close(m.first)
-		m.probeAll(m.life, subjects(m.snapshot().config))
+		m.probeAll(m.life, subjects(m.snapshot().config), false)
 	})
 }
 

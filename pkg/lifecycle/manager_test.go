@@ -223,6 +223,9 @@ func TestProbeOnDemand(t *testing.T) {
 	if h, err := b.m.Probe(t.Context(), "runc"); err != nil || h.State.Phase != handler.NotReady || h.State.Reason != "gone" {
 		t.Errorf("got %+v, %v", h, err)
 	}
+	if !slices.Contains(b.checks, check{"/r", true}) {
+		t.Errorf("the runtime is not asked anew: %v", b.checks)
+	}
 	if _, err := b.m.Probe(t.Context(), "nothing"); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}

@@ -64,7 +64,7 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	return nil
 }
 
-// Probe looks at one handler now, and returns what is known of it then. That it
+// Probe looks at one handler now, asks its runtime whatever is known of it, and returns what is known of it then. That it
 // cannot run pods is no error: see the Handler's State.
 func (m *Manager) Probe(ctx context.Context, name string) (Handler, error) {
 	if err := m.known(name); err != nil {
@@ -75,7 +75,7 @@ func (m *Manager) Probe(ctx context.Context, name string) (Handler, error) {
 	}
 	defer m.work.Done()
 	if d := definitions(m.snapshot().config)[name]; d != nil {
-		m.probeAll(ctx, withTried(d))
+		m.probeAll(ctx, withTried(d), true)
 		if err := m.change(func(*truth) error { return nil }); err != nil {
 			return Handler{}, err
 		}

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,25 +16,42 @@ const (
 	// probeWait is how long a start or reload waits for runtimes. The answer of a
 	// slower one counts when it comes.
 	probeWait = 3 * time.Second
-	// probesAtOnce bounds the runtimes that are asked at the same time. Some that hang
-	// must not take the turns of those that do not.
-	probesAtOnce = 64
+	// probesAtOnce bounds the runtimes that begin to be asked at the same time. One
+	// that has not answered after stepAside makes room for the next, so that some
+	// that hang do not take the turns of those that do not.
+	probesAtOnce = 16
+	stepAside    = 250 * time.Millisecond
 )
+
+// turns lets some go at a time.
+type turns chan struct{}
+
+// take waits for a turn, which ends when the time is up or give is called.
+func (t turns) take(long time.Duration) (give func()) {
+	t <- struct{}{}
+	once := sync.OnceFunc(func() { <-t })
+	timer := time.AfterFunc(long, once)
+	return func() { timer.Stop(); once() }
+}
 
 // probeAll probes handlers in parallel, and waits for all or for the time to be
 // up. Late answers are published when they come; the others with whatever is
-// published next.
-func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition) {
-	turn := make(chan struct{}, probesAtOnce)
+// published next. anew has runtimes asked that are known; those whose last probe
+// failed are asked in any case.
+func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition, anew bool) {
+	turn := make(turns, probesAtOnce)
 	results := &results{}
+	before := m.snapshot()
 	var all sync.WaitGroup
 	for _, d := range definitions {
+		v, _ := before.verdictOf(d)
 		all.Add(1)
+		ended := m.flying.begin(d.Digest())
 		m.work.Go(func() {
 			defer all.Done()
-			turn <- struct{}{}
-			defer func() { <-turn }()
-			rt, err := m.o.Prober.Check(m.life, d)
+			defer ended()
+			defer turn.take(stepAside)()
+			rt, err := m.o.Prober.Check(m.life, d, anew || v.tries > 0)
 			if m.life.Err() != nil {
 				return
 			}
@@ -56,6 +74,7 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 	t := m.truth.copy()
 	for _, r := range results.close() {
 		t.note(r)
+		m.tellDoubt(t, r)
 	}
 	m.truth = t
 	m.settle()
@@ -68,7 +87,44 @@ func (m *Manager) note(r result) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.tellDoubt(m.truth, r)
 	m.settle()
+}
+
+// tellDoubt says once that a handler stays ready although its probe failed.
+func (m *Manager) tellDoubt(t *truth, r result) {
+	if v, known := t.verdictOf(r.definition); known && v.doubt != "" && v.tries == 1 {
+		log.G(m.life).WithError(r.err).WithField("handler", r.definition.Name).Warn("A probe failed for what may pass; it is made again soon")
+	}
+}
+
+// flights counts the probes that are under way, by the digest of a Definition.
+type flights struct {
+	mu  sync.Mutex
+	now map[string]int
+}
+
+func (f *flights) begin(digest string) (ended func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now == nil {
+		f.now = map[string]int{}
+	}
+	f.now[digest]++
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.now[digest]--; f.now[digest] == 0 {
+			delete(f.now, digest)
+		}
+	}
+}
+
+// without are those of which no probe is under way.
+func (f *flights) without(all []*handler.Definition) []*handler.Definition {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return f.now[d.Digest()] > 0 })
 }
 
 // result is what a probe found.
@@ -107,26 +163,44 @@ func (r *results) close() []result {
 // lookInterval is the time between looks at pods, which wait for nothing.
 const lookInterval = time.Second
 
-// looks probes all handlers in intervals, and lets those that are no longer
-// configured go with their last pod.
+// looks probes all handlers in intervals, those that failed more often, and lets
+// those that are no longer configured go with their last pod.
 func (m *Manager) looks() {
 	ticks := time.NewTicker(lookInterval)
 	defer ticks.Stop()
-	for last := time.Now(); ; {
+	looked, asked := time.Now(), time.Now()
+	for {
 		select {
 		case <-m.life.Done():
 			return
 		case <-ticks.C:
 		}
-		c := m.snapshot().config
-		switch interval := c.Handlers.ProbeInterval; {
-		case interval > 0 && time.Since(last) >= interval:
-			m.probeAll(m.life, subjects(c))
-			m.refresh()
-			last = time.Now()
-		case m.stale():
+		t := m.snapshot()
+		h := t.config.Handlers
+		anew := h.AskInterval > 0 && time.Since(asked) >= h.AskInterval
+		if anew || h.ProbeInterval > 0 && time.Since(looked) >= h.ProbeInterval {
+			looked = time.Now()
+			if anew {
+				asked = looked
+			}
+			m.look(m.flying.without(subjects(t.config)), anew)
+		}
+		m.look(m.flying.without(t.due(t.config, time.Now())), true)
+		if m.stale() {
 			m.refresh()
 		}
+	}
+}
+
+// look probes in the background: who waits for a runtime that hangs keeps nobody
+// else from being looked at.
+func (m *Manager) look(all []*handler.Definition, anew bool) {
+	if len(all) > 0 && m.begin() {
+		go func() {
+			defer m.work.Done()
+			m.probeAll(m.life, all, anew)
+			m.refresh()
+		}()
 	}
 }
 

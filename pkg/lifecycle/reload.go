@@ -70,7 +70,7 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 	if err == nil {
 		// All of them: what was missing may be there by now, and one that has not
 		// changed costs a few stats.
-		m.probeAll(ctx, subjects(next))
+		m.probeAll(ctx, subjects(next), false)
 		err = m.put(next, &o, r.silent)
 	}
 	switch {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // truth is what plans follow from. It is changed by making a copy, changing that,
@@ -25,14 +24,6 @@ type truth struct {
 	// retired are Definitions that are no longer configured, by name, for as long
 	// as there are pods of them.
 	retired map[string]*handler.Definition
-}
-
-// verdict is what a probe found.
-type verdict struct {
-	at      time.Time
-	failure string
-	// runtime is what the last good probe of this digest saw.
-	runtime *probe.Runtime
 }
 
 func (t *truth) copy() *truth {
@@ -64,11 +55,8 @@ func (t *truth) gone(name string) *handler.Definition {
 // note takes over what a probe found. One that failed keeps what was seen before.
 func (t *truth) note(r result) {
 	digest := r.definition.Digest()
-	v := verdict{at: r.at, runtime: r.runtime}
-	if r.err != nil {
-		v.failure, v.runtime = r.err.Error(), t.verdicts[digest].runtime
-	}
-	t.verdicts[digest] = v
+	before, known := t.verdicts[digest]
+	t.verdicts[digest] = before.after(r, known)
 }
 
 // adopt makes c the configuration, and keeps the Definitions that it has not.

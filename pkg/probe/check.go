@@ -46,11 +46,15 @@ func NewChecker(p *Prober) *Checker {
 }
 
 // Check looks at everything that the handler needs of this machine, and asks its
-// runtime what it is if that is not known yet. A handler for which nothing has
-// changed costs a few stats. The error says why it cannot run pods. Of a binary on
+// runtime what it is if that is not known yet, or again, if anew is set. A handler
+// for which nothing has changed costs a few stats then. The error says why it cannot run pods. Of a binary on
 // trial the Runtime says the SHA256.
-func (c *Checker) Check(ctx context.Context, d *handler.Definition) (*Runtime, error) {
-	rt, err := c.prober.Probe(ctx, d)
+func (c *Checker) Check(ctx context.Context, d *handler.Definition, anew bool) (*Runtime, error) {
+	ask := c.prober.Probe
+	if anew {
+		ask = c.prober.Ask
+	}
+	rt, err := ask(ctx, d)
 	// What is missing says more than that the binary could not be run.
 	if missing := c.missing(ctx, d); missing != nil {
 		return nil, missing
@@ -72,7 +76,7 @@ func (c *Checker) summed(rt *Runtime) (*Runtime, error) {
 			return nil, fmt.Errorf("runtime binary: %w: %w", err, errdefs.ErrUnavailable)
 		}
 		if now, err := Identify(rt.Path); err != nil || !now.Same(rt.Identity) {
-			return nil, fmt.Errorf("runtime binary %s was changed while it was read; it is looked at again: %w", rt.Path, errdefs.ErrUnavailable)
+			return nil, transient{fmt.Errorf("runtime binary %s was changed while it was read; it is looked at again: %w", rt.Path, errdefs.ErrUnavailable)}
 		}
 		known = sum{rt.Identity, hex}
 		c.mu.Lock()
@@ -109,8 +113,8 @@ func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-patience.C:
-		return fmt.Errorf("a file of handler %q cannot even be looked at: is it on a network file system that is gone? %w",
-			d.Name, errdefs.ErrUnavailable)
+		return transient{fmt.Errorf("a file of handler %q cannot even be looked at: is it on a network file system that is gone? %w",
+			d.Name, errdefs.ErrUnavailable)}
 	}
 }
 

@@ -30,7 +30,7 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	case err == nil:
 		// A runtime that prints something else has no such command.
 		rt.Features = parseFeatures(out)
-	case ctx.Err() != nil, !errors.As(err, &exit):
+	case ctx.Err() != nil, Transient(err), !errors.As(err, &exit):
 		return nil, err
 	}
 	return rt, nil

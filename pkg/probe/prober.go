@@ -3,6 +3,8 @@ package probe
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +52,18 @@ func New() *Prober {
 // not run, hangs, or does not answer like a runtime; it names the binary and
 // says what to do. A caller's context ends its waiting, not the probe.
 func (p *Prober) Probe(ctx context.Context, def *handler.Definition) (*Runtime, error) {
-	f := p.join(ctx, def)
+	return p.await(ctx, def, false)
+}
+
+// Ask is Probe that runs the binary also if its answer is known: what it says may
+// depend on more than its file. An answer that is the same again is the same
+// Runtime; after one that fails, unless that may pass, no answer is known.
+func (p *Prober) Ask(ctx context.Context, def *handler.Definition) (*Runtime, error) {
+	return p.await(ctx, def, true)
+}
+
+func (p *Prober) await(ctx context.Context, def *handler.Definition, anew bool) (*Runtime, error) {
+	f := p.join(ctx, def, anew)
 	patience := time.NewTimer(p.timeout + 2*pipeGrace)
 	defer patience.Stop()
 	select {
@@ -59,8 +72,8 @@ func (p *Prober) Probe(ctx context.Context, def *handler.Definition) (*Runtime, 
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-patience.C:
-		return nil, fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
-			def.Path, errdefs.ErrUnavailable)
+		return nil, transient{fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
+			def.Path, errdefs.ErrUnavailable)}
 	}
 }
 
@@ -75,8 +88,8 @@ func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 // join returns the flight for a question, and starts it if there is none. Even
 // looking for a file happens there: on a dead network mount it never returns,
 // and must cost one goroutine, however often it is asked for.
-func (p *Prober) join(ctx context.Context, def *handler.Definition) *flight {
-	question := strings.Join([]string{string(def.Type), def.Path, binaryName(def)}, "\x00")
+func (p *Prober) join(ctx context.Context, def *handler.Definition, anew bool) *flight {
+	question := strings.Join([]string{string(def.Type), def.Path, binaryName(def), strconv.FormatBool(anew)}, "\x00")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f, ok := p.flights[question]; ok {
@@ -85,17 +98,17 @@ func (p *Prober) join(ctx context.Context, def *handler.Definition) *flight {
 	f := &flight{done: make(chan struct{})}
 	p.flights[question] = f
 	// Detached: others may be waiting for the answer.
-	go p.fly(context.WithoutCancel(ctx), f, question, def)
+	go p.fly(context.WithoutCancel(ctx), f, question, def, anew)
 	return f
 }
 
-func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handler.Definition) {
+func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handler.Definition, anew bool) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	var s subject
 	var fresh bool
 	if s, f.err = newSubject(def); f.err == nil {
-		f.runtime, fresh, f.err = p.ask(ctx, s)
+		f.runtime, fresh, f.err = p.ask(ctx, s, anew)
 	}
 	p.mu.Lock()
 	delete(p.flights, question)
@@ -110,21 +123,28 @@ func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handl
 // ask runs the binary and remembers the answer under the identity that it had
 // before and still has after: a binary that is replaced meanwhile is asked
 // again next time.
-func (p *Prober) ask(ctx context.Context, s subject) (_ *Runtime, fresh bool, _ error) {
+func (p *Prober) ask(ctx context.Context, s subject, anew bool) (_ *Runtime, fresh bool, _ error) {
 	before, err := s.identify()
 	if err != nil {
 		return nil, false, err
 	}
-	if rt := p.recall(s.key(), before); rt != nil {
-		return rt, false, nil
+	old := p.recall(s.key(), before)
+	if old != nil && !anew {
+		return old, false, nil
 	}
 	rt, err := s.ask(ctx)
 	if err != nil {
+		if !Transient(err) {
+			p.forget(s.key())
+		}
 		return nil, false, err
 	}
 	rt.Path, rt.Identity = s.path, before[0]
 	if len(before) > 1 {
 		rt.Driven = &before[1]
+	}
+	if old != nil && reflect.DeepEqual(old, rt) {
+		return old, false, nil
 	}
 	after, err := s.identify()
 	if err != nil {
@@ -148,6 +168,12 @@ func (p *Prober) recall(key string, ids []Identity) *Runtime {
 		return k.runtime
 	}
 	return nil
+}
+
+func (p *Prober) forget(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, key)
 }
 
 func equal(a, b []Identity) bool {

@@ -93,7 +93,7 @@ func askShimVersion(ctx context.Context, path string) (string, error) {
 // know the flag, which is an answer. One that cannot run, or hangs, gave none.
 func unlessExit(ctx context.Context, err error) error {
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && ctx.Err() == nil {
+	if errors.As(err, &exit) && ctx.Err() == nil && !Transient(err) {
 		return nil
 	}
 	return err

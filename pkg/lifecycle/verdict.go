@@ -1,0 +1,78 @@
+package lifecycle
+
+import (
+	"time"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+const (
+	// doubtFor is how long a handler that was ready stays so although probes of it
+	// fail for what may pass.
+	doubtFor = 15 * time.Second
+	// longestRetry is the longest time between two looks at what failed.
+	longestRetry = 8 * time.Second
+	// retriesWithoutInterval is how often that is looked at if nothing is looked at
+	// in intervals: until doubtFor is over.
+	retriesWithoutInterval = 5
+)
+
+// verdict is what probes found.
+type verdict struct {
+	at      time.Time
+	failure string
+	// doubt is a failure that does not count yet, because it may pass.
+	doubt string
+	// tries are the probes that failed since the last good one, the first at since.
+	tries int
+	since time.Time
+	// runtime is what the last good probe of this digest saw.
+	runtime *probe.Runtime
+}
+
+// after is what follows from one more probe. known says that there was one before.
+// Pure.
+func (v verdict) after(r result, known bool) verdict {
+	if r.err == nil {
+		return verdict{at: r.at, runtime: r.runtime}
+	}
+	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, runtime: v.runtime}
+	if v.tries == 0 {
+		next.since = r.at
+	}
+	if known && v.failure == "" && probe.Transient(r.err) && r.at.Sub(next.since) < doubtFor {
+		next.doubt = r.err.Error()
+		return next
+	}
+	next.failure = r.err.Error()
+	return next
+}
+
+// due says whether what failed is to be looked at again: after 1, 2, 4 and then
+// every 8 seconds, or the interval if that is less. Pure.
+func (v verdict) due(now time.Time, interval time.Duration) bool {
+	if v.tries == 0 || interval == 0 && v.tries >= retriesWithoutInterval {
+		return false
+	}
+	wait := longestRetry
+	if v.tries <= 4 {
+		wait = time.Second << (v.tries - 1)
+	}
+	if interval > 0 {
+		wait = min(wait, interval)
+	}
+	return now.Sub(v.at) >= wait
+}
+
+// due are the Definitions whose probes failed and are to be made again.
+func (t *truth) due(c *config.Config, now time.Time) []*handler.Definition {
+	var all []*handler.Definition
+	for _, d := range subjects(c) {
+		if v, known := t.verdictOf(d); known && v.due(now, c.Handlers.ProbeInterval) {
+			all = append(all, d)
+		}
+	}
+	return all
+}

@@ -1,0 +1,192 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+var (
+	errPassing = fmt.Errorf("fork: %w", syscall.EAGAIN)
+	errLasting = errors.New("it is no runtime")
+)
+
+func TestVerdictAfterProbes(t *testing.T) {
+	type one struct {
+		at  int // seconds
+		err error
+	}
+	for name, c := range map[string]struct {
+		probes         []one
+		failure, doubt bool
+		tries          int
+	}{
+		"good":                                {[]one{{0, nil}}, false, false, 0},
+		"bad":                                 {[]one{{0, errLasting}}, true, false, 1},
+		"good, then bad":                      {[]one{{0, nil}, {1, errLasting}}, true, false, 1},
+		"nothing is known, then it may pass":  {[]one{{0, errPassing}}, true, false, 1},
+		"good, then it may pass":              {[]one{{0, nil}, {9, errPassing}}, false, true, 1},
+		"it may pass for a while":             {[]one{{0, nil}, {9, errPassing}, {10, errPassing}, {23, errPassing}}, false, true, 3},
+		"it did not pass":                     {[]one{{0, nil}, {9, errPassing}, {10, errPassing}, {24, errPassing}}, true, false, 3},
+		"it passed":                           {[]one{{0, nil}, {9, errPassing}, {24, nil}}, false, false, 0},
+		"it passed, and came again":           {[]one{{0, nil}, {9, errPassing}, {20, nil}, {30, errPassing}}, false, true, 1},
+		"in doubt, then bad":                  {[]one{{0, nil}, {9, errPassing}, {10, errLasting}}, true, false, 2},
+		"bad, and then it may pass":           {[]one{{0, nil}, {9, errLasting}, {10, errPassing}}, true, false, 2},
+		"it did not pass, and so it goes on":  {[]one{{0, nil}, {9, errPassing}, {24, errPassing}, {25, errPassing}}, true, false, 3},
+		"it did not pass, and then it did so": {[]one{{0, nil}, {9, errPassing}, {24, errPassing}, {25, nil}}, false, false, 0},
+	} {
+		start := time.Now()
+		var v verdict
+		saw := &probe.Runtime{Version: "1"}
+		for i, p := range c.probes {
+			r := result{at: start.Add(time.Duration(p.at) * time.Second), err: p.err}
+			if p.err == nil {
+				r.runtime = saw
+			}
+			v = v.after(r, i > 0)
+		}
+		if (v.failure != "") != c.failure || (v.doubt != "") != c.doubt || v.tries != c.tries || (v.runtime == nil) != (c.probes[0].err != nil) {
+			t.Errorf("%s: got %+v", name, v)
+		}
+	}
+}
+
+func TestWhenToLookAgain(t *testing.T) {
+	for _, c := range []struct {
+		tries    int
+		interval time.Duration
+		after    time.Duration // 0 is never
+	}{
+		{0, time.Minute, 0},
+		{1, time.Minute, time.Second},
+		{2, time.Minute, 2 * time.Second},
+		{3, time.Minute, 4 * time.Second},
+		{4, time.Minute, 8 * time.Second},
+		{5, time.Minute, 8 * time.Second},
+		{1000, time.Minute, 8 * time.Second},
+		{1000, 3 * time.Second, 3 * time.Second},
+		{1, 3 * time.Second, time.Second},
+		{4, 0, 8 * time.Second},
+		{5, 0, 0},
+	} {
+		now := time.Now()
+		due := func(passed time.Duration) bool {
+			return verdict{tries: c.tries, at: now}.due(now.Add(passed), c.interval)
+		}
+		if c.after == 0 && due(time.Hour) || c.after > 0 && (due(c.after-1) || !due(c.after)) {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// timed runs a test by a clock of its own.
+func timed(t *testing.T, run func(t *testing.T, b *bed)) {
+	synctest.Test(t, func(t *testing.T) {
+		start := conf("runc", "/r", "crun", "/c")
+		start.Handlers.ProbeInterval = 30 * time.Second
+		b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{}, hanging: map[string]chan struct{}{}}
+		b.open(start)
+		run(t, b)
+		b.close()
+	})
+}
+
+// pass lets time go by, and lets everybody do what there is to do then.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestAHandlerInDoubtStaysReady(t *testing.T) {
+	timed(t, func(t *testing.T, b *bed) {
+		b.set(func() { b.failures["/r"] = errPassing })
+		pass(32 * time.Second)
+		h, err := b.m.Handler("runc")
+		if err != nil || h.State.Phase != handler.Ready || h.ProbeError == "" {
+			t.Fatalf("got %+v, %v", h, err)
+		}
+		b.set(func() { delete(b.failures, "/r"); b.checks = nil })
+		pass(9 * time.Second)
+		if h, err = b.m.Handler("runc"); err != nil || h.State.Phase != handler.Ready || h.ProbeError != "" {
+			t.Errorf("got %+v, %v", h, err)
+		}
+		if again := (check{"/r", true}); !slices.Contains(b.checks, again) {
+			t.Errorf("it was not asked again: %v", b.checks)
+		}
+		b.set(func() { b.failures["/r"] = errPassing })
+		pass(30 * time.Second)
+		pass(doubtFor + longestRetry)
+		if b.phase("runc") != handler.NotReady || b.phase("crun") != handler.Ready {
+			t.Errorf("they are %s and %s", b.phase("runc"), b.phase("crun"))
+		}
+	})
+}
+
+// A handler is back soon after what kept it is gone, and not an interval later.
+func TestANotReadyHandlerComesBackSoon(t *testing.T) {
+	timed(t, func(t *testing.T, b *bed) {
+		for _, after := range []time.Duration{0, time.Hour} {
+			b.set(func() { b.failures["/r"] = errLasting })
+			pass(31 * time.Second)
+			if b.phase("runc") != handler.NotReady {
+				t.Fatalf("it is %s", b.phase("runc"))
+			}
+			pass(after)
+			b.set(func() { delete(b.failures, "/r") })
+			pass(longestRetry + lookInterval)
+			if b.phase("runc") != handler.Ready {
+				t.Errorf("it is %s", b.phase("runc"))
+			}
+		}
+	})
+}
+
+// Runtimes that hang are asked once at a time, and keep no other from being asked.
+func TestRuntimesThatHangDelayNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		b := &bed{t: t, dir: t.TempDir(), hanging: map[string]chan struct{}{}}
+		handlers := []string{"runc", "/r"}
+		for i := range 3 * probesAtOnce {
+			path := fmt.Sprint("/h", i)
+			b.hanging[path] = hang
+			handlers = append(handlers, fmt.Sprint("h", i), path)
+		}
+		handlers = append(handlers, "zz", "/z")
+		start := conf(handlers...)
+		start.Handlers.ProbeInterval, start.Handlers.AskInterval = 5*time.Second, 10*time.Second
+		b.open(start)
+		for _, name := range []string{"runc", "zz"} {
+			if b.phase(name) != handler.Ready {
+				t.Errorf("%s is %s", name, b.phase(name))
+			}
+		}
+		b.set(func() { b.checks = nil })
+		pass(31 * time.Second)
+		anew := 0
+		for _, c := range b.checks {
+			if c.path != "/r" && c.path != "/z" {
+				t.Fatalf("%s is asked although it has not answered", c.path)
+			}
+			if c.anew {
+				anew++
+			}
+		}
+		if len(b.checks) < 10 || anew < 4 || anew == len(b.checks) {
+			t.Errorf("healthy ones were asked %d times, %d of them anew", len(b.checks), anew)
+		}
+		close(hang)
+		synctest.Wait()
+		if b.phase("h0") != handler.Ready {
+			t.Errorf("h0 is %s", b.phase("h0"))
+		}
+		b.close()
+	})
+}

@@ -1,0 +1,213 @@
+package live
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// uids are enough pods for both binaries of a trial to have some, at each share here.
+const uids = 10
+
+// share runs a sandbox for each uid, and returns those that got the next binary: the
+// uid, and the version of the runc that it is pinned to.
+func (b *bed) share(t *testing.T, handler string) map[string]string {
+	t.Helper()
+	next := map[string]string{}
+	for i := range uids {
+		uid := fmt.Sprintf("uid-%d", i)
+		pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
+			c.Metadata.Uid = uid
+			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE // is sooner there
+		}})
+		r, err := b.client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var info struct{ Variant string }
+		if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil {
+			t.Fatal(err)
+		}
+		switch info.Variant {
+		case "next":
+			next[uid] = b.runs(t, pod)
+		case "stable":
+		default:
+			t.Errorf("pod %s is of variant %q", uid, info.Variant)
+		}
+		pod.Remove(t)
+	}
+	return next
+}
+
+// trialIs waits for the trial of a handler to be in a state, as the command tells it.
+func (b *bed) trialIs(t *testing.T, handler, state string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		var told struct {
+			Handlers []struct {
+				Name  string
+				Trial struct{ State, Reason string }
+			}
+		}
+		if err := json.Unmarshal([]byte(b.command(t, "handlers", "-o", "json")), &told); err != nil {
+			return err
+		}
+		for _, h := range told.Handlers {
+			if h.Name == handler && h.Trial.State != state {
+				return fmt.Errorf("the trial is %s: %s", h.Trial.State, h.Trial.Reason)
+			}
+		}
+		return nil
+	})
+}
+
+// counted is a counter of one variant of a handler; none is 0.
+func (b *bed) counted(t *testing.T, what, handler, variant string) int {
+	t.Helper()
+	text := b.metric(t, fmt.Sprintf("berth_variant_%s_total{handler=%q,variant=%q}", what, handler, variant))
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A trial of a newer release: the same pods have it each time, more of them with a
+// greater share; an operator gives it to all or takes it from all, which holds for a
+// daemon that starts anew; and the metrics tell the two releases apart.
+func TestATrialFromItsShareToItsEnd(t *testing.T) {
+	b := newBed(t)
+	stable, next := testbed.Part(t, testbed.RuncOld), filepath.Join(b.Dir, "next")
+	copyFile(t, testbed.Part(t, testbed.Runc), next)
+	newer := version(t, next)
+	restart := func() { b.Kill9(t); b.Start(t); b.waitState(t, "own", "ready") }
+	all := func(percent int) {
+		t.Helper()
+		b.drop(t, "own", table("own", stable)+fmt.Sprintf("next = { runtime_path = %q, percent = %d, abort_after = 2 }\n", next, percent))
+		b.command(t, "reload", "--wait")
+		b.trialIs(t, "own", "running")
+	}
+
+	all(30)
+	some := b.share(t, "own")
+	if len(some) == 0 || len(some) == uids {
+		t.Fatalf("%d of %d pods have the next binary", len(some), uids)
+	}
+	for uid, is := range some {
+		if is != newer {
+			t.Errorf("pod %s has the next binary, of version %s, want %s", uid, is, newer)
+		}
+	}
+	if pods, others := b.counted(t, "pods", "own", "next"), b.counted(t, "pods", "own", "stable"); pods != len(some) || others != uids-len(some) {
+		t.Errorf("counted are %d pods of the next binary and %d others, and there were %d and %d", pods, others, len(some), uids-len(some))
+	}
+	restart()
+	if again := b.share(t, "own"); !maps.Equal(again, some) {
+		t.Errorf("the next binary went to %v, and after a restart to %v", some, again)
+	}
+	all(70)
+	more := b.share(t, "own")
+	if len(more) <= len(some) || len(more) == uids {
+		t.Errorf("at 70 percent %d of %d have it, at 30 %d", len(more), uids, len(some))
+	}
+	for _, uid := range slices.Sorted(maps.Keys(some)) {
+		if more[uid] == "" {
+			t.Errorf("pod %s had the next binary at 30 percent, and has not at 70", uid)
+		}
+	}
+
+	for _, end := range []struct {
+		command, state string
+		have           int
+	}{{"promote", "promoted", uids}, {"abort", "aborted", 0}} {
+		b.command(t, "handler", end.command, "own")
+		for _, restarted := range []bool{false, true} {
+			if restarted {
+				restart()
+			}
+			b.trialIs(t, "own", end.state)
+			if got := len(b.share(t, "own")); got != end.have {
+				t.Errorf("%s (restarted: %v): %d of %d pods have the next binary", end.state, restarted, got, uids)
+			}
+		}
+	}
+}
+
+// A next binary that answers what it is asked, and runs nothing, loses its trial by
+// itself; a restart while it does changes nothing. The handler goes on with its own.
+func TestATrialThatFailsEndsByItself(t *testing.T) {
+	b := newBed(t)
+	stable, next := testbed.Part(t, testbed.Runc), filepath.Join(b.Dir, "next")
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in --version|features) exec %s \"$@\" ;; esac\necho 'it cannot be done' >&2\nexit 1\n", stable)
+	if err := os.WriteFile(next, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	b.drop(t, "own", table("own", stable)+fmt.Sprintf("next = { runtime_path = %q, percent = 50, abort_after = 3 }\n", next))
+	b.command(t, "reload", "--wait")
+	b.trialIs(t, "own", "running")
+	worked, failed := b.starts(t, "own", 3)
+	if worked == 0 || failed != 3 {
+		t.Errorf("%d pods have started, %d have not", worked, failed)
+	}
+	b.trialIs(t, "own", "aborted")
+	if n, others := b.counted(t, "failures", "own", "next"), b.counted(t, "failures", "own", "stable"); n < failed || others != 0 {
+		t.Errorf("counted are %d failures of the next binary and %d of the handler's own", n, others)
+	}
+	b.Kill9(t)
+	b.Start(t)
+	b.trialIs(t, "own", "aborted")
+	if got := b.share(t, "own"); len(got) != 0 {
+		t.Errorf("the next binary still goes to %v", got)
+	}
+	if listed, ready := b.advertised(t, "own"); !listed || !ready {
+		t.Errorf("listed: %v, all ready: %v", listed, ready)
+	}
+
+	// One that a probe finds out takes no pod at all.
+	no := filepath.Join(b.Dir, "no")
+	copyFile(t, "/bin/false", no)
+	b.drop(t, "other", table("other", stable)+fmt.Sprintf("next = { runtime_path = %q, percent = 50 }\n", no))
+	b.waitState(t, "other", "ready")
+	b.trialIs(t, "other", "not-ready")
+	if got := b.share(t, "other"); len(got) != 0 {
+		t.Errorf("a binary that is no runtime goes to %v", got)
+	}
+}
+
+// starts runs pods of one container each until so many have failed.
+func (b *bed) starts(t *testing.T, handler string, most int) (worked, failed int) {
+	t.Helper()
+	for range 20 * most {
+		config := b.client.SandboxConfig("")
+		made, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		if err == nil {
+			var c *runtimeapi.CreateContainerResponse
+			c, err = b.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+				PodSandboxId: made.GetPodSandboxId(), SandboxConfig: config, Config: b.client.ContainerConfig("main", b.image, "sleep", "1000"),
+			})
+			if err == nil {
+				_, err = b.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
+			}
+			b.removeSandbox(t, made.GetPodSandboxId())
+		}
+		if err == nil {
+			worked++
+		} else if failed++; failed == most {
+			break
+		}
+	}
+	return worked, failed
+}

@@ -106,6 +106,7 @@ const (
 	CgroupPerCtr    Ability = "a cgroup of its own for each container"
 	Propagation     Ability = "mounts that propagate from a container to the host"
 	SeccompReport   Ability = "the Seccomp field of /proc/self/status"
+	SeccompExec     Ability = "seccomp filters for what is exec'd"
 	NoNewPrivReport Ability = "the NoNewPrivs field of /proc/self/status"
 	MaskedPaths     Ability = "masked and read-only paths"
 	PortMapping     Ability = "host ports"

@@ -19,7 +19,8 @@ var securityChecks = []check{
 	{name: "a user besides root has no effective capability", run: noRootCapabilities},
 	{name: "seccomp: none is unconfined", needs: []Ability{SeccompReport}, run: seccompNone},
 	{name: "seccomp: an empty profile is the runtime's default", needs: []Ability{SeccompReport}, run: seccompDefault},
-	{name: "seccomp: a profile of the host", needs: []Ability{SeccompReport}, run: seccompLocalhost},
+	{name: "seccomp: a profile of the host", run: seccompLocalhost},
+	{name: "seccomp: a profile of the host holds for execs", needs: []Ability{SeccompExec}, run: seccompLocalhostExec},
 	{name: "seccomp: unconfined", needs: []Ability{SeccompReport}, run: seccompUnconfined},
 	{name: "AppArmor profiles", run: apparmorProfiles},
 	{name: "SELinux labels", run: selinuxLabels},
@@ -125,14 +126,27 @@ func seccompDefault(t *testing.T, n *node) {
 	wantSeccomp(t, n, &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, "2")
 }
 
-// seccompLocalhost forbids what the check before it shows to be allowed.
-func seccompLocalhost(t *testing.T, n *node) {
+// noMkdir is a profile of the host that forbids to make directories.
+func noMkdir(t *testing.T) containerOption {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "profile.json")
 	must(t, os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}`), 0o600), "profile")
+	return seccomp(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: file})
+}
+
+// seccompLocalhost forbids what the check before it shows to be allowed.
+func seccompLocalhost(t *testing.T, n *node) {
+	p := n.pod(t)
+	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600")).waitLog(t, "0\n")
+	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600"), noMkdir(t)).waitLog(t, "1\n")
+	// Others of the pod are none the wiser.
+	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600")).waitLog(t, "0\n")
+}
+
+func seccompLocalhostExec(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.start(t, forever()).exec(t, "mkdir", "/tmp/new")
-	c := p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600"), seccomp(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: file}))
-	c.waitLog(t, "1\n")
+	c := p.start(t, forever(), noMkdir(t))
 	if r, err := c.execSync(t, 10*time.Second, "mkdir", "/tmp/new"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("an exec does what the profile forbids: %v, %v", r, err)
 	}

@@ -8,6 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Annotations by which containerd's shims, gVisor and Kata tell sandboxes and
@@ -26,6 +27,11 @@ const (
 	annotationCPUShares        = "io.kubernetes.cri.sandbox-cpu-shares"
 	annotationMemory           = "io.kubernetes.cri.sandbox-memory"
 )
+
+// annotationGVisorSeccomp has gVisor's kernel filter the system calls of a container,
+// which it leaves alone otherwise, whatever the spec says. Any pod may ask for it:
+// runsc lets the flag be switched on by an annotation, not off.
+const annotationGVisorSeccomp = "dev.gvisor.flag.oci-seccomp"
 
 // annotationCRIUConfig is read by runc and crun.
 const annotationCRIUConfig = "org.criu.config"
@@ -76,6 +82,9 @@ func containerAnnotations(c Container) map[string]string {
 	own[annotationImageName] = c.ImageName
 	if c.CRIUConfig != "" {
 		own[annotationCRIUConfig] = c.CRIUConfig
+	}
+	if c.Runtime != nil && c.Runtime.Name == probe.Runsc && asksLocalSeccomp(c.Config.GetLinux().GetSecurityContext()) {
+		own[annotationGVisorSeccomp] = "true"
 	}
 	return own
 }

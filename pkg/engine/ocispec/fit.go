@@ -28,6 +28,11 @@ func Fit(s *specs.Spec, rt *probe.Runtime) error {
 	if s.Linux == nil {
 		return nil
 	}
+	if s.Annotations[annotationGVisorSeccomp] != "" {
+		if err := fitGVisorSeccomp(s.Linux.Seccomp, rt); err != nil {
+			return err
+		}
+	}
 	return fitLinux(s.Linux, rt)
 }
 
@@ -71,6 +76,26 @@ func fitLinux(l *specs.Linux, rt *probe.Runtime) error {
 	}
 	if c := l.Seccomp; c != nil {
 		return fitSeccomp(c, rt)
+	}
+	return nil
+}
+
+// gVisorActions are what runsc can do about a system call, where it does not say.
+var gVisorActions = []specs.LinuxSeccompAction{specs.ActAllow, specs.ActErrno, specs.ActKill, specs.ActTrap, specs.ActTrace}
+
+// fitGVisorSeccomp refuses filters that a container would not be started with.
+func fitGVisorSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
+	if c == nil || rt.Features != nil {
+		return nil
+	}
+	actions := []specs.LinuxSeccompAction{c.DefaultAction}
+	for _, sc := range c.Syscalls {
+		actions = append(actions, sc.Action)
+	}
+	for _, action := range actions {
+		if !slices.Contains(gVisorActions, action) {
+			return unmet("seccomp action %s: gVisor does not know it; it knows %v", action, gVisorActions)
+		}
 	}
 	return nil
 }

@@ -82,6 +82,16 @@ func seccompFor(p *runtimeapi.SecurityProfile, deprecated string, privileged boo
 	}
 }
 
+// asksLocalSeccomp says whether a container's filter is a profile of the node.
+func asksLocalSeccomp(sc *runtimeapi.LinuxContainerSecurityContext) bool {
+	if sc.GetPrivileged() {
+		return false
+	}
+	//nolint:staticcheck // The deprecated field is all that old clients send.
+	profile, err := securityProfile(sc.GetSeccomp(), sc.GetSeccompProfilePath(), "seccomp")
+	return err == nil && profile.GetProfileType() == runtimeapi.SecurityProfile_Localhost
+}
+
 // localSeccomp reads a profile of the node.
 func localSeccomp(file string, n Node) (*specs.LinuxSeccomp, error) {
 	if !path.IsAbs(file) {

@@ -1,0 +1,63 @@
+package ocispec
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// gVisor enforces a profile of the node in the containers that asked for it, and
+// leaves the others to its kernel.
+func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
+	const file = "/profiles/gvisor.json"
+	allow := `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_ERRNO"}]}`
+	type sc = runtimeapi.LinuxContainerSecurityContext
+	local := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: file}
+	for name, tt := range map[string]struct {
+		asks     *sc
+		profile  string
+		runtime  func(testing.TB) *probe.Runtime
+		want     string
+		mistaken string
+	}{
+		"Localhost":          {asks: &sc{Seccomp: local}, want: "true"},
+		"by the old field":   {asks: &sc{SeccompProfilePath: "localhost/" + file}, want: "true"}, //nolint:staticcheck // Old clients send it.
+		"under runc":         {asks: &sc{Seccomp: local}, runtime: runc},
+		"RuntimeDefault":     {asks: &sc{Seccomp: &runtimeapi.SecurityProfile{}}},
+		"none":               {asks: &sc{}},
+		"an unknown action":  {asks: &sc{Seccomp: local}, profile: `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_KILL_PROCESS"}]}`, mistaken: "SCMP_ACT_KILL_PROCESS"},
+		"an unknown default": {asks: &sc{Seccomp: local}, profile: `{"defaultAction":"SCMP_ACT_LOG"}`, mistaken: "SCMP_ACT_LOG"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, n := testContainer(t), modernNode()
+			c.Runtime = runsc(t)
+			if tt.runtime != nil {
+				c.Runtime = tt.runtime(t)
+			}
+			if tt.profile == "" {
+				tt.profile = allow
+			}
+			n.ReadFile = func(string) ([]byte, error) { return []byte(tt.profile), nil }
+			was := c.Config.GetLinux().GetSecurityContext()
+			was.Seccomp, was.SeccompProfilePath = tt.asks.Seccomp, tt.asks.SeccompProfilePath //nolint:staticcheck // Old clients send it.
+			s, err := Build(c, n)
+			if tt.mistaken != "" {
+				if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), tt.mistaken) {
+					t.Fatalf("it is %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := s.Annotations[annotationGVisorSeccomp]; got != tt.want {
+				t.Errorf("the annotation is %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

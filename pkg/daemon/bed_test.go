@@ -53,7 +53,7 @@ func newBed(t *testing.T) *bed {
 	b.options = daemon.Options{
 		Config: b.config, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
 		Prober: willing{},
-		NewEngine: func(context.Context, *config.Config, daemon.Build, func() []*handler.Definition) (daemon.Engine, error) {
+		NewEngine: func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
 			return b.engine, nil
 		},
 	}

@@ -64,9 +64,15 @@ type Options struct {
 	Apply func(ctx context.Context, cfg *config.Config)
 	// Prober finds out whether handlers can run pods; nil asks the machine.
 	Prober lifecycle.Prober
-	// NewEngine opens the engine; nil is the real one. definitions returns the
-	// handlers of the moment.
-	NewEngine func(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error)
+	// NewEngine opens the engine; nil is the real one.
+	NewEngine func(ctx context.Context, cfg *config.Config, b Build, h Handlers) (Engine, error)
+}
+
+// Handlers returns those of the moment to an engine.
+type Handlers struct {
+	// Told have something to tell, Configured are all that new pods may come to run
+	// under: not ready ones too, and what handlers try.
+	Told, Configured func() []*handler.Definition
 }
 
 // Loader reads the configuration again, and says what would come of a change.

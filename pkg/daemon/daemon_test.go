@@ -14,7 +14,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // A whole life: nothing answers before the pods are recovered, and the service
@@ -119,7 +118,7 @@ func TestABrokenHandlerSaysWhy(t *testing.T) {
 func TestAFailedStartIsUndone(t *testing.T) {
 	for name, sabotage := range map[string]func(*bed){
 		"the engine does not open": func(b *bed) {
-			b.options.NewEngine = func(context.Context, *config.Config, daemon.Build, func() []*handler.Definition) (daemon.Engine, error) {
+			b.options.NewEngine = func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
 				return nil, errors.New("sabotage")
 			}
 		},

@@ -12,7 +12,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/router"
 )
@@ -23,10 +22,10 @@ var _ router.Preflighter = (*engine.Engine)(nil)
 // one prober.
 func engineAsking(
 	prober *probe.Prober,
-) func(context.Context, *config.Config, Build, func() []*handler.Definition) (Engine, error) {
-	return func(ctx context.Context, cfg *config.Config, b Build, definitions func() []*handler.Definition) (Engine, error) {
+) func(context.Context, *config.Config, Build, Handlers) (Engine, error) {
+	return func(ctx context.Context, cfg *config.Config, b Build, h Handlers) (Engine, error) {
 		c := engineConfig(cfg, b)
-		c.Prober, c.Definitions = prober, definitions
+		c.Prober, c.Definitions, c.Configured = prober, h.Told, h.Configured
 		return engine.New(ctx, c)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
 	"github.com/berth-cri/berth/pkg/router"
 )
@@ -116,7 +117,7 @@ func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 // openEngine opens the engine.
 func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
 	cfg := d.options.Config
-	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, d.definitions)
+	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, Handlers{Told: d.definitions, Configured: d.configured})
 	if err != nil {
 		return nil, fmt.Errorf("opening the engine: %w", err)
 	}
@@ -137,6 +138,14 @@ func (d *Daemon) definitions() []*handler.Definition {
 		}
 	}
 	return definitions
+}
+
+// configured returns all handlers that new pods may come to run under.
+func (d *Daemon) configured() []*handler.Definition {
+	if m := d.lifecycle.Load(); m != nil {
+		return m.Candidates()
+	}
+	return lifecycle.CandidatesOf(d.options.Config)
 }
 
 // serve answers on the CRI socket. The router refuses every call until it is

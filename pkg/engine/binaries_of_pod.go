@@ -108,13 +108,23 @@ type inspection struct {
 	prober      prober
 	objects     *objects
 	definitions func() []*handler.Definition
+	configured  func() []*handler.Definition
 }
 
 // run takes up the binaries of today's handlers, and then reads those
 // that pods were made with, before they are needed.
 func (i *inspection) run() {
+	ready := map[string]bool{}
 	for _, d := range i.awaitHandlers() {
+		ready[d.Digest()] = true
 		i.takeUp(d)
+	}
+	// What others run on, and what is on trial, is kept as well: a handler that is
+	// not ready now may be so again.
+	for _, d := range i.configured() {
+		if !ready[d.Digest()] {
+			i.takeUp(d)
+		}
 	}
 	i.binaries.takenUp.Store(true)
 	seen := map[string]bool{}
@@ -170,6 +180,6 @@ func (i *inspection) takeUp(d *handler.Definition) {
 	if err == nil {
 		release()
 	} else if !errors.Is(err, context.Canceled) {
-		i.log.WithError(err).WithField("handler", d.Name).Warn("a handler's runtime does not answer")
+		i.log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("a handler's runtime does not answer")
 	}
 }

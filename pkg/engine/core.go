@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -126,14 +127,21 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	k.hooks = newHooks(ctx, k.layout, k.settings)
 	k.collector = &collector{
 		background: ctx, log: k.log, tools: k.tools, binaries: k.binaries, programs: k.shims,
-		pods: k.pods, unreadable: len(k.broken.sandboxes) > 0, definitions: c.Definitions,
+		pods: k.pods, unreadable: len(k.broken.sandboxes) > 0, configured: c.configured(),
 	}
 	k.prober.OnAnswer(k.binaries.Prepare)
 	k.inspection = &inspection{
 		background: ctx, log: k.log, binaries: k.binaries, runtimes: k.runtimes, collector: k.collector,
-		prober: k.prober, objects: k.objects, definitions: c.Definitions,
+		prober: k.prober, objects: k.objects, definitions: c.Definitions, configured: c.configured(),
 	}
 	return k, complete(k.settings, k.runtimes, k.tasks, k.burials, k.exits, k.abilities, k.mounts, k.events, k.hooks, k.collector, k.inspection)
+}
+
+func (c Config) configured() func() []*handler.Definition {
+	if c.Configured == nil {
+		return c.Definitions
+	}
+	return c.Configured
 }
 
 func (k *core) close() error {

@@ -67,6 +67,9 @@ type Config struct {
 	Streaming streaming.Config
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
+	// Configured returns all that new pods may come to run under: also handlers that
+	// are not ready now, and what they try. nil is Definitions.
+	Configured func() []*handler.Definition
 	// Prober asks runtimes; nil is one of the engine's own.
 	Prober *probe.Prober
 }

@@ -54,14 +54,14 @@ func (u toolUse) unused(names []string) []string {
 
 // collector removes what is kept for pods and no longer needed.
 type collector struct {
-	background  context.Context // ends with the engine
-	log         *log.Entry
-	tools       tools
-	binaries    *binaries
-	programs    programs
-	pods        *sandboxRecords
-	unreadable  bool // there are pods whose records cannot be read
-	definitions func() []*handler.Definition
+	background context.Context // ends with the engine
+	log        *log.Entry
+	tools      tools
+	binaries   *binaries
+	programs   programs
+	pods       *sandboxRecords
+	unreadable bool // there are pods whose records cannot be read
+	configured func() []*handler.Definition
 
 	mu sync.Mutex // held while it collects
 }
@@ -76,7 +76,7 @@ func (c *collector) use() (toolUse, error) {
 	u := toolUse{
 		shims:      map[string]bool{filepath.Base(c.tools.supervisor): true, shimPrefix + c.tools.supervisorHash[:16]: true},
 		pauseRoots: map[string]bool{filepath.Base(c.tools.pauseRoot): true},
-		runtimes:   c.binaries.needed(c.definitions()),
+		runtimes:   c.binaries.needed(c.configured()),
 		// What new pods take is not known yet, or what a pod is of that cannot be read.
 		allRuntimes: !c.binaries.takenUp.Load() || c.unreadable,
 	}

@@ -67,7 +67,7 @@ func daemon(t *testing.T, dir, build string) *core {
 	t.Cleanup(k.shims.Close)
 	k.collector = &collector{
 		background: t.Context(), log: k.log, tools: k.tools, binaries: k.binaries, programs: k.shims,
-		pods: k.pods, definitions: c.Definitions,
+		pods: k.pods, configured: c.Definitions,
 	}
 	return k
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -322,5 +323,27 @@ func TestRulingsThatCannotBeKept(t *testing.T) {
 	b.open(trying(10))
 	if all := strings.Join(b.m.Current().Problems, "\n"); !strings.Contains(all, "trials.json") {
 		t.Errorf("problems are %q", all)
+	}
+}
+
+func TestCandidates(t *testing.T) {
+	c := trying(10)
+	c.Runtimes = append(c.Runtimes, &handler.Definition{Name: "lame", Path: "/lame", RequiredDevices: []string{"/dev/none"}})
+	b := newBed(t, c)
+	b.set(func() { b.failures["/lame"] = errLasting })
+	for _, state := range []func(){
+		func() {},
+		func() { b.must(b.reload(c)) },
+		func() { _ = b.m.Promote(t.Context(), "runc") },
+		func() { _ = b.m.Abort(t.Context(), "runc", "") },
+	} {
+		state()
+		var paths []string
+		for _, d := range b.m.Candidates() {
+			paths = append(paths, d.Path)
+		}
+		if want := []string{"/old", "/new", "/lame"}; !slices.Equal(paths, want) {
+			t.Errorf("got %v", paths)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -45,8 +46,19 @@ func ask[T any](l *looker, question, file string, f func() T) (answer T, late bo
 	return answer, late
 }
 
+// stuck are files that gave no answer in time. Until one does, nobody waits long
+// for it again.
+var stuck sync.Map
+
 func wait[T any](patience time.Duration, question, file string, f func() T) (answer T, late bool) {
-	result := looks.DoChan(question+"\x00"+file, func() (any, error) { return f(), nil })
+	if _, known := stuck.Load(file); known {
+		patience = min(patience, hurried)
+	}
+	result := looks.DoChan(question+"\x00"+file, func() (any, error) {
+		answer := f()
+		stuck.Delete(file)
+		return answer, nil
+	})
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
@@ -54,6 +66,7 @@ func wait[T any](patience time.Duration, question, file string, f func() T) (ans
 		answer, _ = r.Val.(T)
 		return answer, false
 	case <-t.C:
+		stuck.Store(file, nil)
 		return answer, true
 	}
 }

@@ -64,6 +64,7 @@ func checks() []check {
 		{"cgroup-driver", cgroupDriver},
 		{"noexec", noexec},
 		{"sysctls", sysctls},
+		{"inotify", inotify},
 		{"cni", cni},
 		{"nri", nriSocket},
 		{"ports", ports},

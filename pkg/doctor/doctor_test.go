@@ -159,11 +159,22 @@ func TestBrokenNodes(t *testing.T) {
 		"no resource capability": {func(r *root) { r.write("/proc/42/status", "CapEff:\t000001fffeffffff\n") }, "privileges", Warn, "berth (pid 42) lacks CAP_SYS_RESOURCE", "CapabilityBoundingSet"},
 		"no admin capability":    {func(r *root) { r.write("/proc/42/status", "CapEff:\t000001ffffdfffff\n") }, "privileges", Fail, "lacks CAP_SYS_ADMIN", "CapabilityBoundingSet"},
 		"status unreadable":      {func(r *root) { r.write("/proc/42/status", "Name: x\n") }, "privileges", Warn, "has no CapEff", "/proc"},
-		"no overlayfs":           {func(r *root) { r.write("/proc/filesystems", "\text4\n") }, "kernel", Fail, "no overlay file system", "modprobe overlay"},
-		"kernel before idmap":    {func(r *root) { r.write("/proc/sys/kernel/osrelease", "5.15.0\n") }, "kernel", Warn, "hostUsers: false", "5.19"},
-		"no seccomp":             {func(r *root) { r.remove("/proc/sys/kernel/seccomp/actions_avail") }, "kernel", Warn, "no seccomp", "CONFIG_SECCOMP_FILTER"},
-		"no memory controller":   {func(r *root) { r.write("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu pids\n") }, "kernel", Fail, "missing: memory", "cgroup_enable=memory"},
-		"no cgroups":             {func(r *root) { r.remove("/sys/fs/cgroup") }, "kernel", Fail, "no cgroups", "mount -t cgroup2"},
+		"no inotify instances": {func(r *root) {
+			r.write("/proc/sys/fs/inotify/max_user_instances", "1\n")
+			r.write("/proc/42/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n")
+			r.link("/proc/42/fd/9", "anon_inode:inotify")
+		}, "inotify", Warn, "all of its 1 inotify instances", "fs.inotify.max_user_instances=8192"},
+		"no inotify watches": {func(r *root) {
+			r.write("/proc/sys/fs/inotify/max_user_watches", "2\n")
+			r.write("/proc/42/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n")
+			r.link("/proc/42/fd/9", "anon_inode:inotify")
+			r.write("/proc/42/fdinfo/9", "pos:\t0\ninotify wd:1 ino:a sdev:b\ninotify wd:2 ino:a sdev:b\n")
+		}, "inotify", Warn, "all of its 2 inotify watches", "fs.inotify.max_user_watches=8192"},
+		"no overlayfs":         {func(r *root) { r.write("/proc/filesystems", "\text4\n") }, "kernel", Fail, "no overlay file system", "modprobe overlay"},
+		"kernel before idmap":  {func(r *root) { r.write("/proc/sys/kernel/osrelease", "5.15.0\n") }, "kernel", Warn, "hostUsers: false", "5.19"},
+		"no seccomp":           {func(r *root) { r.remove("/proc/sys/kernel/seccomp/actions_avail") }, "kernel", Warn, "no seccomp", "CONFIG_SECCOMP_FILTER"},
+		"no memory controller": {func(r *root) { r.write("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu pids\n") }, "kernel", Fail, "missing: memory", "cgroup_enable=memory"},
+		"no cgroups":           {func(r *root) { r.remove("/sys/fs/cgroup") }, "kernel", Fail, "no cgroups", "mount -t cgroup2"},
 		"kubelet's driver": {func(r *root) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\ncgroupDriver: systemd\n")
 		}, "cgroup-driver", Warn, "the kubelet's cgroupDriver is systemd", "cgroupDriver: cgroupfs"},

@@ -2,13 +2,15 @@ package lifecycle
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/log"
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/berth-cri/berth/pkg/config"
 )
 
 const (
@@ -19,45 +21,61 @@ const (
 	longest = time.Second
 )
 
-// watchFiles reloads when the Loader's files change. Where that cannot be
-// watched, the other triggers remain.
+// pollInterval is how often files are looked at whose changes the kernel does not
+// tell.
+const pollInterval = 2 * time.Second
+
+// watchFiles reloads when the Loader's files change.
 func (m *Manager) watchFiles() {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		m.unwatched(err)
-		return
+	f := &files{
+		paths: m.o.Loader.Paths, again: m.rewatch, polls: &m.polls, interval: pollInterval, log: log.G(m.life),
+		changed: m.filesChanged,
+		// It may be what was told already.
+		differs: func() { m.queue.add(request{trigger: TriggerFiles, patient: true, silent: true}) },
 	}
-	f := &files{watcher: w, paths: m.o.Loader.Paths, changed: m.filesChanged, failed: m.unwatched, again: m.rewatch}
+	var err error
+	if f.watcher, err = fsnotify.NewWatcher(); err != nil {
+		f.watcher = &fsnotify.Watcher{} // which tells nothing
+		f.unwatched(err)
+	}
 	f.add()
 	// What changed between the reading of the configuration and this moment.
 	m.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
 	m.work.Go(func() { f.run(m.life) })
+	m.work.Go(func() { f.poll(m.life) })
 }
 
 func (m *Manager) filesChanged() { m.queue.add(request{trigger: TriggerFiles, patient: true}) }
-
-// unwatched says that changes of files go unnoticed.
-func (m *Manager) unwatched(err error) {
-	log.G(m.life).WithError(err).Warn("Changes of configuration files may go unnoticed; send SIGHUP after a change")
-}
 
 // files watches the directories of a configuration.
 type files struct {
 	watcher *fsnotify.Watcher
 	paths   func() []string
-	changed func()
-	failed  func(error)
+	// changed is called after what the kernel told, and differs after what a look found.
+	changed, differs func()
 	// again says that the paths may be others now.
 	again <-chan struct{}
+	log   *log.Entry
+
+	// polls says that the kernel does not tell all changes.
+	polls    *atomic.Bool
+	interval time.Duration
+	// fresh says that there may be links which were not there before.
+	fresh atomic.Bool
+}
+
+// unwatched has files looked at every few seconds, and says so once.
+func (f *files) unwatched(err error) {
+	if f.polls.Swap(true) {
+		return
+	}
+	f.log.WithError(err).WithField("interval", f.interval.String()).
+		Warn("The kernel does not tell of changed configuration files; they are looked at in intervals. Raise fs.inotify.max_user_watches or max_user_instances, then restart berth")
 }
 
 // run waits for changes, and for quiet after them, until ctx ends.
 func (f *files) run(ctx context.Context) {
-	defer func() {
-		if err := f.watcher.Close(); err != nil {
-			f.failed(err)
-		}
-	}()
+	defer f.close()
 	var first time.Time // of the changes that are not told yet
 	timer := time.NewTimer(0)
 	<-timer.C
@@ -68,15 +86,17 @@ func (f *files) run(ctx context.Context) {
 			return
 		case <-f.again:
 			f.add()
+			f.fresh.Store(true)
 			continue
 		case <-timer.C:
 			first = time.Time{}
 			f.add()
+			f.fresh.Store(true)
 			f.changed()
 			continue
 		case err := <-f.watcher.Errors:
 			// Events were lost: what happened is not known.
-			f.failed(err)
+			f.log.WithError(err).Warn("Changes of configuration files were lost; all of them are read again")
 		case e := <-f.watcher.Events:
 			if !relevant(e, f.paths()) {
 				continue
@@ -89,19 +109,54 @@ func (f *files) run(ctx context.Context) {
 	}
 }
 
-// add watches what can be watched now. A directory that does not exist yet is
-// awaited in the nearest one that does.
-func (f *files) add() {
-	for _, dir := range watched(f.paths(), isDir) {
-		if err := f.watcher.Add(dir); err != nil && isDir(dir) {
-			f.failed(err)
+func (f *files) close() {
+	if f.watcher.Events == nil {
+		return
+	}
+	if err := f.watcher.Close(); err != nil {
+		f.log.WithError(err).Warn("The watch on configuration files could not be ended")
+	}
+}
+
+// poll looks at the files where the kernel does not tell, or where a link leads to
+// one: what is behind it may change without a word.
+func (f *files) poll(ctx context.Context) {
+	last, links := config.Fingerprint(f.paths())
+	ticks := time.NewTicker(f.interval)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		if !f.fresh.Swap(false) && !links && !f.polls.Load() {
+			continue
+		}
+		var now string
+		if now, links = config.Fingerprint(f.paths()); now != last {
+			last = now
+			f.differs()
 		}
 	}
 }
 
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
+// add watches what can be watched now. A directory that does not exist yet is
+// awaited in the nearest one that does.
+func (f *files) add() {
+	if f.watcher.Events == nil {
+		return
+	}
+	all := true
+	for _, dir := range watched(f.paths(), config.IsDir) {
+		if err := f.watcher.Add(dir); err != nil && config.IsDir(dir) {
+			f.unwatched(err)
+			all = false
+		}
+	}
+	if all && f.polls.Swap(false) {
+		f.log.Info("The kernel tells of changed configuration files again")
+	}
 }
 
 // watched are the directories to watch for changes of paths: each of them that

@@ -3,11 +3,16 @@ package lifecycle
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/containerd/log"
 	"github.com/fsnotify/fsnotify"
 )
 
@@ -68,8 +73,13 @@ func TestFilesAreWatched(t *testing.T) {
 	told := make(chan struct{}, 1000)
 	f := &files{
 		watcher: w, paths: func() []string { return []string{main, dropIns, vendor} },
-		changed: func() { told <- struct{}{} }, failed: func(err error) { t.Error(err) },
+		changed: func() { told <- struct{}{} }, polls: &atomic.Bool{}, log: log.L,
 	}
+	defer func() {
+		if f.polls.Load() {
+			t.Error("the kernel did not tell")
+		}
+	}()
 	f.add()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -140,5 +150,98 @@ func TestFilesAreWatched(t *testing.T) {
 	time.Sleep(3 * quiet)
 	if n := len(told); n > 100 {
 		t.Errorf("500 writes in a row were told %d times", n+1)
+	}
+}
+
+// What is behind links changes without a word of the kernel's.
+func TestFilesBehindLinks(t *testing.T) {
+	dir := t.TempDir()
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, text string) {
+		t.Helper()
+		do(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		do(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	// As the kubelet mounts a ConfigMap: files are links through ..data.
+	write("map/..one/kata.toml", "one")
+	write("map/..two/kata.toml", "another")
+	do(os.Symlink("..one", filepath.Join(dir, "map/..data")))
+	do(os.Symlink("..data/kata.toml", filepath.Join(dir, "map/kata.toml")))
+	write("conf.d/local.toml", "x")
+	do(os.Symlink("../map/kata.toml", filepath.Join(dir, "conf.d/kata.toml")))
+	do(os.Symlink("../later/late.toml", filepath.Join(dir, "conf.d/late.toml")))
+	told := make(chan struct{}, 100)
+	f := &files{
+		watcher: &fsnotify.Watcher{}, paths: func() []string { return []string{filepath.Join(dir, "conf.d")} },
+		differs: func() { told <- struct{}{} }, polls: &atomic.Bool{}, log: log.L, interval: 20 * time.Millisecond,
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.poll(ctx) }()
+	defer func() { cancel(); <-done }()
+	time.Sleep(5 * f.interval) // for the first look, after which changes count
+	for _, step := range []struct {
+		what string
+		do   func()
+	}{
+		{"..data is swapped", func() {
+			do(os.Symlink("..two", filepath.Join(dir, "map/..tmp")))
+			do(os.Rename(filepath.Join(dir, "map/..tmp"), filepath.Join(dir, "map/..data")))
+		}},
+		{"the target is written", func() { write("map/..two/kata.toml", "yet another") }},
+		{"the target goes", func() { do(os.Remove(filepath.Join(dir, "map/..two/kata.toml"))) }},
+		{"a target that was not there comes", func() { write("later/late.toml", "late") }},
+	} {
+		step.do()
+		select {
+		case <-told:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: nobody is told", step.what)
+		}
+		time.Sleep(5 * f.interval)
+		for len(told) > 0 { // what a step did may take more than one telling
+			<-told
+		}
+	}
+}
+
+// asUserWithoutInotify makes this test's binary a process that may have none.
+const asUserWithoutInotify = "BERTH_TEST_WITHOUT_INOTIFY"
+
+// Where no watches are left files are looked at, which is said once and counted.
+func TestFilesWithoutInotify(t *testing.T) {
+	if os.Getenv(asUserWithoutInotify) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFilesWithoutInotify$", "-test.v")
+		cmd.Env = append(os.Environ(), asUserWithoutInotify+"=1")
+		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	// Of this user namespace only.
+	if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	start := conf("runc", "/r")
+	start.Handlers.Watch = true
+	b := newBed(t, start)
+	b.wait("the first reading", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.loads > 0 })
+	if !b.m.polls.Load() {
+		t.Fatal("nothing says that files are looked at")
+	}
+	b.set(func() { b.next = conf("runc", "/r", "kata", "/k") })
+	if err := os.WriteFile(b.Paths()[0], []byte("changed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.wait("the change", func() bool { return b.phase("kata") != "" })
+	if !slices.Contains(b.announced, "reloaded") {
+		t.Errorf("announced are %v", b.announced)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/log"
@@ -41,6 +42,8 @@ type Manager struct {
 
 	trials trials
 	flying flights
+	// polls says that changes of files are not told by the kernel.
+	polls atomic.Bool
 }
 
 // New checks the options and publishes a first plan, in which no handler
@@ -114,20 +117,32 @@ func (m *Manager) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Close ends what the Manager does by itself. The table stays as it is.
+// closePatience is how long Close waits for work that waits for something itself,
+// such as a file on a network file system that is gone.
+const closePatience = 5 * time.Second
+
+// Close ends what the Manager does by itself, or leaves it behind if it does not
+// end in time. The table stays as it is.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
 	m.end()
-	m.work.Wait()
+	ended := make(chan struct{})
+	go func() { defer close(ended); m.work.Wait() }()
+	var err error
+	select {
+	case <-ended:
+	case <-time.After(closePatience):
+		err = errors.New("a look at files of the configuration, or at a runtime, has no end; it is left behind")
+	}
 	m.queue.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for w := range m.watchers {
 		m.drop(w)
 	}
-	return nil
+	return err
 }
 
 // begin says whether a caller may start work, which it must then end by

@@ -17,6 +17,8 @@ var (
 		"When a configuration without mistakes was last put in force, in seconds since 1970.", nil, nil)
 	restartDesc = prometheus.NewDesc("berth_config_restart_needed_keys",
 		"Changed keys that are not in force until the daemon is started again.", nil, nil)
+	polledDesc = prometheus.NewDesc("berth_config_files_polled",
+		"Whether changed configuration files are looked for every few seconds, because the kernel has no inotify watches left: 1 or 0.", nil, nil)
 	stateDesc = prometheus.NewDesc("berth_handler_state",
 		"Whether a handler is in a state: 1 or 0.", []string{"handler", "state"}, nil)
 )
@@ -25,7 +27,7 @@ var phases = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, 
 
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{generationDesc, reloadsDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, stateDesc} {
+	for _, d := range []*prometheus.Desc{generationDesc, reloadsDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc} {
 		to <- d
 	}
 }
@@ -42,6 +44,7 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 	gauge(reloadFailedDesc, oneIf(m.counts.failed))
 	gauge(reloadTimeDesc, float64(m.counts.success.UnixMilli())/1000)
 	gauge(restartDesc, float64(len(m.truth.pending)))
+	gauge(polledDesc, oneIf(m.polls.Load()))
 	for _, e := range m.plan.Entries {
 		for _, phase := range phases {
 			gauge(stateDesc, oneIf(e.State.Phase == phase), e.Definition.Name, string(phase))

@@ -41,7 +41,8 @@ type Publisher interface {
 	Publish(p *Plan) error
 }
 
-// Announcer hears when a reload begins and when it is over, in pairs.
+// Announcer hears when a reload begins and when it is over. Of one that nobody asked
+// for it hears only when it is over, and only if something came of it.
 type Announcer interface {
 	Reloading(ctx context.Context)
 	Reloaded(ctx context.Context, c Current)

@@ -57,11 +57,17 @@ func (m *Manager) reloads() {
 
 // reload is one whole transaction.
 func (m *Manager) reload(ctx context.Context, r request) Outcome {
-	if a := m.o.Announcer; a != nil && !r.silent {
-		a.Reloading(ctx)
-		defer func() { a.Reloaded(ctx, m.Current()) }()
-	}
 	o := Outcome{Trigger: r.trigger, At: time.Now()}
+	if a := m.o.Announcer; a != nil {
+		if !r.silent {
+			a.Reloading(ctx)
+		}
+		defer func() {
+			if !r.silent || o.Changed || o.Error != nil || len(o.Live) > 0 {
+				a.Reloaded(ctx, m.Current())
+			}
+		}()
+	}
 	next, err := m.o.Loader.Load(ctx)
 	if err != nil && r.patient {
 		m.later(request{trigger: r.trigger, silent: r.silent})
@@ -122,10 +128,14 @@ func (m *Manager) done(o *Outcome, changed []string) {
 	m.tell(changed, m.last)
 }
 
-// aware says whether everything that an error says was known at the start.
+// aware says whether everything that an error says was known at the start, or is
+// what the last reload failed with.
 func (m *Manager) aware(err error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.last != nil && slices.Equal(m.last.Problems, lines(err)) {
+		return true
+	}
 	return !slices.ContainsFunc(lines(err), func(line string) bool { return !slices.Contains(m.problems, line) })
 }
 

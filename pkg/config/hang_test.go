@@ -1,0 +1,76 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// dead is a directory that gives no answer.
+func dead(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	deadMount(t, dir)
+	return dir
+}
+
+// bounded fails if f does not end long before somebody would call it stuck.
+func bounded[T any](t *testing.T, what string, f func() T) T {
+	t.Helper()
+	done := make(chan T, 1)
+	go func() { done <- f() }()
+	select {
+	case got := <-done:
+		return got
+	case <-time.After(time.Minute):
+		t.Fatalf("%s has no end", what)
+		panic("unreachable")
+	}
+}
+
+// TestDeadMounts: a drop-in that leads to a file system which gives no answer costs
+// its own handlers, and nobody waits for it.
+func TestDeadMounts(t *testing.T) {
+	t.Parallel()
+	gone := dead(t)
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain+"[import]\ncrio = [\""+filepath.Join(gone, "crio.conf.d")+"\"]\n")
+	for _, name := range []string{"10-dead", "11-dead"} {
+		n.must(os.Symlink(filepath.Join(gone, name), n.path("conf.d/"+name+".toml")))
+	}
+	n.write("conf.d/20-good.toml", "[runtimes.extra]\nruntime_path = \"$BIN/crun\"\n")
+	cfg := bounded(t, "a start", n.tolerate)
+	if names(cfg) != "crun extra runc" {
+		t.Errorf("served are %s", names(cfg))
+	}
+	for _, name := range []string{"$DIR/conf.d/10-dead.toml", "$DIR/conf.d/11-dead.toml", filepath.Join(gone, "crio.conf.d")} {
+		if !strings.Contains(n.relative(cfg.Problems.Error()), name+": cannot be read: it gives no answer; is it on a network file system that is gone") {
+			t.Errorf("nothing is said of %s:\n%s", name, cfg.Problems)
+		}
+	}
+	lines := bounded(t, "a reload", func() []string { return n.refuse(n.options()) })
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "$DIR/conf.d/10-dead.toml: cannot be read") {
+		t.Errorf("a reload says\n%s", strings.Join(lines, "\n"))
+	}
+	one := bounded(t, "a fingerprint", func() string { print, _ := Fingerprint(cfg.Watched()); return print })
+	n.write("conf.d/20-good.toml", "[runtimes.other]\nruntime_path = \"$BIN/crun\"\n")
+	other, links := Fingerprint(cfg.Watched())
+	if one == other || !links {
+		t.Errorf("a change beside a dead link is not seen (links: %v)", links)
+	}
+}
+
+// A directory of drop-ins that gives no answer is a mistake of its own.
+func TestDeadDirectory(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain)
+	o := n.options()
+	o.DropInDir = dead(t)
+	lines := bounded(t, "a reload", func() []string { return n.refuse(o) })
+	if len(lines) != 1 || !strings.Contains(lines[0], "cannot be listed: it gives no answer") {
+		t.Errorf("it says %q", lines)
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -18,6 +20,7 @@ var resourceChecks = []check{
 	{name: "an update leaves alone what is zero", needs: []Ability{LiveUpdate}, run: updateZeroFields},
 	{name: "update of a created container holds at start", needs: []Ability{CgroupPerCtr}, run: updateCreated},
 	{name: "an update that the kernel refuses changes nothing", needs: []Ability{LiveUpdate, CgroupPerCtr}, run: updateRefused},
+	{name: "an update that the runtime cannot make is refused once", berth: true, run: updateImpossible},
 	{name: "swap", needs: []Ability{CgroupPerCtr}, run: swapLimits},
 	{name: "huge pages", needs: []Ability{CgroupPerCtr}, run: hugePages},
 	{name: "the cgroup parent is used and left alone", needs: []Ability{HostProcesses}, run: cgroupParent},
@@ -178,6 +181,22 @@ func updateRefused(t *testing.T, n *node) {
 	if got := c.status(t).GetResources().GetLinux().GetCpusetCpus(); got == "4000-4001" {
 		t.Error("status shows the refused value")
 	}
+}
+
+// updateImpossible asks for what there is no way to do. What was not changed need
+// not be put back, nor be told of.
+func updateImpossible(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever(), resources(someLimits()))
+	err := c.tryUpdate(t, &runtimeapi.LinuxContainerResources{CpuShares: 1024})
+	if _, lacks := n.Lacks[LiveUpdate]; !lacks {
+		must(t, err, "UpdateContainerResources")
+		return
+	}
+	mustFail(t, err, "UpdateContainerResources under a runtime without it", codes.Unimplemented)
+	if text := status.Convert(err).Message(); strings.Contains(text, "put back") {
+		t.Errorf("the error tells of more than the update: %s", text)
+	}
+	wantLimits(t, c, someLimits())
 }
 
 // swapLimits: the CRI's limit is of memory and swap together, and without one a

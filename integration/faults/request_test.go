@@ -259,11 +259,11 @@ func (b *bed) badOrder(t *testing.T) {
 	ctx := within(t, time.Minute)
 
 	_, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod.Config})
-	refused(t, err, codes.AlreadyExists, pod.ID)
+	refused(t, err, codes.AlreadyExists, "crictl rmp -f "+pod.ID)
 	_, err = b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: pod.ID, Config: b.client.ContainerConfig("main", b.image), SandboxConfig: pod.Config,
 	})
-	refused(t, err, codes.AlreadyExists, c.ID)
+	refused(t, err, codes.AlreadyExists, "crictl rm -f "+c.ID)
 	_, err = b.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
 	refused(t, err, codes.FailedPrecondition, c.ID)
 

@@ -78,7 +78,7 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	id := newID()
 	name := containerName(s.ID(), r.GetConfig().GetMetadata())
 	if err := b.names.reserve(name, id); err != nil {
-		return nil, err
+		return nil, b.objects.taken(err)
 	}
 	u := &undo{}
 	u.add("name", func(context.Context) error { b.names.release(name, id); return nil })

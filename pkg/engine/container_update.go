@@ -120,9 +120,9 @@ func (b *resources) setResources(ctx context.Context, u *undo, c *container, spe
 		return err
 	}
 	if c.Status().Phase == phaseRunning || c.sandbox.Spec().Definition.Type == handler.Shim {
-		// What a runtime refuses it may have done in part.
-		told = true
-		if err := b.applyResources(context.WithoutCancel(ctx), c, after); err != nil {
+		err := b.applyResources(context.WithoutCancel(ctx), c, after)
+		// What a runtime refuses it may have done in part, unless it has no update.
+		if told = !errdefs.IsNotImplemented(err); err != nil {
 			return err
 		}
 	}

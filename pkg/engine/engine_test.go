@@ -108,6 +108,24 @@ func TestNames(t *testing.T) {
 	}
 }
 
+func TestTakenNameSaysWhatToDo(t *testing.T) {
+	k := deafCore(t)
+	c := deafContainer(t, k, handler.Definition{})
+	s, o := c.sandbox, newObjects()
+	o.addSandbox(s)
+	o.addContainer(c)
+	n := newNames()
+	for owner, want := range map[string]string{s.ID(): "crictl rmp -f " + s.ID(), c.ID(): "crictl rm -f " + c.ID(), "new": "wait until that ends"} {
+		if err := n.reserve("of "+owner, owner); err != nil {
+			t.Fatal(err)
+		}
+		err := o.taken(n.reserve("of "+owner, "another"))
+		if !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "of "+owner) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "next attempt") {
+			t.Errorf("%s: %v", owner, err)
+		}
+	}
+}
+
 func TestUndoRunsLastFirstUpToTheFirstFailure(t *testing.T) {
 	var order []string
 	broken := errors.New("broken")

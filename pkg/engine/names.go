@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -18,13 +18,34 @@ type names struct {
 
 func newNames() *names { return &names{owner: map[string]string{}} }
 
+// takenError is a name that another object has.
+type takenError struct{ name, owner string }
+
+func (e *takenError) Error() string { return fmt.Sprintf("the name %q belongs to %s", e.name, e.owner) }
+func (*takenError) Unwrap() error   { return errdefs.ErrAlreadyExists }
+
+// taken tells who has asked for a name that another has what to do about it.
+func (o *objects) taken(err error) error {
+	var t *takenError
+	if !errors.As(err, &t) {
+		return err
+	}
+	const next = "or retry with the next attempt"
+	if _, missing := o.sandbox(t.owner); missing == nil {
+		return fmt.Errorf("%w, which is a pod sandbox: remove that (crictl rmp -f %s), %s", err, t.owner, next)
+	}
+	if _, missing := o.container(t.owner); missing == nil {
+		return fmt.Errorf("%w, which is a container: remove that (crictl rm -f %s), %s", err, t.owner, next)
+	}
+	return fmt.Errorf("%w, which another call is making: wait until that ends, %s", err, next)
+}
+
 // reserve gives name to id, or says who has it.
 func (n *names) reserve(name, id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if has, ok := n.owner[name]; ok && has != id {
-		return fmt.Errorf("name %q is reserved for %s: wait until that call ends, or remove it and retry with the next attempt: %w",
-			strings.TrimLeft(name, "/"), has, errdefs.ErrAlreadyExists)
+		return &takenError{name, has}
 	}
 	n.owner[name] = id
 	return nil

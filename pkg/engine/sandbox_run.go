@@ -94,7 +94,7 @@ func (b *sandboxRuns) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSan
 	}
 	name := sandboxName(r.GetConfig().GetMetadata())
 	if err := b.names.reserve(name, id); err != nil {
-		return nil, err
+		return nil, b.objects.taken(err)
 	}
 	spec := sandboxSpec{
 		Handler:    r.GetRuntimeHandler(),
@@ -218,7 +218,7 @@ func (b *sandboxRuns) makeNetwork(ctx context.Context, s *sandbox) error {
 	}
 	ns, err := pin.Create(ctx, spec.Plan.pinRequest(b.nsDir(s.ID()), netPath(s.ID()), sysctls))
 	if err != nil {
-		return fmt.Errorf("namespaces: %w", err)
+		return err
 	}
 	if err := s.Update(func(st *sandboxStatus) error {
 		st.Namespaces, st.Tried = *ns, spec.Plan.Net

@@ -37,6 +37,7 @@ type Manager struct {
 	last     *Outcome
 	counts   counts
 	problems []string
+	opened   bool // pods are routed
 	closed   bool
 	watchers map[*watcher]struct{}
 
@@ -70,7 +71,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents, rulings: rulings,
 		verdicts: map[string]verdict{}, retired: map[string]*handler.Definition{},
 	}
-	m.plan = planned(m.truth, nil, &Plan{})
+	m.plan = planned(m.truth, nil, &Plan{}, m.generation())
 	if err := o.Publisher.Publish(m.plan); err != nil {
 		return nil, err
 	}
@@ -106,7 +107,7 @@ func (m *Manager) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := m.change(func(*truth) error { return nil }); err != nil {
+	if err := m.open(); err != nil {
 		return err
 	}
 	if m.o.Config.Handlers.Watch {
@@ -184,7 +185,7 @@ func (m *Manager) apply(change func(*truth) error) (changed []string, err error)
 	}
 	live := m.o.Live.Live()
 	t.forget(live)
-	p := planned(t, live, m.plan)
+	p := planned(t, live, m.plan, m.generation())
 	if p.same(m.plan) {
 		m.truth = t
 		return nil, nil
@@ -196,6 +197,27 @@ func (m *Manager) apply(change func(*truth) error) (changed []string, err error)
 	m.logStates(p)
 	m.truth, m.plan = t, p
 	return changed, nil
+}
+
+// open publishes the last plan of the first generation.
+func (m *Manager) open() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed, err := m.apply(func(*truth) error { return nil })
+	if len(changed) > 0 {
+		m.tell(changed, nil)
+	}
+	m.opened = err == nil
+	return err
+}
+
+// generation is that of the next plan; mu is held. All plans before Ready are of
+// the first one: nothing has been routed by them.
+func (m *Manager) generation() uint64 {
+	if !m.opened {
+		return 1
+	}
+	return m.plan.Generation + 1
 }
 
 // logStates says which handlers are in another state in the next plan.

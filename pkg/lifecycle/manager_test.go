@@ -44,6 +44,14 @@ func TestStartPublishesWhatProbesFound(t *testing.T) {
 	if err != nil || !runc.Default || !runc.Configured || runc.Runtime == nil || runc.Since != 1 {
 		t.Errorf("got %+v, %v", runc, err)
 	}
+	if now := b.m.Current(); now.Generation != 1 {
+		t.Errorf("the first that serves pods is generation %d", now.Generation)
+	}
+	b.set(func() { b.failures["/r"] = errors.New("gone") })
+	b.must(b.reload(conf("runc", "/r", "kata", "/k")))
+	if now := b.m.Current(); now.Generation != 2 {
+		t.Errorf("the next is generation %d", now.Generation)
+	}
 }
 
 func TestReloadIsOneTransaction(t *testing.T) {

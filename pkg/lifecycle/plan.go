@@ -36,11 +36,10 @@ type Entry struct {
 }
 
 // planned is the plan that follows from what is true and from how many pods
-// there are, in the generation after last. An entry whose Definition is that of
-// last keeps its Since. Pure.
-func planned(t *truth, live map[string]int, last *Plan) *Plan {
+// there are. An entry whose Definition is that of last keeps its Since. Pure.
+func planned(t *truth, live map[string]int, last *Plan, generation uint64) *Plan {
 	p := &Plan{
-		Generation: last.Generation + 1, Default: t.config.DefaultRuntime,
+		Generation: generation, Default: t.config.DefaultRuntime,
 		AdvertiseNotReady: t.config.Handlers.AdvertiseNotReady,
 	}
 	entries := map[string]Entry{}

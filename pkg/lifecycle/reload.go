@@ -112,6 +112,7 @@ func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 	}
 	m.settle()
 	if o.Changed = m.plan != before; silent && !o.Changed {
+		o.Generation = m.plan.Generation
 		return nil
 	}
 	m.problems = problemsOf(next)

@@ -86,6 +86,9 @@ func Create(ctx context.Context, r Request) (*Namespaces, error) {
 		if made {
 			err = errors.Join(err, os.Remove(r.Dir))
 		}
+		if errdefs.IsInvalidArgument(err) {
+			return nil, err // what is wrong is the pod's, and not where it was found out
+		}
 		return nil, fmt.Errorf("pin namespaces: %w", err)
 	}
 	return ns, nil

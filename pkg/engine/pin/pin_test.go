@@ -202,8 +202,8 @@ func TestCreateRefuses(t *testing.T) {
 			r.IPC = false
 			r.Sysctls = map[string]string{"kernel.sem": "1 2 3 4"}
 		}, errdefs.IsInvalidArgument, "ipc namespace"},
-		"unknown sysctl": {sysctls("net.ipv4.no_such_thing", "1"), errdefs.IsInvalidArgument, "does not exist"},
-		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), errdefs.IsInvalidArgument, "maybe"},
+		"unknown sysctl": {sysctls("net.ipv4.no_such_thing", "1"), errdefs.IsInvalidArgument, `sysctl "net.ipv4.no_such_thing" does not exist`},
+		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), errdefs.IsInvalidArgument, `sysctl "net.ipv4.ip_forward" does not take the value "maybe"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -216,6 +216,9 @@ func TestCreateRefuses(t *testing.T) {
 			}
 			if len(err.Error()) >= 1024 {
 				t.Errorf("the text has %d bytes", len(err.Error()))
+			}
+			if strings.Contains(test.says, "sysctl") && !strings.HasPrefix(err.Error(), "sysctl") {
+				t.Errorf("the text begins with a step of ours: %v", err)
 			}
 			if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s is left: %v", r.Dir, err)

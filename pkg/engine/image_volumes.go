@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/validate"
 )
 
 // imageVolume is an image that a container has among its mounts.
@@ -39,7 +40,7 @@ func (m *mounts) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*runtim
 		if given.GetImage() == nil {
 			continue
 		}
-		if err := checkVolumeIDs(given, &s.Spec().Plan); err != nil {
+		if err := validate.ImageMappings(given, s.Spec().Plan.userNamespace()); err != nil {
 			return nil, nil, volumeFailed(given.GetContainerPath(), err)
 		}
 		img, err := m.images.Get(given.GetImage().GetImage())
@@ -89,31 +90,6 @@ func (m *mounts) mountVolume(ctx context.Context, c *container, v imageVolume, d
 		return idmap.Mount(c.sandbox.Status().Namespaces.User, mounts, dir, m.scratchDir(c.ID()))
 	}
 	return mount.All(mounts, dir)
-}
-
-// checkVolumeIDs refuses mappings other than the pod's. Its own need not be
-// given: an image always belongs to the users of the pod.
-func checkVolumeIDs(m *runtimeapi.Mount, p *sandboxPlan) error {
-	for _, l := range []struct {
-		field string
-		ids   []*runtimeapi.IDMapping
-		pod   func() (uint32, uint32)
-	}{
-		{"uidMappings", m.GetUidMappings(), func() (uint32, uint32) { return p.User.UIDs.HostID, p.User.UIDs.Size }},
-		{"gidMappings", m.GetGidMappings(), func() (uint32, uint32) { return p.User.GIDs.HostID, p.User.GIDs.Size }},
-	} {
-		if len(l.ids) == 0 {
-			continue
-		}
-		if p.User == nil {
-			return fmt.Errorf("%s are given for an image in a pod without a user namespace; leave them out: %w", l.field, errdefs.ErrInvalidArgument)
-		}
-		host, size := l.pod()
-		if len(l.ids) != 1 || l.ids[0].GetContainerId() != 0 || l.ids[0].GetHostId() != host || l.ids[0].GetLength() != size {
-			return fmt.Errorf("%s of an image differ from those of the pod sandbox; send the same: %w", l.field, errdefs.ErrInvalidArgument)
-		}
-	}
-	return nil
 }
 
 // volumeSources are the directories that are bound into c, by their place in it.

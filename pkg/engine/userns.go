@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/handler"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // podUser is the user namespace that a pod asks for; nil is the host's.
@@ -41,6 +42,17 @@ func (p *sandboxPlan) root() (uid, gid uint32) {
 		return 0, 0
 	}
 	return p.User.UIDs.HostID, p.User.GIDs.HostID
+}
+
+// userNamespace is that of the plan in the words of the CRI; nil is the host's.
+func (p *sandboxPlan) userNamespace() *runtimeapi.UserNamespace {
+	if p.User == nil {
+		return nil
+	}
+	mapping := func(m specs.LinuxIDMapping) []*runtimeapi.IDMapping {
+		return []*runtimeapi.IDMapping{{HostId: m.HostID, ContainerId: m.ContainerID, Length: m.Size}}
+	}
+	return &runtimeapi.UserNamespace{Uids: mapping(p.User.UIDs), Gids: mapping(p.User.GIDs)}
 }
 
 // idMapping remembers whether this node can map the ids of root filesystems.

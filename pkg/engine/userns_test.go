@@ -9,11 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/errdefs"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
 // A yes is remembered for good, a no for a while.
@@ -52,35 +48,6 @@ func TestIDMappingDoesNotWait(t *testing.T) {
 	}
 }
 
-func TestVolumeIDs(t *testing.T) {
-	mapped := &sandboxPlan{User: &pin.User{
-		UIDs: specs.LinuxIDMapping{HostID: 100_000, Size: 65_536}, GIDs: specs.LinuxIDMapping{HostID: 200_000, Size: 65_536},
-	}}
-	ids := func(host, length uint32) []*runtimeapi.IDMapping {
-		return []*runtimeapi.IDMapping{{HostId: host, Length: length}}
-	}
-	for name, test := range map[string]struct {
-		plan       *sandboxPlan
-		uids, gids []*runtimeapi.IDMapping
-		refused    bool
-	}{
-		"none":                           {plan: &sandboxPlan{}},
-		"none in a user namespace":       {plan: mapped},
-		"those of the pod":               {plan: mapped, uids: ids(100_000, 65_536), gids: ids(200_000, 65_536)},
-		"some without a user namespace":  {plan: &sandboxPlan{}, uids: ids(1, 1), gids: ids(1, 1), refused: true},
-		"other users":                    {plan: mapped, uids: ids(1, 65_536), gids: ids(200_000, 65_536), refused: true},
-		"other groups":                   {plan: mapped, uids: ids(100_000, 65_536), gids: ids(100_000, 65_536), refused: true},
-		"fewer":                          {plan: mapped, uids: ids(100_000, 9), gids: ids(200_000, 9), refused: true},
-		"two":                            {plan: mapped, uids: append(ids(100_000, 65_536), ids(1, 1)...), gids: ids(200_000, 65_536), refused: true},
-		"a range that begins after root": {plan: mapped, uids: []*runtimeapi.IDMapping{{HostId: 100_000, ContainerId: 1, Length: 65_536}}, refused: true},
-	} {
-		err := checkVolumeIDs(&runtimeapi.Mount{UidMappings: test.uids, GidMappings: test.gids}, test.plan)
-		if test.refused != errdefs.IsInvalidArgument(err) || !test.refused && err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 func TestPodUser(t *testing.T) {
 	config := func(u *runtimeapi.UserNamespace) *runtimeapi.PodSandboxConfig {
 		return &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
@@ -100,6 +67,12 @@ func TestPodUser(t *testing.T) {
 		t.Fatalf("mapped: %+v", u)
 	}
 	plan := &sandboxPlan{User: u}
+	if of := plan.userNamespace(); of.GetUids()[0].GetHostId() != 7 || of.GetUids()[0].GetLength() != 9 || of.GetGids()[0].GetLength() != 9 {
+		t.Errorf("the namespace is %v", of)
+	}
+	if of := (&sandboxPlan{}).userNamespace(); of != nil {
+		t.Errorf("the namespace of a pod without is %v", of)
+	}
 	if uid, gid := plan.root(); uid != 7 || gid != 7 {
 		t.Errorf("root is %d:%d", uid, gid)
 	}

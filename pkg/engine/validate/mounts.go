@@ -99,3 +99,22 @@ func idmap(field string, m *runtimeapi.Mount) error {
 		func() error { return each(field+".gidMappings", gids, mapping) },
 	)
 }
+
+// ImageMappings refuses mappings of an image's mount other than those of the pod's
+// user namespace; pod is nil without one. The pod's need not be given: an image
+// always belongs to its users.
+func ImageMappings(m *runtimeapi.Mount, pod *runtimeapi.UserNamespace) error {
+	check := func(field string, ids, of []*runtimeapi.IDMapping) error {
+		switch {
+		case len(ids) == 0 || pod != nil && sameMappings(ids, of):
+			return nil
+		case pod == nil:
+			return invalid(field, "are given for an image in a pod without a user namespace; leave them out")
+		}
+		return invalid(field, "differ from those of the pod sandbox, whose users an image belongs to; send the same")
+	}
+	return first(
+		func() error { return check("uidMappings", m.GetUidMappings(), pod.GetUids()) },
+		func() error { return check("gidMappings", m.GetGidMappings(), pod.GetGids()) },
+	)
+}

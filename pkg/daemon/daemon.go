@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -104,7 +105,7 @@ func (o *Options) complete() error {
 		o.Loader = fixed{o.Config}
 	}
 	// One for all, so that a runtime is asked once.
-	prober := probe.New()
+	prober := probe.New(shim.Protocol{})
 	if o.Prober == nil {
 		o.Prober = probe.NewChecker(prober)
 	}

@@ -99,7 +99,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	k.closers = append(k.closers, k.images)
 	k.cni = network.New(c.Network)
 	if k.prober = c.Prober; k.prober == nil {
-		k.prober = probe.New()
+		k.prober = probe.New(shim.Protocol{})
 	}
 	k.binaries = newBinaries(k.tools.dir, k.prober, k.tools.noExec, k.log, func() { go k.collector.collectUnlessClosed() })
 	for _, o := range k.pods.List() {

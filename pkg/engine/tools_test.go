@@ -55,7 +55,7 @@ func daemon(t *testing.T, dir, build string) *core {
 	if k.tools, err = newTools(c, log.L); err != nil {
 		t.Fatal(err)
 	}
-	k.binaries = newBinaries(k.tools.dir, probe.New(), false, k.log, func() {})
+	k.binaries = newBinaries(k.tools.dir, probe.New(nil), false, k.log, func() {})
 	k.runtimes = newRuntimes(k.binaries, k.log)
 	k.binaries.takenUp.Store(true)
 	if k.pods, _, err = store.Open[sandboxSpec, sandboxStatus](filepath.Join(c.Root, "records")); err != nil {

@@ -32,7 +32,7 @@ func recorded(t *testing.T, name string) *probe.Runtime {
 	if err := errors.Join(os.WriteFile(path+".new", []byte(script), 0o755), os.Rename(path+".new", path)); err != nil {
 		t.Fatal(err)
 	}
-	rt, err := probe.New().Probe(t.Context(), &handler.Definition{Name: name, Type: handler.OCI, Path: path})
+	rt, err := probe.New(nil).Probe(t.Context(), &handler.Definition{Name: name, Type: handler.OCI, Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}

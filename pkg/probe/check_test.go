@@ -14,7 +14,7 @@ import (
 func TestCheckSaysWhatIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
-	c := NewChecker(New())
+	c := NewChecker(New(nil))
 	whole := oci(path)
 	whole.RequiredDevices = []string{"/dev/null"}
 	if rt, err := c.Check(t.Context(), whole, false); err != nil || rt.Version != "1.5.2" {
@@ -44,7 +44,7 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 func TestCheckSumsWhatIsOnTrial(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
-	c := NewChecker(New())
+	c := NewChecker(New(nil))
 	d := oci(path)
 	check := func() string {
 		t.Helper()

@@ -1,7 +1,7 @@
 // Package probe asks a runtime binary what it is: its name and version, the
 // OCI version it speaks, and the features it has.
 //
-//	p := probe.New()
+//	p := probe.New(shim.Protocol{})
 //	rt, err := p.Probe(ctx, definition)
 //	if err != nil { … } // says which binary, and what to do
 //	spec.Version = rt.OCIVersion()

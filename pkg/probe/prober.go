@@ -23,6 +23,7 @@ const DefaultTimeout = 10 * time.Second
 // the same time; callers that ask for the same binary share one probe.
 type Prober struct {
 	timeout time.Duration
+	shims   ShimReader // nil asks shims for their version only
 
 	mu      sync.Mutex
 	answer  func(*handler.Definition, *Runtime)
@@ -42,9 +43,10 @@ type flight struct {
 	err     error
 }
 
-// New returns a Prober that knows nothing yet.
-func New() *Prober {
-	return &Prober{timeout: DefaultTimeout, known: map[string]known{}, flights: map[string]*flight{}}
+// New returns a Prober that knows nothing yet. Without a reader of their answers
+// shims are asked for their version only.
+func New(shims ShimReader) *Prober {
+	return &Prober{timeout: DefaultTimeout, shims: shims, known: map[string]known{}, flights: map[string]*flight{}}
 }
 
 // Probe returns what the binary of a handler is. The Runtime is shared: do not
@@ -132,7 +134,7 @@ func (p *Prober) ask(ctx context.Context, s subject, anew bool) (_ *Runtime, fre
 	if old != nil && !anew {
 		return old, false, nil
 	}
-	rt, err := s.ask(ctx)
+	rt, err := s.ask(ctx, p.shims)
 	if err != nil {
 		if !Transient(err) {
 			p.forget(s.key())
@@ -232,9 +234,9 @@ func (s subject) identify() ([]Identity, error) {
 	return append(ids, id), nil
 }
 
-func (s subject) ask(ctx context.Context) (*Runtime, error) {
+func (s subject) ask(ctx context.Context, shims ShimReader) (*Runtime, error) {
 	if s.kind == handler.Shim {
-		return askShim(ctx, s)
+		return askShim(ctx, s, shims)
 	}
 	return askRuntime(ctx, s.path)
 }

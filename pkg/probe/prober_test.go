@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	engineshim "github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -67,7 +68,7 @@ func oci(path string) *handler.Definition {
 func TestProbeAsksOncePerIdentity(t *testing.T) {
 	dir := t.TempDir()
 	path, counter := replay(t, dir, "runc-1.1.5")
-	p := New()
+	p := New(nil)
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
@@ -92,7 +93,7 @@ func TestProbeAsksOncePerIdentity(t *testing.T) {
 
 func TestProbeWithoutFeatures(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "crun-1.8.1")
-	rt, err := New().Probe(t.Context(), oci(path))
+	rt, err := New(nil).Probe(t.Context(), oci(path))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func TestProbeFailures(t *testing.T) {
 		"no interpreter": {badInterpreter(t, dir), "runtime_path"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := New().Probe(t.Context(), oci(c.path))
+			_, err := New(nil).Probe(t.Context(), oci(c.path))
 			if !errdefs.IsUnavailable(err) {
 				t.Fatalf("got %v, want an Unavailable", err)
 			}
@@ -144,7 +145,7 @@ func badInterpreter(t *testing.T, dir string) string {
 func TestFailureIsNotRemembered(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "runtime", fmt.Sprintf("test -e %s/healed || exit 1\necho runc version 9.9.9\n", dir))
-	p := New()
+	p := New(nil)
 	if _, err := p.Probe(t.Context(), oci(path)); err == nil {
 		t.Fatal("a failing binary passed")
 	}
@@ -161,7 +162,7 @@ func TestProbeKillsHangingBinary(t *testing.T) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
 	path := script(t, dir, "runtime", fmt.Sprintf("echo $$ >%s\nsleep 1000 &\necho $! >>%s\nwait\n", pids, pids))
-	p := New()
+	p := New(nil)
 	p.timeout = 2 * time.Second
 	begin := time.Now()
 	_, err := p.Probe(t.Context(), oci(path))
@@ -197,7 +198,7 @@ func TestProbeLeavesNoChildBehind(t *testing.T) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
 	path := script(t, dir, "runtime", fmt.Sprintf("sleep 1000 &\necho $! >>%s\necho runc version 1.0.0\n", pids))
-	rt, err := New().Probe(t.Context(), oci(path))
+	rt, err := New(nil).Probe(t.Context(), oci(path))
 	if err != nil || rt.Version != "1.0.0" {
 		t.Fatalf("got %v, %v", rt, err)
 	}
@@ -214,7 +215,7 @@ func TestProbeLeavesNoChildBehind(t *testing.T) {
 func TestProbeOutlivesItsFirstCaller(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "runtime", "sleep 0.5\necho runc version 1.2.3\n")
-	p := New()
+	p := New(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := p.Probe(ctx, oci(path)); !errors.Is(err, context.DeadlineExceeded) {
@@ -227,7 +228,7 @@ func TestProbeOutlivesItsFirstCaller(t *testing.T) {
 
 func TestProbeHugeOutput(t *testing.T) {
 	path := script(t, t.TempDir(), "runtime", "echo runc version 1.0.0\nhead -c 4000000 /dev/zero\n")
-	p := New()
+	p := New(nil)
 	p.timeout = time.Minute // this is about what is read, not how soon
 	rt, err := p.Probe(t.Context(), oci(path))
 	if err != nil || rt.Version != "1.0.0" || rt.Features != nil {
@@ -243,7 +244,7 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "containerd-shim-runc-v2", "test $1 = -v || exit 1\necho 'containerd-shim-runc-v2:'; echo '  Version:  v2.4.2'; echo '  Go version: go1.26'\n")
 	driven, counter := replay(t, dir, "crun-1.24")
-	p := New()
+	p := New(nil)
 	rt, err := p.Probe(t.Context(), shim(path, driven))
 	if err != nil {
 		t.Fatal(err)
@@ -269,12 +270,12 @@ func TestProbeForeignShim(t *testing.T) {
 	kata := script(t, dir, "containerd-shim-kata-v2", `test "$1" = -info && exit 2
 echo 'Kata Containers containerd shim (Golang): id: "io.containerd.kata.v2", version: 3.2.0, commit: abc'
 `)
-	rt, err := New().Probe(t.Context(), shim(kata, ""))
+	rt, err := New(nil).Probe(t.Context(), shim(kata, ""))
 	if err != nil || rt.Version != "3.2.0" || !rt.OwnKernel || rt.Name != "" {
 		t.Errorf("got %+v, %v", rt, err)
 	}
 	dumb := script(t, dir, "containerd-shim-dumb-v1", "exit 64\n")
-	rt, err = New().Probe(t.Context(), shim(dumb, ""))
+	rt, err = New(nil).Probe(t.Context(), shim(dumb, ""))
 	if err != nil || rt.Version != "" || !rt.OwnKernel || rt.Identity.Inode == 0 {
 		t.Errorf("got %+v, %v: a shim that answers nothing is known by its identity", rt, err)
 	}
@@ -319,7 +320,7 @@ func TestRealRuntimes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := realBinary(t, c.env, c.name)
-			rt, err := New().Probe(t.Context(), oci(path))
+			rt, err := New(nil).Probe(t.Context(), oci(path))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -340,7 +341,7 @@ func TestRealRuntimes(t *testing.T) {
 func TestRealShim(t *testing.T) {
 	path := realBinary(t, "BERTH_TEST_SHIM", "containerd-shim-runc-v2")
 	driven := realBinary(t, "BERTH_TEST_RUNC", Runc)
-	rt, err := New().Probe(t.Context(), shim(path, driven))
+	rt, err := New(engineshim.Protocol{}).Probe(t.Context(), shim(path, driven))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +355,7 @@ func BenchmarkProbeKnown(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := New()
+	p := New(engineshim.Protocol{})
 	ids, err := subject{kind: handler.OCI, path: path}.identify()
 	if err != nil {
 		b.Fatal(err)
@@ -401,7 +402,7 @@ func TestProbeOnADeadMount(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
 	end := deadMount(t, dir)
-	p := New()
+	p := New(engineshim.Protocol{})
 	p.timeout = 100 * time.Millisecond
 	before := flying()
 	for range 20 {

@@ -8,11 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 
-	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
-	"google.golang.org/protobuf/proto"
 )
 
 // runcShims drive an OCI runtime, so that its features are what counts. Every
@@ -34,10 +31,17 @@ func drivenRuntime(shim, binaryName string) (string, error) {
 	return path, nil
 }
 
+// ShimReader reads what shims answer to -info: their version, and the features of
+// the runtime that they drive, as JSON, if they tell them. It is for who speaks
+// the shims' protocol, which this package does not know.
+type ShimReader interface {
+	ReadInfo(answer []byte) (version string, features []byte, err error)
+}
+
 // askShim asks a shim by `-info` (containerd 2) or `-v`. A shim that answers
 // neither is known by its identity alone; one that does not run is an error.
-func askShim(ctx context.Context, s subject) (*Runtime, error) {
-	rt, err := askShimInfo(ctx, s.path)
+func askShim(ctx context.Context, s subject, reader ShimReader) (*Runtime, error) {
+	rt, err := askShimInfo(ctx, s.path, reader)
 	if err != nil {
 		return nil, err
 	}
@@ -58,19 +62,25 @@ func askShim(ctx context.Context, s subject) (*Runtime, error) {
 	return driven, nil
 }
 
-func askShimInfo(ctx context.Context, path string) (*Runtime, error) {
+func askShimInfo(ctx context.Context, path string, reader ShimReader) (*Runtime, error) {
 	rt := &Runtime{}
+	if reader == nil {
+		return rt, nil
+	}
 	out, err := run(ctx, path, "-info")
 	if err != nil {
 		return rt, unlessExit(ctx, err)
 	}
-	var info types.RuntimeInfo
-	if len(out) == 0 || proto.Unmarshal(out, &info) != nil {
+	if len(out) == 0 {
 		return rt, nil
 	}
-	rt.Version = info.GetVersion().GetVersion()
-	if f := info.GetFeatures(); strings.HasSuffix(f.GetTypeUrl(), "/features/Features") && json.Valid(f.GetValue()) {
-		rt.Features = parseFeatures(f.GetValue())
+	version, features, err := reader.ReadInfo(out)
+	if err != nil {
+		return rt, nil //nolint:nilerr // it answers something else: -v is next
+	}
+	rt.Version = version
+	if json.Valid(features) {
+		rt.Features = parseFeatures(features)
 	}
 	return rt, nil
 }

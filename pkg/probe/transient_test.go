@@ -69,7 +69,7 @@ func TestProgramsThatMayRunAgain(t *testing.T) {
 func TestAnAnswerThatWasCutOffIsNone(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "runc", `case "$1" in --version) echo "runc version 1.5.2" ;; *) kill -9 $$ ;; esac`)
-	if rt, err := New().Probe(t.Context(), oci(path)); err == nil || !Transient(err) {
+	if rt, err := New(nil).Probe(t.Context(), oci(path)); err == nil || !Transient(err) {
 		t.Errorf("got %+v, %v", rt, err)
 	}
 }
@@ -85,7 +85,7 @@ func TestAskAsksAgain(t *testing.T) {
 	}
 	// A wrapper: what it says depends on another file.
 	path := script(t, dir, "wrapper", `[ "$1" = --version ] && . `+said)
-	p := New()
+	p := New(nil)
 	say("echo runc version 1.5.2")
 	first, err := p.Probe(t.Context(), oci(path))
 	if err != nil {

@@ -1,0 +1,25 @@
+package shim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/containerd/containerd/api/types"
+	"google.golang.org/protobuf/proto"
+)
+
+// Protocol is what shims say outside of the Task API.
+type Protocol struct{}
+
+// ReadInfo reads what a shim of containerd 2 answers to -info: its version, and
+// the features of the runtime that it drives, as JSON, if it tells them.
+func (Protocol) ReadInfo(answer []byte) (version string, features []byte, err error) {
+	info := &types.RuntimeInfo{}
+	if err := proto.Unmarshal(answer, info); err != nil {
+		return "", nil, fmt.Errorf("a shim's answer to -info: %w", err)
+	}
+	if f := info.GetFeatures(); strings.HasSuffix(f.GetTypeUrl(), "/features/Features") {
+		features = f.GetValue()
+	}
+	return info.GetVersion().GetVersion(), features, nil
+}

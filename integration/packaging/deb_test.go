@@ -141,9 +141,17 @@ func packages(t *testing.T) (older, newer string) {
 	return found("1.0.0~rc.1"), found("1.0.0")
 }
 
+// TestDebianPackage installs the package as a container image is made, where no
+// systemd runs, and on a machine that has booted.
 func TestDebianPackage(t *testing.T) {
-	m := newMachine(t)
+	testbed.NeedRoot(t)
 	older, newer := packages(t)
+	t.Run("files", func(t *testing.T) { files(t, older, newer) })
+	t.Run("systemd", func(t *testing.T) { underSystemd(t, older, newer) })
+}
+
+func files(t *testing.T, older, newer string) {
+	m := newMachine(t)
 	m.put(older, "/tmp/older.deb")
 	m.put(newer, "/tmp/newer.deb")
 

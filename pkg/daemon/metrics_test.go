@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // scrape gets the metrics as Prometheus does.
@@ -67,8 +70,8 @@ func TestMetricsOfTheNode(t *testing.T) {
 		`berth_starts_running{handler="gvisor"} 0`,
 		`berth_starts_queued{handler="kata"} 0`,
 		`berth_starts_refused_total{handler="gvisor",limit="max_pods"} 0`,
-		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox"} 2`,
-		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox"} 1`,
+		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox",variant="stable"} 2`,
+		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox",variant=""} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("lacks %s", want)
@@ -162,6 +165,36 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	for line := range strings.Lines(text) {
 		if name, ok := strings.CutPrefix(line, "# TYPE "); ok && !regexp.MustCompile(`^(berth|go|process)_`).MatchString(name) {
 			t.Errorf("docs/metrics.md does not say what %s is", strings.TrimSpace(name))
+		}
+	}
+}
+
+// The calls of pods that try a binary are told from those of the others, each with
+// its code and duration.
+func TestMetricsTellVariantsApart(t *testing.T) {
+	b := newBed(t)
+	b.config.Runtimes[1].Next = &handler.Next{Path: "/next", Percent: 100, AbortAfter: 3, Threshold: 20}
+	b.started(t)
+	for _, name := range []string{"runc", "gvisor"} {
+		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
+			RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "u-" + name}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.client(t).StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := b.scrape(t)
+	for name, variant := range map[string]string{"runc": "next", "gvisor": "stable"} {
+		for _, rpc := range []string{"RunPodSandbox", "StopPodSandbox"} {
+			for _, metric := range []string{"total", "duration_seconds_count"} {
+				want := fmt.Sprintf(`berth_rpc_%s{code="OK",handler=%q,rpc=%q,variant=%q} 1`, metric, name, rpc, variant)
+				if !strings.Contains(text, want+"\n") {
+					t.Errorf("lacks %s", want)
+				}
+			}
 		}
 	}
 }

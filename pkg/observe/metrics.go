@@ -8,8 +8,9 @@ import (
 )
 
 // rpcLabels are the same on both metrics. Their values are bounded: RPCs by the
-// CRI, handlers by the configuration, codes by gRPC.
-var rpcLabels = []string{"rpc", "handler", "code"}
+// CRI, handlers by the configuration, codes by gRPC. variant is whether the pod
+// that a call is about has its handler's own binary or the one on trial.
+var rpcLabels = []string{"rpc", "handler", "variant", "code"}
 
 // rpcBuckets, in seconds, are close where calls from memory and the start of
 // pods are told apart, and end where clients give up.
@@ -36,8 +37,8 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 	return m
 }
 
-func (m *rpcMetrics) observe(rpc, handler string, err error, took time.Duration) {
+func (m *rpcMetrics) observe(rpc, handler, variant string, err error, took time.Duration) {
 	code := status.Code(err).String()
-	m.total.WithLabelValues(rpc, handler, code).Inc()
-	m.duration.WithLabelValues(rpc, handler, code).Observe(took.Seconds())
+	m.total.WithLabelValues(rpc, handler, variant, code).Inc()
+	m.duration.WithLabelValues(rpc, handler, variant, code).Observe(took.Seconds())
 }

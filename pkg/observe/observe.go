@@ -56,9 +56,9 @@ func (o *Observer) ServerOptions() []grpc.ServerOption {
 // one allocation here.
 type call struct {
 	context.Context
-	// handler is written by the goroutine that serves the call, and read by it
-	// when the call is over.
-	handler string
+	// handler and variant are written by the goroutine that serves the call, and
+	// read by it when the call is over.
+	handler, variant string
 }
 
 type callKey struct{}
@@ -76,6 +76,14 @@ func (c *call) Value(key any) any {
 func SetHandler(ctx context.Context, name string) {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
 		c.handler = name
+	}
+}
+
+// SetVariant says which variant of its handler (handler.VariantStable or
+// VariantNext) the pod has that the RPC of ctx is about, as SetHandler does.
+func SetVariant(ctx context.Context, variant string) {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		c.variant = variant
 	}
 }
 
@@ -116,7 +124,7 @@ func (s *observedStream) Context() context.Context { return s.ctx }
 
 func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration, err error) {
 	if o.metrics != nil {
-		o.metrics.observe(rpc, c.handler, err, took)
+		o.metrics.observe(rpc, c.handler, c.variant, err, took)
 	}
 	if span := trace.SpanFromContext(c.Context); c.handler != "" && span.IsRecording() {
 		span.SetAttributes(attribute.String("berth.handler", c.handler))

@@ -154,8 +154,8 @@ func TestLabelsAreBounded(t *testing.T) {
 		}
 	}
 	counted(t, registry,
-		`berth_rpc_total{code="OK",handler="runc",rpc="RunPodSandbox"} 3`,
-		`berth_rpc_total{code="OK",handler="runc",rpc="StreamContainers"} 3`)
+		`berth_rpc_total{code="OK",handler="runc",rpc="RunPodSandbox",variant=""} 3`,
+		`berth_rpc_total{code="OK",handler="runc",rpc="StreamContainers",variant=""} 3`)
 	if timed := scraped(t, registry, "berth_rpc_duration_seconds_count"); len(timed) != 2 {
 		t.Errorf("histograms: %q", timed)
 	}
@@ -169,8 +169,8 @@ func TestCallsWithoutAHandler(t *testing.T) {
 		}
 	}
 	counted(t, registry,
-		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox"} 1`,
-		`berth_rpc_total{code="InvalidArgument",handler="",rpc="StreamContainers"} 1`)
+		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox",variant=""} 1`,
+		`berth_rpc_total{code="InvalidArgument",handler="",rpc="StreamContainers",variant=""} 1`)
 	SetHandler(t.Context(), "no call") // must not panic
 }
 
@@ -191,8 +191,8 @@ func TestPanicsAreInternal(t *testing.T) {
 		}
 	}
 	counted(t, registry,
-		`berth_rpc_total{code="Internal",handler="runc",rpc="RunPodSandbox"} 1`,
-		`berth_rpc_total{code="Internal",handler="runc",rpc="StreamContainers"} 1`)
+		`berth_rpc_total{code="Internal",handler="runc",rpc="RunPodSandbox",variant=""} 1`,
+		`berth_rpc_total{code="Internal",handler="runc",rpc="StreamContainers",variant=""} 1`)
 	panicking = false
 	succeed(t, conn)
 	for _, want := range []string{"the secret of the panic", "observe_test.go", "rpc=RunPodSandbox", "rpc=StreamContainers"} {
@@ -214,5 +214,5 @@ func TestACallThatTheCallerEnded(t *testing.T) {
 	if status.Code(err) != codes.Canceled {
 		t.Errorf("got %v", err)
 	}
-	counted(t, registry, `berth_rpc_total{code="Canceled",handler="",rpc="RunPodSandbox"} 1`)
+	counted(t, registry, `berth_rpc_total{code="Canceled",handler="",rpc="RunPodSandbox",variant=""} 1`)
 }

@@ -55,8 +55,8 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 	}, tracing.ServerOptions()...)
 	succeed(t, conn)
 	counted(t, registry,
-		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox"} 1`,
-		`berth_rpc_total{code="OK",handler="gvisor",rpc="StreamContainers"} 1`)
+		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox",variant=""} 1`,
+		`berth_rpc_total{code="OK",handler="gvisor",rpc="StreamContainers",variant=""} 1`)
 	// A span ends after its call was answered, and Close takes ended ones only.
 	time.Sleep(500 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

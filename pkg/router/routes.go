@@ -31,7 +31,9 @@ func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, 
 	if !to.State.AcceptsPods() {
 		return ctx, nil, closed(to)
 	}
-	return handler.WithDefinition(ctx, chosen(to, uid)), to, nil
+	d := chosen(to, uid)
+	observe.SetVariant(ctx, d.VariantName())
+	return handler.WithDefinition(ctx, d), to, nil
 }
 
 // chosen is the Definition that a pod gets. The same pod always gets the same

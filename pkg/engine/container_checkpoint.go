@@ -23,7 +23,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/preflight"
 )
 
@@ -165,7 +167,10 @@ func dumpTask(ctx context.Context, client *shim.Client, c *container, dir *check
 	// Shims of containerd take type URLs without a host.
 	options.TypeUrl = string(options.MessageName())
 	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
-	return fromShim(err)
+	if err = fromShim(err); c.sandbox.Spec().Definition.Type == handler.Shim {
+		return supervisor.ExplainCheckpoint(err, dir.Path) // a supervisor has done so
+	}
+	return err
 }
 
 // dumpFiles writes what c changed in its root filesystem into dir.

@@ -85,7 +85,7 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 			return err
 		}
 		_, err = t.processes.invokeForever(ctx, &call{options: &t.journal.Options, args: checkpointArgs(t.id, images, o)})
-		return errors.Join(explainCheckpoint(err, filepath.Join(o.GetWorkPath(), "dump.log")), os.Remove(config))
+		return errors.Join(ExplainCheckpoint(err, o.GetWorkPath()), os.Remove(config))
 	})
 }
 
@@ -110,12 +110,13 @@ func (t *task) criuConfig() ([]byte, error) {
 	return append(out.Bytes(), '\n'), nil
 }
 
-// explainCheckpoint adds what CRIU itself says: runtimes only say that it failed.
-func explainCheckpoint(err error, dumpLog string) error {
+// ExplainCheckpoint adds what CRIU itself says, in the directory that it worked in:
+// runtimes, and shims, only say that it failed.
+func ExplainCheckpoint(err error, workPath string) error {
 	if err == nil {
 		return nil
 	}
-	if reason := criuErrors(readTail(dumpLog)); reason != "" {
+	if reason := criuErrors(readTail(filepath.Join(workPath, "dump.log"))); reason != "" {
 		return fmt.Errorf("%w: CRIU says: %s", err, reason)
 	}
 	return err

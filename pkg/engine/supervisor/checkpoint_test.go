@@ -1,7 +1,11 @@
 package supervisor
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -48,6 +52,23 @@ func TestCheckpointOptions(t *testing.T) {
 		if _, err := checkpointOptions(a); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestExplainCheckpoint(t *testing.T) {
+	failed, dir := errors.New("criu failed: type NOTIFY errno 0"), t.TempDir()
+	if err := ExplainCheckpoint(failed, dir); !errors.Is(err, failed) || err.Error() != failed.Error() {
+		t.Errorf("without a log: %v", err)
+	}
+	said := "(00.1) Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds\n"
+	if err := os.WriteFile(filepath.Join(dir, "dump.log"), []byte(said), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ExplainCheckpoint(failed, dir); !errors.Is(err, failed) || !strings.HasSuffix(err.Error(), "CRIU says: vdso: Unexpected rt vDSO area bounds") {
+		t.Errorf("with a log: %v", err)
+	}
+	if err := ExplainCheckpoint(nil, dir); err != nil {
+		t.Errorf("without an error: %v", err)
 	}
 }
 

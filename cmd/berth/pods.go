@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +46,7 @@ if new pods of that handler get another definition by now.`,
 func podTable(pods []*adminv1.Pod, wide bool) *table {
 	t := &table{header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "STATE", "AGE", "CONTAINERS", "PIN"}}
 	if wide {
-		t.header = append(t.header, "DIGEST", "RUNTIME")
+		t.header = append(t.header, "GENERATION", "DIGEST", "RUNTIME")
 	}
 	for _, p := range pods {
 		id := short(p.GetId())
@@ -57,7 +58,7 @@ func podTable(pods []*adminv1.Pod, wide bool) *table {
 			age(time.Since(p.GetCreatedAt().AsTime())), fmt.Sprint(p.GetContainers()), pinWord(p.GetPin()),
 		}
 		if wide {
-			row = append(row, short(p.GetPin().GetDigest()), binaryWords(p.GetPin().GetBinaries()))
+			row = append(row, generationWord(p.GetPin()), short(p.GetPin().GetDigest()), binaryWords(p.GetPin().GetBinaries()))
 		}
 		t.add(row...)
 	}
@@ -71,6 +72,14 @@ func binaryWords(binaries []*adminv1.Binary) string {
 		words = append(words, strings.TrimSpace(b.GetPath()+" "+b.GetVersion()))
 	}
 	return strings.Join(words, ", ")
+}
+
+// generationWord is empty if it is not known.
+func generationWord(p *adminv1.Pin) string {
+	if g := p.GetGeneration(); g > 0 {
+		return strconv.FormatUint(g, 10)
+	}
+	return ""
 }
 
 func pinWord(p *adminv1.Pin) string {

@@ -51,6 +51,7 @@ func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
 		{"handler", at.GetHandler()},
 		{"backend", at.GetBackend()},
 		{"definition", pin.GetDigest()},
+		{"generation", generationWord(pin)},
 		{"pin", map[string]string{
 			"old":     "old: new pods of the handler get another definition",
 			"current": "current: new pods of the handler get the same",

@@ -114,13 +114,20 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 
 	out, _ = n.berth(t, 0, "handler", "add", "other", "--path", crun)
 	has(t, out, "handler other is added", "50-other.toml", "ready, crun ")
+	var now struct{ Generation string }
+	out, _ = n.berth(t, 0, "status", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &now); err != nil || now.Generation < "2" {
+		t.Fatalf("the generation is %q, %v", now.Generation, err)
+	}
 	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: n.image, Command: []string{"sleep", "600"}})
 
+	out, _ = n.berth(t, 0, "pods", "-o", "wide")
+	has(t, out, "GENERATION", " "+now.Generation+" ")
 	out, _ = n.berth(t, 0, "pods", "--handler", "other")
 	has(t, out, pod.ID[:12], "other", "current")
 	for _, id := range []string{pod.ID, pod.ID[:10], pod.Container.ID[:10], "berth://" + pod.Container.ID} {
 		out, _ = n.berth(t, 0, "whereis", id)
-		has(t, out, "sandbox:    "+pod.ID, "handler:    other", "binary:     "+crun, "runs:       "+n.Root+"/tools/runtime-", "sha256:     ", "current:")
+		has(t, out, "sandbox:    "+pod.ID, "handler:    other", "generation: "+now.Generation+"\n", "binary:     "+crun, "runs:       "+n.Root+"/tools/runtime-", "sha256:     ", "current:")
 	}
 	_, stderr := n.berth(t, 1, "whereis", "nothing")
 	has(t, stderr, `no sandbox and no container has an id that begins with "nothing"`)
@@ -143,7 +150,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	out, _ = n.berth(t, 0, "handler", "edit", "other", "--set", "snapshotter=native")
 	has(t, out, "handler other is changed")
 	out, _ = n.berth(t, 0, "whereis", pod.ID)
-	has(t, out, "old: new pods of the handler get another definition")
+	has(t, out, "old: new pods of the handler get another definition", "generation: "+now.Generation+"\n")
 	_, stderr = n.berth(t, 2, "handler", "edit", "other", "--set", "snapshoter=native")
 	has(t, stderr, "nothing was changed", "50-other.toml:5:1: runtimes.other.snapshoter: unknown key", `did you mean "snapshotter"?`)
 

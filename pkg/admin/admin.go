@@ -73,6 +73,8 @@ type Pod struct {
 type Pin struct {
 	// Definition is nil if the backend does not say.
 	Definition *handler.Definition
+	// Generation is 0 if the backend does not say.
+	Generation uint64
 	// Binaries are empty if the backend does not say.
 	Binaries []handler.OwnedBinary
 }

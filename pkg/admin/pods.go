@@ -93,7 +93,7 @@ func pinMessage(p Pin, digests map[string][]string) *adminv1.Pin {
 		return nil
 	}
 	digest := d.Digest()
-	m := &adminv1.Pin{Digest: digest, Outdated: !slices.Contains(digests[d.Name], digest)}
+	m := &adminv1.Pin{Digest: digest, Generation: p.Generation, Outdated: !slices.Contains(digests[d.Name], digest)}
 	for _, b := range p.Binaries {
 		m.Binaries = append(m.Binaries, &adminv1.Binary{Path: b.Path, Runs: b.Runs, Digest: b.SHA256, Version: b.Version})
 	}

@@ -97,7 +97,7 @@ func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
 		pods = append(pods, admin.Pod{
 			ID: item.GetId(), Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(), Handler: o.Handler,
 			Ready: item.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, item.GetCreatedAt()),
-			Containers: len(o.Containers), Pin: admin.Pin{Definition: o.Definition, Binaries: o.Binaries},
+			Containers: len(o.Containers), Pin: admin.Pin{Definition: o.Definition, Generation: o.Generation, Binaries: o.Binaries},
 		})
 	}
 	return pods, nil

@@ -11,6 +11,14 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
+// generation is that of the table by which s was routed; 0 in records of older builds.
+func (s *sandboxSpec) generation() uint64 {
+	if s.Pinned == nil {
+		return 0
+	}
+	return s.Pinned.Generation
+}
+
 // binaries are what s was made with; none in records of older builds.
 func (s *sandboxSpec) binaries() []keep.Binary {
 	if s.Pinned == nil {

@@ -159,7 +159,7 @@ func (e *Engine) ID() string { return "engine" }
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.core.objects.allSandboxes() {
-		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.config().GetMetadata().GetUid(), Definition: s.Spec().Definition}
+		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().generation()}
 		for _, one := range e.core.runtimes.told(s.Spec()) {
 			o.Binaries = append(o.Binaries, handler.OwnedBinary(one))
 		}

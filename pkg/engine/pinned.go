@@ -30,6 +30,9 @@ type pinned struct {
 	// Binaries are the handler's, then the one that its shim drives; none in
 	// records of older builds.
 	Binaries []keep.Binary `json:"binaries,omitempty"`
+	// Generation is that of the table by which the sandbox was routed; 0 in records
+	// of older builds.
+	Generation uint64 `json:"generation,omitempty"`
 	// BaseSpec and DefaultSeccomp are what the files said; empty is no file.
 	BaseSpec       text `json:"baseSpec,omitzero"`
 	DefaultSeccomp text `json:"defaultSeccomp,omitzero"`

@@ -83,7 +83,7 @@ func (b *sandboxRuns) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSan
 	if err != nil {
 		return nil, err
 	}
-	kept.Binaries = binaries
+	kept.Binaries, kept.Generation = binaries, handler.GenerationFrom(ctx)
 	if plan.Process {
 		kept.PauseRoot = filepath.Base(b.tools.pauseRoot)
 	}

@@ -83,6 +83,7 @@ type sandboxInfo struct {
 	Variant    string              `json:"variant"`
 	Definition *handler.Definition `json:"definition"`
 	Digest     string              `json:"definitionDigest"`
+	Generation uint64              `json:"generation,omitempty"`
 	Plan       sandboxPlan         `json:"plan"`
 	Binaries   []binaryInfo        `json:"binaries,omitempty"`
 	Supervisor string              `json:"supervisor"`
@@ -96,7 +97,7 @@ func (b *sandboxViews) info(s *sandbox) map[string]string {
 	config, _ := protojson.Marshal(s.config())
 	i := sandboxInfo{
 		PID: st.PID, Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Plan: s.Spec().Plan, Binaries: b.runtimes.told(s.Spec()), Supervisor: s.Spec().Supervisor,
+		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().generation(), Plan: s.Spec().Plan, Binaries: b.runtimes.told(s.Spec()), Supervisor: s.Spec().Supervisor,
 		NetNS: st.Namespaces.Net, Config: config,
 	}
 	if st.Network != nil {

@@ -176,7 +176,22 @@ func (d *Definition) Digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-type definitionKey struct{}
+type (
+	definitionKey struct{}
+	generationKey struct{}
+)
+
+// WithGeneration tells a backend the generation of the table that a new sandbox is
+// routed by.
+func WithGeneration(ctx context.Context, generation uint64) context.Context {
+	return context.WithValue(ctx, generationKey{}, generation)
+}
+
+// GenerationFrom returns what WithGeneration put in ctx, or 0.
+func GenerationFrom(ctx context.Context) uint64 {
+	generation, _ := ctx.Value(generationKey{}).(uint64)
+	return generation
+}
 
 // WithDefinition gives a backend the Definition that a new sandbox, or a call
 // about images, is routed by.

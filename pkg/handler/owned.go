@@ -23,6 +23,9 @@ type Owned struct {
 	// Definition is what the sandbox was created with and keeps; nil if the
 	// backend does not say.
 	Definition *Definition
+	// Generation is that of the table by which the sandbox was routed, counted from
+	// the start of the daemon that did; 0 if the backend does not say.
+	Generation uint64
 	// Binaries are the programs that it was created with and keeps: the
 	// handler's, then the one that a shim drives. None if the backend does not say.
 	Binaries []OwnedBinary

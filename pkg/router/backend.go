@@ -33,7 +33,8 @@ import (
 //
 // All methods may be called at any time from any goroutine. The context of
 // RunPodSandbox and RestorePod, and of calls about images, carries the
-// Definition that they are routed by (handler.DefinitionFrom); the context of a
+// Definition that they are routed by (handler.DefinitionFrom), and of the first two
+// the generation (handler.GenerationFrom); the context of a
 // call by id carries none, because the backend stored it with the sandbox. Ids
 // arrive in full. A request may be shared with other backends while a list call
 // lasts, and must not be changed.

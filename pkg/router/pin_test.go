@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -355,5 +356,29 @@ func livePod(t *testing.T, n *node, backends ...*routertest.Backend) {
 	}
 	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox}); err != nil {
 		t.Error(err)
+	}
+}
+
+// sees is a backend that notes the generation of each new sandbox.
+type sees struct {
+	*routertest.Backend
+	generations []uint64
+}
+
+func (s *sees) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	s.generations = append(s.generations, handler.GenerationFrom(ctx))
+	return s.Backend.RunPodSandbox(ctx, req)
+}
+
+// A sandbox knows the table that it was routed by, and not only that which its
+// handler came with.
+func TestSandboxesKnowTheirGeneration(t *testing.T) {
+	b := &sees{Backend: routertest.New("one")}
+	n := serveReady[router.Backend](t, table(t, 3, "runc", ready("runc", b)), b)
+	n.run(t, "")
+	n.registry.Swap(table(t, 7, "runc", ready("runc", b)))
+	n.run(t, "runc")
+	if !slices.Equal(b.generations, []uint64{3, 7}) {
+		t.Errorf("they are of %v", b.generations)
 	}
 }

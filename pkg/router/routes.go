@@ -19,8 +19,9 @@ type routes struct {
 type route = handler.Route[Backend]
 
 // forPod returns the route that a new sandbox of the pod uid takes, and the
-// context to take it with, which has the Definition. It fails before anything is done: InvalidArgument for a name that no
-// handler has, Unavailable for a handler that accepts no pods.
+// context to take it with, which has the Definition and the generation. It fails
+// before anything is done: InvalidArgument for a name that no handler has,
+// Unavailable for a handler that accepts no pods.
 func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, *route, error) {
 	table := r.registry.Current()
 	to, ok := table.Lookup(name)
@@ -33,7 +34,7 @@ func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, 
 	}
 	d := chosen(to, uid)
 	observe.SetVariant(ctx, d.VariantName())
-	return handler.WithDefinition(ctx, d), to, nil
+	return handler.WithGeneration(handler.WithDefinition(ctx, d), table.Generation()), to, nil
 }
 
 // chosen is the Definition that a pod gets. The same pod always gets the same

@@ -2549,7 +2549,10 @@ type Pin struct {
 	// The handler's, then the one that a shim drives.
 	Binaries []*Binary `protobuf:"bytes,2,rep,name=binaries,proto3" json:"binaries,omitempty"`
 	// New pods of the handler get another definition by now, or there is none.
-	Outdated      bool `protobuf:"varint,3,opt,name=outdated,proto3" json:"outdated,omitempty"`
+	Outdated bool `protobuf:"varint,3,opt,name=outdated,proto3" json:"outdated,omitempty"`
+	// The generation of the table that the pod was created by. Each daemon counts its
+	// own from 1. 0 is not known.
+	Generation    uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2603,6 +2606,13 @@ func (x *Pin) GetOutdated() bool {
 		return x.Outdated
 	}
 	return false
+}
+
+func (x *Pin) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
 }
 
 type WhereIsRequest struct {
@@ -2913,11 +2923,14 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"containers\x18\b \x01(\x05R\n" +
 	"containers\x12%\n" +
-	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"m\n" +
+	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"\x8d\x01\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x122\n" +
 	"\bbinaries\x18\x02 \x03(\v2\x16.berth.admin.v1.BinaryR\bbinaries\x12\x1a\n" +
-	"\boutdated\x18\x03 \x01(\bR\boutdated\" \n" +
+	"\boutdated\x18\x03 \x01(\bR\boutdated\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\" \n" +
 	"\x0eWhereIsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xa4\x01\n" +
 	"\x0fWhereIsResponse\x12\x18\n" +

@@ -54,7 +54,7 @@ func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
 		{"generation", generationWord(pin)},
 		{"pin", map[string]string{
 			"old":     "old: new pods of the handler get another definition",
-			"current": "current: new pods of the handler get the same",
+			"current": "current: new pods of the handler get the same definition",
 			"?":       "the backend does not tell",
 		}[pinWord(pin)]},
 	}

@@ -44,6 +44,8 @@ func (p protocol) executor(address string) (remotecommand.Executor, error) {
 type streams struct {
 	stdin, tty         bool
 	noStdout, noStderr bool
+	// columns and rows are the terminal's size from the start, if it has one.
+	columns, rows uint16
 }
 
 // session is an exec or attach that a client has open.
@@ -118,6 +120,9 @@ func (n *node) session(t *testing.T, p protocol, s streams, address string) *ses
 	}
 	if s.tty {
 		options.TerminalSizeQueue = o.sizes
+	}
+	if s.columns > 0 {
+		o.resize(s.columns, s.rows)
 	}
 	go func() {
 		defer close(o.done)

@@ -82,6 +82,25 @@ func streamedTerminal(t *testing.T, n *node) {
 	})
 }
 
+// streamedFirstSize has a program ask for the size of its terminal first of all. A
+// busy machine may deliver what a client says at once too late for that.
+func streamedFirstSize(t *testing.T, n *node) {
+	c := n.pod(t).start(t, forever())
+	overEach(t, func(t *testing.T, p protocol) {
+		const tries = 10
+		for try := 1; ; try++ {
+			s := c.open(t, p, streams{stdin: true, tty: true, columns: 77, rows: 33}, "stty", "size")
+			code, got := s.exitCode(), strings.TrimSpace(s.stdout.String())
+			if code == 0 && got == "33 77" {
+				return
+			}
+			if try == tries {
+				t.Fatalf("in each of %d sessions the first size is not the client's, at last %q (exit code %d)", tries, got, code)
+			}
+		}
+	})
+}
+
 // untilSize asks for the terminal's size until it is that.
 func (s *session) untilSize(want string) {
 	s.t.Helper()

@@ -20,6 +20,7 @@ var streamingChecks = []check{
 	{name: "exec with separate streams and exit codes", run: streamedExec},
 	{name: "exec of a missing program", run: streamedMissingProgram},
 	{name: "exec with a terminal", run: streamedTerminal},
+	{name: "a terminal has its size from the start", berth: true, run: streamedFirstSize},
 	{name: "exec reads stdin to its end", run: streamedStdin},
 	{name: "exec with stdin only", run: streamedStdinOnly},
 	{name: "exec loses no output", run: streamedOutput},

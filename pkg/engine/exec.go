@@ -76,7 +76,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
-	process, err := b.process(c, r.GetCmd(), false)
+	process, err := b.process(c, r.GetCmd(), false, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 }
 
 // process is the container's own process with another command.
-func (b execs) process(c *container, cmd []string, tty bool) (*anypb.Any, error) {
+func (b execs) process(c *container, cmd []string, tty bool, size *specs.Box) (*anypb.Any, error) {
 	text, err := os.ReadFile(filepath.Join(b.containerDir(c.ID()), "process.json"))
 	if err != nil {
 		return nil, fmt.Errorf("read the container's process: %w", err)
@@ -99,6 +99,7 @@ func (b execs) process(c *container, cmd []string, tty bool) (*anypb.Any, error)
 	if err != nil {
 		return nil, err
 	}
+	p.ConsoleSize = size
 	a, err := typeurl.MarshalAny(p)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
@@ -93,7 +94,11 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	process, err := b.process(c, cmd, tty)
+	var size *specs.Box
+	if tty {
+		size = firstSize(ctx, sizes)
+	}
+	process, err := b.process(c, cmd, tty, size)
 	if err != nil {
 		return err
 	}
@@ -116,7 +121,12 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return fromShim(err)
 	}
 	copied := pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.id) })
-	go b.resize(ctx, client, c.ID(), e.id, sizes)
+	go func() {
+		if size != nil { // not all runtimes take it from the spec
+			b.resizeTo(ctx, client, c.ID(), e.id, remotecommand.TerminalSize{Width: uint16(size.Width), Height: uint16(size.Height)})
+		}
+		b.resize(ctx, client, c.ID(), e.id, sizes)
+	}()
 	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: c.ID(), ExecID: e.id})
 	if err != nil {
 		return fromShim(err)
@@ -228,6 +238,32 @@ func (b sessions) closeStdin(client *shim.Client, id, execID string) {
 	}
 }
 
+// sizeWait is how long a command waits for the size of its client's terminal.
+// Clients that have one send it as soon as the session is open.
+const sizeWait = 100 * time.Millisecond
+
+// firstSize is the size that a terminal begins with; nil if the client does not
+// say. A program that asks before it is told would draw for no size at all.
+func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
+	enough := time.NewTimer(sizeWait)
+	defer enough.Stop()
+	for {
+		select {
+		case size, ok := <-sizes:
+			if !ok {
+				return nil
+			}
+			if size.Width > 0 && size.Height > 0 {
+				return &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
+			}
+		case <-enough.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // resize follows the client's terminal until its session ends.
 func (b sessions) resize(ctx context.Context, client *shim.Client, id, execID string, sizes terminalSizes) {
 	for {
@@ -236,15 +272,18 @@ func (b sessions) resize(ctx context.Context, client *shim.Client, id, execID st
 			if !ok {
 				return
 			}
-			if size.Width == 0 || size.Height == 0 {
-				continue
-			}
-			r := &taskapi.ResizePtyRequest{ID: id, ExecID: execID, Width: uint32(size.Width), Height: uint32(size.Height)}
-			if _, err := client.Task.ResizePty(ctx, r); err != nil {
-				log.G(ctx).WithError(err).WithField("container", id).Debug("resize a terminal")
+			if size.Width > 0 && size.Height > 0 {
+				b.resizeTo(ctx, client, id, execID, size)
 			}
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+func (b sessions) resizeTo(ctx context.Context, client *shim.Client, id, execID string, size remotecommand.TerminalSize) {
+	r := &taskapi.ResizePtyRequest{ID: id, ExecID: execID, Width: uint32(size.Width), Height: uint32(size.Height)}
+	if _, err := client.Task.ResizePty(ctx, r); err != nil {
+		log.G(ctx).WithError(err).WithField("container", id).Debug("resize a terminal")
 	}
 }

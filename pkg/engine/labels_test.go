@@ -90,21 +90,21 @@ func TestRecoveryTakesLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	k := &core{log: log.L, objects: newObjects(), names: newNames(), clock: &clock{}, labels: newLabels(), pods: pods, ctrs: ctrs, shims: shims}
-	k.tasks = newTasks(k.layout, k.settings, newRuntimes(nil, log.L), shims)
-	r := recovery{core: k, silent: &silence{who: map[string]bool{}}}
+	r := &recovery{
+		objects: newObjects(), names: newNames(), labels: newLabels(), clock: &clock{}, pods: pods, ctrs: ctrs, shims: shims, silent: newSilence(),
+	}
 	if err := errors.Join(r.sandboxes(t.Context()), r.containers(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if !taken(t, pod) || !taken(t, own) {
 		t.Error("categories of recovered objects would be given out again")
 	}
-	k.labels.release(own)
-	k.labels.release(pod)
+	r.labels.release(own)
+	r.labels.release(pod)
 	if taken(t, own) || !taken(t, pod) {
 		t.Error("the removal of a container does not free its own categories, or frees its sandbox's")
 	}
-	k.labels.release(pod)
+	r.labels.release(pod)
 	if taken(t, pod) {
 		t.Error("the categories stay taken")
 	}

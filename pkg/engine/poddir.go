@@ -25,23 +25,3 @@ func (p *sandboxPlan) closePodDir(dir string) error {
 	_, gid := p.root()
 	return errors.Join(os.Lchown(dir, 0, int(gid)), os.Chmod(dir, 0o710))
 }
-
-// closePodDirs does so for what an earlier version left open to all.
-func (r recovery) closePodDirs() {
-	k := r.core
-	closed := func(p *sandboxPlan, dir string) {
-		if err := p.closePodDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			k.log.WithError(err).WithField("path", dir).Error("a pod's directory cannot be closed to other users")
-		}
-	}
-	for _, s := range k.pods.List() {
-		closed(&s.Spec().Plan, k.sandboxDir(s.ID()))
-	}
-	for _, c := range k.ctrs.List() {
-		plan := &sandboxPlan{}
-		if s, ok := k.pods.Get(c.Spec().Sandbox); ok {
-			plan = &s.Spec().Plan
-		}
-		closed(plan, k.containerDir(c.ID()))
-	}
-}

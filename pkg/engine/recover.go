@@ -2,19 +2,14 @@ package engine
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -46,29 +41,45 @@ const recoveryParallel = 16
 //
 // No call may be answered before it has returned.
 func (e *Engine) Recover(ctx context.Context) error {
-	r := recovery{
-		core: e.core, processes: e.processes, pods: e.sandboxStops, creation: e.creation, starts: e.starts, ends: e.ends, abandoned: e.execs,
-		silent: &silence{who: map[string]bool{}},
+	k, silent := e.core, newSilence()
+	broken := &unreadable{
+		background: k.background, log: k.log, clock: k.clock, broken: k.broken, pods: k.pods, ctrs: k.ctrs, shims: k.shims, silent: silent,
+	}
+	sweeper := &sweeper{
+		layout: k.layout, background: k.background, log: k.log, objects: k.objects, pods: k.pods, ctrs: k.ctrs, collector: k.collector,
+		mounts: k.mounts, images: k.images, cni: k.cni, shims: k.shims, silent: silent,
+	}
+	halfMade := &halfMades{
+		background: k.background, objects: k.objects, names: k.names, labels: k.labels, pods: k.pods, ctrs: k.ctrs,
+		stops: e.sandboxStops, creation: e.creation, ends: e.ends, silent: silent,
+	}
+	r := &recovery{
+		layout: k.layout, background: k.background, boot: k.boot, log: k.log, objects: k.objects, names: k.names, labels: k.labels,
+		clock: k.clock, pods: k.pods, ctrs: k.ctrs, tasks: k.tasks, exits: k.exits, shims: k.shims, processes: e.processes,
+		starts: e.starts, ends: e.ends, abandoned: e.execs, silent: silent,
+	}
+	if err := complete(broken, sweeper, halfMade, r); err != nil {
+		return err
 	}
 	r.listen(ctx)
-	r.showBroken()
-	r.closePodDirs()
+	broken.showBroken()
+	sweeper.closePodDirs()
 	if err := r.sandboxes(ctx); err != nil {
 		return err
 	}
 	if err := r.containers(ctx); err != nil {
 		return err
 	}
-	r.dropHalfMade(ctx)
+	halfMade.dropHalfMade(ctx)
 	r.thaw(ctx)
-	if err := e.core.shims.ServeEvents(e.core.background, e.core.objects.noteOOM); err != nil {
+	if err := k.shims.ServeEvents(k.background, k.objects.noteOOM); err != nil {
 		return err
 	}
-	r.sweep(ctx)
-	if err := e.core.plugins.Start(); err != nil {
+	sweeper.sweep(ctx)
+	if err := k.plugins.Start(); err != nil {
 		return err
 	}
-	go e.core.inspection.run()
+	go k.inspection.run()
 	return nil
 }
 
@@ -78,127 +89,67 @@ func (o *objects) noteOOM(task string) {
 	}
 }
 
+// recovery finds out what became of what earlier daemons ran.
 type recovery struct {
-	core      *core
-	processes *sandboxProcesses
-	pods      *sandboxStops
-	creation  *creation
-	starts    *starts
-	ends      *ends
-	abandoned execs
-	silent    *silence
+	layout
+	background context.Context // ends with the engine
+	boot       string          // this boot of the node, by the kernel's random id
+	log        *log.Entry
+	objects    *objects
+	names      *names
+	labels     *labels
+	clock      *clock
+	pods       *sandboxRecords
+	ctrs       *containerRecords
+	tasks      *tasks
+	exits      *exits
+	shims      survivors
+	processes  *sandboxProcesses
+	starts     *starts
+	ends       *ends
+	abandoned  execs
+	silent     *silence
 }
 
-// showBroken lists sandboxes whose records cannot be read under a name of their
-// own. Their definition is lost, so removal is all that can be done for them.
-func (r recovery) showBroken() {
-	k := r.core
-	g := errgroup.Group{}
-	g.SetLimit(recoveryParallel)
-	for _, b := range slices.Concat(k.broken.sandboxes, k.broken.containers) {
-		if b.StatusOnly {
-			k.log.WithError(b.Err).WithField("id", b.ID).Error("a status cannot be read; the object is taken back as if it had never been whole")
-			continue
-		}
-		g.Go(func() error { r.endOrphan(b.ID); return nil })
-	}
-	_ = g.Wait()
-	for _, b := range k.broken.sandboxes {
-		if b.StatusOnly {
-			continue
-		}
-		k.log.WithError(b.Err).WithField("sandbox", b.ID).Error("a sandbox's record cannot be read; it is listed as not ready")
-		spec := sandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: k.clock.now(), Supervisor: "unknown"}
-		spec.Config.msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
-		r.replaceBroken(b, spec)
-	}
-	for _, b := range k.broken.containers {
-		if b.StatusOnly {
-			continue
-		}
-		k.log.WithError(b.Err).WithField("container", b.ID).Error("a container's record cannot be read; it is removed")
-		if err := k.ctrs.Discard(b.ID); err != nil {
-			k.log.WithError(err).WithField("container", b.ID).Error("remove an unreadable record")
-		}
-	}
-}
-
-// endOrphan ends a task of which nobody knows any more whose it was: what runs
-// and is in no list would run for ever. A silent supervisor is not waited for.
-func (r recovery) endOrphan(id string) {
-	k := r.core
-	keys, err := k.shims.Keys()
-	if err != nil {
-		k.log.WithError(err).WithField("id", id).Error("end a task whose record cannot be read")
-	}
-	for _, key := range keys {
-		if _, err := os.Stat(filepath.Join(k.shims.SupervisorDir(key), "tasks", id)); err != nil {
-			continue
-		}
-		if r.silent.has(key) {
-			go r.endOrphanOf(key, id, undoTimeout)
-			continue
-		}
-		r.endOrphanOf(key, id, recoveryAnswer)
-	}
-}
-
-func (r recovery) endOrphanOf(key, id string, patience time.Duration) {
-	k := r.core
-	ctx, cancel := context.WithTimeout(k.background, patience)
-	defer cancel()
-	client, err := k.shims.Supervisor(ctx, key)
-	if err == nil {
-		err = endTask(ctx, client, id)
-	}
-	if err != nil {
-		k.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("end a task whose record cannot be read")
-	}
-}
-
-func (r recovery) replaceBroken(b store.Broken, spec sandboxSpec) {
-	k := r.core
-	err := k.pods.Discard(b.ID)
-	if err == nil {
-		_, err = k.pods.Create(b.ID, spec, sandboxStatus{Phase: phaseStopped}, store.Durable)
-	}
-	if err != nil {
-		k.log.WithError(err).WithField("sandbox", b.ID).Error("replace an unreadable record")
-	}
+// survivors are what runs tasks and may have outlived the daemon.
+type survivors interface {
+	Keys() ([]string, error)
+	Hold(key string)
+	Live(ctx context.Context, key string) (*shim.Client, error)
+	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
 }
 
 // sandboxes brings the sandboxes that were shown before back into the index.
-func (r recovery) sandboxes(ctx context.Context) error {
-	k := r.core
+func (r *recovery) sandboxes(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)
-	for _, o := range k.pods.List() {
-		k.clock.seen(o.Spec().CreatedAt)
-		k.shims.Hold(o.Spec().Supervisor)
-		k.labels.hold(o.Spec().ProcessLabel)
+	for _, o := range r.pods.List() {
+		r.clock.seen(o.Spec().CreatedAt)
+		r.shims.Hold(o.Spec().Supervisor)
+		r.labels.hold(o.Spec().ProcessLabel)
 		if o.Status().Phase == phasePlanned {
 			continue
 		}
 		s := newSandbox(o)
-		if err := k.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
-			k.log.WithError(err).WithField("sandbox", s.ID()).Error("two sandboxes have one name")
+		if err := r.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
+			r.log.WithError(err).WithField("sandbox", s.ID()).Error("two sandboxes have one name")
 		}
-		k.objects.addSandbox(s)
+		r.objects.addSandbox(s)
 		g.Go(func() error { return r.sandbox(ctx, s) })
 	}
 	return g.Wait()
 }
 
-func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
+func (r *recovery) sandbox(ctx context.Context, s *sandbox) error {
 	st := s.Status()
 	if st.Phase != phaseReady {
 		return nil
 	}
-	lost := s.Spec().Boot != r.core.boot || (s.Spec().Plan.Net && !pin.Exists(st.Namespaces.Net)) ||
+	lost := s.Spec().Boot != r.boot || (s.Spec().Plan.Net && !pin.Exists(st.Namespaces.Net)) ||
 		(s.Spec().Plan.User != nil && !pin.Exists(st.Namespaces.User))
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
-			_, lost, err = r.core.exits.endedMeanwhile(ctx, s, s.ID())
+			_, lost, err = r.exits.endedMeanwhile(ctx, s, s.ID())
 			return err
 		})
 		if err != nil {
@@ -217,11 +168,11 @@ func (r recovery) sandbox(ctx context.Context, s *sandbox) error {
 }
 
 // keepAgain holds what the task would lose with its supervisor, as before.
-func (r recovery) keepAgain(ctx context.Context, s *sandbox, t shim.Kept) {
+func (r *recovery) keepAgain(ctx context.Context, s *sandbox, t shim.Kept) {
 	if s.Spec().Definition.Type != handler.OCI {
 		return
 	}
-	c, err := r.core.tasks.client(ctx, s)
+	c, err := r.tasks.client(ctx, s)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("keep a task's files")
 		return
@@ -229,34 +180,33 @@ func (r recovery) keepAgain(ctx context.Context, s *sandbox, t shim.Kept) {
 	if r.silent.has(runner(s)) {
 		t.Terminal = false // all else is had without an answer
 	}
-	r.core.tasks.keep(ctx, s, c, t)
+	r.tasks.keep(ctx, s, c, t)
 }
 
 // containers does the same for containers.
-func (r recovery) containers(ctx context.Context) error {
-	k := r.core
+func (r *recovery) containers(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)
-	for _, o := range k.ctrs.List() {
-		k.clock.seen(o.Spec().CreatedAt)
-		k.clock.seen(o.Status().StartedAt)
-		k.clock.seen(o.Status().FinishedAt)
-		k.labels.hold(o.Spec().ProcessLabel)
-		s, err := k.objects.sandbox(o.Spec().Sandbox)
+	for _, o := range r.ctrs.List() {
+		r.clock.seen(o.Spec().CreatedAt)
+		r.clock.seen(o.Status().StartedAt)
+		r.clock.seen(o.Status().FinishedAt)
+		r.labels.hold(o.Spec().ProcessLabel)
+		s, err := r.objects.sandbox(o.Spec().Sandbox)
 		if err != nil || o.Status().Phase == phasePlanned {
 			continue
 		}
 		c := newContainer(o, s)
-		if err := k.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
-			k.log.WithError(err).WithField("container", c.ID()).Error("two containers have one name")
+		if err := r.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
+			r.log.WithError(err).WithField("container", c.ID()).Error("two containers have one name")
 		}
-		k.objects.addContainer(c)
+		r.objects.addContainer(c)
 		g.Go(func() error { return r.container(ctx, c) })
 	}
 	return g.Wait()
 }
 
-func (r recovery) container(ctx context.Context, c *container) error {
+func (r *recovery) container(ctx context.Context, c *container) error {
 	switch c.Status().Phase {
 	case phaseExited:
 		close(c.exited)
@@ -273,7 +223,7 @@ func (r recovery) container(ctx context.Context, c *container) error {
 	var exit taskExit
 	var ended bool
 	err := r.ask(ctx, c.sandbox, func(ctx context.Context) (err error) {
-		exit, ended, err = r.core.exits.endedMeanwhile(ctx, c.sandbox, c.ID())
+		exit, ended, err = r.exits.endedMeanwhile(ctx, c.sandbox, c.ID())
 		return err
 	})
 	if err != nil {
@@ -286,7 +236,7 @@ func (r recovery) container(ctx context.Context, c *container) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, recoveryAnswer)
 	defer cancel()
-	r.keepAgain(bounded, c.sandbox, r.core.keptOf(c, c.Status().PID))
+	r.keepAgain(bounded, c.sandbox, r.keptOf(c, c.Status().PID))
 	go r.ends.watch(c)
 	r.abandoned.endAbandoned(c)
 	return nil
@@ -294,17 +244,17 @@ func (r recovery) container(ctx context.Context, c *container) error {
 
 // created looks after a container that was not started by its record. A daemon
 // that was killed between the start and its record has a running one here.
-func (r recovery) created(ctx context.Context, c *container) error {
+func (r *recovery) created(ctx context.Context, c *container) error {
 	var state taskState
 	var pid int
 	err := r.ask(ctx, c.sandbox, func(ctx context.Context) (err error) {
-		state, pid, err = r.core.exits.state(ctx, c.sandbox, c.ID())
+		state, pid, err = r.exits.state(ctx, c.sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		// It stays created: a start then asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
-		state = r.core.exits.journaledStart(c)
+		state = r.exits.journaledStart(c)
 	}
 	switch state {
 	case taskUnstarted:
@@ -319,7 +269,7 @@ func (r recovery) created(ctx context.Context, c *container) error {
 	case taskFailed:
 		c.op <- struct{}{}
 		defer c.op.unlock()
-		c.force(ctx, func(st *containerStatus) { st.failedStart(errUnheard, r.core.clock.now()) })
+		c.force(ctx, func(st *containerStatus) { st.failedStart(errUnheard, r.clock.now()) })
 		close(c.exited)
 		go r.ends.eraseEnded(c)
 		return nil
@@ -329,7 +279,7 @@ func (r recovery) created(ctx context.Context, c *container) error {
 		c.gone(ctx, r.ends)
 		return nil
 	}
-	c.force(ctx, func(st *containerStatus) { st.Phase, st.PID, st.StartedAt = phaseRunning, pid, r.core.clock.now() })
+	c.force(ctx, func(st *containerStatus) { st.Phase, st.PID, st.StartedAt = phaseRunning, pid, r.clock.now() })
 	return r.container(ctx, c)
 }
 

@@ -18,13 +18,13 @@ var errHalfMade = errors.New("the daemon ended while the container was being mad
 // dropContainers takes back containers that were never shown. Those that cannot
 // be are listed, for the kubelet to remove; one without a sandbox cannot be
 // listed, and is tried again by the next start.
-func (r recovery) dropContainers(ctx context.Context) {
+func (r *halfMades) dropContainers(ctx context.Context) {
 	var mu sync.Mutex
 	var left []*containerRecord // guarded by mu
 	g := errgroup.Group{}
 	g.SetLimit(recoveryParallel)
-	for _, o := range r.core.ctrs.List() {
-		if _, err := r.core.objects.container(o.ID()); err == nil {
+	for _, o := range r.ctrs.List() {
+		if _, err := r.objects.container(o.ID()); err == nil {
 			continue
 		}
 		g.Go(func() error {
@@ -43,7 +43,7 @@ func (r recovery) dropContainers(ctx context.Context) {
 	}
 }
 
-func (r recovery) dropped(ctx context.Context, o *containerRecord) bool {
+func (r *halfMades) dropped(ctx context.Context, o *containerRecord) bool {
 	s := r.sandboxOf(o)
 	if s != nil && r.silent.has(runner(s)) {
 		return false // who may yet come back would never let go of it
@@ -57,7 +57,7 @@ func (r recovery) dropped(ctx context.Context, o *containerRecord) bool {
 	return err == nil
 }
 
-func (r recovery) drop(ctx context.Context, c *container) error {
+func (r *halfMades) drop(ctx context.Context, c *container) error {
 	if c.sandbox != nil {
 		if err := r.ends.eraseTask(ctx, c); err != nil {
 			return err
@@ -66,44 +66,44 @@ func (r recovery) drop(ctx context.Context, c *container) error {
 	if err := r.ends.removeParts(ctx, c); err != nil {
 		return err
 	}
-	if err := r.core.ctrs.Delete(c.ID()); err != nil {
+	if err := r.ctrs.Delete(c.ID()); err != nil {
 		return err
 	}
-	r.core.labels.release(c.Spec().ProcessLabel)
+	r.labels.release(c.Spec().ProcessLabel)
 	return nil
 }
 
 // sandboxOf returns nil for a container whose sandbox has no record.
-func (r recovery) sandboxOf(o *containerRecord) *sandbox {
-	if s, err := r.core.objects.sandbox(o.Spec().Sandbox); err == nil {
+func (r *halfMades) sandboxOf(o *containerRecord) *sandbox {
+	if s, err := r.objects.sandbox(o.Spec().Sandbox); err == nil {
 		return s
 	}
-	if p, ok := r.core.pods.Get(o.Spec().Sandbox); ok {
+	if p, ok := r.pods.Get(o.Spec().Sandbox); ok {
 		return newSandbox(p)
 	}
 	return nil
 }
 
 // list shows a container, in its sandbox.
-func (r recovery) list(ctx context.Context, o *containerRecord) {
+func (r *halfMades) list(ctx context.Context, o *containerRecord) {
 	s := r.sandboxOf(o)
 	if s == nil {
 		return
 	}
-	if _, err := r.core.objects.sandbox(s.ID()); err != nil {
+	if _, err := r.objects.sandbox(s.ID()); err != nil {
 		r.reserve(ctx, s)
 		s.force(ctx, func(st *sandboxStatus) { st.Phase = phaseStopped })
-		r.core.objects.addSandbox(s)
+		r.objects.addSandbox(s)
 	}
 	c := newContainer(o, s)
-	if err := r.core.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
+	if err := r.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("two containers have one name")
 	}
 	r.creation.showFailed(ctx, c, errHalfMade)
 }
 
-func (r recovery) reserve(ctx context.Context, s *sandbox) {
-	if err := r.core.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
+func (r *halfMades) reserve(ctx context.Context, s *sandbox) {
+	if err := r.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("two sandboxes have one name")
 	}
 }

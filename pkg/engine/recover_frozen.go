@@ -11,15 +11,14 @@ import (
 // thaw lets the containers go on that stood still for a checkpoint when the
 // daemon was killed, and removes what there was of it. What cannot be thawed now
 // is tried again at the next start.
-func (r recovery) thaw(ctx context.Context) {
-	k := r.core
-	entries, err := os.ReadDir(k.checkpointsDir(""))
+func (r *recovery) thaw(ctx context.Context) {
+	entries, err := os.ReadDir(r.checkpointsDir(""))
 	if err != nil {
 		return // there was never one
 	}
 	for _, e := range entries {
 		entry := log.G(ctx).WithField("container", e.Name())
-		c, err := k.objects.container(e.Name())
+		c, err := r.objects.container(e.Name())
 		if err == nil && c.Status().Phase == phaseRunning {
 			err = r.ask(ctx, c.sandbox, func(ctx context.Context) error { return r.thawOne(ctx, c) })
 			if err != nil {
@@ -27,15 +26,15 @@ func (r recovery) thaw(ctx context.Context) {
 				continue
 			}
 		}
-		if err := os.RemoveAll(k.checkpointsDir(e.Name())); err != nil {
+		if err := os.RemoveAll(r.checkpointsDir(e.Name())); err != nil {
 			entry.WithError(err).Warn("cannot remove an unfinished checkpoint")
 		}
 	}
 }
 
 // thawOne lets a container go on, if it does not.
-func (r recovery) thawOne(ctx context.Context, c *container) error {
-	client, err := r.core.tasks.client(ctx, c.sandbox)
+func (r *recovery) thawOne(ctx context.Context, c *container) error {
+	client, err := r.tasks.client(ctx, c.sandbox)
 	if err != nil {
 		return err
 	}

@@ -13,13 +13,26 @@ import (
 // Those that take longer are listed NOTREADY and are undone beside the calls.
 const undoPatience = 5 * time.Second
 
+// halfMades takes back what an earlier daemon had not made whole.
+type halfMades struct {
+	background context.Context // ends with the engine
+	objects    *objects
+	names      *names
+	labels     *labels
+	pods       *sandboxRecords
+	ctrs       *containerRecords
+	stops      *sandboxStops
+	creation   *creation
+	ends       *ends
+	silent     *silence
+}
+
 // dropHalfMade takes back objects whose creation never ended, and containers
 // whose sandbox is gone.
-func (r recovery) dropHalfMade(ctx context.Context) {
-	k := r.core
+func (r *halfMades) dropHalfMade(ctx context.Context) {
 	r.dropContainers(ctx)
 	var quick, slow []*halfMade
-	for _, o := range k.pods.List() {
+	for _, o := range r.pods.List() {
 		if o.Status().Phase != phasePlanned {
 			continue
 		}
@@ -45,7 +58,7 @@ type halfMade struct {
 
 // undo takes sandboxes back, and waits no longer than patience before it shows
 // what is left of them.
-func (r recovery) undo(all []*halfMade, patience time.Duration) {
+func (r *halfMades) undo(all []*halfMade, patience time.Duration) {
 	if len(all) == 0 {
 		return
 	}
@@ -71,24 +84,24 @@ func (r recovery) undo(all []*halfMade, patience time.Duration) {
 }
 
 // show lists h unless it is gone.
-func (r recovery) show(h *halfMade) {
+func (r *halfMades) show(h *halfMade) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, there := r.core.pods.Get(h.ID()); there && !h.shown {
+	if _, there := r.pods.Get(h.ID()); there && !h.shown {
 		h.shown = true
-		r.core.objects.addSandbox(h.sandbox)
+		r.objects.addSandbox(h.sandbox)
 	}
 }
 
 // takeBack undoes h. One that was listed meanwhile stays so, with nothing in it:
 // the kubelet has seen it and removes it. So does one that cannot be undone.
-func (r recovery) takeBack(h *halfMade) {
+func (r *halfMades) takeBack(h *halfMade) {
 	defer h.op.unlock()
-	ctx, cancel := context.WithTimeout(r.core.background, undoTimeout)
+	ctx, cancel := context.WithTimeout(r.background, undoTimeout)
 	defer cancel()
-	b := r.pods
+	b := r.stops
 	err := b.tearDown(ctx, h.sandbox)
-	if r.core.background.Err() != nil {
+	if r.background.Err() != nil {
 		return // the next start does it again
 	}
 	h.mu.Lock()

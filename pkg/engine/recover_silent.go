@@ -27,6 +27,8 @@ type silence struct {
 	who map[string]bool // by runner
 }
 
+func newSilence() *silence { return &silence{who: map[string]bool{}} }
+
 func (s *silence) add(runner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,10 +54,10 @@ func runner(s *sandbox) string {
 }
 
 // listen finds out who is silent. It starts nothing, and is quick when all answer.
-func (r recovery) listen(ctx context.Context) {
+func (r *recovery) listen(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, silentAfter)
 	defer cancel()
-	keys, err := r.core.shims.Keys()
+	keys, err := r.shims.Keys()
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("look for supervisors")
 	}
@@ -70,11 +72,11 @@ func (r recovery) listen(ctx context.Context) {
 		})
 	}
 	for _, key := range keys {
-		ask(key, func() (*shim.Client, error) { return r.core.shims.Live(ctx, key) })
+		ask(key, func() (*shim.Client, error) { return r.shims.Live(ctx, key) })
 	}
-	for _, o := range r.core.pods.List() {
+	for _, o := range r.pods.List() {
 		if ep := o.Status().Shim; ep != nil {
-			ask(ep.Address, func() (*shim.Client, error) { return r.core.shims.Foreign(ctx, *ep) })
+			ask(ep.Address, func() (*shim.Client, error) { return r.shims.Foreign(ctx, *ep) })
 		}
 	}
 	asked.Wait()
@@ -82,7 +84,7 @@ func (r recovery) listen(ctx context.Context) {
 
 // ask calls f, which asks who runs s, with a bound. Whoever lets it run out of
 // time is silent from then on.
-func (r recovery) ask(ctx context.Context, s *sandbox, f func(context.Context) error) error {
+func (r *recovery) ask(ctx context.Context, s *sandbox, f func(context.Context) error) error {
 	who := runner(s)
 	if r.silent.has(who) {
 		return errSilent

@@ -19,7 +19,7 @@ func TestSilentOnesAreAskedOnce(t *testing.T) {
 	}
 	silent, neighbour, other := pod("silent"), pod("silent"), pod("other")
 	synctest.Test(t, func(t *testing.T) {
-		r := recovery{silent: &silence{who: map[string]bool{}}}
+		r := recovery{silent: newSilence()}
 		began := time.Now()
 		wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		fail := func(context.Context) error { return errSilent }

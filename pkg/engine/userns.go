@@ -10,11 +10,12 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/handler"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // podUser is the user namespace that a pod asks for; nil is the host's.

@@ -134,14 +134,17 @@ func TestFullLogDisk(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	cfg := shell("seq 1 60000; while [ ! -e /tmp/go ]; do sleep 0.01; done; echo after; exit 6")
+	cfg := shell("seq 1 60000; : >/tmp/said; while [ ! -e /tmp/go ]; do sleep 0.01; done; echo after; exit 6")
 	logPath := filepath.Join(disk, "0.log")
 	cfg.options = func(o *supervisorv1.TaskOptions) { o.LogPath = logPath }
 	c := b.run("c", cfg)
 	eventually(t, "the supervisor says so", func() bool { return strings.Contains(b.log(), "Container output is lost") })
 	eventually(t, "all was read", func() bool {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/tmp/said", c.pid)); err != nil {
+			return false
+		}
 		waiting, err := unix.IoctlGetInt(int(c.keepOut.Fd()), unix.TIOCINQ)
-		return err == nil && waiting == 0 && len(c.pids()) == 2 // the shell and its sleep
+		return err == nil && waiting == 0
 	})
 	if err := os.Remove(logPath); err != nil {
 		t.Fatal(err)

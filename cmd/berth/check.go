@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -8,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // newCheckCommand makes "berth check".
 func newCheckCommand() *cobra.Command {
 	var options config.Options
+	form := ""
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Validate the configuration and say every mistake in it",
@@ -21,12 +24,13 @@ on this machine. Nothing is changed and no daemon is asked. The exit status is 0
 if all is well, and 2 with every mistake on stderr as file:line:column if not.`,
 		Args: noFileArgument,
 		Run: func(cmd *cobra.Command, _ []string) {
-			if code := check(options, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
+			if code := check(options, form, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
 				os.Exit(code)
 			}
 		},
 	}
 	placeFlags(cmd, &options)
+	outputFlag(cmd, &form)
 	return cmd
 }
 
@@ -47,25 +51,70 @@ func placeFlags(cmd *cobra.Command, o *config.Options) {
 	flags.StringSliceVar(&o.SearchPath, "search-path", nil, "directories in which runtimes are discovered when none is configured")
 }
 
-// check returns the exit status.
-func check(o config.Options, stdout, stderr io.Writer) int {
+// checked is what "berth check" found.
+type checked struct {
+	Sources  []string         `json:"sources"`
+	Handlers []checkedHandler `json:"handlers"`
+	Notes    []string         `json:"notes"`
+	Problems []string         `json:"problems"`
+}
+
+type checkedHandler struct {
+	Name    string       `json:"name"`
+	Type    handler.Type `json:"type"`
+	Path    string       `json:"path"`
+	Origin  string       `json:"origin"`
+	Default bool         `json:"default"`
+}
+
+// check returns the exit status. Mistakes are on stderr in every form.
+func check(o config.Options, form string, stdout, stderr io.Writer) int {
 	cfg, err := config.Load(o)
 	if err == nil {
 		err = cfg.Helpers()
 	}
-	if err != nil {
+	var problems config.Problems
+	switch {
+	case err == nil:
+		// Imported handlers cannot stop a daemon, and are not what an operator wants
+		// to find not ready.
+		problems = cfg.Problems
+	case !errors.As(err, &problems):
 		fmt.Fprintln(stderr, err)
-		return exitConfig
+		return exitFailure
+	default:
+		cfg = &config.Config{}
 	}
-	summarize(cfg, stdout)
-	printNotes(cfg.ImportNotes, stdout)
-	// Imported handlers cannot stop a daemon, and are not what an operator wants
-	// to find not ready.
-	if len(cfg.Problems) > 0 {
-		fmt.Fprintln(stderr, cfg.Problems)
+	if err := encode(stdout, form, foundIn(cfg, problems), func(w io.Writer) error {
+		summarize(cfg, w)
+		printNotes(cfg.ImportNotes, w)
+		return nil
+	}); err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitFailure
+	}
+	if len(problems) > 0 {
+		fmt.Fprintln(stderr, problems)
 		return exitConfig
 	}
 	return 0
+}
+
+func foundIn(cfg *config.Config, problems config.Problems) checked {
+	c := checked{Sources: cfg.Sources, Handlers: []checkedHandler{}, Notes: []string{}, Problems: []string{}}
+	if c.Sources == nil {
+		c.Sources = []string{}
+	}
+	for _, d := range cfg.Runtimes {
+		c.Handlers = append(c.Handlers, checkedHandler{d.Name, d.Type, d.Path, d.Origin, d.Name == cfg.DefaultRuntime})
+	}
+	for _, n := range cfg.ImportNotes {
+		c.Notes = append(c.Notes, n.String())
+	}
+	for _, p := range problems {
+		c.Problems = append(c.Problems, p.Error())
+	}
+	return c
 }
 
 // printNotes says what imported files say that berth does not follow.

@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			dir, o := written(t, c.toml)
 			var stdout, stderr bytes.Buffer
-			code := check(o, &stdout, &stderr)
+			code := check(o, "table", &stdout, &stderr)
 			out, err := strings.ReplaceAll(stdout.String(), dir, "$DIR"), strings.ReplaceAll(stderr.String(), dir, "$DIR")
 			if code != c.code || out != c.stdout || err != c.stderr {
 				t.Errorf("exit status %d\n%s\n%s", code, out, err)
@@ -62,7 +62,7 @@ func TestCheckMissesOwnBinaries(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout, stderr bytes.Buffer
-	if code := check(o, &stdout, &stderr); code != exitConfig || !strings.Contains(stderr.String(), "engine.shim_path: berth-shim") {
+	if code := check(o, "table", &stdout, &stderr); code != exitConfig || !strings.Contains(stderr.String(), "engine.shim_path: berth-shim") {
 		t.Errorf("exit status %d: %s", code, stderr.String())
 	}
 }

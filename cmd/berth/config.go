@@ -70,7 +70,6 @@ With --live the daemon is asked what it has in force, and -o can be json or yaml
 	}
 	placeFlags(cmd, &options)
 	r.flags(cmd)
-	r.outputFlag(cmd)
 	cmd.Flags().BoolVar(&live, "live", false, "ask the daemon what it has in force")
 	return cmd
 }

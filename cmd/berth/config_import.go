@@ -13,6 +13,7 @@ import (
 
 func newConfigImportCommand() *cobra.Command {
 	var options config.Options
+	form := ""
 	cmd := &cobra.Command{
 		Use:   "import FILE|DIRECTORY...",
 		Short: "Translate the handlers of CRI-O's or containerd's files into a drop-in",
@@ -26,14 +27,15 @@ machine; the drop-in then has the rest, or all that is known.`,
 		Example: "  berth config import /etc/crio/crio.conf.d > /etc/berth/conf.d/50-crio.toml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return importFiles(args, options, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return importFiles(args, options, form, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringSliceVar(&options.SearchPath, "search-path", nil, "directories in which runtimes are looked for that are named without a path")
+	outputFlag(cmd, &form)
 	return cmd
 }
 
-func importFiles(paths []string, o config.Options, stdout, stderr io.Writer) error {
+func importFiles(paths []string, o config.Options, form string, stdout, stderr io.Writer) error {
 	for i, path := range paths {
 		if _, err := os.Stat(path); err != nil {
 			return &codedError{exitConfig, err}
@@ -48,7 +50,11 @@ func importFiles(paths []string, o config.Options, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
-	if _, err := stdout.Write(t.DropIn); err != nil {
+	found := foundIn(&config.Config{ImportNotes: t.Notes}, t.Problems)
+	if err := encode(stdout, form, map[string]any{"dropIn": string(t.DropIn), "notes": found.Notes, "problems": found.Problems}, func(w io.Writer) error {
+		_, err := w.Write(t.DropIn)
+		return err
+	}); err != nil {
 		return err
 	}
 	printNotes(t.Notes, stderr)

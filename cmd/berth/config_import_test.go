@@ -57,7 +57,7 @@ func TestCheckOfImports(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stdout, stderr bytes.Buffer
-		code := check(o, &stdout, &stderr)
+		code := check(o, "table", &stdout, &stderr)
 		if code != c.code || !strings.Contains(stdout.String()+stderr.String(), c.want) {
 			t.Errorf("exit status %d, want %d\n%s\n%s", code, c.code, stdout.String(), stderr.String())
 		}

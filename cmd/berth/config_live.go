@@ -50,12 +50,17 @@ on stderr if the files would be refused.`,
 			if err != nil {
 				return err
 			}
-			lines := configDiff(live.GetSettings(), files.GetSettings())
-			for _, line := range lines {
-				fmt.Fprintln(c.OutOrStdout(), line)
+			differences := configDiff(live.GetSettings(), files.GetSettings())
+			if err := encode(c.OutOrStdout(), r.output, map[string]any{"differences": differences}, func(w io.Writer) error {
+				for _, d := range differences {
+					fmt.Fprintln(w, d)
+				}
+				return nil
+			}); err != nil {
+				return err
 			}
-			if len(lines) > 0 {
-				return degraded("%d keys differ; \"berth reload --wait\" puts the files in force", len(lines))
+			if n := len(differences); n > 0 {
+				return degraded("%d keys differ; \"berth reload --wait\" puts the files in force", n)
 			}
 			return nil
 		}),
@@ -64,27 +69,44 @@ on stderr if the files would be refused.`,
 	return c
 }
 
-// configDiff is a line for each key that differs, in the order of the files. Pure.
-func configDiff(live, files []*adminv1.Setting) []string {
+// keyDifference is a key that the files have otherwise than what is in force. The
+// side that has not got it is empty.
+type keyDifference struct {
+	Key     string `json:"key"`
+	InForce string `json:"inForce,omitempty"`
+	Files   string `json:"files,omitempty"`
+	// Origin is where the value of the files is from, or else the one in force.
+	Origin string `json:"origin"`
+}
+
+func (d keyDifference) String() string {
+	switch {
+	case d.InForce == "":
+		return fmt.Sprintf("+ %s = %s # %s", d.Key, d.Files, d.Origin)
+	case d.Files == "":
+		return fmt.Sprintf("- %s = %s # in force, from %s", d.Key, d.InForce, d.Origin)
+	}
+	return fmt.Sprintf("~ %s = %s # in force: %s; %s", d.Key, d.Files, d.InForce, d.Origin)
+}
+
+// configDiff is in the order of the files. Pure.
+func configDiff(live, files []*adminv1.Setting) []keyDifference {
 	inForce := map[string]*adminv1.Setting{}
 	for _, s := range live {
 		inForce[s.GetKey()] = s
 	}
-	var lines []string
+	all := []keyDifference{}
 	inFiles := map[string]bool{}
 	for _, s := range files {
 		inFiles[s.GetKey()] = true
-		switch was := inForce[s.GetKey()]; {
-		case was == nil:
-			lines = append(lines, fmt.Sprintf("+ %s = %s # %s", s.GetKey(), s.GetValue(), s.GetOrigin()))
-		case was.GetValue() != s.GetValue():
-			lines = append(lines, fmt.Sprintf("~ %s = %s # in force: %s; %s", s.GetKey(), s.GetValue(), was.GetValue(), s.GetOrigin()))
+		if was := inForce[s.GetKey()].GetValue(); was != s.GetValue() {
+			all = append(all, keyDifference{s.GetKey(), was, s.GetValue(), s.GetOrigin()})
 		}
 	}
 	for _, s := range live {
 		if !inFiles[s.GetKey()] {
-			lines = append(lines, fmt.Sprintf("- %s = %s # in force, from %s", s.GetKey(), s.GetValue(), s.GetOrigin()))
+			all = append(all, keyDifference{s.GetKey(), s.GetValue(), "", s.GetOrigin()})
 		}
 	}
-	return lines
+	return all
 }

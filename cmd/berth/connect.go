@@ -36,6 +36,7 @@ type remote struct {
 // flags are those of every command that talks to the daemon.
 func (r *remote) flags(c *cobra.Command) {
 	c.Flags().StringVar(&r.socket, "admin-socket", "", "`path` of the daemon's management socket (default $"+adminSocketEnv+", else "+defaultAdminSocket+")")
+	outputFlag(c, &r.output)
 }
 
 // path is the socket that counts.

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/doctor"
@@ -14,7 +12,7 @@ import (
 
 // doctorCommand makes "berth doctor".
 func doctorCommand() *cobra.Command {
-	r := &remote{}
+	form := ""
 	var places config.Options
 	root := ""
 	all := false
@@ -35,7 +33,7 @@ The exit status is 0 if no check fails (warnings may be there), and 3 if one doe
 				n.Config = nil
 			}
 			found := doctor.Examine(n)
-			if err := printFindings(c.OutOrStdout(), r.output, found, all); err != nil {
+			if err := printFindings(c.OutOrStdout(), form, found, all); err != nil {
 				return err
 			}
 			if doctor.Worst(found) == doctor.Fail {
@@ -45,31 +43,23 @@ The exit status is 0 if no check fails (warnings may be there), and 3 if one doe
 		},
 	}
 	placeFlags(c, &places)
-	r.outputFlag(c)
+	outputFlag(c, &form)
 	c.Flags().BoolVar(&all, "all", false, "show what is ok too")
 	c.Flags().StringVar(&root, "root", "", "look at the node whose `directory` / is mounted here, as from a container; its configuration is that of --config")
 	return c
 }
 
 func printFindings(w io.Writer, form string, found []doctor.Finding, all bool) error {
-	switch form {
-	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		return e.Encode(map[string]any{"findings": found, "worst": doctor.Worst(found)})
-	case "yaml":
-		text, err := yaml.Marshal(map[string]any{"findings": found, "worst": doctor.Worst(found)})
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(text)
-		return err
-	}
+	return encode(w, form, map[string]any{"findings": found, "worst": doctor.Worst(found)}, func(w io.Writer) error {
+		return listFindings(w, found, all || form == "wide")
+	})
+}
+
+func listFindings(w io.Writer, found []doctor.Finding, all bool) error {
 	counts := map[doctor.Level]int{}
 	for _, f := range found {
 		counts[f.Level]++
-		if f.Level == doctor.OK && !all && form != "wide" {
+		if f.Level == doctor.OK && !all {
 			continue
 		}
 		fmt.Fprintf(w, "%-4s  %s: %s\n", f.Level, f.Check, f.Text)

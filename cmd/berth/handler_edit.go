@@ -8,13 +8,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/config"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
-
-var errNameForOutput = errors.New("-o json and -o yaml need the name of a handler")
 
 const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
 value: what is no TOML value is taken for a string, and keys of tables have dots.
@@ -53,7 +52,7 @@ The exit status is 3 if the handler was added and cannot run pods.`,
 			if err != nil {
 				return err
 			}
-			return told(c.OutOrStdout(), resp.GetHandler(), "added", resp.GetFile())
+			return r.told(c.OutOrStdout(), resp, resp.GetHandler(), "added", resp.GetFile())
 		}),
 	}
 	r.flags(c)
@@ -80,11 +79,14 @@ not touched; the error says where it is.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "handler %s is removed (%s)\n", args[0], resp.GetFile())
-			if n := resp.GetPods(); n > 0 {
-				fmt.Fprintf(c.OutOrStdout(), "it is draining until its %d pods are gone; see \"berth pods --handler %s\"\n", n, args[0])
-			}
-			return nil
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error {
+				line := fmt.Sprintf("handler %s is removed (%s)\n", args[0], resp.GetFile())
+				if n := resp.GetPods(); n > 0 {
+					line += fmt.Sprintf("it is draining until its %d pods are gone; see \"berth pods --handler %s\"\n", n, args[0])
+				}
+				_, err := io.WriteString(w, line)
+				return err
+			})
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -136,12 +138,17 @@ func (r *remote) update(ctx context.Context, c *cobra.Command, daemon *client.Cl
 	if err != nil {
 		return err
 	}
-	return told(c.OutOrStdout(), resp.GetHandler(), "changed", resp.GetFile())
+	return r.told(c.OutOrStdout(), resp, resp.GetHandler(), "changed", resp.GetFile())
 }
 
 // told says what became of a handler.
-func told(w io.Writer, h *adminv1.Handler, what, file string) error {
-	fmt.Fprintf(w, "handler %s is %s (%s): %s, %s\n", h.GetName(), what, file, stateWord(h.GetState()), runtimeOf(h))
+func (r *remote) told(w io.Writer, resp proto.Message, h *adminv1.Handler, what, file string) error {
+	if err := r.print(w, resp, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "handler %s is %s (%s): %s, %s\n", h.GetName(), what, file, stateWord(h.GetState()), runtimeOf(h))
+		return err
+	}); err != nil {
+		return err
+	}
 	if h.GetState() == adminv1.State_STATE_NOT_READY {
 		return degraded("it cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
 	}

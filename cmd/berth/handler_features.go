@@ -38,23 +38,30 @@ featuresJson.`,
 			if err != nil {
 				return err
 			}
-			return featureTable(all).write(c.OutOrStdout())
+			return encode(c.OutOrStdout(), r.output, map[string]any{"handlers": featuresOf(all)}, featureTable(all).write)
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	r.outputFlag(c)
-	before := c.PreRunE
-	c.PreRunE = func(c *cobra.Command, args []string) error {
-		if err := before(c, args); err != nil {
-			return err
-		}
-		if len(args) == 0 && (r.output == "json" || r.output == "yaml") {
-			return misused(c, errNameForOutput)
-		}
-		return nil
-	}
 	return c
+}
+
+// handlerFeatures is what a runtime says that it can do, by the feature's name.
+type handlerFeatures struct {
+	Name     string          `json:"name"`
+	Features map[string]bool `json:"features"`
+}
+
+func featuresOf(handlers []*adminv1.GetHandlerResponse) []handlerFeatures {
+	all := []handlerFeatures{}
+	for _, h := range handlers {
+		one := handlerFeatures{h.GetHandler().GetName(), map[string]bool{}}
+		for _, f := range h.GetFeatures() {
+			one.Features[f.GetName()] = f.GetSupported()
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // allHandlers asks about every handler; one that goes meanwhile is left out.

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -25,7 +26,7 @@ Pods that exist are served as ever. It survives restarts of the daemon.`,
 			if err != nil {
 				return err
 			}
-			return stateLine(c.OutOrStdout(), resp.GetHandler())
+			return r.stateLine(c.OutOrStdout(), resp, resp.GetHandler())
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -45,7 +46,7 @@ func handlerUncordonCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return stateLine(c.OutOrStdout(), resp.GetHandler())
+			return r.stateLine(c.OutOrStdout(), resp, resp.GetHandler())
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -67,11 +68,11 @@ answer. The exit status is 3 if it cannot run pods.`,
 				return err
 			}
 			h := resp.GetHandler()
-			if err := stateLine(c.OutOrStdout(), h); err != nil {
+			if err := r.stateLine(c.OutOrStdout(), resp, h); err != nil {
 				return err
 			}
 			if h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
-				return degraded("handler %q cannot run pods", h.GetName())
+				return degraded("handler %q cannot run pods; mend what the reason names, then \"berth handler probe %s\"", h.GetName(), h.GetName())
 			}
 			return nil
 		}),
@@ -82,15 +83,17 @@ answer. The exit status is 3 if it cannot run pods.`,
 }
 
 // stateLine says how a handler is now.
-func stateLine(w io.Writer, h *adminv1.Handler) error {
+func (r *remote) stateLine(w io.Writer, resp proto.Message, h *adminv1.Handler) error {
 	line := fmt.Sprintf("handler %s is %s", h.GetName(), stateWord(h.GetState()))
 	if h.GetReason() != "" {
 		line += ": " + h.GetReason()
 	} else if h.GetRuntimeVersion() != "" {
 		line += ": " + runtimeOf(h)
 	}
-	_, err := fmt.Fprintln(w, line)
-	return err
+	return r.print(w, resp, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, line)
+		return err
+	})
 }
 
 func handlerDrainCommand() *cobra.Command {
@@ -104,7 +107,7 @@ func handlerDrainCommand() *cobra.Command {
 waiting; the handler takes no new pods until "berth handler uncordon".`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			return drain(ctx, c, daemon, &adminv1.DrainRequest{Name: args[0], Reason: reason})
+			return r.drain(ctx, c, daemon, &adminv1.DrainRequest{Name: args[0], Reason: reason})
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -114,12 +117,13 @@ waiting; the handler takes no new pods until "berth handler uncordon".`,
 	return c
 }
 
-func drain(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.DrainRequest) error {
+func (r *remote) drain(ctx context.Context, c *cobra.Command, daemon *client.Client, req *adminv1.DrainRequest) error {
 	stream, err := daemon.Drain(ctx, req)
 	if err != nil {
 		return err
 	}
 	p := newProgress(c.ErrOrStderr())
+	var last *adminv1.DrainResponse
 	for left := int32(-1); left != 0; {
 		resp, err := stream.Recv()
 		if err != nil {
@@ -130,13 +134,16 @@ func drain(ctx context.Context, c *cobra.Command, daemon *client.Client, req *ad
 			}
 			return err
 		}
+		last = resp
 		if left = resp.GetPods(); left > 0 {
 			p.step("%d pods left: %s", left, someOf(resp.GetNames(), int(left)))
 		}
 	}
 	p.end()
-	fmt.Fprintf(c.OutOrStdout(), "handler %s is empty, and takes no new pods until \"berth handler uncordon %s\"\n", req.GetName(), req.GetName())
-	return nil
+	return r.print(c.OutOrStdout(), last, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "handler %s is empty, and takes no new pods until \"berth handler uncordon %s\"\n", req.GetName(), req.GetName())
+		return err
+	})
 }
 
 func someOf(names []string, all int) string {

@@ -28,7 +28,6 @@ func handlerShowCommand() *cobra.Command {
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	r.outputFlag(c)
 	return c
 }
 

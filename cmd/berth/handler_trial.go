@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -26,7 +27,7 @@ their binary.`,
 			if err != nil {
 				return err
 			}
-			return tellTrial(c.OutOrStdout(), resp.GetHandler())
+			return r.tellTrial(c.OutOrStdout(), resp, resp.GetHandler())
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -49,7 +50,7 @@ restarts. Pods that exist keep their binary.`,
 			if err != nil {
 				return err
 			}
-			return tellTrial(c.OutOrStdout(), resp.GetHandler())
+			return r.tellTrial(c.OutOrStdout(), resp, resp.GetHandler())
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -58,9 +59,11 @@ restarts. Pods that exist keep their binary.`,
 	return c
 }
 
-func tellTrial(w io.Writer, h *adminv1.Handler) error {
-	_, err := fmt.Fprintf(w, "handler %s: %s\n", h.GetName(), trialLine(h.GetTrial()))
-	return err
+func (r *remote) tellTrial(w io.Writer, resp proto.Message, h *adminv1.Handler) error {
+	return r.print(w, resp, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "handler %s: %s\n", h.GetName(), trialLine(h.GetTrial()))
+		return err
+	})
 }
 
 // trialLine says how a trial stands; empty without one.

@@ -41,7 +41,6 @@ name. GEN is the generation that the handler came with as it is.`,
 		})(c, args)
 	}
 	r.flags(c)
-	r.outputFlag(c)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and list them again after each change")
 	return c
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -15,16 +16,16 @@ import (
 // outputs are the forms of -o.
 var outputs = []string{"table", "wide", "json", "yaml"}
 
-// outputFlag adds -o.
-func (r *remote) outputFlag(c *cobra.Command) {
-	c.Flags().StringVarP(&r.output, "output", "o", "table", strings.Join(outputs[:len(outputs)-1], ", ")+" or "+outputs[len(outputs)-1])
+// outputFlag adds -o, whose value is in form when the command runs.
+func outputFlag(c *cobra.Command, form *string) {
+	c.Flags().StringVarP(form, "output", "o", "table", strings.Join(outputs[:len(outputs)-1], ", ")+" or "+outputs[len(outputs)-1])
 	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic("berth: " + err.Error()) // the flag is there, and has none yet
 	}
 	before := c.PreRunE
 	c.PreRunE = func(c *cobra.Command, args []string) error {
-		if !slices.Contains(outputs, r.output) {
-			return misused(c, fmt.Errorf("-o %s is no form of output; it is one of %s", r.output, strings.Join(outputs, ", ")))
+		if !slices.Contains(outputs, *form) {
+			return misused(c, fmt.Errorf("-o %s is no form of output; it is one of %s", *form, strings.Join(outputs, ", ")))
 		}
 		if before != nil {
 			return before(c, args)
@@ -56,4 +57,23 @@ func (r *remote) print(w io.Writer, m proto.Message, table func(io.Writer) error
 	}
 	_, err = w.Write(text)
 	return err
+}
+
+// encode writes what is no message of the API as JSON or YAML, or has table write it.
+func encode(w io.Writer, form string, v any, table func(io.Writer) error) error {
+	switch form {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	case "yaml":
+		text, err := yaml.Marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	return table(w)
 }

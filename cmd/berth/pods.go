@@ -33,7 +33,6 @@ if new pods of that handler get another definition by now.`,
 		}),
 	}
 	r.flags(c)
-	r.outputFlag(c)
 	c.Flags().StringVar(&name, "handler", "", "only pods of this handler")
 	if err := c.RegisterFlagCompletionFunc("handler", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return r.handlerNames(c), cobra.ShellCompDirectiveNoFileComp

@@ -25,7 +25,7 @@ are not touched by either.
 
 With --wait the exit status is 0 if the files are in force, 2 if they were refused,
 with every mistake on stderr as file:line:column, and 3 if they are in force and a
-handler that came or changed cannot run pods. Without it the command returns at once.`,
+handler cannot run pods. Without it the command returns at once.`,
 		Example: "  berth reload --wait",
 		Args:    cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -37,7 +37,6 @@ handler that came or changed cannot run pods. Without it the command returns at 
 		}),
 	}
 	r.flags(c)
-	r.outputFlag(c)
 	c.Flags().BoolVar(&wait, "wait", false, "wait for the outcome")
 	c.Flags().DurationVar(&r.timeout, "timeout", 2*time.Minute, "how long to wait")
 	return c

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // ran runs a command line.
@@ -64,5 +66,45 @@ func TestCompletion(t *testing.T) {
 		if code, stdout, _ := ran(t, "completion", shell); code != 0 || !strings.Contains(stdout, "berth") {
 			t.Errorf("%s: exit status %d", shell, code)
 		}
+	}
+}
+
+// Every command that prints a result has -o, and refuses a form that there is not;
+// what cannot reach a daemon fails with 1, and says what to do.
+func TestEveryCommandsFormsAndStatus(t *testing.T) {
+	t.Setenv(adminSocketEnv, t.TempDir()+"/nobody")
+	withoutResult := map[string]bool{"serve": true, "man": true, "default": true, "help": true}
+	arguments := map[string][]string{
+		"add": {"--path", "/x", "x"}, "edit": {"--set", "a=1", "x"}, "import": {"/nowhere"}, "show": nil,
+		"rm": {"x"}, "probe": {"x"}, "cordon": {"x"}, "uncordon": {"x"}, "drain": {"x"}, "promote": {"x"}, "abort": {"x"}, "whereis": {"x"},
+	}
+	asks := 0
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, below := range c.Commands() {
+			walk(below)
+		}
+		if c.HasSubCommands() || c.Parent() == nil || withoutResult[c.Name()] || c.Parent().Name() == "completion" {
+			return
+		}
+		line := append(strings.Fields(c.CommandPath())[1:], arguments[c.Name()]...)
+		if code, _, stderr := ran(t, append(line, "-o", "xml")...); code != exitConfig || !strings.Contains(stderr, "table, wide, json, yaml") {
+			t.Errorf("%v -o xml: exit status %d: %s", line, code, stderr)
+		}
+		if code, _, stderr := ran(t, append(line, "--nothing")...); code != exitConfig || !strings.Contains(stderr, "--help") {
+			t.Errorf("%v --nothing: exit status %d: %s", line, code, stderr)
+		}
+		if c.Flags().Lookup("admin-socket") == nil || c.CommandPath() == "berth config show" {
+			return
+		}
+		asks++
+		code, stdout, stderr := ran(t, append(line, "-o", "json")...)
+		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "berth does not run") || !strings.Contains(stderr, "systemctl status berth") {
+			t.Errorf("%v without a daemon: exit status %d: %s%s", line, code, stdout, stderr)
+		}
+	}
+	walk(newRoot())
+	if asks < 16 {
+		t.Errorf("only %d commands ask a daemon", asks)
 	}
 }

@@ -37,7 +37,6 @@ has cordoned is no reason.`,
 		}),
 	}
 	r.flags(c)
-	r.outputFlag(c)
 	return c
 }
 

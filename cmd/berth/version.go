@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -12,26 +11,25 @@ import (
 
 func versionCommand() *cobra.Command {
 	var asJSON bool
+	form := ""
 	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print which build this is",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return printVersion(c.OutOrStdout(), daemon.ThisBuild(), asJSON)
+			if asJSON {
+				form = "json"
+			}
+			b := daemon.ThisBuild()
+			return encode(c.OutOrStdout(), form, b, func(w io.Writer) error {
+				_, err := io.WriteString(w, versionText(b))
+				return err
+			})
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&asJSON, "json", false, "the same as -o json")
+	outputFlag(c, &form)
 	return c
-}
-
-func printVersion(w io.Writer, b daemon.Build, asJSON bool) error {
-	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(b)
-	}
-	_, err := io.WriteString(w, versionText(b))
-	return err
 }
 
 func versionText(b daemon.Build) string {

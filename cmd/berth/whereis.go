@@ -36,7 +36,6 @@ that is what a new pod would get. The beginning of an id will do.`,
 		}),
 	}
 	r.flags(c)
-	r.outputFlag(c)
 	return c
 }
 

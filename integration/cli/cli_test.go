@@ -368,3 +368,66 @@ func (n *node) reachable(t *testing.T) {
 	}
 	n.Bin = n.Dir
 }
+
+// TestStatusAndFormsOfEveryCommand runs each command with a result as JSON and YAML,
+// with a daemon on which all is well, and then with a handler that cannot run pods.
+func TestStatusAndFormsOfEveryCommand(t *testing.T) {
+	n := newNode(t)
+	crun := testbed.Part(t, testbed.Crun)
+	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "runc", Image: n.image, Command: []string{"sleep", "600"}})
+	for _, c := range []struct {
+		line   string
+		status int
+	}{
+		{"handler add other --path " + crun, 0},
+		{"handler add other --path " + crun, 1},
+		{"handler add third --path", 2},
+		{"handler add third --path crun", 2},
+		{"handlers", 0},
+		{"handler show other", 0},
+		{"handler show nobody", 1},
+		{"handler features other", 0},
+		{"handler features", 0},
+		{"handler probe other", 0},
+		{"handler edit other --set next.runtime_path=" + testbed.Part(t, testbed.Runc) + " --set next.percent=10", 0},
+		{"handler promote other", 0},
+		{"handler abort other --reason tested", 0},
+		{"handler abort runc", 1},
+		{"handler cordon other", 0},
+		{"handler uncordon other", 0},
+		{"handler drain other", 0},
+		{"handler drain runc --timeout 1s", 3},
+		{"handler uncordon runc", 0},
+		{"handler rm other", 0},
+		{"handler rm other", 1},
+		{"pods", 0},
+		{"whereis " + pod.ID, 0},
+		{"whereis nothing", 1},
+		{"status", 0},
+		{"config diff", 0},
+		{"config show --live", 0},
+		{"check -c " + n.ConfigFile, 0},
+		{"reload --wait", 0},
+		{"handler add broken --path /nowhere/crun", 3},
+		{"handler probe broken", 3},
+		{"reload --wait", 3},
+		{"status", 3},
+		{"check -c " + n.ConfigFile, 2},
+		{"handler rm broken", 0},
+		{"version", 0},
+	} {
+		out, stderr := n.berth(t, c.status, append(strings.Fields(c.line), "-o", "json")...)
+		if c.status == 1 && stderr == "" {
+			t.Errorf("%s: it does not say why", c.line)
+		}
+		if out == "" {
+			if c.status == 0 {
+				t.Errorf("%s: it has no result", c.line)
+			}
+			continue
+		}
+		if !json.Valid([]byte(out)) {
+			t.Errorf("%s: no JSON:\n%s", c.line, out)
+		}
+	}
+}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -34,9 +34,9 @@ func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (
 		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
 		Changes: changes(o), NeedsRestart: told(o.NeedRestart),
 	}
-	for _, name := range slices.Concat(o.Diff.Added, o.Diff.Changed) {
-		if o.NotReady[name] != "" {
-			resp.NotReady = append(resp.NotReady, name)
+	for _, h := range c.life.Handlers() {
+		if h.Configured && h.State.Phase == handler.NotReady {
+			resp.NotReady = append(resp.NotReady, h.Definition.Name)
 		}
 	}
 	resp.Problems = problemsOf(o.Error)

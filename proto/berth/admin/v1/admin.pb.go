@@ -2142,7 +2142,7 @@ type ReloadResponse struct {
 	// Keys that changed in the files and count from the next start only.
 	NeedsRestart []string             `protobuf:"bytes,6,rep,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
 	Took         *durationpb.Duration `protobuf:"bytes,7,opt,name=took,proto3" json:"took,omitempty"`
-	// Handlers that came or changed and cannot run pods.
+	// Handlers that cannot run pods; those that somebody cordoned are not among them.
 	NotReady      []string `protobuf:"bytes,8,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -2,13 +2,17 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -225,8 +229,80 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		}
 		pod.Remove(t)
 	})
+	for name, fails := range map[string]bool{"its connection lost, it runs": false, "its connection lost, it fails": true} {
+		t.Run(name, func(t *testing.T) {
+			pod, c := b.sleeper(t)
+			started := runtime.begin(t, b, c)
+			b.disconnect(t)
+			if fails {
+				place(t, runtime.dir, "fail")
+			}
+			place(t, runtime.dir, "go")
+			err := <-started
+			if fails {
+				if st := c.Status(t); err == nil || st.GetState() != exited || st.GetReason() != "StartError" {
+					t.Errorf("the start says %v, and the container is %s %s", err, st.GetState(), st.GetReason())
+				}
+				pod.Remove(t)
+				return
+			}
+			if err != nil {
+				t.Fatalf("the start went on, and is said to have failed: %v", err)
+			}
+			b.waitState(t, c, running)
+			lives(t, pod, c)
+		})
+	}
 	runtime.on(t, runtime.verb, "")
 	b.nothingLeft(t, atRest)
+}
+
+// disconnect ends every connection between the daemon and its supervisors, at the
+// supervisors' ends. Both live on.
+func (b *bed) disconnect(t *testing.T) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const connected = "03"
+	inodes := map[string]bool{}
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if len(f) == 8 && f[5] == connected && strings.HasPrefix(f[7], b.State+"/") && filepath.Base(f[7]) == "shim.sock" {
+			inodes["socket:["+f[6]+"]"] = true
+		}
+	}
+	ended := 0
+	for _, pid := range b.supervisors(t) {
+		process, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			number, _ := strconv.Atoi(e.Name())
+			if link, _ := os.Readlink(filepath.Join(dir, e.Name())); !inodes[link] {
+				continue
+			}
+			fd, err := unix.PidfdGetfd(process, number, 0)
+			if err == nil {
+				err = errors.Join(unix.Shutdown(fd, unix.SHUT_RDWR), unix.Close(fd))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended++
+		}
+		_ = unix.Close(process)
+	}
+	if ended == 0 {
+		t.Fatal("the daemon has no connection to a supervisor")
+	}
 }
 
 // TestDaemonKilledDuringSandboxStart kills the daemon while a runtime hangs in the

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/openfiles"
 	"github.com/berth-cri/berth/pkg/engine/podmetrics"
+	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
 // ListMetricDescriptors tells which metrics this host has. The kubelet asks once.
@@ -85,7 +86,7 @@ func readCgroup(p cgroup.Paths, d *devices, s *podmetrics.Sample) ([]int, error)
 	if err != nil {
 		return nil, err
 	}
-	s.Cgroup, s.Processes, s.BlockIO = &detail, known(uint64(len(pids))), d.named(detail.IO)
+	s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(len(pids))), d.named(detail.IO)
 	return pids, nil
 }
 
@@ -100,7 +101,7 @@ func (b stats) containerSample(ctx context.Context, p pod, c *container, d *devi
 		Spec: specOf(st.Resources.msg.GetLinux()),
 	}
 	if layer := b.writableLayer(ctx, c); layer != nil {
-		disk.Used = known(layer.GetUsedBytes().GetValue())
+		disk.Used = usage.Known(layer.GetUsedBytes().GetValue())
 		s.Filesystem = &disk
 	}
 	if c.mustAsk() {
@@ -117,7 +118,7 @@ func (b stats) containerSample(ctx context.Context, p pod, c *container, d *devi
 	if err != nil {
 		return s, err
 	}
-	s.FileDescriptors, s.Sockets = known(open.Files), known(open.Sockets)
+	s.FileDescriptors, s.Sockets = usage.Known(open.Files), usage.Known(open.Sockets)
 	s.OpenFilesLimit.N, s.OpenFilesLimit.Known, err = openfiles.SoftLimit(st.PID)
 	return s, err
 }

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
 // sandbox is a sandbox that callers can see.
@@ -22,7 +23,7 @@ type sandbox struct {
 	*store.Object[sandboxSpec, sandboxStatus]
 	op     opLock // held by calls that change it as a whole: stop, remove
 	making *gate  // who creates containers in it is inside
-	cpu    cpuRate
+	cpu    usage.CPURate
 	lost   sync.Once // said that its binary was changed
 }
 
@@ -34,7 +35,7 @@ type container struct {
 	exited  chan struct{} // closed when EXITED is recorded
 	erased  chan struct{} // closed when the runtime has nothing of it any more
 	oom     atomic.Bool   // a foreign shim reported an OOM kill
-	cpu     cpuRate
+	cpu     usage.CPURate
 }
 
 func newContainer(o *store.Object[containerSpec, containerStatus], s *sandbox) *container {

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/usage"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -109,8 +110,8 @@ func (b stats) read(ctx context.Context, c *container) (*runtimeapi.ContainerSta
 	if err != nil {
 		return nil, fmt.Errorf("statistics of container %s: %w", c.ID(), err)
 	}
-	s.Cpu = cpuUsage(used, c.cpu.next(used.Time, used.CPUUsageNano))
-	s.Memory, s.Swap, s.Io = memoryUsage(used), swapUsage(used), ioUsage(used)
+	s.Cpu = usage.CPU(used, c.cpu.Next(used.Time, used.CPUUsageNano))
+	s.Memory, s.Swap, s.Io = usage.Memory(used), usage.Swap(used), usage.IO(used)
 	return s, nil
 }
 
@@ -121,7 +122,7 @@ func (b stats) writableLayer(ctx context.Context, c *container) *runtimeapi.File
 	}
 	return &runtimeapi.FilesystemUsage{
 		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: path},
-		UsedBytes: wrap(bytes), InodesUsed: wrap(inodes),
+		UsedBytes: usage.Wrap(bytes), InodesUsed: usage.Wrap(inodes),
 	}
 }
 
@@ -145,7 +146,7 @@ func (b stats) usage(ctx context.Context, c *container) (cgroup.Stats, error) {
 	}
 	used, err := ask(ctx, b.lanes, asked, func(ctx context.Context) (cgroup.Stats, error) { return b.taskUsage(ctx, c) })
 	if spec.Definition.Type == handler.OCI {
-		used = onlyWithin(used)
+		used = usage.OnlyWithin(used)
 	}
 	return used, err
 }
@@ -164,5 +165,5 @@ func (b stats) taskUsage(ctx context.Context, c *container) (cgroup.Stats, error
 	if err != nil {
 		return cgroup.Stats{}, err
 	}
-	return fromMetrics(m)
+	return usage.FromMetrics(m)
 }

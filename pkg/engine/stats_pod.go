@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
 // PodSandboxStats tells what one pod uses. A sandbox that is not ready uses
@@ -98,14 +99,14 @@ func (b stats) readPod(ctx context.Context, p pod) *runtimeapi.PodSandboxStats {
 	config := p.config()
 	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
 	if used, processes, err := b.podUsage(p); err == nil {
-		linux.Cpu = cpuUsage(used, p.cpu.next(used.Time, used.CPUUsageNano))
-		linux.Memory, linux.Io = memoryUsage(used), ioUsage(used)
-		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: wrap(uint64(processes))}
+		linux.Cpu = usage.CPU(used, p.cpu.Next(used.Time, used.CPUUsageNano))
+		linux.Memory, linux.Io = usage.Memory(used), usage.IO(used)
+		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(processes))}
 	} else if !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read statistics")
 	}
 	if interfaces, err := p.interfaces(); err == nil {
-		linux.Network = networkUsage(time.Now(), interfaces)
+		linux.Network = usage.Network(time.Now(), interfaces)
 	} else if !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read network statistics")
 	}

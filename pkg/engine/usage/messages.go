@@ -1,4 +1,4 @@
-package engine
+package usage
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 )
 
-// fromMetrics reads what the Task API sends.
-func fromMetrics(m any) (cgroup.Stats, error) {
+// FromMetrics reads what the Task API sends.
+func FromMetrics(m any) (cgroup.Stats, error) {
 	switch m := m.(type) {
 	case *cgroup1.Metrics:
 		return fromV1(m), nil
@@ -24,95 +24,101 @@ func fromMetrics(m any) (cgroup.Stats, error) {
 	return cgroup.Stats{}, fmt.Errorf("statistics of an unknown kind %T: %w", m, errdefs.ErrNotImplemented)
 }
 
-func known(v uint64) cgroup.Value { return cgroup.Value{Known: true, N: v} }
+// Known is a number that was told.
+func Known(v uint64) cgroup.Value { return cgroup.Value{Known: true, N: v} }
 
 // limit takes the largest numbers, which stand for none, for not known.
 func limit(v uint64) cgroup.Value { return cgroup.Value{Known: v > 0 && v < 1<<62, N: v} }
 
 func fromV1(m *cgroup1.Metrics) cgroup.Stats {
-	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: known(m.GetCPU().GetUsage().GetTotal()), Pids: known(m.GetPids().GetCurrent())}
+	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: Known(m.GetCPU().GetUsage().GetTotal()), Pids: Known(m.GetPids().GetCurrent())}
 	memory := m.GetMemory()
 	if memory == nil {
 		return s
 	}
 	usage, inactive := memory.GetUsage().GetUsage(), memory.GetTotalInactiveFile()
-	s.MemoryUsage, s.WorkingSet, s.RSS = known(usage), known(usage-min(usage, inactive)), known(memory.GetTotalRSS())
-	s.Cache, s.MappedFile = known(memory.GetTotalCache()), known(memory.GetTotalMappedFile())
-	s.ActiveFile, s.InactiveFile = known(memory.GetTotalActiveFile()), known(inactive)
-	s.PageFaults, s.MajorPageFaults = known(memory.GetTotalPgFault()), known(memory.GetTotalPgMajFault())
+	s.MemoryUsage, s.WorkingSet, s.RSS = Known(usage), Known(usage-min(usage, inactive)), Known(memory.GetTotalRSS())
+	s.Cache, s.MappedFile = Known(memory.GetTotalCache()), Known(memory.GetTotalMappedFile())
+	s.ActiveFile, s.InactiveFile = Known(memory.GetTotalActiveFile()), Known(inactive)
+	s.PageFaults, s.MajorPageFaults = Known(memory.GetTotalPgFault()), Known(memory.GetTotalPgMajFault())
 	s.MemoryLimit = limit(memory.GetUsage().GetLimit())
 	if swap := memory.GetSwap(); swap != nil {
-		s.SwapUsage = known(swap.GetUsage() - min(swap.GetUsage(), usage)) // both are told as one
+		s.SwapUsage = Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // both are told as one
 		if l := limit(swap.GetLimit()); l.Known && s.MemoryLimit.Known {
-			s.SwapLimit = known(l.N - min(l.N, s.MemoryLimit.N))
+			s.SwapLimit = Known(l.N - min(l.N, s.MemoryLimit.N))
 		}
 	}
 	return s
 }
 
 func fromUnified(m *cgroup2.Metrics) cgroup.Stats {
-	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: known(m.GetCPU().GetUsageUsec() * 1000), Pids: known(m.GetPids().GetCurrent())}
+	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: Known(m.GetCPU().GetUsageUsec() * 1000), Pids: Known(m.GetPids().GetCurrent())}
 	memory := m.GetMemory()
 	if memory == nil {
 		return s
 	}
 	usage, inactive := memory.GetUsage(), memory.GetInactiveFile()
-	s.MemoryUsage, s.WorkingSet, s.RSS = known(usage), known(usage-min(usage, inactive)), known(memory.GetAnon())
-	s.Cache, s.MappedFile = known(memory.GetFile()), known(memory.GetFileMapped())
-	s.ActiveFile, s.InactiveFile = known(memory.GetActiveFile()), known(inactive)
-	s.PageFaults, s.MajorPageFaults = known(memory.GetPgfault()), known(memory.GetPgmajfault())
-	s.MemoryLimit, s.SwapUsage, s.SwapLimit = limit(memory.GetUsageLimit()), known(memory.GetSwapUsage()), limit(memory.GetSwapLimit())
+	s.MemoryUsage, s.WorkingSet, s.RSS = Known(usage), Known(usage-min(usage, inactive)), Known(memory.GetAnon())
+	s.Cache, s.MappedFile = Known(memory.GetFile()), Known(memory.GetFileMapped())
+	s.ActiveFile, s.InactiveFile = Known(memory.GetActiveFile()), Known(inactive)
+	s.PageFaults, s.MajorPageFaults = Known(memory.GetPgfault()), Known(memory.GetPgmajfault())
+	s.MemoryLimit, s.SwapUsage, s.SwapLimit = limit(memory.GetUsageLimit()), Known(memory.GetSwapUsage()), limit(memory.GetSwapLimit())
 	return s
 }
 
-// onlyWithin drops what gVisor does not tell of a container and its supervisor
+// OnlyWithin drops what gVisor does not tell of a container and its supervisor
 // leaves at zero.
-func onlyWithin(s cgroup.Stats) cgroup.Stats {
+func OnlyWithin(s cgroup.Stats) cgroup.Stats {
 	return cgroup.Stats{
 		Time: s.Time, CPUUsageNano: s.CPUUsageNano, MemoryUsage: s.MemoryUsage, WorkingSet: s.WorkingSet,
 		MemoryLimit: s.MemoryLimit, Pids: s.Pids,
 	}
 }
 
-func wrap(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: v} }
+// Wrap is a number of the CRI, which tells 0 from nothing.
+func Wrap(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: v} }
 
 // value is nil for what is not known: a wrapped 0 would be a real 0.
 func value(v cgroup.Value) *runtimeapi.UInt64Value {
 	if !v.Known {
 		return nil
 	}
-	return wrap(v.N)
+	return Wrap(v.N)
 }
 
-func cpuUsage(u cgroup.Stats, rate cgroup.Value) *runtimeapi.CpuUsage {
+// CPU is what was used, and how fast.
+func CPU(u cgroup.Stats, rate cgroup.Value) *runtimeapi.CpuUsage {
 	return &runtimeapi.CpuUsage{
 		Timestamp: u.Time.UnixNano(), UsageCoreNanoSeconds: value(u.CPUUsageNano), UsageNanoCores: value(rate), Psi: psi(u.CPUPressure),
 	}
 }
 
-func memoryUsage(u cgroup.Stats) *runtimeapi.MemoryUsage {
+// Memory is what is used, and what is left of the limit.
+func Memory(u cgroup.Stats) *runtimeapi.MemoryUsage {
 	m := &runtimeapi.MemoryUsage{
 		Timestamp: u.Time.UnixNano(), WorkingSetBytes: value(u.WorkingSet), UsageBytes: value(u.MemoryUsage), RssBytes: value(u.RSS),
 		PageFaults: value(u.PageFaults), MajorPageFaults: value(u.MajorPageFaults), Psi: psi(u.MemoryPressure),
 	}
 	if u.MemoryLimit.Known && u.WorkingSet.Known {
-		m.AvailableBytes = wrap(u.MemoryLimit.N - min(u.MemoryLimit.N, u.WorkingSet.N))
+		m.AvailableBytes = Wrap(u.MemoryLimit.N - min(u.MemoryLimit.N, u.WorkingSet.N))
 	}
 	return m
 }
 
-func swapUsage(u cgroup.Stats) *runtimeapi.SwapUsage {
+// Swap is nil where it is not told.
+func Swap(u cgroup.Stats) *runtimeapi.SwapUsage {
 	if !u.SwapUsage.Known {
 		return nil
 	}
 	s := &runtimeapi.SwapUsage{Timestamp: u.Time.UnixNano(), SwapUsageBytes: value(u.SwapUsage)}
 	if u.SwapLimit.Known {
-		s.SwapAvailableBytes = wrap(u.SwapLimit.N - min(u.SwapLimit.N, u.SwapUsage.N))
+		s.SwapAvailableBytes = Wrap(u.SwapLimit.N - min(u.SwapLimit.N, u.SwapUsage.N))
 	}
 	return s
 }
 
-func ioUsage(u cgroup.Stats) *runtimeapi.IoUsage {
+// IO is nil where nothing is told of it.
+func IO(u cgroup.Stats) *runtimeapi.IoUsage {
 	if u.IOPressure == nil {
 		return nil
 	}
@@ -129,9 +135,9 @@ func psi(p *cgroup.Pressure) *runtimeapi.PsiStats {
 	return &runtimeapi.PsiStats{Some: data(p.Some), Full: data(p.Full)}
 }
 
-// networkUsage is nil without an interface: the kubelet takes the default one for
+// Network is nil without an interface: the kubelet takes the default one for
 // granted wherever there is network usage.
-func networkUsage(at time.Time, interfaces []network.InterfaceStats) *runtimeapi.NetworkUsage {
+func Network(at time.Time, interfaces []network.InterfaceStats) *runtimeapi.NetworkUsage {
 	if len(interfaces) == 0 {
 		return nil
 	}
@@ -144,6 +150,6 @@ func networkUsage(at time.Time, interfaces []network.InterfaceStats) *runtimeapi
 
 func interfaceUsage(i network.InterfaceStats) *runtimeapi.NetworkInterfaceUsage {
 	return &runtimeapi.NetworkInterfaceUsage{
-		Name: i.Name, RxBytes: wrap(i.RxBytes), RxErrors: wrap(i.RxErrors), TxBytes: wrap(i.TxBytes), TxErrors: wrap(i.TxErrors),
+		Name: i.Name, RxBytes: Wrap(i.RxBytes), RxErrors: Wrap(i.RxErrors), TxBytes: Wrap(i.TxBytes), TxErrors: Wrap(i.TxErrors),
 	}
 }

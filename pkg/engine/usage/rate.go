@@ -1,4 +1,4 @@
-package engine
+package usage
 
 import (
 	"sync"
@@ -14,9 +14,9 @@ const (
 	maxRateWindow = 5 * time.Minute
 )
 
-// cpuRate is how fast something uses CPU time: between the last sample and the
+// CPURate is how fast something uses CPU time: between the last sample and the
 // one before. Samples are taken when somebody asks, never ahead of that.
-type cpuRate struct {
+type CPURate struct {
 	mu   sync.Mutex
 	last sample       // guarded by mu
 	rate cgroup.Value // guarded by mu; in nanoseconds per second
@@ -27,9 +27,9 @@ type sample struct {
 	nano uint64
 }
 
-// next takes a sample and returns the rate. It is not known at the first one, and
+// Next takes a sample and returns the rate. It is not known at the first one, and
 // after a time in which nobody asked.
-func (r *cpuRate) next(at time.Time, used cgroup.Value) cgroup.Value {
+func (r *CPURate) Next(at time.Time, used cgroup.Value) cgroup.Value {
 	if !used.Known {
 		return cgroup.Value{}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +44,7 @@ func checkArgs(c *cobra.Command) {
 	if allowed != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := allowed(c, args); err != nil {
-				return misused(c, err)
+				return misused(c, plainly(c, args, err))
 			}
 			return nil
 		}
@@ -51,6 +52,23 @@ func checkArgs(c *cobra.Command) {
 	for _, below := range c.Commands() {
 		checkArgs(below)
 	}
+}
+
+// plainly says what is wrong with a number of arguments by the command's usage.
+// Other mistakes are told as they are.
+func plainly(c *cobra.Command, args []string, err error) error {
+	_, wanted, _ := strings.Cut(c.Use, " ")
+	switch most := len(strings.Fields(wanted)); {
+	case !c.Runnable() || c.HasSubCommands() || strings.Contains(err.Error(), " -c "):
+		return err
+	case wanted == "" && len(args) > 0:
+		return fmt.Errorf("%q takes no argument, and not %q", c.CommandPath(), args[0])
+	case len(args) > most:
+		return fmt.Errorf("%q is too much: %s %s", args[most], c.CommandPath(), wanted)
+	case len(args) < most:
+		return fmt.Errorf("an argument is missing: %s %s", c.CommandPath(), wanted)
+	}
+	return err
 }
 
 // noSubcommand is reached with arguments only if no command has their name.

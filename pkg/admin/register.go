@@ -120,8 +120,8 @@ func (r registrations) ours(name string) ([]byte, error) {
 	case !h.Configured:
 		return nil, fmt.Errorf("handler %q is removed already, and goes with its last pod: %w", name, errdefs.ErrFailedPrecondition)
 	case discovered(h):
-		return nil, fmt.Errorf("handler %q is in no file, it was %s; uninstall %s, or configure the handlers of this node in config.toml: %w",
-			name, origin, h.Definition.Path, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("handler %q is in no file, it was %s; to change it, put it into one by \"berth handler add %s --path %s\"; to have it go, uninstall %s: %w",
+			name, origin, name, h.Definition.Path, h.Definition.Path, errdefs.ErrFailedPrecondition)
 	case !strings.HasPrefix(origin, r.dropIns.file(name)+":"):
 		return nil, elsewhere(name, origin)
 	}

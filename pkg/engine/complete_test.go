@@ -3,11 +3,13 @@ package engine
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
 
 func TestComplete(t *testing.T) {
 	whole := &resizing{objects: newObjects(), resources: &resources{}, hooks: &hooks{}}
-	if err := complete(whole, newNames()); err != nil {
+	if err := complete(whole, reserve.NewNames()); err != nil {
 		t.Errorf("only plugins are missing: %v", err)
 	}
 	whole.hooks = nil

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
@@ -26,8 +27,8 @@ import (
 type creation struct {
 	layout
 	objects   *objects
-	names     *names
-	labels    *labels
+	names     *reserve.Names
+	labels    *reserve.Labels
 	clock     *clock
 	records   *containerRecords
 	images    imageIndex
@@ -76,12 +77,12 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	}
 	defer leave()
 	id := newID()
-	name := containerName(s.ID(), r.GetConfig().GetMetadata())
-	if err := b.names.reserve(name, id); err != nil {
+	name := reserve.ContainerName(s.ID(), r.GetConfig().GetMetadata())
+	if err := b.names.Reserve(name, id); err != nil {
 		return nil, b.objects.taken(err)
 	}
 	u := &undo{}
-	u.add("name", func(context.Context) error { b.names.release(name, id); return nil })
+	u.add("name", func(context.Context) error { b.names.Release(name, id); return nil })
 	c, err := b.make(ctx, u, s, id, r, img)
 	if err != nil {
 		if s.making.ctx.Err() != nil {
@@ -121,8 +122,8 @@ func (b *creation) make(ctx context.Context, u *undo, s *sandbox, id string, r *
 	if err != nil {
 		return nil, err
 	}
-	b.labels.hold(spec.ProcessLabel)
-	u.add("label", func(context.Context) error { b.labels.release(spec.ProcessLabel); return nil })
+	b.labels.Hold(spec.ProcessLabel)
+	u.add("label", func(context.Context) error { b.labels.Release(spec.ProcessLabel); return nil })
 	o, err := b.records.Create(id, *spec, containerStatus{}, store.Relaxed)
 	if err != nil {
 		return nil, err

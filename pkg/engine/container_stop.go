@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
@@ -22,8 +23,8 @@ import (
 type stops struct {
 	background context.Context // ends with the engine
 	objects    *objects
-	names      *names
-	labels     *labels
+	names      *reserve.Names
+	labels     *reserve.Labels
 	clock      *clock
 	records    *containerRecords
 	events     *announcer
@@ -297,8 +298,8 @@ func (b *stops) remove(ctx context.Context, c *container) error {
 		return err
 	}
 	b.objects.dropContainer(c.ID())
-	b.labels.release(c.Spec().ProcessLabel)
-	b.names.release(containerName(c.sandbox.ID(), c.config().GetMetadata()), c.ID())
+	b.labels.Release(c.Spec().ProcessLabel)
+	b.names.Release(reserve.ContainerName(c.sandbox.ID(), c.config().GetMetadata()), c.ID())
 	b.events.announce(c.ID(), c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -39,8 +40,8 @@ type core struct {
 	log        *log.Entry
 	background context.Context // ends with the engine
 	objects    *objects
-	names      *names
-	labels     *labels
+	names      *reserve.Names
+	labels     *reserve.Labels
 	clock      *clock
 	pods       *sandboxRecords
 	ctrs       *containerRecords
@@ -62,7 +63,7 @@ type brokenRecords struct{ sandboxes, containers []store.Broken }
 
 // newCore opens what there is on disk. After an error nothing stays open.
 func newCore(ctx context.Context, c Config) (_ *core, err error) {
-	k := &core{config: c, log: log.G(ctx), background: ctx, objects: newObjects(), names: newNames(), labels: newLabels(), clock: &clock{}, broker: newBroker()}
+	k := &core{config: c, log: log.G(ctx), background: ctx, objects: newObjects(), names: reserve.NewNames(), labels: reserve.NewLabels(), clock: &clock{}, broker: newBroker()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -87,23 +88,23 @@ func TestPinRequestTakesOnlyTheNamespacesOwnSysctls(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	n := newNames()
-	if err := n.reserve("pod", "a"); err != nil {
+	n := reserve.NewNames()
+	if err := n.Reserve("pod", "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.reserve("pod", "a"); err != nil {
+	if err := n.Reserve("pod", "a"); err != nil {
 		t.Errorf("the owner itself is refused: %v", err)
 	}
-	err := n.reserve("pod", "b")
+	err := n.Reserve("pod", "b")
 	if !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "a") {
 		t.Errorf("second owner: %v", err)
 	}
-	n.release("pod", "b") // not its owner
-	if err := n.reserve("pod", "b"); err == nil {
+	n.Release("pod", "b") // not its owner
+	if err := n.Reserve("pod", "b"); err == nil {
 		t.Error("a stranger released the name")
 	}
-	n.release("pod", "a")
-	if err := n.reserve("pod", "b"); err != nil {
+	n.Release("pod", "a")
+	if err := n.Reserve("pod", "b"); err != nil {
 		t.Error(err)
 	}
 }
@@ -114,12 +115,12 @@ func TestTakenNameSaysWhatToDo(t *testing.T) {
 	s, o := c.sandbox, newObjects()
 	o.addSandbox(s)
 	o.addContainer(c)
-	n := newNames()
+	n := reserve.NewNames()
 	for owner, want := range map[string]string{s.ID(): "crictl rmp -f " + s.ID(), c.ID(): "crictl rm -f " + c.ID(), "new": "wait until that ends"} {
-		if err := n.reserve("of "+owner, owner); err != nil {
+		if err := n.Reserve("of "+owner, owner); err != nil {
 			t.Fatal(err)
 		}
-		err := o.taken(n.reserve("of "+owner, "another"))
+		err := o.taken(n.Reserve("of "+owner, "another"))
 		if !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "of "+owner) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "next attempt") {
 			t.Errorf("%s: %v", owner, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/selinux/go-selinux"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -27,39 +28,6 @@ func taken(t *testing.T, label string) bool {
 		t.Fatal(err)
 	}
 	return true
-}
-
-func TestLabelsAreFreeWhenTheLastUserHasGone(t *testing.T) {
-	const sandbox = "system_u:system_r:container_t:s0:c101,c102"
-	const container = "system_u:system_r:other_t:s0:c101,c102"
-	l := newLabels()
-	l.hold(sandbox)
-	l.hold(container)
-	l.release(container)
-	if !taken(t, sandbox) {
-		t.Error("a container took the categories of its sandbox along")
-	}
-	l.release(sandbox)
-	if taken(t, sandbox) {
-		t.Error("the categories stay taken")
-	}
-	l.hold(sandbox)
-	if !taken(t, sandbox) {
-		t.Error("they cannot be taken again")
-	}
-	l.release(sandbox)
-}
-
-func TestLabelsWithoutCategoriesAreNobodys(t *testing.T) {
-	l := newLabels()
-	for _, label := range []string{"", "u:r:t:s0", "nonsense"} {
-		l.hold(label)
-		l.release(label)
-		l.release(label)
-	}
-	if len(l.users) != 0 {
-		t.Errorf("there are users of %v", l.users)
-	}
 }
 
 // A daemon that starts again takes back the labels of all that there is.
@@ -91,7 +59,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 		}
 	}
 	r := &recovery{
-		objects: newObjects(), names: newNames(), labels: newLabels(), clock: &clock{}, pods: pods, ctrs: ctrs, shims: shims, silent: newSilence(),
+		objects: newObjects(), names: reserve.NewNames(), labels: reserve.NewLabels(), clock: &clock{}, pods: pods, ctrs: ctrs, shims: shims, silent: newSilence(),
 	}
 	if err := errors.Join(r.sandboxes(t.Context()), r.containers(t.Context())); err != nil {
 		t.Fatal(err)
@@ -99,12 +67,12 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	if !taken(t, pod) || !taken(t, own) {
 		t.Error("categories of recovered objects would be given out again")
 	}
-	r.labels.release(own)
-	r.labels.release(pod)
+	r.labels.Release(own)
+	r.labels.Release(pod)
 	if taken(t, own) || !taken(t, pod) {
 		t.Error("the removal of a container does not free its own categories, or frees its sandbox's")
 	}
-	r.labels.release(pod)
+	r.labels.Release(pod)
 	if taken(t, pod) {
 		t.Error("the categories stay taken")
 	}

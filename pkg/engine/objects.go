@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
@@ -148,6 +150,22 @@ func (o *objects) running(id string) (*container, error) {
 		return nil, fmt.Errorf("container %s does not run: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
 	return c, nil
+}
+
+// taken tells who has asked for a name that another has what to do about it.
+func (o *objects) taken(err error) error {
+	var t *reserve.TakenError
+	if !errors.As(err, &t) {
+		return err
+	}
+	const next = "or retry with the next attempt"
+	if _, missing := o.sandbox(t.Owner); missing == nil {
+		return fmt.Errorf("%w, which is a pod sandbox: remove that (crictl rmp -f %s), %s", err, t.Owner, next)
+	}
+	if _, missing := o.container(t.Owner); missing == nil {
+		return fmt.Errorf("%w, which is a container: remove that (crictl rm -f %s), %s", err, t.Owner, next)
+	}
+	return fmt.Errorf("%w, which another call is making: wait until that ends, %s", err, next)
 }
 
 func find[T any](all map[string]T, kind, id string) (T, error) {

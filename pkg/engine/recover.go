@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -96,8 +97,8 @@ type recovery struct {
 	boot       string          // this boot of the node, by the kernel's random id
 	log        *log.Entry
 	objects    *objects
-	names      *names
-	labels     *labels
+	names      *reserve.Names
+	labels     *reserve.Labels
 	clock      *clock
 	pods       *sandboxRecords
 	ctrs       *containerRecords
@@ -126,12 +127,12 @@ func (r *recovery) sandboxes(ctx context.Context) error {
 	for _, o := range r.pods.List() {
 		r.clock.seen(o.Spec().CreatedAt)
 		r.shims.Hold(o.Spec().Supervisor)
-		r.labels.hold(o.Spec().ProcessLabel)
+		r.labels.Hold(o.Spec().ProcessLabel)
 		if o.Status().Phase == phasePlanned {
 			continue
 		}
 		s := newSandbox(o)
-		if err := r.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
+		if err := r.names.Reserve(reserve.SandboxName(s.config().GetMetadata()), s.ID()); err != nil {
 			r.log.WithError(err).WithField("sandbox", s.ID()).Error("two sandboxes have one name")
 		}
 		r.objects.addSandbox(s)
@@ -191,13 +192,13 @@ func (r *recovery) containers(ctx context.Context) error {
 		r.clock.seen(o.Spec().CreatedAt)
 		r.clock.seen(o.Status().StartedAt)
 		r.clock.seen(o.Status().FinishedAt)
-		r.labels.hold(o.Spec().ProcessLabel)
+		r.labels.Hold(o.Spec().ProcessLabel)
 		s, err := r.objects.sandbox(o.Spec().Sandbox)
 		if err != nil || o.Status().Phase == phasePlanned {
 			continue
 		}
 		c := newContainer(o, s)
-		if err := r.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
+		if err := r.names.Reserve(reserve.ContainerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
 			r.log.WithError(err).WithField("container", c.ID()).Error("two containers have one name")
 		}
 		r.objects.addContainer(c)

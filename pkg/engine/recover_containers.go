@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 )
 
@@ -69,7 +70,7 @@ func (r *halfMades) drop(ctx context.Context, c *container) error {
 	if err := r.ctrs.Delete(c.ID()); err != nil {
 		return err
 	}
-	r.labels.release(c.Spec().ProcessLabel)
+	r.labels.Release(c.Spec().ProcessLabel)
 	return nil
 }
 
@@ -96,14 +97,14 @@ func (r *halfMades) list(ctx context.Context, o *containerRecord) {
 		r.objects.addSandbox(s)
 	}
 	c := newContainer(o, s)
-	if err := r.names.reserve(containerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
+	if err := r.names.Reserve(reserve.ContainerName(s.ID(), c.config().GetMetadata()), c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("two containers have one name")
 	}
 	r.creation.showFailed(ctx, c, errHalfMade)
 }
 
 func (r *halfMades) reserve(ctx context.Context, s *sandbox) {
-	if err := r.names.reserve(sandboxName(s.config().GetMetadata()), s.ID()); err != nil {
+	if err := r.names.Reserve(reserve.SandboxName(s.config().GetMetadata()), s.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("two sandboxes have one name")
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
 
 // undoPatience is how long a start waits for half-made sandboxes to be undone.
@@ -17,8 +19,8 @@ const undoPatience = 5 * time.Second
 type halfMades struct {
 	background context.Context // ends with the engine
 	objects    *objects
-	names      *names
-	labels     *labels
+	names      *reserve.Names
+	labels     *reserve.Labels
 	pods       *sandboxRecords
 	ctrs       *containerRecords
 	stops      *sandboxStops

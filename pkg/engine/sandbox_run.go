@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -26,8 +27,8 @@ type sandboxRuns struct {
 	background context.Context // ends with the engine
 	boot       string          // this boot of the node, by the kernel's random id
 	objects    *objects
-	names      *names
-	labels     *labels
+	names      *reserve.Names
+	labels     *reserve.Labels
 	clock      *clock
 	records    *sandboxRecords
 	abilities  *abilities
@@ -92,8 +93,8 @@ func (b *sandboxRuns) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSan
 	if _, err := network.PodFrom(id, r.GetConfig(), netPath(id), r.GetConfig().GetLinux().GetCgroupParent()); plan.Net && err != nil {
 		return nil, err
 	}
-	name := sandboxName(r.GetConfig().GetMetadata())
-	if err := b.names.reserve(name, id); err != nil {
+	name := reserve.SandboxName(r.GetConfig().GetMetadata())
+	if err := b.names.Reserve(name, id); err != nil {
 		return nil, b.objects.taken(err)
 	}
 	spec := sandboxSpec{
@@ -108,14 +109,14 @@ func (b *sandboxRuns) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSan
 	spec.Config.msg = r.GetConfig()
 	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
 	if err != nil {
-		b.names.release(name, id)
+		b.names.Release(name, id)
 		return nil, err
 	}
-	b.labels.hold(spec.ProcessLabel)
+	b.labels.Hold(spec.ProcessLabel)
 	o, err := b.records.Create(id, spec, sandboxStatus{}, store.Durable)
 	if err != nil {
-		b.labels.release(spec.ProcessLabel)
-		b.names.release(name, id)
+		b.labels.Release(spec.ProcessLabel)
+		b.names.Release(name, id)
 		return nil, err
 	}
 	failpoint.Hit(failpoint.SandboxReserved)

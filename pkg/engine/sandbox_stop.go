@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
 
 // sandboxStops ends and removes sandboxes.
@@ -23,8 +24,8 @@ type sandboxStops struct {
 	layout
 	background context.Context // ends with the engine
 	objects    *objects
-	names      *names
-	labels     *labels
+	names      *reserve.Names
+	labels     *reserve.Labels
 	records    *sandboxRecords
 	settings   *settings
 	binaries   *binaries
@@ -230,8 +231,8 @@ func (b *sandboxStops) forget(s *sandbox) error {
 		return err
 	}
 	b.shims.Release(s.Spec().Supervisor)
-	b.labels.release(s.Spec().ProcessLabel)
-	b.names.release(sandboxName(s.config().GetMetadata()), s.ID())
+	b.labels.Release(s.Spec().ProcessLabel)
+	b.names.Release(reserve.SandboxName(s.config().GetMetadata()), s.ID())
 	if len(s.Spec().binaries()) > 0 {
 		b.binaries.collectSoon()
 	}

@@ -1,4 +1,4 @@
-package engine
+package reserve
 
 import (
 	"strings"
@@ -7,19 +7,20 @@ import (
 	"github.com/opencontainers/selinux/go-selinux"
 )
 
-// labels keeps SELinux categories from being given out a second time while a pod
+// Labels keeps SELinux categories from being given out a second time while a pod
 // or container has them. The library knows only whether categories are taken; here
 // it is counted by how many, because containers mostly have those of their sandbox
 // and end before it.
-type labels struct {
+type Labels struct {
 	mu    sync.Mutex
 	users map[string]int // guarded by mu; by level
 }
 
-func newLabels() *labels { return &labels{users: map[string]int{}} }
+// NewLabels has none taken.
+func NewLabels() *Labels { return &Labels{users: map[string]int{}} }
 
-// hold takes the level of a process label. A label without categories is nobody's.
-func (l *labels) hold(label string) {
+// Hold takes the level of a process label. A label without categories is nobody's.
+func (l *Labels) Hold(label string) {
 	level := categories(label)
 	if level == "" {
 		return
@@ -31,8 +32,8 @@ func (l *labels) hold(label string) {
 	_ = selinux.ReserveLabelV2(label)
 }
 
-// release ends a hold. The last one frees the level.
-func (l *labels) release(label string) {
+// Release ends a hold. The last one frees the level.
+func (l *Labels) Release(label string) {
 	level := categories(label)
 	if level == "" {
 		return

@@ -1,0 +1,57 @@
+package reserve
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Names keeps the promise of the CRI that (name, namespace, uid, attempt) of a
+// sandbox, and (name, attempt) of a container in it, exist once.
+type Names struct {
+	mu    sync.Mutex
+	owner map[string]string // name to id
+}
+
+// NewNames has none reserved.
+func NewNames() *Names { return &Names{owner: map[string]string{}} }
+
+// TakenError is a name that another object has.
+type TakenError struct{ Name, Owner string }
+
+func (e *TakenError) Error() string { return fmt.Sprintf("the name %q belongs to %s", e.Name, e.Owner) }
+
+// Unwrap tells the class.
+func (*TakenError) Unwrap() error { return errdefs.ErrAlreadyExists }
+
+// Reserve gives name to id, or says who has it.
+func (n *Names) Reserve(name, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if has, ok := n.owner[name]; ok && has != id {
+		return &TakenError{name, has}
+	}
+	n.owner[name] = id
+	return nil
+}
+
+// Release frees name if id has it.
+func (n *Names) Release(name, id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.owner[name] == id {
+		delete(n.owner, name)
+	}
+}
+
+// SandboxName is the name of a sandbox.
+func SandboxName(m *runtimeapi.PodSandboxMetadata) string {
+	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
+}
+
+// ContainerName is the name of a container in a sandbox, which is told by its id.
+func ContainerName(sandbox string, m *runtimeapi.ContainerMetadata) string {
+	return fmt.Sprintf("%s/%s_%d", sandbox, m.GetName(), m.GetAttempt())
+}

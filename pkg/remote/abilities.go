@@ -1,0 +1,122 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// abilities remembers which calls a daemon does not know, until it is connected
+// to anew: it may have been replaced by a newer one.
+type abilities struct {
+	mu    sync.Mutex
+	lacks map[string]bool
+}
+
+func (a *abilities) has(method string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.lacks[method]
+}
+
+func (a *abilities) miss(method string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lacks == nil {
+		a.lacks = map[string]bool{}
+	}
+	a.lacks[method] = true
+}
+
+func (a *abilities) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lacks = nil
+}
+
+// listing is a list that the CRI has in two forms, of which a daemon may lack
+// one. Requests and items of both are encoded alike.
+type listing struct{ unary, stream string }
+
+// errMissing is told once it is known that there is neither form.
+func (l listing) errMissing(c *caller) error {
+	return status.Errorf(codes.Unimplemented, "%s knows neither %s nor %s", c.name, l.unary, l.stream)
+}
+
+// whole asks for a list in one message, or in several if the daemon has it so
+// only or if it does not fit into one. Each form is tried once at most.
+func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (frame, error) {
+	failed := l.errMissing(c)
+	if c.abilities.has(l.unary) {
+		f, err := c.unary(ctx, l.unary, req)
+		switch status.Code(err) {
+		case codes.Unimplemented:
+			c.abilities.miss(l.unary)
+		case codes.ResourceExhausted:
+		default:
+			return f, err
+		}
+		failed = err
+	}
+	if !c.abilities.has(l.stream) {
+		return nil, failed
+	}
+	var all frame
+	err := c.stream(ctx, l.stream, req, func(f frame) error {
+		all = append(all, f...)
+		return nil
+	})
+	if status.Code(err) == codes.Unimplemented {
+		c.abilities.miss(l.stream)
+		return nil, failed
+	}
+	return all, err
+}
+
+// chunk is how large the pieces of a list are that was not in pieces, in bytes.
+const chunk = 1 << 20
+
+// pieces asks for a list in several messages, or cuts one up.
+func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each func(frame) error) error {
+	if c.abilities.has(l.stream) {
+		sent := false
+		err := c.stream(ctx, l.stream, req, func(f frame) error {
+			sent = true
+			if err := each(f); err != nil {
+				return &clientError{err}
+			}
+			return nil
+		})
+		var gone *clientError
+		if errors.As(err, &gone) {
+			return gone.error
+		}
+		if sent || status.Code(err) != codes.Unimplemented {
+			return err
+		}
+		c.abilities.miss(l.stream)
+	}
+	if !c.abilities.has(l.unary) {
+		return l.errMissing(c)
+	}
+	f, err := c.unary(ctx, l.unary, req)
+	if err != nil {
+		if status.Code(err) == codes.Unimplemented {
+			c.abilities.miss(l.unary)
+		}
+		return err
+	}
+	for _, piece := range f.chunks(chunk) {
+		if err := each(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clientError is an error of who is answered, not of who was asked.
+type clientError struct{ error }

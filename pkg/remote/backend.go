@@ -1,0 +1,316 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Options are what a Backend needs.
+type Options struct {
+	// Endpoint is the absolute path of the daemon's socket.
+	Endpoint string
+	// Dir is where the last known lists are kept.
+	Dir string
+	// Instance names this run of berth, so that it knows its own calls if they
+	// come back to it.
+	Instance string
+	// Handlers are those whose pods live in the daemon.
+	Handlers []Handler
+	// ListTimeout is how long lists wait for the daemon.
+	ListTimeout time.Duration
+	// Changed hears when the health has changed, or what the daemon has. It must
+	// not wait for anything that waits for the Backend.
+	Changed func()
+}
+
+// Backend is one CRI daemon behind its socket. All methods may be called at any
+// time from any goroutine.
+type Backend struct {
+	runtimeService
+	imageService
+
+	id       string
+	endpoint string
+	conn     *grpc.ClientConn
+	names    *names
+	known    *known
+	ledger   *ledger
+	// record says on disk whose pods these are.
+	record string
+	// writes has one place, for a ledger that is to be written.
+	writes  chan struct{}
+	changed func()
+
+	mu sync.Mutex
+	// handlers are those of the record.
+	handlers []Handler
+
+	// contest is why the daemon is no backend though it answers, nil if it is one.
+	contest atomic.Pointer[string]
+
+	started sync.Once
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// runtimeService is the runtime's half of the CRI, composed of one part per
+// concern.
+type runtimeService struct {
+	sandboxes
+	containers
+	execs
+	*lists
+	stats
+	*events
+	*node
+	unknownRuntimeCalls
+}
+
+type unknownRuntimeCalls struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+}
+
+// imageService is the images' half of the CRI.
+type imageService struct {
+	images
+	unknownImageCalls
+}
+
+type unknownImageCalls struct {
+	runtimeapi.UnimplementedImageServiceServer
+}
+
+var (
+	_ runtimeapi.RuntimeServiceServer = (*Backend)(nil)
+	_ runtimeapi.ImageServiceServer   = (*Backend)(nil)
+)
+
+// New makes a Backend that knows what its daemon had when this berth's last one
+// ended. It connects to nothing before it is started.
+func New(o Options) (*Backend, error) {
+	switch {
+	case !filepath.IsAbs(o.Endpoint):
+		return nil, fmt.Errorf("remote: the endpoint %q is no absolute path", o.Endpoint)
+	case o.Dir == "" || o.Instance == "" || o.Changed == nil || o.ListTimeout <= 0:
+		return nil, errors.New("remote: Dir, Instance, Changed and ListTimeout are needed")
+	}
+	d := &dialer{path: o.Endpoint}
+	conn, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	base := filepath.Join(o.Dir, digest.FromString(o.Endpoint).Encoded()[:16])
+	b := &Backend{
+		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: &known{}, changed: o.Changed,
+		ledger: &ledger{path: base + ".known"}, record: base + recordSuffix, endpoint: o.Endpoint,
+		writes: make(chan struct{}, 1), stop: func() {},
+	}
+	b.names.set(o.Handlers)
+	if err := b.ledger.load(b.known); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	b.compose(o, d)
+	return b, nil
+}
+
+// compose puts the parts together.
+func (b *Backend) compose(o Options, d *dialer) {
+	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
+	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}
+	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: b.learned, late: make(chan struct{}, 1), contest: &b.contest}
+	check := func(ctx context.Context) observation {
+		seen := n.ask(ctx)
+		if seen.lost != "" {
+			b.contest.Store(nil) // another daemon may come in its place
+		}
+		if err := d.failure(); err != nil && seen != (observation{}) {
+			seen = observation{lost: err.Error()}
+		}
+		if why := b.contest.Load(); why != nil && seen.lost == "" {
+			seen = observation{lost: *why}
+		}
+		return seen
+	}
+	back := func(ctx context.Context) error {
+		c.abilities.forget()
+		ctx = ahead(ctx)
+		if err := n.introduce(ctx); err != nil {
+			return err
+		}
+		return errors.Join(l.sync(ctx), n.replay(ctx))
+	}
+	c.monitor = newMonitor(c.name, check, back, func(Health) { b.changed() })
+	b.runtimeService = runtimeService{
+		sandboxes: sandboxes{c, b.names, b}, containers: containers{c, b.names, b}, execs: execs{c},
+		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
+	}
+	b.imageService = imageService{images: images{c, b.names}}
+}
+
+// Start begins to look after the daemon, until Close.
+func (b *Backend) Start(ctx context.Context) {
+	b.started.Do(func() {
+		ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+		b.running.Go(func() { b.node.monitor.run(ctx) })
+		b.running.Go(func() { b.writeDown(ctx) })
+		b.running.Go(func() { b.refresh(ctx) })
+	})
+}
+
+// Close ends the connection. forget is for a daemon that is no backend of this
+// berth any more.
+func (b *Backend) Close(forget bool) error {
+	b.stop()
+	b.running.Wait()
+	err := b.conn.Close()
+	if !forget {
+		err = errors.Join(err, b.ledger.write(b.known))
+	}
+	if forget {
+		err = errors.Join(err, ignoreMissing(os.Remove(b.record)))
+	}
+	return errors.Join(err, b.ledger.close(forget))
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// ID implements router.Backend.
+func (b *Backend) ID() string { return b.id }
+
+// Live implements router.Backend.
+func (b *Backend) Live(sandbox string) bool { return b.known.live(sandbox) }
+
+// Forward implements router.Forwarder.
+func (b *Backend) Forward(ctx context.Context, method string, req proto.Message, send func(proto.Message) error) error {
+	return b.node.stream(ctx, method, req, func(f frame) error {
+		m := &emptypb.Empty{} // all fields are unknown to it
+		f.carry(m)
+		return send(m)
+	})
+}
+
+// SetHandlers replaces the handlers whose pods live in the daemon, on disk first.
+func (b *Backend) SetHandlers(handlers []Handler) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.Equal(handlers, b.handlers) {
+		return nil
+	}
+	if err := writeRecord(b.record, record{b.endpoint, handlers}); err != nil {
+		return err
+	}
+	b.handlers = slices.Clone(handlers)
+	b.names.set(handlers)
+	return nil
+}
+
+// Asked is closed once the daemon was asked how it is.
+func (b *Backend) Asked() <-chan struct{} { return b.node.monitor.asked }
+
+// Health is how the daemon is.
+func (b *Backend) Health() Health { return b.node.monitor.current() }
+
+// Age is how old the last known lists are; false if there are none since this
+// Backend was made.
+func (b *Backend) Age() (time.Duration, bool) { return b.known.age(time.Now()) }
+
+// Contest has the daemon be no backend as long as it is there: it has what
+// another backend has.
+func (b *Backend) Contest(why error) {
+	text := why.Error()
+	b.contest.Store(&text)
+	b.node.monitor.suspect()
+}
+
+// Inventory implements router.Backend.
+func (b *Backend) Inventory() []handler.Owned {
+	if b.contest.Load() != nil {
+		return nil
+	}
+	var all []handler.Owned
+	for _, p := range b.known.possessions() {
+		all = append(all, handler.Owned{Sandbox: p.id, Handler: b.names.owner(p.handler), Containers: p.containers})
+	}
+	return all
+}
+
+// note implements journal.
+func (b *Backend) note(ctx context.Context, c change) {
+	b.known.note(c)
+	if err := b.ledger.add(c); err != nil {
+		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("What a CRI daemon has cannot be written down; it will not be listed if both daemons are restarted")
+	}
+}
+
+// learned has the new lists written down.
+func (b *Backend) learned() {
+	select {
+	case b.writes <- struct{}{}:
+	default:
+	}
+	b.changed()
+}
+
+// between is the time between two writings of lists, which may change all the
+// time.
+const between = time.Second
+
+func (b *Backend) writeDown(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.writes:
+		}
+		if err := b.ledger.write(b.known); err != nil {
+			log.G(ctx).WithError(err).WithField("backend", b.id).Warn("What a CRI daemon has cannot be written down; it will not be listed if both daemons are restarted")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(between):
+		}
+	}
+}
+
+// stale is how old lists become before they are asked for though no client does.
+const stale = 30 * time.Second
+
+func (b *Backend) refresh(ctx context.Context) {
+	tick := time.NewTicker(stale / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if age, _ := b.known.age(time.Now()); age > stale && b.Health().Phase != Down {
+			if err := b.lists.sync(ctx); err != nil && ctx.Err() == nil {
+				log.G(ctx).WithError(err).WithField("backend", b.id).Debug("What a CRI daemon has cannot be listed")
+			}
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// daemon is a CRI daemon in memory behind a real socket.
+type daemon struct {
+	*routertest.Backend
+	path   string
+	server *grpc.Server
+	// lacking are methods that it does not know.
+	lacking atomic.Pointer[map[string]bool]
+}
+
+func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{
+		Status:          &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{{Type: runtimeapi.RuntimeReady, Status: true}}},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: "runc"}, {Name: ""}},
+	}, nil
+}
+
+func (d *daemon) lacks(method string) error {
+	if l := d.lacking.Load(); l != nil && (*l)[method] {
+		return status.Error(codes.Unimplemented, "unknown method")
+	}
+	return nil
+}
+
+func (d *daemon) start(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("unix", d.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.server = grpc.NewServer(
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
+			if err := d.lacks(info.FullMethod); err != nil {
+				return nil, err
+			}
+			return serve(handler.WithDefinition(ctx, &handler.Definition{Name: "x"}), req)
+		}),
+		grpc.StreamInterceptor(func(srv any, to grpc.ServerStream, info *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
+			if err := d.lacks(info.FullMethod); err != nil {
+				return err
+			}
+			return serve(srv, to)
+		}),
+	)
+	runtimeapi.RegisterRuntimeServiceServer(d.server, d)
+	runtimeapi.RegisterImageServiceServer(d.server, d)
+	go serve(t, d.server, l)
+}
+
+// serve ends with the server.
+func serve(t testing.TB, s *grpc.Server, l net.Listener) {
+	if err := s.Serve(l); err != nil {
+		t.Error(err)
+	}
+}
+
+func newDaemon(t testing.TB) *daemon {
+	t.Helper()
+	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	d.start(t)
+	t.Cleanup(func() { d.server.Stop() })
+	return d
+}
+
+func connect(t testing.TB, d *daemon, dir string) *Backend {
+	t.Helper()
+	b, err := New(Options{
+		Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {},
+		Handlers: []Handler{{Name: "legacy", Remote: "runc"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Start(context.Background())
+	t.Cleanup(func() {
+		if err := b.Close(false); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func until(t testing.TB, what string, true func() bool) {
+	t.Helper()
+	for range 500 {
+		if true() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatal("not in time: " + what)
+}
+
+func TestPodsOfADaemonThatGoesAway(t *testing.T) {
+	d := newDaemon(t)
+	dir := t.TempDir()
+	b := connect(t, d, dir)
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	pod, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{
+		RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Uid: "u"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.server.Stop()
+	until(t, "down", func() bool { return b.Health().Phase == Down })
+	_, err = b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()})
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("a call to a daemon that is gone: %v", err)
+	}
+	t.Log(err)
+	listed := func(b *Backend) {
+		t.Helper()
+		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != pod.GetPodSandboxId() || l.GetItems()[0].GetRuntimeHandler() != "legacy" {
+			t.Errorf("listed %v, %v", l, err)
+		}
+		cs, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		if err != nil || len(cs.GetContainers()) != 1 || cs.GetContainers()[0].GetId() != c.GetContainerId() {
+			t.Errorf("listed %v, %v", cs, err)
+		}
+	}
+	listed(b)
+	again := connect(t, d, dir)
+	listed(again)
+	if got := again.Inventory(); len(got) != 1 || got[0].Handler != "legacy" || len(got[0].Containers) != 1 {
+		t.Errorf("inventory %+v", got)
+	}
+	d.start(t)
+	until(t, "back", func() bool { return b.Health().Phase == Ready })
+	if _, err = b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()}); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkHop(b *testing.B) {
+	d := newDaemon(b)
+	r := connect(b, d, b.TempDir())
+	until(b, "ready", func() bool { return r.Health().Phase == Ready })
+	path := filepath.Join(b.TempDir(), "face.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(s, r)
+	go serve(b, s, l)
+	defer s.Stop()
+	for name, at := range map[string]string{"direct": d.path, "through": path} {
+		b.Run(name, func(b *testing.B) {
+			conn, err := grpc.NewClient("unix://"+at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer conn.Close()
+			client := runtimeapi.NewRuntimeServiceClient(conn)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := client.ExecSync(b.Context(), &runtimeapi.ExecSyncRequest{ContainerId: "x"}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// hung makes the daemon answer nothing until it is let go.
+func hung() (fail func(context.Context, string) error, hang, let func()) {
+	var gate atomic.Pointer[chan struct{}]
+	fail = func(ctx context.Context, _ string) error {
+		if g := gate.Load(); g != nil {
+			select {
+			case <-*g:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}
+	return fail, func() { c := make(chan struct{}); gate.Store(&c) }, func() { close(*gate.Swap(nil)) }
+}
+
+func TestListsOfADaemonThatHangs(t *testing.T) {
+	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	fail, hang, let := hung()
+	d.Fail = fail
+	d.start(t)
+	t.Cleanup(func() { d.server.Stop() })
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	if _, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}); err != nil {
+		t.Fatal(err)
+	}
+	hang()
+	for range 3 {
+		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil || len(l.GetItems()) != 1 {
+			t.Errorf("listed %v, %v", l, err)
+		}
+		s, err := b.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
+		if err != nil || len(s.GetStats()) != 0 {
+			t.Errorf("measured %v, %v", s, err)
+		}
+	}
+	let()
+	until(t, "a fresh list", func() bool {
+		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		return err == nil && len(l.GetItems()) == 0 && len(l.ProtoReflect().GetUnknown()) > 0
+	})
+}
+
+func TestListsInTheFormThatADaemonHas(t *testing.T) {
+	d := newDaemon(t)
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	if _, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}); err != nil {
+		t.Fatal(err)
+	}
+	const unary, stream = runtimeapi.RuntimeService_ListPodSandbox_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxes_FullMethodName
+	for name, c := range map[string]struct {
+		lacking map[string]bool
+		want    codes.Code
+	}{
+		"both": {nil, codes.OK}, "unary only": {map[string]bool{stream: true}, codes.OK},
+		"stream only": {map[string]bool{unary: true}, codes.OK}, "neither": {map[string]bool{unary: true, stream: true}, codes.Unimplemented},
+	} {
+		b.node.abilities.forget()
+		d.lacking.Store(&c.lacking)
+		for range 2 { // the second time by what was remembered
+			l, err := b.lists.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})
+			if status.Code(err) != c.want || (err == nil && len(l) == 0) {
+				t.Errorf("%s: whole: %d bytes, %v", name, len(l), err)
+			}
+			got := 0
+			err = b.lists.pieces(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{}, func(f frame) error {
+				got += len(f)
+				return nil
+			})
+			if status.Code(err) != c.want || (err == nil && got == 0) {
+				t.Errorf("%s: pieces: %d bytes, %v", name, got, err)
+			}
+		}
+	}
+}
+
+// listener is a client of events.
+type listener struct {
+	grpc.ServerStream
+	ctx   context.Context
+	heard chan *runtimeapi.ContainerEventResponse
+}
+
+func (l *listener) Context() context.Context { return l.ctx }
+
+func (l *listener) Send(e *runtimeapi.ContainerEventResponse) error {
+	l.heard <- e
+	return nil
+}
+
+func (l *listener) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case e := <-l.heard:
+		return told([]transition{{subject{id: e.GetContainerId()}, e.GetContainerEventType()}})
+	case <-time.After(20 * time.Second):
+		t.Fatal("no event")
+		return ""
+	}
+}
+
+func TestEventsOfADaemonThatGoesAway(t *testing.T) {
+	d := newDaemon(t)
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx, cancel := context.WithCancel(handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"}))
+	run := func(at *daemon) string {
+		t.Helper()
+		pod, err := at.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pod.GetPodSandboxId()
+	}
+	old := run(d)
+	l := &listener{ctx: ctx, heard: make(chan *runtimeapi.ContainerEventResponse, 100)}
+	ended := make(chan error, 1)
+	go func() { ended <- b.GetContainerEvents(&runtimeapi.GetEventsRequest{}, l) }()
+	time.Sleep(2 * settled) // what was there before is told to nobody
+	now := run(d)
+	if got := l.next(t); got != now+" started" {
+		t.Errorf("heard %s", got)
+	}
+	d.server.Stop()
+	until(t, "down", func() bool { return b.Health().Phase == Down })
+	gone := run(d)
+	if _, err := d.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: old}); err != nil {
+		t.Fatal(err)
+	}
+	d.start(t)
+	for _, want := range []string{gone + " created", gone + " started", old + " stopped", old + " deleted"} {
+		if got := l.next(t); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	}
+	cancel()
+	if err := <-ended; status.Code(err) != codes.Canceled && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,149 @@
+package remote
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// journal takes down what calls did, before their callers hear of it.
+type journal interface {
+	note(ctx context.Context, c change)
+}
+
+// sandboxes passes on the life of sandboxes.
+type sandboxes struct {
+	*caller
+	names   *names
+	journal journal
+}
+
+func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	asked := req
+	if d := handler.DefinitionFrom(ctx); d != nil {
+		asked = proto.CloneOf(req)
+		asked.RuntimeHandler = s.names.remote(d.Name)
+	}
+	resp, err := read[runtimeapi.RunPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, asked)
+	if err != nil {
+		return nil, err
+	}
+	c := req.GetConfig()
+	s.journal.note(ctx, change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{
+		Id: resp.GetPodSandboxId(), Metadata: c.GetMetadata(), State: runtimeapi.PodSandboxState_SANDBOX_READY,
+		CreatedAt: time.Now().UnixNano(), Labels: c.GetLabels(), Annotations: c.GetAnnotations(), RuntimeHandler: asked.GetRuntimeHandler(),
+	}})
+	return resp, nil
+}
+
+func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	resp, err := pass[runtimeapi.StopPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, req)
+	if err == nil {
+		s.journal.note(ctx, change{kind: stoppedSandbox, id: req.GetPodSandboxId()})
+	}
+	return resp, err
+}
+
+func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	resp, err := pass[runtimeapi.RemovePodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, req)
+	if err == nil {
+		s.journal.note(ctx, change{kind: removedSandbox, id: req.GetPodSandboxId()})
+	}
+	return resp, err
+}
+
+// statusNames are the paths to names of handlers in a sandbox's status.
+var statusNames = [][]protowire.Number{{1, 9}, {3, 8, specHandlerField}}
+
+func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	return passRenamed[runtimeapi.PodSandboxStatusResponse](ctx, s.caller, s.names, statusNames, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, req)
+}
+
+func (s sandboxes) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	return pass[runtimeapi.UpdatePodSandboxResourcesResponse](ctx, s.caller, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, req)
+}
+
+// passRenamed is pass for an answer that has the name of a handler.
+func passRenamed[R any, P message[R]](ctx context.Context, c *caller, n *names, paths [][]protowire.Number, method string, req proto.Message) (P, error) {
+	f, err := c.unary(ctx, method, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := P(new(R))
+	n.rename(f, paths...).carry(resp)
+	return resp, nil
+}
+
+// containers passes on the life of containers.
+type containers struct {
+	*caller
+	names   *names
+	journal journal
+}
+
+func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	asked := req
+	if image := req.GetConfig().GetImage(); c.names.spec(image) != image {
+		asked = proto.CloneOf(req)
+		asked.Config.Image = c.names.spec(image)
+	}
+	resp, err := read[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
+	if err != nil {
+		return nil, err
+	}
+	config := req.GetConfig()
+	c.journal.note(ctx, change{kind: madeContainer, container: &runtimeapi.Container{
+		Id: resp.GetContainerId(), PodSandboxId: req.GetPodSandboxId(), Metadata: config.GetMetadata(), Image: asked.GetConfig().GetImage(),
+		ImageRef: config.GetImage().GetImage(), State: runtimeapi.ContainerState_CONTAINER_CREATED,
+		CreatedAt: time.Now().UnixNano(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+	}})
+	return resp, nil
+}
+
+func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	resp, err := pass[runtimeapi.StartContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StartContainer_FullMethodName, req)
+	if err == nil {
+		c.journal.note(ctx, change{kind: startedContainer, id: req.GetContainerId()})
+	}
+	return resp, err
+}
+
+func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	resp, err := pass[runtimeapi.StopContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StopContainer_FullMethodName, req)
+	if err == nil {
+		c.journal.note(ctx, change{kind: endedContainer, id: req.GetContainerId()})
+	}
+	return resp, err
+}
+
+func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	resp, err := pass[runtimeapi.RemoveContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, req)
+	if err == nil {
+		c.journal.note(ctx, change{kind: removedContainer, id: req.GetContainerId()})
+	}
+	return resp, err
+}
+
+// containerStatusNames is the path to the name of a handler in a container's status.
+var containerStatusNames = [][]protowire.Number{{1, 8, specHandlerField}}
+
+func (c containers) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	return passRenamed[runtimeapi.ContainerStatusResponse](ctx, c.caller, c.names, containerStatusNames, runtimeapi.RuntimeService_ContainerStatus_FullMethodName, req)
+}
+
+func (c containers) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	return pass[runtimeapi.UpdateContainerResourcesResponse](ctx, c.caller, runtimeapi.RuntimeService_UpdateContainerResources_FullMethodName, req)
+}
+
+func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	return pass[runtimeapi.ReopenContainerLogResponse](ctx, c.caller, runtimeapi.RuntimeService_ReopenContainerLog_FullMethodName, req)
+}
+
+func (c containers) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	return pass[runtimeapi.CheckpointContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointContainer_FullMethodName, req)
+}

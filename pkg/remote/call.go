@@ -1,0 +1,195 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// caller passes calls on to one daemon.
+type caller struct {
+	name      string
+	conn      grpc.ClientConnInterface
+	monitor   *monitor
+	abilities abilities
+	// via marks calls of this berth, so that it knows them if they come back.
+	via string
+}
+
+// message is a pointer to a generated message.
+type message[M any] interface {
+	*M
+	proto.Message
+}
+
+// pass passes a call on, and its answer back unread.
+func pass[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
+	f, err := c.unary(ctx, method, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := P(new(R))
+	f.carry(resp)
+	return resp, nil
+}
+
+// read passes a call on whose answer has to be known.
+func read[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
+	f, err := c.unary(ctx, method, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := P(new(R))
+	if err := proto.Unmarshal(f, resp); err != nil {
+		return nil, c.garbage(method)
+	}
+	return resp, nil
+}
+
+// unary makes one call while the daemon answers.
+func (c *caller) unary(ctx context.Context, method string, req any) (frame, error) {
+	era, err := c.monitor.admit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	call, done := within(ctx, era)
+	defer done()
+	return c.ask(call, ctx, era, method, req)
+}
+
+// ask makes one call in the context call, for the caller of the CRI whose
+// context is ctx.
+func (c *caller) ask(call, ctx, era context.Context, method string, req any) (frame, error) {
+	var f frame
+	var header, trailer metadata.MD
+	err := c.conn.Invoke(c.outgoing(call), method, req, &f, grpc.Header(&header), grpc.Trailer(&trailer))
+	relay(ctx, header, trailer)
+	if err != nil {
+		return nil, c.failed(era, err)
+	}
+	if !f.valid() {
+		return nil, c.garbage(method)
+	}
+	return f, nil
+}
+
+// stream passes on a call that is answered in several messages. It ends with the
+// first error of each.
+func (c *caller) stream(ctx context.Context, method string, req any, each func(frame) error) error {
+	era, err := c.monitor.admit(ctx)
+	if err != nil {
+		return err
+	}
+	call, done := within(ctx, era)
+	defer done()
+	stream, err := c.conn.NewStream(c.outgoing(call), &grpc.StreamDesc{ServerStreams: true}, method)
+	if err != nil {
+		return c.failed(era, err)
+	}
+	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) {
+		return c.failed(era, err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		return c.failed(era, err)
+	}
+	for {
+		var f frame
+		switch err := stream.RecvMsg(&f); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return c.failed(era, err)
+		}
+		if !f.valid() {
+			return c.garbage(method)
+		}
+		if err := each(f); err != nil {
+			return err
+		}
+	}
+}
+
+// within is ctx, ended with the era.
+func within(ctx, era context.Context) (context.Context, func()) {
+	call, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(era, func() { cancel(context.Cause(era)) })
+	return call, func() { stop(); cancel(nil) }
+}
+
+// failed is the error of a call. One that failed because the daemon is gone says
+// so, and has the daemon looked at.
+func (c *caller) failed(era context.Context, err error) error {
+	if cause := context.Cause(era); cause != nil {
+		return cause
+	}
+	st, _ := status.FromError(err)
+	if st.Code() != codes.Unavailable {
+		return err
+	}
+	c.monitor.suspect()
+	p := st.Proto()
+	p.Message = c.name + ": " + p.GetMessage()
+	return status.ErrorProto(p)
+}
+
+func (c *caller) garbage(method string) error {
+	return status.Errorf(codes.Internal, "%s: what it answered to %s is no protobuf message", c.name, method)
+}
+
+// viaKey has the marks of the berths that a call came through.
+const viaKey = "berth-via"
+
+// outgoing is ctx with what the caller's client sent along, and this berth's mark.
+func (c *caller) outgoing(ctx context.Context) context.Context {
+	from, _ := metadata.FromIncomingContext(ctx)
+	md := make(metadata.MD, len(from)+1)
+	for key, values := range from {
+		if forwarded(key) {
+			md[key] = values
+		}
+	}
+	md[viaKey] = append(md[viaKey][:len(md[viaKey]):len(md[viaKey])], c.via)
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// forwarded says whether a key is the client's, and not of its connection.
+func forwarded(key string) bool {
+	switch key {
+	case "content-type", "user-agent", "te", "grpc-accept-encoding", "grpc-timeout", "grpc-encoding", "":
+		return false
+	}
+	return key[0] != ':'
+}
+
+// relay passes on what the daemon sent along. There is nobody to pass it to if
+// the call is this berth's own.
+func relay(ctx context.Context, header, trailer metadata.MD) {
+	if grpc.ServerTransportStreamFromContext(ctx) == nil {
+		return
+	}
+	if h := own(header); h != nil {
+		_ = grpc.SetHeader(ctx, h) // the client may be gone
+	}
+	if t := own(trailer); t != nil {
+		_ = grpc.SetTrailer(ctx, t)
+	}
+}
+
+func own(md metadata.MD) metadata.MD {
+	var kept metadata.MD
+	for key, values := range md {
+		if forwarded(key) {
+			if kept == nil {
+				kept = metadata.MD{}
+			}
+			kept[key] = values
+		}
+	}
+	return kept
+}

@@ -1,0 +1,89 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// maxMessage is how large an answer may be, in bytes: lists of a full node, and
+// the output of ExecSync.
+const maxMessage = 80 << 20
+
+// dialTimeout bounds one attempt to connect. A unix socket is connected to at
+// once, unless its daemon accepts nobody.
+const dialTimeout = 2 * time.Second
+
+// dialer connects to one socket, and remembers how that went.
+type dialer struct {
+	path string
+	// last is the error of the last attempt.
+	last atomic.Pointer[error]
+}
+
+func (d *dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
+	c, err := d.connect(ctx)
+	d.last.Store(&err)
+	return c, err
+}
+
+func (d *dialer) connect(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", d.path)
+	if err != nil {
+		return nil, d.explain(err)
+	}
+	return c, nil
+}
+
+// failure is the error of the last attempt to connect, or nil.
+func (d *dialer) failure() error {
+	if err := d.last.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// explain says what is wrong with a socket that could not be connected to.
+func (d *dialer) explain(err error) error {
+	info, statErr := os.Stat(d.path)
+	switch {
+	case errors.Is(statErr, os.ErrNotExist):
+		return fmt.Errorf("%s does not exist; is its daemon running?", d.path)
+	case errors.Is(err, os.ErrPermission) || errors.Is(statErr, os.ErrPermission):
+		return fmt.Errorf("%s may not be connected to; look at its mode and owner, and at those of its directories", d.path)
+	case statErr == nil && info.Mode()&os.ModeSocket == 0:
+		return fmt.Errorf("%s is no socket", d.path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nobody listens on %s; is its daemon running?", d.path)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN):
+		return fmt.Errorf("the daemon of %s accepts no connections", d.path)
+	}
+	return err
+}
+
+// open makes a connection that comes and goes with its daemon.
+func (d *dialer) open() (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///localhost",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(d.dial),
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			MinConnectTimeout: dialTimeout,
+		}),
+		grpc.WithDefaultCallOptions(
+			grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage), grpc.ForceCodecV2(newCodec()),
+		),
+	)
+}

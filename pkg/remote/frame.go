@@ -1,0 +1,55 @@
+package remote
+
+import (
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// frame is an encoded message that nobody has read.
+type frame []byte
+
+// codec is gRPC's own for messages, and leaves frames as they are.
+type codec struct{ encoding.CodecV2 }
+
+func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*frame); ok {
+		return mem.BufferSlice{mem.SliceBuffer(*f)}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if f, ok := v.(*frame); ok {
+		*f = data.Materialize()
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
+// valid says whether f is a sequence of protobuf fields. What is in them is not
+// looked at.
+func (f frame) valid() bool {
+	for b := []byte(f); len(b) > 0; {
+		_, _, n := protowire.ConsumeField(b)
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
+// carry makes m a message that is encoded as f: its fields are all among those
+// that it does not know. Its getters see nothing of them. Lists that are carried
+// can be merged by merging what their messages do not know, because that is how
+// the encoding defines the merging of messages.
+func (f frame) carry(m protoreflect.ProtoMessage) {
+	m.ProtoReflect().SetUnknown(protoreflect.RawFields(f))
+}

@@ -1,0 +1,40 @@
+package remote
+
+import (
+	"testing"
+	"time"
+)
+
+func TestHealthAfterObservations(t *testing.T) {
+	ok, late, lost := observation{}, observation{late: "late"}, observation{lost: "gone"}
+	unready := observation{unready: "no runtime"}
+	for name, c := range map[string]struct {
+		seen []observation
+		want []Phase
+	}{
+		"comes":               {[]observation{ok}, []Phase{Ready}},
+		"comes unready":       {[]observation{unready, ok, unready}, []Phase{Connected, Ready, Connected}},
+		"goes":                {[]observation{ok, lost, ok}, []Phase{Ready, Down, Ready}},
+		"late once":           {[]observation{ok, late, ok}, []Phase{Ready, Lagging, Ready}},
+		"late for long":       {[]observation{ok, late, late, late, late}, []Phase{Ready, Lagging, Lagging, Down, Down}},
+		"late from the start": {[]observation{late, late, ok}, []Phase{Down, Down, Ready}},
+		"late, then gone":     {[]observation{ok, late, lost, late}, []Phase{Ready, Lagging, Down, Down}},
+		"misses start anew":   {[]observation{ok, late, late, ok, late, late}, []Phase{Ready, Lagging, Lagging, Ready, Lagging, Lagging}},
+	} {
+		h, now := Health{Phase: Down, Reason: "new"}, time.Unix(0, 0)
+		for i, o := range c.seen {
+			now = now.Add(time.Second)
+			before := h
+			h = h.after(o, now)
+			if h.Phase != c.want[i] {
+				t.Errorf("%s: after %d observations %s, want %s", name, i+1, h.Phase, c.want[i])
+			}
+			if (h.Reason == "") != (h.Phase == Ready) {
+				t.Errorf("%s: %s with the reason %q", name, h.Phase, h.Reason)
+			}
+			if same := before.Phase == h.Phase; same != h.Since.Equal(before.Since) {
+				t.Errorf("%s: since %v, before %v", name, h.Since, before.Since)
+			}
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package remote
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// known is what a daemon has, as far as this berth was told: its last lists, and
+// what calls of this berth's clients did since. All methods may be called at any
+// time from any goroutine.
+type known struct {
+	mu sync.Mutex
+	// sandboxes and containers are encoded lists.
+	sandboxes, containers page
+	// changes are those that a list may not have in it yet.
+	changes []change
+	// number is that of the last change.
+	number uint64
+	// ready are the sandboxes that are READY, nil until somebody asks anew.
+	ready map[string]bool
+}
+
+// page is a list as it came.
+type page struct {
+	frame frame
+	at    time.Time
+	// upTo is the number of the last change that is certainly in it.
+	upTo uint64
+}
+
+// change is what a call did to one sandbox or container.
+type change struct {
+	number uint64
+	// Exactly one of the first two is set for what was made; else id says what
+	// changed.
+	sandbox   *runtimeapi.PodSandbox
+	container *runtimeapi.Container
+	id        string
+	kind      kind
+}
+
+type kind byte
+
+const (
+	madeSandbox      kind = 's'
+	madeContainer    kind = 'c'
+	startedContainer kind = 'r'
+	endedContainer   kind = 'e'
+	removedContainer kind = 'd'
+	stoppedSandbox   kind = 'S'
+	removedSandbox   kind = 'D'
+)
+
+// mark is taken before a list is asked for.
+func (k *known) mark() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.number
+}
+
+// take takes over a list that was asked for after mark. It says whether the list
+// differs from what was known.
+func (k *known) take(p *page, f frame, mark uint64, now time.Time) (differs bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if mark < p.upTo || (mark == p.upTo && now.Before(p.at)) {
+		return false // one that was asked for later was faster
+	}
+	differs = !bytes.Equal(p.frame, f)
+	if differs {
+		p.frame = f
+	}
+	k.ready = nil
+	p.at, p.upTo = now, mark
+	oldest := min(k.sandboxes.upTo, k.containers.upTo)
+	k.changes = slices.DeleteFunc(k.changes, func(c change) bool { return c.number <= oldest })
+	return differs
+}
+
+// note takes over what a call did.
+func (k *known) note(c change) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.number++
+	k.ready = nil
+	c.number = k.number
+	k.changes = append(k.changes, c)
+}
+
+// age is how old the older of both lists is.
+func (k *known) age(now time.Time) (time.Duration, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sandboxes.at.IsZero() || k.containers.at.IsZero() {
+		return 0, false
+	}
+	return max(now.Sub(k.sandboxes.at), now.Sub(k.containers.at)), true
+}
+
+// state is a decoded copy of all that is known.
+type state struct {
+	sandboxes  map[string]*runtimeapi.PodSandbox
+	containers map[string]*runtimeapi.Container
+}
+
+// state decodes what is known. A container whose sandbox is not known is left out.
+func (k *known) state() (*state, error) {
+	k.mu.Lock()
+	sandboxes, containers, changes := k.sandboxes, k.containers, slices.Clone(k.changes)
+	k.mu.Unlock()
+
+	var ps runtimeapi.ListPodSandboxResponse
+	var cs runtimeapi.ListContainersResponse
+	if err := proto.Unmarshal(sandboxes.frame, &ps); err != nil {
+		return nil, err
+	}
+	if err := proto.Unmarshal(containers.frame, &cs); err != nil {
+		return nil, err
+	}
+	s := &state{sandboxes: map[string]*runtimeapi.PodSandbox{}, containers: map[string]*runtimeapi.Container{}}
+	for _, p := range ps.GetItems() {
+		s.sandboxes[p.GetId()] = p
+	}
+	for _, c := range cs.GetContainers() {
+		s.containers[c.GetId()] = c
+	}
+	for _, c := range changes {
+		s.apply(c, c.number > sandboxes.upTo, c.number > containers.upTo)
+	}
+	maps.DeleteFunc(s.containers, func(_ string, c *runtimeapi.Container) bool { return s.sandboxes[c.GetPodSandboxId()] == nil })
+	return s, nil
+}
+
+// apply does to the state what a call did, as far as the lists cannot have it.
+func (s *state) apply(c change, toSandboxes, toContainers bool) {
+	if toSandboxes {
+		switch c.kind {
+		case madeSandbox:
+			if s.sandboxes[c.sandbox.GetId()] == nil {
+				s.sandboxes[c.sandbox.GetId()] = proto.CloneOf(c.sandbox)
+			}
+		case stoppedSandbox:
+			if p := s.sandboxes[c.id]; p != nil {
+				p.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+			}
+		case removedSandbox:
+			delete(s.sandboxes, c.id)
+		}
+	}
+	if !toContainers {
+		return
+	}
+	switch c.kind {
+	case madeContainer:
+		if s.containers[c.container.GetId()] == nil {
+			s.containers[c.container.GetId()] = proto.CloneOf(c.container)
+		}
+	case startedContainer:
+		if t := s.containers[c.id]; t != nil && t.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
+			t.State = runtimeapi.ContainerState_CONTAINER_RUNNING
+		}
+	case endedContainer:
+		if t := s.containers[c.id]; t != nil {
+			t.State = runtimeapi.ContainerState_CONTAINER_EXITED
+		}
+	case removedContainer:
+		delete(s.containers, c.id)
+	case stoppedSandbox:
+		for _, t := range s.containers {
+			if t.GetPodSandboxId() == c.id {
+				t.State = runtimeapi.ContainerState_CONTAINER_EXITED
+			}
+		}
+	case removedSandbox:
+		maps.DeleteFunc(s.containers, func(_ string, t *runtimeapi.Container) bool { return t.GetPodSandboxId() == c.id })
+	}
+}
+
+// live says whether a sandbox is READY as far as is known.
+func (k *known) live(id string) bool {
+	k.mu.Lock()
+	ready, number, at := k.ready, k.number, k.sandboxes.at
+	k.mu.Unlock()
+	if ready == nil {
+		ready = map[string]bool{}
+		if s, err := k.state(); err == nil {
+			for id, p := range s.sandboxes {
+				if p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+					ready[id] = true
+				}
+			}
+		}
+		k.mu.Lock()
+		if number == k.number && at.Equal(k.sandboxes.at) {
+			k.ready = ready
+		}
+		k.mu.Unlock()
+	}
+	return ready[id]
+}
+
+// possession is one sandbox with its containers, by id.
+type possession struct {
+	id, handler string
+	containers  []string
+}
+
+// possessions are all sandboxes that are known, without decoding more than ids.
+func (k *known) possessions() []possession {
+	k.mu.Lock()
+	sandboxes, containers, changes := k.sandboxes, k.containers, slices.Clone(k.changes)
+	k.mu.Unlock()
+
+	var all []possession
+	place := map[string]int{}
+	add := func(id, handler string) {
+		if _, there := place[id]; !there && id != "" {
+			place[id] = len(all)
+			all = append(all, possession{id: id, handler: handler})
+		}
+	}
+	eachField(sandboxes.frame, func(n protowire.Number, item []byte) {
+		if n == itemsField {
+			add(text(item, idField), text(item, sandboxHandlerField))
+		}
+	})
+	for _, c := range changes {
+		if c.kind == madeSandbox {
+			add(c.sandbox.GetId(), c.sandbox.GetRuntimeHandler())
+		}
+	}
+	put := func(id, sandbox string) {
+		if at, there := place[sandbox]; there && !slices.Contains(all[at].containers, id) {
+			all[at].containers = append(all[at].containers, id)
+		}
+	}
+	eachField(containers.frame, func(n protowire.Number, item []byte) {
+		if n == itemsField {
+			put(text(item, idField), text(item, containerSandboxField))
+		}
+	})
+	gone := map[string]bool{}
+	for _, c := range changes {
+		switch c.kind {
+		case madeContainer:
+			put(c.container.GetId(), c.container.GetPodSandboxId())
+		case removedContainer, removedSandbox:
+			gone[c.id] = true
+		}
+	}
+	all = slices.DeleteFunc(all, func(p possession) bool { return gone[p.id] })
+	for i := range all {
+		all[i].containers = slices.DeleteFunc(all[i].containers, func(id string) bool { return gone[id] })
+	}
+	return all
+}

@@ -1,0 +1,159 @@
+package remote
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func learn(t *testing.T, k *known, pods map[string][]string) {
+	t.Helper()
+	var ps runtimeapi.ListPodSandboxResponse
+	var cs runtimeapi.ListContainersResponse
+	for p, containers := range pods {
+		ps.Items = append(ps.Items, &runtimeapi.PodSandbox{Id: p, RuntimeHandler: "runc"})
+		for _, c := range containers {
+			cs.Containers = append(cs.Containers, &runtimeapi.Container{Id: c, PodSandboxId: p})
+		}
+	}
+	k.take(&k.sandboxes, encoded(t, &ps), k.mark(), time.Now())
+	k.take(&k.containers, encoded(t, &cs), k.mark(), time.Now())
+}
+
+// sketch is "pod:state[container:state …] …".
+func sketch(t *testing.T, k *known) map[string]string {
+	t.Helper()
+	s, err := k.state()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for id, p := range s.sandboxes {
+		all[id] = p.GetState().String()
+	}
+	for id, c := range s.containers {
+		all[c.GetPodSandboxId()+"/"+id] = c.GetState().String()
+	}
+	return all
+}
+
+func TestWhatCallsDidIsKnown(t *testing.T) {
+	const ready, notReady = "SANDBOX_READY", "SANDBOX_NOTREADY"
+	const made, running, exited = "CONTAINER_CREATED", "CONTAINER_RUNNING", "CONTAINER_EXITED"
+	pod := func(id string) change {
+		return change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{Id: id}}
+	}
+	container := func(id, pod string) change {
+		return change{kind: madeContainer, container: &runtimeapi.Container{Id: id, PodSandboxId: pod}}
+	}
+	for name, c := range map[string]struct {
+		changes []change
+		want    map[string]string
+	}{
+		"nothing":           {nil, map[string]string{"p": ready, "p/c": made}},
+		"started":           {[]change{{kind: startedContainer, id: "c"}}, map[string]string{"p": ready, "p/c": running}},
+		"ended":             {[]change{{kind: startedContainer, id: "c"}, {kind: endedContainer, id: "c"}}, map[string]string{"p": ready, "p/c": exited}},
+		"removed":           {[]change{{kind: removedContainer, id: "c"}}, map[string]string{"p": ready}},
+		"pod stopped":       {[]change{{kind: stoppedSandbox, id: "p"}}, map[string]string{"p": notReady, "p/c": exited}},
+		"pod removed":       {[]change{{kind: removedSandbox, id: "p"}}, map[string]string{}},
+		"new pod":           {[]change{pod("q"), container("d", "q")}, map[string]string{"p": ready, "p/c": made, "q": ready, "q/d": made}},
+		"new, and gone":     {[]change{pod("q"), container("d", "q"), {kind: removedSandbox, id: "q"}}, map[string]string{"p": ready, "p/c": made}},
+		"without a sandbox": {[]change{container("d", "q")}, map[string]string{"p": ready, "p/c": made}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &known{}
+			learn(t, k, map[string][]string{"p": {"c"}})
+			path := filepath.Join(t.TempDir(), "x", "ledger")
+			l := &ledger{path: path}
+			if err := l.load(k); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.write(k); err != nil {
+				t.Fatal(err)
+			}
+			for _, change := range c.changes {
+				k.note(change)
+				if err := l.add(change); err != nil {
+					t.Fatal(err)
+				}
+			}
+			check := func(k *known) {
+				t.Helper()
+				got := sketch(t, k)
+				if len(got) != len(c.want) {
+					t.Errorf("got %v, want %v", got, c.want)
+				}
+				for key, value := range c.want {
+					if got[key] != value {
+						t.Errorf("%s is %q, want %q", key, got[key], value)
+					}
+				}
+				var ids []string
+				for _, p := range k.possessions() {
+					ids = append(ids, p.id)
+					for _, c := range p.containers {
+						ids = append(ids, p.id+"/"+c)
+					}
+				}
+				for key := range c.want {
+					if !slices.Contains(ids, key) {
+						t.Errorf("%s is not among %v", key, ids)
+					}
+				}
+			}
+			check(k)
+			t.Run("after a kill", func(t *testing.T) {
+				again := &known{}
+				if err := (&ledger{path: path}).load(again); err != nil {
+					t.Fatal(err)
+				}
+				check(again)
+			})
+			t.Run("half written", func(t *testing.T) {
+				whole, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for n := range whole {
+					if err := os.WriteFile(path, whole[:n], 0o600); err != nil {
+						t.Fatal(err)
+					}
+					if err := (&ledger{path: path}).load(&known{}); err != nil {
+						t.Errorf("%d of %d bytes: %v", n, len(whole), err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestListsReplaceChanges(t *testing.T) {
+	k := &known{}
+	learn(t, k, map[string][]string{"p": {"c"}})
+	before := k.mark()
+	k.note(change{kind: removedSandbox, id: "p"})
+	// A list that was asked for before the removal has the pod, and must not
+	// bring it back.
+	k.take(&k.sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), before, time.Now())
+	if got := sketch(t, k); len(got) != 0 {
+		t.Errorf("a removed pod came back: %v", got)
+	}
+	learn(t, k, map[string][]string{"q": {"d"}})
+	if got := sketch(t, k); len(got) != 2 {
+		t.Errorf("new lists gave %v", got)
+	}
+	if len(k.changes) != 0 {
+		t.Errorf("%d changes were kept for nothing", len(k.changes))
+	}
+	// A slow list that was asked for earlier changes nothing any more.
+	k.note(change{kind: startedContainer, id: "d"})
+	learn(t, k, map[string][]string{"q": {"d"}, "r": nil})
+	k.take(&k.sandboxes, nil, 0, time.Now())
+	if got := sketch(t, k); len(got) != 3 {
+		t.Errorf("a late list replaced a newer one: %v", got)
+	}
+}

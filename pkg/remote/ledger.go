@@ -1,0 +1,178 @@
+package remote
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ledger keeps on disk what is known of one daemon: two lists, and the changes
+// since. It is not synced: what it is for does not survive a reboot anyway.
+type ledger struct {
+	path string
+
+	mu   sync.Mutex
+	file *os.File // open for appending; nil before the first write
+}
+
+// Kinds of records beside those of changes.
+const (
+	sandboxList   kind = 'P'
+	containerList kind = 'C'
+)
+
+// entry appends one record.
+func entry(to []byte, k kind, content []byte) []byte {
+	to = append(to, byte(k))
+	to = binary.AppendUvarint(to, uint64(len(content)))
+	return append(to, content...)
+}
+
+// encode is the record of a change.
+func (c change) encode() ([]byte, error) {
+	content, err := []byte(c.id), error(nil)
+	switch c.kind {
+	case madeSandbox:
+		content, err = proto.Marshal(c.sandbox)
+	case madeContainer:
+		content, err = proto.Marshal(c.container)
+	}
+	return entry(nil, c.kind, content), err
+}
+
+// decode is the change of a record.
+func decode(k kind, content []byte) (change, error) {
+	c := change{kind: k}
+	switch k {
+	case madeSandbox:
+		c.sandbox = &runtimeapi.PodSandbox{}
+		return c, proto.Unmarshal(content, c.sandbox)
+	case madeContainer:
+		c.container = &runtimeapi.Container{}
+		return c, proto.Unmarshal(content, c.container)
+	case startedContainer, endedContainer, removedContainer, stoppedSandbox, removedSandbox:
+		c.id = string(content)
+		return c, nil
+	}
+	return c, fmt.Errorf("a record of an unknown kind %q", byte(k))
+}
+
+// write writes down all that is known.
+func (l *ledger) write(k *known) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k.mu.Lock()
+	sandboxes, containers := k.sandboxes.frame, k.containers.frame
+	changes := append([]change(nil), k.changes...)
+	k.mu.Unlock()
+
+	content := make([]byte, 0, len(sandboxes)+len(containers)+64)
+	content = entry(content, sandboxList, sandboxes)
+	content = entry(content, containerList, containers)
+	for _, c := range changes {
+		r, err := c.encode()
+		if err != nil {
+			return err
+		}
+		content = append(content, r...)
+	}
+	fresh := l.path + ".new"
+	file, err := os.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := file.Write(content); err != nil {
+		return errors.Join(err, file.Close(), os.Remove(fresh))
+	}
+	if err := os.Rename(fresh, l.path); err != nil {
+		return errors.Join(err, file.Close(), os.Remove(fresh))
+	}
+	before := l.file
+	l.file = file
+	if before != nil {
+		return before.Close()
+	}
+	return nil
+}
+
+// add writes down one more change.
+func (l *ledger) add(c change) error {
+	r, err := c.encode()
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		if l.file, err = os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+			return err
+		}
+	}
+	_, err = l.file.Write(r)
+	return err
+}
+
+// load reads what was known. What a killed daemon had half written at the end is
+// left out.
+func (l *ledger) load(k *known) error {
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for len(content) > 0 {
+		size, n := binary.Uvarint(content[1:])
+		if n <= 0 || size > uint64(len(content)-1-n) {
+			return nil
+		}
+		body := content[1+n : 1+n+int(size)]
+		switch at := kind(content[0]); at {
+		case sandboxList:
+			k.sandboxes.frame = append(frame(nil), body...)
+		case containerList:
+			k.containers.frame = append(frame(nil), body...)
+		default:
+			c, err := decode(at, body)
+			if err != nil {
+				return fmt.Errorf("reading %s: %w", l.path, err)
+			}
+			k.note(c)
+		}
+		content = content[1+n+int(size):]
+	}
+	if !k.sandboxes.frame.valid() || !k.containers.frame.valid() {
+		k.sandboxes, k.containers = page{}, page{}
+		return fmt.Errorf("reading %s: a list in it is damaged", l.path)
+	}
+	return nil
+}
+
+// close ends the writing, and forgets everything if the daemon is no backend of
+// this berth any more.
+func (l *ledger) close(forget bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var err error
+	if l.file != nil {
+		err = l.file.Close()
+		l.file = nil
+	}
+	if forget {
+		if e := os.Remove(l.path); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}

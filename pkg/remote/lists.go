@@ -1,0 +1,269 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var (
+	sandboxLists   = listing{runtimeapi.RuntimeService_ListPodSandbox_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxes_FullMethodName}
+	containerLists = listing{runtimeapi.RuntimeService_ListContainers_FullMethodName, runtimeapi.RuntimeService_StreamContainers_FullMethodName}
+)
+
+// Paths to the names of handlers in the items of lists.
+var (
+	sandboxNames   = []protowire.Number{itemsField, sandboxHandlerField}
+	containerNames = []protowire.Number{itemsField, containerImageField, specHandlerField}
+)
+
+// lateFor is how long a list may go on after its client got the last known one.
+const lateFor = 30 * time.Second
+
+// lists answers what shows all sandboxes and containers: as the daemon does, and
+// in its place while it does not.
+type lists struct {
+	*caller
+	names *names
+	known *known
+	// patience is how long a client waits for the daemon.
+	patience time.Duration
+	// learned is called when a list differs from what was known.
+	learned func()
+	// late has one place, for a list that is still awaited after its client was
+	// answered, so that a slow daemon's lists do not stay the first ones.
+	late chan struct{}
+	// contest is not nil if what the daemon has is another backend's.
+	contest *atomic.Pointer[string]
+}
+
+func (l *lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	f, err := l.sandboxes(ctx, req)
+	if err == nil {
+		resp := &runtimeapi.ListPodSandboxResponse{}
+		f.carry(resp)
+		return resp, nil
+	}
+	s, err := l.instead(ctx, err)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListPodSandboxResponse{Items: s.selectSandboxes(req.GetFilter())}, nil
+}
+
+func (l *lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	f, err := l.sandboxes(to.Context(), &runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()})
+	if err == nil {
+		return send(f, to)
+	}
+	s, err := l.instead(to.Context(), err)
+	if err != nil {
+		return err
+	}
+	return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: s.selectSandboxes(req.GetFilter())})
+}
+
+func (l *lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	f, err := l.containers(ctx, req)
+	if err == nil {
+		resp := &runtimeapi.ListContainersResponse{}
+		f.carry(resp)
+		return resp, nil
+	}
+	s, err := l.instead(ctx, err)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListContainersResponse{Containers: s.selectContainers(req.GetFilter())}, nil
+}
+
+func (l *lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	f, err := l.containers(to.Context(), &runtimeapi.ListContainersRequest{Filter: req.GetFilter()})
+	if err == nil {
+		return send(f, to)
+	}
+	s, err := l.instead(to.Context(), err)
+	if err != nil {
+		return err
+	}
+	return to.Send(&runtimeapi.StreamContainersResponse{Containers: s.selectContainers(req.GetFilter())})
+}
+
+// send cuts a list into messages.
+func send[M any, P message[M]](f frame, to grpc.ServerStreamingServer[M]) error {
+	for _, piece := range f.chunks(chunk) {
+		m := P(new(M))
+		piece.carry(m)
+		if err := to.Send(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (frame, error) {
+	f, err := l.fresh(ctx, sandboxLists, req, proto.Size(req.GetFilter()) == 0, &l.known.sandboxes)
+	return l.names.rename(f, sandboxNames), err
+}
+
+func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (frame, error) {
+	f, err := l.fresh(ctx, containerLists, req, proto.Size(req.GetFilter()) == 0, &l.known.containers)
+	return l.names.rename(f, containerNames), err
+}
+
+// fresh asks the daemon for a list, and learns from a whole one.
+func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole bool, p *page) (frame, error) {
+	if l.contest.Load() != nil {
+		return nil, nil
+	}
+	if _, some := l.known.age(time.Now()); some && l.monitor.current().Phase == Lagging {
+		return nil, l.monitor.slow()
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, l.patience, errSlow)
+	defer cancel()
+	if !whole {
+		return l.whole(wait, of, req)
+	}
+	type answer struct {
+		frame
+		error
+	}
+	asked, stop := context.WithTimeout(context.WithoutCancel(ctx), lateFor)
+	answered := make(chan answer, 1)
+	go func() {
+		defer stop()
+		mark := l.known.mark()
+		f, err := l.whole(asked, of, req)
+		if err == nil && l.known.take(p, f, mark, time.Now()) {
+			l.learned()
+		}
+		answered <- answer{f, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.frame, a.error
+	case <-wait.Done():
+	}
+	select {
+	case l.late <- struct{}{}:
+		go func() {
+			defer func() { <-l.late }()
+			_ = (<-answered).error // it was learned from, or not
+		}()
+	default:
+		stop()
+	}
+	return nil, status.FromContextError(wait.Err()).Err()
+}
+
+// errSlow is the cause of a wait that a client did not end.
+var errSlow = errors.New("the list took too long")
+
+// instead is the last known state in place of a list that failed with err, if
+// the daemon is to blame and something was ever known.
+func (l *lists) instead(ctx context.Context, err error) (*state, error) {
+	if ctx.Err() != nil {
+		return nil, err
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal:
+	default:
+		return nil, err
+	}
+	if l.contest.Load() != nil {
+		return &state{}, nil
+	}
+	s, decodeErr := l.known.state()
+	if decodeErr != nil {
+		return nil, err
+	}
+	for _, p := range s.sandboxes {
+		p.RuntimeHandler = l.names.ours(p.GetRuntimeHandler())
+	}
+	for _, c := range s.containers {
+		if c.GetImage() != nil {
+			c.Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
+		}
+	}
+	return s, nil
+}
+
+// sync learns what the daemon has.
+func (l *lists) sync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lateFor)
+	defer cancel()
+	differs := false
+	for _, one := range []struct {
+		of  listing
+		req proto.Message
+		p   *page
+	}{
+		// Containers first: one that is made meanwhile lacks in that list, and is
+		// not listed without its sandbox.
+		{containerLists, &runtimeapi.ListContainersRequest{}, &l.known.containers},
+		{sandboxLists, &runtimeapi.ListPodSandboxRequest{}, &l.known.sandboxes},
+	} {
+		mark := l.known.mark()
+		f, err := l.whole(ctx, one.of, one.req)
+		if err != nil {
+			return err
+		}
+		if l.known.take(one.p, f, mark, time.Now()) {
+			differs = true
+		}
+	}
+	if differs {
+		l.learned()
+	}
+	return nil
+}
+
+// selectSandboxes are those that a filter selects, the newest first. Pure.
+func (s *state) selectSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	var chosen []*runtimeapi.PodSandbox
+	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
+		p := s.sandboxes[id]
+		if strings.HasPrefix(id, f.GetId()) && (f.GetState() == nil || f.GetState().GetState() == p.GetState()) &&
+			contains(p.GetLabels(), f.GetLabelSelector()) {
+			chosen = append(chosen, p)
+		}
+	}
+	slices.SortStableFunc(chosen, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
+	return chosen
+}
+
+// selectContainers are those that a filter selects, the newest first. Pure.
+func (s *state) selectContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	var chosen []*runtimeapi.Container
+	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
+		c := s.containers[id]
+		if strings.HasPrefix(id, f.GetId()) && strings.HasPrefix(c.GetPodSandboxId(), f.GetPodSandboxId()) &&
+			(f.GetState() == nil || f.GetState().GetState() == c.GetState()) && contains(c.GetLabels(), f.GetLabelSelector()) {
+			chosen = append(chosen, c)
+		}
+	}
+	slices.SortStableFunc(chosen, func(a, b *runtimeapi.Container) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
+	return chosen
+}
+
+// contains says whether labels have all of wanted.
+func contains(labels, wanted map[string]string) bool {
+	for key, value := range wanted {
+		if got, there := labels[key]; !there || got != value {
+			return false
+		}
+	}
+	return true
+}

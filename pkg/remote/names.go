@@ -1,0 +1,105 @@
+package remote
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Handler is a handler whose pods live in a daemon.
+type Handler struct {
+	// Name is this berth's name of it, Remote the daemon's.
+	Name, Remote string
+}
+
+// names translates between this berth's names of handlers and a daemon's.
+type names struct {
+	current atomic.Pointer[translation]
+}
+
+type translation struct {
+	ours, theirs map[string]string
+	// first is the name that pods of handlers that are none of ours go by.
+	first string
+	// same says that there is nothing to translate.
+	same bool
+}
+
+// set replaces the handlers. If several have one name at the daemon, the first
+// by name has the pods that do not say which of them they are of.
+func (n *names) set(handlers []Handler) {
+	sorted := slices.SortedFunc(slices.Values(handlers), func(a, b Handler) int { return cmp.Compare(a.Name, b.Name) })
+	t := &translation{ours: map[string]string{}, theirs: map[string]string{}, same: true}
+	for _, h := range sorted {
+		t.theirs[h.Name] = h.Remote
+		if _, there := t.ours[h.Remote]; !there {
+			t.ours[h.Remote] = h.Name
+		}
+		t.same = t.same && h.Name == h.Remote
+	}
+	if len(sorted) > 0 {
+		t.first = sorted[0].Name
+	}
+	n.current.Store(t)
+}
+
+// ours is this berth's name for the daemon's; a name that none of ours leads to
+// stays.
+func (n *names) ours(name string) string {
+	t := n.current.Load()
+	if t == nil || t.same {
+		return name
+	}
+	if our, there := t.ours[name]; there {
+		return our
+	}
+	return name
+}
+
+// rename puts ours in place of the daemon's names at the ends of paths.
+func (n *names) rename(f frame, paths ...[]protowire.Number) frame {
+	if t := n.current.Load(); t == nil || t.same {
+		return f
+	}
+	for _, path := range paths {
+		f = renamed(f, path, n.ours)
+	}
+	return f
+}
+
+// spec is an image with the daemon's name of the handler.
+func (n *names) spec(image *runtimeapi.ImageSpec) *runtimeapi.ImageSpec {
+	h := image.GetRuntimeHandler()
+	if h == "" || n.remote(h) == h {
+		return image
+	}
+	image = proto.CloneOf(image)
+	image.RuntimeHandler = n.remote(h)
+	return image
+}
+
+// remote is the daemon's name for ours.
+func (n *names) remote(name string) string {
+	if t := n.current.Load(); t != nil {
+		if theirs, there := t.theirs[name]; there {
+			return theirs
+		}
+	}
+	return name
+}
+
+// owner is the handler of ours that a pod counts as one of.
+func (n *names) owner(name string) string {
+	t := n.current.Load()
+	if t == nil {
+		return name
+	}
+	if our, there := t.ours[name]; there {
+		return our
+	}
+	return cmp.Or(t.first, name)
+}

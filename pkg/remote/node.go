@@ -1,0 +1,158 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// node passes on what is about the node as a whole.
+type node struct {
+	*caller
+	names *names
+	// redial tries to connect now instead of later.
+	redial func()
+
+	mu sync.Mutex
+	// settings are what the daemon was told last, to be told again when it comes
+	// back: it forgets them.
+	settings *runtimeapi.UpdateRuntimeConfigRequest
+	// status is what the daemon said last, nil before.
+	status *runtimeapi.StatusResponse
+	// version and driver are what it said when it was connected to.
+	version *runtimeapi.VersionResponse
+	driver  runtimeapi.CgroupDriver
+	// silentDriver says that it did not say which driver it has.
+	silentDriver bool
+}
+
+func (n *node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return pass[runtimeapi.VersionResponse](ctx, n.caller, runtimeapi.RuntimeService_Version_FullMethodName, req)
+}
+
+func (n *node) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	return read[runtimeapi.RuntimeConfigResponse](ctx, n.caller, runtimeapi.RuntimeService_RuntimeConfig_FullMethodName, req)
+}
+
+// UpdateRuntimeConfig tells the daemon, now if it answers, else when it does
+// again.
+func (n *node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	n.mu.Lock()
+	n.settings = proto.CloneOf(req)
+	n.mu.Unlock()
+	resp, err := pass[runtimeapi.UpdateRuntimeConfigResponse](ctx, n.caller, runtimeapi.RuntimeService_UpdateRuntimeConfig_FullMethodName, req)
+	if silent(ctx, err) {
+		return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+	}
+	return resp, err
+}
+
+// replay tells the daemon what it was told before it went away.
+func (n *node) replay(ctx context.Context) error {
+	n.mu.Lock()
+	settings := n.settings
+	n.mu.Unlock()
+	if settings == nil {
+		return nil
+	}
+	_, err := pass[runtimeapi.UpdateRuntimeConfigResponse](ctx, n.caller, runtimeapi.RuntimeService_UpdateRuntimeConfig_FullMethodName, settings)
+	if status.Code(err) == codes.Unimplemented {
+		return nil
+	}
+	return err
+}
+
+// introduce asks the daemon for what does not change while it runs.
+func (n *node) introduce(ctx context.Context) error {
+	version, err := read[runtimeapi.VersionResponse](ctx, n.caller, runtimeapi.RuntimeService_Version_FullMethodName, &runtimeapi.VersionRequest{})
+	if err != nil {
+		return err
+	}
+	config, err := read[runtimeapi.RuntimeConfigResponse](ctx, n.caller, runtimeapi.RuntimeService_RuntimeConfig_FullMethodName, &runtimeapi.RuntimeConfigRequest{})
+	if err != nil && status.Code(err) != codes.Unimplemented {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.version, n.driver = version, config.GetLinux().GetCgroupDriver()
+	n.silentDriver = config.GetLinux() == nil
+	return nil
+}
+
+// Status is the daemon's, with this berth's names of its handlers.
+func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	resp, err := read[runtimeapi.StatusResponse](ctx, n.caller, runtimeapi.RuntimeService_Status_FullMethodName, req)
+	if err != nil {
+		return nil, err
+	}
+	resp.RuntimeHandlers = n.handlers(resp.GetRuntimeHandlers())
+	return resp, nil
+}
+
+// handlers are ours, with the features that the daemon has for them.
+func (n *node) handlers(theirs []*runtimeapi.RuntimeHandler) []*runtimeapi.RuntimeHandler {
+	t := n.names.current.Load()
+	if t == nil {
+		return nil
+	}
+	var all []*runtimeapi.RuntimeHandler
+	for our, remote := range t.theirs {
+		for _, h := range theirs {
+			if h.GetName() == remote {
+				h = proto.CloneOf(h)
+				h.Name = our
+				all = append(all, h)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *runtimeapi.RuntimeHandler) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return all
+}
+
+// ask is the check of the monitor: whether the daemon is there, and what it says
+// of itself. It does not pass through the monitor.
+func (n *node) ask(ctx context.Context) observation {
+	if !n.monitor.current().Answers() {
+		n.redial()
+	}
+	resp := &runtimeapi.StatusResponse{}
+	err := n.conn.Invoke(n.outgoing(ctx), runtimeapi.RuntimeService_Status_FullMethodName, &runtimeapi.StatusRequest{}, resp)
+	if err != nil {
+		return observationOf(err, ctx.Err() != nil)
+	}
+	n.mu.Lock()
+	n.status = resp
+	n.mu.Unlock()
+	return observation{unready: unready(resp)}
+}
+
+// observationOf is what a failed check says. Pure.
+func observationOf(err error, late bool) observation {
+	switch code := status.Code(err); {
+	case late, code == codes.DeadlineExceeded:
+		return observation{late: fmt.Sprintf("no answer within %v", checkTimeout)}
+	case code == codes.Unimplemented:
+		return observation{lost: "it is not a CRI daemon, or speaks another version of the CRI than v1"}
+	case code == codes.Unavailable, code == codes.FailedPrecondition, code == codes.PermissionDenied:
+		return observation{lost: reason(err)}
+	}
+	return observation{unready: "it answers with an error: " + reason(err)}
+}
+
+// unready is what a daemon says its runtime is short of; empty if nothing. Its
+// network is its pods' trouble, and no reason to keep away from it. Pure.
+func unready(resp *runtimeapi.StatusResponse) string {
+	for _, c := range resp.GetStatus().GetConditions() {
+		if c.GetType() == runtimeapi.RuntimeReady && !c.GetStatus() {
+			return strings.TrimSpace(fmt.Sprintf("its runtime is not ready: %s %s", c.GetReason(), c.GetMessage()))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,191 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// PoolOptions are what a Pool needs.
+type PoolOptions struct {
+	// Dir, Instance and ListTimeout are those of every Backend.
+	Dir, Instance string
+	ListTimeout   time.Duration
+	// CgroupDriver is this berth's own, that all pods of a node have to agree on.
+	CgroupDriver func(context.Context) (runtimeapi.CgroupDriver, error)
+	// Changed hears which Backend has changed. It must return at once.
+	Changed func(*Backend)
+}
+
+// Pool has one Backend for each daemon that handlers lead to. All methods may be
+// called at any time from any goroutine.
+type Pool struct {
+	options PoolOptions
+	// life ends the Backends.
+	life context.Context
+
+	mu     sync.Mutex
+	closed bool
+	all    map[string]*Backend // by endpoint
+}
+
+// NewPool makes a Pool with the daemons that have pods of an earlier run. ctx is
+// for its log.
+func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
+	if o.CgroupDriver == nil || o.Changed == nil {
+		return nil, errors.New("remote: CgroupDriver and Changed are needed")
+	}
+	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*Backend{}}
+	records, err := readRecords(o.Dir)
+	if err != nil {
+		log.G(ctx).WithError(err).Error("Which CRI daemons had pods cannot be read; pods of handlers that are no longer configured may be missing")
+	}
+	for _, r := range records {
+		if _, err := p.get(r.Endpoint, r.Handlers); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+	}
+	return p, nil
+}
+
+// get returns the Backend of an endpoint, and makes it if there is none.
+func (p *Pool) get(endpoint string, handlers []Handler) (*Backend, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.all[endpoint]; b != nil {
+		return b, nil
+	}
+	if p.closed {
+		return nil, fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable)
+	}
+	var b *Backend
+	var made sync.WaitGroup
+	made.Add(1)
+	b, err := New(Options{
+		Endpoint: endpoint, Dir: p.options.Dir, Instance: p.options.Instance, ListTimeout: p.options.ListTimeout, Handlers: handlers,
+		Changed: func() { made.Wait(); p.options.Changed(b) },
+	})
+	made.Done()
+	if err != nil {
+		return nil, err
+	}
+	b.Start(p.life)
+	p.all[endpoint] = b
+	return b, nil
+}
+
+// For returns the Backend of a handler's daemon.
+func (p *Pool) For(d *handler.Definition) (*Backend, error) { return p.get(d.Endpoint, nil) }
+
+// All returns every Backend, sorted by endpoint.
+func (p *Pool) All() []*Backend {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]*Backend, 0, len(p.all))
+	for _, endpoint := range slices.Sorted(maps.Keys(p.all)) {
+		all = append(all, p.all[endpoint])
+	}
+	return all
+}
+
+// Use tells which handlers there are. It returns the Backends that no handler
+// leads to and that have no pods; they are out of the Pool, and to be closed.
+func (p *Pool) Use(definitions []*handler.Definition) (unused []*Backend, err error) {
+	handlers := map[string][]Handler{}
+	for _, d := range definitions {
+		if d.Type == handler.CRI {
+			handlers[d.Endpoint] = append(handlers[d.Endpoint], Handler{Name: d.Name, Remote: d.RemoteHandler})
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var failed []error
+	for endpoint, b := range p.all {
+		switch {
+		case len(handlers[endpoint]) > 0:
+			failed = append(failed, b.SetHandlers(handlers[endpoint]))
+		case len(b.Inventory()) == 0:
+			delete(p.all, endpoint)
+			unused = append(unused, b)
+		}
+	}
+	return unused, errors.Join(failed...)
+}
+
+// Close closes every Backend. What they have is known again to the next Pool.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	all := slices.Collect(maps.Values(p.all))
+	p.mu.Unlock()
+	var failed []error
+	for _, b := range all {
+		failed = append(failed, b.Close(false))
+	}
+	return errors.Join(failed...)
+}
+
+// firstAnswer is how long a check waits for a daemon that was not asked yet.
+const firstAnswer = 3 * time.Second
+
+// Check says why a handler's daemon cannot run its pods, or which daemon it is.
+func (p *Pool) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime, error) {
+	b, err := p.For(d)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-b.Asked():
+	case <-time.After(firstAnswer):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if h := b.Health(); h.Phase == Down || h.Phase == Connected {
+		return nil, fmt.Errorf("%s: %s", b.node.name, h.Reason)
+	}
+	driver, err := p.options.CgroupDriver(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("this berth's own cgroup driver is not known: %w", err)
+	}
+	return b.node.suits(d, driver)
+}
+
+// suits says whether the daemon has the handler, and the node's cgroup driver.
+func (n *node) suits(d *handler.Definition, driver runtimeapi.CgroupDriver) (*probe.Runtime, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.silentDriver && n.driver != driver {
+		return nil, fmt.Errorf("%s uses the cgroup driver %s and this berth %s, but a kubelet knows one only; set both to the same",
+			n.name, driverName(n.driver), driverName(driver))
+	}
+	if known := n.status.GetRuntimeHandlers(); len(known) > 0 && !knows(known, d.RemoteHandler) {
+		return nil, fmt.Errorf("%s has no handler %q; it has %s: correct remote_handler at %s", n.name, d.RemoteHandler, namesOf(known), d.Origin)
+	}
+	return &probe.Runtime{Path: d.Endpoint, Name: n.version.GetRuntimeName(), Version: n.version.GetRuntimeVersion()}, nil
+}
+
+func knows(handlers []*runtimeapi.RuntimeHandler, name string) bool {
+	return slices.ContainsFunc(handlers, func(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == name })
+}
+
+func namesOf(handlers []*runtimeapi.RuntimeHandler) string {
+	var names []string
+	for _, h := range handlers {
+		names = append(names, fmt.Sprintf("%q", h.GetName()))
+	}
+	return strings.Join(names, ", ")
+}
+
+func driverName(d runtimeapi.CgroupDriver) string { return strings.ToLower(d.String()) }

@@ -1,0 +1,116 @@
+package remote
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var (
+	containerStatsLists = listing{runtimeapi.RuntimeService_ListContainerStats_FullMethodName, runtimeapi.RuntimeService_StreamContainerStats_FullMethodName}
+	sandboxStatsLists   = listing{runtimeapi.RuntimeService_ListPodSandboxStats_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxStats_FullMethodName}
+	sandboxMetricsLists = listing{runtimeapi.RuntimeService_ListPodSandboxMetrics_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxMetrics_FullMethodName}
+)
+
+// stats passes on what the daemon measures. Old measurements are worth nothing:
+// a daemon that does not answer has none in a list.
+type stats struct {
+	*caller
+	// patience is how long a client of a list waits for the daemon.
+	patience time.Duration
+}
+
+func (s stats) ContainerStats(ctx context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	return pass[runtimeapi.ContainerStatsResponse](ctx, s.caller, runtimeapi.RuntimeService_ContainerStats_FullMethodName, req)
+}
+
+func (s stats) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+	return pass[runtimeapi.PodSandboxStatsResponse](ctx, s.caller, runtimeapi.RuntimeService_PodSandboxStats_FullMethodName, req)
+}
+
+func (s stats) ListContainerStats(ctx context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+	return measured[runtimeapi.ListContainerStatsResponse](ctx, s, containerStatsLists, req)
+}
+
+func (s stats) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+	return streamMeasured(s, containerStatsLists, req, to)
+}
+
+func (s stats) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	return measured[runtimeapi.ListPodSandboxStatsResponse](ctx, s, sandboxStatsLists, req)
+}
+
+func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
+	return streamMeasured(s, sandboxStatsLists, req, to)
+}
+
+func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+	return measured[runtimeapi.ListPodSandboxMetricsResponse](ctx, s, sandboxMetricsLists, req)
+}
+
+func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+	return streamMeasured(s, sandboxMetricsLists, req, to)
+}
+
+// ListMetricDescriptors is read, because descriptors of several backends are
+// merged by name. A daemon that has none describes none.
+func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	wait, cancel := context.WithTimeout(ctx, s.patience)
+	defer cancel()
+	resp, err := read[runtimeapi.ListMetricDescriptorsResponse](wait, s.caller, runtimeapi.RuntimeService_ListMetricDescriptors_FullMethodName, req)
+	if silent(ctx, err) || status.Code(err) == codes.Unimplemented {
+		return &runtimeapi.ListMetricDescriptorsResponse{}, nil
+	}
+	return resp, err
+}
+
+// measured is a list, empty if the daemon does not answer or measures nothing
+// of the kind.
+func measured[R any, P message[R]](ctx context.Context, s stats, l listing, req proto.Message) (P, error) {
+	resp := P(new(R))
+	if s.monitor.current().Phase == Lagging {
+		return resp, nil
+	}
+	wait, cancel := context.WithTimeout(ctx, s.patience)
+	defer cancel()
+	f, err := s.whole(wait, l, req)
+	switch {
+	case silent(ctx, err), status.Code(err) == codes.Unimplemented:
+		return resp, nil
+	case err != nil:
+		return nil, err
+	}
+	f.carry(resp)
+	return resp, nil
+}
+
+func streamMeasured[M any, P message[M]](s stats, l listing, req proto.Message, to grpc.ServerStreamingServer[M]) error {
+	if s.monitor.current().Phase == Lagging {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(to.Context(), s.patience)
+	defer cancel()
+	err := s.pieces(wait, l, req, func(f frame) error {
+		m := P(new(M))
+		f.carry(m)
+		return to.Send(m)
+	})
+	if silent(to.Context(), err) || status.Code(err) == codes.Unimplemented {
+		return nil
+	}
+	return err
+}
+
+// silent says whether err is the daemon's silence, and not the end of the client.
+func silent(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	c := status.Code(err)
+	return c == codes.Unavailable || c == codes.DeadlineExceeded
+}

@@ -1,0 +1,104 @@
+package remote
+
+import (
+	"bytes"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Numbers of fields in the CRI's messages. All lists have their items in the
+// first field.
+const (
+	itemsField            protowire.Number = 1
+	idField               protowire.Number = 1
+	containerSandboxField protowire.Number = 2
+	sandboxHandlerField   protowire.Number = 7
+	containerImageField   protowire.Number = 4
+	specHandlerField      protowire.Number = 19
+)
+
+// eachField calls visit with every length-delimited field of a valid message.
+func eachField(message []byte, visit func(n protowire.Number, content []byte)) {
+	for len(message) > 0 {
+		n, t, head := protowire.ConsumeTag(message)
+		if head < 0 {
+			return
+		}
+		size := protowire.ConsumeFieldValue(n, t, message[head:])
+		if size < 0 {
+			return
+		}
+		if t == protowire.BytesType {
+			content, _ := protowire.ConsumeBytes(message[head:])
+			visit(n, content)
+		}
+		message = message[head+size:]
+	}
+}
+
+// text is the last value of a string field, as the encoding wants it.
+func text(message []byte, field protowire.Number) string {
+	var value []byte
+	eachField(message, func(n protowire.Number, content []byte) {
+		if n == field {
+			value = content
+		}
+	})
+	return string(value)
+}
+
+// chunks cuts a list into lists of at most limit bytes, unless one item alone is
+// larger. A list without items is one chunk.
+func (f frame) chunks(limit int) []frame {
+	var all []frame
+	rest, begin, end := []byte(f), 0, 0
+	for end < len(rest) {
+		_, _, n := protowire.ConsumeField(rest[end:])
+		if n < 0 {
+			break
+		}
+		if end > begin && end+n-begin > limit {
+			all, begin = append(all, f[begin:end]), end
+		}
+		end += n
+	}
+	return append(all, f[begin:])
+}
+
+// renamed is message with the string at the end of path replaced by what name
+// makes of it. It is message itself if nothing changes.
+func renamed(message []byte, path []protowire.Number, name func(string) string) []byte {
+	var out []byte
+	changed, done := false, 0
+	for at := 0; at < len(message); {
+		n, t, head := protowire.ConsumeTag(message[at:])
+		if head < 0 {
+			return message
+		}
+		size := protowire.ConsumeFieldValue(n, t, message[at+head:])
+		if size < 0 {
+			return message
+		}
+		if n == path[0] && t == protowire.BytesType {
+			content, _ := protowire.ConsumeBytes(message[at+head:])
+			replaced := content
+			if len(path) > 1 {
+				replaced = renamed(content, path[1:], name)
+			} else if after := name(string(content)); after != string(content) {
+				replaced = []byte(after)
+			}
+			if !bytes.Equal(replaced, content) {
+				changed = true
+				out = append(out, message[done:at]...)
+				out = protowire.AppendTag(out, n, t)
+				out = protowire.AppendBytes(out, replaced)
+				done = at + head + size
+			}
+		}
+		at += head + size
+	}
+	if !changed {
+		return message
+	}
+	return append(out, message[done:]...)
+}

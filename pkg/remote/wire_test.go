@@ -1,0 +1,124 @@
+package remote
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func encoded(t testing.TB, m proto.Message) frame {
+	t.Helper()
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func list(n int) *runtimeapi.ListContainersResponse {
+	l := &runtimeapi.ListContainersResponse{}
+	for i := range n {
+		l.Containers = append(l.Containers, &runtimeapi.Container{
+			Id: fmt.Sprint("c", i), PodSandboxId: fmt.Sprint("s", i), Image: &runtimeapi.ImageSpec{Image: "i", RuntimeHandler: "runc"},
+			Labels: map[string]string{"l": strings.Repeat("x", i)},
+		})
+	}
+	return l
+}
+
+// newer is a message with a field that this CRI does not have.
+func newer(m proto.Message) proto.Message {
+	m.ProtoReflect().SetUnknown([]byte{0xfa, 0x3f, 2, 'h', 'i'}) // field 1023
+	return m
+}
+
+func TestCarriedMessageIsWhatCame(t *testing.T) {
+	f := encoded(t, newer(list(3)))
+	carried := &runtimeapi.ListContainersResponse{}
+	f.carry(carried)
+	if len(carried.GetContainers()) != 0 {
+		t.Error("a carried message was read")
+	}
+	if got := encoded(t, carried); !bytes.Equal(got, f) {
+		t.Errorf("got %x, want %x", got, f)
+	}
+}
+
+func TestValidFrames(t *testing.T) {
+	for text, want := range map[string]bool{"": true, "\x0a\x01a": true, "\x0a\x05a": false, "hello": false, "\x00": false} {
+		if frame(text).valid() != want {
+			t.Errorf("%q: valid %v", text, !want)
+		}
+	}
+}
+
+func TestChunks(t *testing.T) {
+	f := encoded(t, list(40))
+	for _, limit := range []int{1, 100, 300, 1 << 20} {
+		var all frame
+		pieces := f.chunks(limit)
+		for _, piece := range pieces {
+			all = append(all, piece...)
+			var l runtimeapi.ListContainersResponse
+			if err := proto.Unmarshal(piece, &l); err != nil || (len(piece) > limit && len(l.GetContainers()) > 1) {
+				t.Errorf("limit %d: a piece of %d bytes with %d items, %v", limit, len(piece), len(l.GetContainers()), err)
+			}
+		}
+		if !bytes.Equal(all, f) || (limit == 1 && len(pieces) != 40) || (limit == 1<<20 && len(pieces) != 1) {
+			t.Errorf("limit %d: %d pieces, of %d bytes instead of %d", limit, len(pieces), len(all), len(f))
+		}
+	}
+	if got := (frame{}).chunks(10); len(got) != 1 || len(got[0]) != 0 {
+		t.Errorf("an empty list is cut into %v", got)
+	}
+}
+
+func TestRenamed(t *testing.T) {
+	l := list(3)
+	l.Containers[1].Image = nil
+	newer(l.Containers[2])
+	f := encoded(t, l)
+	name := func(n string) string { return map[string]string{"runc": "legacy-with-a-longer-name"}[n] }
+	got := renamed(f, containerNames, name)
+	for _, i := range []int{0, 2} {
+		l.Containers[i].Image.RuntimeHandler = "legacy-with-a-longer-name"
+	}
+	var read runtimeapi.ListContainersResponse
+	if err := proto.Unmarshal(got, &read); err != nil || !proto.Equal(&read, l) {
+		t.Errorf("renamed %v, %v", &read, err)
+	}
+	if same := renamed(f, containerNames, func(n string) string { return n }); &same[0] != &f[0] {
+		t.Error("a list in which nothing changes was copied")
+	}
+	if broken := renamed(f[:len(f)-1], containerNames, name); !bytes.Equal(broken, f[:len(f)-1]) {
+		t.Error("a broken list was changed")
+	}
+}
+
+func FuzzWire(f *testing.F) {
+	f.Add([]byte(encoded(f, list(3))))
+	f.Add([]byte("\x0a\x01a\x0a"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if !frame(b).valid() {
+			return
+		}
+		if got := bytes.Join(asBytes(frame(b).chunks(8)), nil); !bytes.Equal(got, b) {
+			t.Errorf("chunks of %x are %x", b, got)
+		}
+		if got := renamed(b, containerNames, func(n string) string { return n + "x" }); !frame(got).valid() {
+			t.Errorf("%x was renamed to %x", b, got)
+		}
+	})
+}
+
+func asBytes(frames []frame) [][]byte {
+	var all [][]byte
+	for _, f := range frames {
+		all = append(all, f)
+	}
+	return all
+}

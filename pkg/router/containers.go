@@ -8,7 +8,9 @@ import (
 
 // containers routes the life of containers.
 type containers struct {
+	routes routes
 	owners *owners
+	pulls  *pulls
 	trials *trials
 }
 
@@ -17,8 +19,12 @@ type containers struct {
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	return bySandbox(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.CreateContainerRequest) (resp *runtimeapi.CreateContainerResponse, err error) {
+			provided, err := c.provide(ctx, b, req)
+			if err != nil {
+				return nil, err
+			}
 			err = c.owners.create(b, func() (err error) {
-				if resp, err = b.CreateContainer(ctx, req); err == nil {
+				if resp, err = b.CreateContainer(ctx, provided); err == nil {
 					c.owners.addContainer(resp.GetContainerId(), req.GetPodSandboxId())
 				}
 				return err
@@ -26,6 +32,18 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 			c.trials.failed(c.owners.sandboxes.get(req.GetPodSandboxId()), err)
 			return resp, err
 		})
+}
+
+// provide is the request with an image that the backend has.
+func (c containers) provide(ctx context.Context, b Backend, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerRequest, error) {
+	if len(c.owners.all()) < 2 {
+		return req, nil
+	}
+	ctx, err := c.routes.asImage(ctx, c.owners.sandboxes.get(req.GetPodSandboxId()).handlerName())
+	if err != nil {
+		return nil, err
+	}
+	return c.pulls.provide(ctx, c.owners, b, req)
 }
 
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 )
 
 var errNoBackend = fmt.Errorf("no backend is there to ask; see \"berth check\": %w", errdefs.ErrUnavailable)
@@ -29,6 +31,17 @@ func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
 		return *new(R), err
 	}
 	return merge(answers), nil
+}
+
+// addUnread adds to a list the items of another that nobody has read: a backend
+// may pass on what another daemon answered as it came, with its fields among
+// those that the message does not know. So encoded, a list that follows another
+// continues it.
+func addUnread(to, from proto.Message) {
+	if more := from.ProtoReflect().GetUnknown(); len(more) > 0 {
+		m := to.ProtoReflect()
+		m.SetUnknown(append(slices.Clip(m.GetUnknown()), more...))
+	}
 }
 
 // askAll runs a call on each backend. The first failure ends the others, and is

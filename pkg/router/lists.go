@@ -21,6 +21,7 @@ func (l lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandbo
 			merged := &runtimeapi.ListPodSandboxResponse{}
 			for _, a := range all {
 				merged.Items = append(merged.Items, a.GetItems()...)
+				addUnread(merged, a)
 			}
 			return merged
 		})
@@ -42,6 +43,7 @@ func (l lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainer
 			merged := &runtimeapi.ListContainersResponse{}
 			for _, a := range all {
 				merged.Containers = append(merged.Containers, a.GetContainers()...)
+				addUnread(merged, a)
 			}
 			return merged
 		})

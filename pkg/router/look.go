@@ -45,5 +45,9 @@ func (r *Router) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSand
 	if !r.gate.open.Load() {
 		return nil, errNotReady
 	}
-	return r.runtime.ListPodSandbox(ctx, req)
+	resp, err := r.runtime.ListPodSandbox(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return understood(resp), nil
 }

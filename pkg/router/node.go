@@ -4,7 +4,11 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -19,11 +23,37 @@ type node struct {
 }
 
 func (n node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return n.routes.standard().Backend.Version(ctx, req)
+	_, resp, err := speak(ctx, n, req, Backend.Version)
+	return resp, err
 }
 
 func (n node) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	return n.routes.standard().Backend.RuntimeConfig(ctx, req)
+	_, resp, err := speak(ctx, n, req, Backend.RuntimeConfig)
+	return resp, err
+}
+
+// speak asks the default handler's backend, and another in its place if that one
+// is not available: a backend that is away takes its own pods' node with it only
+// if there is no other.
+func speak[Q, R any](ctx context.Context, n node, req Q, call func(Backend, context.Context, Q) (R, error)) (Backend, R, error) {
+	standard := n.routes.standard().Backend
+	resp, err := call(standard, ctx, req)
+	if err == nil || !unavailable(err) {
+		return standard, resp, err
+	}
+	for _, b := range n.owners.all() {
+		if b.ID() == standard.ID() {
+			continue
+		}
+		if other, otherErr := call(b, ctx, req); otherErr == nil {
+			return b, other, nil
+		}
+	}
+	return standard, resp, err
+}
+
+func unavailable(err error) bool {
+	return status.Code(err) == codes.Unavailable || errdefs.IsUnavailable(err)
 }
 
 // UpdateRuntimeConfig tells every backend: pods of each need the addresses.
@@ -35,15 +65,16 @@ func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRun
 }
 
 // Status is that of the default handler's backend, with the conditions that
-// only others have, and with the handlers of the table.
+// only others have, and with the handlers of the table. The runtime is ready if
+// that of any backend is: which handlers are not is said apart.
 func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	table := n.routes.registry.Current()
 	standard, _ := table.Lookup("")
-	main, err := standard.Backend.Status(ctx, req)
+	speaker, main, err := speak(ctx, n, req, Backend.Status)
 	if err != nil {
 		return nil, err
 	}
-	answers := n.otherStatuses(ctx, standard.Backend, req)
+	answers := n.otherStatuses(ctx, speaker, req)
 	features := featuresOf(main, answers)
 	routes := table.Routes()
 	return &runtimeapi.StatusResponse{
@@ -55,6 +86,10 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 		Features:        main.GetFeatures(),
 	}, nil
 }
+
+// statusPatience is how long the node's status waits for backends that do not
+// speak for the node.
+const statusPatience = 2 * time.Second
 
 // otherStatuses asks the backends beside the main one. One that fails has its
 // say left out: its pods are in trouble, the node is not.
@@ -68,6 +103,8 @@ func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.S
 	if len(others) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
 	answers, _ := askAll(ctx, others, func(ctx context.Context, b Backend) (*runtimeapi.StatusResponse, error) {
 		resp, err := b.Status(ctx, req)
 		if err != nil {
@@ -79,22 +116,26 @@ func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.S
 }
 
 // conditions are those of the main answer, and from the others those of types
-// that it does not have.
+// that it does not have, or a runtime that is ready.
 func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) []*runtimeapi.RuntimeCondition {
 	merged := main.GetStatus().GetConditions()
 	if len(others) == 0 {
 		return merged
 	}
 	merged = append([]*runtimeapi.RuntimeCondition{}, merged...)
-	seen := map[string]bool{}
-	for _, c := range merged {
-		seen[c.GetType()] = true
+	place := map[string]int{}
+	for i, c := range merged {
+		place[c.GetType()] = i
 	}
 	for _, other := range others {
 		for _, c := range other.GetStatus().GetConditions() {
-			if !seen[c.GetType()] {
-				seen[c.GetType()] = true
+			at, seen := place[c.GetType()]
+			switch {
+			case !seen:
+				place[c.GetType()] = len(merged)
 				merged = append(merged, c)
+			case c.GetType() == runtimeapi.RuntimeReady && c.GetStatus() && !merged[at].GetStatus():
+				merged[at] = c
 			}
 		}
 	}

@@ -26,6 +26,14 @@ type Owner struct {
 	Backend Backend
 }
 
+// handlerName is the handler's name, empty for no owner.
+func (o *Owner) handlerName() string {
+	if o == nil {
+		return ""
+	}
+	return o.Handler
+}
+
 // errUnknown is what a call about an id that no backend has begins as. It is
 // apart from a backend's own NotFound, because Stop and Remove of such an id
 // succeed.
@@ -50,6 +58,9 @@ type owners struct {
 	// removals counts removed sandboxes and containers, to tell whether an
 	// inventory is older than a removal.
 	removals uint64
+	// additions counts new sandboxes and containers, to tell whether an inventory
+	// is older than one.
+	additions uint64
 	// backends are those that were adopted, for lists and for late ids.
 	backends atomic.Pointer[[]Backend]
 }
@@ -112,6 +123,7 @@ func (o *owners) put(s *Owner) {
 	if o.sandboxes.get(s.ID) != nil {
 		return
 	}
+	o.additions++
 	o.sandboxes.put(s)
 	if o.pods[s.Handler] == nil {
 		o.pods[s.Handler] = map[string]*Owner{}
@@ -164,6 +176,7 @@ func (o *owners) own(container string, s *Owner) {
 	if o.containers.get(container) != nil {
 		return
 	}
+	o.additions++
 	o.containers.put(&Owner{ID: container, Sandbox: s.ID, Handler: s.Handler, Attempt: s.Attempt, Backend: s.Backend})
 	o.contents[s.ID] = append(o.contents[s.ID], container)
 }
@@ -190,6 +203,11 @@ func (o *owners) addContainer(id, sandbox string) {
 func (o *owners) dropSandbox(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.drop(id)
+}
+
+// drop is dropSandbox; mu is held.
+func (o *owners) drop(id string) {
 	o.removals++
 	for _, c := range o.contents[id] {
 		o.containers.drop(c)
@@ -208,6 +226,11 @@ func (o *owners) dropSandbox(id string) {
 func (o *owners) dropContainer(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.dropOne(id)
+}
+
+// dropOne is dropContainer; mu is held.
+func (o *owners) dropOne(id string) {
 	o.removals++
 	if c := o.containers.get(id); c != nil {
 		o.containers.drop(id)

@@ -47,6 +47,7 @@ func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
 	r := routes{registry: registry}
 	judge, _ := told.(Judge)
 	s := &starts{routes: r, owners: o, trials: &trials{judge: judge}}
+	p := &pulls{}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
 		registry: registry,
@@ -54,8 +55,8 @@ func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
 		starts:   s,
 		gate:     &gate{},
 		end:      end,
-		runtime:  newRuntimeService(life, s, told),
-		images:   newImageService(r),
+		runtime:  newRuntimeService(life, s, p, told),
+		images:   newImageService(r, o, p),
 	}
 }
 
@@ -117,11 +118,11 @@ type unknownRuntimeCalls struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-func newRuntimeService(life context.Context, s *starts, told Told) runtimeapi.RuntimeServiceServer {
+func newRuntimeService(life context.Context, s *starts, p *pulls, told Told) runtimeapi.RuntimeServiceServer {
 	r, o := s.routes, s.owners
 	return &runtimeService{
-		sandboxes:   sandboxes{starts: s, owners: o},
-		containers:  containers{owners: o, trials: s.trials},
+		sandboxes:   sandboxes{starts: s, owners: o, pulls: p},
+		containers:  containers{routes: r, owners: o, pulls: p, trials: s.trials},
 		execs:       execs{owners: o},
 		lists:       lists{owners: o},
 		stats:       stats{owners: o},
@@ -141,6 +142,6 @@ type unknownImageCalls struct {
 	runtimeapi.UnimplementedImageServiceServer
 }
 
-func newImageService(r routes) runtimeapi.ImageServiceServer {
-	return &imageService{images: images{routes: r}}
+func newImageService(r routes, o *owners, p *pulls) runtimeapi.ImageServiceServer {
+	return &imageService{images: images{routes: r, owners: o, pulls: p}}
 }

@@ -25,6 +25,7 @@ func (s stats) ListContainerStats(ctx context.Context, req *runtimeapi.ListConta
 			merged := &runtimeapi.ListContainerStatsResponse{}
 			for _, a := range all {
 				merged.Stats = append(merged.Stats, a.GetStats()...)
+				addUnread(merged, a)
 			}
 			return merged
 		})
@@ -50,6 +51,7 @@ func (s stats) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodS
 			merged := &runtimeapi.ListPodSandboxStatsResponse{}
 			for _, a := range all {
 				merged.Stats = append(merged.Stats, a.GetStats()...)
+				addUnread(merged, a)
 			}
 			return merged
 		})
@@ -87,6 +89,7 @@ func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPo
 			merged := &runtimeapi.ListPodSandboxMetricsResponse{}
 			for _, a := range all {
 				merged.PodMetrics = append(merged.PodMetrics, a.GetPodMetrics()...)
+				addUnread(merged, a)
 			}
 			return merged
 		})

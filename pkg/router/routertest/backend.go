@@ -375,6 +375,14 @@ func (b *Backend) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*r
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "memory", RuntimeVersion: b.id, RuntimeApiVersion: "v1"}, nil
 }
 
+// RuntimeConfig has cgroupfs for a driver.
+func (b *Backend) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	if err := b.fail(ctx, "RuntimeConfig"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
+}
+
 // Status has the two conditions that there must be, and one of the backend's own.
 func (b *Backend) Status(ctx context.Context, _ *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	if err := b.fail(ctx, "Status"); err != nil {

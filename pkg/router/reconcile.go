@@ -1,0 +1,84 @@
+package router
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+)
+
+// Reconcile makes the owners what the backend says it has, for a backend whose
+// pods others make and remove, too. A sandbox that another backend has as well
+// is an error of the class ErrAlreadyExists, and stays the other's: two backends
+// that have one pod are probably one daemon.
+func (r *Router) Reconcile(b Backend) error { return r.owners.reconcile(b) }
+
+// Abandon forgets a backend with all that it has.
+func (r *Router) Abandon(b Backend) {
+	r.owners.mu.Lock()
+	rest := slices.DeleteFunc(slices.Clone(r.owners.all()), func(k Backend) bool { return k.ID() == b.ID() })
+	r.owners.backends.Store(&rest)
+	r.owners.mu.Unlock()
+	for _, id := range r.owners.of(b) {
+		r.owners.dropSandbox(id)
+	}
+}
+
+func (o *owners) reconcile(b Backend) error {
+	o.mu.Lock()
+	removals, additions := o.removals, o.additions
+	o.mu.Unlock()
+
+	inventory := b.Inventory()
+	has, containers := map[string]bool{}, map[string]bool{}
+	for _, s := range inventory {
+		has[s.Sandbox] = true
+		for _, c := range s.Containers {
+			containers[c] = true
+		}
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for id := range has {
+		if owner := o.sandboxes.get(id); owner != nil && owner.Backend.ID() != b.ID() {
+			return fmt.Errorf("backends %q and %q both have the pod sandbox %s; are they one daemon? %w", owner.Backend.ID(), b.ID(), id, errdefs.ErrAlreadyExists)
+		}
+	}
+	if removals != o.removals || additions != o.additions {
+		return nil // it is older than what was done meanwhile; the next one is not
+	}
+	o.add(b, inventory)
+	for _, pods := range o.pods {
+		for id, s := range pods {
+			if s.Backend.ID() != b.ID() {
+				continue
+			}
+			if !has[id] {
+				o.drop(id)
+				continue
+			}
+			for _, c := range slices.Clone(o.contents[id]) {
+				if !containers[c] {
+					o.dropOne(c)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// of are the sandboxes of a backend.
+func (o *owners) of(b Backend) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var ids []string
+	for _, pods := range o.pods {
+		for id, s := range pods {
+			if s.Backend.ID() == b.ID() {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}

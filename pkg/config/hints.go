@@ -172,8 +172,6 @@ var foreign = map[section]map[string]elsewhere{
 		"no_pivot":             {key: "options.no_pivot_root"},
 		"NoNewKeyring":         {key: "options.no_new_keyring"},
 		"cni_max_conf_num":     {key: "cni.max_conf_num"},
-		"endpoint":             {text: "another CRI daemon as a backend is not supported by this version"},
-		"remote_handler":       {text: "another CRI daemon as a backend is not supported by this version"},
 		"runtime_pull_image":   {text: "berth does not have it; images are pulled on the node"},
 		"container_min_memory": {text: "berth does not have it; the kernel and the runtime say what is too little"},
 		"no_sync_log":          {text: "berth does not have it"},

@@ -18,7 +18,7 @@ func TestImportMistakes(t *testing.T) {
 		{"no binary of its name", "crio", crio, `1:2: runtimes.a.runtime_path: a is in none of $DIR/bin; install it`},
 		{"relative path", "crio", crio + "runtime_path = \"bin/no-such-runtime\"", `2:1: runtimes.a.runtime_path: "bin/no-such-runtime" must be an absolute path`},
 		{"everybody's binary", "crio", crio + "runtime_path = \"$BIN/open\"", `2:1: runtimes.a.runtime_path: $DIR/bin/open can be changed by every user (mode 0777) and would be run as root; run chmod o-w on it`},
-		{"type that is none", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_type = \"virtual\"", `3:1: runtimes.a.runtime_type: "virtual" must be "oci" or "shim"`},
+		{"type that is none", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_type = \"virtual\"", `3:1: runtimes.a.runtime_type: "virtual" must be "oci", "shim" or "cri"`},
 		{"shim that is called oci", "crio", crio + "runtime_path = \"$BIN/containerd-shim-kata-v2\"", `1:2: runtimes.a.runtime_type: containerd-shim-kata-v2 is a shim, not an OCI runtime (did you mean "shim"?)`},
 		{"runtime that is called vm", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_type = \"vm\"", `3:1: runtimes.a.runtime_type: crun is an OCI runtime, not a shim (did you mean "oci"?)`},
 		{"configuration of crun", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_config_path = \"/etc/passwd\"", `3:1: runtimes.a.runtime_config_path: crun reads no configuration file; this key is for shims and runsc`},

@@ -22,6 +22,8 @@ type runtimeTable struct {
 	AliasOf                      string                 `toml:"alias_of"`
 	RuntimePath                  string                 `toml:"runtime_path"`
 	RuntimeType                  handler.Type           `toml:"runtime_type"`
+	Endpoint                     string                 `toml:"endpoint"`
+	RemoteHandler                string                 `toml:"remote_handler"`
 	RuntimeRoot                  string                 `toml:"runtime_root"`
 	RuntimeConfigPath            string                 `toml:"runtime_config_path"`
 	Options                      map[string]any         `toml:"options"`
@@ -64,6 +66,8 @@ func (t *runtimeTable) handlerType() handler.Type {
 	switch {
 	case t.RuntimeType != "":
 		return t.RuntimeType
+	case t.Endpoint != "":
+		return handler.CRI
 	case strings.HasPrefix(filepath.Base(t.RuntimePath), shimPrefix):
 		return handler.Shim
 	}
@@ -146,10 +150,14 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	if _, alias := values["alias_of"]; alias {
 		return d.alias(name, key, values, &t)
 	}
+	if t.handlerType() == handler.CRI {
+		return d.remote(name, key, values, &t)
+	}
 	def := t.definition(name, e)
 	def.Origin = d.doc.origins[key].String()
 	d.options(key, &t, def, e)
 	c := check{decoder: d, handler: name, key: key, set: values}
+	c.noEndpoint()
 	def.Next = c.next(&t)
 	c.runtimePath(&t)
 	c.words(&t)

@@ -85,7 +85,7 @@ func inSearchDirs(base string) string {
 
 // words checks keys with a fixed set of values.
 func (c check) words(t *runtimeTable) {
-	c.word("runtime_type", string(t.RuntimeType), "oci", "shim")
+	c.word("runtime_type", string(t.RuntimeType), "oci", "shim", "cri")
 	c.word("sandbox_process", string(t.SandboxProcess), "auto", "always")
 	c.word("supervision", string(t.Supervision), supervisions...)
 	c.word("snapshotter", t.Snapshotter, snapshotters...)
@@ -116,8 +116,6 @@ func foreignType(value string) (message, suggestion string) {
 		return `must be "oci" or "shim"; what CRI-O calls "vm" is "shim" here`, "shim"
 	case value == "pod":
 		return `must be "oci" or "shim"; berth supervises oci runtimes itself and needs no conmon-rs`, "oci"
-	case value == "cri":
-		return `must be "oci" or "shim"; another CRI daemon as a backend is not supported by this version`, ""
 	case strings.HasPrefix(value, "io.containerd."):
 		parts := strings.Split(strings.TrimPrefix(value, "io.containerd."), ".")
 		binary := shimPrefix + strings.Join(parts, "-")

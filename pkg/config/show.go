@@ -86,6 +86,9 @@ func (s shower) handler(d *handler.Definition) error {
 	name := under("runtimes", d.Name)
 	fmt.Fprintf(s.out, "\n[%s] # %s\n", name, d.Origin)
 	s.keys(name, reflect.ValueOf(t), true)
+	if d.Type == handler.CRI && d.RemoteHandler == "" && d.AliasOf == "" {
+		fmt.Fprintf(s.out, "remote_handler = \"\" # %s\n", s.origin(under(name, "remote_handler")))
+	}
 	if d.Next != nil && d.AliasOf == "" {
 		fmt.Fprintf(s.out, "[%s.next]\n", name)
 		s.keys(name+".next", reflect.ValueOf(t.Next), false)
@@ -110,6 +113,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 	t := runtimeTable{
 		RuntimePath:                  d.Path,
 		RuntimeType:                  d.Type,
+		RemoteHandler:                d.RemoteHandler,
 		RuntimeRoot:                  d.Root,
 		RuntimeConfigPath:            d.ConfigPath,
 		Options:                      d.ShimOptions,
@@ -128,6 +132,9 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		MaxQueuedStarts:              d.Limits.MaxQueuedStarts,
 		StartTimeout:                 d.Limits.StartTimeout,
 		RequiredDevices:              d.RequiredDevices,
+	}
+	if d.Type == handler.CRI {
+		t.Endpoint = "unix://" + d.Endpoint
 	}
 	if n := d.Next; n != nil {
 		t.Next = nextTable{RuntimePath: n.Path, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}

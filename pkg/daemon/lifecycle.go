@@ -17,12 +17,12 @@ import (
 )
 
 // newLifecycle makes the manager of the handlers, and by it the first table,
-// whose routes all lead to one backend.
-func (d *Daemon) newLifecycle(ctx context.Context, backend router.Backend) error {
+// whose routes lead to the engine and to CRI daemons.
+func (d *Daemon) newLifecycle(ctx context.Context, engine router.Backend, remotes *remotes) error {
 	cfg := d.options.Config
-	tables := &tables{backend: backend, registry: &d.registry}
+	tables := &tables{engine: engine, remotes: remotes, registry: &d.registry}
 	m, err := lifecycle.New(ctx, lifecycle.Options{
-		Config: cfg, Loader: d.options.Loader, Prober: d.options.Prober, Live: livePods{&d.router},
+		Config: cfg, Loader: d.options.Loader, Prober: checker{d.options.Prober, remotes}, Live: livePods{&d.router},
 		Publisher: tables, Dir: cfg.Engine.Root, Announcer: announcer{d},
 	})
 	if err != nil {
@@ -64,30 +64,35 @@ func (fixed) Paths() []string { return nil }
 
 func (fixed) Check(context.Context, string, []byte) error { return nil }
 
-// tables turns plans into tables of routes to one backend.
+// tables turns plans into tables of routes.
 type tables struct {
-	backend  router.Backend
+	engine   router.Backend
+	remotes  *remotes
 	registry *atomic.Pointer[handler.Registry[router.Backend]]
 }
 
 // Publish implements lifecycle.Publisher.
 func (t *tables) Publish(p *lifecycle.Plan) error {
-	table, err := tableOf(p, t.backend)
+	table, err := t.tableOf(p)
 	if err != nil {
 		return err
 	}
 	if r := t.registry.Load(); r != nil {
 		r.Swap(table)
-		return nil
+	} else {
+		t.registry.Store(handler.NewRegistry(table))
 	}
-	t.registry.Store(handler.NewRegistry(table))
-	return nil
+	return t.remotes.use(p)
 }
 
-// tableOf makes the table of a plan. Pure.
-func tableOf(p *lifecycle.Plan, b router.Backend) (*handler.Table[router.Backend], error) {
+// tableOf makes the table of a plan.
+func (t *tables) tableOf(p *lifecycle.Plan) (*handler.Table[router.Backend], error) {
 	routes := make([]handler.Route[router.Backend], 0, len(p.Entries))
 	for _, e := range p.Entries {
+		b, err := t.remotes.backend(e.Definition, t.engine)
+		if err != nil {
+			return nil, err
+		}
 		routes = append(routes, handler.Route[router.Backend]{
 			Backend: b, Definition: e.Definition, Next: e.Next, State: e.State, Generation: e.Since,
 		})

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -146,8 +147,13 @@ func documented(t *testing.T) map[string]family {
 
 func TestEveryMetricIsDocumented(t *testing.T) {
 	b := newBed(t)
+	b.leadTo(t, newBed(t))
 	b.busy(t)
 	text := b.scrape(t)
+	for !strings.Contains(text, "berth_backend_list_age_seconds{") && t.Context().Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+		text = b.scrape(t)
+	}
 	got, want := exposed(text), documented(t)
 	if len(got) == 0 {
 		t.Fatal("nothing is exposed")

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/remote"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
@@ -38,10 +39,14 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.newLifecycle(ctx, engine); err != nil {
+	remotes, err := d.newRemotes(ctx, engine)
+	if err != nil {
 		return err
 	}
-	d.serve(listener, options)
+	if err := d.newLifecycle(ctx, engine, remotes); err != nil {
+		return err
+	}
+	d.serve(listener, append(options, remote.LoopGuard(remotes.instance)...))
 	router, handlers := d.router.Load(), d.lifecycle.Load()
 	if err := d.serveAdmin(ctx); err != nil {
 		return err
@@ -51,8 +56,9 @@ func (d *Daemon) setUp(ctx context.Context) error {
 		return fmt.Errorf("recovering the pods of this node: %w", err)
 	}
 	router.Adopt(engine)
+	remotes.adopt(ctx, router)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{d.registry.Load(), router}, handlers)
+		metrics.MustRegister(nodeMetrics{d.registry.Load(), router}, handlers, remoteMetrics{remotes.pool})
 	}
 	if err := handlers.Ready(ctx); err != nil {
 		return err
@@ -133,7 +139,7 @@ func (d *Daemon) definitions() []*handler.Definition {
 	}
 	var definitions []*handler.Definition
 	for _, r := range registry.Current().Routes() {
-		if r.State.Phase != handler.NotReady && r.Definition.Type != "" {
+		if r.State.Phase != handler.NotReady && r.Definition.Type != "" && r.Definition.Type != handler.CRI {
 			definitions = append(definitions, r.Definition)
 		}
 	}
@@ -157,6 +163,7 @@ func (d *Daemon) serve(l net.Listener, options []grpc.ServerOption) {
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		// The engine is not closed under a call that is still being served.
 		grpc.WaitForHandlers(true),
+		grpc.UnknownServiceHandler(face.Unknown),
 	)...)
 	face.Register(server)
 	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, face) })

@@ -51,7 +51,7 @@ func handlers(n Node) []Finding {
 		found = append(found, fail(fmt.Sprintf("handler %q cannot run pods: %s", b.Name, b.Reason), "correct "+b.Origin))
 	}
 	for _, d := range n.Config.Runtimes {
-		if m := n.executable(d.Path); m != "" {
+		if m := n.executable(d.Path); d.Path != "" && m != "" {
 			found = append(found, fail(fmt.Sprintf("handler %q: %s %s", d.Name, d.Path, m), "install it, or correct runtime_path at "+d.Origin))
 		}
 		if binary, _ := d.ShimOptions["BinaryName"].(string); binary != "" && n.executable(binary) != "" {

@@ -21,6 +21,8 @@ type Type string
 const (
 	// OCI handlers name an OCI runtime binary, which runs under berth-shim.
 	OCI Type = "oci"
+	// CRI handlers name the socket of another CRI daemon, which runs their pods.
+	CRI Type = "cri"
 	// Shim handlers name a containerd shim-v2 binary, which is run as it is.
 	Shim Type = "shim"
 )
@@ -55,8 +57,13 @@ type Definition struct {
 	Name string `json:"name"`
 	// Type is how pods are run.
 	Type Type `json:"type"`
-	// Path is the absolute path of the runtime (oci) or shim (shim) binary.
+	// Path is the absolute path of the runtime (oci) or shim (shim) binary; empty
+	// for a cri handler.
 	Path string `json:"path"`
+	// Endpoint is the absolute path of the socket of a cri handler's daemon, and
+	// RemoteHandler the handler's name there; empty is that daemon's default.
+	Endpoint      string `json:"endpoint,omitempty"`
+	RemoteHandler string `json:"remoteHandler,omitempty"`
 	// Root is the runtime's state directory; empty means a directory of the
 	// handler's own under the engine's state directory.
 	Root string `json:"root,omitempty"`

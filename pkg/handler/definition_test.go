@@ -10,7 +10,7 @@ import (
 
 func full() *Definition {
 	return &Definition{
-		Name: "kata", Type: Shim, Path: "/bin/containerd-shim-kata-v2", Root: "/r", ConfigPath: "/c",
+		Name: "kata", Type: Shim, Path: "/bin/containerd-shim-kata-v2", Endpoint: "/e", RemoteHandler: "rh", Root: "/r", ConfigPath: "/c",
 		OCI:         OCIOptions{NoPivotRoot: true, NoNewKeyring: true, GlobalFlags: []string{"--debug"}},
 		ShimOptions: map[string]any{"Root": "/x"}, ShimOptionsTOML: "a = 1\n", ShimOptionsType: "a.b",
 		PodAnnotations: []string{"a*"}, ContainerAnnotations: []string{"b*"}, DefaultAnnotations: map[string]string{"c": "d"},

@@ -1,0 +1,210 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// leadTo starts another berth and gives this one a handler legacy, whose pods
+// are that one's under runc.
+func (b *bed) leadTo(t *testing.T, other *bed) {
+	t.Helper()
+	other.engine = routertest.New("other")
+	other.started(t)
+	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
+		Name: "legacy", Type: handler.CRI, Endpoint: other.config.Server.Socket, RemoteHandler: "runc",
+	})
+}
+
+func within(t *testing.T, check func() error) {
+	t.Helper()
+	var err error
+	for range 1000 {
+		if err = check(); err == nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatal(err)
+}
+
+// handlerIs waits until the node says of a handler that it is ready, or why not.
+func (b *bed) handlerIs(t *testing.T, name, reason string) {
+	t.Helper()
+	within(t, func() error {
+		s, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
+		if err != nil {
+			return err
+		}
+		message := ""
+		for _, c := range s.GetStatus().GetConditions() {
+			if c.GetType() == "HandlersReady" {
+				message = c.GetMessage()
+			}
+		}
+		listed := false
+		for _, h := range s.GetRuntimeHandlers() {
+			listed = listed || h.GetName() == name
+		}
+		if listed != (reason == "") || !strings.Contains(message, reason) {
+			return fmt.Errorf("handler %s is listed: %v; %s", name, listed, message)
+		}
+		return nil
+	})
+}
+
+func TestPodsOfAnotherDaemon(t *testing.T) {
+	b, other := newBed(t), newBed(t)
+	b.leadTo(t, other)
+	d := b.started(t)
+	b.handlerIs(t, "legacy", "")
+	client := b.client(t)
+	ctx := t.Context()
+	theirs, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := other.engine.Definition(theirs.GetPodSandboxId()); got == nil || got.Name != "runc" {
+		t.Errorf("the pod is there as %v", got)
+	}
+	listed := func(want ...string) error {
+		l, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return err
+		}
+		got := map[string]bool{}
+		for _, p := range l.GetItems() {
+			got[p.GetId()] = true
+		}
+		for _, id := range want {
+			if !got[id] {
+				return fmt.Errorf("%s is not among %v", id, got)
+			}
+		}
+		if len(got) != len(want) {
+			return fmt.Errorf("%d are listed, and %d wanted", len(got), len(want))
+		}
+		return nil
+	}
+	if err := listed(theirs.GetPodSandboxId(), own.GetPodSandboxId()); err != nil {
+		t.Error(err)
+	}
+	if err := d.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	b.started(t)
+	client = b.client(t)
+	if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()[:8]}); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()}); err != nil {
+		t.Error(err)
+	}
+	if err := listed(own.GetPodSandboxId()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPodsOfADaemonThatIsGone(t *testing.T) {
+	b, other := newBed(t), newBed(t)
+	gone := other.daemon(t)
+	if err := gone.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
+		Name: "legacy", Type: handler.CRI, Endpoint: other.config.Server.Socket, RemoteHandler: "runc",
+	})
+	d := b.started(t)
+	b.handlerIs(t, "legacy", "")
+	client := b.client(t)
+	ctx := t.Context()
+	theirs, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	b.handlerIs(t, "legacy", "does not exist; is its daemon running?")
+	for range 2 { // the second time by a berth that has never seen the daemon
+		_, err = client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: theirs.GetPodSandboxId()})
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), `handler "legacy": the CRI daemon at `) {
+			t.Errorf("a pod of a daemon that is gone: %v", err)
+		}
+		l, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetRuntimeHandler() != "legacy" {
+			t.Errorf("listed %v, %v", l, err)
+		}
+		if err := d.Stop(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		d = b.started(t)
+		client = b.client(t)
+	}
+}
+
+func TestADaemonIsNoBackendOfItsOwn(t *testing.T) {
+	b, other := newBed(t), newBed(t)
+	for name, endpoint := range map[string]string{"self": b.config.Server.Socket, "around": other.config.Server.Socket} {
+		b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{Name: name, Type: handler.CRI, Endpoint: endpoint, RemoteHandler: "runc"})
+	}
+	other.config.DefaultRuntime = "back"
+	other.config.Runtimes = append(other.config.Runtimes, &handler.Definition{Name: "back", Type: handler.CRI, Endpoint: b.config.Server.Socket})
+	other.started(t)
+	b.started(t)
+	b.handlerIs(t, "self", "by the very daemon")
+	if _, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func secondName(t *testing.T, socket string) string {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), "second.sock")
+	if err := os.Symlink(socket, link); err != nil {
+		t.Fatal(err)
+	}
+	return link
+}
+
+func TestTwoSocketsOfOneDaemon(t *testing.T) {
+	b, other := newBed(t), newBed(t)
+	b.leadTo(t, other)
+	// The daemon's own default pods are seen twice: as the remote's, and again
+	// through a second name of its socket.
+	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
+		Name: "twice", Type: handler.CRI, Endpoint: secondName(t, other.config.Server.Socket), RemoteHandler: "runc",
+	})
+	pod, err := other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.started(t)
+	within(t, func() error {
+		s, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
+		if err != nil || !strings.Contains(s.String(), "both have the pod sandbox "+pod.GetPodSandboxId()) {
+			return fmt.Errorf("%v, %w", s, err)
+		}
+		return nil
+	})
+	l, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(l.GetItems()) != 1 {
+		t.Errorf("listed %v, %v", l, err)
+	}
+}

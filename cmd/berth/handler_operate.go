@@ -56,14 +56,16 @@ func handlerUncordonCommand() *cobra.Command {
 
 func handlerProbeCommand() *cobra.Command {
 	r := &remote{}
+	canary := false
 	c := &cobra.Command{
 		Use:   "probe NAME",
 		Short: "Ask a handler's runtime again what it is, and set the handler's state by it",
 		Long: `Ask a handler's runtime again what it is, and set the handler's state by the
-answer. The exit status is 3 if it cannot run pods.`,
+answer. With --canary also run a pod of berth's own under it, which nobody else is told
+of and of which nothing is left. The exit status is 3 if it cannot run pods.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: args[0]})
+			resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: args[0], Canary: canary})
 			if err != nil {
 				return err
 			}
@@ -79,6 +81,7 @@ answer. The exit status is 3 if it cannot run pods.`,
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
+	c.Flags().BoolVar(&canary, "canary", false, "also run a pod under the handler")
 	return c
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/probe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -34,7 +35,7 @@ type Lifecycle interface {
 	Cordon(ctx context.Context, name, reason string) error
 	Uncordon(ctx context.Context, name string) error
 	Drain(ctx context.Context, name, reason string) error
-	Probe(ctx context.Context, name string) (lifecycle.Handler, error)
+	Probe(ctx context.Context, name string, depth probe.Depth) (lifecycle.Handler, error)
 	Promote(ctx context.Context, name string) error
 	Abort(ctx context.Context, name, reason string) error
 }

@@ -42,7 +42,7 @@ type node struct {
 	broken map[string]bool      // by path of the runtime
 }
 
-func (n *node) Check(_ context.Context, d *handler.Definition, _ bool) (*probe.Runtime, error) {
+func (n *node) Check(_ context.Context, d *handler.Definition, _ probe.Depth) (*probe.Runtime, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.broken[d.Path] {

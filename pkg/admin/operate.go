@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/pkg/probe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -36,7 +37,11 @@ func (o operations) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) 
 
 // Probe implements adminv1.AdminServer.
 func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv1.ProbeResponse, error) {
-	h, err := o.life.Probe(ctx, req.GetName())
+	depth := probe.Ask
+	if req.GetCanary() {
+		depth = probe.WithCanary
+	}
+	h, err := o.life.Probe(ctx, req.GetName(), depth)
 	if err != nil {
 		return nil, err
 	}

@@ -42,6 +42,7 @@ type runtimeTable struct {
 	MaxQueuedStarts              int                    `toml:"max_queued_starts"`
 	StartTimeout                 time.Duration          `toml:"start_timeout"`
 	RequiredDevices              []string               `toml:"required_devices"`
+	ProbeCanary                  bool                   `toml:"probe_canary"`
 	Next                         nextTable              `toml:"next"`
 }
 
@@ -118,6 +119,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 			MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
 		},
 		RequiredDevices: t.devices(),
+		ProbeCanary:     t.ProbeCanary,
 	}
 	if d.Type == handler.OCI {
 		d.Supervision = or(t.Supervision, e.Supervision)

@@ -132,6 +132,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		MaxQueuedStarts:              d.Limits.MaxQueuedStarts,
 		StartTimeout:                 d.Limits.StartTimeout,
 		RequiredDevices:              d.RequiredDevices,
+		ProbeCanary:                  d.ProbeCanary,
 	}
 	if d.Type == handler.CRI {
 		t.Endpoint = "unix://" + d.Endpoint

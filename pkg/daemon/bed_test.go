@@ -63,7 +63,7 @@ func newBed(t *testing.T) *bed {
 // willing finds that every handler can run pods.
 type willing struct{}
 
-func (willing) Check(context.Context, *handler.Definition, bool) (*probe.Runtime, error) {
+func (willing) Check(context.Context, *handler.Definition, probe.Depth) (*probe.Runtime, error) {
 	return &probe.Runtime{}, nil
 }
 

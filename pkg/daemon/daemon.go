@@ -107,7 +107,7 @@ func (o *Options) complete() error {
 	// One for all, so that a runtime is asked once.
 	prober := probe.New(shim.Protocol{})
 	if o.Prober == nil {
-		o.Prober = probe.NewChecker(prober)
+		o.Prober = probe.NewCanaries(probe.NewChecker(prober))
 	}
 	if o.NewEngine == nil {
 		o.NewEngine = engineAsking(prober)

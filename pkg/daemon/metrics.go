@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
@@ -20,6 +21,10 @@ var (
 		"Pod sandboxes that were begun, by handler and by whether they ran its own binary (stable) or the one on trial (next).", []string{"handler", "variant"}, nil)
 	variantFailuresDesc = prometheus.NewDesc("berth_variant_failures_total",
 		"Calls to make a sandbox, or to make or start a container, that failed in the runtime or its shim.", []string{"handler", "variant"}, nil)
+	canariesDesc = prometheus.NewDesc("berth_canary_pods_total",
+		"Pods of berth's own that probes ran to see whether a handler works, by what came of it: ok or failed.", []string{"handler", "outcome"}, nil)
+	canaryTimeDesc = prometheus.NewDesc("berth_canary_last_duration_seconds",
+		"How long the last of these pods took from its beginning until nothing was left of it.", []string{"handler"}, nil)
 	handlerDesc = prometheus.NewDesc("berth_handler_ready",
 		"Whether a configured handler accepts new pods: 1 or 0.", []string{"handler"}, nil)
 )
@@ -28,12 +33,20 @@ var (
 type nodeMetrics struct {
 	registry *handler.Registry[router.Backend]
 	router   *router.Router
+	canaries canaryRuns // may be nil
+}
+
+// canaryRuns tells of canary pods.
+type canaryRuns interface {
+	Runs() map[string]probe.CanaryRuns
 }
 
 // Describe implements prometheus.Collector.
 func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- sandboxesDesc
 	to <- handlerDesc
+	to <- canariesDesc
+	to <- canaryTimeDesc
 	to <- runningDesc
 	to <- queuedDesc
 	to <- refusedDesc
@@ -51,6 +64,7 @@ func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
 			ready = 1
 		}
 		live[name] += 0
+		n.collectCanaries(to, r.Definition)
 		to <- prometheus.MustNewConstMetric(handlerDesc, prometheus.GaugeValue, ready, name)
 	}
 	for name, count := range live {
@@ -67,4 +81,15 @@ func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(count), s.Handler, limit)
 		}
 	}
+}
+
+// collectCanaries tells of a handler's canary pods, also if there were none.
+func (n nodeMetrics) collectCanaries(to chan<- prometheus.Metric, d *handler.Definition) {
+	var runs probe.CanaryRuns
+	if n.canaries != nil {
+		runs = n.canaries.Runs()[d.Name]
+	}
+	to <- prometheus.MustNewConstMetric(canariesDesc, prometheus.CounterValue, float64(runs.Good), d.Name, "ok")
+	to <- prometheus.MustNewConstMetric(canariesDesc, prometheus.CounterValue, float64(runs.Bad), d.Name, "failed")
+	to <- prometheus.MustNewConstMetric(canaryTimeDesc, prometheus.GaugeValue, runs.Took.Seconds(), d.Name)
 }

@@ -124,7 +124,7 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend) {
 	}
 	for _, route := range r.daemon.registry.Load().Current().Routes() {
 		if d := route.Definition; d.Type == handler.CRI && route.Backend.ID() == b.ID() {
-			if _, err := m.Probe(ctx, d.Name); err != nil && ctx.Err() == nil {
+			if _, err := m.Probe(ctx, d.Name, probe.Ask); err != nil && ctx.Err() == nil {
 				log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("A handler cannot be probed")
 			}
 		}
@@ -203,9 +203,9 @@ type checker struct {
 }
 
 // Check implements lifecycle.Prober.
-func (c checker) Check(ctx context.Context, d *handler.Definition, anew bool) (*probe.Runtime, error) {
+func (c checker) Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error) {
 	if d.Type == handler.CRI {
 		return c.remotes.pool.Check(ctx, d)
 	}
-	return c.Prober.Check(ctx, d, anew)
+	return c.Prober.Check(ctx, d, depth)
 }

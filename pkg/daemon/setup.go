@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/containerd/log"
@@ -14,6 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/remote"
 	"github.com/berth-cri/berth/pkg/router"
 )
@@ -57,8 +59,9 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	}
 	router.Adopt(engine)
 	remotes.adopt(ctx, router)
+	canaries := d.serveCanaries(engine)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{d.registry.Load(), router}, handlers, remoteMetrics{remotes.pool})
+		metrics.MustRegister(nodeMetrics{d.registry.Load(), router, canaries}, handlers, remoteMetrics{remotes.pool})
 	}
 	if err := handlers.Ready(ctx); err != nil {
 		return err
@@ -67,6 +70,18 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	d.notify.send(ctx, ready)
 	d.announce(ctx, time.Since(begin))
 	return d.feedWatchdog(ctx)
+}
+
+// serveCanaries lets probes run pods from now on, and returns what counts them.
+func (d *Daemon) serveCanaries(e Engine) canaryRuns {
+	probes, ok := d.options.Prober.(*probe.Canaries)
+	if !ok {
+		return nil
+	}
+	if by, ok := e.(probe.Canary); ok {
+		probes.Serve(by)
+	}
+	return probes
 }
 
 // listen takes the CRI socket. That no other daemon has it is known before
@@ -146,12 +161,13 @@ func (d *Daemon) definitions() []*handler.Definition {
 	return definitions
 }
 
-// configured returns all handlers that new pods may come to run under.
+// configured returns all handlers of the engine's that new pods may come to run under.
 func (d *Daemon) configured() []*handler.Definition {
+	all := lifecycle.CandidatesOf(d.options.Config)
 	if m := d.lifecycle.Load(); m != nil {
-		return m.Candidates()
+		all = m.Candidates()
 	}
-	return lifecycle.CandidatesOf(d.options.Config)
+	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return d.Type == handler.CRI })
 }
 
 // serve answers on the CRI socket. The router refuses every call until it is

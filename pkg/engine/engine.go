@@ -95,6 +95,7 @@ type Engine struct {
 	images
 	fallback
 
+	canaries  *canaries
 	processes *sandboxProcesses
 	ends      *ends
 	core      *core
@@ -150,6 +151,12 @@ func (e *Engine) Close(context.Context) error {
 	err := e.streams.server.Close()
 	e.stop()
 	return errors.Join(err, e.core.close())
+}
+
+// Canary runs a pod of berth's own under d, of which nobody is told, and takes it
+// back; see probe.Canary.
+func (e *Engine) Canary(ctx context.Context, d *handler.Definition) error {
+	return e.canaries.run(ctx, d)
 }
 
 // ID names the backend.

@@ -79,6 +79,9 @@ type sandboxSpec struct {
 	ProcessLabel string      `json:"processLabel,omitempty"`
 	MountLabel   string      `json:"mountLabel,omitempty"`
 	Plan         sandboxPlan `json:"plan"`
+	// Canary says that it is berth's own, to see whether the handler works: it has
+	// no network, and nobody is told of it.
+	Canary bool `json:"canary,omitempty"`
 	// Pinned is nil in records of older builds.
 	Pinned *pinned `json:"pinned,omitempty"`
 }

@@ -52,7 +52,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	}
 	halfMade := &halfMades{
 		background: k.background, objects: k.objects, names: k.names, labels: k.labels, pods: k.pods, ctrs: k.ctrs,
-		stops: e.sandboxStops, creation: e.creation, ends: e.ends, silent: silent,
+		stops: e.sandboxStops, canaries: e.canaries, creation: e.creation, ends: e.ends, silent: silent,
 	}
 	r := &recovery{
 		layout: k.layout, background: k.background, boot: k.boot, log: k.log, objects: k.objects, names: k.names, labels: k.labels,

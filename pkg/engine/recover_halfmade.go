@@ -23,6 +23,7 @@ type halfMades struct {
 	labels     *reserve.Labels
 	pods       *sandboxRecords
 	ctrs       *containerRecords
+	canaries   *canaries
 	stops      *sandboxStops
 	creation   *creation
 	ends       *ends
@@ -89,6 +90,9 @@ func (r *halfMades) undo(all []*halfMade, patience time.Duration) {
 func (r *halfMades) show(h *halfMade) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.Spec().Canary {
+		return // it is berth's own
+	}
 	if _, there := r.pods.Get(h.ID()); there && !h.shown {
 		h.shown = true
 		r.objects.addSandbox(h.sandbox)
@@ -114,6 +118,11 @@ func (r *halfMades) takeBack(h *halfMade) {
 		}
 	}
 	h.mu.Unlock()
+	if h.Spec().Canary {
+		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("a canary pod of an earlier daemon could not be taken back yet")
+		go r.canaries.takeBackLater(h.sandbox, func() {})
+		return
+	}
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Error("a half-made sandbox could not be taken back; it is listed as not ready")
 	}

@@ -222,13 +222,13 @@ func (b *sandboxRuns) makeNetwork(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	if err := s.Update(func(st *sandboxStatus) error {
-		st.Namespaces, st.Tried = *ns, spec.Plan.Net
+		st.Namespaces, st.Tried = *ns, spec.Plan.Net && !spec.Canary
 		return nil
 	}); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxPinned)
-	if !spec.Plan.Net {
+	if !spec.Plan.Net || spec.Canary {
 		return nil
 	}
 	pod, err := b.networkPod(s)

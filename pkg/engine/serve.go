@@ -65,9 +65,10 @@ func (e *Engine) serveSandboxes(k *core) error {
 		records: k.pods, abilities: k.abilities, settings: k.settings, binaries: k.binaries, tools: k.tools, prober: k.prober,
 		cni: k.cni, shims: k.shims, processes: e.processes, stops: e.sandboxStops, events: k.events, hooks: k.hooks, plugins: k.plugins,
 	}
+	e.canaries = &canaries{sandboxRuns: e.sandboxRuns, tasks: k.tasks, there: map[string]bool{}}
 	e.sandboxResizing = &sandboxResizing{objects: k.objects, hooks: k.hooks, plugins: k.plugins}
 	e.sandboxViews = &sandboxViews{objects: k.objects, runtimes: k.runtimes}
-	return complete(e.processes, e.sandboxStops, e.sandboxRuns, e.sandboxResizing, e.sandboxViews)
+	return complete(e.processes, e.sandboxStops, e.sandboxRuns, e.canaries, e.sandboxResizing, e.sandboxViews)
 }
 
 // serveContainers puts together who serves the calls about containers.

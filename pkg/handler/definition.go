@@ -109,6 +109,8 @@ type Definition struct {
 	Variant string `json:"variant,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits Limits `json:"limits,omitzero"`
+	// ProbeCanary has probes run a pod of berth's own under the handler.
+	ProbeCanary bool `json:"probeCanary,omitempty"`
 	// RequiredDevices are device files without which no pod can run.
 	RequiredDevices []string `json:"requiredDevices,omitempty"`
 	// Origin is file:line of the table, or how the handler was discovered.

@@ -104,9 +104,9 @@ func (b *bed) Load(context.Context) (*config.Config, error) {
 
 func (b *bed) Paths() []string { return []string{filepath.Join(b.dir, "config.toml")} }
 
-func (b *bed) Check(ctx context.Context, d *handler.Definition, anew bool) (*probe.Runtime, error) {
+func (b *bed) Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error) {
 	b.mu.Lock()
-	b.checks = append(b.checks, check{d.Path, anew})
+	b.checks = append(b.checks, check{d.Path, depth > probe.Look})
 	hang, err, sum := b.hanging[d.Path], b.failures[d.Path], b.sums[d.Path]
 	b.mu.Unlock()
 	if hang != nil {

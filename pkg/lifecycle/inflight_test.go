@@ -32,7 +32,7 @@ func (n *node) Load(context.Context) (*config.Config, error) { return n.config.L
 
 func (n *node) Paths() []string { return nil }
 
-func (n *node) Check(context.Context, *handler.Definition, bool) (*probe.Runtime, error) {
+func (n *node) Check(context.Context, *handler.Definition, probe.Depth) (*probe.Runtime, error) {
 	return &probe.Runtime{}, nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Manager owns what pods are routed by. All methods may be called at any time
@@ -94,7 +95,7 @@ func (m *Manager) Start() {
 	}
 	m.work.Go(func() {
 		defer close(m.first)
-		m.probeAll(m.life, subjects(m.snapshot().config), false)
+		m.probeAll(m.life, subjects(m.snapshot().config), probe.Look)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 func TestStartPublishesWhatProbesFound(t *testing.T) {
@@ -228,13 +229,13 @@ func TestAVanishedBinary(t *testing.T) {
 func TestProbeOnDemand(t *testing.T) {
 	b := newBed(t, conf("runc", "/r"))
 	b.set(func() { b.failures["/r"] = errors.New("gone") })
-	if h, err := b.m.Probe(t.Context(), "runc"); err != nil || h.State.Phase != handler.NotReady || h.State.Reason != "gone" {
+	if h, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil || h.State.Phase != handler.NotReady || h.State.Reason != "gone" {
 		t.Errorf("got %+v, %v", h, err)
 	}
 	if !slices.Contains(b.checks, check{"/r", true}) {
 		t.Errorf("the runtime is not asked anew: %v", b.checks)
 	}
-	if _, err := b.m.Probe(t.Context(), "nothing"); !errdefs.IsNotFound(err) {
+	if _, err := b.m.Probe(t.Context(), "nothing", probe.Ask); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }

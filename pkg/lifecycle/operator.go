@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Cordon lets no new pods start under a handler, until Uncordon. It is on disk
@@ -66,7 +67,7 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 
 // Probe looks at one handler now, asks its runtime whatever is known of it, and returns what is known of it then. That it
 // cannot run pods is no error: see the Handler's State.
-func (m *Manager) Probe(ctx context.Context, name string) (Handler, error) {
+func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Handler, error) {
 	if err := m.known(name); err != nil {
 		return Handler{}, err
 	}
@@ -75,7 +76,10 @@ func (m *Manager) Probe(ctx context.Context, name string) (Handler, error) {
 	}
 	defer m.work.Done()
 	if d := definitions(m.snapshot().config)[name]; d != nil {
-		m.probeAll(ctx, withTried(d), true)
+		if depth == probe.WithCanary && d.Type == handler.CRI {
+			return Handler{}, fmt.Errorf("handler %q is another daemon's, under which no canary pod can run: probe it without: %w", name, errdefs.ErrFailedPrecondition)
+		}
+		m.probeAll(ctx, withTried(d), max(depth, probe.Ask))
 		if err := m.change(func(*truth) error { return nil }); err != nil {
 			return Handler{}, err
 		}

@@ -22,10 +22,10 @@ type Loader interface {
 }
 
 // Prober finds out whether a handler can run pods on this machine. It is called
-// often, and should only look closely at what has changed, unless anew is set. The
+// often, and should only look closely at what has changed, unless depth says more. The
 // error's text is the reason why it cannot. An answer may come without a Runtime.
 type Prober interface {
-	Check(ctx context.Context, d *handler.Definition, anew bool) (*probe.Runtime, error)
+	Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error)
 }
 
 // LivePods counts the sandboxes of each handler, also of handlers that no table

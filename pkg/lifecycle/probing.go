@@ -36,9 +36,8 @@ func (t turns) take(long time.Duration) (give func()) {
 
 // probeAll probes handlers in parallel, and waits for all or for the time to be
 // up. Late answers are published when they come; the others with whatever is
-// published next. anew has runtimes asked that are known; those whose last probe
-// failed are asked in any case.
-func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition, anew bool) {
+// published next. Those whose last probe failed are looked at as closely again.
+func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth) {
 	turn := make(turns, probesAtOnce)
 	results := &results{}
 	before := m.snapshot()
@@ -51,11 +50,11 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 			defer all.Done()
 			defer ended()
 			defer turn.take(stepAside)()
-			rt, err := m.o.Prober.Check(m.life, d, anew || v.tries > 0)
+			rt, err := m.o.Prober.Check(m.life, d, max(depth, v.depth))
 			if m.life.Err() != nil {
 				return
 			}
-			r := result{d, time.Now(), rt, err}
+			r := result{d, time.Now(), max(depth, v.depth), rt, err}
 			if results.add(r) {
 				return
 			}
@@ -131,6 +130,7 @@ func (f *flights) without(all []*handler.Definition) []*handler.Definition {
 type result struct {
 	definition *handler.Definition
 	at         time.Time
+	depth      probe.Depth
 	runtime    *probe.Runtime
 	err        error
 }
@@ -180,12 +180,13 @@ func (m *Manager) looks() {
 		anew := h.AskInterval > 0 && time.Since(asked) >= h.AskInterval
 		if anew || h.ProbeInterval > 0 && time.Since(looked) >= h.ProbeInterval {
 			looked = time.Now()
+			depth := probe.Look
 			if anew {
-				asked = looked
+				asked, depth = looked, probe.Ask
 			}
-			m.look(m.flying.without(subjects(t.config)), anew)
+			m.look(m.flying.without(subjects(t.config)), depth)
 		}
-		m.look(m.flying.without(t.due(t.config, time.Now())), true)
+		m.look(m.flying.without(t.due(t.config, time.Now())), probe.Ask)
 		if m.stale() {
 			m.refresh()
 		}
@@ -194,11 +195,11 @@ func (m *Manager) looks() {
 
 // look probes in the background: who waits for a runtime that hangs keeps nobody
 // else from being looked at.
-func (m *Manager) look(all []*handler.Definition, anew bool) {
+func (m *Manager) look(all []*handler.Definition, depth probe.Depth) {
 	if len(all) > 0 && m.begin() {
 		go func() {
 			defer m.work.Done()
-			m.probeAll(m.life, all, anew)
+			m.probeAll(m.life, all, depth)
 			m.refresh()
 		}()
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Reload reads the configuration again and puts it in force, all of it or
@@ -76,7 +77,7 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 	if err == nil {
 		// All of them: what was missing may be there by now, and one that has not
 		// changed costs a few stats.
-		m.probeAll(ctx, subjects(next), false)
+		m.probeAll(ctx, subjects(next), probe.Look)
 		err = m.put(next, &o, r.silent)
 	}
 	switch {

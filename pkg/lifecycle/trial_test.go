@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 func trying(percent int) *config.Config {
@@ -103,7 +104,7 @@ func TestEachTrialIsJudged(t *testing.T) {
 	became := func(s string) func() {
 		return func() {
 			b.set(func() { b.sums["/new"] = s })
-			if _, err := b.m.Probe(t.Context(), "runc"); err != nil {
+			if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
 				t.Fatal(err)
 			}
 			sum = s
@@ -164,7 +165,7 @@ func TestRulingHoldsForTheSameProgram(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.set(func() { b.sums["/new"] = "first" })
 	look := func() {
-		if _, err := b.m.Probe(t.Context(), "runc"); err != nil {
+		if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -293,7 +294,7 @@ func TestPromoteAndAbort(t *testing.T) {
 func TestNextBinaryThatIsNotThere(t *testing.T) {
 	b := newBed(t, trying(100))
 	b.set(func() { b.failures["/new"] = errors.New("/new does not exist") })
-	if _, err := b.m.Probe(t.Context(), "runc"); err != nil {
+	if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
 		t.Fatal(err)
 	}
 	b.wantTrial(t, "/old", "", TrialNotReady, "/new does not exist")

@@ -28,6 +28,8 @@ type verdict struct {
 	// tries are the probes that failed since the last good one, the first at since.
 	tries int
 	since time.Time
+	// depth is how closely probes looked that failed since.
+	depth probe.Depth
 	// runtime is what the last good probe of this digest saw.
 	runtime *probe.Runtime
 }
@@ -38,7 +40,7 @@ func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
 		return verdict{at: r.at, runtime: r.runtime}
 	}
-	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, runtime: v.runtime}
+	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, depth: max(v.depth, r.depth, probe.Ask), runtime: v.runtime}
 	if v.tries == 0 {
 		next.since = r.at
 	}

@@ -46,12 +46,12 @@ func NewChecker(p *Prober) *Checker {
 }
 
 // Check looks at everything that the handler needs of this machine, and asks its
-// runtime what it is if that is not known yet, or again, if anew is set. A handler
+// runtime what it is if that is not known yet, or again if depth says so. A handler
 // for which nothing has changed costs a few stats then. The error says why it cannot run pods. Of a binary on
 // trial the Runtime says the SHA256.
-func (c *Checker) Check(ctx context.Context, d *handler.Definition, anew bool) (*Runtime, error) {
+func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	ask := c.prober.Probe
-	if anew {
+	if depth > Look {
 		ask = c.prober.Ask
 	}
 	rt, err := ask(ctx, d)

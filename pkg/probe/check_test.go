@@ -17,24 +17,24 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 	c := NewChecker(New(nil))
 	whole := oci(path)
 	whole.RequiredDevices = []string{"/dev/null"}
-	if rt, err := c.Check(t.Context(), whole, false); err != nil || rt.Version != "1.5.2" {
+	if rt, err := c.Check(t.Context(), whole, Look); err != nil || rt.Version != "1.5.2" {
 		t.Fatalf("got %v, %v", rt, err)
 	}
 	for _, device := range []string{filepath.Join(dir, "none"), path} {
 		d := oci(path)
 		d.RequiredDevices = []string{device}
-		if rt, err := c.Check(t.Context(), d, false); err == nil || rt != nil || !strings.Contains(err.Error(), "required_devices: "+device) {
+		if rt, err := c.Check(t.Context(), d, Look); err == nil || rt != nil || !strings.Contains(err.Error(), "required_devices: "+device) {
 			t.Errorf("%s: got %v, %v", device, rt, err)
 		}
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Check(t.Context(), whole, false); err == nil || !strings.Contains(err.Error(), "runtime_path: "+path+" does not exist") {
+	if _, err := c.Check(t.Context(), whole, Look); err == nil || !strings.Contains(err.Error(), "runtime_path: "+path+" does not exist") {
 		t.Errorf("without its binary: %v", err)
 	}
 	replay(t, dir, "runc-1.5.2")
-	if _, err := c.Check(t.Context(), whole, false); err != nil {
+	if _, err := c.Check(t.Context(), whole, Look); err != nil {
 		t.Errorf("with the binary back: %v", err)
 	}
 }
@@ -48,7 +48,7 @@ func TestCheckSumsWhatIsOnTrial(t *testing.T) {
 	d := oci(path)
 	check := func() string {
 		t.Helper()
-		rt, err := c.Check(t.Context(), d, false)
+		rt, err := c.Check(t.Context(), d, Look)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,9 @@ type transient struct{ error }
 // Unwrap keeps the class.
 func (t transient) Unwrap() error { return t.error }
 
+// Passing marks an error that Transient is to be said of.
+func Passing(err error) error { return transient{err} }
+
 // errnos are what the kernel says when it has too little at the moment, or when a
 // program is still being written.
 var errnos = []error{syscall.EAGAIN, syscall.ETXTBSY, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EINTR}

@@ -27,6 +27,9 @@ const (
 // container's processes stand still.
 const ContainerFrozen = "container.frozen"
 
+// CanaryRunning is passed by probes, not by pods: a pod of berth's own runs.
+const CanaryRunning = "canary.running"
+
 // These two are passed where the binary of a runtime is new: by a daemon that
 // starts, or one whose runtime was replaced.
 const (

@@ -1810,8 +1810,10 @@ func (x *DrainResponse) GetNames() []string {
 }
 
 type ProbeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Also run a pod of berth's own under the handler.
+	Canary        bool `protobuf:"varint,2,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1851,6 +1853,13 @@ func (x *ProbeRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *ProbeRequest) GetCanary() bool {
+	if x != nil {
+		return x.Canary
+	}
+	return false
 }
 
 type ProbeResponse struct {
@@ -2874,9 +2883,10 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"9\n" +
 	"\rDrainResponse\x12\x12\n" +
 	"\x04pods\x18\x01 \x01(\x05R\x04pods\x12\x14\n" +
-	"\x05names\x18\x02 \x03(\tR\x05names\"\"\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\":\n" +
 	"\fProbeRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"B\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06canary\x18\x02 \x01(\bR\x06canary\"B\n" +
 	"\rProbeResponse\x121\n" +
 	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"$\n" +
 	"\x0ePromoteRequest\x12\x12\n" +

@@ -1,0 +1,164 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// probeCanary has a handler run a canary pod, and returns why that failed.
+func (b *bed) probeCanary(t *testing.T, name string) string {
+	t.Helper()
+	h, err := b.tryProbeCanary(t, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.GetProbeError()
+}
+
+func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error) {
+	t.Helper()
+	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	resp, err := c.Probe(within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: true})
+	return resp.GetHandler(), err
+}
+
+// TestCanaryPods runs pods of berth's own under each kind of runtime. Nobody is told
+// of them, nothing is left of them, and a runtime that only answers questions is
+// found out.
+func TestCanaryPods(t *testing.T) {
+	runc := testbed.Part(t, testbed.Runc)
+	liar, dead, idle := newScripted(t), newScripted(t), newScripted(t)
+	for _, verb := range []string{"run", "create"} {
+		liar.on(t, verb, "echo 'it cannot be done' >&2; exit 1")
+		dead.on(t, verb, "exit 0")
+	}
+	idle.on(t, "run", "exec sleep 1000")
+	config := fmt.Sprintf(`
+default_runtime = "runc"
+[handlers]
+probe_interval = "1s"
+[runtimes.runc]
+runtime_path = %[1]q
+max_pods = 1
+[runtimes.crun]
+runtime_path = %[2]q
+[runtimes.gvisor]
+runtime_path = %[3]q
+[runtimes.shim]
+runtime_path = %[4]q
+options.BinaryName = %[1]q
+[runtimes.liar]
+runtime_path = %[5]q
+probe_canary = true
+[runtimes.dead]
+runtime_path = %[6]q
+[runtimes.hanging]
+runtime_path = %[7]q
+container_create_timeout = "2s"
+`, runc, testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc), testbed.Part(t, testbed.RuncShim), liar.Path, dead.Path, idle.Path)
+	plain := strings.Replace(config, "probe_canary = true\n", "", 1)
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}, Config: plain})
+	atRest := b.rest(t)
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}}) // fills max_pods
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan *runtimeapi.ContainerEventResponse, 100)
+	go func() {
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				close(events)
+				return
+			}
+			events <- e
+		}
+	}()
+	withPod := b.Snapshot(t)
+	for _, name := range []string{"runc", "crun", "gvisor", "shim"} {
+		if why := b.probeCanary(t, name); why != "" {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+	if n := b.shown(t); n != 1 {
+		t.Errorf("%d sandboxes are listed", n)
+	}
+	b.Restart(t) // ends supervisors that idle
+	b.NoLeaks(t, withPod)
+	for e := range events { // until the restart
+		t.Errorf("an event tells of a pod that is nobody's: %v", e)
+	}
+
+	b.reload(t, config)
+	// One that wants canaries is not ready from the start, and says at which step.
+	testbed.Eventually(t, time.Minute, func() error {
+		for _, h := range b.handlersInfo(t).Handlers {
+			if bad := h.Name == "liar"; bad != (h.State == "not-ready") || bad && !strings.Contains(h.Reason, "a canary pod failed at its start: ") {
+				return fmt.Errorf("%s is %s: %s", h.Name, h.State, h.Reason)
+			}
+		}
+		return nil
+	})
+	if why := b.probeCanary(t, "dead"); !strings.Contains(why, "a canary pod failed at its start: ") {
+		t.Errorf("a runtime that starts nothing: %q", why)
+	}
+	if why := b.probeCanary(t, "hanging"); !strings.Contains(why, "a canary pod failed at its start: ") || !strings.Contains(why, "in time") {
+		t.Errorf("a runtime that hangs: %q", why)
+	}
+	liar.on(t, "run", "")
+	testbed.Eventually(t, time.Minute, func() error {
+		for _, h := range b.handlersInfo(t).Handlers {
+			if h.Name == "liar" && h.State != "ready" {
+				return fmt.Errorf("liar is %s: %s", h.State, h.Reason)
+			}
+		}
+		return nil
+	})
+	b.reload(t, plain) // from now on each would be killed, or be there
+	b.Restart(t)       // with a canary of the hanging runtime under way
+	b.NoLeaks(t, withPod)
+	pod.Remove(t)
+	for _, c := range []struct{ handler, place string }{
+		{"runc", failpoint.SandboxReserved},
+		{"crun", failpoint.SandboxPinned},
+		{"gvisor", failpoint.CanaryRunning},
+		{"runc", failpoint.CanaryRunning},
+		{"shim", failpoint.SandboxShimStarted},
+		{"shim", failpoint.CanaryRunning},
+		{"runc", failpoint.SandboxErased},
+	} {
+		t.Run(c.handler+" "+c.place, func(t *testing.T) {
+			b.Stop(t)
+			b.SetEnvironment("BERTH_FAILPOINT=" + c.place)
+			b.Start(t)
+			if _, err := b.tryProbeCanary(t, c.handler); err == nil {
+				t.Error("the daemon survived")
+			}
+			b.Wait(t, 10*time.Second)
+			b.SetEnvironment()
+			b.Start(t)
+			if n := b.shown(t); n != 0 {
+				t.Errorf("%d sandboxes are listed", n)
+			}
+			b.nothingLeft(t, atRest)
+		})
+	}
+}

@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+const (
+	// canaryTimeout bounds a call of the runtime, and the life of a canary.
+	canaryTimeout = 20 * time.Second
+	// canaryAgain is the longest time between two attempts to take one back.
+	canaryAgain = time.Minute
+)
+
+// canaries are pods of berth's own, which show whether a handler can run any. One
+// is a sandbox with a process and without a network. It never becomes READY and is
+// never in the index: nobody is told of it, and recovery takes it back like every
+// sandbox whose making did not end.
+type canaries struct {
+	*sandboxRuns
+	tasks *tasks
+
+	mu sync.Mutex
+	// there are the digests of Definitions whose canary is not gone yet.
+	there map[string]bool
+}
+
+// run implements probe.Canary. It returns when its time is up, or ctx ends; what
+// there is by then is taken back all the same, if need be by the next daemon.
+func (b *canaries) run(ctx context.Context, d *handler.Definition) error {
+	if err := b.reserve(d); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
+	ended := make(chan error, 1)
+	go func() {
+		defer cancel()
+		ended <- b.once(ctx, d)
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended: // that very moment
+		return err
+	default:
+		return probe.Passing(fmt.Errorf("a canary pod was not over within %v: %w", canaryTimeout, errdefs.ErrUnavailable))
+	}
+}
+
+// once is the whole life of a canary.
+func (b *canaries) once(ctx context.Context, d *handler.Definition) error {
+	gone := true
+	defer func() {
+		if gone {
+			b.release(d)
+		}
+	}()
+	rt, kept, release, err := b.binaries.ForPod(ctx, d)
+	if err != nil {
+		return failedAt("its binaries", err)
+	}
+	defer release()
+	spec, err := b.canarySpec(d, rt)
+	if err != nil {
+		return failedAt("its preparation", err)
+	}
+	id := newID()
+	spec.Pinned.Binaries = kept
+	spec.Supervisor = supervisorKey(d, kept, b.tools.supervisorHash, id)
+	b.labels.Hold(spec.ProcessLabel)
+	// A power cut takes all that there is of it.
+	o, err := b.records.Create(id, *spec, sandboxStatus{}, store.Relaxed)
+	if err != nil {
+		b.labels.Release(spec.ProcessLabel)
+		return failedAt("its preparation", err)
+	}
+	failpoint.Hit(failpoint.SandboxReserved)
+	s := newSandbox(o)
+	b.shims.Hold(spec.Supervisor)
+	err = b.live(ctx, s)
+	if undone := b.takeBack(s); undone != nil {
+		gone = false
+		go b.takeBackLater(s, func() { b.release(d) })
+		err = errors.Join(err, failedAt("its removal", handler.Blame(undone)))
+	}
+	return err
+}
+
+// reserve keeps canaries of one Definition from being there twice.
+func (b *canaries) reserve(d *handler.Definition) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.there[d.Digest()] {
+		return probe.Passing(fmt.Errorf("the last canary pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
+	}
+	b.there[d.Digest()] = true
+	return nil
+}
+
+func (b *canaries) release(d *handler.Definition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.there, d.Digest())
+}
+
+// canarySpec is the record of a canary, but for its binaries.
+func (b *canaries) canarySpec(d *handler.Definition, rt *probe.Runtime) (*sandboxSpec, error) {
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "canary", Namespace: "berth", Uid: newID()[:32]},
+		Hostname: "canary",
+		Linux:    &runtimeapi.LinuxPodSandboxConfig{},
+	}
+	bounded := *d
+	bounded.ContainerCreateTimeout = min(callTimeout(d), canaryTimeout)
+	plan := planSandbox(config, d, rt)
+	plan.Process = true
+	kept, err := b.settings.pin(d)
+	if err != nil {
+		return nil, err
+	}
+	kept.PauseRoot = filepath.Base(b.tools.pauseRoot)
+	spec := &sandboxSpec{Definition: &bounded, CreatedAt: b.clock.now(), Plan: plan, Pinned: kept, Boot: b.boot, Canary: true}
+	spec.Config.msg = config
+	return spec, nil
+}
+
+// live lets a canary run its program, and end it as it does.
+func (b *canaries) live(ctx context.Context, s *sandbox) error {
+	if err := b.makeParts(ctx, s); err != nil {
+		return failedAt("its namespaces and files", err)
+	}
+	if err := b.processes.start(ctx, s); err != nil {
+		return failedAt("its start", err)
+	}
+	failpoint.Hit(failpoint.CanaryRunning)
+	client, err := b.tasks.client(ctx, s)
+	if err != nil {
+		return failedAt("its run", err)
+	}
+	if err := proven(ctx, client, s); err != nil {
+		return failedAt("its run", handler.Blame(err))
+	}
+	return nil
+}
+
+// termStatus is that of a program that SIGTERM ended before it listened for that.
+const termStatus = 128 + uint32(unix.SIGTERM)
+
+// proven sees that the program runs, and that it is ours: it ends when it is asked
+// to. A VM's first container may be another's.
+func proven(ctx context.Context, client *shim.Client, s *sandbox) error {
+	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: s.ID()})
+	if err != nil {
+		return fromShim(err)
+	}
+	if state.Status != tasktypes.Status_RUNNING {
+		return fmt.Errorf("its program was started, and is %s with exit status %d instead of running", state.Status, state.ExitStatus)
+	}
+	if plan := s.Spec().Plan; plan.OwnKernel && s.Spec().Definition.Type == handler.Shim {
+		return nil
+	}
+	term := func() {
+		_, _ = client.Task.Kill(ctx, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(unix.SIGTERM)})
+	}
+	term()
+	defer repeat(ctx, abortInterval, term)()
+	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: s.ID()})
+	if err != nil {
+		return fmt.Errorf("wait for its end: %w", fromShim(err))
+	}
+	if exit.ExitStatus != 0 && exit.ExitStatus != termStatus {
+		return fmt.Errorf("its program was asked to end, and did with status %d", exit.ExitStatus)
+	}
+	return nil
+}
+
+// takeBack leaves nothing of a canary.
+func (b *canaries) takeBack(s *sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.background), undoTimeout)
+	defer cancel()
+	if err := b.stops.tearDown(ctx, s); err != nil {
+		return err
+	}
+	return b.stops.forget(s)
+}
+
+// takeBackLater tries until it is done, or the engine closes: then the next one does.
+func (b *canaries) takeBackLater(s *sandbox, done func()) {
+	wait := time.Second
+	for {
+		select {
+		case <-b.background.Done():
+			return
+		case <-time.After(wait):
+		}
+		if err := b.takeBack(s); err == nil {
+			done()
+			return
+		}
+		wait = min(2*wait, canaryAgain)
+	}
+}
+
+// failedAt says at which step a canary failed. What the runtime is not to blame for
+// may pass.
+func failedAt(step string, err error) error {
+	err = fmt.Errorf("a canary pod failed at %s: %w", step, err)
+	if handler.Blamed(err) {
+		return err
+	}
+	return probe.Passing(err)
+}

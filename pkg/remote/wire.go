@@ -48,8 +48,11 @@ func text(message []byte, field protowire.Number) string {
 }
 
 // chunks cuts a list into lists of at most limit bytes, unless one item alone is
-// larger. A list without items is one chunk.
+// larger. An empty message has none.
 func (f frame) chunks(limit int) []frame {
+	if len(f) == 0 {
+		return nil
+	}
 	var all []frame
 	rest, begin, end := []byte(f), 0, 0
 	for end < len(rest) {

@@ -20,14 +20,18 @@ var spoken = []string{
 // named says which handler an error is about, once, and keeps its class, code
 // and details. An error that begins with a word for the kubelet stays as it is.
 func named(handler string, err error) error {
-	if err == nil || handler == "" {
+	if handler == "" {
 		return err
 	}
 	return prefixed(fmt.Sprintf("handler %q: ", handler), err)
 }
 
-// prefixed puts a prefix before an error's text unless it is there.
+// prefixed puts a prefix before an error's text unless it is there. No error stays
+// none.
 func prefixed(prefix string, err error) error {
+	if err == nil {
+		return nil
+	}
 	st, isStatus := status.FromError(err)
 	if !isStatus {
 		if begins(err.Error(), prefix) {

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -149,29 +150,30 @@ func (p *pulls) provide(ctx context.Context, o *owners, b Backend, req *runtimea
 	return req, nil
 }
 
-// reference is the name by which an image can be pulled: the user's, or one that
-// a store knows the image by; empty if there is none.
+// reference is the name by which an image that another store has can be pulled:
+// the user's, or one that the store knows it by; empty if no other store has it.
 func reference(ctx context.Context, stores []Backend, but Backend, spec *runtimeapi.ImageSpec) string {
-	if name := spec.GetUserSpecifiedImage(); name != "" {
-		return name
-	}
-	if !strings.HasPrefix(spec.GetImage(), "sha256:") && !isFullID(spec.GetImage()) {
-		return spec.GetImage()
-	}
 	for _, b := range stores {
 		if b.ID() == but.ID() {
 			continue
 		}
 		resp, err := b.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
-		if err != nil {
+		if err != nil || !present(resp) {
 			continue
 		}
 		image := understood(resp).GetImage()
-		for _, names := range [][]string{image.GetRepoDigests(), image.GetRepoTags()} {
-			if len(names) > 0 {
-				return names[0]
-			}
+		names := append(append([]string{spec.GetUserSpecifiedImage(), nameIn(spec)}, image.GetRepoDigests()...), image.GetRepoTags()...)
+		if at := slices.IndexFunc(names, func(name string) bool { return name != "" }); at >= 0 {
+			return names[at]
 		}
+	}
+	return ""
+}
+
+// nameIn is what an image is called by, unless that is an id.
+func nameIn(spec *runtimeapi.ImageSpec) string {
+	if name := spec.GetImage(); !strings.HasPrefix(name, "sha256:") && !isFullID(name) {
+		return name
 	}
 	return ""
 }

@@ -434,3 +434,28 @@ func (b *Backend) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequ
 	}
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: b.id}}}}, nil
 }
+
+// ImageStatus shows what was pulled.
+func (b *Backend) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	if err := b.fail(ctx, "ImageStatus"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	resp := &runtimeapi.ImageStatusResponse{}
+	if _, there := b.images[req.GetImage().GetImage()]; there {
+		resp.Image = &runtimeapi.Image{Id: req.GetImage().GetImage()}
+	}
+	return resp, nil
+}
+
+// RemoveImage forgets an image.
+func (b *Backend) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	if err := b.fail(ctx, "RemoveImage"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.images, req.GetImage().GetImage())
+	return &runtimeapi.RemoveImageResponse{}, nil
+}

@@ -1,0 +1,96 @@
+package router_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// stored are the images of one store.
+func stored(t *testing.T, b *routertest.Backend) (names []string) {
+	t.Helper()
+	list, err := b.ListImages(ctx(t), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range list.GetImages() {
+		names = append(names, image.GetId())
+	}
+	return names
+}
+
+func (n *node) removeImage(t *testing.T, name string) error {
+	_, err := n.images.RemoveImage(ctx(t), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	return err
+}
+
+func TestImagesAreRemovedFromAllStores(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	for _, name := range []string{"runc", "kata"} {
+		if _, err := n.pull(t, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := n.removeImage(t, "busybox"); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := append(stored(t, one), stored(t, two)...); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+}
+
+func TestAStoreThatCannotRemoveAnImageIsNamed(t *testing.T) {
+	one, two := two()
+	two.Fail = failing("RemoveImage", status.Error(codes.FailedPrecondition, "it is in use"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	err := n.removeImage(t, "busybox")
+	wantCode(t, err, codes.FailedPrecondition)
+	if !strings.Contains(err.Error(), `backend "two": it is in use`) {
+		t.Error(err)
+	}
+}
+
+// A container gets its image into its own store if another has it. What no store
+// has is not pulled: nobody has asked for that.
+func TestImagesOfContainersComeFromOtherStoresOnly(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	if _, err := n.pull(t, "runc"); err != nil {
+		t.Fatal(err)
+	}
+	pod := n.run(t, "kata")
+	for _, image := range []string{"absent", "busybox"} {
+		_, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: pod, Config: &runtimeapi.ContainerConfig{Image: &runtimeapi.ImageSpec{Image: image}},
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got := stored(t, two); !slices.Equal(got, []string{"busybox"}) {
+		t.Errorf("the pod's store has %v", got)
+	}
+}
+
+func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	stream, err := n.images.StreamImages(ctx(t), &runtimeapi.StreamImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, %v", m, err)
+	}
+}

@@ -350,6 +350,46 @@ func TestAnEditorIsGivenTime(t *testing.T) {
 	})
 }
 
+// What the kernel did not tell of is told if it matters: mistakes, that there are
+// none any more, and keys besides the handlers'.
+func TestWhatIsFoundByLookingIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
+		b.open(b.next)
+		found := func() *Outcome {
+			b.m.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+			synctest.Wait()
+			time.Sleep(settle)
+			synctest.Wait()
+			return b.m.Current().Last
+		}
+		if last := found(); last != nil || len(b.announced) > 0 {
+			t.Fatalf("nothing has changed, and the outcome is %+v", last)
+		}
+		b.set(func() { b.loadErr = errors.New("a mistake") })
+		if last := found(); last == nil || last.Error == nil || len(b.announced) != 1 {
+			t.Fatalf("the outcome is %+v, announced are %v", last, b.announced)
+		}
+		if found(); len(b.announced) != 1 {
+			t.Errorf("one mistake is announced as %v", b.announced)
+		}
+		b.set(func() { b.loadErr = nil })
+		if last := found(); last.Error != nil || len(b.announced) != 2 {
+			t.Errorf("the files are as they were, the outcome is %+v, announced are %v", last, b.announced)
+		}
+		louder := conf("runc", "/r")
+		louder.Log.Level = "debug"
+		b.set(func() { b.next = louder })
+		if last := found(); len(last.Live) != 1 || len(b.announced) != 3 {
+			t.Errorf("the outcome is %+v, announced are %v", last, b.announced)
+		}
+		if found(); len(b.announced) != 3 {
+			t.Errorf("nothing has changed, and announced are %v", b.announced)
+		}
+		b.close()
+	})
+}
+
 func TestKeysThatNeedARestart(t *testing.T) {
 	start := conf("runc", "/r")
 	start.Log.Level = "info"

@@ -63,8 +63,9 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 		if !r.silent {
 			a.Reloading(ctx)
 		}
+		before := m.outcome()
 		defer func() {
-			if !r.silent || o.Changed || o.Error != nil || len(o.Live) > 0 {
+			if !r.silent || m.outcome() != before {
 				a.Reloaded(ctx, m.Current())
 			}
 		}()
@@ -94,8 +95,16 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 	return o
 }
 
+// outcome is that of the last reload that has happened, or nil.
+func (m *Manager) outcome() *Outcome {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.last
+}
+
 // put makes a loaded configuration the one in force. A silent reload that
-// changes nothing has not happened.
+// changes nothing has not happened, unless the one before it failed: what is wrong
+// with the files is told until they are right.
 func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,7 +121,8 @@ func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 		return err
 	}
 	m.settle()
-	if o.Changed = m.plan != before; silent && !o.Changed {
+	failed := m.last != nil && m.last.Error != nil
+	if o.Changed = m.plan != before; silent && !o.Changed && !failed && len(live) == 0 {
 		o.Generation = m.plan.Generation
 		return nil
 	}

@@ -178,19 +178,27 @@ func (m *Manager) looks() {
 		t := m.snapshot()
 		h := t.config.Handlers
 		anew := h.AskInterval > 0 && time.Since(asked) >= h.AskInterval
+		all := m.flying.without(t.due(t.config, time.Now()))
+		m.look(all, probe.Ask)
 		if anew || h.ProbeInterval > 0 && time.Since(looked) >= h.ProbeInterval {
 			looked = time.Now()
 			depth := probe.Look
 			if anew {
 				asked, depth = looked, probe.Ask
 			}
-			m.look(m.flying.without(subjects(t.config)), depth)
+			m.look(m.flying.without(others(subjects(t.config), all)), depth)
 		}
-		m.look(m.flying.without(t.due(t.config, time.Now())), probe.Ask)
 		if m.stale() {
 			m.refresh()
 		}
 	}
+}
+
+// others are those of all that are not among some. Pure.
+func others(all, some []*handler.Definition) []*handler.Definition {
+	return slices.DeleteFunc(all, func(d *handler.Definition) bool {
+		return slices.ContainsFunc(some, func(o *handler.Definition) bool { return o.Digest() == d.Digest() })
+	})
 }
 
 // look probes in the background: who waits for a runtime that hangs keeps nobody

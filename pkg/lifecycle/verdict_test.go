@@ -148,6 +148,21 @@ func TestANotReadyHandlerComesBackSoon(t *testing.T) {
 	})
 }
 
+// Who is due when all are looked at is looked at once.
+func TestAFailedHandlerIsLookedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := conf("runc", "/r")
+		start.Handlers.ProbeInterval = time.Second
+		b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{"/r": errLasting}}
+		b.open(start)
+		pass(20*time.Second + lookInterval/2)
+		b.close()
+		if n := len(b.checks); n < 20 || n > 22 {
+			t.Errorf("it was looked at %d times in as many seconds", n)
+		}
+	})
+}
+
 // Runtimes that hang are asked once at a time, and keep no other from being asked.
 func TestRuntimesThatHangDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -39,6 +39,7 @@ func (m *Manager) watchFiles() {
 		f.unwatched(err)
 	}
 	f.add()
+	f.look()
 	// What changed between the reading of the configuration and this moment.
 	m.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
 	m.work.Go(func() { f.run(m.life) })
@@ -62,6 +63,9 @@ type files struct {
 	interval time.Duration
 	// fresh says that there may be links which were not there before.
 	fresh atomic.Bool
+	// print and links are what the last look found.
+	print string
+	links bool
 }
 
 // unwatched has files looked at every few seconds, and says so once.
@@ -118,10 +122,17 @@ func (f *files) close() {
 	}
 }
 
+// look says whether the files are others than at the last look.
+func (f *files) look() (others bool) {
+	before := f.print
+	f.print, f.links = config.Fingerprint(f.paths())
+	return f.print != before
+}
+
 // poll looks at the files where the kernel does not tell, or where a link leads to
-// one: what is behind it may change without a word.
+// one: what is behind it may change without a word. The first look was made before,
+// so that what changes from then on is seen.
 func (f *files) poll(ctx context.Context) {
-	last, links := config.Fingerprint(f.paths())
 	ticks := time.NewTicker(f.interval)
 	defer ticks.Stop()
 	for {
@@ -130,12 +141,10 @@ func (f *files) poll(ctx context.Context) {
 			return
 		case <-ticks.C:
 		}
-		if !f.fresh.Swap(false) && !links && !f.polls.Load() {
+		if !f.fresh.Swap(false) && !f.links && !f.polls.Load() {
 			continue
 		}
-		var now string
-		if now, links = config.Fingerprint(f.paths()); now != last {
-			last = now
+		if f.look() {
 			f.differs()
 		}
 	}

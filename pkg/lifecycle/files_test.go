@@ -180,11 +180,11 @@ func TestFilesBehindLinks(t *testing.T) {
 		watcher: &fsnotify.Watcher{}, paths: func() []string { return []string{filepath.Join(dir, "conf.d")} },
 		differs: func() { told <- struct{}{} }, polls: &atomic.Bool{}, log: log.L, interval: 20 * time.Millisecond,
 	}
+	f.look()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); f.poll(ctx) }()
 	defer func() { cancel(); <-done }()
-	time.Sleep(5 * f.interval) // for the first look, after which changes count
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -241,7 +241,5 @@ func TestFilesWithoutInotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wait("the change", func() bool { return b.phase("kata") != "" })
-	if !slices.Contains(b.announced, "reloaded") {
-		t.Errorf("announced are %v", b.announced)
-	}
+	b.wait("its announcement", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return slices.Contains(b.announced, "reloaded") })
 }

@@ -26,7 +26,7 @@ func TestAnsweredAsksAgain(t *testing.T) {
 		"three hang":             {[]func(context.Context) error{hang, hang, hang, fine}, 4 * time.Second, 4, ""},
 		"all hang":               {[]func(context.Context) error{hang}, 100 * time.Millisecond, 0, "deadline"},
 		"all fail":               {[]func(context.Context) error{fail}, 400 * time.Millisecond, 0, "refused"},
-		"hangs, then is refused": {[]func(context.Context) error{hang, fail}, 400 * time.Millisecond, 0, "deadline"},
+		"hangs, then is refused": {[]func(context.Context) error{hang, fail}, 4 * time.Second, 0, "deadline"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

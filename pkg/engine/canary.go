@@ -162,8 +162,13 @@ func (b *canaries) live(ctx context.Context, s *sandbox) error {
 	return nil
 }
 
-// termStatus is that of a program that SIGTERM ended before it listened for that.
-const termStatus = 128 + uint32(unix.SIGTERM)
+// endedAsAsked says whether a status is that of our program after SIGTERM. One that did not
+// listen for it yet is ended by it or, as the first process of its namespace, which no
+// signal ends by itself, by Go's runtime, with 2. Pure.
+func endedAsAsked(status uint32) bool {
+	const term, early = 128 + uint32(unix.SIGTERM), 2
+	return status == 0 || status == term || status == early
+}
 
 // proven sees that the program runs, and that it is ours: it ends when it is asked
 // to. A VM's first container may be another's.
@@ -187,7 +192,7 @@ func proven(ctx context.Context, client *shim.Client, s *sandbox) error {
 	if err != nil {
 		return fmt.Errorf("wait for its end: %w", fromShim(err))
 	}
-	if exit.ExitStatus != 0 && exit.ExitStatus != termStatus {
+	if !endedAsAsked(exit.ExitStatus) {
 		return fmt.Errorf("its program was asked to end, and did with status %d", exit.ExitStatus)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // abilities remembers which calls a daemon does not know, until it is connected
@@ -40,7 +41,14 @@ func (a *abilities) forget() {
 
 // listing is a list that the CRI has in two forms, of which a daemon may lack
 // one. Requests and items of both are encoded alike.
-type listing struct{ unary, stream string }
+type listing struct {
+	unary, stream string
+	shape         protoreflect.MessageDescriptor
+}
+
+func listingOf(unary, stream string, answer proto.Message) listing {
+	return listing{unary, stream, answer.ProtoReflect().Descriptor()}
+}
 
 // errMissing is told once it is known that there is neither form.
 func (l listing) errMissing(c *caller) error {
@@ -50,6 +58,14 @@ func (l listing) errMissing(c *caller) error {
 // whole asks for a list in one message, or in several if the daemon has it so
 // only or if it does not fit into one. Each form is tried once at most.
 func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (frame, error) {
+	f, err := c.anyForm(ctx, l, req)
+	if err == nil && !sound(f, l.shape) {
+		return nil, c.garbage(l.unary)
+	}
+	return f, err
+}
+
+func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (frame, error) {
 	failed := l.errMissing(c)
 	if c.abilities.has(l.unary) {
 		f, err := c.unary(ctx, l.unary, req)
@@ -85,7 +101,9 @@ func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each 
 	if c.abilities.has(l.stream) {
 		sent := false
 		err := c.stream(ctx, l.stream, req, func(f frame) error {
-			sent = true
+			if sent = true; !sound(f, l.shape) {
+				return c.garbage(l.stream)
+			}
 			if err := each(f); err != nil {
 				return &clientError{err}
 			}
@@ -109,6 +127,9 @@ func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each 
 			c.abilities.miss(l.unary)
 		}
 		return err
+	}
+	if !sound(f, l.shape) {
+		return c.garbage(l.unary)
 	}
 	for _, piece := range f.chunks(chunk) {
 		if err := each(piece); err != nil {

@@ -124,7 +124,13 @@ func New(o Options) (*Backend, error) {
 	}
 	b.names.set(o.Handlers)
 	if err := b.ledger.load(b.known); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		// The daemon says anew what it has; without this list berth is only short
+		// of its pods while it is away.
+		log.L.WithError(err).WithField("backend", b.id).Error("What a CRI daemon had cannot be read; its pods are listed once it answers")
+		b.known = &known{}
+		if err := b.ledger.close(true); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
 	}
 	b.compose(o, d)
 	return b, nil
@@ -135,17 +141,22 @@ func (b *Backend) compose(o Options, d *dialer) {
 	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
 	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}
 	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: b.learned, late: make(chan struct{}, 1), contest: &b.contest}
+	// Only the monitor's loop has these: which connection was asked last, and
+	// which one everything was asked and told on.
+	var asked, introduced uint64
 	check := func(ctx context.Context) observation {
 		seen := n.ask(ctx)
+		asked = d.connections.Load()
 		if seen.lost != "" {
 			b.contest.Store(nil) // another daemon may come in its place
 		}
-		if err := d.failure(); err != nil && seen != (observation{}) {
+		if err := d.failure(); err != nil && seen != (observation{}) { // not for a daemon that is well
 			seen = observation{lost: err.Error()}
 		}
 		if why := b.contest.Load(); why != nil && seen.lost == "" {
 			seen = observation{lost: *why}
 		}
+		seen.anew = asked != introduced
 		return seen
 	}
 	back := func(ctx context.Context) error {
@@ -154,7 +165,11 @@ func (b *Backend) compose(o Options, d *dialer) {
 		if err := n.introduce(ctx); err != nil {
 			return err
 		}
-		return errors.Join(l.sync(ctx), n.replay(ctx))
+		if err := errors.Join(l.sync(ctx), n.replay(ctx)); err != nil {
+			return err
+		}
+		introduced = asked
+		return nil
 	}
 	c.monitor = newMonitor(c.name, check, back, func(Health) { b.changed() })
 	b.runtimeService = runtimeService{

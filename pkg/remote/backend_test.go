@@ -26,6 +26,13 @@ type daemon struct {
 	server *grpc.Server
 	// lacking are methods that it does not know.
 	lacking atomic.Pointer[map[string]bool]
+	// told counts how often it was told the pod network's addresses.
+	told atomic.Int64
+}
+
+func (d *daemon) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	d.told.Add(1)
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
 func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {

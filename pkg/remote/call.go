@@ -139,7 +139,7 @@ func (c *caller) failed(era context.Context, err error) error {
 }
 
 func (c *caller) garbage(method string) error {
-	return status.Errorf(codes.Internal, "%s: what it answered to %s is no protobuf message", c.name, method)
+	return status.Errorf(codes.Internal, "%s: what it answered to %s is no message of the CRI", c.name, method)
 }
 
 // viaKey has the marks of the berths that a call came through.

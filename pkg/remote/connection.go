@@ -28,11 +28,16 @@ type dialer struct {
 	path string
 	// last is the error of the last attempt.
 	last atomic.Pointer[error]
+	// connections counts those that were made.
+	connections atomic.Uint64
 }
 
 func (d *dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
 	c, err := d.connect(ctx)
 	d.last.Store(&err)
+	if err == nil {
+		d.connections.Add(1)
+	}
 	return c, err
 }
 

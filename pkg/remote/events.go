@@ -38,7 +38,7 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 			return ctx.Err()
 		case errors.As(err, &gone):
 			return gone.error
-		case status.Code(err) == codes.Unimplemented:
+		case status.Code(err) == codes.Unimplemented && e.abilities.has(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName):
 			e.abilities.miss(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName)
 			continue // it knows none, and is looked at
 		}

@@ -44,7 +44,15 @@ type observation struct {
 	late string
 	// unready is what the daemon says its runtime is short of.
 	unready string
+	// anew says that it is connected to anew since it was told, and asked, all.
+	anew bool
 }
+
+// failed says whether there was no answer.
+func (o observation) failed() bool { return o.lost != "" || o.late != "" }
+
+// notAsked is the reason of a daemon that was not asked yet.
+const notAsked = "it was not asked yet"
 
 // after is the health that follows from an observation. Pure.
 func (h Health) after(o observation, now time.Time) Health {
@@ -55,7 +63,10 @@ func (h Health) after(o observation, now time.Time) Health {
 	case o.late != "":
 		n.Phase, n.Reason, n.Misses = Lagging, o.late, h.Misses+1
 		if h.Phase == Down {
-			n.Phase, n.Reason = Down, h.Reason
+			n.Phase = Down
+			if h.Reason != notAsked {
+				n.Reason = h.Reason
+			}
 		}
 		if n.Misses >= maxMisses {
 			n.Phase = Down

@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-var imageLists = listing{runtimeapi.ImageService_ListImages_FullMethodName, runtimeapi.ImageService_StreamImages_FullMethodName}
+var imageLists = listingOf(runtimeapi.ImageService_ListImages_FullMethodName, runtimeapi.ImageService_StreamImages_FullMethodName, &runtimeapi.ListImagesResponse{})
 
 // imageNames is the path to the name of a handler in a list of images.
 var imageNames = []protowire.Number{itemsField, 7, specHandlerField}

@@ -21,8 +21,8 @@ type known struct {
 	sandboxes, containers page
 	// changes are those that a list may not have in it yet.
 	changes []change
-	// number is that of the last change.
-	number uint64
+	// number is that of the last change, turn that of the last list asked for.
+	number, turn uint64
 	// ready are the sandboxes that are READY, nil until somebody asks anew.
 	ready map[string]bool
 }
@@ -31,8 +31,14 @@ type known struct {
 type page struct {
 	frame frame
 	at    time.Time
-	// upTo is the number of the last change that is certainly in it.
+	mark
+}
+
+// mark is when a list was asked for.
+type mark struct {
+	// upTo is the number of the last change that is certainly in the list.
 	upTo uint64
+	turn uint64
 }
 
 // change is what a call did to one sandbox or container.
@@ -59,18 +65,19 @@ const (
 )
 
 // mark is taken before a list is asked for.
-func (k *known) mark() uint64 {
+func (k *known) mark() mark {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.number
+	k.turn++
+	return mark{k.number, k.turn}
 }
 
-// take takes over a list that was asked for after mark. It says whether the list
-// differs from what was known.
-func (k *known) take(p *page, f frame, mark uint64, now time.Time) (differs bool) {
+// take takes over a list that was asked for at m. It says whether something else
+// is known since.
+func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if mark < p.upTo || (mark == p.upTo && now.Before(p.at)) {
+	if m.turn < p.turn {
 		return false // one that was asked for later was faster
 	}
 	differs = !bytes.Equal(p.frame, f)
@@ -78,10 +85,10 @@ func (k *known) take(p *page, f frame, mark uint64, now time.Time) (differs bool
 		p.frame = f
 	}
 	k.ready = nil
-	p.at, p.upTo = now, mark
-	oldest := min(k.sandboxes.upTo, k.containers.upTo)
+	p.at, p.mark = now, m
+	oldest, changes := min(k.sandboxes.upTo, k.containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c change) bool { return c.number <= oldest })
-	return differs
+	return differs || len(k.changes) < changes
 }
 
 // note takes over what a call did.
@@ -232,7 +239,7 @@ func (k *known) possessions() []possession {
 		}
 	})
 	for _, c := range changes {
-		if c.kind == madeSandbox {
+		if c.kind == madeSandbox && c.number > sandboxes.upTo {
 			add(c.sandbox.GetId(), c.sandbox.GetRuntimeHandler())
 		}
 	}
@@ -250,7 +257,9 @@ func (k *known) possessions() []possession {
 	for _, c := range changes {
 		switch c.kind {
 		case madeContainer:
-			put(c.container.GetId(), c.container.GetPodSandboxId())
+			if c.number > containers.upTo {
+				put(c.container.GetId(), c.container.GetPodSandboxId())
+			}
 		case removedContainer, removedSandbox:
 			gone[c.id] = true
 		}

@@ -152,8 +152,92 @@ func TestListsReplaceChanges(t *testing.T) {
 	// A slow list that was asked for earlier changes nothing any more.
 	k.note(change{kind: startedContainer, id: "d"})
 	learn(t, k, map[string][]string{"q": {"d"}, "r": nil})
-	k.take(&k.sandboxes, nil, 0, time.Now())
+	k.take(&k.sandboxes, nil, mark{}, time.Now())
 	if got := sketch(t, k); len(got) != 3 {
 		t.Errorf("a late list replaced a newer one: %v", got)
+	}
+}
+
+func TestAListThatWasOvertakenIsNotTaken(t *testing.T) {
+	k := &known{}
+	learn(t, k, map[string][]string{"p": nil})
+	slow, fast := k.mark(), k.mark() // nothing was done between the two
+	if !k.take(&k.sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}, {Id: "q"}}}), fast, time.Now()) {
+		t.Error("a new pod is no news")
+	}
+	if k.take(&k.sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), slow, time.Now()) {
+		t.Error("an overtaken list is news")
+	}
+	if got := sketch(t, k); len(got) != 2 {
+		t.Errorf("an overtaken list was taken: %v", got)
+	}
+}
+
+func TestAPodThatSomebodyElseRemovedIsForgotten(t *testing.T) {
+	k := &known{}
+	learn(t, k, map[string][]string{"p": nil})
+	k.note(change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{Id: "q"}})
+	k.note(change{kind: madeContainer, container: &runtimeapi.Container{Id: "c", PodSandboxId: "q"}})
+	only := encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p", RuntimeHandler: "runc"}}})
+	k.take(&k.sandboxes, only, k.mark(), time.Now())
+	if got := k.possessions(); len(got) != 1 || got[0].id != "p" {
+		t.Errorf("possessions %+v", got)
+	}
+	if !k.take(&k.containers, nil, k.mark(), time.Now()) {
+		t.Error("that a change is in no list is no news")
+	}
+}
+
+func TestALedgerIsWrittenOnAfterAKill(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	l, k := &ledger{path: path}, &known{}
+	learn(t, k, map[string][]string{"p": nil})
+	add := func(l *ledger, id string) {
+		t.Helper()
+		if err := l.add(change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{Id: id}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.write(k); err != nil {
+		t.Fatal(err)
+	}
+	add(l, "half")
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole[:len(whole)-3], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := &ledger{path: path}
+	if err := next.load(&known{}); err != nil {
+		t.Fatal(err)
+	}
+	add(next, "q")
+	again := &known{}
+	if err := (&ledger{path: path}).load(again); err != nil {
+		t.Fatal(err)
+	}
+	if got := sketch(t, again); len(got) != 2 || got["q"] == "" {
+		t.Errorf("read %v", got)
+	}
+}
+
+func TestADamagedLedgerStopsNothing(t *testing.T) {
+	for name, content := range map[string][]byte{
+		"zeros": make([]byte, 4096), "a broken list": entry(nil, sandboxList, []byte{1 << 3}),
+		"broken text": entry(nil, sandboxList, []byte{0x0a, 3, 0x0a, 1, 0xff}), "a broken change": entry(nil, madeSandbox, []byte("x")),
+	} {
+		d := newDaemon(t)
+		dir := t.TempDir()
+		b := connect(t, d, dir)
+		if err := os.WriteFile(b.ledger.path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b = connect(t, d, dir)
+		if got := b.Inventory(); len(got) != 0 {
+			t.Errorf("%s: inventory %v", name, got)
+		}
+		until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	}
 }

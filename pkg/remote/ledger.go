@@ -132,10 +132,10 @@ func (l *ledger) load(k *known) error {
 	if err != nil {
 		return err
 	}
-	for len(content) > 0 {
+	for whole := int64(0); len(content) > 0; {
 		size, n := binary.Uvarint(content[1:])
 		if n <= 0 || size > uint64(len(content)-1-n) {
-			return nil
+			return os.Truncate(l.path, whole) // so that what is added can be read
 		}
 		body := content[1+n : 1+n+int(size)]
 		switch at := kind(content[0]); at {
@@ -150,10 +150,10 @@ func (l *ledger) load(k *known) error {
 			}
 			k.note(c)
 		}
+		whole += int64(1 + n + int(size))
 		content = content[1+n+int(size):]
 	}
-	if !k.sandboxes.frame.valid() || !k.containers.frame.valid() {
-		k.sandboxes, k.containers = page{}, page{}
+	if _, err := k.state(); err != nil {
 		return fmt.Errorf("reading %s: a list in it is damaged", l.path)
 	}
 	return nil

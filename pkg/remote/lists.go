@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -19,8 +20,8 @@ import (
 )
 
 var (
-	sandboxLists   = listing{runtimeapi.RuntimeService_ListPodSandbox_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxes_FullMethodName}
-	containerLists = listing{runtimeapi.RuntimeService_ListContainers_FullMethodName, runtimeapi.RuntimeService_StreamContainers_FullMethodName}
+	sandboxLists   = listingOf(runtimeapi.RuntimeService_ListPodSandbox_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxes_FullMethodName, &runtimeapi.ListPodSandboxResponse{})
+	containerLists = listingOf(runtimeapi.RuntimeService_ListContainers_FullMethodName, runtimeapi.RuntimeService_StreamContainers_FullMethodName, &runtimeapi.ListContainersResponse{})
 )
 
 // Paths to the names of handlers in the items of lists.
@@ -131,7 +132,7 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	if _, some := l.known.age(time.Now()); some && l.monitor.current().Phase == Lagging {
 		return nil, l.monitor.slow()
 	}
-	wait, cancel := context.WithTimeoutCause(ctx, l.patience, errSlow)
+	wait, cancel := context.WithTimeoutCause(ctx, patienceOf(ctx, l.patience), errSlow)
 	defer cancel()
 	if !whole {
 		return l.whole(wait, of, req)
@@ -168,19 +169,28 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	return nil, status.FromContextError(wait.Err()).Err()
 }
 
+// patienceOf is how long a call may wait for the daemon: so long that there is
+// time left for an answer without it.
+func patienceOf(ctx context.Context, most time.Duration) time.Duration {
+	if deadline, there := ctx.Deadline(); there {
+		return min(most, time.Until(deadline)*3/4)
+	}
+	return most
+}
+
 // errSlow is the cause of a wait that a client did not end.
 var errSlow = errors.New("the list took too long")
 
-// instead is the last known state in place of a list that failed with err, if
-// the daemon is to blame and something was ever known.
+// instead is the last known state in place of a list that failed with err, which
+// is not to cost the lists of other backends.
 func (l *lists) instead(ctx context.Context, err error) (*state, error) {
 	if ctx.Err() != nil {
 		return nil, err
 	}
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
 	default:
-		return nil, err
+		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("A CRI daemon has failed to list; what it had last is listed in its place")
 	}
 	if l.contest.Load() != nil {
 		return &state{}, nil

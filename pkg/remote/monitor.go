@@ -16,6 +16,8 @@ const (
 	checkTimeout = 2 * time.Second
 	// calm is the time between checks of a daemon that answers.
 	calm = 5 * time.Second
+	// backTimeout is how long it may take to be asked and told everything.
+	backTimeout = 30 * time.Second
 	// quick is the time between checks of one that does not.
 	quick = 500 * time.Millisecond
 )
@@ -28,7 +30,7 @@ type monitor struct {
 	// check asks the daemon how it is.
 	check func(context.Context) observation
 	// back is called, and has to succeed, before the daemon counts as answering
-	// again after it was down.
+	// again after it was down, or was connected to anew.
 	back func(context.Context) error
 	// changed hears of every change of phase or reason.
 	changed func(Health)
@@ -48,7 +50,7 @@ type monitor struct {
 
 func newMonitor(name string, check func(context.Context) observation, back func(context.Context) error, changed func(Health)) *monitor {
 	m := &monitor{name: name, check: check, back: back, changed: changed, kicks: make(chan struct{}, 1), asked: make(chan struct{}), turned: make(chan struct{})}
-	m.health = Health{Phase: Down, Reason: "it was not asked yet", Since: time.Now()}
+	m.health = Health{Phase: Down, Reason: notAsked, Since: time.Now()}
 	m.begin()
 	m.ending(m.refusal(m.health))
 	return m
@@ -143,8 +145,11 @@ func (m *monitor) look(ctx context.Context) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	if seen.lost == "" && seen.late == "" && !m.current().Answers() {
-		if err := m.back(ctx); err != nil {
+	if !seen.failed() && (seen.anew || !m.current().Answers()) {
+		bound, cancel := context.WithTimeout(ctx, backTimeout)
+		err := m.back(bound)
+		cancel()
+		if err != nil {
 			seen = observation{lost: fmt.Sprintf("it answers, and cannot say what it has: %v", reason(err))}
 		}
 	}

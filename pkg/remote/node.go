@@ -48,7 +48,7 @@ func (n *node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRu
 	n.settings = proto.CloneOf(req)
 	n.mu.Unlock()
 	resp, err := pass[runtimeapi.UpdateRuntimeConfigResponse](ctx, n.caller, runtimeapi.RuntimeService_UpdateRuntimeConfig_FullMethodName, req)
-	if silent(ctx, err) {
+	if silent(ctx, err) || status.Code(err) == codes.Unimplemented {
 		return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 	}
 	return resp, err

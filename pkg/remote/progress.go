@@ -136,10 +136,16 @@ func (p progress) heard(id, sandbox string, to runtimeapi.ContainerEventType, at
 }
 
 // renewed is after, with what was deleted since before. What was deleted by then
-// already is forgotten: no event is that late. Pure.
+// already is forgotten: no event is that late. What a list is behind with was
+// told by an event before, and is not told again. Pure.
 func renewed(before, after progress) progress {
 	for id, was := range before {
-		if _, there := after[id]; !there && was.step != deleted {
+		now, there := after[id]
+		switch {
+		case there && now.step < was.step:
+			now.step = was.step
+			after[id] = now
+		case !there && was.step != deleted:
 			was.step = deleted
 			after[id] = was
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -12,9 +13,9 @@ import (
 )
 
 var (
-	containerStatsLists = listing{runtimeapi.RuntimeService_ListContainerStats_FullMethodName, runtimeapi.RuntimeService_StreamContainerStats_FullMethodName}
-	sandboxStatsLists   = listing{runtimeapi.RuntimeService_ListPodSandboxStats_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxStats_FullMethodName}
-	sandboxMetricsLists = listing{runtimeapi.RuntimeService_ListPodSandboxMetrics_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxMetrics_FullMethodName}
+	containerStatsLists = listingOf(runtimeapi.RuntimeService_ListContainerStats_FullMethodName, runtimeapi.RuntimeService_StreamContainerStats_FullMethodName, &runtimeapi.ListContainerStatsResponse{})
+	sandboxStatsLists   = listingOf(runtimeapi.RuntimeService_ListPodSandboxStats_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxStats_FullMethodName, &runtimeapi.ListPodSandboxStatsResponse{})
+	sandboxMetricsLists = listingOf(runtimeapi.RuntimeService_ListPodSandboxMetrics_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxMetrics_FullMethodName, &runtimeapi.ListPodSandboxMetricsResponse{})
 )
 
 // stats passes on what the daemon measures. Old measurements are worth nothing:
@@ -60,10 +61,10 @@ func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRe
 // ListMetricDescriptors is read, because descriptors of several backends are
 // merged by name. A daemon that has none describes none.
 func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
-	wait, cancel := context.WithTimeout(ctx, s.patience)
+	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
 	defer cancel()
 	resp, err := read[runtimeapi.ListMetricDescriptorsResponse](wait, s.caller, runtimeapi.RuntimeService_ListMetricDescriptors_FullMethodName, req)
-	if silent(ctx, err) || status.Code(err) == codes.Unimplemented {
+	if s.spared(ctx, err) {
 		return &runtimeapi.ListMetricDescriptorsResponse{}, nil
 	}
 	return resp, err
@@ -76,11 +77,11 @@ func measured[R any, P message[R]](ctx context.Context, s stats, l listing, req 
 	if s.monitor.current().Phase == Lagging {
 		return resp, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, s.patience)
+	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
 	defer cancel()
 	f, err := s.whole(wait, l, req)
 	switch {
-	case silent(ctx, err), status.Code(err) == codes.Unimplemented:
+	case s.spared(ctx, err):
 		return resp, nil
 	case err != nil:
 		return nil, err
@@ -93,17 +94,31 @@ func streamMeasured[M any, P message[M]](s stats, l listing, req proto.Message, 
 	if s.monitor.current().Phase == Lagging {
 		return nil
 	}
-	wait, cancel := context.WithTimeout(to.Context(), s.patience)
+	wait, cancel := context.WithTimeout(to.Context(), patienceOf(to.Context(), s.patience))
 	defer cancel()
 	err := s.pieces(wait, l, req, func(f frame) error {
 		m := P(new(M))
 		f.carry(m)
 		return to.Send(m)
 	})
-	if silent(to.Context(), err) || status.Code(err) == codes.Unimplemented {
+	if s.spared(to.Context(), err) {
 		return nil
 	}
 	return err
+}
+
+// spared says whether a list goes without what this daemon has measured: its
+// errors are not to cost what other backends have.
+func (s stats) spared(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented: // its health says so, or it never will
+	default:
+		log.G(ctx).WithError(err).WithField("backend", s.name).Warn("A CRI daemon has failed to measure; lists go without its pods")
+	}
+	return true
 }
 
 // silent says whether err is the daemon's silence, and not the end of the client.

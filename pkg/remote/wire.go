@@ -2,8 +2,10 @@ package remote
 
 import (
 	"bytes"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // Numbers of fields in the CRI's messages. All lists have their items in the
@@ -34,6 +36,36 @@ func eachField(message []byte, visit func(n protowire.Number, content []byte)) {
 		}
 		message = message[head+size:]
 	}
+}
+
+// sound says whether a message can be read as what it is to be. One that cannot
+// would make the list unreadable that it is merged into.
+func sound(b []byte, shape protoreflect.MessageDescriptor) bool {
+	for fields := shape.Fields(); len(b) > 0; {
+		n, t, head := protowire.ConsumeTag(b)
+		if head < 0 {
+			return false
+		}
+		size := protowire.ConsumeFieldValue(n, t, b[head:])
+		if size < 0 {
+			return false
+		}
+		if field := fields.ByNumber(n); field != nil && t == protowire.BytesType {
+			content, _ := protowire.ConsumeBytes(b[head:])
+			switch field.Kind() {
+			case protoreflect.MessageKind:
+				if !sound(content, field.Message()) {
+					return false
+				}
+			case protoreflect.StringKind:
+				if !utf8.Valid(content) {
+					return false
+				}
+			}
+		}
+		b = b[head+size:]
+	}
+	return true
 }
 
 // text is the last value of a string field, as the encoding wants it.

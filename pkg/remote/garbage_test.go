@@ -1,0 +1,190 @@
+package remote
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+func TestSound(t *testing.T) {
+	shape := (&runtimeapi.ListContainersResponse{}).ProtoReflect().Descriptor()
+	whole := encoded(t, newer(list(3)))
+	if !sound(whole, shape) {
+		t.Error("a list with unknown fields is not sound")
+	}
+	for name, broken := range map[string]frame{
+		"half a field": whole[:len(whole)-1], "an item that ends early": {0x0a, 2, 0x0a, 9},
+		"a name that is no text": {0x0a, 3, 0x0a, 1, 0xff}, "a label that is no text": {0x0a, 5, 0x42, 3, 0x0a, 1, 0xfe},
+	} {
+		if sound(broken, shape) {
+			t.Errorf("%s is sound", name)
+		}
+		if proto.Unmarshal(broken, &runtimeapi.ListContainersResponse{}) == nil {
+			t.Errorf("%s can be read", name)
+		}
+	}
+}
+
+// broken is a daemon that answers to some calls with what is no message of theirs.
+func broken(t *testing.T, bytes frame, methods ...string) *daemon {
+	t.Helper()
+	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	l, err := net.Listen("unix", d.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.server = grpc.NewServer(grpc.ForceServerCodecV2(newCodec()),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
+			for _, m := range methods {
+				if strings.HasSuffix(info.FullMethod, "/"+m) {
+					return &bytes, nil
+				}
+			}
+			return serve(handler.WithDefinition(ctx, &handler.Definition{Name: "x"}), req)
+		}))
+	runtimeapi.RegisterRuntimeServiceServer(d.server, d)
+	runtimeapi.RegisterImageServiceServer(d.server, d)
+	go serve(t, d.server, l)
+	t.Cleanup(d.server.Stop)
+	return d
+}
+
+func TestGarbageIsNotPassedOn(t *testing.T) {
+	garbage := frame{0x0a, 3, 0x0a, 1, 0xff}
+	t.Run("from the start", func(t *testing.T) {
+		b := connect(t, broken(t, garbage, "ListContainers"), t.TempDir())
+		until(t, "asked", func() bool { return strings.Contains(b.Health().Reason, "no message of the CRI") })
+		if b.Health().Phase != Down {
+			t.Errorf("%+v", b.Health())
+		}
+	})
+	d := newDaemon(t)
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	pod, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.lists.sync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.runtimeService.lists.caller.conn = answering{b.conn, garbage}
+	l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != pod.GetPodSandboxId() {
+		t.Errorf("listed %v, %v", l, err)
+	}
+	s, err := b.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+	if err != nil || len(s.ProtoReflect().GetUnknown()) != 0 {
+		t.Errorf("measured %v, %v", s, err)
+	}
+}
+
+// answering answers every call with the same.
+type answering struct {
+	grpc.ClientConnInterface
+	frame
+}
+
+func (a answering) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) error {
+	if f, ok := reply.(*frame); ok {
+		*f = a.frame
+	}
+	return nil
+}
+
+func TestErrorsOfListsCostNobodyElse(t *testing.T) {
+	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	fail := make(chan error, 1)
+	fail <- nil
+	d.Fail = func(_ context.Context, rpc string) error {
+		if !strings.HasPrefix(rpc, "List") {
+			return nil
+		}
+		err := <-fail
+		fail <- err
+		return err
+	}
+	d.start(t)
+	t.Cleanup(func() { d.server.Stop() })
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	if _, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range []codes.Code{codes.Unknown, codes.NotFound, codes.Internal} {
+		_ = <-fail
+		fail <- status.Error(code, "broken")
+		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil || len(l.GetItems()) != 1 {
+			t.Errorf("%v: listed %v, %v", code, l, err)
+		}
+		if _, err := b.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{}); err != nil {
+			t.Errorf("%v: measured %v", code, err)
+		}
+	}
+}
+
+func TestADaemonThatSaysNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cri.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}()
+	b := connect(t, &daemon{path: path}, t.TempDir())
+	begin := time.Now()
+	for range 3 {
+		if _, err := b.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: "c"}); status.Code(err) != codes.Unavailable {
+			t.Errorf("a call: %v", err)
+		}
+		if _, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
+			t.Errorf("a list: %v", err)
+		}
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("calls took %v", took)
+	}
+	until(t, "a reason", func() bool {
+		return strings.Contains(b.Health().Reason, "no answer") || strings.Contains(b.Health().Reason, "preface")
+	})
+}
+
+func TestADaemonThatWasRestartedUnseen(t *testing.T) {
+	d := newDaemon(t)
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	settings := &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: "10.0.0.0/24"}}}
+	if _, err := b.UpdateRuntimeConfig(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	b.node.abilities.miss("/a/B")
+	d.server.Stop()
+	d.start(t) // no call has met the lost connection
+	until(t, "it was asked and told all anew", func() bool {
+		b.node.monitor.suspect()
+		return b.Health().Phase == Ready && b.node.abilities.has("/a/B") && d.told.Load() > 1
+	})
+}

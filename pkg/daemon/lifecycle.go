@@ -71,10 +71,13 @@ type tables struct {
 	registry *atomic.Pointer[handler.Registry[router.Backend]]
 }
 
-// Publish implements lifecycle.Publisher.
+// Publish implements lifecycle.Publisher. Nothing fails after the swap.
 func (t *tables) Publish(p *lifecycle.Plan) error {
 	table, err := t.tableOf(p)
 	if err != nil {
+		return err
+	}
+	if err := t.remotes.record(p); err != nil {
 		return err
 	}
 	if r := t.registry.Load(); r != nil {
@@ -82,7 +85,8 @@ func (t *tables) Publish(p *lifecycle.Plan) error {
 	} else {
 		t.registry.Store(handler.NewRegistry(table))
 	}
-	return t.remotes.use(p)
+	t.remotes.use(p)
+	return nil
 }
 
 // tableOf makes the table of a plan.

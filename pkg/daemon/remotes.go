@@ -173,14 +173,12 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 	return b, nil
 }
 
+// record keeps on disk what the handlers of a plan lead to.
+func (r *remotes) record(p *lifecycle.Plan) error { return r.pool.Record(definitionsOf(p)) }
+
 // use lets those go that no handler needs any more.
-func (r *remotes) use(p *lifecycle.Plan) error {
-	definitions := make([]*handler.Definition, 0, len(p.Entries))
-	for _, e := range p.Entries {
-		definitions = append(definitions, e.Definition)
-	}
-	unused, err := r.pool.Use(definitions)
-	for _, b := range unused {
+func (r *remotes) use(p *lifecycle.Plan) {
+	for _, b := range r.pool.Use(definitionsOf(p)) {
 		if face := r.daemon.router.Load(); face != nil {
 			face.Abandon(b)
 		}
@@ -193,7 +191,14 @@ func (r *remotes) use(p *lifecycle.Plan) error {
 			}
 		}()
 	}
-	return err
+}
+
+func definitionsOf(p *lifecycle.Plan) []*handler.Definition {
+	all := make([]*handler.Definition, 0, len(p.Entries))
+	for _, e := range p.Entries {
+		all = append(all, e.Definition)
+	}
+	return all
 }
 
 // checker asks CRI daemons how they are, and leaves other handlers to another.

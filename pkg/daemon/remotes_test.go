@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -206,5 +208,47 @@ func TestTwoSocketsOfOneDaemon(t *testing.T) {
 	l, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(l.GetItems()) != 1 {
 		t.Errorf("listed %v, %v", l, err)
+	}
+}
+
+// A table whose handlers cannot be kept on disk is not put in force.
+func TestHandlersThatCannotBeKept(t *testing.T) {
+	b, other := newBed(t), newBed(t)
+	b.leadTo(t, other)
+	f := &files{next: b.config}
+	b.options.Loader = f
+	d := b.started(t)
+	b.handlerIs(t, "legacy", "")
+	more := with(b.config, "more")
+	more.Runtimes = append(more.Runtimes, &handler.Definition{
+		Name: "legacy2", Type: handler.CRI, Endpoint: other.config.Server.Socket, RemoteHandler: "runc",
+	})
+	f.put(more, nil)
+	records := filepath.Join(b.config.Engine.Root, "remote")
+	if err := os.Rename(records, records+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(records, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(name string) error {
+		_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{}})
+		return err
+	}
+	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err == nil || !strings.Contains(err.Error(), "keep which handlers lead to the CRI daemon") {
+		t.Errorf("the reload says %v", err)
+	}
+	if err := run("more"); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a handler of a table that was refused: %v", err)
+	}
+	if err := errors.Join(os.Remove(records), os.Rename(records+".away", records)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err != nil {
+		t.Fatal(err)
+	}
+	b.handlerIs(t, "legacy2", "")
+	if err := errors.Join(run("more"), run("legacy2")); err != nil {
+		t.Error(err)
 	}
 }

@@ -241,6 +241,13 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 	return nil
 }
 
+// recorded are the handlers of the record.
+func (b *Backend) recorded() []Handler {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.handlers
+}
+
 // Asked is closed once the daemon was asked how it is.
 func (b *Backend) Asked() <-chan struct{} { return b.node.monitor.asked }
 

@@ -100,28 +100,53 @@ func (p *Pool) All() []*Backend {
 	return all
 }
 
-// Use tells which handlers there are. It returns the Backends that no handler
-// leads to and that have no pods; they are out of the Pool, and to be closed.
-func (p *Pool) Use(definitions []*handler.Definition) (unused []*Backend, err error) {
-	handlers := map[string][]Handler{}
-	for _, d := range definitions {
-		if d.Type == handler.CRI {
-			handlers[d.Endpoint] = append(handlers[d.Endpoint], Handler{Name: d.Name, Remote: d.RemoteHandler})
-		}
-	}
+// Record keeps on disk which handlers lead to which daemon: before a pod can be
+// made under one, so that the next berth knows of it. If it fails for one daemon,
+// nothing has changed for any.
+func (p *Pool) Record(definitions []*handler.Definition) error {
+	handlers := byEndpoint(definitions)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var failed []error
+	var undo []func() error
 	for endpoint, b := range p.all {
-		switch {
-		case len(handlers[endpoint]) > 0:
-			failed = append(failed, b.SetHandlers(handlers[endpoint]))
-		case len(b.Inventory()) == 0:
+		if len(handlers[endpoint]) == 0 {
+			continue
+		}
+		before := b.recorded()
+		if err := b.SetHandlers(handlers[endpoint]); err != nil {
+			for _, f := range undo {
+				err = errors.Join(err, f())
+			}
+			return fmt.Errorf("keep which handlers lead to the CRI daemon at %s: %w", endpoint, err)
+		}
+		undo = append(undo, func() error { return b.SetHandlers(before) })
+	}
+	return nil
+}
+
+// Use tells which handlers there are. It returns the Backends that no handler
+// leads to and that have no pods; they are out of the Pool, and to be closed.
+func (p *Pool) Use(definitions []*handler.Definition) (unused []*Backend) {
+	handlers := byEndpoint(definitions)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for endpoint, b := range p.all {
+		if len(handlers[endpoint]) == 0 && len(b.Inventory()) == 0 {
 			delete(p.all, endpoint)
 			unused = append(unused, b)
 		}
 	}
-	return unused, errors.Join(failed...)
+	return unused
+}
+
+func byEndpoint(definitions []*handler.Definition) map[string][]Handler {
+	all := map[string][]Handler{}
+	for _, d := range definitions {
+		if d.Type == handler.CRI {
+			all[d.Endpoint] = append(all[d.Endpoint], Handler{Name: d.Name, Remote: d.RemoteHandler})
+		}
+	}
+	return all
 }
 
 // Close closes every Backend. What they have is known again to the next Pool.

@@ -25,7 +25,9 @@ are not touched by either.
 
 With --wait the exit status is 0 if the files are in force, 2 if they were refused,
 with every mistake on stderr as file:line:column, and 3 if they are in force and a
-handler cannot run pods. Without it the command returns at once.`,
+handler cannot run pods, or a part of an imported file is left out. It tells how
+things are, also if the daemon has read the files before. Without --wait the command
+returns at once.`,
 		Example: "  berth reload --wait",
 		Args:    cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -58,11 +60,20 @@ func reload(ctx context.Context, c *cobra.Command, r *remote, daemon *client.Cli
 	for _, problem := range resp.GetProblems() {
 		fmt.Fprintln(c.ErrOrStderr(), client.Line(problem))
 	}
+	return reloadEnd(resp)
+}
+
+// reloadEnd is how a reload ends that was waited for: it goes by how things are now,
+// not by what the reload changed. Pure.
+func reloadEnd(resp *adminv1.ReloadResponse) error {
 	if !resp.GetAccepted() {
 		return &codedError{exitConfig, fmt.Errorf("the configuration is refused, and generation %d is served on; correct it and reload again", resp.GetGeneration())}
 	}
 	if names := resp.GetNotReady(); len(names) > 0 {
 		return degraded("the configuration is in force, but these handlers cannot run pods: %s; see \"berth handlers\"", someOf(names, len(names)))
+	}
+	if n := len(resp.GetProblems()); n > 0 {
+		return degraded("the configuration is in force, but %d problems of it are left out", n)
 	}
 	return nil
 }

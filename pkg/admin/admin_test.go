@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-cri/berth/pkg/admin"
+	"github.com/berth-cri/berth/pkg/lifecycle"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -182,6 +183,39 @@ func TestReload(t *testing.T) {
 	}
 	if resp, err := b.Reload(t.Context(), &adminv1.ReloadRequest{NoWait: true}); err != nil || resp.GetDigest() != before {
 		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// Scripts go by the answer: it is the same whether a watcher of the files has been
+// first or not.
+func TestReloadTellsWhatSomebodyElseHasBrought(t *testing.T) {
+	for name, c := range map[string]struct {
+		text     string
+		accepted bool
+		notReady []string
+		problems int
+	}{
+		"a handler that cannot run pods": {"[runtimes.crun]\nruntime_path = \"$DIR/bin/crun\"\n", true, []string{"crun"}, 0},
+		"a mistake":                      {"[runtimes.crun]\nruntime_path = 1\n", false, nil, 1},
+		"a mistake of another daemon":    {"[import]\ncrio = [\"$DIR/crio\"]\n", true, []string{"kata"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.node.breaks(b.path("bin/crun"), true)
+			b.write("crio/10-kata", "[crio.runtime.runtimes.kata]\nruntime_path = \"relative\"\n", 0o644)
+			b.write("conf.d/10.toml", c.text, 0o644)
+			first, err := b.manager.Reload(t.Context(), lifecycle.TriggerFiles)
+			if (err == nil) != c.accepted || (first.Error == nil) != c.accepted {
+				t.Fatalf("the files alone: %v, %v", first.Error, err)
+			}
+			for range 2 {
+				resp, err := b.Reload(t.Context(), &adminv1.ReloadRequest{})
+				if err != nil || resp.GetAccepted() != c.accepted || len(resp.GetChanges()) != 0 ||
+					!slices.Equal(resp.GetNotReady(), c.notReady) || len(resp.GetProblems()) != c.problems {
+					t.Errorf("%v, %v", resp, err)
+				}
+			}
+		})
 	}
 }
 

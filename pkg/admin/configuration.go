@@ -34,12 +34,15 @@ func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (
 		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
 		Changes: changes(o), NeedsRestart: told(o.NeedRestart),
 	}
+	// What is so now, whoever brought it: a watcher of files may have been first.
 	for _, h := range c.life.Handlers() {
 		if h.Configured && h.State.Phase == handler.NotReady {
 			resp.NotReady = append(resp.NotReady, h.Definition.Name)
 		}
 	}
-	resp.Problems = problemsOf(o.Error)
+	if resp.Problems = problemsOf(o.Error); resp.Accepted {
+		resp.Problems = messages(c.life.Current().Config.Problems)
+	}
 	return resp, nil
 }
 

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"testing"
+
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// The exit status is that of how things are after a reload, also if it changed nothing.
+func TestExitStatusOfAReload(t *testing.T) {
+	mistake := []*adminv1.Problem{{File: "/etc/x", Line: 1, Message: "is wrong"}}
+	for name, c := range map[string]struct {
+		resp *adminv1.ReloadResponse
+		want int
+	}{
+		"nothing to do":               {&adminv1.ReloadResponse{Accepted: true}, 0},
+		"a handler that was changed":  {&adminv1.ReloadResponse{Accepted: true, Changes: []string{"handler x: changed"}}, 0},
+		"a handler that is not ready": {&adminv1.ReloadResponse{Accepted: true, NotReady: []string{"x"}}, exitDegraded},
+		"a part that is left out":     {&adminv1.ReloadResponse{Accepted: true, Problems: mistake}, exitDegraded},
+		"refused":                     {&adminv1.ReloadResponse{Problems: mistake}, exitConfig},
+		"refused, and not ready":      {&adminv1.ReloadResponse{Problems: mistake, NotReady: []string{"x"}}, exitConfig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := 0
+			var coded *codedError
+			if err := reloadEnd(c.resp); errors.As(err, &coded) {
+				got = coded.code
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if got != c.want {
+				t.Errorf("it is %d, not %d", got, c.want)
+			}
+		})
+	}
+}

@@ -22,7 +22,8 @@ func podsCommand() *cobra.Command {
 		Use:   "pods",
 		Short: "List pods with the handler that each was created under",
 		Long: `List pods with the handler that each was created under, which it keeps. PIN is "old"
-if new pods of that handler get another definition by now.`,
+if new pods of that handler get another definition by now, or another program is
+installed where the pod's was; "berth whereis" tells which.`,
 		Args: cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			resp, err := daemon.ListPods(ctx, &adminv1.ListPodsRequest{Handler: name})

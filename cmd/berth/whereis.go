@@ -52,8 +52,8 @@ func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
 		{"definition", pin.GetDigest()},
 		{"generation", generationWord(pin)},
 		{"pin", map[string]string{
-			"old":     "old: new pods of the handler get another definition",
-			"current": "current: new pods of the handler get the same definition",
+			"old":     "old: " + pin.GetOutdatedReason(),
+			"current": "current: new pods of the handler get the same definition and program",
 			"?":       "the backend does not tell",
 		}[pinWord(pin)]},
 	}

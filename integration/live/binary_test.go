@@ -91,7 +91,11 @@ func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	old, restarted := b.pod(t, "own"), b.pod(t, "own")
 
 	copyFile(t, second, installed)
+	testbed.Eventually(t, patience, func() error { return b.pinned(t, old, "old") })
 	fresh := b.pod(t, "own")
+	if err := b.pinned(t, fresh, "current"); err != nil {
+		t.Error(err)
+	}
 	is := func(pod *testbed.Pod, runc string) {
 		t.Helper()
 		if got, want := b.runs(t, pod), version(t, runc); got != want {
@@ -107,4 +111,21 @@ func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	is(restarted, first)
 	is(fresh, second)
 	is(b.pod(t, "own"), second)
+	for pod, want := range map[*testbed.Pod]string{restarted: "old", fresh: "current"} {
+		if err := b.pinned(t, pod, want); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// pinned fails unless "berth pods" says that of a pod.
+func (b *bed) pinned(t *testing.T, pod *testbed.Pod, want string) error {
+	t.Helper()
+	for line := range strings.Lines(b.command(t, "pods")) {
+		cells := strings.Fields(line)
+		if strings.HasPrefix(pod.ID, cells[0]) && cells[len(cells)-1] == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("pod %s is not %s", pod.ID, want)
 }

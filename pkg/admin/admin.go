@@ -49,6 +49,9 @@ type Pods interface {
 	// that begins so, is. The class is ErrNotFound, or ErrInvalidArgument for a
 	// beginning of several.
 	Find(id string) (Place, error)
+	// Installed returns the programs that a new pod of a Definition would keep: the
+	// handler's, then the one that a shim drives. None if the backend does not say.
+	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
 }
 
 // Files reads the configuration on disk, strictly, and puts nothing in force.

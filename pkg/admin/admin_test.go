@@ -244,6 +244,61 @@ func TestGetConfig(t *testing.T) {
 	}
 }
 
+// A pod is outdated if a new one would get another program, under the same definition.
+func TestPodsOfAReplacedProgramAreOutdated(t *testing.T) {
+	b := newBed(t)
+	b.node.run("a", "one", b.definition("runc"))
+	outdated := func() (reason string) {
+		t.Helper()
+		all, err := b.ListPods(t.Context(), &adminv1.ListPodsRequest{})
+		if err != nil || len(all.GetPods()) != 1 {
+			t.Fatalf("%v, %v", all, err)
+		}
+		at, err := b.WhereIs(t.Context(), &adminv1.WhereIsRequest{Id: "a"})
+		if err != nil || at.GetPod().GetPin().GetOutdatedReason() != all.GetPods()[0].GetPin().GetOutdatedReason() {
+			t.Errorf("%v, %v", at, err)
+		}
+		pin := at.GetPod().GetPin()
+		if pin.GetOutdated() != (pin.GetOutdatedReason() != "") {
+			t.Errorf("it is %v", pin)
+		}
+		return pin.GetOutdatedReason()
+	}
+	if reason := outdated(); reason != "" {
+		t.Errorf("it is outdated: %s", reason)
+	}
+	b.node.replace(b.path("bin/runc"), "def")
+	if reason, want := outdated(), "new pods of the handler run on "+b.path("bin/runc")+" 1.2.4 as it is installed now"; reason != want {
+		t.Errorf("it is outdated: %q", reason)
+	}
+	// Nothing is known of a program that does not answer.
+	b.node.breaks(b.path("bin/runc"), true)
+	if reason := outdated(); reason != "" {
+		t.Errorf("it is outdated: %s", reason)
+	}
+	b.node.breaks(b.path("bin/runc"), false)
+	b.node.replace(b.path("bin/runc"), "abc") // as it was
+	if reason := outdated(); reason != "" {
+		t.Errorf("it is outdated: %s", reason)
+	}
+	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
+		t.Fatal(err)
+	}
+	b.node.run("a", "one", b.definition("crun"))
+	if _, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}}); err != nil {
+		t.Fatal(err)
+	}
+	if reason := outdated(); reason != "new pods of the handler get another definition" {
+		t.Errorf("it is outdated: %q", reason)
+	}
+	if _, err := b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"}); err != nil {
+		t.Fatal(err)
+	}
+	if reason := outdated(); reason != "the handler is no longer configured" {
+		t.Errorf("it is outdated: %q", reason)
+	}
+}
+
 func TestPodsAndWhereIs(t *testing.T) {
 	b := newBed(t)
 	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,8 @@ type node struct {
 	mu     sync.Mutex
 	pods   map[string]admin.Pod // by id
 	broken map[string]bool      // by path of the runtime
+	// replaced are contents of programs, by path.
+	replaced map[string]string
 }
 
 func (n *node) Check(_ context.Context, d *handler.Definition, _ probe.Depth) (*probe.Runtime, error) {
@@ -84,6 +87,22 @@ func (n *node) Find(id string) (admin.Place, error) {
 	return admin.Place{}, fmt.Errorf("no id begins with %q: %w", id, errdefs.ErrNotFound)
 }
 
+// Installed has one program at each path, until somebody replaces it.
+func (n *node) Installed(_ context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.broken[d.Path] {
+		return nil, errdefs.ErrUnavailable
+	}
+	return []handler.OwnedBinary{{Path: d.Path, SHA256: cmp.Or(n.replaced[d.Path], "abc"), Version: "1.2.4"}}, nil
+}
+
+func (n *node) replace(path, sha256 string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.replaced[path] = sha256
+}
+
 func (n *node) run(id, name string, d *handler.Definition) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -125,7 +144,7 @@ func (published) Publish(*lifecycle.Plan) error { return nil }
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir(), node: &node{pods: map[string]admin.Pod{}, broken: map[string]bool{}}}
+	b := &bed{t: t, dir: t.TempDir(), node: &node{pods: map[string]admin.Pod{}, broken: map[string]bool{}, replaced: map[string]string{}}}
 	for _, name := range []string{"bin/runc", "bin/crun", "bin/berth-shim", "bin/berth-pause"} {
 		b.write(name, "#!/bin/sh\n", 0o755)
 	}

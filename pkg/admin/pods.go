@@ -8,7 +8,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-cri/berth/pkg/lifecycle"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -28,12 +27,13 @@ func (p pods) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*admi
 		return nil, err
 	}
 	slices.SortFunc(all, byAge)
-	digests := p.digests()
+	if wanted != "" {
+		all = slices.DeleteFunc(all, func(one Pod) bool { return one.Handler != wanted })
+	}
+	current := p.offers(ctx, all)
 	resp := &adminv1.ListPodsResponse{}
 	for _, one := range all {
-		if wanted == "" || one.Handler == wanted {
-			resp.Pods = append(resp.Pods, podMessage(one, digests))
-		}
+		resp.Pods = append(resp.Pods, podMessage(one, current))
 	}
 	if len(resp.Pods) == 0 && wanted != "" {
 		if _, err := p.life.Handler(wanted); err != nil {
@@ -58,42 +58,24 @@ func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv
 	if i < 0 {
 		return nil, fmt.Errorf("sandbox %s is being made or removed; ask again: %w", at.Sandbox, errdefs.ErrNotFound)
 	}
-	resp.Pod = podMessage(all[i], p.digests())
+	resp.Pod = podMessage(all[i], p.offers(ctx, all[i:i+1]))
 	return resp, nil
 }
 
-// digests are those of the handlers as new pods get them: some of them get the
-// next binary while it is on trial.
-func (p pods) digests() map[string][]string {
-	digests := map[string][]string{}
-	for _, h := range p.life.Handlers() {
-		if !h.Configured {
-			continue
-		}
-		current := []string{h.Digest}
-		if h.Trial != nil && h.Trial.State == lifecycle.TrialRunning && h.Definition.Next != nil {
-			current = append(current, h.Definition.WithNext().Digest())
-		}
-		digests[h.Definition.Name] = current
-	}
-	return digests
-}
-
-func podMessage(p Pod, digests map[string][]string) *adminv1.Pod {
+func podMessage(p Pod, current offers) *adminv1.Pod {
 	return &adminv1.Pod{
 		Id: p.ID, Namespace: p.Namespace, Name: p.Name, Uid: p.UID, Handler: p.Handler, Ready: p.Ready,
-		CreatedAt: stamp(p.Created), Containers: count(p.Containers), Pin: pinMessage(p.Pin, digests),
+		CreatedAt: stamp(p.Created), Containers: count(p.Containers), Pin: pinMessage(p.Pin, current),
 	}
 }
 
 // pinMessage is nil for a pod of a backend that does not tell.
-func pinMessage(p Pin, digests map[string][]string) *adminv1.Pin {
-	d := p.Definition
-	if d == nil {
+func pinMessage(p Pin, current offers) *adminv1.Pin {
+	if p.Definition == nil {
 		return nil
 	}
-	digest := d.Digest()
-	m := &adminv1.Pin{Digest: digest, Generation: p.Generation, Outdated: !slices.Contains(digests[d.Name], digest)}
+	reason := current.lack(p)
+	m := &adminv1.Pin{Digest: p.Definition.Digest(), Generation: p.Generation, Outdated: reason != "", OutdatedReason: reason}
 	for _, b := range p.Binaries {
 		m.Binaries = append(m.Binaries, &adminv1.Binary{Path: b.Path, Runs: b.Runs, Digest: b.SHA256, Version: b.Version})
 	}

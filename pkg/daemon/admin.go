@@ -103,6 +103,21 @@ func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
 	return pods, nil
 }
 
+// installer is a backend that runs programs of this node.
+type installer interface {
+	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
+}
+
+// Installed implements admin.Pods.
+func (p adminPods) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
+	for _, b := range p.router.Backends() {
+		if i, ok := b.(installer); ok {
+			return i.Installed(ctx, d)
+		}
+	}
+	return nil, nil
+}
+
 // Find implements admin.Pods.
 func (p adminPods) Find(id string) (admin.Place, error) {
 	o, err := p.router.Find(id)

@@ -56,11 +56,25 @@ type binaryInfo struct {
 
 // told is what may be shown of the binaries of s.
 func (r *runtimes) told(s *sandboxSpec) []binaryInfo {
+	return r.shown(s.binaries())
+}
+
+func (r *runtimes) shown(binaries []keep.Binary) []binaryInfo {
 	var all []binaryInfo
-	for _, one := range s.binaries() {
+	for _, one := range binaries {
 		all = append(all, binaryInfo{Path: one.Path, Runs: r.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
 	}
 	return all
+}
+
+// installed is what a new pod of a handler would be made with at this moment.
+func (r *runtimes) installed(ctx context.Context, d *handler.Definition) ([]binaryInfo, error) {
+	_, all, release, err := r.binaries.ForPod(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return r.shown(all), nil
 }
 
 // need is for who begins something new with the binaries of s: a copy that

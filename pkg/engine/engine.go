@@ -167,13 +167,26 @@ func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.core.objects.allSandboxes() {
 		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().generation()}
-		for _, one := range e.core.runtimes.told(s.Spec()) {
-			o.Binaries = append(o.Binaries, handler.OwnedBinary(one))
-		}
+		o.Binaries = owned(e.core.runtimes.told(s.Spec()))
 		for _, c := range e.core.objects.containersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}
 		all = append(all, o)
+	}
+	return all
+}
+
+// Installed tells the programs that a new pod of a handler would keep. It costs a few
+// stats, unless one of them was changed since somebody looked.
+func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
+	all, err := e.core.runtimes.installed(ctx, d)
+	return owned(all), err
+}
+
+func owned(binaries []binaryInfo) []handler.OwnedBinary {
+	var all []handler.OwnedBinary
+	for _, one := range binaries {
+		all = append(all, handler.OwnedBinary(one))
 	}
 	return all
 }

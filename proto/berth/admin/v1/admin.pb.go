@@ -2557,13 +2557,17 @@ type Pin struct {
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	// The handler's, then the one that a shim drives.
 	Binaries []*Binary `protobuf:"bytes,2,rep,name=binaries,proto3" json:"binaries,omitempty"`
-	// New pods of the handler get another definition by now, or there is none.
+	// New pods of the handler get another definition by now, or there is none, or
+	// another program is installed where this pod's was. Programs are not compared
+	// while the installed one cannot be used.
 	Outdated bool `protobuf:"varint,3,opt,name=outdated,proto3" json:"outdated,omitempty"`
 	// The generation of the table that the pod was created by. Each daemon counts its
 	// own from 1. 0 is not known.
-	Generation    uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Generation uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// What new pods get that this one has not, in words; empty if it is not outdated.
+	OutdatedReason string `protobuf:"bytes,5,opt,name=outdated_reason,json=outdatedReason,proto3" json:"outdated_reason,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Pin) Reset() {
@@ -2622,6 +2626,13 @@ func (x *Pin) GetGeneration() uint64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *Pin) GetOutdatedReason() string {
+	if x != nil {
+		return x.OutdatedReason
+	}
+	return ""
 }
 
 type WhereIsRequest struct {
@@ -2933,14 +2944,15 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"containers\x18\b \x01(\x05R\n" +
 	"containers\x12%\n" +
-	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"\x8d\x01\n" +
+	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"\xb6\x01\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x122\n" +
 	"\bbinaries\x18\x02 \x03(\v2\x16.berth.admin.v1.BinaryR\bbinaries\x12\x1a\n" +
 	"\boutdated\x18\x03 \x01(\bR\boutdated\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\" \n" +
+	"generation\x12'\n" +
+	"\x0foutdated_reason\x18\x05 \x01(\tR\x0eoutdatedReason\" \n" +
 	"\x0eWhereIsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xa4\x01\n" +
 	"\x0fWhereIsResponse\x12\x18\n" +

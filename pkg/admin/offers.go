@@ -1,0 +1,97 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+)
+
+// installedPatience bounds the look at what is installed. It takes no time unless
+// a program is new or cannot be read.
+const installedPatience = 3 * time.Second
+
+// offer is what a new pod of a handler may get: a Definition, and the programs that
+// are installed for it, or none if they are not known.
+type offer struct {
+	definition *handler.Definition
+	digest     string
+	programs   []handler.OwnedBinary
+}
+
+// offers are by the handler's name. There are two while a binary is on trial.
+type offers map[string][]*offer
+
+// offers finds out what new pods of the handlers of these pods would get.
+func (p pods) offers(ctx context.Context, of []Pod) offers {
+	// Only pods with the same Definition can differ by their programs.
+	wanted := map[string]bool{}
+	for _, one := range of {
+		if len(one.Pin.Binaries) > 0 && one.Pin.Definition != nil {
+			wanted[one.Pin.Definition.Digest()] = true
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, installedPatience)
+	defer cancel()
+	var asked sync.WaitGroup
+	all := offers{}
+	for _, h := range p.life.Handlers() {
+		if !h.Configured {
+			continue
+		}
+		name := h.Definition.Name
+		all[name] = []*offer{{definition: h.Definition, digest: h.Digest}}
+		if h.Trial != nil && h.Trial.State == lifecycle.TrialRunning && h.Definition.Next != nil {
+			tried := h.Definition.WithNext()
+			all[name] = append(all[name], &offer{definition: tried, digest: tried.Digest()})
+		}
+		if h.ProbeError != "" {
+			continue // a new pod gets nothing that could be compared
+		}
+		for _, o := range all[name] {
+			if wanted[o.digest] {
+				asked.Go(func() { o.ask(ctx, p.pods) })
+			}
+		}
+	}
+	asked.Wait()
+	return all
+}
+
+// ask leaves the programs unknown if they cannot be found out: the handler's state
+// says why, as soon as that is more than a moment.
+func (o *offer) ask(ctx context.Context, installed Pods) {
+	if programs, err := installed.Installed(ctx, o.definition); err == nil {
+		o.programs = programs
+	}
+}
+
+// lack says what new pods get that a pod has not, or nothing. Pure.
+func (all offers) lack(p Pin) string {
+	current, digest := all[p.Definition.Name], p.Definition.Digest()
+	if len(current) == 0 {
+		return "the handler is no longer configured"
+	}
+	i := slices.IndexFunc(current, func(o *offer) bool { return o.digest == digest })
+	if i < 0 {
+		return "new pods of the handler get another definition"
+	}
+	programs := current[i].programs
+	if len(p.Binaries) == 0 || len(programs) == 0 || slices.EqualFunc(p.Binaries, programs, sameProgram) {
+		return ""
+	}
+	var names []string
+	for i, one := range programs {
+		if i >= len(p.Binaries) || !sameProgram(p.Binaries[i], one) {
+			names = append(names, strings.TrimSpace(one.Path+" "+one.Version))
+		}
+	}
+	return fmt.Sprintf("new pods of the handler run on %s as it is installed now", strings.Join(names, ", "))
+}
+
+func sameProgram(a, b handler.OwnedBinary) bool { return a.SHA256 == b.SHA256 }

@@ -176,6 +176,10 @@ func TestATrialThatFailsEndsByItself(t *testing.T) {
 		t.Errorf("listed: %v, all ready: %v", listed, ready)
 	}
 
+	// What a probe finds out in its place is told, and that it was aborted no more.
+	copyFile(t, "/bin/false", next)
+	b.trialIs(t, "own", "not-ready")
+
 	// One that a probe finds out takes no pod at all.
 	no := filepath.Join(b.Dir, "no")
 	copyFile(t, "/bin/false", no)

@@ -116,10 +116,10 @@ func (b *bed) Check(ctx context.Context, d *handler.Definition, depth probe.Dept
 			return nil, context.Cause(ctx)
 		}
 	}
-	if err != nil {
+	if err != nil && sum == "" {
 		return nil, err
 	}
-	return &probe.Runtime{Path: d.Path, Version: "1", SHA256: sum}, nil
+	return &probe.Runtime{Path: d.Path, Version: "1", SHA256: sum}, err
 }
 
 func (b *bed) Live() map[string]int {

@@ -23,7 +23,8 @@ type Loader interface {
 
 // Prober finds out whether a handler can run pods on this machine. It is called
 // often, and should only look closely at what has changed, unless depth says more. The
-// error's text is the reason why it cannot. An answer may come without a Runtime.
+// error's text is the reason why it cannot. An answer may come without a Runtime;
+// one beside an error says no more than the SHA256 of what was looked at.
 type Prober interface {
 	Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error)
 }

@@ -139,11 +139,14 @@ func (t *truth) trial(name string) *Trial {
 		return nil
 	}
 	told := &Trial{Path: d.Next.Path, Percent: d.Next.Percent, State: TrialRunning}
-	if r := t.ruling(d); r != nil {
+	v, probed := t.verdictOf(d.WithNext())
+	// What was said of a program is no word about another in its place; if that
+	// goes again, the word counts.
+	if r := t.ruling(d); r != nil && (r.State != TrialAborted || mayBe(r.SHA256, v.failed)) {
 		told.State, told.Reason = r.State, r.Reason
 		return told
 	}
-	switch v, probed := t.verdictOf(d.WithNext()); {
+	switch {
 	case !probed:
 		told.State, told.Reason = TrialNotReady, notProbedYet
 	case v.failure != "":

@@ -291,6 +291,36 @@ func TestPromoteAndAbort(t *testing.T) {
 	}
 }
 
+// An aborted binary in whose place there is one that cannot be probed is not ready,
+// as that is what to mend. The ruling waits for the program that it is on.
+func TestAbortedBinaryReplacedByOneThatCannotBeProbed(t *testing.T) {
+	b := newBed(t, trying(10))
+	look := func(sum string, failure error) {
+		b.set(func() { b.sums["/new"], b.failures["/new"] = sum, failure })
+		if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look("first", nil)
+	if err := b.m.Abort(t.Context(), "runc", "slow"); err != nil {
+		t.Fatal(err)
+	}
+	look("first", errors.New("it says nothing"))
+	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	look("", errors.New("/new does not exist"))
+	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	look("false", errors.New("it is no runtime"))
+	b.wantTrial(t, "/old", "", TrialNotReady, "it is no runtime")
+	b.close()
+	b.open(trying(10)) // a restart
+	b.wantTrial(t, "/old", "", TrialNotReady, "it is no runtime")
+	look("first", nil)
+	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	look("false", errors.New("it is no runtime"))
+	look("second", nil)
+	b.wantTrial(t, "/old", "/new", TrialRunning, "")
+}
+
 func TestNextBinaryThatIsNotThere(t *testing.T) {
 	b := newBed(t, trying(100))
 	b.set(func() { b.failures["/new"] = errors.New("/new does not exist") })

@@ -30,6 +30,9 @@ type verdict struct {
 	since time.Time
 	// depth is how closely probes looked that failed since.
 	depth probe.Depth
+	// failed is the SHA256 of the program that the last probe failed of; empty if
+	// that is not known.
+	failed string
 	// runtime is what the last good probe of this digest saw.
 	runtime *probe.Runtime
 }
@@ -43,6 +46,9 @@ func (v verdict) after(r result, known bool) verdict {
 	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, depth: max(v.depth, r.depth, probe.Ask), runtime: v.runtime}
 	if v.tries == 0 {
 		next.since = r.at
+	}
+	if r.runtime != nil {
+		next.failed = r.runtime.SHA256
 	}
 	if known && v.failure == "" && probe.Transient(r.err) && r.at.Sub(next.since) < doubtFor {
 		next.doubt = r.err.Error()

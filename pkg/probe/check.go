@@ -48,7 +48,7 @@ func NewChecker(p *Prober) *Checker {
 // Check looks at everything that the handler needs of this machine, and asks its
 // runtime what it is if that is not known yet, or again if depth says so. A handler
 // for which nothing has changed costs a few stats then. The error says why it cannot run pods. Of a binary on
-// trial the Runtime says the SHA256.
+// trial the Runtime says the SHA256, and nothing else beside an error.
 func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	ask := c.prober.Probe
 	if depth > Look {
@@ -59,33 +59,57 @@ func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth)
 	if missing := c.missing(ctx, d); missing != nil {
 		return nil, missing
 	}
-	if err != nil || d.Variant != handler.VariantNext {
+	if d.Variant != handler.VariantNext {
 		return rt, err
 	}
-	return c.summed(rt)
-}
-
-// summed is rt with the SHA256 of its binary, which is read once for each identity.
-func (c *Checker) summed(rt *Runtime) (*Runtime, error) {
-	c.mu.Lock()
-	known := c.sums[rt.Path]
-	c.mu.Unlock()
-	if !known.of.Same(rt.Identity) {
-		hex, err := hashFile(rt.Path)
-		if err != nil {
-			return nil, fmt.Errorf("runtime binary: %w: %w", err, errdefs.ErrUnavailable)
-		}
-		if now, err := Identify(rt.Path); err != nil || !now.Same(rt.Identity) {
-			return nil, transient{fmt.Errorf("runtime binary %s was changed while it was read; it is looked at again: %w", rt.Path, errdefs.ErrUnavailable)}
-		}
-		known = sum{rt.Identity, hex}
-		c.mu.Lock()
-		c.sums[rt.Path] = known
-		c.mu.Unlock()
+	if err != nil {
+		return c.unable(d.Path, err), err
+	}
+	sum, err := c.summed(rt.Identity)
+	if err != nil {
+		return nil, err
 	}
 	with := *rt
-	with.SHA256 = known.sha256
+	with.SHA256 = sum
 	return &with, nil
+}
+
+// unable is what is known of a binary that could not be asked, or nil. One of which
+// that may pass can be half of itself.
+func (c *Checker) unable(path string, why error) *Runtime {
+	if Transient(why) {
+		return nil
+	}
+	id, err := Identify(path)
+	if err != nil {
+		return nil
+	}
+	sum, err := c.summed(id)
+	if err != nil {
+		return nil
+	}
+	return &Runtime{Path: path, Identity: id, SHA256: sum}
+}
+
+// summed is the SHA256 of a binary, which is read once for each identity.
+func (c *Checker) summed(id Identity) (string, error) {
+	c.mu.Lock()
+	known := c.sums[id.Path]
+	c.mu.Unlock()
+	if known.of.Same(id) {
+		return known.sha256, nil
+	}
+	hex, err := hashFile(id.Path)
+	if err != nil {
+		return "", fmt.Errorf("runtime binary: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	if now, err := Identify(id.Path); err != nil || !now.Same(id) {
+		return "", transient{fmt.Errorf("runtime binary %s was changed while it was read; it is looked at again: %w", id.Path, errdefs.ErrUnavailable)}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sums[id.Path] = sum{id, hex}
+	return hex, nil
 }
 
 func hashFile(path string) (string, error) {

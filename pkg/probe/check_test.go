@@ -80,4 +80,16 @@ func TestCheckSumsWhatIsOnTrial(t *testing.T) {
 	if other := check(); other == first {
 		t.Error("other content is taken for the same")
 	}
+	broken := []byte("#!/bin/sh\nexit 1\n")
+	write(broken)
+	rt, err := c.Check(t.Context(), d, Look)
+	if want := fmt.Sprintf("%x", sha256.Sum256(broken)); err == nil || rt == nil || rt.SHA256 != want || rt.Version != "" {
+		t.Errorf("of a program that does not answer it says %+v, %v", rt, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if rt, err := c.Check(t.Context(), d, Look); err == nil || rt != nil {
+		t.Errorf("of none it says %+v, %v", rt, err)
+	}
 }

@@ -87,6 +87,17 @@ func (o *oomCounter) excuseAll() uint64 {
 	return o.excuse
 }
 
+// count is how many kills there were until now.
+func (o *oomCounter) count() uint64 {
+	if o == nil {
+		return 0
+	}
+	o.read()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.seen
+}
+
 // setExcuse says how many kills are none of this container's.
 func (o *oomCounter) setExcuse(n uint64) {
 	if o == nil {

@@ -94,9 +94,11 @@ func (t *task) claimOOM() bool {
 	if !t.oom.killed() {
 		return false
 	}
+	kills := t.oom.count()
 	for _, other := range t.sharers() {
 		other.mu.Lock()
-		other.journal.ExcusedOOM++
+		// One that began after the kill has excused it already.
+		other.journal.ExcusedOOM = min(other.journal.ExcusedOOM+1, kills)
 		other.oom.setExcuse(other.journal.ExcusedOOM)
 		if err := other.save(); err != nil {
 			log.G(other.context()).WithError(err).Warn("An out-of-memory kill of another container will count for this one after a restart")

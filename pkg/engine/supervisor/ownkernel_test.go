@@ -67,6 +67,10 @@ func TestOOMKillsAreExcused(t *testing.T) {
 	if !b.claimOOM() {
 		t.Error("the next kill is nobody's")
 	}
+	count("3")
+	if !late.claimOOM() {
+		t.Error("one that began between a kill and its claim is excused of one too many")
+	}
 }
 
 func TestLocksOfDeletedContainersAreSwept(t *testing.T) {

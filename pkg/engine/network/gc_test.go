@@ -185,7 +185,7 @@ func TestCollectBoundsEachPod(t *testing.T) {
 	p := New(n.config)
 	p.undoTimeout = 100 * time.Millisecond
 	checkError(t, collect(t, p), errdefs.IsDeadlineExceeded, "pod-hangs", "killed before it finished")
-	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") != 1 {
+	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") > 1 { // it may be killed before it says so
 		t.Errorf("the same DEL was tried more than once:\n%s", all)
 	}
 	if entry, err := p.readJournal("pod-hangs"); err != nil || entry == nil || entry.FailedSince.IsZero() {

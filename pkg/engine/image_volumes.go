@@ -33,8 +33,8 @@ type imageVolume struct {
 
 // planVolumes finds the images among the mounts of c. The configuration that it
 // returns names them by their ids: the kubelet tells by these, in the status of
-// containers, which images it must not collect. What the CRI has for a pod's own
-// status beside that is a digest in a repository, as for the container's image.
+// containers, which images it must not collect. The public conformance suite
+// holds image_ref to the id as well.
 func (m *mounts) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []imageVolume, error) {
 	var volumes []imageVolume
 	for i, given := range c.GetMounts() {
@@ -52,7 +52,7 @@ func (m *mounts) planVolumes(s *sandbox, c *runtimeapi.ContainerConfig) (*runtim
 			c = proto.CloneOf(c)
 		}
 		named := c.GetMounts()[i].GetImage()
-		named.Image, named.ImageRef = img.ID, imageRef(img)
+		named.Image, named.ImageRef = img.ID, img.ID
 		volumes = append(volumes, imageVolume{
 			Path: path.Join("/", given.GetContainerPath()), SubPath: given.GetImageSubPath(), ImageID: img.ID, ImageChain: img.ChainID.String(),
 		})

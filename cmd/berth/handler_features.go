@@ -31,14 +31,14 @@ featuresJson.`,
 					return degraded("handler %q has not said what it can do; see \"berth handler probe %s\"", resp.GetHandler().GetName(), resp.GetHandler().GetName())
 				}
 				return r.print(c.OutOrStdout(), resp, func(w io.Writer) error {
-					return featureTable([]*adminv1.GetHandlerResponse{resp}).write(w)
+					return featureTable([]*adminv1.GetHandlerResponse{resp}, r.wide()).write(w)
 				})
 			}
 			all, err := allHandlers(ctx, daemon)
 			if err != nil {
 				return err
 			}
-			return encode(c.OutOrStdout(), r.output, map[string]any{"handlers": featuresOf(all)}, featureTable(all).write)
+			return encode(c.OutOrStdout(), r.output, map[string]any{"handlers": featuresOf(all)}, featureTable(all, r.wide()).write)
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -85,8 +85,8 @@ func allHandlers(ctx context.Context, daemon *client.Client) ([]*adminv1.GetHand
 }
 
 // featureTable has a row for each feature and a column for each handler.
-func featureTable(handlers []*adminv1.GetHandlerResponse) *table {
-	t := &table{header: []string{"FEATURE"}}
+func featureTable(handlers []*adminv1.GetHandlerResponse, wide bool) *table {
+	t := &table{header: []string{"FEATURE"}, whole: wide}
 	var names []string
 	rows := map[string][]string{}
 	for i, h := range handlers {

@@ -23,7 +23,7 @@ func handlerShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return showHandler(w, resp) })
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return showHandler(w, resp, r.wide()) })
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -38,7 +38,7 @@ func first(args []string) string {
 	return args[0]
 }
 
-func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse) error {
+func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error {
 	h := resp.GetHandler()
 	for _, line := range []struct{ what, text string }{
 		{"name", h.GetName() + map[bool]string{true: " (default)"}[h.GetIsDefault()]},
@@ -63,11 +63,11 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	return settingTable(resp.GetSettings()).write(w)
+	return settingTable(resp.GetSettings(), wide).write(w)
 }
 
-func settingTable(settings []*adminv1.Setting) *table {
-	t := &table{header: []string{"KEY", "VALUE", "FROM"}}
+func settingTable(settings []*adminv1.Setting, wide bool) *table {
+	t := &table{header: []string{"KEY", "VALUE", "FROM"}, whole: wide}
 	for _, s := range settings {
 		t.add(s.GetKey(), s.GetValue(), s.GetOrigin())
 	}

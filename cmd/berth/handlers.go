@@ -77,7 +77,7 @@ func stateWord(s adminv1.State) string {
 }
 
 func handlerTable(handlers []*adminv1.Handler, wide bool) *table {
-	t := &table{header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}}
+	t := &table{header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}, whole: wide}
 	if wide {
 		t.header = append(t.header, "PATH", "DIGEST", "ORIGIN")
 	}

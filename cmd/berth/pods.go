@@ -44,7 +44,7 @@ installed where the pod's was; "berth whereis" tells which.`,
 }
 
 func podTable(pods []*adminv1.Pod, wide bool) *table {
-	t := &table{header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "STATE", "AGE", "CONTAINERS", "PIN"}}
+	t := &table{header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "STATE", "AGE", "CONTAINERS", "PIN"}, whole: wide}
 	if wide {
 		t.header = append(t.header, "GENERATION", "DIGEST", "RUNTIME")
 	}

@@ -32,8 +32,11 @@ returns at once.`,
 		Args:    cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			if !wait {
-				_, err := daemon.Reload(ctx, &adminv1.ReloadRequest{NoWait: true})
-				return err
+				resp, err := daemon.Reload(ctx, &adminv1.ReloadRequest{NoWait: true})
+				if err != nil {
+					return err
+				}
+				return showRequest(c.OutOrStdout(), r.output, resp)
 			}
 			return reload(ctx, c, r, daemon)
 		}),
@@ -76,6 +79,21 @@ func reloadEnd(resp *adminv1.ReloadResponse) error {
 		return degraded("the configuration is in force, but %d problems of it are left out", n)
 	}
 	return nil
+}
+
+// requested is what is known of a reload that nobody waits for. The daemon's answer
+// has more, which would look like an outcome.
+type requested struct {
+	Requested  bool   `json:"requested"`
+	Generation uint64 `json:"generation,string"`
+	Digest     string `json:"digest"`
+}
+
+func showRequest(w io.Writer, form string, resp *adminv1.ReloadResponse) error {
+	return encode(w, form, requested{true, resp.GetGeneration(), resp.GetDigest()}, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "generation %d is in force until the files are read; see \"berth status\"\n", resp.GetGeneration())
+		return err
+	})
 }
 
 func showReload(w io.Writer, resp *adminv1.ReloadResponse) error {

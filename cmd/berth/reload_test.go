@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -33,5 +36,21 @@ func TestExitStatusOfAReload(t *testing.T) {
 				t.Errorf("it is %d, not %d", got, c.want)
 			}
 		})
+	}
+}
+
+// What is not waited for has no outcome, in no form.
+func TestReloadThatIsNotWaitedFor(t *testing.T) {
+	resp := &adminv1.ReloadResponse{Generation: 7, Digest: "abc"}
+	for form, want := range map[string]string{
+		"table": "generation 7 is in force until the files are read", "wide": "generation 7 is in force until the files are read", "json": `"generation": "7"`, "yaml": `generation: "7"`,
+	} {
+		var out bytes.Buffer
+		if err := showRequest(&out, form, resp); err != nil || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "accepted") {
+			t.Errorf("%s: %v\n%s", form, err, out.String())
+		}
+		if form == "json" && !json.Valid(out.Bytes()) {
+			t.Errorf("no JSON: %s", out.String())
+		}
 	}
 }

@@ -36,6 +36,8 @@ const (
 type table struct {
 	header []string
 	rows   [][]string
+	// whole keeps cells from being cut.
+	whole bool
 }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
@@ -43,12 +45,57 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 // write fits the table to w if that is a terminal, and cuts nothing otherwise:
 // scripts and files have no width.
 func (t *table) write(w io.Writer) error {
-	_, err := io.WriteString(w, t.text(terminalWidth(w)))
+	width := 0
+	if !t.whole {
+		width = terminalWidth(w)
+	}
+	_, err := io.WriteString(w, t.text(width))
 	return err
 }
 
-// text is the table in at most width columns; 0 is any number. Pure.
+// text is the table in at most width columns; 0 is any number. One with more cells
+// in a row than fit there is several, each with the first column. Pure.
 func (t *table) text(width int) string {
+	var parts []string
+	for _, part := range t.parts(width) {
+		parts = append(parts, part.lines(width))
+	}
+	return strings.Join(parts, "\n")
+}
+
+// parts are tables whose columns can be made narrow enough, if any can. Pure.
+func (t *table) parts(width int) []*table {
+	least := t.widths()
+	sum := -gap
+	for i := range least {
+		least[i] = min(least[i], narrowest)
+		sum += least[i] + gap
+	}
+	if width <= 0 || sum <= width {
+		return []*table{t}
+	}
+	var all []*table
+	for from := 1; from < len(least); {
+		to, sum := from, least[0]
+		for to < len(least) && (to == from || sum+gap+least[to] <= width) {
+			sum += gap + least[to]
+			to++
+		}
+		part := &table{header: columns(t.header, from, to)}
+		for _, row := range t.rows {
+			part.add(columns(row, from, to)...)
+		}
+		all, from = append(all, part), to
+	}
+	return all
+}
+
+// columns are the first cell of a row and some of the others.
+func columns(row []string, from, to int) []string {
+	return append([]string{row[0]}, row[from:to]...)
+}
+
+func (t *table) lines(width int) string {
 	widths := t.widths()
 	fit(widths, width)
 	var b strings.Builder

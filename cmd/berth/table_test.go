@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -29,6 +30,57 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	}
 	if text := tab.text(5); !strings.Contains(text, "NAME") {
 		t.Errorf("in a terminal that is too narrow it is\n%s", text)
+	}
+}
+
+// Names have 63 and 253 characters at most, reasons any number: every table fits an
+// ordinary terminal all the same, says where it was cut, and is whole when asked.
+func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
+	long, pod, reason := strings.Repeat("h", 63), strings.Repeat("p", 253), strings.Repeat("the shim does not answer; ", 40)
+	handlers := []*adminv1.Handler{{
+		Name: long, IsDefault: true, State: adminv1.State_STATE_NOT_READY, Type: "remote", RuntimeName: long, RuntimeVersion: "1.2.3-rc.1+" + long,
+		Pods: 12345, Generation: 1 << 40, Path: "/" + reason, Digest: long, Origin: "/" + reason, Reason: reason,
+	}}
+	pods := []*adminv1.Pod{{Id: long, Namespace: long, Name: pod, Handler: long, Containers: 1000, Pin: &adminv1.Pin{
+		Digest: long, Generation: 1 << 40, Binaries: []*adminv1.Binary{{Path: "/" + reason, Version: long}},
+	}}}
+	var features []*adminv1.GetHandlerResponse
+	for i := range 20 {
+		features = append(features, &adminv1.GetHandlerResponse{
+			Handler: &adminv1.Handler{Name: fmt.Sprint(i, long)}, Features: []*adminv1.Feature{{Name: "recursive-read-only-mounts", Supported: i%2 == 0}},
+		})
+	}
+	settings := []*adminv1.Setting{{Key: "runtimes." + long + ".options.BinaryName", Value: reason, Origin: "/" + pod}}
+	for name, of := range map[string]func(wide bool) *table{
+		"handlers": func(wide bool) *table { return handlerTable(handlers, wide) },
+		"pods":     func(wide bool) *table { return podTable(pods, wide) },
+		"features": func(wide bool) *table { return featureTable(features, wide) },
+		"settings": func(wide bool) *table { return settingTable(settings, wide) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := of(false).text(80)
+			for line := range strings.Lines(text) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+					t.Errorf("a line has %d columns: %s", n, line)
+				}
+			}
+			if !strings.Contains(text, "…") {
+				t.Errorf("it does not say that it is cut:\n%s", text)
+			}
+			if whole := of(false).text(0); strings.Contains(whole, "…") || !strings.Contains(whole, long) {
+				t.Errorf("in a pipe it is\n%s", whole)
+			}
+			if !of(true).whole || of(false).whole {
+				t.Error("wide is cut, or nothing is")
+			}
+		})
+	}
+	// No handler is lost where they are shown below each other.
+	text := featureTable(features, false).text(80)
+	for i := range features {
+		if !strings.Contains(text, fmt.Sprint(i, "hhhhh")) {
+			t.Errorf("handler %d is not there:\n%s", i, text)
+		}
 	}
 }
 

@@ -408,6 +408,7 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"config show --live", 0},
 		{"check -c " + n.ConfigFile, 0},
 		{"reload --wait", 0},
+		{"reload", 0},
 		{"handler add broken --path /nowhere/crun", 3},
 		{"handler probe broken", 3},
 		{"reload --wait", 3},

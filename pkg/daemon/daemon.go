@@ -71,9 +71,10 @@ type Options struct {
 
 // Handlers returns those of the moment to an engine.
 type Handlers struct {
-	// Told have something to tell, Configured are all that new pods may come to run
-	// under: not ready ones too, and what handlers try.
-	Told, Configured func() []*handler.Definition
+	// Told have something to tell, Accepting are those of them that take new pods,
+	// Configured are all that new pods may come to run under: not ready ones too, and
+	// what handlers try.
+	Told, Accepting, Configured func() []*handler.Definition
 }
 
 // Loader reads the configuration again, and says what would come of a change.

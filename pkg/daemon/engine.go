@@ -25,7 +25,7 @@ func engineAsking(
 ) func(context.Context, *config.Config, Build, Handlers) (Engine, error) {
 	return func(ctx context.Context, cfg *config.Config, b Build, h Handlers) (Engine, error) {
 		c := engineConfig(cfg, b)
-		c.Prober, c.Definitions, c.Configured = prober, h.Told, h.Configured
+		c.Prober, c.Definitions, c.Accepting, c.Configured = prober, h.Told, h.Accepting, h.Configured
 		return engine.New(ctx, c)
 	}
 }

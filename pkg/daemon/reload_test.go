@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 )
@@ -162,5 +163,31 @@ func TestCordonOverRestarts(t *testing.T) {
 	}
 	if info := resp.GetInfo()["handlers"]; !strings.Contains(info, `"state":"cordoned","reason":"kernel bug"`) {
 		t.Errorf("the verbose part is %s", info)
+	}
+}
+
+// A handler that takes no pods is no advice for a pod that another one refuses.
+func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
+	b := newBed(t)
+	for _, d := range b.config.Runtimes {
+		d.Type = handler.OCI
+	}
+	var handlers daemon.Handlers
+	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h daemon.Handlers) (daemon.Engine, error) {
+		handlers = h
+		return b.engine, nil
+	}
+	d := b.started(t)
+	if told, accepting := len(handlers.Told()), len(handlers.Accepting()); told != 2 || accepting != 2 {
+		t.Errorf("%d have something to tell and %d take pods, want 2 and 2", told, accepting)
+	}
+	if err := d.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug"); err != nil {
+		t.Fatal(err)
+	}
+	if accepting := handlers.Accepting(); len(accepting) != 1 || accepting[0].Name != "runc" {
+		t.Errorf("%v take pods, want runc", accepting)
+	}
+	if told := len(handlers.Told()); told != 2 {
+		t.Errorf("%d have something to tell, want the cordoned one too", told)
 	}
 }

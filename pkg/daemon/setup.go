@@ -138,7 +138,7 @@ func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 // openEngine opens the engine.
 func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
 	cfg := d.options.Config
-	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, Handlers{Told: d.definitions, Configured: d.configured})
+	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, Handlers{Told: d.definitions, Accepting: d.accepting, Configured: d.configured})
 	if err != nil {
 		return nil, fmt.Errorf("opening the engine: %w", err)
 	}
@@ -148,13 +148,21 @@ func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
 
 // definitions returns the handlers that have something to tell at this moment.
 func (d *Daemon) definitions() []*handler.Definition {
+	return d.handlersOf(func(s handler.State) bool { return s.Phase != handler.NotReady })
+}
+
+// accepting returns those that take new pods at this moment.
+func (d *Daemon) accepting() []*handler.Definition { return d.handlersOf(handler.State.AcceptsPods) }
+
+// handlersOf returns the engine's handlers whose state is one that is wanted.
+func (d *Daemon) handlersOf(wanted func(handler.State) bool) []*handler.Definition {
 	registry := d.registry.Load()
 	if registry == nil {
 		return d.options.Config.Runtimes
 	}
 	var definitions []*handler.Definition
 	for _, r := range registry.Current().Routes() {
-		if r.State.Phase != handler.NotReady && r.Definition.Type != "" && r.Definition.Type != handler.CRI {
+		if wanted(r.State) && r.Definition.Type != "" && r.Definition.Type != handler.CRI {
 			definitions = append(definitions, r.Definition)
 		}
 	}

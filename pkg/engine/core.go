@@ -121,7 +121,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 	k.exits = newExits(ctx, k.tasks, k.burials, k.shims)
 	k.abilities = &abilities{
 		background: ctx, layout: k.layout, settings: k.settings, runtimes: k.runtimes,
-		prober: k.prober, images: k.images, definitions: c.Definitions,
+		prober: k.prober, images: k.images, accepting: c.accepting(),
 	}
 	k.mounts = newMounts(k.layout, k.images)
 	k.events = newAnnouncer(k.broker, k.clock, k.objects)
@@ -143,6 +143,13 @@ func (c Config) configured() func() []*handler.Definition {
 		return c.Definitions
 	}
 	return c.Configured
+}
+
+func (c Config) accepting() func() []*handler.Definition {
+	if c.Accepting == nil {
+		return c.Definitions
+	}
+	return c.Accepting
 }
 
 func (k *core) close() error {

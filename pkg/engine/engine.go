@@ -67,6 +67,9 @@ type Config struct {
 	Streaming streaming.Config
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
+	// Accepting returns those that take new pods, which are recommended to pods that ask
+	// another handler for what it does not have. nil is Definitions.
+	Accepting func() []*handler.Definition
 	// Configured returns all that new pods may come to run under: also handlers that
 	// are not ready now, and what they try. nil is Definitions.
 	Configured func() []*handler.Definition

@@ -29,14 +29,14 @@ func (b *sandboxRuns) PreflightPodSandbox(ctx context.Context, c *runtimeapi.Pod
 
 // abilities tells what handlers can do on this node, and refuses who asks for more.
 type abilities struct {
-	background  context.Context // ends with the engine
-	layout      layout
-	settings    *settings
-	runtimes    *runtimes
-	prober      prober
-	images      snapshotters
-	definitions func() []*handler.Definition
-	idMapping   idMapping
+	background context.Context // ends with the engine
+	layout     layout
+	settings   *settings
+	runtimes   *runtimes
+	prober     prober
+	images     snapshotters
+	accepting  func() []*handler.Definition
+	idMapping  idMapping
 }
 
 // prober asks runtimes what they are.
@@ -86,7 +86,7 @@ func (a *abilities) of(ctx context.Context, d *handler.Definition, rt *probe.Run
 func (a *abilities) all(ctx context.Context) []preflight.Handler {
 	asking, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
-	definitions := a.definitions()
+	definitions := a.accepting()
 	all := make([]preflight.Handler, len(definitions))
 	var wg sync.WaitGroup
 	for i, d := range definitions {

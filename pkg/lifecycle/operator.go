@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -75,16 +76,32 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 		return Handler{}, errClosed
 	}
 	defer m.work.Done()
-	if d := definitions(m.snapshot().config)[name]; d != nil {
+	configured := m.snapshot().config
+	if d := definitions(configured)[name]; d != nil {
 		if depth == probe.WithCanary && d.Type == handler.CRI {
 			return Handler{}, fmt.Errorf("handler %q is another daemon's, under which no canary pod can run: probe it without: %w", name, errdefs.ErrFailedPrecondition)
 		}
 		m.probeAll(ctx, withTried(d), max(depth, probe.Ask))
+		if same := sameAs(d, configured.Runtimes); len(same) > 0 {
+			m.probeAll(ctx, same, probe.Ask)
+		}
 		if err := m.change(func(*truth) error { return nil }); err != nil {
 			return Handler{}, err
 		}
 	}
 	return m.Handler(name)
+}
+
+// sameAs are the other names of a handler, and what they try: what is found of one
+// holds for all. Pure.
+func sameAs(d *handler.Definition, all []*handler.Definition) []*handler.Definition {
+	var same []*handler.Definition
+	for _, o := range all {
+		if o.Name != d.Name && cmp.Or(o.AliasOf, o.Name) == cmp.Or(d.AliasOf, d.Name) {
+			same = append(same, withTried(o)...)
+		}
+	}
+	return same
 }
 
 func (m *Manager) known(name string) error {

@@ -1,0 +1,35 @@
+package lifecycle
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// What a probe finds of a handler holds for its other names, whichever is asked.
+func TestAProbeIsAboutAllNamesOfAHandler(t *testing.T) {
+	c := &config.Config{}
+	c.DefaultRuntime = "runc"
+	c.Runtimes = []*handler.Definition{
+		{Name: "crun", Type: handler.OCI, Path: "/c"},
+		{Name: "legacy", Type: handler.OCI, Path: "/r", AliasOf: "runc"},
+		{Name: "runc", Type: handler.OCI, Path: "/r"},
+	}
+	b := newBed(t, c)
+	for _, asked := range []string{"runc", "legacy"} {
+		for _, broken := range []error{errors.New("gone"), nil} {
+			b.set(func() { b.failures["/r"] = broken })
+			if _, err := b.m.Probe(t.Context(), asked, probe.Ask); err != nil {
+				t.Fatal(err)
+			}
+			for name, want := range map[string]bool{"runc": broken == nil, "legacy": broken == nil, "crun": true} {
+				if h, err := b.m.Handler(name); err != nil || h.State.AcceptsPods() != want {
+					t.Errorf("%s asked, which fails with %v: %s is %v, %v", asked, broken, name, h.State, err)
+				}
+			}
+		}
+	}
+}

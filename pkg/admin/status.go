@@ -50,6 +50,10 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool) []s
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
+		if fault := h.Trial.Fault(); fault != "" {
+			lines = append(lines, fmt.Sprintf("handler %s does not try %s: %s; mend that program, or take next out of the handler",
+				h.Definition.Name, h.Trial.Path, fault))
+		}
 	}
 	if c.Last != nil && c.Last.Error != nil {
 		lines = append(lines, fmt.Sprintf("the files were refused at %s, and generation %d is served on; \"berth config diff\" tells why",

@@ -49,3 +49,18 @@ func TestPromoteAndAbort(t *testing.T) {
 		t.Errorf("got %v: %s", e.Code, e.Text)
 	}
 }
+
+// Nobody has to look at each handler to learn that its next binary is not tried.
+func TestStatusNamesANextBinaryThatIsNotTried(t *testing.T) {
+	b := newBed(t)
+	b.write("bin/next", "#!/bin/sh\n", 0o755)
+	b.node.breaks(b.path("bin/next"), true)
+	if _, err := b.RegisterHandler(t.Context(), b.crun(
+		&adminv1.Setting{Key: "next.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "next.percent", Value: "10"})); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
+	if err != nil || len(s.GetDegraded()) != 1 || !strings.HasPrefix(s.GetDegraded()[0], "handler crun does not try "+b.path("bin/next")+": ") {
+		t.Errorf("%v, %v", s, err)
+	}
+}

@@ -213,7 +213,7 @@ func (m *Manager) rule(ctx context.Context, name string, on *handler.Next, judge
 			return fmt.Errorf("the next binary of handler %q cannot be promoted, it is not ready: %s: %w", name, v.failure, errdefs.ErrFailedPrecondition)
 		}
 		t.settle()
-		t.rulings[name] = &Ruling{State: state, Reason: reason, Since: time.Now(), On: *on, SHA256: t.trialOf(d).sha256}
+		t.rulings[name] = &Ruling{State: state, Reason: reason, Since: time.Now(), On: *on, ByItself: judged != nil, SHA256: t.trialOf(d).sha256}
 		return replace(m.rulingsPath(), storedRulings{t.rulings})
 	})
 	if err != nil {

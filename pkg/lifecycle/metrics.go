@@ -9,6 +9,8 @@ import (
 var (
 	generationDesc = prometheus.NewDesc("berth_config_generation",
 		"Number of the table that new pods are routed by; every change of it has a higher one.", nil, nil)
+	infoDesc = prometheus.NewDesc("berth_config_info",
+		"Always 1; the label is the digest of the configuration that is in force.", []string{"digest"}, nil)
 	reloadsDesc = prometheus.NewDesc("berth_config_reloads_total",
 		"Reloads of the configuration, by what asked for them and what came of it.", []string{"trigger", "outcome"}, nil)
 	reloadFailedDesc = prometheus.NewDesc("berth_config_last_reload_failed",
@@ -21,13 +23,18 @@ var (
 		"Whether changed configuration files are looked for every few seconds, because the kernel has no inotify watches left: 1 or 0.", nil, nil)
 	stateDesc = prometheus.NewDesc("berth_handler_state",
 		"Whether a handler is in a state: 1 or 0.", []string{"handler", "state"}, nil)
+	trialDesc = prometheus.NewDesc("berth_handler_trial",
+		"Whether the trial of a handler's next binary is in a state: 1 or 0.", []string{"handler", "state"}, nil)
 )
 
-var phases = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining}
+var (
+	phases      = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining}
+	trialStates = []string{string(TrialRunning), string(TrialNotReady), trialFailed, string(TrialAborted), string(TrialPromoted)}
+)
 
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{generationDesc, reloadsDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc} {
+	for _, d := range []*prometheus.Desc{generationDesc, infoDesc, reloadsDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc, trialDesc} {
 		to <- d
 	}
 }
@@ -41,6 +48,7 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(generationDesc, float64(m.plan.Generation))
+	gauge(infoDesc, 1, m.plan.Digest)
 	gauge(reloadFailedDesc, oneIf(m.counts.failed))
 	gauge(reloadTimeDesc, float64(m.counts.success.UnixMilli())/1000)
 	gauge(restartDesc, float64(len(m.truth.pending)))
@@ -49,6 +57,10 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 		for _, phase := range phases {
 			gauge(stateDesc, oneIf(e.State.Phase == phase), e.Definition.Name, string(phase))
 		}
+		trial := m.truth.trial(e.Definition.Name)
+		for _, state := range trialStates {
+			gauge(trialDesc, oneIf(trial.shown() == state), e.Definition.Name, state)
+		}
 	}
 	for _, trigger := range []Trigger{TriggerSignal, TriggerFiles, TriggerAdmin} {
 		for _, outcome := range []string{outcomeChanged, outcomeUnchanged, outcomeFailed} {
@@ -56,6 +68,20 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 				float64(m.counts.reloads[countKey{trigger, outcome}]), string(trigger), outcome)
 		}
 	}
+}
+
+// trialFailed is the state, in metrics, of a trial that ended by itself: nobody need
+// be told of one that an operator aborted.
+const trialFailed = "failed"
+
+func (t *Trial) shown() string {
+	switch {
+	case t == nil:
+		return ""
+	case t.State == TrialAborted && t.ByItself:
+		return trialFailed
+	}
+	return string(t.State)
 }
 
 func oneIf(b bool) float64 {

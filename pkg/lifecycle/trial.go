@@ -36,6 +36,19 @@ type Trial struct {
 	State   TrialState `json:"state"`
 	// Reason says why it is not running.
 	Reason string `json:"reason,omitempty"`
+	// ByItself says that too many pods failed: no operator ended it.
+	ByItself bool `json:"by_itself,omitempty"`
+}
+
+// Fault is why the binary is not tried as configured, if no operator wanted that.
+func (t *Trial) Fault() string {
+	if t == nil || t.State == TrialAborted && !t.ByItself || t.Reason == notProbedYet {
+		return ""
+	}
+	if t.State == TrialAborted || t.State == TrialNotReady {
+		return t.Reason
+	}
+	return ""
 }
 
 // Ruling is what became of a trial. It holds as long as exactly that next binary,
@@ -46,6 +59,8 @@ type Ruling struct {
 	Reason string       `json:"reason,omitempty"`
 	Since  time.Time    `json:"since"`
 	On     handler.Next `json:"on"`
+	// ByItself says that too many pods failed: no operator said so.
+	ByItself bool `json:"by_itself,omitempty"`
 	// SHA256 is that of the program; empty if it was not known.
 	SHA256 string `json:"sha256,omitempty"`
 }
@@ -143,7 +158,7 @@ func (t *truth) trial(name string) *Trial {
 	// What was said of a program is no word about another in its place; if that
 	// goes again, the word counts.
 	if r := t.ruling(d); r != nil && (r.State != TrialAborted || mayBe(r.SHA256, v.failed)) {
-		told.State, told.Reason = r.State, r.Reason
+		told.State, told.Reason, told.ByItself = r.State, r.Reason, r.ByItself
 		return told
 	}
 	switch {

@@ -90,6 +90,9 @@ func TestTrialEndsByItself(t *testing.T) {
 	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods")
 	b.must(b.reload(trying(10)))
 	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods")
+	if _, _, trial := b.onTrial(t); !strings.Contains(trial.Fault(), "3 of 11 pods") || trial.shown() != trialFailed {
+		t.Errorf("it is told as %q, with the fault %q", trial.shown(), trial.Fault())
+	}
 	b.must(b.reload(trying(20))) // another trial
 	b.wantTrial(t, "/old", "/new", TrialRunning, "")
 }
@@ -375,6 +378,26 @@ func TestCandidates(t *testing.T) {
 		}
 		if want := []string{"/old", "/new", "/lame"}; !slices.Equal(paths, want) {
 			t.Errorf("got %v", paths)
+		}
+	}
+}
+
+// What an operator wanted is no fault.
+func TestFaultOfATrial(t *testing.T) {
+	for _, c := range []struct {
+		trial       *Trial
+		fault, told string
+	}{
+		{nil, "", ""},
+		{&Trial{State: TrialRunning}, "", "running"},
+		{&Trial{State: TrialPromoted, Reason: "an operator promoted it"}, "", "promoted"},
+		{&Trial{State: TrialAborted, Reason: "slow"}, "", "aborted"},
+		{&Trial{State: TrialAborted, Reason: "3 of 3", ByItself: true}, "3 of 3", "failed"},
+		{&Trial{State: TrialNotReady, Reason: notProbedYet}, "", "not-ready"},
+		{&Trial{State: TrialNotReady, Reason: "it is missing"}, "it is missing", "not-ready"},
+	} {
+		if fault, told := c.trial.Fault(), c.trial.shown(); fault != c.fault || told != c.told {
+			t.Errorf("%+v: fault %q and state %q, want %q and %q", c.trial, fault, told, c.fault, c.told)
 		}
 	}
 }

@@ -29,17 +29,23 @@ func newLoader(o config.Options, start *config.Config) *loader {
 // Check implements daemon.Loader. Options have the directory of drop-ins as the
 // management API does.
 func (l *loader) Check(_ context.Context, file string, text []byte) error {
-	o := l.options
-	o.Running, o.Overlay = l.last.Load(), map[string][]byte{file: text}
-	_, err := config.Load(o)
+	_, err := l.read(map[string][]byte{file: text})
 	return err
+}
+
+// Read implements daemon.Loader. What is only looked at is not what runs: the next
+// Load goes on from what the last one returned.
+func (l *loader) Read(context.Context) (*config.Config, error) { return l.read(nil) }
+
+func (l *loader) read(overlay map[string][]byte) (*config.Config, error) {
+	o := l.options
+	o.Running, o.Overlay = l.last.Load(), overlay
+	return config.Load(o)
 }
 
 // Load implements lifecycle.Loader.
 func (l *loader) Load(ctx context.Context) (*config.Config, error) {
-	o := l.options
-	o.Running = l.last.Load()
-	cfg, err := config.Load(o)
+	cfg, err := l.read(nil)
 	if err == nil {
 		sayNew(ctx, l.last.Swap(cfg), cfg)
 	}

@@ -44,3 +44,38 @@ func TestReloadKeepsTheDefaultThatIsAway(t *testing.T) {
 		}
 	}
 }
+
+// To look at files that are not in force, and are taken back, moves no pods.
+func TestALookAtFilesIsNoReload(t *testing.T) {
+	dir := t.TempDir()
+	bin, file := filepath.Join(dir, "bin"), filepath.Join(dir, "config.toml")
+	write := func(path, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(bin, "crun"), "#!/bin/sh\n", 0o755)
+	write(file, "", 0o600)
+	o, err := serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, err := config.Load(o)
+	if err != nil || start.DefaultRuntime != "crun" {
+		t.Fatalf("it starts with %+v, %v", start, err)
+	}
+	l := newLoader(o, start)
+	write(filepath.Join(bin, "runc"), "#!/bin/sh\n", 0o755)
+	write(file, "default_runtime = \"runc\"\n", 0o600)
+	if cfg, err := l.Read(t.Context()); err != nil || cfg.DefaultRuntime != "runc" {
+		t.Fatalf("the files say %+v, %v", cfg, err)
+	}
+	write(file, "", 0o600)
+	if cfg, err := l.Load(t.Context()); err != nil || cfg.DefaultRuntime != "crun" {
+		t.Errorf("the default is %+v, %v", cfg, err)
+	}
+}

@@ -56,7 +56,7 @@ type Pods interface {
 
 // Files reads the configuration on disk, strictly, and puts nothing in force.
 type Files interface {
-	Load(ctx context.Context) (*config.Config, error)
+	Read(ctx context.Context) (*config.Config, error)
 	// Check says why the files would be refused if the drop-in file, an absolute
 	// path, had that text, or were not there if it is nil.
 	Check(ctx context.Context, file string, text []byte) error

@@ -130,6 +130,8 @@ type files struct{ options config.Options }
 func (f files) Load(context.Context) (*config.Config, error) { return config.Load(f.options) }
 func (files) Paths() []string                                { return nil }
 
+func (f files) Read(ctx context.Context) (*config.Config, error) { return f.Load(ctx) }
+
 func (f files) Check(_ context.Context, file string, text []byte) error {
 	o := f.options
 	o.Overlay = map[string][]byte{file: text}

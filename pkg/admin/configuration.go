@@ -91,7 +91,7 @@ func (c configuration) GetConfig(ctx context.Context, req *adminv1.GetConfigRequ
 	cfg := c.life.Current().Config
 	if req.GetFiles() {
 		var err error
-		if cfg, err = c.files.Load(ctx); err != nil {
+		if cfg, err = c.files.Read(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -62,6 +62,8 @@ func (f fixed) Load(context.Context) (*config.Config, error) { return f.config, 
 
 func (fixed) Paths() []string { return nil }
 
+func (f fixed) Read(context.Context) (*config.Config, error) { return f.config, nil }
+
 func (fixed) Check(context.Context, string, []byte) error { return nil }
 
 // tables turns plans into tables of routes.

@@ -36,6 +36,8 @@ func (f *files) Load(context.Context) (*config.Config, error) {
 
 func (*files) Paths() []string { return nil }
 
+func (f *files) Read(ctx context.Context) (*config.Config, error) { return f.Load(ctx) }
+
 func (*files) Check(context.Context, string, []byte) error { return nil }
 
 func (f *files) put(next *config.Config, err error) {

@@ -166,7 +166,12 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 	if err != nil {
 		return nil, err
 	}
-	if face := r.daemon.router.Load(); face != nil && face.Ready() && !adopted(face, b) {
+	select {
+	case <-r.recovered: // the engine is the router's; before that, adopt does it
+	default:
+		return b, nil
+	}
+	if face := r.daemon.router.Load(); face != nil && !adopted(face, b) {
 		face.Adopt(b)
 		r.changed(b)
 	}
@@ -185,11 +190,10 @@ func (r *remotes) use(p *lifecycle.Plan) {
 		r.mu.Lock()
 		delete(r.known, b)
 		r.mu.Unlock()
-		go func() {
-			if err := b.Close(true); err != nil {
-				log.L.WithError(err).WithField("backend", b.ID()).Warn("A CRI daemon that no handler leads to was not let go cleanly")
-			}
-		}()
+		// A handler that leads there again must find nothing of this one.
+		if err := b.Close(true); err != nil {
+			log.L.WithError(err).WithField("backend", b.ID()).Warn("A CRI daemon that no handler leads to was not let go cleanly")
+		}
 	}
 }
 

@@ -214,6 +214,12 @@ func ignoreMissing(err error) error {
 // ID implements router.Backend.
 func (b *Backend) ID() string { return b.id }
 
+// Prompt implements router.Laggard.
+func (b *Backend) Prompt() bool {
+	p := b.Health().Phase
+	return p == Ready || p == Connected
+}
+
 // Live implements router.Backend.
 func (b *Backend) Live(sandbox string) bool { return b.known.live(sandbox) }
 

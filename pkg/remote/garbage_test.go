@@ -5,6 +5,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,15 +108,12 @@ func (a answering) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.C
 
 func TestErrorsOfListsCostNobodyElse(t *testing.T) {
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
-	fail := make(chan error, 1)
-	fail <- nil
+	var fail atomic.Pointer[error]
 	d.Fail = func(_ context.Context, rpc string) error {
-		if !strings.HasPrefix(rpc, "List") {
-			return nil
+		if err := fail.Load(); err != nil && strings.HasPrefix(rpc, "List") {
+			return *err
 		}
-		err := <-fail
-		fail <- err
-		return err
+		return nil
 	}
 	d.start(t)
 	t.Cleanup(func() { d.server.Stop() })
@@ -126,8 +124,8 @@ func TestErrorsOfListsCostNobodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, code := range []codes.Code{codes.Unknown, codes.NotFound, codes.Internal} {
-		_ = <-fail
-		fail <- status.Error(code, "broken")
+		err := status.Error(code, "broken")
+		fail.Store(&err)
 		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err != nil || len(l.GetItems()) != 1 {
 			t.Errorf("%v: listed %v, %v", code, l, err)

@@ -86,10 +86,23 @@ func (n *node) introduce(ctx context.Context) error {
 	return nil
 }
 
-// Status is the daemon's, with this berth's names of its handlers.
+// Status is the daemon's, with this berth's names of its handlers. While it does
+// not answer in time it is what it said last: a node's features must not come
+// and go.
 func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	resp, err := read[runtimeapi.StatusResponse](ctx, n.caller, runtimeapi.RuntimeService_Status_FullMethodName, req)
-	if err != nil {
+	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, checkTimeout))
+	defer cancel()
+	n.mu.Lock()
+	last := n.status
+	n.mu.Unlock()
+	if last != nil && n.monitor.current().Phase == Lagging {
+		cancel()
+	}
+	resp, err := read[runtimeapi.StatusResponse](wait, n.caller, runtimeapi.RuntimeService_Status_FullMethodName, req)
+	switch {
+	case err != nil && last != nil && wait.Err() != nil && ctx.Err() == nil && n.monitor.current().Answers():
+		resp = proto.CloneOf(last)
+	case err != nil:
 		return nil, err
 	}
 	resp.RuntimeHandlers = n.handlers(resp.GetRuntimeHandlers())

@@ -55,3 +55,15 @@ type Backend interface {
 	// is READY until it is stopped whole, or has died. It answers from memory.
 	Live(sandbox string) bool
 }
+
+// Laggard is a Backend that may be slow to answer, or not answer at all.
+type Laggard interface {
+	// Prompt says whether it answers in time at present. Who asks several backends
+	// and can do without this one does not wait for it if it does not.
+	Prompt() bool
+}
+
+func prompt(b Backend) bool {
+	l, ok := b.(Laggard)
+	return !ok || l.Prompt()
+}

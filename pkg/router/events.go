@@ -25,21 +25,36 @@ type events struct {
 // come: a pod has one backend, so the order within a pod is the backend's. The
 // subscription ends as soon as one backend's does, because the kubelet falls
 // back to lists when events end, and would never hear of the ones that a
-// silently missing backend owes it.
+// silently missing backend owes it. It ends as well when there are other backends.
 func (e events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStream) error {
-	backends := e.owners.all()
+	backends, turned := e.owners.now()
 	if len(backends) == 0 {
 		return errNoBackend
 	}
 	ctx, cancel := context.WithCancel(to.Context())
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)()
+	go func() {
+		select {
+		case <-turned:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	err := subscribe(ctx, backends, req, to)
 	if e.life.Err() != nil {
 		return errStopping
 	}
-	return err
+	select {
+	case <-turned:
+		return errOthers
+	default:
+		return err
+	}
 }
+
+// errOthers ends a subscription that would not hear of a new backend.
+var errOthers = status.Error(codes.Unavailable, "there are other backends now; subscribe again")
 
 // errEnded makes the regular end of one subscription the end of all.
 var errEnded = status.Error(codes.Unavailable, "the backend has ended the subscription; subscribe again")

@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
@@ -24,6 +26,11 @@ type images struct {
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	if others := i.others(req.GetFilter().GetImage()); len(others) > 0 {
 		all, err := askStores(ctx, i, others, req, Backend.ListImages)
+		if unavailable(err) {
+			if rest := askOthers(ctx, others, req, Backend.ListImages); len(rest) > 0 {
+				return &runtimeapi.ListImagesResponse{Images: union(append(rest, &runtimeapi.ListImagesResponse{}))}, nil
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -69,16 +76,22 @@ func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequ
 	if len(others) == 0 {
 		return byImage(ctx, i.routes, req.GetImage(), req, Backend.ImageStatus)
 	}
-	all, err := askStores(ctx, i, others, req, Backend.ImageStatus)
-	if err != nil {
-		return nil, err
+	own, err := byImage(ctx, i.routes, nil, req, Backend.ImageStatus)
+	if err != nil && !unavailable(err) || err == nil && present(own) {
+		return own, err
 	}
-	for _, answer := range all {
+	for _, answer := range askOthers(ctx, others, req, Backend.ImageStatus) {
 		if present(answer) {
 			return answer, nil
 		}
+		if own == nil {
+			own = answer
+		}
 	}
-	return all[0], nil
+	if own == nil {
+		return nil, err
+	}
+	return own, nil
 }
 
 // present says whether an image is there. An image that nobody has read is.
@@ -109,7 +122,9 @@ func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	return resp, named(owner.Handler, err)
 }
 
-// RemoveImage removes the image from all stores, and fails if one cannot.
+// RemoveImage removes the image from all stores, and fails if one cannot. A store
+// that does not answer is not in lists either: what it has is listed, and to be
+// removed, when it does.
 func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	others := i.others(req.GetImage())
 	if len(others) == 0 {
@@ -118,7 +133,13 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 	resp, err := byImage(ctx, i.routes, nil, req, Backend.RemoveImage)
 	failed := []error{absent(err)}
 	for _, b := range others {
+		if !prompt(b) {
+			continue
+		}
 		_, err := b.RemoveImage(ctx, req)
+		if unavailable(err) {
+			continue
+		}
 		failed = append(failed, prefixed("backend \""+b.ID()+"\": ", absent(err)))
 	}
 	if err := errors.Join(failed...); err != nil {
@@ -200,8 +221,28 @@ func (i images) others(image *runtimeapi.ImageSpec) []Backend {
 	return others
 }
 
-// askStores asks the default handler's store and others. One of the others that
-// cannot answer is left out: its images are of no use while it does not.
+// storePatience is how long a call waits for stores that it can do without.
+const storePatience = 2 * time.Second
+
+// askOthers asks several stores at once. One that does not answer in time, or
+// with an error, is left out: its images are of no use while it does.
+func askOthers[Q, R any, P interface{ *R }](ctx context.Context, others []Backend, req Q,
+	call func(Backend, context.Context, Q) (P, error),
+) []P {
+	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
+	others = slices.DeleteFunc(slices.Clone(others), func(b Backend) bool { return !prompt(b) })
+	answers, _ := askAll(ctx, others, func(ctx context.Context, b Backend) (P, error) {
+		answer, err := call(b, ctx, req)
+		if err != nil {
+			return nil, nil
+		}
+		return answer, nil
+	})
+	return slices.DeleteFunc(answers, func(p P) bool { return p == nil })
+}
+
+// askStores asks the default handler's store, which has to answer, and others.
 func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) ([]P, error) {
@@ -209,23 +250,11 @@ func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, other
 	if err != nil {
 		return nil, err
 	}
-	answers, err := askAll(routed, append([]Backend{to.Backend}, others...), func(ctx context.Context, b Backend) (P, error) {
-		answer, err := call(b, ctx, req)
-		if err != nil && b.ID() != to.Backend.ID() && ctx.Err() == nil {
-			return nil, nil
-		}
-		return answer, err
-	})
+	first, err := call(to.Backend, routed, req)
 	if err != nil {
 		return nil, err
 	}
-	var all []P
-	for _, a := range answers {
-		if a != nil {
-			all = append(all, a)
-		}
-	}
-	return all, nil
+	return append([]P{first}, askOthers(routed, others, req, call)...), nil
 }
 
 // byImage gives a call to the backend that has the images of a handler. Errors

@@ -63,10 +63,12 @@ type owners struct {
 	additions uint64
 	// backends are those that were adopted, for lists and for late ids.
 	backends atomic.Pointer[[]Backend]
+	// turned is closed when there are other backends.
+	turned chan struct{}
 }
 
 func newOwners() *owners {
-	o := &owners{contents: map[string][]string{}, pods: map[string]map[string]*Owner{}, found: map[string]bool{}}
+	o := &owners{contents: map[string][]string{}, pods: map[string]map[string]*Owner{}, found: map[string]bool{}, turned: make(chan struct{})}
 	o.backends.Store(&[]Backend{})
 	return o
 }
@@ -79,11 +81,24 @@ func (o *owners) adopt(b Backend) {
 	o.mu.Lock()
 	known := o.all()
 	if !slices.ContainsFunc(known, func(k Backend) bool { return k.ID() == b.ID() }) {
-		next := append(slices.Clone(known), b)
-		o.backends.Store(&next)
+		o.serve(append(slices.Clone(known), b))
 	}
 	o.mu.Unlock()
 	o.refresh(b)
+}
+
+// serve replaces the backends; mu is held.
+func (o *owners) serve(backends []Backend) {
+	o.backends.Store(&backends)
+	close(o.turned)
+	o.turned = make(chan struct{})
+}
+
+// now are all backends, and what is closed when there are others.
+func (o *owners) now() ([]Backend, <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all(), o.turned
 }
 
 // refresh adds what b has and we do not know. An inventory that was taken
@@ -244,9 +259,9 @@ func (o *owners) sandbox(id string) (*Owner, error) { return o.find(&o.sandboxes
 // container finds the owner of a container by its id or a unique prefix of it.
 func (o *owners) container(id string) (*Owner, error) { return o.find(&o.containers, "container", id) }
 
-// find is a lookup that, while something is being created, asks the backends
-// before it says that an id is unknown: a list may show a sandbox before the
-// call that creates it has returned here.
+// find is a lookup that asks the backends before it says that an id is unknown,
+// while something is being created, and if there are several: a list may show a
+// sandbox before the call that creates it has returned here, or what others made.
 func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 	if owner := x.get(id); owner != nil {
 		return owner, nil
@@ -255,7 +270,7 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 		return nil, fmt.Errorf("the %s id is empty; give the id or the beginning of it: %w", kind, errdefs.ErrInvalidArgument)
 	}
 	owner, err := x.resolve(id)
-	if owner == nil && err == nil && o.creating.Load() > 0 {
+	if owner == nil && err == nil && (o.creating.Load() > 0 || len(o.all()) > 1) {
 		for _, b := range o.all() {
 			o.refresh(b)
 		}

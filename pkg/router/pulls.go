@@ -3,11 +3,13 @@ package router
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -30,25 +32,23 @@ type podPulls struct {
 	credentials map[string]*runtimeapi.AuthConfig
 }
 
-// made tells of a new sandbox of a pod.
-func (p *pulls) made(uid, sandbox string) {
+// made tells of a new sandbox of a pod. Pods whose sandbox somebody else has
+// removed are forgotten then.
+func (p *pulls) made(o *owners, uid, sandbox string) {
 	if uid == "" {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.of(uid).sandbox = sandbox
-}
-
-// of is what is known of a pod; mu is held.
-func (p *pulls) of(uid string) *podPulls {
+	if pod := p.pods[uid]; pod != nil {
+		pod.sandbox = sandbox
+		return
+	}
+	maps.DeleteFunc(p.pods, func(_ string, pod *podPulls) bool { return o.sandboxes.get(pod.sandbox) == nil })
 	if p.pods == nil {
 		p.pods = map[string]*podPulls{}
 	}
-	if p.pods[uid] == nil {
-		p.pods[uid] = &podPulls{credentials: map[string]*runtimeapi.AuthConfig{}}
-	}
-	return p.pods[uid]
+	p.pods[uid] = &podPulls{sandbox: sandbox, credentials: map[string]*runtimeapi.AuthConfig{}}
 }
 
 // removed forgets the pod of a removed sandbox, unless it has a newer one.
@@ -93,19 +93,33 @@ func (p *pulls) pod(ctx context.Context, o *owners, uid string) *Owner {
 	}
 	owner := o.sandboxes.get(newest.GetId())
 	if owner != nil {
-		p.made(uid, owner.ID)
+		p.made(o, uid, owner.ID)
 	}
 	return owner
 }
 
-// remember keeps the credentials of a pod's pull.
+// remember keeps the credentials of a pod's last pull of an image, if the pod is
+// still there.
 func (p *pulls) remember(uid string, req *runtimeapi.PullImageRequest) {
-	if req.GetAuth() == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.of(uid).credentials[req.GetImage().GetImage()] = proto.CloneOf(req.GetAuth())
+	pod := p.pods[uid]
+	switch name := whole(req.GetImage().GetImage()); {
+	case pod == nil:
+	case req.GetAuth() == nil:
+		delete(pod.credentials, name)
+	default:
+		pod.credentials[name] = proto.CloneOf(req.GetAuth())
+	}
+}
+
+// whole is an image's name with what may be left out of it: a kubelet pulls by
+// another spelling than the user's.
+func whole(image string) string {
+	if named, err := reference.ParseDockerRef(image); err == nil {
+		return named.String()
+	}
+	return image
 }
 
 // credentials are those with which the pod itself pulled the image, or nil.
@@ -113,7 +127,7 @@ func (p *pulls) credentials(uid, image string) *runtimeapi.AuthConfig {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pod := p.pods[uid]; pod != nil {
-		return pod.credentials[image]
+		return pod.credentials[whole(image)]
 	}
 	return nil
 }
@@ -131,7 +145,7 @@ func (p *pulls) provide(ctx context.Context, o *owners, b Backend, req *runtimea
 	if err != nil || present(own) {
 		return req, nil // what is wrong with the store is said by the creation
 	}
-	name := reference(ctx, stores, b, spec)
+	name := pullable(ctx, stores, b, spec)
 	if name == "" {
 		return req, nil
 	}
@@ -150,14 +164,16 @@ func (p *pulls) provide(ctx context.Context, o *owners, b Backend, req *runtimea
 	return req, nil
 }
 
-// reference is the name by which an image that another store has can be pulled:
+// pullable is the name by which an image that another store has can be pulled:
 // the user's, or one that the store knows it by; empty if no other store has it.
-func reference(ctx context.Context, stores []Backend, but Backend, spec *runtimeapi.ImageSpec) string {
+func pullable(ctx context.Context, stores []Backend, but Backend, spec *runtimeapi.ImageSpec) string {
 	for _, b := range stores {
-		if b.ID() == but.ID() {
+		if b.ID() == but.ID() || !prompt(b) {
 			continue
 		}
-		resp, err := b.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+		bound, cancel := context.WithTimeout(ctx, storePatience)
+		resp, err := b.ImageStatus(bound, &runtimeapi.ImageStatusRequest{Image: spec})
+		cancel()
 		if err != nil || !present(resp) {
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Reconcile makes the owners what the backend says it has, for a backend whose
@@ -16,20 +18,36 @@ func (r *Router) Reconcile(b Backend) error { return r.owners.reconcile(b) }
 // Abandon forgets a backend with all that it has.
 func (r *Router) Abandon(b Backend) {
 	r.owners.mu.Lock()
-	rest := slices.DeleteFunc(slices.Clone(r.owners.all()), func(k Backend) bool { return k.ID() == b.ID() })
-	r.owners.backends.Store(&rest)
+	r.owners.serve(slices.DeleteFunc(slices.Clone(r.owners.all()), func(k Backend) bool { return k.ID() == b.ID() }))
 	r.owners.mu.Unlock()
 	for _, id := range r.owners.of(b) {
 		r.owners.dropSandbox(id)
 	}
 }
 
+// reconcile takes an inventory again that is older than what was done meanwhile.
+// If that never pauses, the last one is taken while nothing can be done: a
+// backend knows what a call did before we do.
 func (o *owners) reconcile(b Backend) error {
+	for range 3 {
+		o.mu.Lock()
+		removals, additions := o.removals, o.additions
+		o.mu.Unlock()
+		inventory := b.Inventory()
+		o.mu.Lock()
+		if removals == o.removals && additions == o.additions {
+			defer o.mu.Unlock()
+			return o.becomes(b, inventory)
+		}
+		o.mu.Unlock()
+	}
 	o.mu.Lock()
-	removals, additions := o.removals, o.additions
-	o.mu.Unlock()
+	defer o.mu.Unlock()
+	return o.becomes(b, b.Inventory())
+}
 
-	inventory := b.Inventory()
+// becomes makes an inventory all that b has; mu is held.
+func (o *owners) becomes(b Backend, inventory []handler.Owned) error {
 	has, containers := map[string]bool{}, map[string]bool{}
 	for _, s := range inventory {
 		has[s.Sandbox] = true
@@ -37,16 +55,10 @@ func (o *owners) reconcile(b Backend) error {
 			containers[c] = true
 		}
 	}
-
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	for id := range has {
 		if owner := o.sandboxes.get(id); owner != nil && owner.Backend.ID() != b.ID() {
 			return fmt.Errorf("backends %q and %q both have the pod sandbox %s; are they one daemon? %w", owner.Backend.ID(), b.ID(), id, errdefs.ErrAlreadyExists)
 		}
-	}
-	if removals != o.removals || additions != o.additions {
-		return nil // it is older than what was done meanwhile; the next one is not
 	}
 	o.add(b, inventory)
 	for _, pods := range o.pods {

@@ -19,7 +19,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 		if resp, err = to.Backend.RunPodSandbox(ctx, req); err == nil {
 			made(resp.GetPodSandboxId())
 			if len(s.owners.all()) > 1 {
-				s.pulls.made(req.GetConfig().GetMetadata().GetUid(), resp.GetPodSandboxId())
+				s.pulls.made(s.owners, req.GetConfig().GetMetadata().GetUid(), resp.GetPodSandboxId())
 			}
 		}
 		return err

@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -93,4 +95,72 @@ func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {
 	if m, err := stream.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, %v", m, err)
 	}
+}
+
+// hesitant is a store that does not answer.
+type hesitant struct{ *routertest.Backend }
+
+func (hesitant) Prompt() bool { return false }
+
+func TestStoresThatDoNotAnswerAreNotWaitedFor(t *testing.T) {
+	one, two := two()
+	asked := func(_ context.Context, rpc string) error {
+		switch rpc {
+		case "ImageStatus", "ListImages", "RemoveImage":
+			t.Errorf("%s was asked of a store that does not answer", rpc)
+		}
+		return nil
+	}
+	n := serveReady[router.Backend](t, table(t, 1, "runc", ready("runc", one), ready("kata", hesitant{two})), one, hesitant{two})
+	two.Fail = asked
+	if _, err := n.pull(t, "runc"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"busybox", "absent"} {
+		if _, err := n.images.ImageStatus(ctx(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{}); err != nil {
+		t.Error(err)
+	}
+	if err := n.removeImage(t, "busybox"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestImagesOfOthersAreThereWithoutTheDefault(t *testing.T) {
+	one, two := two()
+	one.Fail = func(_ context.Context, rpc string) error {
+		if rpc == "ImageStatus" || rpc == "ListImages" {
+			return status.Error(codes.Unavailable, "away")
+		}
+		return nil
+	}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	if _, err := n.pull(t, "kata"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := n.images.ImageStatus(ctx(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "busybox"}})
+	if err != nil || got.GetImage() == nil {
+		t.Errorf("got %v, %v", got, err)
+	}
+	list, err := n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{})
+	if err != nil || len(list.GetImages()) != 1 {
+		t.Errorf("listed %v, %v", list, err)
+	}
+}
+
+func TestEventsEndWhenThereIsAnotherBackend(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	stream := n.subscribe(t, one)
+	n.router.Adopt(one)
+	want := n.run(t, "")
+	if event, err := stream.Recv(); err != nil || event.GetContainerId() != want {
+		t.Fatalf("adopting the same backend again: %v, %v", event, err)
+	}
+	n.router.Adopt(two)
+	_, err := stream.Recv()
+	wantCode(t, err, codes.Unavailable)
 }

@@ -1,0 +1,148 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// signal sends a signal to a daemon's process and nothing else.
+func signal(t *testing.T, d *testbed.Daemon, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(d.PID(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// whole checks that lists have both pods, and that the own one works.
+func (b *bed) whole(t *testing.T, own, theirs *testbed.Pod) {
+	t.Helper()
+	pods, err := b.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	containers, err := b.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, p := range pods.GetItems() {
+		there[p.GetId()] = true
+	}
+	for _, c := range containers.GetContainers() {
+		if there[c.GetId()] = true; !there[c.GetPodSandboxId()] {
+			t.Errorf("container %s is listed without its sandbox", c.GetId())
+		}
+	}
+	for _, id := range []string{own.ID, own.Container.ID, theirs.ID, theirs.Container.ID} {
+		if !there[id] {
+			t.Errorf("%s is not listed", id)
+		}
+	}
+	if got := own.Container.Exec(t, "echo", "here"); got != "here\n" {
+		t.Errorf("the own pod says %q", got)
+	}
+}
+
+// refused waits until a call about the other daemon's pod is refused at once.
+func (b *bed) refused(t *testing.T, theirs *testbed.Pod) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, err := b.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
+		if text := fmt.Sprint(err); status.Code(err) != codes.Unavailable || !strings.Contains(text, `handler "legacy"`) || !strings.Contains(text, b.other.Socket) {
+			return fmt.Errorf("a call about a pod of a daemon that does not answer: %w", err)
+		}
+		return nil
+	})
+}
+
+// answers waits until the other daemon's pod works again.
+func (b *bed) answers(t *testing.T, theirs *testbed.Pod) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		_, err := b.client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
+		return err
+	})
+	if got := theirs.Container.Exec(t, "echo", "there"); got != "there\n" {
+		t.Errorf("the other daemon's pod says %q", got)
+	}
+}
+
+func TestADaemonThatStopsAndDies(t *testing.T) {
+	b := newBed(t)
+	own := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	theirs := b.client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: b.image, Command: []string{"sleep", "3600"}})
+	brief := theirs.RunContainer(t, "brief", testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", "while ! test -e /end; do sleep 0.1; done; exit 7"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan *runtimeapi.ContainerEventResponse, 1000)
+	go func() {
+		defer close(heard)
+		for {
+			e, err := events.Recv()
+			if err != nil {
+				return
+			}
+			heard <- e
+		}
+	}()
+	b.whole(t, own, theirs)
+
+	signal(t, b.other, syscall.SIGSTOP)
+	resume := func() { _ = syscall.Kill(b.other.PID(), syscall.SIGCONT) }
+	t.Cleanup(resume) // it cannot end while it is stopped
+	b.whole(t, own, theirs)
+	b.refused(t, theirs)
+	b.whole(t, own, theirs)
+	resume()
+	b.answers(t, theirs)
+
+	brief.TryExec(t, "sh", "-c", "sleep 2 && touch /end &")
+	b.other.Kill9(t)
+	b.refused(t, theirs)
+	b.whole(t, own, theirs)
+	b.other.Start(t)
+	b.answers(t, theirs)
+	b.whole(t, own, theirs)
+	got := brief.WaitExit(t)
+	// A containerd that was away when a container ended may not know its code.
+	direct, err := b.other.Client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: brief.ID})
+	if err != nil || got.GetExitCode() != direct.GetStatus().GetExitCode() {
+		t.Errorf("the exit code is %d, and of the daemon itself %v, %v", got.GetExitCode(), direct, err)
+	}
+	for late := time.After(patience); ; {
+		select {
+		case e := <-heard:
+			if e.GetContainerId() != brief.ID || e.GetContainerEventType() != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+				continue
+			}
+		case <-late:
+			t.Error("nobody told that a container has ended")
+		}
+		break
+	}
+
+	b.other.Kill9(t)
+	b.Kill9(t)
+	b.Start(t)
+	b.whole(t, own, theirs) // by what was written down
+	b.other.Start(t)
+	b.ready(t, "legacy")
+	b.answers(t, theirs)
+	b.whole(t, own, theirs)
+}

@@ -113,7 +113,7 @@ type Handlers struct {
 	ProbeInterval time.Duration `toml:"probe_interval"`
 	// AskInterval is the time between questions to their runtimes; 0 is never.
 	AskInterval time.Duration `toml:"ask_interval"`
-	// AdvertiseNotReady keeps those that accept no pods in the CRI's Status.
+	// AdvertiseNotReady keeps those that are not ready in the CRI's Status.
 	AdvertiseNotReady bool `toml:"advertise_not_ready"`
 	// Watch reloads when files change.
 	Watch bool `toml:"watch"`

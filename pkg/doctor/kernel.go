@@ -113,7 +113,7 @@ func noexec(n Node) []Finding {
 	root := n.Config.Engine.Root
 	point, options := mountOf(table, root)
 	if slices.Contains(options, "noexec") {
-		return []Finding{fail(fmt.Sprintf("engine.root %s is on %s, which is mounted noexec; berth runs the copies of its own programs from there", root, point),
+		return []Finding{fail(fmt.Sprintf("engine.root %s is on %s, which is mounted noexec: pods run on the installed programs instead of copies, and an upgrade changes those under them", root, point),
 			"mount -o remount,exec "+point+", or choose another engine.root")}
 	}
 	if slices.Contains(options, "ro") {

@@ -24,6 +24,8 @@ type daemon struct {
 	*routertest.Backend
 	path   string
 	server *grpc.Server
+	// service is served in place of the daemon, if it is not nil.
+	service runtimeapi.RuntimeServiceServer
 	// lacking are methods that it does not know.
 	lacking atomic.Pointer[map[string]bool]
 	// told counts how often it was told the pod network's addresses.
@@ -69,7 +71,11 @@ func (d *daemon) start(t testing.TB) {
 			return serve(srv, to)
 		}),
 	)
-	runtimeapi.RegisterRuntimeServiceServer(d.server, d)
+	var service runtimeapi.RuntimeServiceServer = d
+	if d.service != nil {
+		service = d.service
+	}
+	runtimeapi.RegisterRuntimeServiceServer(d.server, service)
 	runtimeapi.RegisterImageServiceServer(d.server, d)
 	go serve(t, d.server, l)
 }

@@ -63,38 +63,3 @@ func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsReques
 	}
 	return gatherStream(s.owners.all(), req, to, Backend.StreamPodSandboxStats)
 }
-
-// ListMetricDescriptors merges by name: a name means one thing on a node.
-func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
-	return gather(ctx, s.owners.all(), req, Backend.ListMetricDescriptors, mergeDescriptors)
-}
-
-func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimeapi.ListMetricDescriptorsResponse {
-	merged := &runtimeapi.ListMetricDescriptorsResponse{}
-	seen := map[string]bool{}
-	for _, a := range all {
-		for _, d := range a.GetDescriptors() {
-			if !seen[d.GetName()] {
-				seen[d.GetName()] = true
-				merged.Descriptors = append(merged.Descriptors, d)
-			}
-		}
-	}
-	return merged
-}
-
-func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
-	return gather(ctx, s.owners.all(), req, Backend.ListPodSandboxMetrics,
-		func(all []*runtimeapi.ListPodSandboxMetricsResponse) *runtimeapi.ListPodSandboxMetricsResponse {
-			merged := &runtimeapi.ListPodSandboxMetricsResponse{}
-			for _, a := range all {
-				merged.PodMetrics = append(merged.PodMetrics, a.GetPodMetrics()...)
-				addUnread(merged, a)
-			}
-			return merged
-		})
-}
-
-func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
-	return gatherStream(s.owners.all(), req, to, Backend.StreamPodSandboxMetrics)
-}

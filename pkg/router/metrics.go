@@ -1,0 +1,177 @@
+package router
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// labels are the keys of each metric's labels, by its name. The values of a
+// metric stand in the order of the keys.
+type labels map[string][]string
+
+func labelsOf(r *runtimeapi.ListMetricDescriptorsResponse) labels {
+	l := labels{}
+	for _, d := range r.GetDescriptors() {
+		l[d.GetName()] = d.GetLabelKeys()
+	}
+	return l
+}
+
+// mergeDescriptors merges by name: a name means one thing on a node. Its labels
+// are those of the first backend that has it, and then what others have more. Pure.
+func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimeapi.ListMetricDescriptorsResponse {
+	merged := &runtimeapi.ListMetricDescriptorsResponse{}
+	place := map[string]int{}
+	for _, a := range all {
+		for _, d := range a.GetDescriptors() {
+			at, seen := place[d.GetName()]
+			if !seen {
+				place[d.GetName()] = len(merged.Descriptors)
+				merged.Descriptors = append(merged.Descriptors, d)
+				continue
+			}
+			before := merged.Descriptors[at]
+			if keys := withMore(slices.Clip(before.GetLabelKeys()), d.GetLabelKeys()); len(keys) > len(before.GetLabelKeys()) {
+				merged.Descriptors[at] = proto.CloneOf(before)
+				merged.Descriptors[at].LabelKeys = keys
+			}
+		}
+	}
+	return merged
+}
+
+// dialects are how the metrics of each backend differ from those of the node,
+// by the backend's id: which labels they have instead.
+type dialects struct {
+	node labels
+	of   map[string]labels
+}
+
+// dialects asks the backends how they describe metrics. One that does not say
+// has the node's labels.
+func (s stats) dialects(ctx context.Context, backends []Backend) (dialects, error) {
+	all, err := askAll(ctx, backends, func(ctx context.Context, b Backend) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+		resp, err := b.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{})
+		if err != nil && ctx.Err() == nil {
+			return nil, nil
+		}
+		return resp, err
+	})
+	if err != nil {
+		return dialects{}, err
+	}
+	d := dialects{node: labelsOf(mergeDescriptors(all)), of: map[string]labels{}}
+	for i, b := range backends {
+		own := labelsOf(all[i])
+		for name, keys := range own {
+			if slices.Equal(keys, d.node[name]) {
+				delete(own, name)
+			}
+		}
+		d.of[b.ID()] = own
+	}
+	return d, nil
+}
+
+// translated is what a backend says with the node's labels. It is the backend's
+// own message if nothing changes.
+func translated[M any, P interface {
+	*M
+	proto.Message
+}](d dialects, b Backend, m P, pods func(P) []*runtimeapi.PodSandboxMetrics,
+) P {
+	own := d.of[b.ID()]
+	if len(own) == 0 {
+		return m
+	}
+	m = proto.CloneOf(understood(m))
+	for _, pod := range pods(m) {
+		d.translate(own, pod.GetMetrics())
+		for _, c := range pod.GetContainerMetrics() {
+			d.translate(own, c.GetMetrics())
+		}
+	}
+	return m
+}
+
+// translate puts values in the order of the node's labels. A label that the
+// backend does not have is empty.
+func (d dialects) translate(own labels, metrics []*runtimeapi.Metric) {
+	for _, m := range metrics {
+		keys, differs := own[m.GetName()]
+		if !differs || len(keys) != len(m.GetLabelValues()) {
+			continue
+		}
+		values := make([]string, len(d.node[m.GetName()]))
+		for i, key := range d.node[m.GetName()] {
+			if at := slices.Index(keys, key); at >= 0 {
+				values[i] = m.GetLabelValues()[at]
+			}
+		}
+		m.LabelValues = values
+	}
+}
+
+// ListMetricDescriptors describes the metrics of all backends.
+func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	return gather(ctx, s.owners.all(), req, Backend.ListMetricDescriptors, mergeDescriptors)
+}
+
+func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+	backends := s.owners.all()
+	call := Backend.ListPodSandboxMetrics
+	if len(backends) > 1 {
+		d, err := s.dialects(ctx, backends)
+		if err != nil {
+			return nil, err
+		}
+		call = func(b Backend, ctx context.Context, req *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+			resp, err := b.ListPodSandboxMetrics(ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			return translated(d, b, resp, (*runtimeapi.ListPodSandboxMetricsResponse).GetPodMetrics), nil
+		}
+	}
+	return gather(ctx, backends, req, call,
+		func(all []*runtimeapi.ListPodSandboxMetricsResponse) *runtimeapi.ListPodSandboxMetricsResponse {
+			merged := &runtimeapi.ListPodSandboxMetricsResponse{}
+			for _, a := range all {
+				merged.PodMetrics = append(merged.PodMetrics, a.GetPodMetrics()...)
+				addUnread(merged, a)
+			}
+			return merged
+		})
+}
+
+type metricStream = grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]
+
+func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to metricStream) error {
+	backends := s.owners.all()
+	call := Backend.StreamPodSandboxMetrics
+	if len(backends) > 1 {
+		d, err := s.dialects(to.Context(), backends)
+		if err != nil {
+			return err
+		}
+		call = func(b Backend, req *runtimeapi.StreamPodSandboxMetricsRequest, to metricStream) error {
+			return b.StreamPodSandboxMetrics(req, &translatingStream{to, d, b})
+		}
+	}
+	return gatherStream(backends, req, to, call)
+}
+
+// translatingStream sends what a backend says with the node's labels.
+type translatingStream struct {
+	metricStream
+	dialects dialects
+	backend  Backend
+}
+
+func (s *translatingStream) Send(m *runtimeapi.StreamPodSandboxMetricsResponse) error {
+	return s.metricStream.Send(translated(s.dialects, s.backend, m, (*runtimeapi.StreamPodSandboxMetricsResponse).GetPodSandboxMetrics))
+}

@@ -1,0 +1,83 @@
+package router
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func described(name string, keys ...string) *runtimeapi.ListMetricDescriptorsResponse {
+	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: []*runtimeapi.MetricDescriptor{{Name: name, LabelKeys: keys}}}
+}
+
+func TestMetricsOfAllBackendsHaveTheSameLabels(t *testing.T) {
+	for name, tc := range map[string]struct {
+		node, other []string
+		want        []string // the node's keys
+		values      []string // of the other backend, whose own are its keys
+	}{
+		"the same":         {[]string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}},
+		"another order":    {[]string{"pod", "id"}, []string{"id", "pod"}, []string{"pod", "id"}, []string{"pod", "id"}},
+		"one less":         {[]string{"pod", "id", "cpu"}, []string{"pod", "id"}, []string{"pod", "id", "cpu"}, []string{"pod", "id", ""}},
+		"one more":         {[]string{"pod"}, []string{"scope", "pod"}, []string{"pod", "scope"}, []string{"pod", "scope"}},
+		"nothing is alike": {[]string{"pod"}, []string{"id"}, []string{"pod", "id"}, []string{"", "id"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := described("m", tc.node...)
+			merged := mergeDescriptors([]*runtimeapi.ListMetricDescriptorsResponse{first, described("m", tc.other...), nil})
+			if got := merged.GetDescriptors(); len(got) != 1 || !slices.Equal(got[0].GetLabelKeys(), tc.want) {
+				t.Errorf("the node has %v, want %v", got, tc.want)
+			}
+			if !slices.Equal(first.GetDescriptors()[0].GetLabelKeys(), tc.node) {
+				t.Errorf("the first backend's own were changed to %v", first)
+			}
+			d := dialects{node: labelsOf(merged), of: map[string]labels{}}
+			metrics := []*runtimeapi.Metric{
+				{Name: "m", LabelValues: slices.Clone(tc.other)},
+				{Name: "undeclared", LabelValues: []string{"a"}},
+				{Name: "m", LabelValues: []string{"a", "lie", "about", "labels"}},
+			}
+			d.translate(labelsOf(described("m", tc.other...)), metrics)
+			if got := metrics[0].GetLabelValues(); !slices.Equal(got, tc.values) {
+				t.Errorf("values are %v, want %v", got, tc.values)
+			}
+			if len(metrics[1].GetLabelValues()) != 1 || len(metrics[2].GetLabelValues()) != 4 {
+				t.Errorf("what cannot be translated was changed: %v", metrics[1:])
+			}
+		})
+	}
+}
+
+// namedBackend is a backend that only has a name.
+type namedBackend struct {
+	Backend
+	name string
+}
+
+func (b namedBackend) ID() string { return b.name }
+
+// What came unread is read where it has to be changed, and only there.
+func TestMetricsThatCameUnreadAreTranslated(t *testing.T) {
+	said := &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: []*runtimeapi.PodSandboxMetrics{{
+		PodSandboxId: "p", Metrics: []*runtimeapi.Metric{{Name: "m", LabelValues: []string{"1"}}},
+		ContainerMetrics: []*runtimeapi.ContainerMetrics{{ContainerId: "c", Metrics: []*runtimeapi.Metric{{Name: "m", LabelValues: []string{"2"}}}}},
+	}}}
+	encoded, err := proto.Marshal(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unread := &runtimeapi.ListPodSandboxMetricsResponse{}
+	unread.ProtoReflect().SetUnknown(encoded)
+	pods := (*runtimeapi.ListPodSandboxMetricsResponse).GetPodMetrics
+	d := dialects{node: labels{"m": {"pod", "id"}}, of: map[string]labels{"other": {"m": {"id"}}}}
+	if got := translated(d, namedBackend{name: "alike"}, unread, pods); got != unread {
+		t.Errorf("what needs no translation is another message: %v", got)
+	}
+	got := translated(d, namedBackend{name: "other"}, unread, pods).GetPodMetrics()
+	if len(got) != 1 || !slices.Equal(got[0].GetMetrics()[0].GetLabelValues(), []string{"", "1"}) ||
+		!slices.Equal(got[0].GetContainerMetrics()[0].GetMetrics()[0].GetLabelValues(), []string{"", "2"}) {
+		t.Errorf("translated to %v", got)
+	}
+}

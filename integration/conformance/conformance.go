@@ -44,6 +44,8 @@ type Target struct {
 	// Differs names checks, as Group/name, that the target is known to fail,
 	// with the reason. They are not run.
 	Differs map[string]string
+	// Groups are the only ones that are run; none is all.
+	Groups []string
 	// Berth also runs the checks of what berth promises beyond the CRI.
 	Berth bool
 	// Restart kills the daemon with SIGKILL, starts it again and returns when
@@ -152,7 +154,15 @@ func Run(t *testing.T, target Target) {
 			t.Errorf("the target differs in %q, which is no check", name)
 		}
 	}
+	for _, name := range n.Groups {
+		if !slices.ContainsFunc(groups(), func(g group) bool { return g.name == name }) {
+			t.Errorf("the target has a group %q, which there is not", name)
+		}
+	}
 	for _, g := range groups() {
+		if len(n.Groups) > 0 && !slices.Contains(n.Groups, g.name) {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.checks {
 				if c.alone {

@@ -1,0 +1,123 @@
+package conformance_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/conformance"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// passedOn are the groups whose calls are not only passed on to another daemon,
+// or whose answers are put together with those of others. The others are about
+// what that daemon does with a pod, of which nothing is seen on the way.
+var passedOn = []string{
+	"Runtime", "Sandbox", "Container", "ContainerInput", "StreamLists", "Events", "Images", "Identity",
+	"Stats", "PodStats", "Metrics", "Restart",
+}
+
+// remoteGroups are those that a row of TestRemote runs: BERTH_TEST_REMOTE=all is
+// for all.
+func remoteGroups(more ...string) []string {
+	if os.Getenv("BERTH_TEST_REMOTE") == "all" {
+		return nil
+	}
+	return append(passedOn[:len(passedOn):len(passedOn)], more...)
+}
+
+// sessionsStay is for daemons that can be restarted without the one that has the
+// sessions.
+var sessionsStay = map[string]string{
+	"Streaming/sessions with old containers after a kill -9 of the daemon": "sessions are with the other daemon, which is not restarted, and go on",
+}
+
+// TestRemote runs the suite on pods that live in another CRI daemon: in another
+// berth, in one behind that, and in a containerd. Each of them has another one
+// of the daemons killed.
+func TestRemote(t *testing.T) {
+	runc := testbed.Part(t, testbed.Runc)
+	testbed.Part(t, testbed.Containerd)
+	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	cni := testbed.NewCNI(t)
+	inner := testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: cni, Registries: []*testbed.Registry{reg},
+	})
+	containerd := startContainerd(t, runc, cni, reg)
+	front := func(name, socket, theirs string) *testbed.Berth {
+		return testbed.StartBerth(t, testbed.Options{
+			Config:         fmt.Sprintf("[runtimes.%s]\nendpoint = %q\nremote_handler = %q\n", name, "unix://"+socket, theirs),
+			DefaultRuntime: name, CNI: cni, Registries: []*testbed.Registry{reg},
+		})
+	}
+	berth := front("remote-berth", inner.Socket, "runc")
+	chain := front("remote-chain", berth.Socket, "remote-berth")
+	other := front("remote-containerd", containerd.Socket, "runc")
+	images := suiteImages(t, reg)
+	ran := conformance.RanByOCIRuntime(runc, filepath.Join(inner.State, "runtimes", "runc"))
+	for _, target := range []struct {
+		handler string
+		front   *testbed.Berth
+		ran     func(*testing.T, conformance.Running)
+		// killed are the daemons that a restart is of, the first one first.
+		killed         []*testbed.Daemon
+		lacks          map[conformance.Ability]string
+		differs        map[string]string
+		berth          bool
+		groupsOfItsOwn []string
+	}{
+		{
+			handler: "remote-berth", front: berth, ran: ran, berth: true,
+			killed: []*testbed.Daemon{berth.Daemon}, differs: sessionsStay,
+			groupsOfItsOwn: []string{"SandboxInput", "Exit", "ExecSync", "Parallel"},
+		},
+		{
+			handler: "remote-chain", front: chain, ran: ran, berth: true,
+			killed:         []*testbed.Daemon{chain.Daemon, berth.Daemon, inner.Daemon},
+			groupsOfItsOwn: []string{"Streaming"},
+		},
+		{
+			handler: "remote-containerd", front: other,
+			ran:    conformance.RanByOCIRuntime(runc, containerd.ContainerdRuntimeRoot("runc")),
+			killed: []*testbed.Daemon{containerd}, lacks: containerdLacks, differs: containerdDiffers,
+		},
+	} {
+		t.Run(target.handler, func(t *testing.T) {
+			conformance.Run(t, conformance.Target{
+				Runtime: target.front.Client, Images: target.front.Client,
+				Handler:      target.handler,
+				Image:        images,
+				Ran:          target.ran,
+				Lacks:        target.lacks,
+				Differs:      target.differs,
+				Groups:       remoteGroups(target.groupsOfItsOwn...),
+				Berth:        target.berth,
+				CgroupParent: target.front.Client.CgroupParent,
+				Restart: func(t *testing.T) {
+					for _, d := range target.killed {
+						d.Kill9(t)
+					}
+					for i := len(target.killed) - 1; i >= 0; i-- {
+						target.killed[i].Start(t)
+					}
+					reached(t, target.front.Client, target.handler)
+				},
+			})
+		})
+	}
+}
+
+// reached waits until calls to a handler get through to its daemon.
+func reached(t *testing.T, client *testbed.Client, handler string) {
+	t.Helper()
+	testbed.Eventually(t, time.Minute, func() error {
+		_, err := client.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{
+			Image: &runtimeapi.ImageSpec{Image: "none", RuntimeHandler: handler},
+		})
+		return err
+	})
+}

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
@@ -131,7 +133,7 @@ func (r *remote) drain(ctx context.Context, c *cobra.Command, daemon *client.Cli
 		resp, err := stream.Recv()
 		if err != nil {
 			p.end()
-			if ctx.Err() != nil && left > 0 {
+			if left > 0 && gaveUp(ctx, err) {
 				return degraded("handler %q is draining and has %d pods left; \"berth handler drain %s\" waits again, \"berth handler uncordon %s\" takes it back",
 					req.GetName(), left, req.GetName(), req.GetName())
 			}
@@ -147,6 +149,12 @@ func (r *remote) drain(ctx context.Context, c *cobra.Command, daemon *client.Cli
 		_, err := fmt.Fprintf(w, "handler %s is empty, and takes no new pods until \"berth handler uncordon %s\"\n", req.GetName(), req.GetName())
 		return err
 	})
+}
+
+// gaveUp says whether a call that failed with err ended with its ctx. The daemon may
+// see the end of the time first, and say so.
+func gaveUp(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded
 }
 
 func someOf(names []string, all int) string {

@@ -36,16 +36,9 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	n := &node{image: registry.Push(t, "cli/busybox:1", testbed.Busybox(t))}
-	n.Berth = testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t),
-		Registries: []*testbed.Registry{registry},
-		// What a command does must be its own doing.
-		Config: "[handlers]\nwatch = false\n",
-	})
-	n.Client.Pull(t, "", n.image)
-	return n
+	// What a command does must be its own doing.
+	b, image := testbed.StartRunc(t, "cli/busybox:1", "[handlers]\nwatch = false\n")
+	return &node{b, image}
 }
 
 func (n *node) socket() string { return filepath.Join(filepath.Dir(n.Socket), "admin.sock") }

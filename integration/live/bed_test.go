@@ -34,16 +34,9 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	b := &bed{image: registry.Push(t, "live/busybox:1", testbed.Busybox(t))}
-	b.Berth = testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t),
-		Registries: []*testbed.Registry{registry},
-		// Read again with each reload, and so a place where mistakes can be.
-		Config: "[handlers]\nprobe_interval = \"1s\"\n",
-	})
-	b.client = b.Berth.Client
-	b.client.Pull(t, "", b.image)
+	// Read again with each reload, and so a place where mistakes can be.
+	started, image := testbed.StartRunc(t, "live/busybox:1", "[handlers]\nprobe_interval = \"1s\"\n")
+	b := &bed{started, started.Client, image}
 	// Later than conf.d, for its name: metrics are known when the daemon starts.
 	b.drop(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+b.metrics()))
 	b.Restart(t)

@@ -36,8 +36,9 @@ func (o *owners) reconcile(b Backend) error {
 		inventory := b.Inventory()
 		o.mu.Lock()
 		if removals == o.removals && additions == o.additions {
-			defer o.mu.Unlock()
-			return o.becomes(b, inventory)
+			err := o.becomes(b, inventory)
+			o.mu.Unlock()
+			return err
 		}
 		o.mu.Unlock()
 	}

@@ -61,3 +61,24 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	}
 	eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
 }
+
+// What a failed start leaves is reaped before the runtime is told to delete:
+// runsc waits for that, and would keep its state when it is killed waiting.
+func TestFailedStartReapsBeforeItDeletes(t *testing.T) {
+	left, late := t.TempDir()+"/left", t.TempDir()+"/late"
+	b := newBed(t, scripted(t, findRuntime(t, "runc"), `
+if [ $verb = run ] && [ $last = bad ]; then sleep 0.1 >/dev/null 2>&1 & echo $! > `+left+`; exit 1; fi
+if [ $verb = delete ] && [ $last = bad ]; then
+  n=0; while kill -0 $(cat `+left+`) 2>/dev/null; do n=$((n+1)); [ $n = 300 ] && touch `+late+` && break; sleep 0.02; done
+fi`))
+	c := b.create("bad", shell("true"))
+	if err := c.tryStart(); err == nil {
+		t.Error("it started")
+	}
+	if _, err := os.Stat(left); err != nil {
+		t.Fatalf("nothing was left: %v", err)
+	}
+	if _, err := os.Stat(late); err == nil {
+		t.Error("the orphan was there as long as the runtime's delete")
+	}
+}

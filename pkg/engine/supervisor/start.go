@@ -76,12 +76,14 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	if _, err := t.call(ctx, l.call); err != nil {
 		err = l.explain(err)
 		l.discard()
+		ended() // runsc's delete waits until what is left of the sandbox is reaped
 		t.discard()
 		return 0, err
 	}
 	pid, err := t.running(ctx, l, <-facts)
 	if err != nil {
 		l.discard()
+		ended()
 		t.discard()
 		return 0, fmt.Errorf("the runtime reported a start, but %w", err)
 	}

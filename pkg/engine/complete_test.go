@@ -17,7 +17,7 @@ func TestComplete(t *testing.T) {
 	if err == nil {
 		t.Fatal("nobody misses hooks")
 	}
-	for _, want := range []string{"resizing was put together without its hooks", "abilities was put together without its prober", "without its definitions"} {
+	for _, want := range []string{"resizing was put together without its hooks", "abilities was put together without its prober", "without its accepting"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}

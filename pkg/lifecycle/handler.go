@@ -39,7 +39,7 @@ type Handler struct {
 
 // Current is what is in force.
 type Current struct {
-	// Generation is that of the table; every change of it has a higher one.
+	// Generation is that of the table: it grows with every change, and begins anew with the daemon.
 	Generation uint64
 	// Digest is that of all Definitions and of the default handler.
 	Digest string

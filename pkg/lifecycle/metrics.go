@@ -8,7 +8,7 @@ import (
 
 var (
 	generationDesc = prometheus.NewDesc("berth_config_generation",
-		"Number of the table that new pods are routed by; every change of it has a higher one.", nil, nil)
+		"Number of the table that new pods are routed by; it grows with every change, and begins anew with the daemon.", nil, nil)
 	infoDesc = prometheus.NewDesc("berth_config_info",
 		"Always 1; the label is the digest of the configuration that is in force.", []string{"digest"}, nil)
 	reloadsDesc = prometheus.NewDesc("berth_config_reloads_total",

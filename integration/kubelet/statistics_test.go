@@ -145,7 +145,7 @@ func (b *bed) streamed(t *testing.T) {
 	}
 }
 
-var rpcTotal = regexp.MustCompile(`^berth_rpc_total\{code="(\w+)",handler="[^"]*",rpc="(\w+)"\} (\d+)`)
+var rpcTotal = regexp.MustCompile(`^berth_rpc_total\{code="(\w+)",handler="[^"]*",rpc="(\w+)"(?:,variant="\w*")?\} (\d+)`)
 
 // calls are those that berth has answered: rpc and code → times.
 func (b *bed) calls(t *testing.T) map[string]int {

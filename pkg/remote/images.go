@@ -21,7 +21,7 @@ type images struct {
 }
 
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	f, err := i.whole(ctx, imageLists, i.list(req.GetFilter()))
+	f, err := i.whole(ctx, imageLists, i.list(req.GetFilter(), req))
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 }
 
 func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	return i.pieces(to.Context(), imageLists, i.list(req.GetFilter()), func(f frame) error {
+	return i.pieces(to.Context(), imageLists, i.list(req.GetFilter(), req), func(f frame) error {
 		m := &runtimeapi.StreamImagesResponse{}
 		i.names.rename(f, imageNames).carry(m)
 		return to.Send(m)
@@ -39,13 +39,13 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 }
 
 // list is a request with the daemon's name of a handler. A filter that this
-// berth knows only in part goes on whole.
-func (i images) list(f *runtimeapi.ImageFilter) *runtimeapi.ListImagesRequest {
+// berth knows only in part goes on whole, and so does the rest of asked.
+func (i images) list(f *runtimeapi.ImageFilter, asked proto.Message) *runtimeapi.ListImagesRequest {
 	if image := f.GetImage(); i.names.spec(image) != image {
 		f = proto.CloneOf(f)
 		f.Image = i.names.spec(image)
 	}
-	return &runtimeapi.ListImagesRequest{Filter: f}
+	return alike(&runtimeapi.ListImagesRequest{Filter: f}, asked)
 }
 
 // imageStatusNames is the path to the name of a handler in an image's status.

@@ -65,7 +65,7 @@ func (l *lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandb
 }
 
 func (l *lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	f, err := l.sandboxes(to.Context(), &runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()})
+	f, err := l.sandboxes(to.Context(), alike(&runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()}, req))
 	if err == nil {
 		return send(f, to)
 	}
@@ -91,7 +91,7 @@ func (l *lists) ListContainers(ctx context.Context, req *runtimeapi.ListContaine
 }
 
 func (l *lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	f, err := l.containers(to.Context(), &runtimeapi.ListContainersRequest{Filter: req.GetFilter()})
+	f, err := l.containers(to.Context(), alike(&runtimeapi.ListContainersRequest{Filter: req.GetFilter()}, req))
 	if err == nil {
 		return send(f, to)
 	}
@@ -115,13 +115,26 @@ func send[M any, P message[M]](f frame, to grpc.ServerStreamingServer[M]) error 
 }
 
 func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (frame, error) {
-	f, err := l.fresh(ctx, sandboxLists, req, proto.Size(req.GetFilter()) == 0, &l.known.sandboxes)
+	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.sandboxes)
 	return l.names.rename(f, sandboxNames), err
 }
 
 func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (frame, error) {
-	f, err := l.fresh(ctx, containerLists, req, proto.Size(req.GetFilter()) == 0, &l.known.containers)
+	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.containers)
 	return l.names.rename(f, containerNames), err
+}
+
+// alike is one form of a list's request with what is newer than this CRI in the
+// other.
+func alike[M proto.Message](to M, from proto.Message) M {
+	to.ProtoReflect().SetUnknown(from.ProtoReflect().GetUnknown())
+	return to
+}
+
+// wantsAll says whether a request has nothing that could make its list a part.
+// Pure.
+func wantsAll(req, filter proto.Message) bool {
+	return len(req.ProtoReflect().GetUnknown()) == 0 && proto.Size(filter) == 0
 }
 
 // fresh asks the daemon for a list, and learns from a whole one.

@@ -48,6 +48,31 @@ func TestCarriedMessageIsWhatCame(t *testing.T) {
 	}
 }
 
+// A daemon may know more of a request than berth does, and a list that such a
+// request asks for need not be whole.
+func TestRequestsKeepWhatIsNewer(t *testing.T) {
+	filter := &runtimeapi.PodSandboxFilter{Id: "a"}
+	stream := newer(&runtimeapi.StreamPodSandboxesRequest{Filter: filter})
+	if got := encoded(t, alike(&runtimeapi.ListPodSandboxRequest{Filter: filter}, stream)); !bytes.Equal(got, encoded(t, stream)) {
+		t.Errorf("got %x", got)
+	}
+	asked := newer(&runtimeapi.StreamImagesRequest{})
+	if got := encoded(t, (images{names: &names{}}).list(nil, asked)); !bytes.Equal(got, encoded(t, asked)) {
+		t.Errorf("got %x", got)
+	}
+	for name, c := range map[string]struct {
+		req  *runtimeapi.ListPodSandboxRequest
+		want bool
+	}{
+		"empty": {&runtimeapi.ListPodSandboxRequest{}, true}, "empty filter": {&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{}}, true},
+		"filter": {&runtimeapi.ListPodSandboxRequest{Filter: filter}, false}, "newer": {alike(&runtimeapi.ListPodSandboxRequest{}, asked), false},
+	} {
+		if got := wantsAll(c.req, c.req.GetFilter()); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestValidFrames(t *testing.T) {
 	for text, want := range map[string]bool{"": true, "\x0a\x01a": true, "\x0a\x05a": false, "hello": false, "\x00": false} {
 		if frame(text).valid() != want {

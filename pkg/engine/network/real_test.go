@@ -121,6 +121,42 @@ func TestTeardownAfterRuntimeTookTheAddresses(t *testing.T) {
 	}
 }
 
+// A plugin that is killed in a DEL can have removed the interface and not yet the
+// rules.
+func TestTeardownAfterHalfADel(t *testing.T) {
+	for name, leftover := range map[string]bool{"by its record": false, "of which there is no record": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newRealNode(t)
+			p := New(n.config)
+			pod := n.pod("pod-half-del")
+			r := mustSetup(t, p, pod)
+			if err := pin.Do(pod.NetNS, func() error {
+				link, err := netlink.LinkByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlink.LinkDel(link)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if leftover {
+				if err := New(n.config).Leftovers().Collect(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				mustTeardown(t, p, pod, r)
+			}
+			n.checkClean()
+			if rules := iptables(t); strings.Contains(rules, pod.ID) {
+				t.Errorf("rules for the pod are left:\n%s", rules)
+			}
+			if err := pin.Do(pod.NetNS, func() error { _, err := netlink.LinkByName("eth0"); return err }); !errors.As(err, &netlink.LinkNotFoundError{}) {
+				t.Errorf("eth0 of the pod: %v", err)
+			}
+		})
+	}
+}
+
 func takeAddresses(t *testing.T, nsPath string) {
 	t.Helper()
 	err := pin.Do(nsPath, func() error {

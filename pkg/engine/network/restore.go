@@ -1,10 +1,12 @@
 package network
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/vishvananda/netlink"
@@ -14,26 +16,32 @@ import (
 )
 
 // restoreAddresses gives a pod's interface the addresses back that ADD put on it.
-// Runtimes with a network stack of their own (gVisor) take them off the
-// interface, and the bridge plugin learns there, and nowhere else, which
-// masquerading rules a DEL has to remove. An interface that is gone is fine.
-func (a *Attachment) restoreAddresses(nsPath string) error {
-	addresses, err := a.addresses()
-	if err != nil || len(addresses) == 0 {
-		return err
+// The bridge and ptp plugins learn there, and nowhere else, which masquerading
+// rules a DEL has to remove, and two things take that away:
+//
+//   - runtimes with a network stack of their own (gVisor) take the addresses off
+//     the interface;
+//   - a DEL that was killed can have removed the interface and not yet the rules.
+//     A new one takes its place then, for the next DEL to remove. replaced tells
+//     of it.
+func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (replaced bool, err error) {
+	masquerades, err := a.masquerades()
+	if err != nil || !masquerades {
+		return false, err
 	}
-	return pin.Do(nsPath, func() error {
+	addresses, err := p.addresses(pod, a)
+	if err != nil || len(addresses) == 0 {
+		return false, err
+	}
+	err = pin.Do(nsPath, func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("open a netlink socket: %w", err)
 		}
 		defer h.Close()
-		link, err := h.LinkByName(a.Interface)
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("find %s: %w", a.Interface, err)
+		var link netlink.Link
+		if link, replaced, err = standIn(h, a.Interface); err != nil {
+			return err
 		}
 		for _, address := range addresses {
 			// Nobody will send from it: there is no duplicate to look for.
@@ -44,16 +52,58 @@ func (a *Attachment) restoreAddresses(nsPath string) error {
 		}
 		return nil
 	})
+	return replaced, err
 }
 
-// addresses are those that ADD put on the attachment's interface.
-func (a *Attachment) addresses() ([]net.IPNet, error) {
-	if len(a.Result) == 0 {
-		return nil, nil
+// standIn is the interface of that name, or a new one if there is none: a pair of
+// interfaces, which these plugins make too, so that the kernel can. It goes with
+// its first end.
+func standIn(h *netlink.Handle, name string) (link netlink.Link, replaced bool, err error) {
+	link, err = h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		if err := h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "berth-peer"}); err != nil {
+			return nil, false, fmt.Errorf("stand in for %s, which is gone: %w", name, err)
+		}
+		replaced = true
+		link, err = h.LinkByName(name)
 	}
-	raw, err := create.CreateFromBytes(a.Result)
+	if err != nil {
+		return nil, replaced, fmt.Errorf("find %s: %w", name, err)
+	}
+	return link, replaced, nil
+}
+
+// masquerades reports whether a plugin of the network made rules for the
+// addresses of the pod. Others are given no interface: host-device would move it
+// to the host.
+func (a *Attachment) masquerades() (bool, error) {
+	list, err := a.list()
+	if err != nil {
+		return false, err
+	}
+	for _, plugin := range list.Plugins {
+		var config struct {
+			IPMasq bool `json:"ipMasq"`
+		}
+		// What is no boolean there is none that these plugins know.
+		if err := json.Unmarshal(plugin.Bytes, &config); err == nil && config.IPMasq {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// addresses are those that ADD put on the attachment's interface. There are none
+// if ADD had not completed.
+func (p *Plugins) addresses(pod Pod, a *Attachment) ([]net.IPNet, error) {
+	raw, err := p.result(pod, a)
 	if err != nil {
 		return nil, fmt.Errorf("stored result of network %q: %w", a.Network, err)
+	}
+	if raw == nil {
+		return nil, nil
 	}
 	result, err := types100.NewResultFromResult(raw)
 	if err != nil {
@@ -66,4 +116,17 @@ func (a *Attachment) addresses() ([]net.IPNet, error) {
 		}
 	}
 	return addresses, nil
+}
+
+// result is what ADD answered, from the record of the pod or, for a pod that has
+// none, from libcni's cache; nil if it is in neither.
+func (p *Plugins) result(pod Pod, a *Attachment) (types.Result, error) {
+	if len(a.Result) > 0 {
+		return create.CreateFromBytes(a.Result)
+	}
+	list, err := a.list()
+	if err != nil {
+		return nil, err
+	}
+	return p.cni.GetNetworkListCachedResult(list, a.runtimeConf(pod.ID, ""))
 }

@@ -93,23 +93,35 @@ func (p *Plugins) delInTurn(ctx context.Context, pod Pod, plan []Attachment) err
 func (p *Plugins) del(ctx context.Context, pod Pod, plan []Attachment) error {
 	var errs []error
 	for i := len(plan) - 1; i >= 0; i-- {
-		a := &plan[i]
-		list, err := a.delList()
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		netns := livingNetNS(pod, a)
-		if netns != "" {
-			if err := a.restoreAddresses(netns); err != nil {
-				log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("rules for a pod's addresses may be left")
-			}
-		}
-		if err := p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns)); err != nil {
-			errs = append(errs, classify(fmt.Errorf("network %q: %w", a.Network, err)))
+		if err := p.delOne(ctx, pod, &plan[i]); err != nil {
+			errs = append(errs, classify(err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// delOne runs DEL for one network.
+func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
+	list, err := a.delList()
+	if err != nil {
+		return err
+	}
+	netns, replaced := livingNetNS(pod, a), false
+	if netns != "" {
+		if replaced, err = p.restoreAddresses(pod, a, netns); err != nil {
+			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("rules for a pod's addresses may be left")
+		}
+	}
+	err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
+	if err != nil && replaced && ctx.Err() == nil {
+		// Where an earlier DEL got past the rules, plugins fail because they are
+		// gone. That of the interface, gone again, is what CNI has them pass.
+		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
+	}
+	if err != nil {
+		return fmt.Errorf("network %q: %w", a.Network, err)
+	}
+	return nil
 }
 
 // livingNetNS is the namespace to tell plugins of; they must not be sent to one

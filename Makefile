@@ -159,7 +159,8 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 .PHONY: integration
 integration: build runtimes kubernetes $(BIN)/containerd $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
-	$(GOTEST) --jsonfile $(OUT)/integration.json -- -count=1 -p 1 -timeout 30m ./integration/...
+	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages ./integration/... \
+		-- -count=1 -p 1 -timeout 30m
 
 .PHONY: kubelet
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)

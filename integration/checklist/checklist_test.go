@@ -175,8 +175,9 @@ const someRecords = `
 {"Action":"output","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestGood","Output":"fail"}
 {"Action":"pass","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestGood","Elapsed":0.1}
 {"Action":"pass","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestGood/a_part"}
-{"Action":"fail","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestFlaky"}
-{"Action":"pass","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestFlaky"}
+{"Action":"fail","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestRepeated"}
+{"Action":"pass","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestRepeated"}
+{"Action":"fail","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestBad"}
 {"Action":"skip","Package":"github.com/berth-cri/berth/pkg/a","Test":"TestSkipped"}
 {"Action":"pass","Package":"github.com/berth-cri/berth/integration/faults","Test":"TestGood"}
 {"Action":"pass","Package":"github.com/berth-cri/berth/integration/conformance","Test":"TestBerth/runc/Group/both_can"}
@@ -196,7 +197,7 @@ func TestOutcomes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p, want := range map[proof]outcome{
-		"pkg/a/TestGood": passed, "pkg/a/TestGood/a part": passed, "pkg/a/TestFlaky": failed, "pkg/a/TestSkipped": skipped,
+		"pkg/a/TestGood": passed, "pkg/a/TestGood/a part": passed, "pkg/a/TestRepeated": passed, "pkg/a/TestBad": failed, "pkg/a/TestSkipped": skipped,
 		"pkg/a/TestAbsent": absent, "pkg/b/TestGood": absent, "faults/TestGood": passed, "kubelet/TestGood": absent,
 		"conformance/Group/both can": passed, "conformance/Group/one can": passed, "conformance/Group/none can": skipped,
 		"conformance/Group/one fails": failed, "conformance/Group/only another": absent, "conformance/Group/both": absent,
@@ -225,7 +226,7 @@ Words.
 | line | what holds | proven by |
 |---|---|---|
 | One 1 | well | `+"`pkg/a/TestGood`, `conformance/Group/one can`"+` |
-| One 2 | not so well | `+"`pkg/a/TestGood` `pkg/a/TestFlaky`"+` |
+| One 2 | not so well | `+"`pkg/a/TestGood` `pkg/a/TestBad`"+` |
 | Two 1 | nobody knows | |
 
 ## Something else
@@ -244,7 +245,7 @@ Words.
 	if err != nil || open != 2 {
 		t.Errorf("%d lines are open, %v", open, err)
 	}
-	for _, want := range []string{"✓ One 1 ", "✗ One 2 ", "      pkg/a/TestFlaky failed\n", "✗ Two 1 ", "✓ Pain 1 ", "… Pain 2 ", "(issue 5)", "2 of 5 lines"} {
+	for _, want := range []string{"✓ One 1 ", "✗ One 2 ", "      pkg/a/TestBad failed\n", "✗ Two 1 ", "✓ Pain 1 ", "… Pain 2 ", "(issue 5)", "2 of 5 lines"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}

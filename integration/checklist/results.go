@@ -23,8 +23,8 @@ const (
 // results are the outcomes of tests by package directory and name.
 type results map[string]map[string]outcome
 
-// read adds what `go test -json` wrote. A test that ran more than once has passed
-// if it did each time.
+// read adds what `go test -json` wrote. Of a test that was repeated the last end
+// counts.
 func (r results) read(records io.Reader) error {
 	for decoder := json.NewDecoder(records); ; {
 		var event struct{ Action, Package, Test string }
@@ -41,17 +41,8 @@ func (r results) read(records io.Reader) error {
 		if r[dir] == nil {
 			r[dir] = map[string]outcome{}
 		}
-		r[dir][event.Test] = worst(r[dir][event.Test], ended)
+		r[dir][event.Test] = ended
 	}
-}
-
-func worst(a, b outcome) outcome {
-	for _, o := range []outcome{failed, skipped} {
-		if a == o || b == o {
-			return o
-		}
-	}
-	return b
 }
 
 // of is the outcome of a proof. A check of the conformance suite has passed if

@@ -1,7 +1,11 @@
-// Summary says in few words what a run of tests came to: why tests were skipped,
-// and which failed with what words. It reads the records of `go test -json`:
+// Summary says in few words what a run of tests came to: how many passed, failed
+// and were skipped, why they were skipped, which failed with what words, and which
+// did so at first and not when they were repeated. It reads the records of
+// `go test -json`:
 //
+//	go run ./integration/summary count out/integration.json
 //	go run ./integration/summary skips out/unit.json out/integration.json
+//	go run ./integration/summary unsteady out/unit.json out/integration.json
 //	go run ./integration/summary failures out/unit.json out/integration.json
 package main
 
@@ -22,11 +26,13 @@ func main() {
 
 func run(w io.Writer, args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: summary skips|failures <records>")
+		return errors.New("usage: summary count|skips|unsteady|failures <records>")
 	}
-	tell, known := map[string]func(*records) string{"skips": (*records).skips, "failures": (*records).failures}[args[0]]
+	tell, known := map[string]func(*records) string{
+		"count": (*records).count, "skips": (*records).skips, "unsteady": (*records).unsteady, "failures": (*records).failures,
+	}[args[0]]
 	if !known {
-		return fmt.Errorf("%q is neither skips nor failures", args[0])
+		return fmt.Errorf("%q is none of count, skips, unsteady and failures", args[0])
 	}
 	all := newRecords()
 	for _, path := range args[1:] {

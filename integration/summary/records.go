@@ -19,14 +19,25 @@ type event struct {
 // subject is a test, or with an empty test a package or what was to be built.
 type subject struct{ pkg, test string }
 
-// records are what a run wrote down.
-type records struct {
-	said    map[subject][]string
-	failed  []subject
-	skipped []subject
+// outcome is how one run of a subject ended.
+type outcome struct {
+	action string
+	said   []string
 }
 
-func newRecords() *records { return &records{said: map[subject][]string{}} }
+// records are what a run wrote down.
+type records struct {
+	// saying is what those said that have not ended.
+	saying map[subject][]string
+	// ended has the subjects by their first end, outcomes every end of each: a test
+	// that is repeated has several, of which the last counts.
+	ended    []subject
+	outcomes map[subject][]outcome
+}
+
+func newRecords() *records {
+	return &records{saying: map[subject][]string{}, outcomes: map[subject][]outcome{}}
+}
 
 func (r *records) read(from io.Reader) error {
 	lines := bufio.NewReader(from)
@@ -52,14 +63,38 @@ func (r *records) add(e event) {
 	}
 	switch e.Action {
 	case "output", "build-output":
-		r.said[who] = append(r.said[who], strings.TrimRight(e.Output, "\n"))
-	case "fail", "build-fail":
-		r.failed = append(r.failed, who)
-	case "skip":
-		if e.Test != "" {
-			r.skipped = append(r.skipped, who)
+		r.saying[who] = append(r.saying[who], strings.TrimRight(e.Output, "\n"))
+	case "pass", "skip", "fail", "build-fail":
+		if len(r.outcomes[who]) == 0 {
+			r.ended = append(r.ended, who)
+		}
+		r.outcomes[who] = append(r.outcomes[who], outcome{strings.TrimPrefix(e.Action, "build-"), r.saying[who]})
+		delete(r.saying, who)
+	}
+}
+
+// last is how a subject ended when it did so for the last time.
+func (r *records) last(who subject) outcome {
+	all := r.outcomes[who]
+	return all[len(all)-1]
+}
+
+// which are the subjects whose last end was that.
+func (r *records) which(action string) []subject {
+	return slices.DeleteFunc(slices.Clone(r.ended), func(who subject) bool { return r.last(who).action != action })
+}
+
+// count is how many tests passed, failed and were skipped.
+func (r *records) count() string {
+	var n [3]int
+	for i, action := range []string{"pass", "fail", "skip"} {
+		for _, who := range r.which(action) {
+			if who.test != "" {
+				n[i]++
+			}
 		}
 	}
+	return fmt.Sprintln(n[0], n[1], n[2])
 }
 
 var (
@@ -106,24 +141,44 @@ func clip(s string) string {
 	return s
 }
 
-// failures names what failed, with its words. Who has none of its own and failed
-// because of a sub-test, or of a test, is left out.
+// failures names what failed, with its words.
 func (r *records) failures() string {
+	return list("FAIL", r.which("fail"), func(who subject) []string { return r.last(who).said })
+}
+
+// unsteady names what failed and passed when it was repeated, with what it said
+// when it failed.
+func (r *records) unsteady() string {
+	failed := func(o outcome) bool { return o.action == "fail" }
+	var which []subject
+	for _, who := range r.which("pass") {
+		if slices.ContainsFunc(r.outcomes[who], failed) {
+			which = append(which, who)
+		}
+	}
+	return list("UNSTEADY", which, func(who subject) []string {
+		return r.outcomes[who][slices.IndexFunc(r.outcomes[who], failed)].said
+	})
+}
+
+// list names subjects with their words. Who has none of its own and is there
+// because of a sub-test, or of a test, is left out.
+func list(title string, which []subject, said func(subject) []string) string {
 	var text strings.Builder
 	printed := 0
-	for _, f := range r.failed {
-		said := words(r.said[f])
-		if len(said) == 0 && r.failedBelow(f) {
+	for _, who := range which {
+		lines := words(said(who))
+		if len(lines) == 0 && above(who, which) {
 			continue
 		}
-		if len(said) == 0 { // it was killed, or is no test
-			said = tail(r.said[f])
+		if len(lines) == 0 { // it was killed, or is no test
+			lines = tail(said(who))
 		}
 		if printed++; printed > maxTests {
 			continue
 		}
-		fmt.Fprintln(&text, strings.TrimSpace("FAIL "+f.pkg+" "+f.test))
-		for _, line := range said {
+		fmt.Fprintln(&text, strings.TrimSpace(title+" "+who.pkg+" "+who.test))
+		for _, line := range lines {
 			fmt.Fprintln(&text, "    "+line)
 		}
 	}
@@ -133,12 +188,12 @@ func (r *records) failures() string {
 	return text.String()
 }
 
-func (r *records) failedBelow(f subject) bool {
-	return slices.ContainsFunc(r.failed, func(other subject) bool {
-		if other.pkg != f.pkg || other == f {
+func above(who subject, which []subject) bool {
+	return slices.ContainsFunc(which, func(other subject) bool {
+		if other.pkg != who.pkg || other == who {
 			return false
 		}
-		return f.test == "" || strings.HasPrefix(other.test, f.test+"/")
+		return who.test == "" || strings.HasPrefix(other.test, who.test+"/")
 	})
 }
 
@@ -156,8 +211,10 @@ func tail(said []string) []string {
 // skips counts the tests that were skipped by their reasons.
 func (r *records) skips() string {
 	count := map[string]int{}
-	for _, s := range r.skipped {
-		count[reason(r.said[s])]++
+	for _, who := range r.which("skip") {
+		if who.test != "" {
+			count[reason(r.last(who).said)]++
+		}
 	}
 	reasons := make([]string, 0, len(count))
 	for why := range count {

@@ -44,7 +44,7 @@ func TestSkipped(t *testing.T) {
 func TestZPanics(t *testing.T) { panic("oh") }
 `
 
-func record(t *testing.T, files map[string]string) string {
+func record(t *testing.T, files map[string]string, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	files["go.mod"] = "module example.test/p\n\ngo 1.24\n"
@@ -53,7 +53,7 @@ func record(t *testing.T, files map[string]string) string {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-json", ".")
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"test", "-json", "."}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
 	out, err := cmd.Output()
@@ -98,6 +98,43 @@ func TestSummary(t *testing.T) {
 	}
 	if n := strings.Count(got, "noise"); n > maxItem {
 		t.Errorf("%d lines of a log", n)
+	}
+}
+
+const unsteady = `package p
+
+import (
+	"os"
+	"testing"
+)
+
+func TestRuns(t *testing.T) {
+	t.Run("good", func(t *testing.T) {})
+	t.Run("unsteady", func(t *testing.T) {
+		if _, err := os.Stat("again"); err != nil {
+			t.Error("not this time")
+		}
+	})
+	t.Run("bad", func(t *testing.T) { t.Error("never") })
+	t.Run("later", func(t *testing.T) { t.Skip("not here") })
+}
+`
+
+func TestSummaryOfWhatIsRepeated(t *testing.T) {
+	path := record(t, map[string]string{"p_test.go": unsteady})
+	if got := summary(t, "count", path); got != "1 3 1\n" {
+		t.Errorf("the count at first is %q", got)
+	}
+	again := record(t, map[string]string{"p_test.go": unsteady, "again": ""}, "-run", "^TestRuns$/^(unsteady|bad)$")
+	if got := summary(t, "count", path, again); got != "2 2 1\n" {
+		t.Errorf("the count of both is %q", got)
+	}
+	if got := summary(t, "unsteady", path, again); !strings.Contains(got, "UNSTEADY example.test/p TestRuns/unsteady\n    p_test.go:12: not this time\n") ||
+		strings.Contains(got, "bad") || strings.Contains(got, "good") {
+		t.Errorf("unsteady is\n%s", got)
+	}
+	if got := summary(t, "failures", path, again); !strings.Contains(got, "TestRuns/bad\n") || strings.Contains(got, "unsteady") {
+		t.Errorf("failures are\n%s", got)
 	}
 }
 

@@ -1,0 +1,149 @@
+// Package capability has the words for what a handler can do for a pod, and for
+// how that is known:
+//
+//	t := capability.Table{Isolation: capability.SharedKernel}
+//	t.Set(capability.Seccomp, capability.Yes, capability.Declared, "")
+//	t.Of(capability.HostPID).Answer // Unknown: nobody said anything about it
+//
+// It is data only, so that what compares pods with handlers away from a node need
+// not know how runtimes are asked.
+package capability
+
+import "fmt"
+
+// Name is one thing that a pod can ask of a handler, or that an operator wants to
+// know of it. It is part of files and of output: names are added, never changed.
+type Name string
+
+// What pods ask for.
+const (
+	// Privileged: securityContext.privileged.
+	Privileged Name = "privileged"
+	// HostNetwork, HostPID and HostIPC are the host's namespaces.
+	HostNetwork Name = "host-network"
+	HostPID     Name = "host-pid"
+	HostIPC     Name = "host-ipc"
+	// UserNamespaces: hostUsers: false.
+	UserNamespaces Name = "user-namespaces"
+	// IDMappedMounts: volumes of pods with user namespaces.
+	IDMappedMounts Name = "id-mapped-mounts"
+	// RecursiveReadOnlyMounts: recursiveReadOnly: Enabled.
+	RecursiveReadOnlyMounts Name = "recursive-read-only-mounts"
+	// MountPropagation: mountPropagation: Bidirectional.
+	MountPropagation Name = "mount-propagation"
+	// Seccomp, AppArmor and SELinux: profiles and labels are put into effect, or
+	// mean nothing because containers have a kernel of their own.
+	Seccomp  Name = "seccomp"
+	AppArmor Name = "apparmor"
+	SELinux  Name = "selinux"
+	// BlockVolumes: volumeDevices.
+	BlockVolumes Name = "block-volumes"
+	// Devices: of device plugins, of claims, of CDI.
+	Devices Name = "devices"
+	// HugePages: as a resource or a medium.
+	HugePages Name = "hugepages"
+	// Sysctls: those of a pod's namespaces.
+	Sysctls Name = "sysctls"
+	// UnmaskedProc: procMount: Unmasked.
+	UnmaskedProc Name = "unmasked-proc"
+	// Exec: probes and hooks that run a command, and kubectl exec.
+	Exec Name = "exec"
+)
+
+// What operators ask for.
+const (
+	Checkpoint    Name = "checkpoint"
+	CgroupV1      Name = "cgroup-v1"
+	CgroupV2      Name = "cgroup-v2"
+	InPlaceResize Name = "in-place-resize"
+	PortForward   Name = "port-forward"
+	SystemdCgroup Name = "systemd-cgroup"
+)
+
+// Answer is what is known about a capability.
+type Answer string
+
+// Answers. Unknown is also what a table that does not have a name says of it.
+const (
+	Yes     Answer = "yes"
+	No      Answer = "no"
+	Unknown Answer = "unknown"
+)
+
+// Source is how an answer is known.
+type Source string
+
+// Sources, from the weakest to the strongest.
+const (
+	// Declared: the runtime or its configuration says so.
+	Declared Source = "declared"
+	// Probed: something was looked at that it follows from.
+	Probed Source = "probed"
+	// Ran: a pod did it.
+	Ran Source = "ran"
+)
+
+// Isolation is what stands between a container and the host.
+type Isolation string
+
+// Classes of isolation, from the weakest to the strongest. The empty one is not known.
+const (
+	SharedKernel    Isolation = "shared-kernel"
+	UserSpaceKernel Isolation = "user-space-kernel"
+	VM              Isolation = "vm"
+)
+
+// Known is an answer and where it is from. The zero value is not known.
+type Known struct {
+	Answer Answer `json:"answer"`
+	// Source is empty if the answer is unknown.
+	Source Source `json:"source,omitempty"`
+	// Note is one line about the answer that users should see; may be empty.
+	Note string `json:"note,omitempty"`
+}
+
+// Table is what is known of one handler. The zero value knows nothing.
+type Table struct {
+	Isolation    Isolation      `json:"isolation,omitempty"`
+	Capabilities map[Name]Known `json:"capabilities,omitempty"`
+}
+
+// Of is what is known about a name.
+func (t Table) Of(n Name) Known {
+	k := t.Capabilities[n]
+	if k.Answer == "" {
+		k.Answer = Unknown
+	}
+	return k
+}
+
+// Set adds an answer, or takes the place of the one there is.
+func (t *Table) Set(n Name, a Answer, s Source, note string) {
+	if t.Capabilities == nil {
+		t.Capabilities = map[Name]Known{}
+	}
+	t.Capabilities[n] = Known{a, s, note}
+}
+
+// Validate says what in a table from outside is no word of this package. Names are
+// not looked at: a newer berth may know more of them.
+func (t Table) Validate() error {
+	switch t.Isolation {
+	case "", SharedKernel, UserSpaceKernel, VM:
+	default:
+		return fmt.Errorf("isolation %q is none of %s, %s and %s", t.Isolation, SharedKernel, UserSpaceKernel, VM)
+	}
+	for name, k := range t.Capabilities {
+		switch k.Answer {
+		case Yes, No, Unknown:
+		default:
+			return fmt.Errorf("capabilities.%s.answer %q is none of %s, %s and %s", name, k.Answer, Yes, No, Unknown)
+		}
+		switch k.Source {
+		case "", Declared, Probed, Ran:
+		default:
+			return fmt.Errorf("capabilities.%s.source %q is none of %s, %s and %s", name, k.Source, Declared, Probed, Ran)
+		}
+	}
+	return nil
+}

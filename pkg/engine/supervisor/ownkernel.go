@@ -113,6 +113,8 @@ func (t *task) claimOOM() bool {
 const waitPause = time.Second
 
 func (t *task) waitStatus(ctx context.Context) (status uint32, known bool) {
+	locks := t.locks()
+	defer locks.sweepEnded()
 	for {
 		out, err := t.processes.invokeForever(ctx, &call{
 			options:     &t.journal.Options,
@@ -204,14 +206,15 @@ func (t *task) killCall(ctx context.Context, args []string) error {
 type sandboxLocks struct{ root, sandbox string }
 
 // locksOf finds the sandbox of a container by the name of its own lock file,
-// <container>_sandbox:<sandbox>.lock, before the container is deleted.
-func locksOf(o *Options, id string) sandboxLocks {
+// <container>_sandbox:<sandbox>.lock. A delete that failed half way may have
+// removed it; then the container's bundle says what sandbox it was in.
+func locksOf(o *Options, id, bundle string) sandboxLocks {
 	if !o.OwnKernel {
 		return sandboxLocks{}
 	}
 	own, _ := filepath.Glob(filepath.Join(o.Root, id+"_sandbox:*.lock"))
 	if len(own) == 0 {
-		return sandboxLocks{root: o.Root, sandbox: id}
+		return sandboxLocks{root: o.Root, sandbox: readBundle(bundle).sandbox(id)}
 	}
 	name := strings.TrimSuffix(filepath.Base(own[0]), ".lock")
 	return sandboxLocks{root: o.Root, sandbox: strings.TrimPrefix(name, id+"_sandbox:")}
@@ -229,6 +232,18 @@ func (l sandboxLocks) sweep() {
 		if _, err := os.Stat(strings.TrimSuffix(lock, ".lock") + ".state"); errors.Is(err, os.ErrNotExist) {
 			os.Remove(lock)
 		}
+	}
+}
+
+// sweepEnded is sweep once the sandbox is gone, for commands that delete nothing:
+// before, a lock without a state may be that of a container in the making.
+func (l sandboxLocks) sweepEnded() {
+	if l.sandbox == "" {
+		return
+	}
+	state := filepath.Join(l.root, l.sandbox+"_sandbox:"+l.sandbox+".state")
+	if _, err := os.Stat(state); errors.Is(err, os.ErrNotExist) {
+		l.sweep()
 	}
 }
 

@@ -87,17 +87,41 @@ func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
 	}
 	options := &Options{OwnKernel: true, Root: root}
 	for id, sandbox := range map[string]string{"gone": "pod", "here": "pod", "pod": "pod", "unknown": "unknown"} {
-		if got := locksOf(options, id); got.sandbox != sandbox {
+		if got := locksOf(options, id, ""); got.sandbox != sandbox {
 			t.Errorf("the sandbox of %s is %q, want %q", id, got.sandbox, sandbox)
 		}
 	}
-	locksOf(&Options{Root: root}, "gone").sweep() // a runtime on this kernel has none
+	locksOf(&Options{Root: root}, "gone", "").sweep() // a runtime on this kernel has none
 	if got := names(t, root); len(got) != 6 {
 		t.Errorf("there are %v", got)
 	}
-	locksOf(options, "gone").sweep()
+	locksOf(options, "gone", "").sweepEnded() // the sandbox is there
+	if got := names(t, root); len(got) != 6 {
+		t.Errorf("there are %v", got)
+	}
+	locksOf(options, "gone", "").sweep()
 	want := []string{"else_sandbox:other.lock", "here_sandbox:pod.lock", "here_sandbox:pod.state", "pod_sandbox:pod.lock", "pod_sandbox:pod.state"}
 	if got := names(t, root); !slices.Equal(got, want) {
+		t.Errorf("there are %v, want %v", got, want)
+	}
+}
+
+// TestLocksOfAnEndedSandboxAreSwept is about a member whose delete failed, after
+// it had removed its own lock, because the sandbox was deleted beside it.
+func TestLocksOfAnEndedSandboxAreSwept(t *testing.T) {
+	root, bundle := t.TempDir(), t.TempDir()
+	for path, text := range map[string]string{
+		filepath.Join(root, "pod_sandbox:pod.lock"):     "",
+		filepath.Join(root, "else_sandbox:other.lock"):  "",
+		filepath.Join(root, "else_sandbox:other.state"): "",
+		filepath.Join(bundle, "config.json"):            `{"annotations": {"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": "pod"}}`,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	locksOf(&Options{OwnKernel: true, Root: root}, "gone", bundle).sweepEnded()
+	if got, want := names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"}; !slices.Equal(got, want) {
 		t.Errorf("there are %v, want %v", got, want)
 	}
 }

@@ -338,6 +338,19 @@ func (f bundleFacts) isMember() bool {
 		f.Annotations["io.kubernetes.cri-o.ContainerType"] == "container"
 }
 
+// sandbox is the container whose sandbox a container runs in: itself, if it joins
+// none.
+func (f bundleFacts) sandbox(id string) string {
+	if f.isMember() {
+		for _, key := range []string{"io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"} {
+			if sandbox := f.Annotations[key]; sandbox != "" {
+				return sandbox
+			}
+		}
+	}
+	return id
+}
+
 // locateCgroup says where the processes of a container are.
 func (s *Supervisor) locateCgroup(pid int, asked string) Cgroup {
 	own, errOwn := membershipOf(os.Getpid())

@@ -103,7 +103,14 @@ func (t *task) process(execID string) (*process, error) {
 // call runs the runtime for this container.
 func (t *task) call(ctx context.Context, c *call) ([]byte, error) {
 	c.options = &t.journal.Options // never changes
+	locks := t.locks()
+	defer locks.sweepEnded()
 	return t.processes.invoke(ctx, c)
+}
+
+// locks are those of the task's sandbox, none for a runtime on the host's kernel.
+func (t *task) locks() sandboxLocks {
+	return locksOf(&t.journal.Options, t.id, t.journal.Bundle)
 }
 
 // wait returns how a process ended.
@@ -201,7 +208,8 @@ func (t *task) release(ctx context.Context) error {
 		// after a take-over is up to pid 1; with force it waits for that.
 		args = append(args, "--force")
 	}
-	locks := locksOf(&journal.Options, t.id)
+	locks := t.locks()
+	defer locks.sweep() // also after a failure: it may have been for the end of the sandbox
 	_, err := t.call(ctx, &call{args: append(args, t.id)})
 	if errors.Is(err, errNoRuntime) {
 		log.G(ctx).WithError(err).Warn("The runtime of an ended container is gone; its state is removed without it")
@@ -210,7 +218,6 @@ func (t *task) release(ctx context.Context) error {
 	if err != nil && !unknownToRuntime(err) {
 		return fmt.Errorf("deleting the container: %w", err)
 	}
-	locks.sweep()
 	t.mu.Lock()
 	t.released = true
 	t.mu.Unlock()

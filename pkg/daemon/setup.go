@@ -24,6 +24,12 @@ import (
 // lists of other clients, and the output of ExecSync, may need more.
 const maxMessage = 80 << 20
 
+// window is how much of a request may be on the way before it is read, in bytes.
+const window = 1 << 20
+
+// callWorkers is for how many calls at once goroutines are kept. More get their own.
+const callWorkers = 8
+
 // setUp goes from what may be refused by another process, through what reads
 // the disk, to what makes the daemon visible. It adds a step to the teardown
 // for each thing that it has done.
@@ -185,6 +191,10 @@ func (d *Daemon) serve(l net.Listener, options []grpc.ServerOption) {
 	d.router.Store(face)
 	server := grpc.NewServer(append(options,
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		// Windows that are given are not measured: that costs a ping for each request.
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
+		// A goroutine for each call would grow its stack for each call.
+		grpc.NumStreamWorkers(callWorkers),
 		// The engine is not closed under a call that is still being served.
 		grpc.WaitForHandlers(true),
 		grpc.UnknownServiceHandler(face.Unknown),

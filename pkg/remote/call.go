@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -147,14 +148,12 @@ const viaKey = "berth-via"
 
 // outgoing is ctx with what the caller's client sent along, and this berth's mark.
 func (c *caller) outgoing(ctx context.Context) context.Context {
-	from, _ := metadata.FromIncomingContext(ctx)
-	md := make(metadata.MD, len(from)+1)
-	for key, values := range from {
-		if forwarded(key) {
-			md[key] = values
-		}
+	md, ok := metadata.FromIncomingContext(ctx) // a copy
+	if !ok {
+		md = metadata.MD{}
 	}
-	md[viaKey] = append(md[viaKey][:len(md[viaKey]):len(md[viaKey])], c.via)
+	maps.DeleteFunc(md, func(key string, _ []string) bool { return !forwarded(key) })
+	md[viaKey] = append(md[viaKey], c.via)
 	return metadata.NewOutgoingContext(ctx, md)
 }
 

@@ -19,6 +19,10 @@ import (
 // the output of ExecSync.
 const maxMessage = 80 << 20
 
+// window is how much of answers may be on the way, in bytes. It is never waited
+// for on a socket of one machine, and nothing is set aside for it.
+const window = 16 << 20
+
 // dialTimeout bounds one attempt to connect. A unix socket is connected to at
 // once, unless its daemon accepts nobody.
 const dialTimeout = 2 * time.Second
@@ -82,6 +86,8 @@ func (d *dialer) open() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(d.dial),
+		// Windows that are given are not measured: that costs a ping for each answer.
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},

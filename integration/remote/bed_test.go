@@ -26,24 +26,39 @@ type bed struct {
 	other    *testbed.Daemon
 	image    string
 	registry *testbed.Registry
+	// registries are those that berths know.
+	registries []*testbed.Registry
 }
 
-func newBed(t *testing.T) *bed {
+// newBed makes one whose berths know more registries than its own.
+func newBed(t *testing.T, more ...*testbed.Registry) *bed {
 	t.Helper()
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	b := &bed{image: registry.Push(t, "remote/busybox:1", testbed.Busybox(t)), registry: registry}
+	b := &bed{image: registry.Push(t, "remote/busybox:1", testbed.Busybox(t)), registry: registry, registries: append(more, registry)}
 	runc := testbed.Part(t, testbed.Runc)
 	b.other = testbed.StartContainerd(t, testbed.ContainerdOptions{
 		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: testbed.NewCNI(t), Registry: registry,
 	})
 	b.Berth = testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
+		Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: b.registries,
 		Config: "[handlers]\nprobe_interval = \"1s\"\n",
 	})
 	b.client = b.Berth.Client
 	b.drop(t, "50-legacy", fmt.Sprintf("[runtimes.legacy]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+b.other.Socket))
 	b.ready(t, "legacy")
 	return b
+}
+
+// behind starts another berth, and gives this one a handler inner whose pods are
+// in it.
+func (b *bed) behind(t *testing.T) *testbed.Berth {
+	t.Helper()
+	inner := testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: b.registries,
+	})
+	b.drop(t, "50-inner", fmt.Sprintf("[runtimes.inner]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+inner.Socket))
+	b.ready(t, "inner")
+	return inner
 }
 
 // drop writes a drop-in as a careful installer does: whole, under its name.

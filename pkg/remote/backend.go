@@ -52,6 +52,7 @@ type Backend struct {
 	names    *names
 	known    *known
 	ledger   *ledger
+	stock    *stock
 	// record says on disk whose pods these are.
 	record string
 	// writes has one place, for a ledger that is to be written.
@@ -120,7 +121,7 @@ func New(o Options) (*Backend, error) {
 	b := &Backend{
 		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: &known{}, changed: o.Changed,
 		ledger: &ledger{path: base + ".known"}, record: base + recordSuffix, endpoint: o.Endpoint,
-		writes: make(chan struct{}, 1), stop: func() {},
+		writes: make(chan struct{}, 1), stop: func() {}, stock: &stock{path: base + ".images"},
 	}
 	b.names.set(o.Handlers)
 	if err := b.ledger.load(b.known); err != nil {
@@ -131,6 +132,10 @@ func New(o Options) (*Backend, error) {
 		if err := b.ledger.close(true); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
+	}
+	if err := b.stock.load(); err != nil {
+		log.L.WithError(err).WithField("backend", b.id).Error("What images a CRI daemon had cannot be read; they are listed once it answers")
+		b.stock = &stock{path: base + ".images"}
 	}
 	b.compose(o, d)
 	return b, nil
@@ -176,7 +181,7 @@ func (b *Backend) compose(o Options, d *dialer) {
 		sandboxes: sandboxes{c, b.names, b}, containers: containers{c, b.names, b}, execs: execs{c},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
-	b.imageService = imageService{images: images{c, b.names}}
+	b.imageService = imageService{images: images{c, b.names, b.stock, o.ListTimeout, &b.contest}}
 }
 
 // Start begins to look after the daemon, until Close.
@@ -199,7 +204,7 @@ func (b *Backend) Close(forget bool) error {
 		err = errors.Join(err, b.ledger.write(b.known))
 	}
 	if forget {
-		err = errors.Join(err, ignoreMissing(os.Remove(b.record)))
+		err = errors.Join(err, ignoreMissing(os.Remove(b.record)), b.stock.forget())
 	}
 	return errors.Join(err, b.ledger.close(forget))
 }

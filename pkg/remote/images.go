@@ -2,7 +2,10 @@ package remote
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
+	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -18,10 +21,15 @@ var imageNames = []protowire.Number{itemsField, 7, specHandlerField}
 type images struct {
 	*caller
 	names *names
+	stock *stock
+	// patience is how long a client of a list waits for the daemon.
+	patience time.Duration
+	// contest is not nil if what the daemon has is another backend's.
+	contest *atomic.Pointer[string]
 }
 
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	f, err := i.whole(ctx, imageLists, i.list(req.GetFilter(), req))
+	f, err := i.all(ctx, i.list(req.GetFilter(), req), wantsAll(req, req.GetFilter()))
 	if err != nil {
 		return nil, err
 	}
@@ -31,11 +39,58 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 }
 
 func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	return i.pieces(to.Context(), imageLists, i.list(req.GetFilter(), req), func(f frame) error {
+	each := func(f frame) error {
 		m := &runtimeapi.StreamImagesResponse{}
 		i.names.rename(f, imageNames).carry(m)
 		return to.Send(m)
-	})
+	}
+	if !wantsAll(req, req.GetFilter()) {
+		return i.pieces(to.Context(), imageLists, i.list(req.GetFilter(), req), each)
+	}
+	f, err := i.all(to.Context(), &runtimeapi.ListImagesRequest{}, true)
+	if err != nil {
+		return err
+	}
+	for _, piece := range f.chunks(chunk) {
+		if err := each(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// all is the daemon's list, and the last known one in its place while it does not
+// answer, if it is to be a whole one.
+func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whole bool) (frame, error) {
+	if !whole {
+		return i.whole(ctx, imageLists, req)
+	}
+	if i.contest.Load() != nil {
+		return nil, nil
+	}
+	last, known := i.stock.last()
+	if known && i.monitor.current().Phase == Lagging {
+		return last, nil
+	}
+	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, i.patience))
+	defer cancel()
+	turn := i.stock.mark()
+	f, err := i.whole(wait, imageLists, req)
+	switch {
+	case err == nil:
+		i.noted(ctx, i.stock.take(f, turn))
+		return f, nil
+	case known && silent(ctx, err):
+		return last, nil
+	}
+	return nil, err
+}
+
+// noted says what comes of a stock that cannot be written down.
+func (i images) noted(ctx context.Context, err error) {
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("backend", i.name).Warn("What images a CRI daemon has cannot be written down; they will not be listed if both daemons are restarted")
+	}
 }
 
 // list is a request with the daemon's name of a handler. A filter that this
@@ -68,13 +123,33 @@ func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 }
 
 func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	name := req.GetImage().GetImage()
 	if image := req.GetImage(); i.names.spec(image) != image {
 		req = proto.CloneOf(req)
 		req.Image = i.names.spec(image)
 	}
-	return pass[runtimeapi.RemoveImageResponse](ctx, i.caller, runtimeapi.ImageService_RemoveImage_FullMethodName, req)
+	resp, err := pass[runtimeapi.RemoveImageResponse](ctx, i.caller, runtimeapi.ImageService_RemoveImage_FullMethodName, req)
+	if err == nil {
+		i.noted(ctx, i.stock.removed(name))
+	}
+	return resp, err
 }
 
+// ImageFsInfo tells of the daemon's file systems, and while it does not answer of
+// those it had last: they are there, and how full they are a kubelet sees itself.
 func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	return read[runtimeapi.ImageFsInfoResponse](ctx, i.caller, runtimeapi.ImageService_ImageFsInfo_FullMethodName, req)
+	last := i.stock.lastFilesystems()
+	if last != nil && i.monitor.current().Phase == Lagging {
+		return last, nil
+	}
+	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, i.patience))
+	defer cancel()
+	resp, err := read[runtimeapi.ImageFsInfoResponse](wait, i.caller, runtimeapi.ImageService_ImageFsInfo_FullMethodName, req)
+	switch {
+	case err == nil:
+		i.noted(ctx, i.stock.keeps(resp))
+	case last != nil && silent(ctx, err):
+		return last, nil
+	}
+	return resp, err
 }

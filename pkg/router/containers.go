@@ -34,7 +34,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 		})
 }
 
-// provide is the request with an image that the backend has.
+// provide is the request with images that the backend has.
 func (c containers) provide(ctx context.Context, b Backend, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerRequest, error) {
 	if len(c.owners.all()) < 2 {
 		return req, nil
@@ -43,7 +43,8 @@ func (c containers) provide(ctx context.Context, b Backend, req *runtimeapi.Crea
 	if err != nil {
 		return nil, err
 	}
-	return c.pulls.provide(ctx, c.owners, b, req)
+	s := supply{pulls: c.pulls, stores: c.owners.all(), to: b, sandbox: req.GetPodSandboxId(), config: req.GetSandboxConfig()}
+	return s.provide(ctx, req)
 }
 
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {

@@ -2,14 +2,8 @@ package router
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"time"
 
-	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -23,20 +17,23 @@ type images struct {
 	pulls  *pulls
 }
 
+// ListImages lists what is on the node's disks, also in stores that do not answer
+// as far as they are known: a kubelet forgets about an image that is not listed
+// which secrets it takes to use it. A filter is applied here, because there are
+// stores that take no notice of it.
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	if others := i.others(req.GetFilter().GetImage()); len(others) > 0 {
-		all, err := askStores(ctx, i, others, req, Backend.ListImages)
-		if unavailable(err) {
-			if rest := askOthers(ctx, others, req, Backend.ListImages); len(rest) > 0 {
-				return &runtimeapi.ListImagesResponse{Images: union(append(rest, &runtimeapi.ListImagesResponse{}))}, nil
-			}
-		}
-		if err != nil {
-			return nil, err
-		}
-		return &runtimeapi.ListImagesResponse{Images: union(all)}, nil
+	wanted := req.GetFilter().GetImage()
+	others := i.others(wanted)
+	if len(others) == 0 {
+		return byImage(ctx, i.routes, wanted, req, Backend.ListImages)
 	}
-	return byImage(ctx, i.routes, req.GetFilter().GetImage(), req, Backend.ListImages)
+	whole := &runtimeapi.ListImagesRequest{}
+	whole.ProtoReflect().SetUnknown(req.ProtoReflect().GetUnknown())
+	all, err := askStores(ctx, i, others, whole, Backend.ListImages)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListImagesResponse{Images: withName(union(all), wanted.GetImage())}, nil
 }
 
 func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
@@ -70,28 +67,45 @@ func (s *imageStream) Context() context.Context { return s.ctx }
 // ImageStatus tells of the first store that has the image, the default handler's
 // before others: what is in any store need not be pulled by who does not know of
 // stores, because a container gets its image from another one's registry if its
-// own store lacks it.
+// own store lacks it. If that has failed, the image is not there for who asks
+// next: a kubelet then pulls it with the pod's secrets. Stores that do not answer
+// have no image that could be used.
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	others := i.others(req.GetImage())
 	if len(others) == 0 {
 		return byImage(ctx, i.routes, req.GetImage(), req, Backend.ImageStatus)
 	}
-	own, err := byImage(ctx, i.routes, nil, req, Backend.ImageStatus)
-	if err != nil && !unavailable(err) || err == nil && present(own) {
+	if i.pulls.missed(i.owners, req.GetImage().GetImage()) {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	own, err := i.ownStatus(ctx, req)
+	if err != nil && !away(ctx, err) || err == nil && present(own) {
 		return own, err
 	}
-	for _, answer := range askOthers(ctx, others, req, Backend.ImageStatus) {
-		if present(answer) {
-			return answer, nil
+	for _, s := range askPrompt(ctx, others, req, Backend.ImageStatus) {
+		if present(s.answer) {
+			return s.answer, nil
 		}
 		if own == nil {
-			own = answer
+			own = s.answer
 		}
 	}
 	if own == nil {
 		return nil, err
 	}
 	return own, nil
+}
+
+// ownStatus asks the default handler's store, for as long as pods of others can
+// wait for it.
+func (i images) ownStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	ctx, to, err := i.routes.forImage(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
+	return to.Backend.ImageStatus(ctx, req)
 }
 
 // present says whether an image is there. An image that nobody has read is.
@@ -102,70 +116,36 @@ func present(r *runtimeapi.ImageStatusResponse) bool {
 // PullImage goes to the store of the pod that the image is for. Who pulled what
 // with which credentials is remembered for as long as the pod is there.
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	others := i.others(req.GetImage())
-	if len(others) == 0 {
+	if len(i.owners.all()) < 2 {
 		return byImage(ctx, i.routes, req.GetImage(), req, Backend.PullImage)
 	}
-	uid := req.GetSandboxConfig().GetMetadata().GetUid()
-	owner := i.pulls.pod(ctx, i.owners, uid)
-	if owner == nil {
-		return byImage(ctx, i.routes, req.GetImage(), req, Backend.PullImage)
+	name, uid := req.GetImage().GetRuntimeHandler(), req.GetSandboxConfig().GetMetadata().GetUid()
+	var owner *Owner
+	if name == "" {
+		owner = i.pulls.pod(ctx, i.owners, uid)
 	}
-	ctx, err := i.routes.asImage(ctx, owner.Handler)
+	var b Backend
+	var err error
+	if owner != nil {
+		name, b = owner.Handler, owner.Backend
+		ctx, err = i.routes.asImage(ctx, name)
+	} else {
+		var to *route
+		if ctx, to, err = i.routes.forImage(ctx, name); err == nil {
+			b = to.Backend
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	resp, err := owner.Backend.PullImage(ctx, req)
+	resp, err := b.PullImage(ctx, req)
 	if err == nil {
-		i.pulls.remember(uid, req)
-	}
-	return resp, named(owner.Handler, err)
-}
-
-// RemoveImage removes the image from all stores, and fails if one cannot. A store
-// that does not answer is not in lists either: what it has is listed, and to be
-// removed, when it does.
-func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
-	others := i.others(req.GetImage())
-	if len(others) == 0 {
-		return byImage(ctx, i.routes, req.GetImage(), req, Backend.RemoveImage)
-	}
-	resp, err := byImage(ctx, i.routes, nil, req, Backend.RemoveImage)
-	failed := []error{absent(err)}
-	for _, b := range others {
-		if !prompt(b) {
-			continue
-		}
-		_, err := b.RemoveImage(ctx, req)
-		if unavailable(err) {
-			continue
-		}
-		failed = append(failed, prefixed("backend \""+b.ID()+"\": ", absent(err)))
-	}
-	if err := errors.Join(failed...); err != nil {
-		return nil, first(failed)
-	}
-	if resp == nil {
-		resp = &runtimeapi.RemoveImageResponse{}
-	}
-	return resp, nil
-}
-
-// absent is err, unless it says that there is no such image.
-func absent(err error) error {
-	if err != nil && (status.Code(err) == codes.NotFound || errdefs.IsNotFound(err)) {
-		return nil
-	}
-	return err
-}
-
-func first(all []error) error {
-	for _, err := range all {
-		if err != nil {
-			return err
+		i.pulls.came(b, req.GetImage().GetImage())
+		if owner != nil {
+			i.pulls.remember(uid, req)
 		}
 	}
-	return nil
+	return resp, named(name, err)
 }
 
 // ImageFsInfo tells of the file systems of all stores, those of the default
@@ -199,62 +179,6 @@ func appendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.Fil
 		}
 	}
 	return to
-}
-
-// others are the stores beside the default handler's, if a call is about all of
-// them because it names no handler.
-func (i images) others(image *runtimeapi.ImageSpec) []Backend {
-	if image.GetRuntimeHandler() != "" {
-		return nil
-	}
-	all := i.owners.all()
-	if len(all) < 2 {
-		return nil
-	}
-	main := i.routes.standard().Backend.ID()
-	others := make([]Backend, 0, len(all)-1)
-	for _, b := range all {
-		if b.ID() != main {
-			others = append(others, b)
-		}
-	}
-	return others
-}
-
-// storePatience is how long a call waits for stores that it can do without.
-const storePatience = 2 * time.Second
-
-// askOthers asks several stores at once. One that does not answer in time, or
-// with an error, is left out: its images are of no use while it does.
-func askOthers[Q, R any, P interface{ *R }](ctx context.Context, others []Backend, req Q,
-	call func(Backend, context.Context, Q) (P, error),
-) []P {
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
-	defer cancel()
-	others = slices.DeleteFunc(slices.Clone(others), func(b Backend) bool { return !prompt(b) })
-	answers, _ := askAll(ctx, others, func(ctx context.Context, b Backend) (P, error) {
-		answer, err := call(b, ctx, req)
-		if err != nil {
-			return nil, nil
-		}
-		return answer, nil
-	})
-	return slices.DeleteFunc(answers, func(p P) bool { return p == nil })
-}
-
-// askStores asks the default handler's store, which has to answer, and others.
-func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, others []Backend, req Q,
-	call func(Backend, context.Context, Q) (P, error),
-) ([]P, error) {
-	routed, to, err := i.routes.forImage(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	first, err := call(to.Backend, routed, req)
-	if err != nil {
-		return nil, err
-	}
-	return append([]P{first}, askOthers(routed, others, req, call)...), nil
 }
 
 // byImage gives a call to the backend that has the images of a handler. Errors

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"slices"
@@ -239,6 +240,30 @@ func TestStatus(t *testing.T) {
 	}
 	if !resp.GetFeatures().GetSupplementalGroupsPolicy() {
 		t.Error("the node's features are missing")
+	}
+}
+
+func TestStatusSaysWhoSaidWhat(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	resp, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
+	if err != nil || len(resp.GetInfo()) != 0 {
+		t.Errorf("not verbose: %v, %v", resp, err)
+	}
+	two.Fail = failing("Status", errors.New("out of order"))
+	resp, err = n.Status(ctx(t), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said map[string]struct {
+		Status struct{ Conditions []struct{ Type string } }
+		Error  string
+	}
+	if err := json.Unmarshal([]byte(resp.GetInfo()["backends"]), &said); err != nil {
+		t.Fatal(err)
+	}
+	if c := said["one"].Status.Conditions; len(c) != 3 || c[2].Type != "Healthy-one" || !strings.Contains(said["two"].Error, "out of order") {
+		t.Errorf("said: %+v", said)
 	}
 }
 

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -74,14 +76,20 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	if err != nil {
 		return nil, err
 	}
-	answers := n.otherStatuses(ctx, speaker, req)
+	others := n.otherStatuses(ctx, speaker, req)
+	var answers []*runtimeapi.StatusResponse
+	for _, o := range others {
+		if o.err == nil {
+			answers = append(answers, o.answer)
+		}
+	}
 	features := featuresOf(main, answers)
 	routes := table.Routes()
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{
 			Conditions: append(slices.Clip(conditions(main, answers)), handlersReady(routes)),
 		},
-		Info:            n.info(req, main),
+		Info:            n.info(req, append([]said[*runtimeapi.StatusResponse]{{backend: speaker, answer: main}}, others...)),
 		RuntimeHandlers: runtimeHandlers(routes, standard, features, n.told.AdvertiseNotReady()),
 		Features:        main.GetFeatures(),
 	}, nil
@@ -92,8 +100,8 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 const statusPatience = 2 * time.Second
 
 // otherStatuses asks the backends beside the main one. One that fails has its
-// say left out: its pods are in trouble, the node is not.
-func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.StatusRequest) []*runtimeapi.StatusResponse {
+// say left out of what the node is: its pods are in trouble, the node is not.
+func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.StatusRequest) []said[*runtimeapi.StatusResponse] {
 	var others []Backend
 	for _, b := range n.owners.all() {
 		if b.ID() != main.ID() {
@@ -105,12 +113,9 @@ func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.S
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	answers, _ := askAll(ctx, others, func(ctx context.Context, b Backend) (*runtimeapi.StatusResponse, error) {
+	answers, _ := askAll(ctx, others, func(ctx context.Context, b Backend) (said[*runtimeapi.StatusResponse], error) {
 		resp, err := b.Status(ctx, req)
-		if err != nil {
-			return &runtimeapi.StatusResponse{}, nil
-		}
-		return resp, nil
+		return said[*runtimeapi.StatusResponse]{b, resp, err}, nil
 	})
 	return answers
 }
@@ -156,17 +161,47 @@ func featuresOf(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResp
 	return features
 }
 
-// info is the verbose part, with what is told of the handlers.
-func (n node) info(req *runtimeapi.StatusRequest, main *runtimeapi.StatusResponse) map[string]string {
+// info is the verbose part: that of the main backend, which goes first, with what
+// is told of the handlers, and, if there are several backends, with what each said.
+func (n node) info(req *runtimeapi.StatusRequest, all []said[*runtimeapi.StatusResponse]) map[string]string {
+	main := all[0].answer.GetInfo()
 	if !req.GetVerbose() {
-		return main.GetInfo()
+		return main
 	}
-	all := maps.Clone(main.GetInfo())
-	if all == nil {
-		all = map[string]string{}
+	info := maps.Clone(main)
+	if info == nil {
+		info = map[string]string{}
 	}
-	maps.Copy(all, n.told.Info())
-	return all
+	maps.Copy(info, n.told.Info())
+	if len(all) > 1 {
+		info["backends"] = sayings(all)
+	}
+	return info
+}
+
+// sayings is what each backend said of itself, in JSON by the backend's id. Pure.
+func sayings(all []said[*runtimeapi.StatusResponse]) string {
+	type failure struct {
+		Error string `json:"error"`
+	}
+	by := map[string]any{}
+	for _, s := range all {
+		if s.err != nil {
+			by[s.backend.ID()] = failure{s.err.Error()}
+			continue
+		}
+		text, err := protojson.Marshal(s.answer)
+		if err != nil {
+			by[s.backend.ID()] = failure{err.Error()}
+			continue
+		}
+		by[s.backend.ID()] = json.RawMessage(text)
+	}
+	text, err := json.Marshal(by)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // runtimeHandlers lists the handlers, and the default one a second time under

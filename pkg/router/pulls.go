@@ -2,18 +2,13 @@ package router
 
 import (
 	"context"
-	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
+	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // pulls knows which pods are whose by their uids, and who pulled what with which
@@ -23,14 +18,29 @@ import (
 type pulls struct {
 	mu   sync.Mutex
 	pods map[string]*podPulls // by uid
+	// misses are by the names and ids of images.
+	misses map[string]miss
 }
 
 type podPulls struct {
 	// sandbox is the newest one of the pod.
 	sandbox string
-	// credentials are those of the pod's own pulls, by the image's name.
+	// credentials are those of the pod's own pulls, by the image's repository: it
+	// is for repositories that registries give and refuse access, and what was
+	// pulled by a tag may have to be pulled by its digest.
 	credentials map[string]*runtimeapi.AuthConfig
 }
+
+// miss is an image that a container could not be given.
+type miss struct {
+	// sandbox waits for it, and backend has no such image.
+	sandbox, backend string
+	until            time.Time
+}
+
+// missFor is how long an image counts as missing that a container could not be
+// given. A kubelet waits five minutes at most before it tries again.
+const missFor = 6 * time.Minute
 
 // made tells of a new sandbox of a pod. Pods whose sandbox somebody else has
 // removed are forgotten then.
@@ -60,10 +70,8 @@ func (p *pulls) removed(sandbox string) {
 			delete(p.pods, uid)
 		}
 	}
+	maps.DeleteFunc(p.misses, func(_ string, m miss) bool { return m.sandbox == sandbox })
 }
-
-// uidLabel is the label by which a kubelet says which pod a sandbox is of.
-const uidLabel = "io.kubernetes.pod.uid"
 
 // pod finds the owner of a pod's newest sandbox, or nil. A pod that was there
 // before the daemon started is looked for.
@@ -79,15 +87,13 @@ func (p *pulls) pod(ctx context.Context, o *owners, uid string) *Owner {
 			return owner
 		}
 	}
-	listed, err := lists{owners: o}.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
-		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{uidLabel: uid}},
-	})
+	listed, err := lists{owners: o}.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil
 	}
 	var newest *runtimeapi.PodSandbox
 	for _, s := range understood(listed).GetItems() {
-		if newest == nil || s.GetCreatedAt() > newest.GetCreatedAt() {
+		if s.GetMetadata().GetUid() == uid && (newest == nil || s.GetCreatedAt() > newest.GetCreatedAt()) {
 			newest = s
 		}
 	}
@@ -104,13 +110,21 @@ func (p *pulls) remember(uid string, req *runtimeapi.PullImageRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pod := p.pods[uid]
-	switch name := whole(req.GetImage().GetImage()); {
+	switch name := repository(req.GetImage().GetImage()); {
 	case pod == nil:
 	case req.GetAuth() == nil:
 		delete(pod.credentials, name)
 	default:
 		pod.credentials[name] = proto.CloneOf(req.GetAuth())
 	}
+}
+
+// repository is where an image's name says that it is.
+func repository(image string) string {
+	if named, err := reference.ParseDockerRef(image); err == nil {
+		return named.Name()
+	}
+	return image
 }
 
 // whole is an image's name with what may be left out of it: a kubelet pulls by
@@ -122,90 +136,53 @@ func whole(image string) string {
 	return image
 }
 
-// credentials are those with which the pod itself pulled the image, or nil.
+// credentials are those with which the pod itself pulled from the image's
+// repository, or nil.
 func (p *pulls) credentials(uid, image string) *runtimeapi.AuthConfig {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pod := p.pods[uid]; pod != nil {
-		return pod.credentials[whole(image)]
+		return pod.credentials[repository(image)]
 	}
 	return nil
 }
 
-// provide gets the image of a new container into the store of its backend, if
-// another store has it and this one does not: who asked whether the image is
-// there was told that it is. It returns the request to create the container with.
-func (p *pulls) provide(ctx context.Context, o *owners, b Backend, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerRequest, error) {
-	stores := o.all()
-	spec := req.GetConfig().GetImage()
-	if len(stores) < 2 || spec.GetImage() == "" {
-		return req, nil
+// lacks has an image be missing for a while, by all its names: a container could
+// not be given it by who has been told that it is there, and who is told that it
+// is not pulls it with the secrets of the pod.
+func (p *pulls) lacks(sandbox string, b Backend, names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.misses == nil {
+		p.misses = map[string]miss{}
 	}
-	own, err := b.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
-	if err != nil || present(own) {
-		return req, nil // what is wrong with the store is said by the creation
-	}
-	name := pullable(ctx, stores, b, spec)
-	if name == "" {
-		return req, nil
-	}
-	pull := &runtimeapi.PullImageRequest{
-		Image:         proto.CloneOf(spec),
-		Auth:          p.credentials(req.GetSandboxConfig().GetMetadata().GetUid(), name),
-		SandboxConfig: req.GetSandboxConfig(),
-	}
-	pull.Image.Image = name
-	pulled, err := b.PullImage(ctx, pull)
-	if err != nil {
-		return nil, fmt.Errorf("the image %s is in the store of another handler and has to be pulled for this one, which failed: %w", name, err)
-	}
-	req = proto.CloneOf(req)
-	req.Config.Image.Image = pulled.GetImageRef()
-	return req, nil
-}
-
-// pullable is the name by which an image that another store has can be pulled:
-// the user's, or one that the store knows it by; empty if no other store has it.
-func pullable(ctx context.Context, stores []Backend, but Backend, spec *runtimeapi.ImageSpec) string {
-	for _, b := range stores {
-		if b.ID() == but.ID() || !prompt(b) {
-			continue
-		}
-		bound, cancel := context.WithTimeout(ctx, storePatience)
-		resp, err := b.ImageStatus(bound, &runtimeapi.ImageStatusRequest{Image: spec})
-		cancel()
-		if err != nil || !present(resp) {
-			continue
-		}
-		image := understood(resp).GetImage()
-		names := append(append([]string{spec.GetUserSpecifiedImage(), nameIn(spec)}, image.GetRepoDigests()...), image.GetRepoTags()...)
-		if at := slices.IndexFunc(names, func(name string) bool { return name != "" }); at >= 0 {
-			return names[at]
+	for _, name := range names {
+		if name != "" {
+			p.misses[whole(name)] = miss{sandbox, b.ID(), time.Now().Add(missFor)}
 		}
 	}
-	return ""
 }
 
-// nameIn is what an image is called by, unless that is an id.
-func nameIn(spec *runtimeapi.ImageSpec) string {
-	if name := spec.GetImage(); !strings.HasPrefix(name, "sha256:") && !isFullID(name) {
-		return name
+// came ends that an image is missing: it was pulled into the store that lacked it.
+func (p *pulls) came(b Backend, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m, there := p.misses[whole(name)]; there && m.backend == b.ID() {
+		maps.DeleteFunc(p.misses, func(_ string, other miss) bool { return other.sandbox == m.sandbox && other.backend == m.backend })
 	}
-	return ""
 }
 
-func isFullID(s string) bool {
-	return len(s) == fullID && strings.Trim(s, "0123456789abcdef") == ""
-}
-
-// asImage is the context of a call about an image of a handler's pods. The
-// handler may be gone from the table; its pods keep their backend.
-func (r routes) asImage(ctx context.Context, name string) (context.Context, error) {
-	if to, ok := r.registry.Current().Lookup(name); ok {
-		return handler.WithDefinition(ctx, to.Definition), nil
+// missed says whether an image counts as missing. A pod that somebody else has
+// removed waits for none.
+func (p *pulls) missed(o *owners, name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.misses) == 0 {
+		return false
 	}
-	if to := r.standard(); to != nil {
-		return handler.WithDefinition(ctx, to.Definition), nil
-	}
-	return ctx, fmt.Errorf("handler %q is not known any more: %w", name, errdefs.ErrUnavailable)
+	maps.DeleteFunc(p.misses, func(_ string, m miss) bool {
+		return time.Now().After(m.until) || o.sandboxes.get(m.sandbox) == nil
+	})
+	_, there := p.misses[whole(name)]
+	return there
 }

@@ -76,6 +76,18 @@ func (r routes) forImage(ctx context.Context, name string) (context.Context, *ro
 	return ctx, to, nil
 }
 
+// asImage is the context of a call about an image of a handler's pods. The
+// handler may be gone from the table; its pods keep their backend.
+func (r routes) asImage(ctx context.Context, name string) (context.Context, error) {
+	if to, ok := r.registry.Current().Lookup(name); ok {
+		return handler.WithDefinition(ctx, to.Definition), nil
+	}
+	if to := r.standard(); to != nil {
+		return handler.WithDefinition(ctx, to.Definition), nil
+	}
+	return ctx, fmt.Errorf("handler %q is not known any more: %w", name, errdefs.ErrUnavailable)
+}
+
 // standard returns the default handler's route: the one that speaks for the node.
 func (r routes) standard() *route {
 	to, _ := r.registry.Current().Lookup("")

@@ -106,7 +106,7 @@ func TestStoresThatDoNotAnswerAreNotWaitedFor(t *testing.T) {
 	one, two := two()
 	asked := func(_ context.Context, rpc string) error {
 		switch rpc {
-		case "ImageStatus", "ListImages", "RemoveImage":
+		case "ImageStatus", "RemoveImage": // lists have what it had last
 			t.Errorf("%s was asked of a store that does not answer", rpc)
 		}
 		return nil
@@ -163,4 +163,90 @@ func TestEventsEndWhenThereIsAnotherBackend(t *testing.T) {
 	n.router.Adopt(two)
 	_, err := stream.Recv()
 	wantCode(t, err, codes.Unavailable)
+}
+
+// What a store that does not answer keeps is listed, so its removal fails.
+func TestAnImageOfAStoreThatDoesNotAnswerIsNotRemoved(t *testing.T) {
+	one, two := two()
+	n := serveReady[router.Backend](t, table(t, 1, "runc", ready("runc", one), ready("kata", hesitant{two})), one, hesitant{two})
+	for _, name := range []string{"runc", "kata"} {
+		if _, err := n.pull(t, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := n.removeImage(t, "busybox")
+	wantCode(t, err, codes.Unavailable)
+	if !strings.Contains(err.Error(), `backend "two"`) || len(stored(t, one)) > 0 {
+		t.Errorf("%v; left: %v", err, stored(t, one))
+	}
+	if err := n.removeImage(t, "another"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Stores are asked at once: neither answers before both are asked.
+func TestStoresAreAskedTogether(t *testing.T) {
+	one, two := two()
+	for rpc, call := range map[string]func(*node) error{
+		"ListImages": func(n *node) error {
+			_, err := n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{})
+			return err
+		},
+		"ImageFsInfo": func(n *node) error {
+			fs, err := n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})
+			if err == nil && (len(fs.GetImageFilesystems()) != 2 || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() != "one") {
+				t.Errorf("file systems %v", fs)
+			}
+			return err
+		},
+	} {
+		asked := make(chan bool, 2)
+		both := make(chan struct{})
+		wait := func(c context.Context, called string) error {
+			if called != rpc {
+				return nil
+			}
+			if asked <- true; len(asked) == 2 {
+				close(both)
+			}
+			select {
+			case <-both:
+				return nil
+			case <-c.Done():
+				return c.Err()
+			}
+		}
+		one.Fail, two.Fail = wait, wait
+		if err := call(serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)); err != nil {
+			t.Errorf("%s: %v", rpc, err)
+		}
+	}
+}
+
+func TestFileSystemsOfImagesWithoutTheDefault(t *testing.T) {
+	one, two := two()
+	one.Fail = failing("ImageFsInfo", status.Error(codes.Unavailable, "away"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	fs, err := n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})
+	if err != nil || len(fs.GetImageFilesystems()) != 1 {
+		t.Errorf("got %v, %v", fs, err)
+	}
+	two.Fail = one.Fail
+	_, err = n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})
+	wantCode(t, err, codes.Unavailable)
+}
+
+// There are stores that take no notice of a filter.
+func TestAListOfImagesByName(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	if _, err := n.pull(t, "kata"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"busybox": 1, "another": 0} {
+		list, err := n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: &runtimeapi.ImageSpec{Image: name}}})
+		if err != nil || len(list.GetImages()) != want {
+			t.Errorf("%s: %v, %v", name, list, err)
+		}
+	}
 }

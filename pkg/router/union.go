@@ -11,18 +11,20 @@ import (
 
 // union is all images of several stores, each once, by the id. An image that is
 // in several has the names of all, is as large as in the store where it is
-// largest, and is pinned if one store pins it. The first store's order stays. Pure.
+// largest, and is pinned if one store pins it. The first store's order stays.
+// The two ways to write an id are two images here as they are to a kubelet, which
+// looks for the very id that containers say they are of. Pure.
 func union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 	if len(stores) == 1 {
-		return stores[0].GetImages()
+		return understood(stores[0]).GetImages()
 	}
 	var all []*runtimeapi.Image
 	place := map[string]int{}
 	for _, store := range stores {
 		for _, image := range understood(store).GetImages() {
-			at, there := place[bareID(image.GetId())]
+			at, there := place[image.GetId()]
 			if !there {
-				place[bareID(image.GetId())] = len(all)
+				place[image.GetId()] = len(all)
 				all = append(all, image)
 				continue
 			}
@@ -35,6 +37,29 @@ func union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 		}
 	}
 	return all
+}
+
+// withName are the images that a name can stand for: all of them without one. Pure.
+func withName(images []*runtimeapi.Image, name string) []*runtimeapi.Image {
+	if name == "" {
+		return images
+	}
+	full := whole(name)
+	var chosen []*runtimeapi.Image
+	for _, image := range images {
+		if slices.Contains(image.GetRepoTags(), full) || slices.Contains(image.GetRepoDigests(), full) || startOfID(image.GetId(), name) {
+			chosen = append(chosen, image)
+		}
+	}
+	return chosen
+}
+
+// minID is how many digits of an id stand for it at least: shorter words are names.
+const minID = 6
+
+// startOfID says whether a name is an image's id, or the beginning of it.
+func startOfID(id, name string) bool {
+	return len(bareID(name)) >= minID && strings.HasPrefix(bareID(id), bareID(name))
 }
 
 // bareID is an image's id without the name of its digest's algorithm, which

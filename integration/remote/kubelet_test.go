@@ -1,0 +1,85 @@
+package remote
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// callTimeout bounds one call, so that one that hangs fails its own test.
+const callTimeout = 90 * time.Second
+
+// The calls of a kubelet about images, for a container with the pull policy
+// IfNotPresent. It does not name handlers: the gate RuntimeClassInImageCriApi is
+// off by default.
+
+// idOf is what a daemon says that a name stands for; empty if it has nothing.
+func idOf(t *testing.T, c *testbed.Client, handler, name string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	s, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name, RuntimeHandler: handler}})
+	if err != nil {
+		t.Fatalf("status of %s: %v", name, err)
+	}
+	return s.GetImage().GetId()
+}
+
+// pull pulls an image for a pod, as a user with a password if there is one.
+func pull(t *testing.T, c *testbed.Client, pod *testbed.Pod, name, user, password string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}, SandboxConfig: pod.Config}
+	if user != "" {
+		req.Auth = &runtimeapi.AuthConfig{Username: user, Password: password}
+	}
+	resp, err := c.PullImage(ctx, req)
+	return resp.GetImageRef(), err
+}
+
+// create creates a container of what a name was said to stand for.
+func create(t *testing.T, c *testbed.Client, pod *testbed.Pod, container, id, name string, change ...func(*runtimeapi.ContainerConfig)) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	config := c.ContainerConfig(container, id, "sleep", "3600")
+	config.Image.UserSpecifiedImage = name
+	for _, f := range change {
+		f(config)
+	}
+	resp, err := c.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config})
+	return resp.GetContainerId(), err
+}
+
+// remove removes an image by a name of it, from all stores or from a daemon's own.
+func remove(t *testing.T, c *testbed.Client, name string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	_, err := c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	return err
+}
+
+// images are those that a daemon lists, by their ids.
+func images(t *testing.T, c *testbed.Client) map[string]*runtimeapi.Image {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	l, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]*runtimeapi.Image{}
+	for _, i := range l.GetImages() {
+		if all[i.GetId()] != nil {
+			t.Errorf("%s is listed twice", i.GetId())
+		}
+		all[i.GetId()] = i
+	}
+	return all
+}

@@ -1,0 +1,152 @@
+package remote
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+func pulled(t *testing.T, b *Backend, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := b.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// has checks which images a backend lists, and that it knows its file system.
+func has(t *testing.T, b *Backend, want ...string) {
+	t.Helper()
+	var got []string
+	l, err := b.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Error(err)
+	}
+	read := &runtimeapi.ListImagesResponse{}
+	if err := proto.Unmarshal(l.ProtoReflect().GetUnknown(), read); err != nil {
+		t.Error(err)
+	}
+	for _, i := range read.GetImages() {
+		got = append(got, i.GetId())
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("images are %v, want %v", got, want)
+	}
+	fs, err := b.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+	if err != nil || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() != "other" {
+		t.Errorf("file systems %v, %v", fs, err)
+	}
+}
+
+func TestImagesOfADaemonThatGoesAway(t *testing.T) {
+	d := newDaemon(t)
+	dir := t.TempDir()
+	b := connect(t, d, dir)
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	pulled(t, b, "one", "three", "two")
+	has(t, b, "one", "three", "two")
+	remove := func(name string) error {
+		_, err := b.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+		return err
+	}
+	if err := remove("three"); err != nil {
+		t.Error(err)
+	}
+	d.server.Stop()
+	has(t, b, "one", "two")
+	until(t, "down", func() bool { return b.Health().Phase == Down })
+	has(t, b, "one", "two") // not what was removed after it was listed
+	if err := remove("one"); status.Code(err) != codes.Unavailable {
+		t.Errorf("removed from a daemon that is gone: %v", err)
+	}
+	// One that is asked for by name, in a list of its own, is not invented.
+	_, err := b.ListImages(t.Context(), &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: &runtimeapi.ImageSpec{Image: "one"}}})
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("a list by name of a daemon that is gone: %v", err)
+	}
+	has(t, connect(t, d, dir), "one", "two")
+	if err := b.stock.forget(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*.images*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestImagesOfADaemonThatHangs(t *testing.T) {
+	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	fail, hang, let := hung()
+	d.Fail = fail
+	d.start(t)
+	t.Cleanup(func() { d.server.Stop() })
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	pulled(t, b, "one")
+	has(t, b, "one")
+	hang()
+	has(t, b, "one")
+	let()
+	has(t, b, "one")
+}
+
+func TestADamagedStockStopsNothing(t *testing.T) {
+	d := newDaemon(t)
+	dir := t.TempDir()
+	b := connect(t, d, dir)
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	pulled(t, b, "one")
+	has(t, b, "one")
+	content, err := os.ReadFile(b.stock.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, damaged := range [][]byte{content[:len(content)-1], []byte("I\xff"), []byte("I\x01\xff"), []byte("F\x02\x0a\x05")} {
+		path := filepath.Join(t.TempDir(), fmt.Sprint(at))
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := (&stock{path: path}).load(); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q is read: %v", damaged, err)
+		}
+	}
+	if err := os.WriteFile(b.stock.path, content[:len(content)-1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := connect(t, d, dir)
+	until(t, "ready", func() bool { return again.Health().Phase == Ready })
+	has(t, again, "one")
+}
+
+// A list that was asked for before a removal must not bring the image back.
+func TestAStockIsNotTakenFromAListThatWasOvertaken(t *testing.T) {
+	s := &stock{path: filepath.Join(t.TempDir(), "x")}
+	one := encoded(t, &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{{Id: "one"}}})
+	before := s.mark()
+	if err := s.removed("one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.take(one, before); err != nil {
+		t.Fatal(err)
+	}
+	if f, known := s.last(); known {
+		t.Errorf("known: %q", f)
+	}
+	if err := s.take(one, s.mark()); err != nil {
+		t.Fatal(err)
+	}
+	if f, known := s.last(); !known || len(f) == 0 {
+		t.Errorf("known: %q, %v", f, known)
+	}
+}

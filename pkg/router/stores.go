@@ -1,0 +1,108 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// storePatience is how long a call waits for stores that it can do without.
+const storePatience = 2 * time.Second
+
+// others are the stores beside the default handler's, if a call is about all of
+// them because it names no handler.
+func (i images) others(image *runtimeapi.ImageSpec) []Backend {
+	if image.GetRuntimeHandler() != "" {
+		return nil
+	}
+	all := i.owners.all()
+	if len(all) < 2 {
+		return nil
+	}
+	main := i.routes.standard().Backend.ID()
+	others := make([]Backend, 0, len(all)-1)
+	for _, b := range all {
+		if b.ID() != main {
+			others = append(others, b)
+		}
+	}
+	return others
+}
+
+// said is what one store answered.
+type said[P any] struct {
+	backend Backend
+	answer  P
+	err     error
+}
+
+// askEach asks several stores at once. Nobody is waited for beyond storePatience
+// but the first, if it is one that the call cannot do without.
+func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, others []Backend, req Q,
+	call func(Backend, context.Context, Q) (P, error),
+) []said[P] {
+	backends := others
+	if first != nil {
+		backends = append([]Backend{first}, others...)
+	}
+	bound, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
+	answers, _ := askAll(ctx, backends, func(ctx context.Context, b Backend) (said[P], error) {
+		if first == nil || b.ID() != first.ID() {
+			ctx = bound
+		}
+		answer, err := call(b, ctx, req)
+		return said[P]{b, answer, err}, nil
+	})
+	return answers
+}
+
+// askPrompt asks those stores that answer at present. One that fails, or not in
+// time, is left out: its images are of no use while it does.
+func askPrompt[Q, R any, P interface{ *R }](ctx context.Context, stores []Backend, req Q,
+	call func(Backend, context.Context, Q) (P, error),
+) []said[P] {
+	stores = slices.DeleteFunc(slices.Clone(stores), func(b Backend) bool { return !prompt(b) })
+	return slices.DeleteFunc(askEach(ctx, nil, stores, req, call), func(s said[P]) bool { return s.err != nil })
+}
+
+// askStores asks the default handler's store and others. One that fails is left
+// out, unless it is the default's and fails for another reason than that it is
+// away, or all do.
+func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, others []Backend, req Q,
+	call func(Backend, context.Context, Q) (P, error),
+) ([]P, error) {
+	ctx, to, err := i.routes.forImage(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	var all []P
+	var failed error
+	for at, s := range askEach(ctx, to.Backend, others, req, call) {
+		switch {
+		case s.err == nil:
+			all = append(all, s.answer)
+		case at == 0 && !away(ctx, s.err):
+			return nil, s.err
+		case failed == nil:
+			failed = s.err
+		}
+	}
+	if len(all) == 0 {
+		return nil, failed
+	}
+	return all, nil
+}
+
+// away says whether err is the silence of a store, and not the end of the caller.
+func away(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	return unavailable(err) || status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded)
+}

@@ -58,8 +58,14 @@ func (l listing) errMissing(c *caller) error {
 // whole asks for a list in one message, or in several if the daemon has it so
 // only or if it does not fit into one. Each form is tried once at most.
 func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (frame, error) {
+	return c.wholeAgain(ctx, l, req, func(frame) bool { return false })
+}
+
+// wholeAgain is whole for a list that most often is as it was the last time: one
+// that was seen is not looked through again.
+func (c *caller) wholeAgain(ctx context.Context, l listing, req proto.Message, seen func(frame) bool) (frame, error) {
 	f, err := c.anyForm(ctx, l, req)
-	if err == nil && !sound(f, l.shape) {
+	if err == nil && !seen(f) && !sound(f, l.shape) {
 		return nil, c.garbage(l.unary)
 	}
 	return f, err

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
 	"sync/atomic"
@@ -354,5 +355,34 @@ func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	cancel()
 	if err := <-ended; status.Code(err) != codes.Canceled && !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// BenchmarkLists lists the containers of a daemon that has 250 of them.
+func BenchmarkLists(b *testing.B) {
+	d := newDaemon(b)
+	r := connect(b, d, b.TempDir())
+	until(b, "ready", func() bool { return r.Health().Phase == Ready })
+	ctx := handler.WithDefinition(b.Context(), &handler.Definition{Name: "legacy"})
+	pod, err := r.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Uid: "u"},
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range 250 {
+		if _, err := r.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: fmt.Sprint("c", i)},
+			Image:    &runtimeapi.ImageSpec{Image: "example.test/app:1", RuntimeHandler: "legacy"},
+			Labels:   map[string]string{"io.kubernetes.pod.name": "a", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "u"},
+		}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -72,6 +72,13 @@ func (k *known) mark() mark {
 	return mark{k.number, k.turn}
 }
 
+// has says whether a list is the one that is known, and so needs no second look.
+func (k *known) has(p *page, f frame) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return bytes.Equal(p.frame, f)
+}
+
 // take takes over a list that was asked for at m. It says whether something else
 // is known since.
 func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {

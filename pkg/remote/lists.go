@@ -46,6 +46,8 @@ type lists struct {
 	// late has one place, for a list that is still awaited after its client was
 	// answered, so that a slow daemon's lists do not stay the first ones.
 	late chan struct{}
+	// The last lists with our names, for the next that are the same.
+	sandboxesTold, containersTold atomic.Pointer[renaming]
 	// contest is not nil if what the daemon has is another backend's.
 	contest *atomic.Pointer[string]
 }
@@ -115,13 +117,21 @@ func send[M any, P message[M]](f frame, to grpc.ServerStreamingServer[M]) error 
 }
 
 func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (frame, error) {
-	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.sandboxes)
-	return l.names.rename(f, sandboxNames), err
+	whole := wantsAll(req, req.GetFilter())
+	f, err := l.fresh(ctx, sandboxLists, req, whole, &l.known.sandboxes)
+	if !whole {
+		return l.names.rename(f, sandboxNames), err
+	}
+	return l.names.renameAgain(&l.sandboxesTold, f, sandboxNames), err
 }
 
 func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (frame, error) {
-	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.containers)
-	return l.names.rename(f, containerNames), err
+	whole := wantsAll(req, req.GetFilter())
+	f, err := l.fresh(ctx, containerLists, req, whole, &l.known.containers)
+	if !whole {
+		return l.names.rename(f, containerNames), err
+	}
+	return l.names.renameAgain(&l.containersTold, f, containerNames), err
 }
 
 // alike is one form of a list's request with what is newer than this CRI in the
@@ -159,7 +169,7 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	go func() {
 		defer stop()
 		mark := l.known.mark()
-		f, err := l.whole(asked, of, req)
+		f, err := l.wholeAgain(asked, of, req, func(f frame) bool { return l.known.has(p, f) })
 		if err == nil && l.known.take(p, f, mark, time.Now()) {
 			l.learned()
 		}
@@ -239,7 +249,7 @@ func (l *lists) sync(ctx context.Context) error {
 		{sandboxLists, &runtimeapi.ListPodSandboxRequest{}, &l.known.sandboxes},
 	} {
 		mark := l.known.mark()
-		f, err := l.whole(ctx, one.of, one.req)
+		f, err := l.wholeAgain(ctx, one.of, one.req, func(f frame) bool { return l.known.has(one.p, f) })
 		if err != nil {
 			return err
 		}

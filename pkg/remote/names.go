@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"sync/atomic"
@@ -69,6 +70,26 @@ func (n *names) rename(f frame, paths ...[]protowire.Number) frame {
 		f = renamed(f, path, n.ours)
 	}
 	return f
+}
+
+// renaming is a list as the daemon has it, and as clients of this berth were told.
+type renaming struct {
+	theirs, ours frame
+	by           *translation
+}
+
+// renameAgain is rename for lists that most often are as they were the last time.
+func (n *names) renameAgain(last *atomic.Pointer[renaming], f frame, path []protowire.Number) frame {
+	t := n.current.Load()
+	if t == nil || t.same {
+		return f
+	}
+	if l := last.Load(); l != nil && l.by == t && bytes.Equal(l.theirs, f) {
+		return l.ours
+	}
+	ours := frame(renamed(f, path, n.ours))
+	last.Store(&renaming{f, ours, t})
+	return ours
 }
 
 // spec is an image with the daemon's name of the handler.

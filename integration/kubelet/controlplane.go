@@ -13,28 +13,8 @@ import (
 // server is ready.
 func (c *Cluster) startControlPlane(t testbed.T) {
 	t.Helper()
-	store := c.startEtcd(t)
-	port := c.port(t)
-	c.server = "https://" + net.JoinHostPort(c.Address.String(), port)
-	users := fmt.Sprintf("%s,admin,admin,system:masters\n%s,system:node:%s,node,system:nodes\n", c.token, c.nodeToken, NodeName)
-	server := c.run(
-		t, testbed.KubeAPIServer,
-		"--etcd-servers="+store,
-		"--bind-address="+c.Address.String(), "--advertise-address="+c.Address.String(), "--secure-port="+port,
-		"--tls-cert-file="+c.certificate.Cert, "--tls-private-key-file="+c.certificate.Key,
-		"--token-auth-file="+c.write(t, "tokens.csv", []byte(users)),
-		"--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction,RuntimeClass",
-		"--allow-privileged=true",
-		// Any key will do; this one is there.
-		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file="+c.certificate.Key, "--service-account-signing-key-file="+c.certificate.Key,
-		"--service-cluster-ip-range=10.0.0.0/24",
-		"--endpoint-reconciler-type=none",
-		"--kubelet-preferred-address-types=InternalIP",
-	)
+	c.startServer(t)
 	config := c.kubeconfig(t, "admin.kubeconfig", c.token)
-	server.await(t, startTimeout, func() error { return c.get("/readyz", nil) })
 	c.run(
 		t, testbed.KubeControllerManager,
 		"--kubeconfig="+config, "--leader-elect=false",
@@ -47,6 +27,33 @@ func (c *Cluster) startControlPlane(t testbed.T) {
 		"--kubeconfig="+config, "--leader-elect=false",
 		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "scheduler"),
 	)
+}
+
+// startServer starts etcd and an API server with more arguments, and waits until it
+// is ready.
+func (c *Cluster) startServer(t testbed.T, arguments ...string) {
+	t.Helper()
+	store := c.startEtcd(t)
+	port := c.port(t)
+	c.server = "https://" + net.JoinHostPort(c.Address.String(), port)
+	users := fmt.Sprintf("%s,admin,admin,system:masters\n%s,system:node:%s,node,system:nodes\n", c.token, c.nodeToken, NodeName)
+	arguments = append([]string{
+		"--etcd-servers=" + store,
+		"--bind-address=" + c.Address.String(), "--advertise-address=" + c.Address.String(), "--secure-port=" + port,
+		"--tls-cert-file=" + c.certificate.Cert, "--tls-private-key-file=" + c.certificate.Key,
+		"--token-auth-file=" + c.write(t, "tokens.csv", []byte(users)),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction,RuntimeClass",
+		"--allow-privileged=true",
+		// Any key will do; this one is there.
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.certificate.Key, "--service-account-signing-key-file=" + c.certificate.Key,
+		"--service-cluster-ip-range=10.0.0.0/24",
+		"--endpoint-reconciler-type=none",
+		"--kubelet-preferred-address-types=InternalIP",
+	}, arguments...)
+	server := c.run(t, testbed.KubeAPIServer, arguments...)
+	server.await(t, startTimeout, func() error { return c.get("/readyz", nil) })
 }
 
 // startEtcd starts etcd and returns its URL. It need not be safe, but quick.

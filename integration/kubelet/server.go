@@ -1,0 +1,50 @@
+package kubelet
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+
+	"github.com/google/uuid"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// Server is an API server, with the admission that a Cluster's has, and nothing that
+// would act on what is created there.
+type Server struct{ cluster *Cluster }
+
+// StartServer starts one with more arguments. A cleanup ends it.
+func StartServer(t testbed.T, arguments ...string) *Server {
+	t.Helper()
+	testbed.Part(t, testbed.Etcd)
+	testbed.Part(t, testbed.KubeAPIServer)
+	c := &Cluster{Address: testbed.NewAddress(t), dir: t.TempDir(), token: uuid.NewString(), nodeToken: uuid.NewString()}
+	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)
+	c.trust(t)
+	c.startServer(t, arguments...)
+	return &Server{c}
+}
+
+// Send sends a request as the administrator, and returns the status and the body of
+// the answer. A body to send is YAML or JSON.
+func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int, answer []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, s.cluster.server+path, bytes.NewReader(body))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	request.Header.Set("Authorization", "Bearer "+s.cluster.token)
+	request.Header.Set("Accept", "application/json")
+	request.Header.Set("Content-Type", "application/yaml") // which JSON is, too
+	response, err := s.cluster.client.Do(request)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return response.StatusCode, answer
+}

@@ -1,0 +1,144 @@
+package runtimeclass
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Preference is what handlers that can run a pod are ordered by.
+type Preference string
+
+// Preferences.
+const (
+	// PreferIsolation puts the strongest isolation first, then the least overhead.
+	PreferIsolation Preference = "isolation"
+	// PreferOverhead puts the least measured memory first, then the strongest isolation.
+	PreferOverhead Preference = "overhead"
+)
+
+// Preferences are all there are.
+var Preferences = []Preference{PreferIsolation, PreferOverhead}
+
+// Lack is something that a pod asks for and that a handler does not have, or is
+// not known to have.
+type Lack struct {
+	Requirement
+	capability.Known
+}
+
+func (l Lack) String() string {
+	verb := "does not have it"
+	if l.Answer == capability.Unknown {
+		verb = "is not known to have it"
+	}
+	if l.Note != "" {
+		return fmt.Sprintf("%s needs %s, and the handler %s: %s", l.Requirement, l.Capability, verb, l.Note)
+	}
+	return fmt.Sprintf("%s needs %s, and the handler %s", l.Requirement, l.Capability, verb)
+}
+
+// Verdict is whether a handler can run a pod.
+type Verdict struct {
+	Handler string `json:"handler"`
+	// Fits is no if something is lacking, or the handler takes no pods, and unknown
+	// if nobody knows about something.
+	Fits capability.Answer `json:"fits"`
+	// Classes are those that have the handler.
+	Classes   []string             `json:"classes,omitempty"`
+	Default   bool                 `json:"default,omitempty"`
+	Isolation capability.Isolation `json:"isolation,omitempty"`
+	// Overhead is nil if nothing was measured.
+	Overhead *Measurement `json:"overhead,omitempty"`
+	// TakesNoPods says why, or is empty.
+	TakesNoPods string `json:"takesNoPods,omitempty"`
+	Lacks       []Lack `json:"lacks,omitempty"`
+}
+
+// Reasons are why a handler does not fit, or may not.
+func (v Verdict) Reasons() []string {
+	var all []string
+	if v.TakesNoPods != "" {
+		all = append(all, v.TakesNoPods)
+	}
+	for _, want := range []capability.Answer{capability.No, capability.Unknown} {
+		for _, l := range v.Lacks {
+			if l.Answer == want {
+				all = append(all, l.String())
+			}
+		}
+	}
+	return all
+}
+
+// Fit holds a pod against handlers. The first verdict is about the one to prefer:
+// those that fit, then those of which that is not known, then the others, each by
+// preference. Equal ones are by name, the default handler first.
+func Fit(pod *corev1.Pod, handlers []Handler, classes []Class, p Preference) []Verdict {
+	wanted := Requirements(pod)
+	all := []Verdict{}
+	for _, h := range handlers {
+		all = append(all, verdict(h, wanted, classes))
+	}
+	slices.SortStableFunc(all, func(a, b Verdict) int {
+		isolation, overhead := cmp.Compare(strength(b.Isolation), strength(a.Isolation)), compareOverhead(a.Overhead, b.Overhead)
+		if p == PreferOverhead {
+			isolation, overhead = overhead, isolation
+		}
+		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), isolation, overhead, -compareBool(a.Default, b.Default), cmp.Compare(a.Handler, b.Handler))
+	})
+	return all
+}
+
+func verdict(h Handler, wanted []Requirement, classes []Class) Verdict {
+	v := Verdict{Handler: h.Name, Fits: capability.Yes, Default: h.Default, Isolation: h.Isolation, Overhead: h.measured()}
+	for _, c := range classes {
+		if c.Handler == h.Name && !slices.Contains(v.Classes, c.Name) {
+			v.Classes = append(v.Classes, c.Name)
+		}
+	}
+	for _, r := range wanted {
+		k := h.Of(r.Capability)
+		if k.Answer == capability.Yes {
+			continue
+		}
+		v.Lacks = append(v.Lacks, Lack{r, k})
+		if v.Fits != capability.No {
+			v.Fits = k.Answer
+		}
+	}
+	if !h.takesPods() {
+		v.Fits, v.TakesNoPods = capability.No, h.whyNot()
+	}
+	return v
+}
+
+func rank(a capability.Answer) int {
+	return slices.Index([]capability.Answer{capability.Yes, capability.Unknown, capability.No}, a)
+}
+
+func strength(i capability.Isolation) int {
+	return slices.Index([]capability.Isolation{capability.SharedKernel, capability.UserSpaceKernel, capability.VM}, i)
+}
+
+// compareOverhead puts what was not measured last.
+func compareOverhead(a, b *Measurement) int {
+	if a == nil || b == nil {
+		return compareBool(a == nil, b == nil)
+	}
+	return cmp.Or(a.Memory.P95.Cmp(b.Memory.P95), a.CPU.P95.Cmp(b.CPU.P95))
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}

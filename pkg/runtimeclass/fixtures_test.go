@@ -1,0 +1,119 @@
+package runtimeclass
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares with the file beside a fixture that ends with .golden.
+func golden(t *testing.T, fixture, got string) {
+	t.Helper()
+	file := strings.TrimSuffix(fixture, filepath.Ext(fixture)) + ".golden"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s says otherwise; got\n%s", file, got)
+	}
+}
+
+// fixtures are the files of a directory of testdata that stand for themselves.
+func fixtures(t *testing.T, dir string) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join("testdata", dir, "*.yaml"))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	var files []string
+	for _, f := range all {
+		if !strings.HasSuffix(f, ".live.yaml") {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+func read(t *testing.T, file string) []Object {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := Parse(filepath.Base(file), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// What is in these files a real API server is asked, too: integration/runtimeclass.
+func TestLintFixtures(t *testing.T) {
+	for _, file := range fixtures(t, "lint") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			o := LintOptions{}
+			live := strings.TrimSuffix(file, ".yaml") + ".live.yaml"
+			if _, err := os.Stat(live); err == nil {
+				o.Live = Classes(read(t, live))
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			for _, f := range Lint(Classes(read(t, file)), o) {
+				fmt.Fprintf(&b, "%s: %s: %s: %s\n", f.Where, f.Severity, f.Rule, f.Message)
+				if f.Advice != "" {
+					fmt.Fprintf(&b, "  %s\n", f.Advice)
+				}
+			}
+			golden(t, file, b.String())
+		})
+	}
+}
+
+func TestSimulateFixtures(t *testing.T) {
+	for _, file := range fixtures(t, "simulate") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			objects := read(t, file)
+			var b strings.Builder
+			for _, p := range Pods(objects) {
+				a := Admit(p.Pod, Classes(objects))
+				fmt.Fprintf(&b, "%s\n", p.Owner)
+				if a.Rejection != "" {
+					fmt.Fprintf(&b, "  rejected: %s\n", a.Rejection)
+					continue
+				}
+				for what, v := range map[string]any{
+					"overhead": a.Pod.Spec.Overhead,
+				} {
+					fmt.Fprintf(&b, "  %s: %s\n", what, compact(t, v))
+				}
+				fmt.Fprintf(&b, "  nodeSelector: %s\n  tolerations: %s\n  by the class: %s %s %s\n", compact(t, a.Pod.Spec.NodeSelector), compact(t, a.Pod.Spec.Tolerations),
+					compact(t, a.Overhead), compact(t, a.NodeSelector), compact(t, a.Tolerations))
+			}
+			golden(t, file, b.String())
+		})
+	}
+}
+
+func compact(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

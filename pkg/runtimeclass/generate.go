@@ -1,0 +1,81 @@
+package runtimeclass
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// GenerateOptions say what classes get.
+type GenerateOptions struct {
+	// AnyNode leaves out the selection of nodes by the label of the handler.
+	AnyNode bool
+	// Tolerations are those of all classes.
+	Tolerations []corev1.Toleration
+}
+
+// Generated is a class, and a line about where its overhead is from.
+type Generated struct {
+	*nodev1.RuntimeClass
+	Note string
+}
+
+// Generate makes a class of a handler, under its name. Overhead is what was
+// measured; it is never made up.
+func Generate(h Handler, o GenerateOptions) Generated {
+	c := served(metav1.ObjectMeta{Name: h.Name})
+	c.Handler = h.Name
+	g := Generated{c, "overhead: nothing was measured, and none is declared"}
+	if m := h.measured(); m != nil {
+		if fixed := m.recommended(); len(fixed) > 0 {
+			c.Overhead = &nodev1.Overhead{PodFixed: fixed}
+			g.Note = fmt.Sprintf("overhead: p95 of %d measured pods", m.Pods)
+		} else {
+			g.Note = fmt.Sprintf("overhead: none was measured in %d pods", m.Pods)
+		}
+	}
+	if !o.AnyNode || len(o.Tolerations) > 0 {
+		c.Scheduling = &nodev1.Scheduling{Tolerations: o.Tolerations}
+		if !o.AnyNode {
+			c.Scheduling.NodeSelector = map[string]string{nodelabel.Handler(h.Name): nodelabel.Ready}
+		}
+	}
+	return g
+}
+
+// recommended is p95, rounded up to what people write: whole Mi and millis of a CPU.
+func (m *Measurement) recommended() corev1.ResourceList {
+	all := corev1.ResourceList{}
+	const mi = 1 << 20
+	if n := (m.Memory.P95.Value() + mi - 1) / mi; n > 0 {
+		all[corev1.ResourceMemory] = *resource.NewQuantity(n*mi, resource.BinarySI)
+	}
+	if n := m.CPU.P95.MilliValue(); n > 0 {
+		all[corev1.ResourceCPU] = *resource.NewMilliQuantity(n, resource.DecimalSI)
+	}
+	return all
+}
+
+// ParseToleration reads "key=value:Effect", "key:Effect", "key=value" or "key".
+func ParseToleration(text string) (corev1.Toleration, error) {
+	key, effect, _ := strings.Cut(text, ":")
+	key, value, valued := strings.Cut(key, "=")
+	t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)}
+	if valued {
+		t.Operator, t.Value = corev1.TolerationOpEqual, value
+	}
+	if key == "" {
+		return t, fmt.Errorf("toleration %q has no key; write key=value:Effect or key:Effect", text)
+	}
+	if errs := validateToleration(t, field.NewPath("toleration")); len(errs) > 0 {
+		return t, fmt.Errorf("toleration %q: %w", text, errs.ToAggregate())
+	}
+	return t, nil
+}

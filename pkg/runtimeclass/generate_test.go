@@ -1,0 +1,105 @@
+package runtimeclass
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+func TestGenerate(t *testing.T) {
+	tolerate := []corev1.Toleration{{Key: "vm", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+	const selector = "scheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.kata: ready\n"
+	const head = "apiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  name: kata\n"
+	for _, c := range []struct {
+		what       string
+		m          *Measurement
+		o          GenerateOptions
+		want, note string
+	}{
+		{"nothing measured", nil, GenerateOptions{}, head + selector, "overhead: nothing was measured, and none is declared"},
+		{"no pods measured", measured(0, "1Gi", "1"), GenerateOptions{}, head + selector, "overhead: nothing was measured, and none is declared"},
+		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n    memory: 161Mi\n" + selector, "overhead: p95 of 10 measured pods"},
+		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + selector, "overhead: none was measured in 3 pods"},
+		{"any node", nil, GenerateOptions{AnyNode: true}, head, ""},
+		{"tolerations", nil, GenerateOptions{AnyNode: true, Tolerations: tolerate}, head + "scheduling:\n  tolerations:\n  - effect: NoSchedule\n    key: vm\n    operator: Exists\n", ""},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			g := Generate(Handler{Name: "kata", Overhead: c.m}, c.o)
+			text, err := yaml.Marshal(g.RuntimeClass)
+			if err != nil || string(text) != c.want || c.note != "" && g.Note != c.note {
+				t.Errorf("%v: %s\n%s", err, g.Note, text)
+			}
+			objects, err := Parse("f", text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all := Lint(Classes(objects), LintOptions{Handlers: []Handler{{Name: "kata", Overhead: c.m}}}); Errors(all) {
+				t.Errorf("what is generated has findings: %+v", all)
+			}
+		})
+	}
+}
+
+// The longest name that a handler may have makes a class that is valid.
+func TestGenerateForTheLongestName(t *testing.T) {
+	if errs := Validate(Generate(Handler{Name: strings.Repeat("h", 63)}, GenerateOptions{}).RuntimeClass); len(errs) > 0 {
+		t.Error(errs)
+	}
+}
+
+func TestParseToleration(t *testing.T) {
+	for text, want := range map[string]corev1.Toleration{
+		"vm":                        {Key: "vm", Operator: "Exists"},
+		"vm:NoSchedule":             {Key: "vm", Operator: "Exists", Effect: "NoSchedule"},
+		"vm=yes":                    {Key: "vm", Operator: "Equal", Value: "yes"},
+		"example.com/vm=:NoExecute": {Key: "example.com/vm", Operator: "Equal", Effect: "NoExecute"},
+	} {
+		if got, err := ParseToleration(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", ":NoSchedule", "a b", "vm:Never", "vm=a b", "=x"} {
+		if got, err := ParseToleration(text); err == nil {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}
+
+func TestInventory(t *testing.T) {
+	const good = "handlers:\n- name: runc\n  default: true\n  isolation: shared-kernel\n  overhead: {pods: 3, memory: {p50: 1Mi, p95: 2Mi, max: 3Mi}, cpu: {p50: 1m, p95: 2m, max: 3m}}\n  capabilities:\n    seccomp: {answer: \"yes\", source: declared}\n- {name: kata, state: not-ready, reason: no kvm}\n"
+	all, err := ParseInventory("f", []byte(good))
+	if err != nil || len(all) != 2 || all[0].Of("seccomp").Answer != "yes" || all[0].Overhead.Pods != 3 || all[1].takesPods() {
+		t.Errorf("%v: %+v", err, all)
+	}
+	for text, want := range map[string]string{
+		"handlers: [{name: a}, {name: a}]\n":                                   `f:1: document 1: handlers[1].name: "a" is there twice`,
+		"handlers:\n- {}\n":                                                    "f:2: document 1: handlers[0].name: a handler has no name",
+		"handlers:\n- name: A\n":                                               `f:2: document 1: handlers[0].name: "A" is no name of a handler: `,
+		"handlers:\n- name: a\n  isolation: strong\n":                          `f:2: document 1: handlers[0]: isolation "strong" is none of`,
+		"handlers:\n- name: a\n  overhead: {pods: -1}\n":                       "f:3: document 1: handlers[0].overhead: pods: -1 are less than none",
+		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {p50: 2, p95: 1}}\n": "f:3: document 1: handlers[0].overhead: cpu: p50 2, p95 1 and max 0 do not grow from 0",
+		"handlers:\n- name: a\n  capability: {}\n":                             `f:3: document 1: unknown field "handlers[0].capability"`,
+		"handlers: runc\n":                                                     "f:1: document 1: is no list of handlers: handlers cannot be a string",
+		"":                                                                     "f: is no list of handlers: it has 0 documents instead of one",
+		"a: [\n":                                                               "f:",
+	} {
+		if all, err := ParseInventory("f", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) || all != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	names, err := ParseNames("runc, kata,runc")
+	if err != nil || len(names) != 2 || names[1].Name != "kata" {
+		t.Errorf("%v, %+v", err, names)
+	}
+	for _, text := range []string{"", "runc,", "runc.v2"} {
+		if _, err := ParseNames(text); err == nil {
+			t.Errorf("%q is a list of names", text)
+		}
+	}
+	both := WithMeasurements(names, all)
+	if both[0].Overhead == nil || both[1].Overhead != nil || names[0].Overhead != nil {
+		t.Errorf("got %+v", both)
+	}
+}

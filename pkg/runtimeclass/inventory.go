@@ -1,0 +1,193 @@
+package runtimeclass
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	strictjson "sigs.k8s.io/json"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Ready is the state of a handler that takes pods.
+const Ready = "ready"
+
+// Handler is what is known of a handler of a node, or of several that are alike.
+type Handler struct {
+	Name string `json:"name"`
+	// Default: pods that name no class get it.
+	Default bool `json:"default,omitempty"`
+	// State is "ready", or that and why it takes no pods; empty is not known, and
+	// taken for ready.
+	State  string `json:"state,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Overhead is nil if nothing was measured.
+	Overhead *Measurement `json:"overhead,omitempty"`
+	capability.Table
+}
+
+func (h Handler) takesPods() bool { return h.State == "" || h.State == Ready }
+
+// whyNot says why a handler takes no pods.
+func (h Handler) whyNot() string {
+	if h.Reason == "" {
+		return "the handler is " + h.State
+	}
+	return fmt.Sprintf("the handler is %s: %s", h.State, h.Reason)
+}
+
+// Measurement is what pods of a handler use beyond their containers.
+type Measurement struct {
+	// Pods is how many were measured. With none there is no data.
+	Pods   int          `json:"pods"`
+	Memory Distribution `json:"memory"`
+	CPU    Distribution `json:"cpu"`
+}
+
+// Distribution is that of one resource over the pods.
+type Distribution struct {
+	P50 resource.Quantity `json:"p50"`
+	P95 resource.Quantity `json:"p95"`
+	Max resource.Quantity `json:"max"`
+}
+
+// measured is what was measured, or nil.
+func (h Handler) measured() *Measurement {
+	if h.Overhead == nil || h.Overhead.Pods <= 0 {
+		return nil
+	}
+	return h.Overhead
+}
+
+// Inventory is a file of handlers.
+type Inventory struct {
+	Handlers []Handler `json:"handlers"`
+}
+
+// ParseInventory reads an Inventory from YAML or JSON. The error names the file,
+// which is only for that.
+func ParseInventory(file string, text []byte) ([]Handler, error) {
+	all, err := documents(file, text)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) != 1 {
+		return nil, Problems{{Source: Source{File: file}, Text: fmt.Sprintf("is no list of handlers: it has %d documents instead of one", len(all))}}
+	}
+	s := Source{File: file, Document: 1, document: all[0]}
+	body, err := all[0].json(s)
+	if err != nil {
+		return nil, err
+	}
+	var i Inventory
+	strict, err := strictjson.UnmarshalStrict(body, &i)
+	if err != nil {
+		return nil, Problems{{Source: s, Text: fmt.Sprintf("is no list of handlers: %v", plain(err))}}
+	}
+	var problems Problems
+	for _, err := range strict {
+		problems = append(problems, unknown(s, err))
+	}
+	seen := map[string]bool{}
+	for n, h := range i.Handlers {
+		at := fmt.Sprintf("handlers[%d]", n)
+		wrong := func(field string, err error) {
+			problems = append(problems, Problem{Source: s, Field: join(at, field), Text: fmt.Sprintf("%s: %v", join(at, field), err)})
+		}
+		if err := checkName(h.Name); err != nil {
+			wrong("name", err)
+		} else if seen[h.Name] {
+			wrong("name", fmt.Errorf("%q is there twice", h.Name))
+		}
+		seen[h.Name] = true
+		if err := h.Table.Validate(); err != nil {
+			wrong("", err)
+		}
+		if err := h.Overhead.validate(); err != nil {
+			wrong("overhead", err)
+		}
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return i.Handlers, nil
+}
+
+// ParseNames reads names with commas between them.
+func ParseNames(list string) ([]Handler, error) {
+	var all []Handler
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(all, func(h Handler) bool { return h.Name == name }) {
+			all = append(all, Handler{Name: name})
+		}
+	}
+	return all, nil
+}
+
+func checkName(name string) error {
+	if name == "" {
+		return errors.New("a handler has no name")
+	}
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		return fmt.Errorf("%q is no name of a handler: %s", name, strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+func (m *Measurement) validate() error {
+	if m == nil {
+		return nil
+	}
+	if m.Pods < 0 {
+		return fmt.Errorf("pods: %d are less than none", m.Pods)
+	}
+	for what, d := range map[string]Distribution{"memory": m.Memory, "cpu": m.CPU} {
+		if d.P50.Sign() < 0 || d.P50.Cmp(d.P95) > 0 || d.P95.Cmp(d.Max) > 0 {
+			return fmt.Errorf("%s: p50 %s, p95 %s and max %s do not grow from 0", what, d.P50.String(), d.P95.String(), d.Max.String())
+		}
+	}
+	return nil
+}
+
+// WithMeasurements gives handlers what was measured of those of their name. All
+// else of measured is left out.
+func WithMeasurements(handlers, measured []Handler) []Handler {
+	all := slices.Clone(handlers)
+	for i := range all {
+		if m, ok := byName(measured, all[i].Name); ok && m.Overhead != nil {
+			all[i].Overhead = m.Overhead
+		}
+	}
+	return all
+}
+
+func byName(handlers []Handler, name string) (Handler, bool) {
+	for _, h := range handlers {
+		if h.Name == name {
+			return h, true
+		}
+	}
+	return Handler{}, false
+}
+
+// meant is the handler that a name was probably meant to be, as a question, or empty.
+func meant(handlers []Handler, name string) string {
+	var names []string
+	for _, h := range handlers {
+		names = append(names, h.Name)
+	}
+	near, ok := handler.Nearest(name, names)
+	if !ok || near == name {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", near)
+}

@@ -1,0 +1,244 @@
+package runtimeclass
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+)
+
+// Severity of a Finding.
+type Severity string
+
+// Severities.
+const (
+	// Error: the API server refuses it, or no pod of the class runs as it should.
+	Error Severity = "error"
+	// Warning: it works, and may do what nobody wants.
+	Warning Severity = "warning"
+)
+
+// Rules that a Finding may be of.
+const (
+	RuleInvalid             = "invalid"
+	RuleVersion             = "version-not-served"
+	RuleDuplicate           = "duplicate-name"
+	RuleImmutable           = "handler-immutable"
+	RuleUnknownHandler      = "unknown-handler"
+	RuleHandlerTakesNoPods  = "handler-takes-no-pods"
+	RuleOverheadTooSmall    = "overhead-too-small"
+	RuleOverheadMissing     = "overhead-missing"
+	RuleNodeSelectorMissing = "node-selector-missing"
+)
+
+// Finding is something about a class that should be otherwise.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	Rule     string   `json:"rule"`
+	Class    string   `json:"class"`
+	// Where is file:line, and the document.
+	Where string `json:"where"`
+	// Field is where in the manifest it is.
+	Field string `json:"field,omitempty"`
+	// Message is the API server's, if it has one.
+	Message string `json:"message"`
+	// Advice is what to do, unless the message says so.
+	Advice string `json:"advice,omitempty"`
+}
+
+// LintOptions are what classes are held against. Whatever is nil is not looked at.
+type LintOptions struct {
+	// Handlers are those that there are.
+	Handlers []Handler
+	// Live are the classes that the cluster has.
+	Live []Class
+	// MeasuredOnly says that Handlers are only for what was measured.
+	MeasuredOnly bool
+}
+
+// Lint finds what is wrong with classes, in their order.
+func Lint(classes []Class, o LintOptions) []Finding {
+	var all []Finding
+	first := map[string]Class{}
+	for _, c := range classes {
+		all = append(all, lintManifest(c)...)
+		if before, ok := first[c.Name]; ok && c.Name != "" {
+			all = append(all, finding(c, Error, RuleDuplicate, "metadata.name", fmt.Sprintf("RuntimeClass %q is also at %s", c.Name, before.Where("")),
+				"a class has one manifest: remove one"))
+		} else {
+			first[c.Name] = c
+		}
+		all = append(all, lintLive(c, o.Live)...)
+		if o.Handlers != nil && len(validateHandler(c.Handler, nil)) == 0 {
+			all = append(all, lintHandler(c, o)...)
+		}
+		if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
+			all = append(all, finding(c, Warning, RuleNodeSelectorMissing, "scheduling", "pods of this class may be put on nodes without its handler, where they never start",
+				"select nodes by a label that those with the handler have; \"berth runtimeclass generate\" writes one"))
+		}
+	}
+	return all
+}
+
+// Errors says whether there is a finding that is more than a warning.
+func Errors(findings []Finding) bool {
+	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Error })
+}
+
+func finding(c Class, s Severity, rule, field, message, advice string) Finding {
+	field = c.field(field)
+	return Finding{Severity: s, Rule: rule, Class: c.Name, Where: c.Where(manifestPath(field)), Field: field, Message: message, Advice: advice}
+}
+
+// manifestPath is where something is that the server names otherwise.
+func manifestPath(field string) string {
+	return strings.Replace(field, "overhead.limits[", "overhead.podFixed[", 1)
+}
+
+// lintManifest looks at what is wrong wherever it is applied.
+func lintManifest(c Class) []Finding {
+	var all []Finding
+	if c.Version != "v1" {
+		since := map[string]string{"v1beta1": "1.25", "v1alpha1": "1.22"}[c.Version]
+		all = append(all, finding(c, Error, RuleVersion, "apiVersion",
+			fmt.Sprintf("no API server has %s%s since Kubernetes %s", nodeGroup, c.Version, since), "rewrite it by \"berth runtimeclass migrate\""))
+		all[0].Field, all[0].Where = "apiVersion", c.Where("apiVersion")
+	}
+	for _, e := range Validate(c.RuntimeClass) {
+		advice := ""
+		if e.Field == "handler" {
+			advice = handlerAdvice(c)
+		}
+		f := finding(c, Error, RuleInvalid, e.Field, e.Error(), advice)
+		all = append(all, f)
+	}
+	return all
+}
+
+// handlerAdvice is about names that v1alpha1 allowed, and those that tools write
+// into the files of runtimes.
+func handlerAdvice(c Class) string {
+	switch {
+	case c.Handler == "":
+		return "name a handler; in v1alpha1 none was the node's default, which pods get that name no class"
+	case strings.Contains(c.Handler, "."):
+		return "no pod reaches a handler with a dot in its name" + renaming(c.Handler)
+	case strings.ToLower(c.Handler) != c.Handler || strings.Contains(c.Handler, "_"):
+		return "no pod reaches a handler of that name" + renaming(c.Handler)
+	}
+	return ""
+}
+
+// renaming advises the nearest name that is allowed.
+func renaming(name string) string {
+	fresh := strings.ToLower(strings.NewReplacer(".", "-", "_", "-").Replace(name))
+	if checkName(fresh) != nil {
+		return ""
+	}
+	return fmt.Sprintf(": rename it to %q in the runtime's configuration and here", fresh)
+}
+
+// lintLive looks at what the cluster has under the same name.
+func lintLive(c Class, live []Class) []Finding {
+	for _, old := range live {
+		if old.Name != c.Name {
+			continue
+		}
+		var all []Finding
+		for _, e := range ValidateUpdate(c.RuntimeClass, old.RuntimeClass) {
+			all = append(all, finding(c, Error, RuleImmutable, e.Field, e.Error(),
+				fmt.Sprintf("the cluster has it with handler %q: make a class of another name, or delete that one first", old.Handler)))
+		}
+		return all
+	}
+	return nil
+}
+
+// lintHandler looks at the handler that the class names.
+func lintHandler(c Class, o LintOptions) []Finding {
+	h, known := byName(o.Handlers, c.Handler)
+	if !known {
+		if o.MeasuredOnly {
+			return nil
+		}
+		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("there is no handler %q%s", c.Handler, meant(o.Handlers, c.Handler)),
+			"the handlers are "+list(o.Handlers)+"; pods of the class stay in ContainerCreating")}
+	}
+	var all []Finding
+	if !h.takesPods() {
+		all = append(all, finding(c, Warning, RuleHandlerTakesNoPods, "handler", h.whyNot(), "see \"berth handler show "+h.Name+"\""))
+	}
+	if m := h.measured(); m != nil {
+		all = append(all, lintOverhead(c, m)...)
+	}
+	return all
+}
+
+func lintOverhead(c Class, m *Measurement) []Finding {
+	measured := m.recommended()
+	if c.Overhead == nil || len(c.Overhead.PodFixed) == 0 {
+		if len(measured) == 0 {
+			return nil
+		}
+		return []Finding{finding(c, Warning, RuleOverheadMissing, "overhead", "no overhead is declared, and the scheduler does not count "+resources(measured)+" of each pod",
+			fmt.Sprintf("p95 of %d pods; declare overhead.podFixed: %s", m.Pods, resources(measured)))}
+	}
+	var all []Finding
+	for _, r := range []struct {
+		name corev1.ResourceName
+		d    Distribution
+	}{{corev1.ResourceCPU, m.CPU}, {corev1.ResourceMemory, m.Memory}} {
+		declared := c.Overhead.PodFixed[r.name]
+		if declared.Cmp(r.d.P95) >= 0 {
+			continue
+		}
+		want := measured[r.name]
+		f := finding(c, Error, RuleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),
+			fmt.Sprintf("%s is less than the %s that 95 %% of %d pods stayed below", declared.String(), r.d.P95.String(), m.Pods),
+			fmt.Sprintf("declare %s", want.String()))
+		all = append(all, f)
+	}
+	return all
+}
+
+// resources is "cpu: 10m, memory: 12Mi".
+func resources(l corev1.ResourceList) string {
+	var all []string
+	for _, n := range sorted(l) {
+		q := l[n]
+		all = append(all, fmt.Sprintf("%s: %s", n, q.String()))
+	}
+	return strings.Join(all, ", ")
+}
+
+// most is how many names a text has.
+const most = 8
+
+func list(handlers []Handler) string {
+	var names []string
+	for _, h := range handlers {
+		names = append(names, h.Name)
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		return "none"
+	}
+	if n := len(names) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
+	}
+	return strings.Join(names, ", ")
+}
+
+// named are classes by their name; the first of a name counts, as it does for a
+// cluster that refuses the second.
+func named(classes []Class) map[string]*nodev1.RuntimeClass {
+	all := map[string]*nodev1.RuntimeClass{}
+	for _, c := range classes {
+		if all[c.Name] == nil {
+			all[c.Name] = c.RuntimeClass
+		}
+	}
+	return all
+}

@@ -1,0 +1,83 @@
+package runtimeclass
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func measured(pods int, memory, cpu string) *Measurement {
+	of := func(s string) Distribution {
+		q := resource.MustParse(s)
+		return Distribution{P50: q, P95: q, Max: q}
+	}
+	return &Measurement{Pods: pods, Memory: of(memory), CPU: of(cpu)}
+}
+
+func class(t *testing.T, name, rest string) []Class {
+	t.Helper()
+	objects, err := Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: "+name+"}\nscheduling: {nodeSelector: {a: b}}\n"+rest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Classes(objects)
+}
+
+func TestHandlersAndMeasurements(t *testing.T) {
+	handlers := []Handler{
+		{Name: "runc", Overhead: measured(10, "7.5Mi", "3m")}, {Name: "kata", State: "not-ready", Reason: "there is no /dev/kvm"},
+		{Name: "crun", Overhead: measured(0, "1Gi", "1")}, {Name: "gvisor", State: "cordoned"},
+	}
+	for _, c := range []struct{ what, rest, want string }{
+		{"unknown", "handler: rnuc\n", `f:5: error: unknown-handler: there is no handler "rnuc" (did you mean "runc"?) / the handlers are crun, gvisor, kata, runc; pods of the class stay in ContainerCreating`},
+		{"unknown and like none", "handler: firecracker\n", `f:5: error: unknown-handler: there is no handler "firecracker" / the handlers are crun, gvisor, kata, runc; pods of the class stay in ContainerCreating`},
+		{"not ready", "handler: kata\n", `f:5: warning: handler-takes-no-pods: the handler is not-ready: there is no /dev/kvm / see "berth handler show kata"`},
+		{"cordoned", "handler: gvisor\n", `f:5: warning: handler-takes-no-pods: the handler is cordoned / see "berth handler show gvisor"`},
+		{"without overhead", "handler: runc\n", `f:1: warning: overhead-missing: no overhead is declared, and the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
+		{"too little memory", "handler: runc\noverhead:\n  podFixed:\n    cpu: 3m\n    memory: 7Mi\n", `f:9: error: overhead-too-small: 7Mi is less than the 7680Ki that 95 % of 10 pods stayed below / declare 8Mi`},
+		{"just enough", "handler: runc\noverhead: {podFixed: {cpu: 3m, memory: 7864320}}\n", ""},
+		{"no CPU", "handler: runc\noverhead: {podFixed: {memory: 1Gi}}\n", `f:6: error: overhead-too-small: 0 is less than the 3m that 95 % of 10 pods stayed below / declare 3m`},
+		{"no pods were measured", "handler: crun\noverhead: {podFixed: {memory: 1}}\n", ""},
+		{"a handler that cannot be", "handler: no.dots\n", "f:5: error: invalid: "},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			var all []string
+			for _, f := range Lint(class(t, "x", c.rest), LintOptions{Handlers: handlers}) {
+				where, _, _ := strings.Cut(f.Where, ": document")
+				all = append(all, fmt.Sprintf("%s: %s: %s: %s / %s", where, f.Severity, f.Rule, f.Message, f.Advice))
+			}
+			got := strings.Join(all, "\n")
+			if c.want == "" && got != "" || !strings.HasPrefix(got, c.want) || strings.Contains(c.want, " / ") && got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+}
+
+// Without handlers nothing is said about them; with measurements alone, nothing of
+// those that are not among them.
+func TestOnlyWhatIsKnownIsHeldAgainst(t *testing.T) {
+	all := class(t, "x", "handler: nowhere\n")
+	for what, o := range map[string]LintOptions{"nothing": {}, "measurements": {Handlers: []Handler{{Name: "runc"}}, MeasuredOnly: true}} {
+		if got := Lint(all, o); len(got) > 0 {
+			t.Errorf("with %s: %+v", what, got)
+		}
+	}
+	if got := Lint(all, LintOptions{Handlers: []Handler{}}); len(got) != 1 || !strings.HasPrefix(got[0].Advice, "the handlers are none") {
+		t.Errorf("without handlers: %+v", got)
+	}
+}
+
+// The cluster's classes may be of any version.
+func TestHandlersCannotChange(t *testing.T) {
+	objects, err := Parse("live", []byte("apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: a}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Lint(class(t, "x", "handler: b\n"), LintOptions{Live: Classes(objects)})
+	if len(got) != 1 || got[0].Rule != RuleImmutable || !Errors(got) || !strings.Contains(got[0].Advice, `with handler "a"`) {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -1,0 +1,262 @@
+package runtimeclass
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// MigrateOptions say what migrated classes get.
+type MigrateOptions struct {
+	// Handlers are new names for handlers that v1 does not allow. The key "" is for
+	// classes that name none.
+	Handlers map[string]string
+}
+
+// Migration is a file with its classes as v1.
+type Migration struct {
+	// Text is the file. What is no class of an older version is as it was.
+	Text []byte
+	// Changes are what was rewritten, a line each.
+	Changes []string
+	// Findings are what keeps the new text from being applied. Whoever has some
+	// should not write it anywhere.
+	Findings []Finding
+}
+
+// Migrate rewrites the RuntimeClasses of a file to node.k8s.io/v1. Comments and order
+// stay: of v1beta1 only the version changes; a document with a v1alpha1 class is
+// written anew, with its comments. JSON is written anew with sorted keys.
+func Migrate(file string, text []byte, o MigrateOptions) (Migration, error) {
+	objects, err := Parse(file, text)
+	if err != nil {
+		return Migration{}, err
+	}
+	m := Migration{Text: text}
+	byDocument := map[*document][]Class{}
+	for _, c := range Classes(objects) {
+		if c.Version != "v1" {
+			byDocument[c.document] = append(byDocument[c.document], c)
+		}
+	}
+	if len(byDocument) == 0 {
+		return m, nil
+	}
+	all, err := documents(file, text)
+	if err != nil {
+		return Migration{}, err
+	}
+	var out bytes.Buffer
+	for i, d := range all {
+		s := Source{File: file, Document: i + 1, document: d}
+		fresh := d.text
+		if old := inDocument(byDocument, i+1); len(old) > 0 {
+			if fresh, err = m.rewrite(s, old, o); err != nil {
+				return Migration{}, err
+			}
+		}
+		if len(all) > 1 && isJSON(d.text) && json.Valid(d.text) {
+			fresh = append(bytes.TrimSpace(fresh), '\n')
+		}
+		out.Write(d.before)
+		out.Write(fresh)
+		out.Write(d.after)
+	}
+	m.Text = out.Bytes()
+	err = m.check(file)
+	return m, err
+}
+
+func inDocument(by map[*document][]Class, number int) []Class {
+	for _, classes := range by {
+		if classes[0].Document == number {
+			return classes
+		}
+	}
+	return nil
+}
+
+// check holds the new text against the API server's rules.
+func (m *Migration) check(file string) error {
+	objects, err := Parse(file, m.Text)
+	if err != nil {
+		return fmt.Errorf("the classes cannot be rewritten: %w", err)
+	}
+	for _, f := range Lint(Classes(objects), LintOptions{}) {
+		if f.Rule == RuleInvalid {
+			if strings.HasPrefix(f.Field, "handler") {
+				f.Advice = strings.TrimPrefix(f.Advice+"; ", "; ") + "name another one by --handler OLD=NEW"
+			}
+			m.Findings = append(m.Findings, f)
+		}
+	}
+	return nil
+}
+
+func (m *Migration) rewrite(s Source, old []Class, o MigrateOptions) ([]byte, error) {
+	onlyVersion := true
+	for _, c := range old {
+		to, renamed := o.Handlers[c.Handler]
+		onlyVersion = onlyVersion && c.Version == "v1beta1" && (!renamed || to == c.Handler)
+		change := fmt.Sprintf("%s: RuntimeClass %q: %s%s is now %sv1", c.Where(""), c.Name, nodeGroup, c.Version, nodeGroup)
+		if renamed && to != c.Handler {
+			change += fmt.Sprintf(", handler %q is now %q", c.Handler, to)
+		}
+		m.Changes = append(m.Changes, change)
+	}
+	if isJSON(s.document.text) && json.Valid(s.document.text) {
+		return rewriteJSON(s.document.text, o)
+	}
+	if onlyVersion {
+		if text, ok := replaceVersions(s.document); ok {
+			return text, nil
+		}
+	}
+	return rewriteYAML(s.document, o)
+}
+
+// replaceVersions changes nothing but the versions. It does not know all ways of
+// writing a string.
+func replaceVersions(d *document) ([]byte, bool) {
+	lines := bytes.SplitAfter(d.text, []byte("\n"))
+	done := true
+	eachClass(d.root(), nil, func(c *yaml.Node) {
+		_, version := child(c, "apiVersion")
+		if version == nil || version.Value == nodeGroup+"v1" {
+			return
+		}
+		at, column := version.Line-1, version.Column-1
+		if at >= len(lines) || version.Kind != yaml.ScalarNode {
+			done = false
+			return
+		}
+		line := []rune(string(lines[at]))
+		for column < len(line) && (line[column] == '"' || line[column] == '\'') {
+			column++
+		}
+		if column > len(line) || !strings.HasPrefix(string(line[column:]), version.Value) {
+			done = false
+			return
+		}
+		lines[at] = []byte(string(line[:column]) + nodeGroup + "v1" + strings.TrimPrefix(string(line[column:]), version.Value))
+	})
+	return bytes.Join(lines, nil), done
+}
+
+// eachClass calls f with every class of a document. What a list says about its
+// items is changed in the list, which is then the argument.
+func eachClass(at *yaml.Node, inherited *header, f func(*yaml.Node)) {
+	if at == nil || at.Kind != yaml.MappingNode {
+		return
+	}
+	h := header{APIVersion: scalar(at, "apiVersion"), Kind: scalar(at, "kind")}
+	switch {
+	case strings.HasSuffix(h.Kind, "List"):
+		if strings.HasPrefix(h.APIVersion, nodeGroup) {
+			f(at)
+		}
+		of := &header{h.APIVersion, strings.TrimSuffix(h.Kind, "List")}
+		if _, items := child(at, "items"); items != nil && items.Kind == yaml.SequenceNode {
+			for _, item := range items.Content {
+				eachClass(item, of, f)
+			}
+		}
+	case h == header{} && inherited != nil && inherited.Kind == "RuntimeClass", h.Kind == "RuntimeClass" && strings.HasPrefix(h.APIVersion, nodeGroup):
+		f(at)
+	}
+}
+
+func scalar(at *yaml.Node, key string) string {
+	if _, value := child(at, key); value != nil {
+		return value.Value
+	}
+	return ""
+}
+
+func rewriteYAML(d *document, o MigrateOptions) ([]byte, error) {
+	var root yaml.Node
+	if err := yaml.Unmarshal(d.text, &root); err != nil {
+		return nil, err
+	}
+	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, o) })
+	var out bytes.Buffer
+	if bytes.HasPrefix(d.text, []byte("---")) {
+		out.WriteString("---\n")
+	}
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	if err := e.Encode(&root); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), e.Close()
+}
+
+// toV1 changes the node of a class, or of a list of classes.
+func toV1(c *yaml.Node, o MigrateOptions) {
+	if _, version := child(c, "apiVersion"); version != nil {
+		version.Value = nodeGroup + "v1"
+	}
+	if _, spec := child(c, "spec"); spec != nil && spec.Kind == yaml.MappingNode {
+		for i, key := range c.Content {
+			if i%2 == 0 && key.Value == "spec" {
+				if len(spec.Content) > 0 {
+					// What was said of all of it stays in front of it.
+					first := spec.Content[0]
+					first.HeadComment = strings.Trim(key.HeadComment+"\n"+first.HeadComment, "\n")
+				}
+				c.Content = slices.Concat(c.Content[:i], spec.Content, c.Content[i+2:])
+				break
+			}
+		}
+		if key, _ := child(c, "runtimeHandler"); key != nil {
+			key.Value = "handler"
+		}
+	}
+	_, name := child(c, "handler")
+	if strings.HasSuffix(scalar(c, "kind"), "List") {
+		return
+	}
+	to, renamed := o.Handlers[handlerOf(name)]
+	switch {
+	case !renamed:
+	case name != nil:
+		name.SetString(to)
+	default:
+		c.Content = append(c.Content, text("handler"), text(to))
+	}
+}
+
+func handlerOf(n *yaml.Node) string {
+	if n == nil || n.Tag == "!!null" {
+		return ""
+	}
+	return n.Value
+}
+
+func text(s string) *yaml.Node {
+	n := &yaml.Node{}
+	n.SetString(s)
+	return n
+}
+
+// rewriteJSON goes by way of YAML's nodes, of which JSON is a special case.
+func rewriteJSON(body []byte, o MigrateOptions) ([]byte, error) {
+	var root yaml.Node
+	if err := yaml.Unmarshal(body, &root); err != nil {
+		return nil, err
+	}
+	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, o) })
+	var any any
+	if err := root.Decode(&any); err != nil {
+		return nil, err
+	}
+	out, err := json.MarshalIndent(any, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(out, '\n'), nil
+}

@@ -1,0 +1,222 @@
+package runtimeclass
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	strictjson "sigs.k8s.io/json"
+)
+
+// Object is one object of a file.
+type Object struct {
+	Source
+	APIVersion string
+	Kind       string
+	Namespace  string
+	// Name ends with … where the API server makes the rest of it.
+	Name string
+
+	// Class is set for RuntimeClasses, Pod for pods and for whatever makes them.
+	// Other objects have neither.
+	Class *Class
+	Pod   *Pod
+}
+
+// String is "Deployment web/front", as people write it.
+func (o Object) String() string {
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + name
+	}
+	return strings.TrimSpace(o.Kind + " " + name)
+}
+
+// Class is a RuntimeClass, of whatever version, in the form of v1.
+type Class struct {
+	Source
+	// Version is that of the manifest: v1, v1beta1 or v1alpha1.
+	Version string
+	*nodev1.RuntimeClass
+}
+
+// HandlerField is where the manifest has the handler.
+func (c Class) HandlerField() string { return c.field("handler") }
+
+// field is where the manifest has what is a field of v1.
+func (c Class) field(name string) string {
+	if c.Version != "v1alpha1" || strings.HasPrefix(name, "metadata") {
+		return name
+	}
+	if rest, ok := strings.CutPrefix(name, "handler"); ok {
+		return "spec.runtimeHandler" + rest
+	}
+	return "spec." + name
+}
+
+// Pod is a pod as its controller would make it.
+type Pod struct {
+	Source
+	// Owner is the object that it is of: "Deployment web".
+	Owner string
+	*corev1.Pod
+}
+
+// maxDepth is how deep lists may be in lists.
+const maxDepth = 4
+
+// Parse reads every object of a file: YAML or JSON, one document or many, lists
+// included. The error is Problems, with everything that is wrong; then no object
+// is returned. The name of the file is only for texts.
+func Parse(file string, text []byte) ([]Object, error) {
+	all, err := documents(file, text)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{}
+	for i, d := range all {
+		s := Source{File: file, Document: i + 1, document: d}
+		body, err := d.json(s)
+		if err != nil {
+			p.fail(s, err)
+			continue
+		}
+		if string(bytes.TrimSpace(body)) != "null" {
+			p.read(s, body, header{}, 0)
+		}
+	}
+	if len(p.problems) > 0 {
+		return nil, p.problems
+	}
+	return p.objects, nil
+}
+
+// Classes are the RuntimeClasses among objects.
+func Classes(objects []Object) []Class {
+	var all []Class
+	for _, o := range objects {
+		if o.Class != nil {
+			all = append(all, *o.Class)
+		}
+	}
+	return all
+}
+
+// Pods are the pods of objects.
+func Pods(objects []Object) []Pod {
+	var all []Pod
+	for _, o := range objects {
+		if o.Pod != nil {
+			all = append(all, *o.Pod)
+		}
+	}
+	return all
+}
+
+type parser struct {
+	objects  []Object
+	problems Problems
+}
+
+func (p *parser) fail(s Source, err error) {
+	var one Problem
+	if !errors.As(err, &one) {
+		one = Problem{Source: s, Text: err.Error()}
+	}
+	p.problems = append(p.problems, one)
+}
+
+// header is what every object begins with.
+type header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+// read reads an object; what a list says of its items is in inherited.
+func (p *parser) read(s Source, body []byte, inherited header, depth int) {
+	var h header
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(body, &h); err != nil {
+		p.fail(s, fmt.Errorf("is no Kubernetes object: it has to be a mapping with apiVersion and kind (%w)", plain(err)))
+		return
+	}
+	if h == (header{}) {
+		h = inherited
+	}
+	var lacks []string
+	if h.APIVersion == "" {
+		lacks = append(lacks, "apiVersion")
+	}
+	if h.Kind == "" {
+		lacks = append(lacks, "kind")
+	}
+	if len(lacks) > 0 {
+		p.fail(s, fmt.Errorf("is no Kubernetes object: it has no %s", strings.Join(lacks, " and no ")))
+		return
+	}
+	if strings.HasSuffix(h.Kind, "List") {
+		p.readList(s, body, h, depth)
+		return
+	}
+	object, problems := decode(s, h, body)
+	if len(problems) > 0 {
+		p.problems = append(p.problems, problems...)
+		return
+	}
+	p.objects = append(p.objects, object)
+}
+
+func (p *parser) readList(s Source, body []byte, h header, depth int) {
+	var list struct {
+		header
+		Metadata json.RawMessage   `json:"metadata"`
+		Items    []json.RawMessage `json:"items"`
+	}
+	if depth >= maxDepth {
+		p.fail(s, fmt.Errorf("has lists in lists, more than %d deep", maxDepth))
+		return
+	}
+	strict, err := strictjson.UnmarshalStrict(body, &list)
+	if err != nil {
+		p.fail(s, fmt.Errorf("is no %s: %w", h.Kind, plain(err)))
+		return
+	}
+	for _, err := range strict {
+		p.problems = append(p.problems, unknown(s, err))
+	}
+	items := header{}
+	if kind := strings.TrimSuffix(h.Kind, "List"); kind != "" {
+		items = header{h.APIVersion, kind}
+	}
+	for i, item := range list.Items {
+		at := s
+		at.Path = join(s.Path, fmt.Sprintf("items[%d]", i))
+		p.read(at, item, items, depth+1)
+	}
+}
+
+// unknown is a field that no object of this kind has.
+func unknown(s Source, err error) Problem {
+	p := Problem{Source: s, Text: err.Error()}
+	var of strictjson.FieldError
+	if errors.As(err, &of) {
+		p.Field = of.FieldPath()
+	}
+	return p
+}
+
+// plain leaves out what only programs want to know.
+func plain(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		at := wrong.Field
+		if at == "" {
+			return fmt.Errorf("it is a %s", wrong.Value)
+		}
+		return fmt.Errorf("%s cannot be a %s", at, wrong.Value)
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}

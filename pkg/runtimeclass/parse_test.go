@@ -1,0 +1,162 @@
+package runtimeclass
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const podText = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
+
+func TestWhatCannotBeReadSaysWhere(t *testing.T) {
+	for _, c := range []struct{ what, text, want string }{
+		{"no YAML", "apiVersion: v1\nkind: Pod\n  metadata: x\n", "f:3: document 1: is not YAML: mapping values are not allowed in this context"},
+		{"no YAML in the second document", podText + "---\n# a comment\n\n[oops\n", "f:8: document 2: is not YAML: "},
+		{"tabs", "apiVersion: v1\n\tkind: Pod\n", "f:2: document 1: is not YAML: found a tab character that violates indentation"},
+		{"a key twice", "apiVersion: v1\nkind: Pod\nkind: Pod\n", `f:3: document 1: is not YAML: key "kind" already set in map`},
+		{"no UTF-8", "apiVersion: \xff\n", "f: is not text in UTF-8, and so neither YAML nor JSON"},
+		{"a string", "just words\n", "f:1: document 1: is no Kubernetes object: it has to be a mapping with apiVersion and kind (it is a string)"},
+		{"a list", "- a\n- b\n", "f:1: document 1: is no Kubernetes object: it has to be a mapping with apiVersion and kind (it is a array)"},
+		{"no version", "kind: Pod\n", "f:1: document 1: is no Kubernetes object: it has no apiVersion"},
+		{"neither", "# first\n\nspec: {}\n", "f:3: document 1: is no Kubernetes object: it has no apiVersion and no kind"},
+		{"a field of a pod", podText + "---\n" + podText + "  \n", ""},
+		{"an unknown field", strings.Replace(podText, "{containers", "{hostNetwrok: true, containers", 1), `f:4: document 1: unknown field "spec.hostNetwrok"`},
+		{"a field in another case", strings.Replace(podText, "{containers", "{hostnetwork: true, containers", 1), `f:4: document 1: unknown field "spec.hostnetwork"`},
+		{
+			"an unknown field in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(podText), "\n", "\n  ") +
+				"\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: q}\n  spec:\n    containers:\n    - name: c\n      imagine: i\n",
+			`f:14: document 1: unknown field "spec.containers[0].imagine"`,
+		},
+		{"a wrong type", strings.Replace(podText, "{containers", "{hostNetwork: maybe, containers", 1), "f:4: document 1: is no Pod: spec.hostNetwork cannot be a string"},
+		{"a wrong quantity", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nhandler: x\noverhead: {podFixed: {memory: much}}\n", "f:1: document 1: is no RuntimeClass: quantities must match the regular expression"},
+		{"a version that is gone", "apiVersion: extensions/v1beta1\nkind: Deployment\n", "f:1: document 1: Deployment of extensions/v1beta1 is served by no Kubernetes any more; write apiVersion: apps/v1"},
+		{"another version", "kind: RuntimeClass\napiVersion: v1\n", `f:2: document 1: there is no RuntimeClass of apiVersion "v1"; write apiVersion: node.k8s.io/v1`},
+		{"a version to come", "kind: RuntimeClass\napiVersion: node.k8s.io/v7\n", `f:2: document 1: there is no RuntimeClass of apiVersion "node.k8s.io/v7"; write apiVersion: node.k8s.io/v1`},
+		{"handler in alpha's place", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: x}\n", `f:4: document 1: unknown field "spec"`},
+		{"no JSON", "{\"apiVersion\": \"v1\",\n \"kind\": \"Pod\"\n \"metadata\": {}}", "f:3: document 1: is not JSON: invalid character '\"' after object key:value pair"},
+		{"no JSON behind JSON", "{\"apiVersion\": \"v1\", \"kind\": \"Namespace\"}\n{\"apiVersion\": }\n", "f:2: document 2: is not JSON: "},
+		{"lists in lists", strings.Repeat(`{"apiVersion": "v1", "kind": "List", "items": [`, 6) + strings.Repeat("]}", 6), "has lists in lists, more than 4 deep"},
+		{"a second one behind dots", podText + "...\n" + podText, `f:5: document 1: something comes behind "..."; begin each document by "---"`},
+		{"items that are none", "apiVersion: v1\nkind: List\nitems: {a: b}\n", "f:1: document 1: is no List: items cannot be a object"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			objects, err := Parse("f", []byte(c.text))
+			if c.want == "" {
+				if err != nil {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.HasPrefix(c.want, "f:") && !strings.HasPrefix(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+			if objects != nil {
+				t.Errorf("and yet there are %d objects", len(objects))
+			}
+		})
+	}
+}
+
+func TestEveryMistakeIsSaid(t *testing.T) {
+	text := strings.Repeat("---\nkind: Pod\n", 30)
+	_, err := Parse("f", []byte(text))
+	var all Problems
+	if !errors.As(err, &all) || len(all) != 30 {
+		t.Fatalf("got %v", err)
+	}
+	if lines := strings.Split(err.Error(), "\n"); len(lines) != 21 || lines[20] != "and 10 more like these" || !strings.HasPrefix(lines[2], "f:6: document 3: ") {
+		t.Errorf("got\n%v", err)
+	}
+}
+
+func TestFormsOfFiles(t *testing.T) {
+	const class = `{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "x"}, "handler": "h"}`
+	for what, c := range map[string]struct {
+		text  string
+		names string
+	}{
+		"nothing":              {"", ""},
+		"comments":             {"# nothing\n---\n# here\n--- # and here\n", ""},
+		"null":                 {"null\n", ""},
+		"one":                  {podText, "Pod p"},
+		"dashes all around":    {"---\n" + podText + "---\n---\n" + podText + "---\n", "Pod p, Pod p"},
+		"a mark of byte order": {"\ufeff" + podText, "Pod p"},
+		"ends of Windows":      {strings.ReplaceAll(podText+"---\n"+podText, "\n", "\r\n"), "Pod p, Pod p"},
+		"content after dashes": {"--- " + class + "\n--- # second\n" + class + "\n", "RuntimeClass x, RuntimeClass x"},
+		"dashes in a text":     {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: |\n    ---\n    b\n", "ConfigMap m"},
+		"dots at the end":      {podText + "...\n# end\n", "Pod p"},
+		"dots in a text":       {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: \"\n...x\n\"\n", "ConfigMap m"},
+		"JSON":                 {class, "RuntimeClass x"},
+		"JSON without end":     {class + class + "\n" + class, "RuntimeClass x, RuntimeClass x, RuntimeClass x"},
+		"flow":                 {"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: h}\n", "RuntimeClass z"},
+		"flows":                {"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: h}\n---\n" + class, "RuntimeClass z, RuntimeClass x"},
+		"a list of its kind":   {"apiVersion: node.k8s.io/v1\nkind: RuntimeClassList\nitems:\n- {metadata: {name: a}, handler: h}\n- " + class + "\n", "RuntimeClass a, RuntimeClass x"},
+		"a list in a list":     {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: PodList\n  metadata: {resourceVersion: \"1\"}\n  items: [{metadata: {name: a}}]\n", "Pod a"},
+		"other kinds":          {"apiVersion: example.com/v1\nkind: Job\nmetadata: {name: j, namespace: ns}\nanything: 1\n", "Job ns/j"},
+		"a name to come":       {"apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\n", "Pod p-…"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			objects, err := Parse("f", []byte(c.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, o := range objects {
+				names = append(names, o.String())
+			}
+			if got := strings.Join(names, ", "); got != c.names {
+				t.Errorf("got %s, want %s", got, c.names)
+			}
+		})
+	}
+}
+
+func TestLinesOfFlows(t *testing.T) {
+	_, err := Parse("f", []byte("{apiVersion: v1, kind: Namespace}\n---\n{apiVersion: v1, kind: Pod,\n x: 1}\n"))
+	if err == nil || err.Error() != `f:4: document 2: unknown field "x"` {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTenThousandPodsInAList(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("apiVersion: v1\nkind: List\nitems:\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&b, "- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: p%d\n  spec:\n    containers:\n    - {name: c, image: i}\n", i)
+	}
+	objects, err := Parse("f", []byte(b.String()))
+	if err != nil || len(objects) != 10_000 || objects[9_999].Name != "p9999" {
+		t.Fatalf("%d objects, %v", len(objects), err)
+	}
+	if line := objects[9_999].Line("spec.containers[0].image"); line != 3+7*10_000 {
+		t.Errorf("the last image is on line %d", line)
+	}
+}
+
+func TestFilesThatAreTooLarge(t *testing.T) {
+	if _, err := Parse("f", make([]byte, maxSize+1)); err == nil || err.Error() != "f: is larger than 64 MiB" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{podText, "{", "---\n", "{\"a\":1}\n---\n", "- &a [*a]\n", "kind: List\napiVersion: v1\nitems: [[], {}, null]\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		objects, err := Parse("f", text)
+		if err != nil && (objects != nil || err.Error() == "") {
+			t.Errorf("%v with %d objects", err, len(objects))
+		}
+		for _, o := range objects {
+			if o.Where("") == "" || o.Line("spec") < 1 {
+				t.Errorf("%s is nowhere", o)
+			}
+			if o.Pod != nil {
+				Requirements(o.Pod.Pod)
+			}
+		}
+		Lint(Classes(objects), LintOptions{})
+	})
+}

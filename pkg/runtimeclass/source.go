@@ -1,0 +1,167 @@
+package runtimeclass
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Source is where an object was read from.
+type Source struct {
+	File string
+	// Document counts the documents of the file, from 1.
+	Document int
+	// Path leads to the object inside of the document, such as "items[3]"; empty if
+	// the document is the object.
+	Path string
+
+	document *document
+}
+
+// document is a part of a file between two lines of dashes.
+type document struct {
+	text []byte
+	// line is that of the file on which the text begins, from 1.
+	line int
+	// before and after are comments and dashes around it that are part of no document.
+	before, after []byte
+
+	root func() *yaml.Node
+}
+
+func newDocument(text []byte, line int) *document {
+	return &document{text: text, line: line, root: sync.OnceValue(func() *yaml.Node {
+		var root yaml.Node
+		if err := yaml.Unmarshal(text, &root); err != nil || len(root.Content) == 0 {
+			return nil
+		}
+		return root.Content[0]
+	})}
+}
+
+// Line is the line of a field ("spec.containers[0].image"), else of the nearest
+// one above it that is there. It is 0 if the file is not known.
+func (s Source) Line(field string) int {
+	if s.document == nil {
+		return 0
+	}
+	if node := nearest(s.document.root(), join(s.Path, field)); node != nil {
+		return s.document.line + node.Line - 1
+	}
+	return s.document.line
+}
+
+// Where is file:line and the document, of a field or of the object if that is empty.
+func (s Source) Where(field string) string {
+	if s.document == nil {
+		return s.File
+	}
+	return fmt.Sprintf("%s:%d: document %d", s.File, s.Line(field), s.Document)
+}
+
+// join puts paths one behind the other.
+func join(path, field string) string {
+	if path == "" || field == "" {
+		return path + field
+	}
+	return path + "." + field
+}
+
+// nearest walks to a field as far as there is one. For what has a key it is the key
+// that is returned, since that is what people look for.
+func nearest(at *yaml.Node, path string) *yaml.Node {
+	found := at
+	for _, step := range steps(path) {
+		for at != nil && at.Kind == yaml.AliasNode {
+			at = at.Alias
+		}
+		key, value := child(at, step)
+		if value == nil {
+			return found
+		}
+		found, at = key, value
+	}
+	return found
+}
+
+func child(at *yaml.Node, step string) (key, value *yaml.Node) {
+	if at == nil {
+		return nil, nil
+	}
+	switch at.Kind {
+	case yaml.SequenceNode:
+		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(at.Content) {
+			return at.Content[i], at.Content[i]
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(at.Content); i += 2 {
+			if at.Content[i].Value == step {
+				return at.Content[i], at.Content[i+1]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// steps cuts "items[3].metadata.labels[a.b/c]" into items, 3, metadata, labels, a.b/c.
+func steps(path string) []string {
+	var all []string
+	for path != "" {
+		switch path[0] {
+		case '.':
+			path = path[1:]
+		case '[':
+			inside, rest, _ := strings.Cut(path[1:], "]")
+			all, path = append(all, strings.Trim(inside, `"`)), rest
+		default:
+			end := strings.IndexAny(path, ".[")
+			if end < 0 {
+				end = len(path)
+			}
+			all, path = append(all, path[:end]), path[end:]
+		}
+	}
+	return all
+}
+
+// Problem is something that keeps an object from being read.
+type Problem struct {
+	Source
+	// Field is where in the object it is, or empty.
+	Field string
+	Text  string
+
+	// line is known where no object is.
+	line int
+}
+
+func (p Problem) Error() string {
+	if p.line > 0 {
+		return fmt.Sprintf("%s:%d: document %d: %s", p.File, p.line, p.Document, p.Text)
+	}
+	return p.Where(p.Field) + ": " + p.Text
+}
+
+// Problems are all that is wrong with a file, in its order.
+type Problems []Problem
+
+// shown is how many problems an error has in full.
+const shown = 20
+
+func (p Problems) Error() string {
+	var b strings.Builder
+	for i, one := range p {
+		if i == shown {
+			fmt.Fprintf(&b, "\nand %d more like these", len(p)-shown)
+			break
+		}
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(one.Error())
+	}
+	return b.String()
+}

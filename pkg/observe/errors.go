@@ -60,7 +60,7 @@ var aboutObject = []string{
 // codeFor adjusts a code to what callers make of it.
 func codeFor(rpc string, code codes.Code, text string) codes.Code {
 	switch {
-	case code == codes.NotFound && !slices.Contains(aboutObject, rpc):
+	case code == codes.NotFound && known[rpc] && !slices.Contains(aboutObject, rpc):
 		return codes.Internal
 	case rpc == "PullImage" && pullReason(text):
 		// The kubelet finds its reasons only in errors of this code.

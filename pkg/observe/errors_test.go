@@ -53,6 +53,7 @@ func TestCodesOfErrors(t *testing.T) {
 		"remove sandbox, a file is missing":   {rpc: "RemovePodSandbox", err: errdefs.ErrNotFound, want: codes.Internal},
 		"stop container, a file is missing":   {rpc: "StopContainer", err: errdefs.ErrNotFound, want: codes.Internal},
 		"remove container, a file is missing": {rpc: "RemoveContainer", err: errdefs.ErrNotFound, want: codes.Internal},
+		"not found, of a newer call":          {rpc: "FreezePod", err: status.Error(codes.NotFound, "x"), want: codes.NotFound},
 		"run, a file is missing":              {rpc: "RunPodSandbox", err: status.Error(codes.NotFound, "x"), want: codes.Internal},
 		"an error of the file system":         {rpc: "RunPodSandbox", err: fmt.Errorf("x: %w", os.ErrNotExist), want: codes.Unknown},
 

@@ -8,7 +8,7 @@ import (
 )
 
 // rpcLabels are the same on both metrics. Their values are bounded: RPCs by the
-// CRI, handlers by the configuration, codes by gRPC. variant is whether the pod
+// CRI ("other" for what it does not have), handlers by the configuration, codes by gRPC. variant is whether the pod
 // that a call is about has its handler's own binary or the one on trial.
 var rpcLabels = []string{"rpc", "handler", "variant", "code"}
 
@@ -39,6 +39,7 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 
 func (m *rpcMetrics) observe(rpc, handler, variant string, err error, took time.Duration) {
 	code := status.Code(err).String()
+	rpc = label(rpc)
 	m.total.WithLabelValues(rpc, handler, variant, code).Inc()
 	m.duration.WithLabelValues(rpc, handler, variant, code).Observe(took.Seconds())
 }

@@ -76,6 +76,7 @@ type Backend struct {
 type runtimeService struct {
 	sandboxes
 	containers
+	checkpoints
 	execs
 	*lists
 	stats
@@ -178,7 +179,8 @@ func (b *Backend) compose(o Options, d *dialer) {
 	}
 	c.monitor = newMonitor(c.name, check, back, func(Health) { b.changed() })
 	b.runtimeService = runtimeService{
-		sandboxes: sandboxes{c, b.names, b}, containers: containers{c, b.names, b}, execs: execs{c},
+		sandboxes: sandboxes{c, b.names, b}, containers: containers{c, b.names, b},
+		checkpoints: checkpoints{c, b.names, b}, execs: execs{c},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
 	b.imageService = imageService{images: images{c, b.names, b.stock, o.ListTimeout, &b.contest}}
@@ -229,8 +231,8 @@ func (b *Backend) Prompt() bool {
 func (b *Backend) Live(sandbox string) bool { return b.known.live(sandbox) }
 
 // Forward implements router.Forwarder.
-func (b *Backend) Forward(ctx context.Context, method string, req proto.Message, send func(proto.Message) error) error {
-	return b.node.stream(ctx, method, req, func(f frame) error {
+func (b *Backend) Forward(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), send func(proto.Message) error) error {
+	return b.node.exchange(ctx, method, first, more, func(f frame) error {
 		m := &emptypb.Empty{} // all fields are unknown to it
 		f.carry(m)
 		return send(m)
@@ -282,12 +284,16 @@ func (b *Backend) Inventory() []handler.Owned {
 	if b.contest.Load() != nil {
 		return nil
 	}
-	var all []handler.Owned
-	for _, p := range b.known.possessions() {
+	possessions := b.known.possessions()
+	all := make([]handler.Owned, 0, len(possessions))
+	for _, p := range possessions {
 		all = append(all, handler.Owned{Sandbox: p.id, Handler: b.names.owner(p.handler), Containers: p.containers})
 	}
 	return all
 }
+
+// Edition implements router.Editioned.
+func (b *Backend) Edition() uint64 { return b.known.edited() }
 
 // note implements journal.
 func (b *Backend) note(ctx context.Context, c change) {

@@ -28,6 +28,8 @@ type daemon struct {
 	server *grpc.Server
 	// service is served in place of the daemon, if it is not nil.
 	service runtimeapi.RuntimeServiceServer
+	// unknown serves calls that this CRI does not have, if it is not nil.
+	unknown grpc.StreamHandler
 	// lacking are methods that it does not know.
 	lacking atomic.Pointer[map[string]bool]
 	// told counts how often it was told the pod network's addresses.
@@ -59,7 +61,11 @@ func (d *daemon) start(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.server = grpc.NewServer(
+	unknown := d.unknown
+	if unknown == nil {
+		unknown = func(any, grpc.ServerStream) error { return status.Error(codes.Unimplemented, "unknown method") }
+	}
+	d.server = grpc.NewServer(grpc.UnknownServiceHandler(unknown),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
 			if err := d.lacks(info.FullMethod); err != nil {
 				return nil, err

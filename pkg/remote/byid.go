@@ -33,12 +33,16 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	if err != nil {
 		return nil, err
 	}
-	c := req.GetConfig()
-	s.journal.note(ctx, change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{
-		Id: resp.GetPodSandboxId(), Metadata: c.GetMetadata(), State: runtimeapi.PodSandboxState_SANDBOX_READY,
-		CreatedAt: time.Now().UnixNano(), Labels: c.GetLabels(), Annotations: c.GetAnnotations(), RuntimeHandler: asked.GetRuntimeHandler(),
-	}})
+	s.journal.note(ctx, change{kind: madeSandbox, sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
 	return resp, nil
+}
+
+// runAs is a sandbox as it is listed when it was made.
+func runAs(id, remoteHandler string, c *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandbox {
+	return &runtimeapi.PodSandbox{
+		Id: id, Metadata: c.GetMetadata(), State: runtimeapi.PodSandboxState_SANDBOX_READY,
+		CreatedAt: time.Now().UnixNano(), Labels: c.GetLabels(), Annotations: c.GetAnnotations(), RuntimeHandler: remoteHandler,
+	}
 }
 
 func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
@@ -58,7 +62,7 @@ func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemoveP
 }
 
 // statusNames are the paths to names of handlers in a sandbox's status.
-var statusNames = [][]protowire.Number{{1, 9}, {3, 8, specHandlerField}}
+var statusNames = [][]protowire.Number{{1, 9}, {3, 8, specHandlerField}, {3, statusMountsField, mountImageField, specHandlerField}}
 
 func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return passRenamed[runtimeapi.PodSandboxStatusResponse](ctx, s.caller, s.names, statusNames, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, req)
@@ -88,21 +92,25 @@ type containers struct {
 
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	asked := req
-	if image := req.GetConfig().GetImage(); c.names.spec(image) != image {
+	if config := c.names.config(req.GetConfig()); config != req.GetConfig() {
 		asked = proto.CloneOf(req)
-		asked.Config.Image = c.names.spec(image)
+		asked.Config = config
 	}
 	resp, err := read[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
 	if err != nil {
 		return nil, err
 	}
-	config := req.GetConfig()
-	c.journal.note(ctx, change{kind: madeContainer, container: &runtimeapi.Container{
-		Id: resp.GetContainerId(), PodSandboxId: req.GetPodSandboxId(), Metadata: config.GetMetadata(), Image: asked.GetConfig().GetImage(),
+	c.journal.note(ctx, change{kind: madeContainer, container: createdAs(resp.GetContainerId(), req.GetPodSandboxId(), asked.GetConfig())})
+	return resp, nil
+}
+
+// createdAs is a container as it is listed when it was made.
+func createdAs(id, sandbox string, config *runtimeapi.ContainerConfig) *runtimeapi.Container {
+	return &runtimeapi.Container{
+		Id: id, PodSandboxId: sandbox, Metadata: config.GetMetadata(), Image: config.GetImage(),
 		ImageRef: config.GetImage().GetImage(), State: runtimeapi.ContainerState_CONTAINER_CREATED,
 		CreatedAt: time.Now().UnixNano(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
-	}})
-	return resp, nil
+	}
 }
 
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
@@ -129,8 +137,8 @@ func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveC
 	return resp, err
 }
 
-// containerStatusNames is the path to the name of a handler in a container's status.
-var containerStatusNames = [][]protowire.Number{{1, 8, specHandlerField}}
+// containerStatusNames are the paths to names of handlers in a container's status.
+var containerStatusNames = [][]protowire.Number{{1, 8, specHandlerField}, {1, statusMountsField, mountImageField, specHandlerField}}
 
 func (c containers) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	return passRenamed[runtimeapi.ContainerStatusResponse](ctx, c.caller, c.names, containerStatusNames, runtimeapi.RuntimeService_ContainerStatus_FullMethodName, req)
@@ -142,8 +150,4 @@ func (c containers) UpdateContainerResources(ctx context.Context, req *runtimeap
 
 func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	return pass[runtimeapi.ReopenContainerLogResponse](ctx, c.caller, runtimeapi.RuntimeService_ReopenContainerLog_FullMethodName, req)
-}
-
-func (c containers) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
-	return pass[runtimeapi.CheckpointContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointContainer_FullMethodName, req)
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -48,6 +49,19 @@ func read[R any, P message[R]](ctx context.Context, c *caller, method string, re
 	}
 	resp := P(new(R))
 	if err := proto.Unmarshal(f, resp); err != nil {
+		return nil, c.garbage(method)
+	}
+	return resp, nil
+}
+
+// readRenamed is read for an answer that has names of handlers.
+func readRenamed[R any, P message[R]](ctx context.Context, c *caller, n *names, paths [][]protowire.Number, method string, req proto.Message) (P, error) {
+	f, err := c.unary(ctx, method, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := P(new(R))
+	if err := proto.Unmarshal(n.rename(f, paths...), resp); err != nil {
 		return nil, c.garbage(method)
 	}
 	return resp, nil
@@ -116,6 +130,57 @@ func (c *caller) stream(ctx context.Context, method string, req any, each func(f
 	}
 }
 
+// exchange passes on a call of any form of which nothing is known: requests as
+// they come from more, answers as they come from the daemon, and what it sends
+// along. It ends with the daemon's end of it, or with the first error of each.
+func (c *caller) exchange(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), each func(frame) error) error {
+	era, err := c.monitor.admit(ctx)
+	if err != nil {
+		return err
+	}
+	call, done := within(ctx, era)
+	defer done()
+	stream, err := c.conn.NewStream(c.outgoing(call), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+	if err != nil {
+		return c.failed(era, err)
+	}
+	// An error of sending is the end of the call, which receiving tells.
+	go func() {
+		m, err := first, error(nil)
+		for ; err == nil; m, err = more() {
+			if stream.SendMsg(m) != nil {
+				return
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			_ = stream.CloseSend()
+			return
+		}
+		done()
+	}()
+	for begun := false; ; begun = true {
+		var f frame
+		err := stream.RecvMsg(&f)
+		if !begun {
+			header, _ := stream.Header()
+			relay(ctx, header, nil)
+		}
+		if err != nil {
+			relay(ctx, nil, stream.Trailer())
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return c.failed(era, err)
+		}
+		if !f.valid() {
+			return c.garbage(method)
+		}
+		if err := each(f); err != nil {
+			return err
+		}
+	}
+}
+
 // within is ctx, ended with the era.
 func within(ctx, era context.Context) (context.Context, func()) {
 	call, cancel := context.WithCancelCause(ctx)
@@ -130,10 +195,13 @@ func (c *caller) failed(era context.Context, err error) error {
 		return cause
 	}
 	st, _ := status.FromError(err)
-	if st.Code() != codes.Unavailable {
+	switch st.Code() {
+	case codes.Unavailable:
+		c.monitor.suspect()
+	case codes.Unimplemented: // who is asked for something newer is to know who lacks it
+	default:
 		return err
 	}
-	c.monitor.suspect()
 	p := st.Proto()
 	p.Message = c.name + ": " + p.GetMessage()
 	return status.ErrorProto(p)

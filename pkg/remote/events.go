@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -31,6 +32,7 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 		if err := e.monitor.await(ctx); err != nil {
 			return err
 		}
+		on := e.abilities.connection()
 		err := s.follow(ctx, req)
 		var gone *clientError
 		switch {
@@ -39,7 +41,7 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 		case errors.As(err, &gone):
 			return gone.error
 		case status.Code(err) == codes.Unimplemented && e.abilities.has(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName):
-			e.abilities.miss(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName)
+			e.abilities.miss(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName, on)
 			continue // it knows none, and is looked at
 		}
 		log.G(ctx).WithField("backend", e.name).WithError(err).Info("Events of a CRI daemon ended; subscribing again")
@@ -147,17 +149,18 @@ func (s *subscription) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// pass tells what the daemon has told, unless the client knows it already.
+// eventNames are the paths to names of handlers in an event.
+var eventNames = [][]protowire.Number{{4, 9}, {5, 8, specHandlerField}, {5, statusMountsField, mountImageField, specHandlerField}}
+
+// pass tells what the daemon has told, unless the client knows it already. What
+// happened is told as it is if it is newer than this CRI.
 func (s *subscription) pass(f frame) error {
 	var e runtimeapi.ContainerEventResponse
-	if err := proto.Unmarshal(f, &e); err != nil {
+	if err := proto.Unmarshal(s.names.rename(f, eventNames...), &e); err != nil {
 		return s.garbage(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName)
 	}
-	if !s.seen.heard(e.GetContainerId(), e.GetPodSandboxStatus().GetId(), e.GetContainerEventType(), e.GetCreatedAt()) {
+	if _, known := stepOf(e.GetContainerEventType()); known && !s.seen.heard(e.GetContainerId(), e.GetPodSandboxStatus().GetId(), e.GetContainerEventType(), e.GetCreatedAt()) {
 		return nil
-	}
-	if p := e.GetPodSandboxStatus(); p != nil {
-		p.RuntimeHandler = s.names.ours(p.GetRuntimeHandler())
 	}
 	return s.send(&e)
 }
@@ -182,8 +185,8 @@ func (s *subscription) compose(ctx context.Context, t transition, now *state) *r
 		PodSandboxStatus: s.sandboxStatus(ctx, t.sandbox, now),
 	}
 	for _, c := range now.selectContainers(&runtimeapi.ContainerFilter{PodSandboxId: t.sandbox}) {
-		resp, err := read[runtimeapi.ContainerStatusResponse](ctx, s.caller, runtimeapi.RuntimeService_ContainerStatus_FullMethodName,
-			&runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()})
+		resp, err := readRenamed[runtimeapi.ContainerStatusResponse](ctx, s.caller, s.names, containerStatusNames,
+			runtimeapi.RuntimeService_ContainerStatus_FullMethodName, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()})
 		if err == nil {
 			e.ContainersStatuses = append(e.ContainersStatuses, resp.GetStatus())
 		}
@@ -193,10 +196,9 @@ func (s *subscription) compose(ctx context.Context, t transition, now *state) *r
 
 func (s *subscription) sandboxStatus(ctx context.Context, id string, now *state) *runtimeapi.PodSandboxStatus {
 	if now.sandboxes[id] != nil {
-		resp, err := read[runtimeapi.PodSandboxStatusResponse](ctx, s.caller, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName,
-			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+		resp, err := readRenamed[runtimeapi.PodSandboxStatusResponse](ctx, s.caller, s.names, statusNames,
+			runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 		if p := resp.GetStatus(); err == nil && p != nil {
-			p.RuntimeHandler = s.names.ours(p.GetRuntimeHandler())
 			return p
 		}
 	}

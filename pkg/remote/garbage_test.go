@@ -178,7 +178,7 @@ func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	if _, err := b.UpdateRuntimeConfig(t.Context(), settings); err != nil {
 		t.Fatal(err)
 	}
-	b.node.abilities.miss("/a/B")
+	b.node.abilities.miss("/a/B", b.node.abilities.connection())
 	d.server.Stop()
 	d.start(t) // no call has met the lost connection
 	until(t, "it was asked and told all anew", func() bool {

@@ -25,6 +25,9 @@ type known struct {
 	number, turn uint64
 	// ready are the sandboxes that are READY, nil until somebody asks anew.
 	ready map[string]bool
+	// edition counts what may have changed possessions; had are those of one.
+	edition, hadIn uint64
+	had            []possession
 }
 
 // page is a list as it came.
@@ -90,11 +93,15 @@ func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {
 	differs = !bytes.Equal(p.frame, f)
 	if differs {
 		p.frame = f
+		k.edition++
 	}
 	k.ready = nil
 	p.at, p.mark = now, m
 	oldest, changes := min(k.sandboxes.upTo, k.containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c change) bool { return c.number <= oldest })
+	if changes > 0 {
+		k.edition++ // some of them may be in the list now
+	}
 	return differs || len(k.changes) < changes
 }
 
@@ -103,6 +110,7 @@ func (k *known) note(c change) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.number++
+	k.edition++
 	k.ready = nil
 	c.number = k.number
 	k.changes = append(k.changes, c)
@@ -226,13 +234,35 @@ type possession struct {
 	containers  []string
 }
 
+// edited is the number of the edition of what is known.
+func (k *known) edited() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.edition
+}
+
 // possessions are all sandboxes that are known, without decoding more than ids.
+// They are shared.
 func (k *known) possessions() []possession {
 	k.mu.Lock()
-	sandboxes, containers, changes := k.sandboxes, k.containers, slices.Clone(k.changes)
+	sandboxes, containers, changes, edition := k.sandboxes, k.containers, slices.Clone(k.changes), k.edition
+	had, fresh := k.had, k.hadIn == k.edition && k.had != nil
 	k.mu.Unlock()
+	if fresh {
+		return had
+	}
+	had = possessionsOf(sandboxes, containers, changes)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.edition == edition {
+		k.had, k.hadIn = had, edition
+	}
+	return had
+}
 
-	var all []possession
+// possessionsOf are what lists have, as changed since. Pure.
+func possessionsOf(sandboxes, containers page, changes []change) []possession {
+	all := []possession{}
 	place := map[string]int{}
 	add := func(id, handler string) {
 		if _, there := place[id]; !there && id != "" {
@@ -250,8 +280,10 @@ func (k *known) possessions() []possession {
 			add(c.sandbox.GetId(), c.sandbox.GetRuntimeHandler())
 		}
 	}
+	seen := map[string]bool{}
 	put := func(id, sandbox string) {
-		if at, there := place[sandbox]; there && !slices.Contains(all[at].containers, id) {
+		if at, there := place[sandbox]; there && !seen[id] {
+			seen[id] = true
 			all[at].containers = append(all[at].containers, id)
 		}
 	}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -225,8 +226,8 @@ func TestALedgerIsWrittenOnAfterAKill(t *testing.T) {
 
 func TestADamagedLedgerStopsNothing(t *testing.T) {
 	for name, content := range map[string][]byte{
-		"zeros": make([]byte, 4096), "a broken list": entry(nil, sandboxList, []byte{1 << 3}),
-		"broken text": entry(nil, sandboxList, []byte{0x0a, 3, 0x0a, 1, 0xff}), "a broken change": entry(nil, madeSandbox, []byte("x")),
+		"zeros": make([]byte, 4096), "a broken list": append(head(sandboxList, 1), 1<<3),
+		"broken text": append(head(sandboxList, 5), 0x0a, 3, 0x0a, 1, 0xff), "a broken change": append(head(madeSandbox, 1), 'x'),
 	} {
 		d := newDaemon(t)
 		dir := t.TempDir()
@@ -239,5 +240,43 @@ func TestADamagedLedgerStopsNothing(t *testing.T) {
 			t.Errorf("%s: inventory %v", name, got)
 		}
 		until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	}
+}
+
+func TestPossessionsAreWorkedOutOnceAnEdition(t *testing.T) {
+	k := &known{}
+	learn(t, k, map[string][]string{"p": {"c", "d"}})
+	first, at := k.possessions(), k.edited()
+	if len(first) != 1 || len(first[0].containers) != 2 {
+		t.Fatalf("%+v", first)
+	}
+	learn(t, k, map[string][]string{"p": {"c", "d"}})
+	if again := k.possessions(); &again[0] != &first[0] && k.edited() == at {
+		t.Error("the same possessions were worked out twice")
+	}
+	for name, change := range map[string]func(){
+		"a call": func() { k.note(change{kind: removedContainer, id: "d"}) },
+		"a list": func() { learn(t, k, map[string][]string{"q": nil}) },
+	} {
+		before := k.edited()
+		if change(); k.edited() == before {
+			t.Errorf("%s: the edition is the same", name)
+		}
+	}
+	if got := k.possessions(); len(got) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Many containers in one list cost no more each than few.
+func TestPossessionsOfManyContainers(t *testing.T) {
+	var many []string
+	for i := range 20000 {
+		many = append(many, fmt.Sprint("c", i))
+	}
+	k := &known{}
+	learn(t, k, map[string][]string{"p": append(many, many[:10]...)})
+	if got := k.possessions(); len(got) != 1 || len(got[0].containers) != len(many) {
+		t.Errorf("%d containers, want %d", len(got[0].containers), len(many))
 	}
 }

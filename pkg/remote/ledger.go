@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -28,12 +29,8 @@ const (
 	containerList kind = 'C'
 )
 
-// entry appends one record.
-func entry(to []byte, k kind, content []byte) []byte {
-	to = append(to, byte(k))
-	to = binary.AppendUvarint(to, uint64(len(content)))
-	return append(to, content...)
-}
+// head begins a record.
+func head(k kind, size int) []byte { return binary.AppendUvarint([]byte{byte(k)}, uint64(size)) }
 
 // encode is the record of a change.
 func (c change) encode() ([]byte, error) {
@@ -44,7 +41,7 @@ func (c change) encode() ([]byte, error) {
 	case madeContainer:
 		content, err = proto.Marshal(c.container)
 	}
-	return entry(nil, c.kind, content), err
+	return append(head(c.kind, len(content)), content...), err
 }
 
 // decode is the change of a record.
@@ -73,22 +70,21 @@ func (l *ledger) write(k *known) error {
 	changes := append([]change(nil), k.changes...)
 	k.mu.Unlock()
 
-	content := make([]byte, 0, len(sandboxes)+len(containers)+64)
-	content = entry(content, sandboxList, sandboxes)
-	content = entry(content, containerList, containers)
+	// Lists may be large, and are not copied.
+	content := net.Buffers{head(sandboxList, len(sandboxes)), sandboxes, head(containerList, len(containers)), containers}
 	for _, c := range changes {
 		r, err := c.encode()
 		if err != nil {
 			return err
 		}
-		content = append(content, r...)
+		content = append(content, r)
 	}
 	fresh := l.path + ".new"
 	file, err := os.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	if _, err := file.Write(content); err != nil {
+	if _, err := content.WriteTo(file); err != nil {
 		return errors.Join(err, file.Close(), os.Remove(fresh))
 	}
 	if err := os.Rename(fresh, l.path); err != nil {

@@ -103,6 +103,21 @@ func (n *names) spec(image *runtimeapi.ImageSpec) *runtimeapi.ImageSpec {
 	return image
 }
 
+// config is a container's configuration with the daemon's names of the handlers
+// of its images.
+func (n *names) config(c *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
+	differs := func(i *runtimeapi.ImageSpec) bool { return n.spec(i) != i }
+	if !differs(c.GetImage()) && !slices.ContainsFunc(c.GetMounts(), func(m *runtimeapi.Mount) bool { return differs(m.GetImage()) }) {
+		return c
+	}
+	c = proto.CloneOf(c)
+	c.Image = n.spec(c.GetImage())
+	for _, m := range c.GetMounts() {
+		m.Image = n.spec(m.GetImage())
+	}
+	return c
+}
+
 // remote is the daemon's name for ours.
 func (n *names) remote(name string) string {
 	if t := n.current.Load(); t != nil {

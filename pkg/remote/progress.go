@@ -107,23 +107,26 @@ func eventOf(s step) runtimeapi.ContainerEventType {
 	}[s]
 }
 
-func stepOf(e runtimeapi.ContainerEventType) step {
+// stepOf is how far something has come by an event, if this CRI knows the event.
+func stepOf(e runtimeapi.ContainerEventType) (step, bool) {
 	switch e {
 	case runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT:
-		return created
+		return created, true
 	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
-		return started
+		return started, true
 	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
-		return stopped
+		return stopped, true
+	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
+		return deleted, true
 	}
-	return deleted
+	return 0, false
 }
 
 // heard takes an event into account, and says whether it tells anything new.
 // What is deleted stays known as that, because events of it may be late.
 func (p progress) heard(id, sandbox string, to runtimeapi.ContainerEventType, at int64) bool {
 	was, there := p[id]
-	now := stepOf(to)
+	now, _ := stepOf(to)
 	if there && now <= was.step || !there && now == deleted {
 		return false
 	}

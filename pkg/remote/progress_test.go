@@ -90,3 +90,29 @@ func TestDeletedIsForgottenLater(t *testing.T) {
 		t.Error("still there")
 	}
 }
+
+// An event that is newer than this CRI says nothing of how far something has come.
+func TestNewerEvents(t *testing.T) {
+	to := &listener{ctx: t.Context(), heard: make(chan *runtimeapi.ContainerEventResponse, 10)}
+	s := &subscription{events: &events{caller: &caller{}, names: &names{}}, to: to, seen: progressIn(t, "p=started p/c=created")}
+	s.names.set([]Handler{{Name: "legacy", Remote: "runc"}})
+	newest := runtimeapi.ContainerEventType(99)
+	for _, kind := range []runtimeapi.ContainerEventType{newest, newest, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT} {
+		e := &runtimeapi.ContainerEventResponse{
+			ContainerId: "c", ContainerEventType: kind, PodSandboxStatus: &runtimeapi.PodSandboxStatus{Id: "p", RuntimeHandler: "runc"},
+			ContainersStatuses: []*runtimeapi.ContainerStatus{{Image: &runtimeapi.ImageSpec{RuntimeHandler: "runc"}, Mounts: []*runtimeapi.Mount{{Image: &runtimeapi.ImageSpec{RuntimeHandler: "runc"}}}}},
+		}
+		if err := s.pass(encoded(t, newer(e))); err != nil {
+			t.Fatal(err)
+		}
+		if len(to.heard) != 1 {
+			t.Fatalf("%v was told %d times", kind, len(to.heard))
+		}
+		got := <-to.heard
+		of := got.GetContainersStatuses()[0]
+		if got.GetContainerEventType() != kind || len(got.ProtoReflect().GetUnknown()) == 0 || got.GetPodSandboxStatus().GetRuntimeHandler() != "legacy" ||
+			of.GetImage().GetRuntimeHandler() != "legacy" || of.GetMounts()[0].GetImage().GetRuntimeHandler() != "legacy" {
+			t.Errorf("told %v", got)
+		}
+	}
+}

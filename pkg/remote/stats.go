@@ -59,13 +59,23 @@ func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRe
 }
 
 // ListMetricDescriptors is read, because descriptors of several backends are
-// merged by name. A daemon that has none describes none.
+// merged by name. A daemon that has none describes none, and one that has some
+// does not change them while it runs: it is asked once.
 func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	plain := len(req.ProtoReflect().GetUnknown()) == 0
+	if known := s.abilities.described(); known != nil && plain {
+		return known, nil
+	}
+	on := s.abilities.connection()
 	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
 	defer cancel()
 	resp, err := read[runtimeapi.ListMetricDescriptorsResponse](wait, s.caller, runtimeapi.RuntimeService_ListMetricDescriptors_FullMethodName, req)
+	missing := status.Code(err) == codes.Unimplemented
 	if s.spared(ctx, err) {
-		return &runtimeapi.ListMetricDescriptorsResponse{}, nil
+		resp, err = &runtimeapi.ListMetricDescriptorsResponse{}, nil
+	}
+	if plain && err == nil && (resp.GetDescriptors() != nil || missing) {
+		s.abilities.describe(resp, on)
 	}
 	return resp, err
 }

@@ -128,14 +128,14 @@ const (
 func (s *stock) write() error {
 	var content []byte
 	if s.known {
-		content = entry(content, imageList, s.images)
+		content = append(append(content, head(imageList, len(s.images))...), s.images...)
 	}
 	if s.filesystems != nil {
 		told, err := proto.Marshal(s.filesystems)
 		if err != nil {
 			return err
 		}
-		content = entry(content, filesystemsInfo, told)
+		content = append(append(content, head(filesystemsInfo, len(told))...), told...)
 	}
 	if err := os.WriteFile(s.path+".new", content, 0o600); err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(s.path+".new")))

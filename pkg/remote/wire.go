@@ -17,6 +17,8 @@ const (
 	sandboxHandlerField   protowire.Number = 7
 	containerImageField   protowire.Number = 4
 	specHandlerField      protowire.Number = 19
+	statusMountsField     protowire.Number = 14
+	mountImageField       protowire.Number = 9
 )
 
 // eachField calls visit with every length-delimited field of a valid message.

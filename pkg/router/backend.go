@@ -67,3 +67,10 @@ func prompt(b Backend) bool {
 	l, ok := b.(Laggard)
 	return !ok || l.Prompt()
 }
+
+// Editioned is a Backend that can tell whether its inventory has changed, without
+// making it.
+type Editioned interface {
+	// Edition is another number whenever Inventory may have more than before.
+	Edition() uint64
+}

@@ -17,6 +17,15 @@ func (c checkpoints) CheckpointContainer(ctx context.Context, req *runtimeapi.Ch
 }
 
 func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	for i, id := range req.GetContainerIds() {
+		owner, err := c.owners.containers.resolve(id)
+		if err != nil {
+			return nil, err
+		}
+		if owner != nil { // which of its containers a sandbox does not have says the backend
+			req.ContainerIds[i] = owner.ID
+		}
+	}
 	return bySandbox(ctx, c.owners, req, Backend.CheckpointPod)
 }
 

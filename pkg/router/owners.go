@@ -65,6 +65,8 @@ type owners struct {
 	backends atomic.Pointer[[]Backend]
 	// turned is closed when there are other backends.
 	turned chan struct{}
+
+	again lookAgain
 }
 
 func newOwners() *owners {
@@ -126,7 +128,9 @@ func (o *owners) refresh(b Backend) {
 // add takes over an inventory; mu is held.
 func (o *owners) add(b Backend, inventory []handler.Owned) {
 	for _, s := range inventory {
-		o.put(&Owner{ID: s.Sandbox, Sandbox: s.Sandbox, Handler: s.Handler, Attempt: attemptOf(s), Backend: b})
+		if o.sandboxes.get(s.Sandbox) == nil {
+			o.put(&Owner{ID: s.Sandbox, Sandbox: s.Sandbox, Handler: s.Handler, Attempt: attemptOf(s), Backend: b})
+		}
 		for _, c := range s.Containers {
 			o.own(c, o.sandboxes.get(s.Sandbox))
 		}
@@ -271,9 +275,7 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 	}
 	owner, err := x.resolve(id)
 	if owner == nil && err == nil && (o.creating.Load() > 0 || len(o.all()) > 1) {
-		for _, b := range o.all() {
-			o.refresh(b)
-		}
+		o.again.ask(o)
 		owner, err = x.resolve(id)
 	}
 	if owner == nil && err == nil {

@@ -2,6 +2,9 @@ package router
 
 import (
 	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -167,4 +170,79 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 		return nil
 	})
 	want(1, 0)
+}
+
+// counted is a backend that counts how often it is asked what it has.
+type counted struct {
+	inventoried
+	asked atomic.Int64
+	// slow is called while it is asked, if it is not nil.
+	slow func()
+}
+
+func (c *counted) Inventory() []handler.Owned {
+	c.asked.Add(1)
+	if c.slow != nil {
+		c.slow()
+	}
+	return c.inventoried.Inventory()
+}
+
+// numbered is one that knows whether it has something new.
+type numbered struct {
+	counted
+	edition atomic.Uint64
+}
+
+func (n *numbered) Edition() uint64 { return n.edition.Load() }
+
+func TestManyCallsAboutWhatIsGoneShareALook(t *testing.T) {
+	hold, entered := make(chan struct{}), make(chan struct{}, 100)
+	nothing := func() []handler.Owned { return nil }
+	one := &counted{inventoried: inventoried{routertest.New("one"), nothing}}
+	two := &counted{inventoried: inventoried{routertest.New("two"), nothing}}
+	o := newOwners()
+	o.adopt(one)
+	o.adopt(two)
+	one.asked.Store(0)
+	one.slow = func() { entered <- struct{}{}; <-hold }
+	var calls sync.WaitGroup
+	for range 50 {
+		calls.Go(func() {
+			if _, err := o.container("gone"); !unknown(err) {
+				t.Error(err)
+			}
+		})
+	}
+	<-entered
+	for o.again.asked.Load() < 50 {
+		runtime.Gosched()
+	}
+	close(hold)
+	calls.Wait()
+	if n := one.asked.Load(); n > 2 { // the one under way, and one for all that came meanwhile
+		t.Errorf("50 calls at once had the backend asked %d times", n)
+	}
+}
+
+func TestALookLeavesOutWhoHasNothingNew(t *testing.T) {
+	var has atomic.Pointer[[]handler.Owned]
+	has.Store(&[]handler.Owned{})
+	b := &numbered{counted: counted{inventoried: inventoried{routertest.New("one"), func() []handler.Owned { return *has.Load() }}}}
+	o := newOwners()
+	o.adopt(b)
+	o.adopt(&inventoried{routertest.New("two"), func() []handler.Owned { return nil }})
+	for range 10 {
+		if _, err := o.container("c"); !unknown(err) {
+			t.Error(err)
+		}
+	}
+	if n := b.asked.Load(); n != 2 { // when it was adopted, and at the first look
+		t.Errorf("asked %d times", n)
+	}
+	has.Store(&[]handler.Owned{owned("p", "c")})
+	b.edition.Add(1)
+	if owner, err := o.container("c"); err != nil || owner.Sandbox != "p" {
+		t.Errorf("%+v, %v", owner, err)
+	}
 }

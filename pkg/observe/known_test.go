@@ -1,0 +1,34 @@
+package observe
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Whoever calls what does not exist must not fill the metrics with names.
+func TestMadeUpCallsHaveOneLabel(t *testing.T) {
+	r := prometheus.NewRegistry()
+	m := newRPCMetrics(r)
+	for _, rpc := range []string{"Version", "StreamImages", "Nonsense", "Nonsense2", ""} {
+		m.observe(rpc, "", "", nil, 0)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, one := range f.GetMetric() {
+			for _, l := range one.GetLabel() {
+				if f.GetName() == "berth_rpc_total" && l.GetName() == "rpc" {
+					got[l.GetValue()] = one.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	if want := map[string]float64{"Version": 1, "StreamImages": 1, "other": 3}; !maps.Equal(got, want) {
+		t.Errorf("counted %v, want %v", got, want)
+	}
+}

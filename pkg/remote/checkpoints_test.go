@@ -1,0 +1,130 @@
+package remote
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// freezer is a daemon that can freeze and thaw pods.
+type freezer struct {
+	*daemon
+	restored  atomic.Pointer[runtimeapi.RestorePodRequest]
+	described atomic.Int64
+}
+
+func (f *freezer) CheckpointPod(_ context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	return nil, status.Error(codes.FailedPrecondition, "frozen to "+req.GetOutputPath())
+}
+
+func (f *freezer) RestorePod(_ context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	f.restored.Store(req)
+	return &runtimeapi.RestorePodResponse{PodSandboxId: "p", RestoredContainers: []*runtimeapi.RestoredContainer{
+		{Name: "a", ContainerId: "ca"}, {Name: "b", ContainerId: "cb"},
+	}}, nil
+}
+
+func (f *freezer) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	f.described.Add(1)
+	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: []*runtimeapi.MetricDescriptor{{Name: "m"}}}, nil
+}
+
+func newFreezer(t *testing.T) *freezer {
+	t.Helper()
+	f := &freezer{daemon: &daemon{Backend: routertest.New("other"), path: t.TempDir() + "/cri.sock"}}
+	f.service = f
+	f.start(t)
+	t.Cleanup(func() { f.server.Stop() })
+	return f
+}
+
+func TestPodsAreFrozenAndThawed(t *testing.T) {
+	f := newFreezer(t)
+	b := connect(t, f.daemon, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	if _, err := b.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{OutputPath: "/x"}); status.Code(err) != codes.FailedPrecondition ||
+		status.Convert(err).Message() != "frozen to /x" {
+		t.Error(err)
+	}
+	image := func() *runtimeapi.ImageSpec { return &runtimeapi.ImageSpec{Image: "i", RuntimeHandler: "legacy"} }
+	req := &runtimeapi.RestorePodRequest{
+		CheckpointPath: "/x", RuntimeHandler: "legacy",
+		Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "n"}},
+		ContainerConfigs: []*runtimeapi.ContainerConfig{
+			{Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Image: image()},
+			{Metadata: &runtimeapi.ContainerMetadata{Name: "b"}, Mounts: []*runtimeapi.Mount{{Image: image()}, {HostPath: "/h"}}},
+		},
+	}
+	resp, err := b.RestorePod(ctx, req)
+	if err != nil || resp.GetPodSandboxId() != "p" || len(resp.GetRestoredContainers()) != 2 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	got := f.restored.Load()
+	if got.GetRuntimeHandler() != "runc" || got.GetContainerConfigs()[0].GetImage().GetRuntimeHandler() != "runc" ||
+		got.GetContainerConfigs()[1].GetMounts()[0].GetImage().GetRuntimeHandler() != "runc" || got.GetContainerConfigs()[1].GetMounts()[1].GetHostPath() != "/h" {
+		t.Errorf("the daemon was asked %v", got)
+	}
+	if req.GetContainerConfigs()[0].GetImage().GetRuntimeHandler() != "legacy" || req.GetContainerConfigs()[1].GetMounts()[0].GetImage().GetRuntimeHandler() != "legacy" {
+		t.Errorf("the request was changed: %v", req)
+	}
+	inventory := b.Inventory()
+	if len(inventory) != 1 || inventory[0].Sandbox != "p" || inventory[0].Handler != "legacy" || len(inventory[0].Containers) != 2 {
+		t.Errorf("it has %+v", inventory)
+	}
+	s, err := b.known.state()
+	if err != nil || s.containers["ca"].GetMetadata().GetName() != "a" || s.containers["cb"].GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
+		t.Errorf("known are %v, %v", s, err)
+	}
+}
+
+// A daemon's descriptors do not change while it runs.
+func TestMetricsAreDescribedOncePerConnection(t *testing.T) {
+	f := newFreezer(t)
+	b := connect(t, f.daemon, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ask := func() {
+		t.Helper()
+		for range 3 {
+			resp, err := b.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
+			if err != nil || len(resp.GetDescriptors()) != 1 {
+				t.Fatalf("%v, %v", resp, err)
+			}
+		}
+	}
+	ask()
+	if n := f.described.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+	f.server.Stop()
+	until(t, "down", func() bool { return b.Health().Phase == Down })
+	f.start(t)
+	until(t, "ready again", func() bool { return b.Health().Phase == Ready })
+	ask()
+	if n := f.described.Load(); n != 2 {
+		t.Errorf("asked %d times on two connections", n)
+	}
+}
+
+// What an old connection told of a daemon says nothing of the one on the next.
+func TestAbilitiesAreOfOneConnection(t *testing.T) {
+	var a abilities
+	old := a.connection()
+	a.miss("x", old)
+	if a.has("x") {
+		t.Error("what is lacking is not remembered")
+	}
+	a.forget()
+	a.miss("x", old)
+	a.describe(&runtimeapi.ListMetricDescriptorsResponse{}, old)
+	if !a.has("x") || a.described() != nil {
+		t.Error("what an old connection told is taken for the new one's")
+	}
+}

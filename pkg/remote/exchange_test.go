@@ -1,0 +1,170 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+const newest = "/runtime.v1.RuntimeService/Newest"
+
+// answeringNewest is a daemon that repeats each request of a call that this CRI does
+// not have, with what else the test says. ended hears how the last one ended.
+func answeringNewest(t *testing.T, end error) (d *daemon, ended chan error) {
+	t.Helper()
+	ended = make(chan error, 1)
+	d = &daemon{Backend: routertest.New("other"), path: t.TempDir() + "/cri.sock"}
+	d.unknown = func(_ any, stream grpc.ServerStream) error {
+		md, _ := metadata.FromIncomingContext(stream.Context())
+		if err := stream.SetHeader(metadata.Pairs("x-heard", strings.Join(md.Get("x-said"), ","))); err != nil {
+			return err
+		}
+		stream.SetTrailer(metadata.Pairs("x-end", "yes"))
+		for {
+			m := &wrapperspb.StringValue{}
+			if err := stream.RecvMsg(m); errors.Is(err, io.EOF) {
+				return end
+			} else if err != nil {
+				ended <- stream.Context().Err()
+				return err
+			}
+			if err := stream.SendMsg(wrapperspb.String(m.GetValue() + m.GetValue())); err != nil {
+				return err
+			}
+		}
+	}
+	d.start(t)
+	t.Cleanup(func() { d.server.Stop() })
+	return d, ended
+}
+
+// face serves what a backend forwards.
+func face(t *testing.T, b *Backend) *grpc.ClientConn {
+	t.Helper()
+	path := t.TempDir() + "/face.sock"
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		method, _ := grpc.MethodFromServerStream(stream)
+		receive := func() (proto.Message, error) {
+			m := &emptypb.Empty{}
+			return m, stream.RecvMsg(m)
+		}
+		first, err := receive()
+		if err != nil {
+			return err
+		}
+		return b.Forward(stream.Context(), method, first, receive, func(m proto.Message) error { return stream.SendMsg(m) })
+	}))
+	go serve(t, s, l)
+	t.Cleanup(s.Stop)
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return conn
+}
+
+func TestNewerCallsOfEveryForm(t *testing.T) {
+	end, err := status.New(codes.ResourceExhausted, "enough").WithDetails(wrapperspb.String("a detail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]*status.Status{"that succeed": nil, "that fail": end} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := answeringNewest(t, want.Err())
+			b := connect(t, d, t.TempDir())
+			until(t, "ready", func() bool { return b.Health().Phase == Ready })
+			conn := face(t, b)
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-said", "hello")
+
+			var header, trailer metadata.MD
+			got := &wrapperspb.StringValue{}
+			err := conn.Invoke(ctx, newest, wrapperspb.String("a"), got, grpc.Header(&header), grpc.Trailer(&trailer))
+			if status.Code(err) != want.Code() || err == nil && got.GetValue() != "aa" {
+				t.Errorf("%v, %v", got, err)
+			}
+			if len(header.Get("x-heard")) != 1 || header.Get("x-heard")[0] != "hello" || len(trailer.Get("x-end")) != 1 {
+				t.Errorf("header %v, trailer %v", header, trailer)
+			}
+
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, word := range []string{"b", "c"} { // each is answered before the next is said
+				if err := stream.SendMsg(wrapperspb.String(word)); err != nil {
+					t.Fatal(err)
+				}
+				if err := stream.RecvMsg(got); err != nil || got.GetValue() != word+word {
+					t.Errorf("%v, %v", got, err)
+				}
+			}
+			if err := stream.CloseSend(); err != nil {
+				t.Error(err)
+			}
+			err = stream.RecvMsg(got)
+			if want == nil && !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+			if want != nil && (status.Code(err) != want.Code() || len(status.Convert(err).Details()) != 1 || status.Convert(err).Message() != "enough") {
+				t.Errorf("%v with %v", err, status.Convert(err).Details())
+			}
+		})
+	}
+}
+
+func TestNewerCallsEndWithTheirClient(t *testing.T) {
+	d, ended := answeringNewest(t, nil)
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := face(t, b).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(stream.SendMsg(wrapperspb.String("a")), stream.RecvMsg(&wrapperspb.StringValue{})); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the daemon was not told that the client is gone")
+	}
+}
+
+func TestWhoLacksACallIsNamed(t *testing.T) {
+	d := newDaemon(t)
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	err := face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{})
+	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), d.path) || b.Health().Phase != Ready {
+		t.Errorf("%v; it is %s", err, b.Health().Phase)
+	}
+}

@@ -36,7 +36,7 @@ func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
 // addUnread adds to a list the items of another that nobody has read: a backend
 // may pass on what another daemon answered as it came, with its fields among
 // those that the message does not know. So encoded, a list that follows another
-// continues it.
+// continues it. Of a message that was read it is what is newer than this CRI.
 func addUnread(to, from proto.Message) {
 	if more := from.ProtoReflect().GetUnknown(); len(more) > 0 {
 		m := to.ProtoReflect()

@@ -28,19 +28,37 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 		return byImage(ctx, i.routes, wanted, req, Backend.ListImages)
 	}
 	whole := &runtimeapi.ListImagesRequest{}
-	whole.ProtoReflect().SetUnknown(req.ProtoReflect().GetUnknown())
+	addUnread(whole, req)
+	if f := req.GetFilter(); len(f.ProtoReflect().GetUnknown()) > 0 {
+		whole.Filter = &runtimeapi.ImageFilter{}
+		addUnread(whole.GetFilter(), f)
+	}
 	all, err := askStores(ctx, i, others, whole, Backend.ListImages)
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ListImagesResponse{Images: withName(union(all), wanted.GetImage())}, nil
+	resp := &runtimeapi.ListImagesResponse{}
+	for at, a := range all {
+		all[at] = understood(a)
+		addUnread(resp, all[at])
+	}
+	resp.Images = withName(union(all), wanted.GetImage())
+	return resp, nil
 }
 
 func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
 	if len(i.others(req.GetFilter().GetImage())) > 0 {
-		whole, err := i.ListImages(to.Context(), &runtimeapi.ListImagesRequest{Filter: req.GetFilter()})
+		asked := &runtimeapi.ListImagesRequest{Filter: req.GetFilter()}
+		addUnread(asked, req)
+		whole, err := i.ListImages(to.Context(), asked)
 		if err != nil {
 			return err
+		}
+		newer := &runtimeapi.StreamImagesResponse{}
+		if addUnread(newer, whole); len(newer.ProtoReflect().GetUnknown()) > 0 {
+			if err := to.Send(newer); err != nil {
+				return err
+			}
 		}
 		for _, part := range parts(whole.GetImages()) {
 			if err := to.Send(&runtimeapi.StreamImagesResponse{Images: part}); err != nil {
@@ -161,6 +179,7 @@ func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequ
 	}
 	merged := &runtimeapi.ImageFsInfoResponse{}
 	for _, a := range all {
+		addUnread(merged, a)
 		merged.ImageFilesystems = appendFilesystems(merged.ImageFilesystems, a.GetImageFilesystems())
 		merged.ContainerFilesystems = appendFilesystems(merged.ContainerFilesystems, a.GetContainerFilesystems())
 	}

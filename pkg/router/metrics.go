@@ -27,6 +27,7 @@ func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimea
 	merged := &runtimeapi.ListMetricDescriptorsResponse{}
 	place := map[string]int{}
 	for _, a := range all {
+		addUnread(merged, a)
 		for _, d := range a.GetDescriptors() {
 			at, seen := place[d.GetName()]
 			if !seen {

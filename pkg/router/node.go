@@ -85,14 +85,17 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	}
 	features := featuresOf(main, answers)
 	routes := table.Routes()
-	return &runtimeapi.StatusResponse{
+	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{
 			Conditions: append(slices.Clip(conditions(main, answers)), handlersReady(routes)),
 		},
 		Info:            n.info(req, append([]said[*runtimeapi.StatusResponse]{{backend: speaker, answer: main}}, others...)),
 		RuntimeHandlers: runtimeHandlers(routes, standard, features, n.told.AdvertiseNotReady()),
 		Features:        main.GetFeatures(),
-	}, nil
+	}
+	addUnread(resp, main)
+	addUnread(resp.GetStatus(), main.GetStatus())
+	return resp, nil
 }
 
 // statusPatience is how long the node's status waits for backends that do not
@@ -149,12 +152,12 @@ func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResp
 
 // featuresOf collects what the backends say about their handlers, by name. A
 // name belongs to one backend, and the main one goes first.
-func featuresOf(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) map[string]*runtimeapi.RuntimeHandlerFeatures {
-	features := map[string]*runtimeapi.RuntimeHandlerFeatures{}
+func featuresOf(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) map[string]*runtimeapi.RuntimeHandler {
+	features := map[string]*runtimeapi.RuntimeHandler{}
 	for _, answer := range append([]*runtimeapi.StatusResponse{main}, others...) {
 		for _, h := range answer.GetRuntimeHandlers() {
 			if _, ok := features[h.GetName()]; !ok {
-				features[h.GetName()] = h.GetFeatures()
+				features[h.GetName()] = h
 			}
 		}
 	}
@@ -210,7 +213,7 @@ func sayings(all []said[*runtimeapi.StatusResponse]) string {
 // reason are not: the kubelet takes the features of pods that exist from here,
 // whenever it starts a container in one.
 func runtimeHandlers(
-	routes []*route, standard *route, features map[string]*runtimeapi.RuntimeHandlerFeatures, all bool,
+	routes []*route, standard *route, features map[string]*runtimeapi.RuntimeHandler, all bool,
 ) []*runtimeapi.RuntimeHandler {
 	listed := func(r *route) bool { return all || r.State.Phase != handler.NotReady }
 	var handlers []*runtimeapi.RuntimeHandler
@@ -225,9 +228,13 @@ func runtimeHandlers(
 	return handlers
 }
 
-func runtimeHandler(name string, features *runtimeapi.RuntimeHandlerFeatures) *runtimeapi.RuntimeHandler {
-	if features == nil {
-		features = &runtimeapi.RuntimeHandlerFeatures{}
+// runtimeHandler is a handler with what its backend says of it, which may be more
+// than this CRI knows.
+func runtimeHandler(name string, said *runtimeapi.RuntimeHandler) *runtimeapi.RuntimeHandler {
+	h := &runtimeapi.RuntimeHandler{Name: name, Features: said.GetFeatures()}
+	if h.GetFeatures() == nil {
+		h.Features = &runtimeapi.RuntimeHandlerFeatures{}
 	}
-	return &runtimeapi.RuntimeHandler{Name: name, Features: features}
+	addUnread(h, said)
+	return h
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // serial makes pod names unique within the process; the process id makes them
@@ -83,6 +85,10 @@ func (p *pod) destroy(t *testing.T) {
 	}
 	if _, err := p.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.ID}); err != nil {
 		t.Errorf("RemovePodSandbox at the end: %v", err)
+	}
+	// Hundreds of empty cgroups make the kernel slow.
+	if parent := p.Config.GetLinux().GetCgroupParent(); p.CgroupParent != "" && strings.HasPrefix(parent, p.CgroupParent+"/") {
+		testbed.RemoveCgroup(parent)
 	}
 }
 

@@ -151,14 +151,24 @@ func (d *Daemon) unmount() error {
 
 // cgroups returns the directories of the pods' cgroups in every hierarchy,
 // parents first.
-func (d *Daemon) cgroups() []string {
+func (d *Daemon) cgroups() []string { return cgroups(d.Cgroup) }
+
+// RemoveCgroup removes the cgroup of a pod that is gone, as a kubelet does. One that
+// another pod is in stays.
+func RemoveCgroup(path string) {
+	for _, dir := range slices.Backward(cgroups(path)) {
+		_ = unix.Rmdir(dir)
+	}
+}
+
+func cgroups(path string) []string {
 	const top = "/sys/fs/cgroup"
-	hierarchies, err := filepath.Glob(top + "/*" + d.Cgroup)
+	hierarchies, err := filepath.Glob(top + "/*" + path)
 	if err != nil {
 		return nil
 	}
 	var dirs []string
-	for _, hierarchy := range append(hierarchies, top+d.Cgroup) {
+	for _, hierarchy := range append(hierarchies, top+path) {
 		// A cgroup may go while the walk is on its way to it.
 		_ = filepath.WalkDir(hierarchy, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.IsDir() {

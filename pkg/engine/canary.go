@@ -26,6 +26,8 @@ const (
 	canaryTimeout = 20 * time.Second
 	// canaryAgain is the longest time between two attempts to take one back.
 	canaryAgain = time.Minute
+	// canaryGrace is how long the daemon's end waits for one.
+	canaryGrace = 2 * time.Second
 )
 
 // canaries are pods of berth's own, which show whether a handler can run any. One
@@ -39,6 +41,10 @@ type canaries struct {
 	mu sync.Mutex
 	// there are the digests of Definitions whose canary is not gone yet.
 	there map[string]bool
+	// closed is set when there are to be no more.
+	closed bool
+	// running are those of which something is done at this moment.
+	running sync.WaitGroup
 }
 
 // run implements probe.Canary. It returns when its time is up, or ctx ends; what
@@ -50,6 +56,7 @@ func (b *canaries) run(ctx context.Context, d *handler.Definition) error {
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	ended := make(chan error, 1)
 	go func() {
+		defer b.running.Done()
 		defer cancel()
 		ended <- b.once(ctx, d)
 	}()
@@ -63,6 +70,25 @@ func (b *canaries) run(ctx context.Context, d *handler.Definition) error {
 		return err
 	default:
 		return probe.Passing(fmt.Errorf("a canary pod was not over within %v: %w", canaryTimeout, errdefs.ErrUnavailable))
+	}
+}
+
+// close lets no more of them begin, and waits a little for what is done at this
+// moment. What hangs is left to the next daemon.
+func (b *canaries) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, canaryGrace)
+	defer cancel()
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		b.running.Wait()
+	}()
+	select {
+	case <-over:
+	case <-ctx.Done():
 	}
 }
 
@@ -99,20 +125,25 @@ func (b *canaries) once(ctx context.Context, d *handler.Definition) error {
 	err = b.live(ctx, s)
 	if undone := b.takeBack(s); undone != nil {
 		gone = false
-		go b.takeBackLater(s, func() { b.release(d) })
+		b.running.Go(func() { b.takeBackLater(s, func() { b.release(d) }) })
 		err = errors.Join(err, failedAt("its removal", handler.Blame(undone)))
 	}
 	return err
 }
 
-// reserve keeps canaries of one Definition from being there twice.
+// reserve keeps canaries of one Definition from being there twice. One that is
+// reserved counts as running.
 func (b *canaries) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed {
+		return probe.Passing(fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable))
+	}
 	if b.there[d.Digest()] {
 		return probe.Passing(fmt.Errorf("the last canary pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
 	b.there[d.Digest()] = true
+	b.running.Add(1)
 	return nil
 }
 

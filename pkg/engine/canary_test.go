@@ -1,6 +1,10 @@
 package engine
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
 
 // What the program ends with, however early it is asked to.
 func TestCanaryEnds(t *testing.T) {
@@ -8,5 +12,27 @@ func TestCanaryEnds(t *testing.T) {
 		if got := endedAsAsked(status); got != want {
 			t.Errorf("endedAsAsked(%d) = %v, want %v", status, got, want)
 		}
+	}
+}
+
+func TestNoCanaryAfterTheEnd(t *testing.T) {
+	b := &canaries{there: map[string]bool{}}
+	d := &handler.Definition{Name: "runc"}
+	if err := b.reserve(d); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.reserve(d); err == nil {
+		t.Error("there are two at a time")
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		b.close(t.Context())
+	}()
+	b.release(d)
+	b.running.Done()
+	<-over
+	if err := b.reserve(d); err == nil {
+		t.Error("one began after the end")
 	}
 }

@@ -149,10 +149,11 @@ func (c Config) check() error {
 }
 
 // Close ends what the engine does by itself and lets every pod run.
-func (e *Engine) Close(context.Context) error {
+func (e *Engine) Close(ctx context.Context) error {
 	// First, while the commands of sessions can still be killed.
 	err := e.streams.server.Close()
 	e.stop()
+	e.canaries.close(ctx)
 	return errors.Join(err, e.core.close())
 }
 

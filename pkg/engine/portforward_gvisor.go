@@ -90,24 +90,29 @@ func (c *innerConn) connected() error {
 	if err == nil {
 		_, err = io.ReadFull(c.UnixConn, answer[:])
 	}
-	switch errno := unix.Errno(answer[0]); {
+	errno := unix.Errno(answer[0])
+	switch {
 	case err == nil && errno == 0:
 		go c.attend()
 		return c.SetReadDeadline(time.Time{})
-	case err == nil:
-		err = errno
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = fmt.Errorf("%s exec did not connect in time: %w", filepath.Base(c.cmd.Path), err)
+		err = fmt.Errorf("it did not connect in time: %w", err)
 	}
 	_ = c.UnixConn.Close()
 	_ = unix.Kill(-c.cmd.Process.Pid, unix.SIGKILL)
 	said := c.said()
 	_ = c.problems.Close()
 	ended := c.cmd.Wait()
-	if errors.Is(err, io.EOF) { // the process was not there to answer
-		return fmt.Errorf("%s exec: %w: %s", filepath.Base(c.cmd.Path), ended, said)
+	if errno != 0 { // it was there, and answered
+		return errno
 	}
-	return err
+	if ended != nil && errors.Is(err, io.EOF) {
+		err = ended
+	}
+	if said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return fmt.Errorf("%s exec: %w", filepath.Base(c.cmd.Path), err)
 }
 
 // said is the end of what was written to stderr until now.

@@ -267,8 +267,8 @@ func (b *Backend) Asked() <-chan struct{} { return b.node.monitor.asked }
 // Health is how the daemon is.
 func (b *Backend) Health() Health { return b.node.monitor.current() }
 
-// Age is how old the last known lists are; false if there are none since this
-// Backend was made.
+// Age is how old the last known lists are, this berth's last run included; false
+// if there are none.
 func (b *Backend) Age() (time.Duration, bool) { return b.known.age(time.Now()) }
 
 // Contest has the daemon be no backend as long as it is there: it has what

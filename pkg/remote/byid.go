@@ -29,7 +29,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 		asked = proto.CloneOf(req)
 		asked.RuntimeHandler = s.names.remote(d.Name)
 	}
-	resp, err := read[runtimeapi.RunPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, asked)
+	resp, err := readChange[runtimeapi.RunPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func runAs(id, remoteHandler string, c *runtimeapi.PodSandboxConfig) *runtimeapi
 }
 
 func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	resp, err := pass[runtimeapi.StopPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, req)
+	resp, err := passChange[runtimeapi.StopPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, req)
 	if err == nil {
 		s.journal.note(ctx, change{kind: stoppedSandbox, id: req.GetPodSandboxId()})
 	}
@@ -54,7 +54,7 @@ func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSa
 }
 
 func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	resp, err := pass[runtimeapi.RemovePodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, req)
+	resp, err := passChange[runtimeapi.RemovePodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, req)
 	if err == nil {
 		s.journal.note(ctx, change{kind: removedSandbox, id: req.GetPodSandboxId()})
 	}
@@ -69,7 +69,7 @@ func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSand
 }
 
 func (s sandboxes) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
-	return pass[runtimeapi.UpdatePodSandboxResourcesResponse](ctx, s.caller, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, req)
+	return passChange[runtimeapi.UpdatePodSandboxResourcesResponse](ctx, s.caller, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, req)
 }
 
 // passRenamed is pass for an answer that has the name of a handler.
@@ -96,7 +96,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 		asked = proto.CloneOf(req)
 		asked.Config = config
 	}
-	resp, err := read[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
+	resp, err := readChange[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func createdAs(id, sandbox string, config *runtimeapi.ContainerConfig) *runtimea
 }
 
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	resp, err := pass[runtimeapi.StartContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StartContainer_FullMethodName, req)
+	resp, err := passChange[runtimeapi.StartContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StartContainer_FullMethodName, req)
 	if err == nil {
 		c.journal.note(ctx, change{kind: startedContainer, id: req.GetContainerId()})
 	}
@@ -122,7 +122,7 @@ func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartCon
 }
 
 func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	resp, err := pass[runtimeapi.StopContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StopContainer_FullMethodName, req)
+	resp, err := passChange[runtimeapi.StopContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StopContainer_FullMethodName, req)
 	if err == nil {
 		c.journal.note(ctx, change{kind: endedContainer, id: req.GetContainerId()})
 	}
@@ -130,7 +130,7 @@ func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopConta
 }
 
 func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	resp, err := pass[runtimeapi.RemoveContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, req)
+	resp, err := passChange[runtimeapi.RemoveContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, req)
 	if err == nil {
 		c.journal.note(ctx, change{kind: removedContainer, id: req.GetContainerId()})
 	}
@@ -145,7 +145,7 @@ func (c containers) ContainerStatus(ctx context.Context, req *runtimeapi.Contain
 }
 
 func (c containers) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
-	return pass[runtimeapi.UpdateContainerResourcesResponse](ctx, c.caller, runtimeapi.RuntimeService_UpdateContainerResources_FullMethodName, req)
+	return passChange[runtimeapi.UpdateContainerResourcesResponse](ctx, c.caller, runtimeapi.RuntimeService_UpdateContainerResources_FullMethodName, req)
 }
 
 func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {

@@ -47,6 +47,10 @@ func read[R any, P message[R]](ctx context.Context, c *caller, method string, re
 	if err != nil {
 		return nil, err
 	}
+	return decoded[R, P](c, method, f)
+}
+
+func decoded[R any, P message[R]](c *caller, method string, f frame) (P, error) {
 	resp := P(new(R))
 	if err := proto.Unmarshal(f, resp); err != nil {
 		return nil, c.garbage(method)
@@ -81,17 +85,31 @@ func (c *caller) unary(ctx context.Context, method string, req any) (frame, erro
 // ask makes one call in the context call, for the caller of the CRI whose
 // context is ctx.
 func (c *caller) ask(call, ctx, era context.Context, method string, req any) (frame, error) {
-	var f frame
-	var header, trailer metadata.MD
-	err := c.conn.Invoke(c.outgoing(call), method, req, &f, grpc.Header(&header), grpc.Trailer(&trailer))
-	relay(ctx, header, trailer)
-	if err != nil {
-		return nil, c.failed(era, err)
+	a := c.invoke(call, method, req)
+	return c.take(ctx, era, method, a)
+}
+
+// answer is what came of a call.
+type answer struct {
+	frame
+	header, trailer metadata.MD
+	err             error
+}
+
+func (c *caller) invoke(ctx context.Context, method string, req any) (a answer) {
+	a.err = c.conn.Invoke(c.outgoing(ctx), method, req, &a.frame, grpc.Header(&a.header), grpc.Trailer(&a.trailer))
+	return a
+}
+
+func (c *caller) take(ctx, era context.Context, method string, a answer) (frame, error) {
+	relay(ctx, a.header, a.trailer)
+	if a.err != nil {
+		return nil, c.failed(era, a.err)
 	}
-	if !f.valid() {
+	if !a.valid() {
 		return nil, c.garbage(method)
 	}
-	return f, nil
+	return a.frame, nil
 }
 
 // stream passes on a call that is answered in several messages. It ends with the

@@ -17,11 +17,11 @@ type checkpoints struct {
 }
 
 func (c checkpoints) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
-	return pass[runtimeapi.CheckpointContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointContainer_FullMethodName, req)
+	return passChange[runtimeapi.CheckpointContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointContainer_FullMethodName, req)
 }
 
 func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
-	return pass[runtimeapi.CheckpointPodResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointPod_FullMethodName, req)
+	return passChange[runtimeapi.CheckpointPodResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointPod_FullMethodName, req)
 }
 
 func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
@@ -34,7 +34,7 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 		asked.ContainerConfigs[i] = c.names.config(config)
 		configs[config.GetMetadata().GetName()] = asked.GetContainerConfigs()[i]
 	}
-	resp, err := read[runtimeapi.RestorePodResponse](ctx, c.caller, runtimeapi.RuntimeService_RestorePod_FullMethodName, asked)
+	resp, err := readChange[runtimeapi.RestorePodResponse](ctx, c.caller, runtimeapi.RuntimeService_RestorePod_FullMethodName, asked)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,11 @@ type eventStream = grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
 func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStream) error {
 	s := &subscription{events: e, to: to}
 	ctx := to.Context()
+	if h := e.monitor.current(); h.Phase != Ready && h.Phase != Connected {
+		if err := s.asListed(); err != nil {
+			return err
+		}
+	}
 	for {
 		if err := e.monitor.await(ctx); err != nil {
 			return err
@@ -127,10 +132,24 @@ func (s *subscription) hear(ctx context.Context, told <-chan frame, ended <-chan
 	}
 }
 
+// asListed takes for told what lists show in place of a daemon that does not
+// answer: it is what the client sees that lists by itself, and has to hear what
+// differs from it.
+func (s *subscription) asListed() error {
+	now, err := s.lists.known.state()
+	if err == nil && s.seen == nil {
+		s.seen, s.last = progressOf(now), now
+	}
+	return err
+}
+
 // catchUp tells what happened since the client was last told anything. A client
 // that was told nothing yet lists by itself.
 func (s *subscription) catchUp(ctx context.Context) error {
 	if err := s.lists.sync(ctx); err != nil {
+		if listed := s.asListed(); listed != nil {
+			return listed
+		}
 		return err
 	}
 	now, err := s.lists.known.state()

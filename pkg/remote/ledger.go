@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -66,12 +67,20 @@ func (l *ledger) write(k *known) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k.mu.Lock()
-	sandboxes, containers := k.sandboxes.frame, k.containers.frame
+	sandboxes, containers := k.sandboxes, k.containers
 	changes := append([]change(nil), k.changes...)
 	k.mu.Unlock()
 
-	// Lists may be large, and are not copied.
-	content := net.Buffers{head(sandboxList, len(sandboxes)), sandboxes, head(containerList, len(containers)), containers}
+	// Lists may be large, and are not copied. One that nobody told is none.
+	var content net.Buffers
+	for _, l := range []struct {
+		kind
+		page
+	}{{sandboxList, sandboxes}, {containerList, containers}} {
+		if !l.at.IsZero() {
+			content = append(content, head(l.kind, len(l.frame)), l.frame)
+		}
+	}
 	for _, c := range changes {
 		r, err := c.encode()
 		if err != nil {
@@ -87,6 +96,11 @@ func (l *ledger) write(k *known) error {
 	if _, err := content.WriteTo(file); err != nil {
 		return errors.Join(err, file.Close(), os.Remove(fresh))
 	}
+	if at := older(sandboxes.at, containers.at); !at.IsZero() {
+		if err := os.Chtimes(fresh, at, at); err != nil {
+			return errors.Join(err, file.Close(), os.Remove(fresh))
+		}
+	}
 	if err := os.Rename(fresh, l.path); err != nil {
 		return errors.Join(err, file.Close(), os.Remove(fresh))
 	}
@@ -96,6 +110,14 @@ func (l *ledger) write(k *known) error {
 		return before.Close()
 	}
 	return nil
+}
+
+// older is the time that is longer ago. A zero one is the longest.
+func older(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // add writes down one more change.
@@ -115,8 +137,8 @@ func (l *ledger) add(c change) error {
 	return err
 }
 
-// load reads what was known. What a killed daemon had half written at the end is
-// left out.
+// load reads what was known. It is as old as the file, whose time is that of the
+// lists, or of a call since. What a killed daemon had half written at the end is left out.
 func (l *ledger) load(k *known) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 		return err
@@ -128,6 +150,10 @@ func (l *ledger) load(k *known) error {
 	if err != nil {
 		return err
 	}
+	info, err := os.Stat(l.path)
+	if err != nil {
+		return err
+	}
 	for whole := int64(0); len(content) > 0; {
 		size, n := binary.Uvarint(content[1:])
 		if n <= 0 || size > uint64(len(content)-1-n) {
@@ -136,9 +162,9 @@ func (l *ledger) load(k *known) error {
 		body := content[1+n : 1+n+int(size)]
 		switch at := kind(content[0]); at {
 		case sandboxList:
-			k.sandboxes.frame = append(frame(nil), body...)
+			k.sandboxes.frame, k.sandboxes.at = append(frame(nil), body...), info.ModTime()
 		case containerList:
-			k.containers.frame = append(frame(nil), body...)
+			k.containers.frame, k.containers.at = append(frame(nil), body...), info.ModTime()
 		default:
 			c, err := decode(at, body)
 			if err != nil {

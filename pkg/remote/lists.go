@@ -180,6 +180,7 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		return a.frame, a.error
 	case <-wait.Done():
 	}
+	l.monitor.suspect() // the next list is not to wait as long
 	select {
 	case l.late <- struct{}{}:
 		go func() {

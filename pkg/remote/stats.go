@@ -66,6 +66,9 @@ func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMe
 	if known := s.abilities.described(); known != nil && plain {
 		return known, nil
 	}
+	if s.monitor.current().Phase == Lagging {
+		return &runtimeapi.ListMetricDescriptorsResponse{}, nil
+	}
 	on := s.abilities.connection()
 	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
 	defer cancel()

@@ -1,0 +1,75 @@
+package remote
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// away is a daemon that is gone, with a pod that a Backend knows of.
+func away(t *testing.T) (d *daemon, b *Backend, dir, pod string) {
+	t.Helper()
+	d, dir = newDaemon(t), t.TempDir()
+	b = connect(t, d, dir)
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	made, err := b.RunPodSandbox(handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"}),
+		&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.lists.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.server.Stop()
+	until(t, "down", func() bool { return b.Health().Phase == Down })
+	return d, b, dir, made.GetPodSandboxId()
+}
+
+// Who subscribes while a daemon is away lists what it had, and has to hear what
+// became of it.
+func TestEventsForWhoSubscribesMeanwhile(t *testing.T) {
+	d, b, _, pod := away(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &listener{ctx: ctx, heard: make(chan *runtimeapi.ContainerEventResponse, 100)}
+	ended := make(chan error, 1)
+	go func() { ended <- b.GetContainerEvents(&runtimeapi.GetEventsRequest{}, l) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err == nil {
+			t.Error("the subscription ended by itself")
+		}
+	}()
+	until(t, "subscribed", func() bool {
+		_, err := d.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod})
+		return err == nil
+	})
+	d.start(t)
+	for _, want := range []string{pod + " stopped", pod + " deleted"} {
+		if got := l.next(t); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	}
+}
+
+// The age of what is listed goes on over a restart of berth.
+func TestAgeOverARestart(t *testing.T) {
+	d, b, dir, _ := away(t)
+	time.Sleep(50 * time.Millisecond)
+	before, known := b.Age()
+	if !known || before < 50*time.Millisecond {
+		t.Fatalf("the age is %v, %v", before, known)
+	}
+	again := connect(t, d, dir)
+	first, known := again.Age()
+	if !known || first < before {
+		t.Errorf("the age is %v, %v after a restart, and was %v", first, known, before)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if later, _ := again.Age(); later <= first {
+		t.Errorf("the age is %v and was %v", later, first)
+	}
+}

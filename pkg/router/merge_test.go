@@ -353,3 +353,22 @@ func TestPullErrorsKeepTheirFirstWord(t *testing.T) {
 func (n *node) pull(t *testing.T, name string) (*runtimeapi.PullImageResponse, error) {
 	return n.images.PullImage(ctx(t), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "busybox", RuntimeHandler: name}})
 }
+
+// A backend that still has pods of a handler which leads elsewhere by now knows
+// the name as well; what counts is what those do that get the next pods.
+func TestFeaturesAreOfWhereNewPodsGo(t *testing.T) {
+	one, two := two()
+	yes, no := &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}, &runtimeapi.RuntimeHandlerFeatures{}
+	one.Features = map[string]*runtimeapi.RuntimeHandlerFeatures{"moved": no, "gone": yes}
+	two.Features = map[string]*runtimeapi.RuntimeHandlerFeatures{"moved": yes}
+	n := serveReady(t, table(t, 1, "main", ready("main", one), ready("moved", two), ready("gone", two)), one, two)
+	s, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range s.GetRuntimeHandlers() {
+		if want := h.GetName() == "moved" || h.GetName() == "gone"; h.GetFeatures().GetUserNamespaces() != want {
+			t.Errorf("user namespaces of handler %q: %v", h.GetName(), !want)
+		}
+	}
+}

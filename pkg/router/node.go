@@ -83,14 +83,14 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 			answers = append(answers, o.answer)
 		}
 	}
-	features := featuresOf(main, answers)
+	all := append([]said[*runtimeapi.StatusResponse]{{backend: speaker, answer: main}}, others...)
 	routes := table.Routes()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{
 			Conditions: append(slices.Clip(conditions(main, answers)), handlersReady(routes)),
 		},
-		Info:            n.info(req, append([]said[*runtimeapi.StatusResponse]{{backend: speaker, answer: main}}, others...)),
-		RuntimeHandlers: runtimeHandlers(routes, standard, features, n.told.AdvertiseNotReady()),
+		Info:            n.info(req, all),
+		RuntimeHandlers: runtimeHandlers(routes, standard, featuresOf(all), n.told.AdvertiseNotReady()),
 		Features:        main.GetFeatures(),
 	}
 	addUnread(resp, main)
@@ -150,18 +150,36 @@ func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResp
 	return merged
 }
 
-// featuresOf collects what the backends say about their handlers, by name. A
-// name belongs to one backend, and the main one goes first.
-func featuresOf(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) map[string]*runtimeapi.RuntimeHandler {
-	features := map[string]*runtimeapi.RuntimeHandler{}
-	for _, answer := range append([]*runtimeapi.StatusResponse{main}, others...) {
-		for _, h := range answer.GetRuntimeHandlers() {
-			if _, ok := features[h.GetName()]; !ok {
-				features[h.GetName()] = h
-			}
+// features are what backends say about their handlers, by the backends' ids.
+type features map[string]map[string]*runtimeapi.RuntimeHandler
+
+// featuresOf collects them from the backends' answers.
+func featuresOf(all []said[*runtimeapi.StatusResponse]) features {
+	f := features{}
+	for _, s := range all {
+		of := map[string]*runtimeapi.RuntimeHandler{}
+		for _, h := range s.answer.GetRuntimeHandlers() {
+			of[h.GetName()] = h
+		}
+		f[s.backend.ID()] = of
+	}
+	return f
+}
+
+// of are a handler's, in the words of the backend that its new pods go to: one
+// that has pods of it from earlier may know it, too. Only where that one knows
+// nothing, as of a handler that is gone, another may say.
+func (f features) of(r *route) *runtimeapi.RuntimeHandler {
+	name := r.Definition.Name
+	if said := f[r.Backend.ID()][name]; said != nil {
+		return said
+	}
+	for _, id := range slices.Sorted(maps.Keys(f)) {
+		if said := f[id][name]; said != nil {
+			return said
 		}
 	}
-	return features
+	return nil
 }
 
 // info is the verbose part: that of the main backend, which goes first, with what
@@ -213,16 +231,16 @@ func sayings(all []said[*runtimeapi.StatusResponse]) string {
 // reason are not: the kubelet takes the features of pods that exist from here,
 // whenever it starts a container in one.
 func runtimeHandlers(
-	routes []*route, standard *route, features map[string]*runtimeapi.RuntimeHandler, all bool,
+	routes []*route, standard *route, f features, all bool,
 ) []*runtimeapi.RuntimeHandler {
 	listed := func(r *route) bool { return all || r.State.Phase != handler.NotReady }
 	var handlers []*runtimeapi.RuntimeHandler
 	if listed(standard) {
-		handlers = append(handlers, runtimeHandler("", features[standard.Definition.Name]))
+		handlers = append(handlers, runtimeHandler("", f.of(standard)))
 	}
 	for _, r := range routes {
 		if listed(r) {
-			handlers = append(handlers, runtimeHandler(r.Definition.Name, features[r.Definition.Name]))
+			handlers = append(handlers, runtimeHandler(r.Definition.Name, f.of(r)))
 		}
 	}
 	return handlers

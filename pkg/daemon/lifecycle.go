@@ -75,6 +75,8 @@ type tables struct {
 
 // Publish implements lifecycle.Publisher. Nothing fails after the swap.
 func (t *tables) Publish(p *lifecycle.Plan) error {
+	t.remotes.members.Lock()
+	defer t.remotes.members.Unlock()
 	table, err := t.tableOf(p)
 	if err != nil {
 		return err

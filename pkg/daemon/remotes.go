@@ -21,6 +21,11 @@ import (
 // entries are shown instead.
 const listPatience = 2 * time.Second
 
+// sweepInterval is the time between looks for CRI daemons that nothing needs any
+// more: a plan need not change when the last pod goes of one that its handler no
+// longer leads to.
+const sweepInterval = time.Second
+
 // remotes keeps the router and the handlers' states true to the CRI daemons that
 // handlers lead to.
 type remotes struct {
@@ -29,20 +34,35 @@ type remotes struct {
 	instance string
 	// recovered is closed when the engine may be asked.
 	recovered chan struct{}
+	// life ends with the teardown; made is closed when pool is there.
+	life    context.Context
+	made    chan struct{}
+	working sync.WaitGroup
 
-	wake chan struct{}
-	mu   sync.Mutex
-	// dirty are those that have changed, known their health when handlers were
-	// probed last.
-	dirty map[*remote.Backend]bool
-	known map[*remote.Backend]remote.Health
+	// members is held while a plan is put in force, and by what makes a backend the
+	// router's or takes it away, so that none comes back that has gone.
+	members sync.Mutex
+
+	mu sync.Mutex
+	// ended is set when nobody is followed any more.
+	ended bool
+	// wakes are how those are woken that follow a backend.
+	wakes map[*remote.Backend]chan struct{}
 }
 
 // newRemotes knows the CRI daemons that had pods before.
 func (d *Daemon) newRemotes(ctx context.Context, engine Engine) (*remotes, error) {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r := &remotes{
-		daemon: d, instance: rand.Text(), recovered: make(chan struct{}), wake: make(chan struct{}, 1),
-		dirty: map[*remote.Backend]bool{}, known: map[*remote.Backend]remote.Health{},
+		daemon: d, instance: rand.Text(), recovered: make(chan struct{}), life: life, made: make(chan struct{}),
+		wakes: map[*remote.Backend]chan struct{}{},
+	}
+	end := func() {
+		stop()
+		r.mu.Lock()
+		r.ended = true
+		r.mu.Unlock()
+		r.working.Wait()
 	}
 	pool, err := remote.NewPool(ctx, remote.PoolOptions{
 		Dir: filepath.Join(d.options.Config.Engine.Root, "remote"), Instance: r.instance, ListTimeout: listPatience,
@@ -50,15 +70,14 @@ func (d *Daemon) newRemotes(ctx context.Context, engine Engine) (*remotes, error
 		Changed:      r.changed,
 	})
 	if err != nil {
+		end()
 		return nil, err
 	}
 	r.pool = pool
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var working sync.WaitGroup
-	working.Go(func() { r.follow(ctx) })
+	close(r.made)
+	r.working.Go(r.sweep)
 	d.teardown.add("CRI daemons behind sockets", func(context.Context) error {
-		stop()
-		working.Wait()
+		end()
 		return pool.Close()
 	})
 	return r, nil
@@ -75,52 +94,66 @@ func (r *remotes) driver(ctx context.Context, engine Engine) (runtimeapi.CgroupD
 	return c.GetLinux().GetCgroupDriver(), err
 }
 
-// changed implements remote.PoolOptions.
+// changed implements remote.PoolOptions. Each backend is followed apart, so that
+// one whose handlers take long to probe keeps no other waiting.
 func (r *remotes) changed(b *remote.Backend) {
 	r.mu.Lock()
-	r.dirty[b] = true
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return
+	}
+	wake := r.wakes[b]
+	if wake == nil {
+		wake = make(chan struct{}, 1)
+		r.wakes[b] = wake
+		r.working.Go(func() { r.follow(b, wake) })
+	}
 	select {
-	case r.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
 
-// follow takes over what has changed, until ctx is done.
-func (r *remotes) follow(ctx context.Context) {
-	for {
+// follow takes over what has changed of a backend, until it has left.
+func (r *remotes) follow(b *remote.Backend, wake <-chan struct{}) {
+	select {
+	case <-r.made:
+	case <-r.life.Done():
+		return
+	}
+	var probed *remote.Health
+	for r.stays(b) {
 		select {
-		case <-ctx.Done():
+		case <-r.life.Done():
 			return
-		case <-r.wake:
-		}
-		r.mu.Lock()
-		dirty := r.dirty
-		r.dirty = map[*remote.Backend]bool{}
-		r.mu.Unlock()
-		for b := range dirty {
-			r.takeOver(ctx, b)
+		case <-wake:
+			probed = r.takeOver(r.life, b, probed)
 		}
 	}
 }
 
-// takeOver makes owners what the daemon has, and has its handlers probed if the
-// daemon's health has changed.
-func (r *remotes) takeOver(ctx context.Context, b *remote.Backend) {
-	if face := r.daemon.router.Load(); face != nil && adopted(face, b) {
-		if err := face.Reconcile(b); err != nil {
-			log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("A CRI daemon has pods that another backend has")
-			b.Contest(err)
-		}
+// stays says whether b is in the pool, and ends what follows it if not.
+func (r *remotes) stays(b *remote.Backend) bool {
+	if r.pool.Has(b) {
+		return true
 	}
-	now := b.Health()
 	r.mu.Lock()
-	before, probed := r.known[b]
-	r.known[b] = now
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	delete(r.wakes, b)
+	return false
+}
+
+// takeOver makes owners what the daemon has, and has its handlers probed if its
+// health is not what it was when they were probed last, which it returns.
+func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remote.Health) *remote.Health {
+	r.reconcile(ctx, b)
+	now := b.Health()
 	m := r.daemon.lifecycle.Load()
-	if m == nil || probed && before.Phase == now.Phase && before.Reason == now.Reason {
-		return
+	switch {
+	case m == nil:
+		return before
+	case before != nil && before.Phase == now.Phase && before.Reason == now.Reason:
+		return before
 	}
 	for _, route := range r.daemon.registry.Load().Current().Routes() {
 		if d := route.Definition; d.Type == handler.CRI && route.Backend.ID() == b.ID() {
@@ -128,6 +161,56 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend) {
 				log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("A handler cannot be probed")
 			}
 		}
+	}
+	return &now
+}
+
+// reconcile makes owners what the daemon has.
+func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
+	r.members.Lock()
+	defer r.members.Unlock()
+	face := r.daemon.router.Load()
+	if face == nil || !r.pool.Has(b) || !adopted(face, b) {
+		return
+	}
+	if err := face.Reconcile(b); err != nil {
+		log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("A CRI daemon has pods that another backend has")
+		b.Contest(err)
+	}
+}
+
+// sweep lets those go that nothing needs, whenever that comes to be.
+func (r *remotes) sweep() {
+	select {
+	case <-r.recovered:
+	case <-r.life.Done():
+		return
+	}
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.life.Done():
+			return
+		case <-tick.C:
+			r.members.Lock()
+			r.leave()
+			r.members.Unlock()
+		}
+	}
+}
+
+// leave lets those go that nothing needs; members is held. A handler that leads
+// there again must find nothing of them.
+func (r *remotes) leave() {
+	for _, b := range r.pool.Leave() {
+		if face := r.daemon.router.Load(); face != nil {
+			face.Abandon(b)
+		}
+		if err := r.pool.Left(b); err != nil {
+			log.L.WithError(err).WithField("backend", b.ID()).Warn("A CRI daemon that no handler leads to was not let go cleanly")
+		}
+		r.changed(b) // for who follows it to end
 	}
 }
 
@@ -152,12 +235,23 @@ func (r *remotes) adopt(ctx context.Context, face *router.Router) {
 			patience = time.After(0)
 		case <-ctx.Done():
 		}
-		face.Adopt(b)
-		r.changed(b)
+		r.add(face, b)
 	}
 }
 
-// backend is who runs the pods of a Definition, known to the router.
+// add makes one the router's, unless it has left.
+func (r *remotes) add(face *router.Router, b *remote.Backend) {
+	r.members.Lock()
+	defer r.members.Unlock()
+	if !r.pool.Has(b) {
+		return
+	}
+	face.Adopt(b)
+	r.changed(b)
+}
+
+// backend is who runs the pods of a Definition, known to the router; members is
+// held.
 func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.Backend, error) {
 	if d.Type != handler.CRI {
 		return engine, nil
@@ -181,20 +275,11 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 // record keeps on disk what the handlers of a plan lead to.
 func (r *remotes) record(p *lifecycle.Plan) error { return r.pool.Record(definitionsOf(p)) }
 
-// use lets those go that no handler needs any more.
+// use tells which handlers are in force, and lets those go that none needs any
+// more; members is held.
 func (r *remotes) use(p *lifecycle.Plan) {
-	for _, b := range r.pool.Use(definitionsOf(p)) {
-		if face := r.daemon.router.Load(); face != nil {
-			face.Abandon(b)
-		}
-		r.mu.Lock()
-		delete(r.known, b)
-		r.mu.Unlock()
-		// A handler that leads there again must find nothing of this one.
-		if err := b.Close(true); err != nil {
-			log.L.WithError(err).WithField("backend", b.ID()).Warn("A CRI daemon that no handler leads to was not let go cleanly")
-		}
-	}
+	r.pool.Use(definitionsOf(p))
+	r.leave()
 }
 
 func definitionsOf(p *lifecycle.Plan) []*handler.Definition {

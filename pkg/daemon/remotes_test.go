@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -249,6 +250,80 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 	}
 	b.handlerIs(t, "legacy2", "")
 	if err := errors.Join(run("more"), run("legacy2")); err != nil {
+		t.Error(err)
+	}
+}
+
+// records are the files about CRI daemons.
+func (b *bed) records(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(b.config.Engine.Root, "remote", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A handler that leads to another daemon by now leaves its pods where they are,
+// also over a restart, and the daemon is let go with the last one.
+func TestAHandlerLeadsElsewhere(t *testing.T) {
+	b, before, after := newBed(t), newBed(t), newBed(t)
+	b.leadTo(t, before)
+	f := &files{next: b.config}
+	b.options.Loader = f
+	d := b.started(t)
+	b.handlerIs(t, "legacy", "")
+	run := func() string {
+		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetPodSandboxId()
+	}
+	there := run()
+	moved := *b.config
+	moved.Runtimes = moved.Runtimes[:len(moved.Runtimes)-1]
+	b.config = &moved
+	after.engine = routertest.New("zzz") // its ids are others
+	after.started(t)
+	b.config.Runtimes = append(slices.Clone(b.config.Runtimes), &handler.Definition{
+		Name: "legacy", Type: handler.CRI, Endpoint: after.config.Server.Socket, RemoteHandler: "runc",
+	})
+	f.put(b.config, nil)
+	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err != nil {
+		t.Fatal(err)
+	}
+	here := run()
+	for id, engine := range map[string]*routertest.Backend{there: before.engine, here: after.engine} {
+		if engine.Definition(id) == nil {
+			t.Errorf("sandbox %s is not where it should be", id)
+		}
+	}
+	if err := d.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	b.options.Config = b.config
+	d = b.started(t)
+	client := b.client(t)
+	for _, id := range []string{there, here} {
+		if resp, err := client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}); err != nil || resp.GetStatus().GetRuntimeHandler() != "legacy" {
+			t.Errorf("after a restart: %v, %v", resp, err)
+		}
+	}
+	if h, err := d.Lifecycle().Handler("legacy"); err != nil || h.LivePods != 2 {
+		t.Errorf("the handler is %+v, %v", h, err)
+	}
+	many := len(b.records(t))
+	if _, err := client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: there}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, func() error {
+		if left := b.records(t); len(left) != many/2 {
+			return fmt.Errorf("what is kept of CRI daemons: %v", left)
+		}
+		return nil
+	})
+	if _, err := client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: here}); err != nil {
 		t.Error(err)
 	}
 }

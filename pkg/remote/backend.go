@@ -63,6 +63,9 @@ type Backend struct {
 	// handlers are those of the record.
 	handlers []Handler
 
+	// making counts calls that may give the daemon what it has not yet.
+	making atomic.Int64
+
 	// contest is why the daemon is no backend though it answers, nil if it is one.
 	contest atomic.Pointer[string]
 
@@ -179,11 +182,11 @@ func (b *Backend) compose(o Options, d *dialer) {
 	}
 	c.monitor = newMonitor(c.name, check, back, func(Health) { b.changed() })
 	b.runtimeService = runtimeService{
-		sandboxes: sandboxes{c, b.names, b}, containers: containers{c, b.names, b},
-		checkpoints: checkpoints{c, b.names, b}, execs: execs{c},
+		sandboxes: sandboxes{c, naming{b.names, b.known}, b, &b.making}, containers: containers{c, b.names, b},
+		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
-	b.imageService = imageService{images: images{c, b.names, b.stock, o.ListTimeout, &b.contest}}
+	b.imageService = imageService{images: images{c, b.names, b.stock, o.ListTimeout, &b.contest, &b.making}}
 }
 
 // Start begins to look after the daemon, until Close.
@@ -246,6 +249,12 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 	if slices.Equal(handlers, b.handlers) {
 		return nil
 	}
+	// What has a name keeps it.
+	if pins := (naming{b.names, b.known}).leaving(handlers); b.known.pinAll(pins) {
+		if err := b.ledger.write(b.known); err != nil {
+			return err
+		}
+	}
 	if err := writeRecord(b.record, record{b.endpoint, handlers}); err != nil {
 		return err
 	}
@@ -284,12 +293,7 @@ func (b *Backend) Inventory() []handler.Owned {
 	if b.contest.Load() != nil {
 		return nil
 	}
-	possessions := b.known.possessions()
-	all := make([]handler.Owned, 0, len(possessions))
-	for _, p := range possessions {
-		all = append(all, handler.Owned{Sandbox: p.id, Handler: b.names.owner(p.handler), Containers: p.containers})
-	}
-	return all
+	return naming{b.names, b.known}.inventory()
 }
 
 // Edition implements router.Editioned.

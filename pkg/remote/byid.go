@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,21 +20,25 @@ type journal interface {
 // sandboxes passes on the life of sandboxes.
 type sandboxes struct {
 	*caller
-	names   *names
+	naming
 	journal journal
+	making  *atomic.Int64
 }
 
 func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	s.making.Add(1)
+	defer s.making.Add(-1)
 	asked := req
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		asked = proto.CloneOf(req)
 		asked.RuntimeHandler = s.names.remote(d.Name)
 	}
+	pin := s.pinFor(ctx, asked.GetRuntimeHandler())
 	resp, err := readChange[runtimeapi.RunPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, asked)
 	if err != nil {
 		return nil, err
 	}
-	s.journal.note(ctx, change{kind: madeSandbox, sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
+	s.journal.note(ctx, change{kind: madeSandbox, pin: pin, sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
 	return resp, nil
 }
 
@@ -61,11 +66,18 @@ func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemoveP
 	return resp, err
 }
 
-// statusNames are the paths to names of handlers in a sandbox's status.
-var statusNames = [][]protowire.Number{{1, 9}, {3, 8, specHandlerField}, {3, statusMountsField, mountImageField, specHandlerField}}
+// mountNames are the paths to the names of handlers in the other parts of a
+// sandbox's status.
+var mountNames = [][]protowire.Number{{3, 8, specHandlerField}, {3, statusMountsField, mountImageField, specHandlerField}}
 
 func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-	return passRenamed[runtimeapi.PodSandboxStatusResponse](ctx, s.caller, s.names, statusNames, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, req)
+	f, err := s.unary(ctx, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.PodSandboxStatusResponse{}
+	s.names.rename(s.naming.status(f, req.GetPodSandboxId()), mountNames...).carry(resp)
+	return resp, nil
 }
 
 func (s sandboxes) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,8 +13,9 @@ import (
 // checkpoints passes on freezing and thawing.
 type checkpoints struct {
 	*caller
-	names   *names
+	naming
 	journal journal
+	making  *atomic.Int64
 }
 
 func (c checkpoints) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
@@ -25,10 +27,13 @@ func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.Checkpoi
 }
 
 func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	c.making.Add(1)
+	defer c.making.Add(-1)
 	asked := proto.CloneOf(req)
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		asked.RuntimeHandler = c.names.remote(d.Name)
 	}
+	pin := c.pinFor(ctx, asked.GetRuntimeHandler())
 	configs := map[string]*runtimeapi.ContainerConfig{}
 	for i, config := range asked.GetContainerConfigs() {
 		asked.ContainerConfigs[i] = c.names.config(config)
@@ -39,7 +44,7 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 		return nil, err
 	}
 	id := resp.GetPodSandboxId()
-	c.journal.note(ctx, change{kind: madeSandbox, sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
+	c.journal.note(ctx, change{kind: madeSandbox, pin: pin, sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
 	for _, restored := range resp.GetRestoredContainers() {
 		c.journal.note(ctx, change{kind: madeContainer, container: createdAs(restored.GetContainerId(), id, configs[restored.GetName()])})
 	}

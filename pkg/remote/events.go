@@ -168,8 +168,8 @@ func (s *subscription) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// eventNames are the paths to names of handlers in an event.
-var eventNames = [][]protowire.Number{{4, 9}, {5, 8, specHandlerField}, {5, statusMountsField, mountImageField, specHandlerField}}
+// eventNames are the paths to names of handlers in an event, but for the sandbox's.
+var eventNames = [][]protowire.Number{{5, 8, specHandlerField}, {5, statusMountsField, mountImageField, specHandlerField}}
 
 // pass tells what the daemon has told, unless the client knows it already. What
 // happened is told as it is if it is newer than this CRI.
@@ -180,6 +180,9 @@ func (s *subscription) pass(f frame) error {
 	}
 	if _, known := stepOf(e.GetContainerEventType()); known && !s.seen.heard(e.GetContainerId(), e.GetPodSandboxStatus().GetId(), e.GetContainerEventType(), e.GetCreatedAt()) {
 		return nil
+	}
+	if p := e.GetPodSandboxStatus(); p != nil {
+		p.RuntimeHandler = s.lists.naming().sandbox(p.GetId(), p.GetRuntimeHandler())
 	}
 	return s.send(&e)
 }
@@ -215,9 +218,10 @@ func (s *subscription) compose(ctx context.Context, t transition, now *state) *r
 
 func (s *subscription) sandboxStatus(ctx context.Context, id string, now *state) *runtimeapi.PodSandboxStatus {
 	if now.sandboxes[id] != nil {
-		resp, err := readRenamed[runtimeapi.PodSandboxStatusResponse](ctx, s.caller, s.names, statusNames,
+		resp, err := readRenamed[runtimeapi.PodSandboxStatusResponse](ctx, s.caller, s.names, mountNames,
 			runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 		if p := resp.GetStatus(); err == nil && p != nil {
+			p.RuntimeHandler = s.lists.naming().sandbox(p.GetId(), p.GetRuntimeHandler())
 			return p
 		}
 	}
@@ -228,7 +232,7 @@ func (s *subscription) sandboxStatus(ctx context.Context, id string, now *state)
 		p := from.sandboxes[id]
 		return &runtimeapi.PodSandboxStatus{
 			Id: id, Metadata: p.GetMetadata(), State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY, CreatedAt: p.GetCreatedAt(),
-			Labels: p.GetLabels(), Annotations: p.GetAnnotations(), RuntimeHandler: s.names.ours(p.GetRuntimeHandler()),
+			Labels: p.GetLabels(), Annotations: p.GetAnnotations(), RuntimeHandler: s.lists.naming().sandbox(p.GetId(), p.GetRuntimeHandler()),
 		}
 	}
 	return nil

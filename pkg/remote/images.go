@@ -26,6 +26,7 @@ type images struct {
 	patience time.Duration
 	// contest is not nil if what the daemon has is another backend's.
 	contest *atomic.Pointer[string]
+	making  *atomic.Int64
 }
 
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
@@ -115,6 +116,8 @@ func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequ
 }
 
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	i.making.Add(1)
+	defer i.making.Add(-1)
 	if image := req.GetImage(); i.names.spec(image) != image {
 		req = proto.CloneOf(req)
 		req.Image = i.names.spec(image)

@@ -28,6 +28,10 @@ type known struct {
 	// edition counts what may have changed possessions; had are those of one.
 	edition, hadIn uint64
 	had            []possession
+	// pins are the handlers of ours of sandboxes that would count as another's by
+	// what the daemon says, by id; pinTurn counts the changes of them.
+	pins    map[string]string
+	pinTurn uint64
 }
 
 // page is a list as it came.
@@ -53,6 +57,9 @@ type change struct {
 	container *runtimeapi.Container
 	id        string
 	kind      kind
+	// pin is the handler of ours of a sandbox that was made, empty if that follows
+	// from what the daemon says.
+	pin string
 }
 
 type kind byte
@@ -114,6 +121,12 @@ func (k *known) note(c change) {
 	k.ready = nil
 	c.number = k.number
 	k.changes = append(k.changes, c)
+	switch {
+	case c.kind == madeSandbox && c.pin != "":
+		k.pin(c.sandbox.GetId(), c.pin)
+	case c.kind == removedSandbox:
+		k.unpin(c.id)
+	}
 }
 
 // age is how old the older of both lists is.
@@ -228,10 +241,11 @@ func (k *known) live(id string) bool {
 	return ready[id]
 }
 
-// possession is one sandbox with its containers, by id.
+// possession is one sandbox with its containers, by id. handler is the daemon's
+// name, pin ours if it does not follow from that.
 type possession struct {
-	id, handler string
-	containers  []string
+	id, handler, pin string
+	containers       []string
 }
 
 // edited is the number of the edition of what is known.
@@ -246,12 +260,12 @@ func (k *known) edited() uint64 {
 func (k *known) possessions() []possession {
 	k.mu.Lock()
 	sandboxes, containers, changes, edition := k.sandboxes, k.containers, slices.Clone(k.changes), k.edition
-	had, fresh := k.had, k.hadIn == k.edition && k.had != nil
+	had, fresh, pins := k.had, k.hadIn == k.edition && k.had != nil, maps.Clone(k.pins)
 	k.mu.Unlock()
 	if fresh {
 		return had
 	}
-	had = possessionsOf(sandboxes, containers, changes)
+	had = possessionsOf(sandboxes, containers, changes, pins)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.edition == edition {
@@ -261,13 +275,13 @@ func (k *known) possessions() []possession {
 }
 
 // possessionsOf are what lists have, as changed since. Pure.
-func possessionsOf(sandboxes, containers page, changes []change) []possession {
+func possessionsOf(sandboxes, containers page, changes []change, pins map[string]string) []possession {
 	all := []possession{}
 	place := map[string]int{}
 	add := func(id, handler string) {
 		if _, there := place[id]; !there && id != "" {
 			place[id] = len(all)
-			all = append(all, possession{id: id, handler: handler})
+			all = append(all, possession{id: id, handler: handler, pin: pins[id]})
 		}
 	}
 	eachField(sandboxes.frame, func(n protowire.Number, item []byte) {

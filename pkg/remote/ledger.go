@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,13 +37,17 @@ func head(k kind, size int) []byte { return binary.AppendUvarint([]byte{byte(k)}
 // encode is the record of a change.
 func (c change) encode() ([]byte, error) {
 	content, err := []byte(c.id), error(nil)
+	var before []byte
 	switch c.kind {
 	case madeSandbox:
 		content, err = proto.Marshal(c.sandbox)
+		if c.pin != "" {
+			before = encodePin(c.sandbox.GetId(), c.pin)
+		}
 	case madeContainer:
 		content, err = proto.Marshal(c.container)
 	}
-	return append(head(c.kind, len(content)), content...), err
+	return slices.Concat(before, head(c.kind, len(content)), content), err
 }
 
 // decode is the change of a record.
@@ -66,6 +71,7 @@ func decode(k kind, content []byte) (change, error) {
 func (l *ledger) write(k *known) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	pins := k.stay()
 	k.mu.Lock()
 	sandboxes, containers := k.sandboxes, k.containers
 	changes := append([]change(nil), k.changes...)
@@ -80,6 +86,9 @@ func (l *ledger) write(k *known) error {
 		if !l.at.IsZero() {
 			content = append(content, head(l.kind, len(l.frame)), l.frame)
 		}
+	}
+	for id, name := range pins {
+		content = append(content, encodePin(id, name))
 	}
 	for _, c := range changes {
 		r, err := c.encode()
@@ -165,6 +174,8 @@ func (l *ledger) load(k *known) error {
 			k.sandboxes.frame, k.sandboxes.at = append(frame(nil), body...), info.ModTime()
 		case containerList:
 			k.containers.frame, k.containers.at = append(frame(nil), body...), info.ModTime()
+		case pinnedSandbox:
+			k.pin(decodePin(body))
 		default:
 			c, err := decode(at, body)
 			if err != nil {

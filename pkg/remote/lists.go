@@ -24,11 +24,8 @@ var (
 	containerLists = listingOf(runtimeapi.RuntimeService_ListContainers_FullMethodName, runtimeapi.RuntimeService_StreamContainers_FullMethodName, &runtimeapi.ListContainersResponse{})
 )
 
-// Paths to the names of handlers in the items of lists.
-var (
-	sandboxNames   = []protowire.Number{itemsField, sandboxHandlerField}
-	containerNames = []protowire.Number{itemsField, containerImageField, specHandlerField}
-)
+// containerNames is the path to the names of handlers in a list of containers.
+var containerNames = []protowire.Number{itemsField, containerImageField, specHandlerField}
 
 // lateFor is how long a list may go on after its client got the last known one.
 const lateFor = 30 * time.Second
@@ -104,6 +101,8 @@ func (l *lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grp
 	return to.Send(&runtimeapi.StreamContainersResponse{Containers: s.selectContainers(req.GetFilter())})
 }
 
+func (l *lists) naming() naming { return naming{l.names, l.known} }
+
 // send cuts a list into messages.
 func send[M any, P message[M]](f frame, to grpc.ServerStreamingServer[M]) error {
 	for _, piece := range f.chunks(chunk) {
@@ -120,9 +119,9 @@ func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxReq
 	whole := wantsAll(req, req.GetFilter())
 	f, err := l.fresh(ctx, sandboxLists, req, whole, &l.known.sandboxes)
 	if !whole {
-		return l.names.rename(f, sandboxNames), err
+		return l.naming().list(f), err
 	}
-	return l.names.renameAgain(&l.sandboxesTold, f, sandboxNames), err
+	return l.naming().listAgain(&l.sandboxesTold, f), err
 }
 
 func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (frame, error) {
@@ -224,7 +223,7 @@ func (l *lists) instead(ctx context.Context, err error) (*state, error) {
 		return nil, err
 	}
 	for _, p := range s.sandboxes {
-		p.RuntimeHandler = l.names.ours(p.GetRuntimeHandler())
+		p.RuntimeHandler = l.naming().sandbox(p.GetId(), p.GetRuntimeHandler())
 	}
 	for _, c := range s.containers {
 		if c.GetImage() != nil {

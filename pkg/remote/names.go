@@ -23,6 +23,8 @@ type names struct {
 }
 
 type translation struct {
+	// handlers are sorted by name.
+	handlers     []Handler
 	ours, theirs map[string]string
 	// first is the name that pods of handlers that are none of ours go by.
 	first string
@@ -30,11 +32,14 @@ type translation struct {
 	same bool
 }
 
-// set replaces the handlers. If several have one name at the daemon, the first
-// by name has the pods that do not say which of them they are of.
-func (n *names) set(handlers []Handler) {
+// set replaces the handlers.
+func (n *names) set(handlers []Handler) { n.current.Store(translationOf(handlers)) }
+
+// translationOf translates for handlers. If several have one name at the daemon,
+// the first by name has the pods that do not say which of them they are of. Pure.
+func translationOf(handlers []Handler) *translation {
 	sorted := slices.SortedFunc(slices.Values(handlers), func(a, b Handler) int { return cmp.Compare(a.Name, b.Name) })
-	t := &translation{ours: map[string]string{}, theirs: map[string]string{}, same: true}
+	t := &translation{handlers: sorted, ours: map[string]string{}, theirs: map[string]string{}, same: true}
 	for _, h := range sorted {
 		t.theirs[h.Name] = h.Remote
 		if _, there := t.ours[h.Remote]; !there {
@@ -45,7 +50,7 @@ func (n *names) set(handlers []Handler) {
 	if len(sorted) > 0 {
 		t.first = sorted[0].Name
 	}
-	n.current.Store(t)
+	return t
 }
 
 // ours is this berth's name for the daemon's; a name that none of ours leads to
@@ -61,9 +66,15 @@ func (n *names) ours(name string) string {
 	return name
 }
 
+// plain says that there is nothing to translate.
+func (n *names) plain() bool {
+	t := n.current.Load()
+	return t == nil || t.same
+}
+
 // rename puts ours in place of the daemon's names at the ends of paths.
 func (n *names) rename(f frame, paths ...[]protowire.Number) frame {
-	if t := n.current.Load(); t == nil || t.same {
+	if n.plain() {
 		return f
 	}
 	for _, path := range paths {
@@ -76,6 +87,7 @@ func (n *names) rename(f frame, paths ...[]protowire.Number) frame {
 type renaming struct {
 	theirs, ours frame
 	by           *translation
+	pins         uint64
 }
 
 // renameAgain is rename for lists that most often are as they were the last time.
@@ -88,7 +100,7 @@ func (n *names) renameAgain(last *atomic.Pointer[renaming], f frame, path []prot
 		return l.ours
 	}
 	ours := frame(renamed(f, path, n.ours))
-	last.Store(&renaming{f, ours, t})
+	last.Store(&renaming{theirs: f, ours: ours, by: t})
 	return ours
 }
 

@@ -38,8 +38,24 @@ type Pool struct {
 
 	mu     sync.Mutex
 	closed bool
-	all    map[string]*Backend // by endpoint
+	all    map[string]*member // by endpoint
+	// leaving is closed when nothing is left of the Backend that an endpoint had.
+	leaving map[string]chan struct{}
 }
+
+// member is a Backend of the Pool.
+type member struct {
+	*Backend
+	// needed says that a handler in force leads here.
+	needed bool
+	// checks are under way; asked is when the last one ended that was made while
+	// no handler in force led here: what it said may be about to be put in force.
+	checks int
+	asked  time.Time
+}
+
+// grace is how long a Backend stays after a check for a handler that has not come.
+const grace = time.Minute
 
 // NewPool makes a Pool with the daemons that have pods of an earlier run. ctx is
 // for its log.
@@ -47,7 +63,7 @@ func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	if o.CgroupDriver == nil || o.Changed == nil {
 		return nil, errors.New("remote: CgroupDriver and Changed are needed")
 	}
-	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*Backend{}}
+	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*member{}, leaving: map[string]chan struct{}{}}
 	records, err := readRecords(o.Dir)
 	if err != nil {
 		log.G(ctx).WithError(err).Error("Which CRI daemons had pods cannot be read; pods of handlers that are no longer configured may be missing")
@@ -60,12 +76,18 @@ func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// get returns the Backend of an endpoint, and makes it if there is none.
-func (p *Pool) get(endpoint string, handlers []Handler) (*Backend, error) {
+// get returns the member of an endpoint, and makes it if there is none. One that
+// is leaving is waited for, because both would have the same files.
+func (p *Pool) get(endpoint string, handlers []Handler) (*member, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b := p.all[endpoint]; b != nil {
-		return b, nil
+	for left := p.leaving[endpoint]; left != nil; left = p.leaving[endpoint] {
+		p.mu.Unlock()
+		<-left
+		p.mu.Lock()
+	}
+	if m := p.all[endpoint]; m != nil {
+		return m, nil
 	}
 	if p.closed {
 		return nil, fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable)
@@ -82,12 +104,28 @@ func (p *Pool) get(endpoint string, handlers []Handler) (*Backend, error) {
 		return nil, err
 	}
 	b.Start(p.life)
-	p.all[endpoint] = b
-	return b, nil
+	m := &member{Backend: b}
+	p.all[endpoint] = m
+	return m, nil
 }
 
-// For returns the Backend of a handler's daemon.
-func (p *Pool) For(d *handler.Definition) (*Backend, error) { return p.get(d.Endpoint, nil) }
+// For returns the Backend of a handler's daemon. Nobody may call Leave before
+// the handler is in force or was given up.
+func (p *Pool) For(d *handler.Definition) (*Backend, error) {
+	m, err := p.get(d.Endpoint, nil)
+	if err != nil {
+		return nil, err
+	}
+	return m.Backend, nil
+}
+
+// Has says whether b is in the Pool.
+func (p *Pool) Has(b *Backend) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.all[b.endpoint]
+	return m != nil && m.Backend == b
+}
 
 // All returns every Backend, sorted by endpoint.
 func (p *Pool) All() []*Backend {
@@ -95,7 +133,7 @@ func (p *Pool) All() []*Backend {
 	defer p.mu.Unlock()
 	all := make([]*Backend, 0, len(p.all))
 	for _, endpoint := range slices.Sorted(maps.Keys(p.all)) {
-		all = append(all, p.all[endpoint])
+		all = append(all, p.all[endpoint].Backend)
 	}
 	return all
 }
@@ -124,19 +162,55 @@ func (p *Pool) Record(definitions []*handler.Definition) error {
 	return nil
 }
 
-// Use tells which handlers there are. It returns the Backends that no handler
-// leads to and that have no pods; they are out of the Pool, and to be closed.
-func (p *Pool) Use(definitions []*handler.Definition) (unused []*Backend) {
+// Use tells which handlers are in force.
+func (p *Pool) Use(definitions []*handler.Definition) {
 	handlers := byEndpoint(definitions)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for endpoint, b := range p.all {
-		if len(handlers[endpoint]) == 0 && len(b.Inventory()) == 0 {
-			delete(p.all, endpoint)
-			unused = append(unused, b)
+	for endpoint, m := range p.all {
+		if m.needed = len(handlers[endpoint]) > 0; m.needed {
+			m.asked = time.Time{}
 		}
 	}
-	return unused
+}
+
+// Leave takes the Backends out of the Pool that no handler leads to and that have
+// no pods. Each is then to be given to Left.
+func (p *Pool) Leave() []*Backend {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []*Backend
+	for endpoint, m := range p.all {
+		if m.unused(time.Now()) {
+			delete(p.all, endpoint)
+			p.leaving[endpoint] = make(chan struct{})
+			all = append(all, m.Backend)
+		}
+	}
+	return all
+}
+
+// Left closes a Backend that Leave returned, and forgets all about it.
+func (p *Pool) Left(b *Backend) error {
+	err := b.Close(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.leaving[b.endpoint])
+	delete(p.leaving, b.endpoint)
+	return err
+}
+
+// unused says whether nothing needs m, nor may come to need it soon.
+func (m *member) unused(now time.Time) bool {
+	if m.needed || m.checks > 0 || now.Sub(m.asked) < grace || m.making.Load() > 0 {
+		return false
+	}
+	select {
+	case <-m.Asked(): // it had the time to say what it has
+	default:
+		return false
+	}
+	return len(m.Inventory()) == 0
 }
 
 func byEndpoint(definitions []*handler.Definition) map[string][]Handler {
@@ -152,6 +226,10 @@ func byEndpoint(definitions []*handler.Definition) map[string][]Handler {
 // Close closes every Backend. What they have is known again to the next Pool.
 func (p *Pool) Close() error {
 	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
 	p.closed = true
 	all := slices.Collect(maps.Values(p.all))
 	p.mu.Unlock()
@@ -167,10 +245,11 @@ const firstAnswer = 3 * time.Second
 
 // Check says why a handler's daemon cannot run its pods, or which daemon it is.
 func (p *Pool) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime, error) {
-	b, err := p.For(d)
+	b, done, err := p.check(d)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	select {
 	case <-b.Asked():
 	case <-time.After(firstAnswer):
@@ -185,6 +264,30 @@ func (p *Pool) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime
 		return nil, fmt.Errorf("this berth's own cgroup driver is not known: %w", err)
 	}
 	return b.node.suits(d, driver)
+}
+
+// check is For, for a handler that may be in force later or never.
+func (p *Pool) check(d *handler.Definition) (b *Backend, done func(), err error) {
+	for {
+		m, err := p.get(d.Endpoint, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		p.mu.Lock()
+		if p.all[d.Endpoint] != m {
+			p.mu.Unlock()
+			continue // it has left
+		}
+		m.checks++
+		p.mu.Unlock()
+		return m.Backend, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if m.checks--; !m.needed {
+				m.asked = time.Now()
+			}
+		}, nil
+	}
 }
 
 // suits says whether the daemon has the handler, and the node's cgroup driver.

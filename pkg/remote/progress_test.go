@@ -94,7 +94,8 @@ func TestDeletedIsForgottenLater(t *testing.T) {
 // An event that is newer than this CRI says nothing of how far something has come.
 func TestNewerEvents(t *testing.T) {
 	to := &listener{ctx: t.Context(), heard: make(chan *runtimeapi.ContainerEventResponse, 10)}
-	s := &subscription{events: &events{caller: &caller{}, names: &names{}}, to: to, seen: progressIn(t, "p=started p/c=created")}
+	n := &names{}
+	s := &subscription{events: &events{caller: &caller{}, names: n, lists: &lists{names: n, known: &known{}}}, to: to, seen: progressIn(t, "p=started p/c=created")}
 	s.names.set([]Handler{{Name: "legacy", Remote: "runc"}})
 	newest := runtimeapi.ContainerEventType(99)
 	for _, kind := range []runtimeapi.ContainerEventType{newest, newest, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT} {

@@ -105,6 +105,17 @@ func (f frame) chunks(limit int) []frame {
 // renamed is message with the string at the end of path replaced by what name
 // makes of it. It is message itself if nothing changes.
 func renamed(message []byte, path []protowire.Number, name func(string) string) []byte {
+	return replaced(message, path[0], func(content []byte) []byte {
+		if len(path) > 1 {
+			return renamed(content, path[1:], name)
+		}
+		return []byte(name(string(content)))
+	})
+}
+
+// replaced is message with each occurrence of a length-delimited field replaced by
+// what change makes of it. It is message itself if nothing changes.
+func replaced(message []byte, field protowire.Number, change func([]byte) []byte) []byte {
 	var out []byte
 	changed, done := false, 0
 	for at := 0; at < len(message); {
@@ -116,19 +127,13 @@ func renamed(message []byte, path []protowire.Number, name func(string) string) 
 		if size < 0 {
 			return message
 		}
-		if n == path[0] && t == protowire.BytesType {
+		if n == field && t == protowire.BytesType {
 			content, _ := protowire.ConsumeBytes(message[at+head:])
-			replaced := content
-			if len(path) > 1 {
-				replaced = renamed(content, path[1:], name)
-			} else if after := name(string(content)); after != string(content) {
-				replaced = []byte(after)
-			}
-			if !bytes.Equal(replaced, content) {
+			if other := change(content); !bytes.Equal(other, content) {
 				changed = true
 				out = append(out, message[done:at]...)
 				out = protowire.AppendTag(out, n, t)
-				out = protowire.AppendBytes(out, replaced)
+				out = protowire.AppendBytes(out, other)
 				done = at + head + size
 			}
 		}
@@ -138,4 +143,14 @@ func renamed(message []byte, path []protowire.Number, name func(string) string) 
 		return message
 	}
 	return append(out, message[done:]...)
+}
+
+// withText is message with a string field set, be it there or not: of several
+// values the last counts.
+func withText(message []byte, field protowire.Number, value string) []byte {
+	if text(message, field) == value {
+		return message
+	}
+	out := protowire.AppendTag(bytes.Clone(message), field, protowire.BytesType)
+	return protowire.AppendString(out, value)
 }

@@ -1,0 +1,184 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// A pod stays a pod of the handler that it was made under, or adopted for, when
+// other handlers come to lead to its daemon by the same name, or its own leads
+// elsewhere. What the daemon says does not tell that, so it is pinned.
+
+// pin says whose a sandbox is; mu is held, or nobody else has k.
+func (k *known) pin(id, name string) {
+	if k.pins == nil {
+		k.pins = map[string]string{}
+	}
+	k.pins[id] = name
+	k.pinTurn++
+	k.edition++
+}
+
+// unpin forgets what was said; mu is held.
+func (k *known) unpin(id string) {
+	if k.pins[id] != "" {
+		delete(k.pins, id)
+		k.pinTurn++
+	}
+}
+
+// pinned is whose a sandbox is, empty if that follows from what the daemon says.
+func (k *known) pinned(id string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.pins[id]
+}
+
+// pinsNow says whether there are pins, and how often they have changed.
+func (k *known) pinsNow() (some bool, turn uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.pins) > 0, k.pinTurn
+}
+
+// pinAll pins what has no pin, and says whether that was anything.
+func (k *known) pinAll(pins map[string]string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	some := false
+	for id, name := range pins {
+		if k.pins[id] == "" {
+			k.pin(id, name)
+			some = true
+		}
+	}
+	return some
+}
+
+// stay are the pins of sandboxes that are still there; others are dropped.
+func (k *known) stay() map[string]string {
+	if some, _ := k.pinsNow(); !some {
+		return nil
+	}
+	there := map[string]bool{}
+	for _, p := range k.possessions() {
+		there[p.id] = true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range k.changes { // made since
+		if c.kind == madeSandbox {
+			there[c.sandbox.GetId()] = true
+		}
+	}
+	maps.DeleteFunc(k.pins, func(id, _ string) bool { return !there[id] })
+	return maps.Clone(k.pins)
+}
+
+// pinnedSandbox is the kind of record of a pin.
+const pinnedSandbox kind = 'H'
+
+// encodePin is the record of a pin.
+func encodePin(id, name string) []byte {
+	content := id + "\x00" + name
+	return append(head(pinnedSandbox, len(content)), content...)
+}
+
+// decodePin is the pin of a record; the name is empty if it is none.
+func decodePin(content []byte) (id, name string) {
+	id, name, _ = strings.Cut(string(content), "\x00")
+	return id, name
+}
+
+// naming says by which of our names a sandbox goes.
+type naming struct {
+	names *names
+	known *known
+}
+
+// sandbox is the name of one that the daemon says is of a handler of its own.
+func (n naming) sandbox(id, theirs string) string {
+	if pin := n.known.pinned(id); pin != "" {
+		return pin
+	}
+	return n.names.ours(theirs)
+}
+
+// list is a list of sandboxes with our names.
+func (n naming) list(f frame) frame {
+	if some, _ := n.known.pinsNow(); !some && n.names.plain() {
+		return f
+	}
+	return replaced(f, itemsField, func(item []byte) []byte {
+		return withText(item, sandboxHandlerField, n.sandbox(text(item, idField), text(item, sandboxHandlerField)))
+	})
+}
+
+// listAgain is list for lists that most often are as they were the last time.
+func (n naming) listAgain(last *atomic.Pointer[renaming], f frame) frame {
+	some, turn := n.known.pinsNow()
+	t := n.names.current.Load()
+	if !some && n.names.plain() {
+		return f
+	}
+	if l := last.Load(); l != nil && l.by == t && l.pins == turn && bytes.Equal(l.theirs, f) {
+		return l.ours
+	}
+	ours := n.list(f)
+	last.Store(&renaming{f, ours, t, turn})
+	return ours
+}
+
+// status is the answer about one sandbox with our name.
+func (n naming) status(f frame, id string) frame {
+	const status, name = 1, 9
+	return replaced(f, status, func(s []byte) []byte { return withText(s, name, n.sandbox(id, text(s, name))) })
+}
+
+// owner is the handler of ours that a pod counts as one of.
+func (n naming) owner(p possession) string {
+	if p.pin != "" {
+		return p.pin
+	}
+	return n.names.owner(p.handler)
+}
+
+// inventory is what the daemon has, by our names.
+func (n naming) inventory() []handler.Owned {
+	possessions := n.known.possessions()
+	all := make([]handler.Owned, 0, len(possessions))
+	for _, p := range possessions {
+		all = append(all, handler.Owned{Sandbox: p.id, Handler: n.owner(p), Containers: p.containers})
+	}
+	return all
+}
+
+// pinFor is the pin of a sandbox that is made under a handler of the daemon's,
+// empty if it needs none.
+func (n naming) pinFor(ctx context.Context, theirs string) string {
+	if d := handler.DefinitionFrom(ctx); d != nil && n.names.owner(theirs) != d.Name {
+		return d.Name
+	}
+	return ""
+}
+
+// leaving are the pins of those whose name would be another with other handlers.
+func (n naming) leaving(next []Handler) map[string]string {
+	now, then := n.names.current.Load(), translationOf(next)
+	if now == nil || slices.Equal(now.handlers, then.handlers) {
+		return nil
+	}
+	pins := map[string]string{}
+	for _, p := range n.known.possessions() {
+		if our, there := now.ours[p.handler]; there && p.pin == "" && then.ours[p.handler] != our {
+			pins[p.id] = our
+		}
+	}
+	return pins
+}

@@ -1,0 +1,215 @@
+package remote
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func newPool(t *testing.T, dir string) *Pool {
+	t.Helper()
+	p, err := NewPool(context.Background(), PoolOptions{
+		Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func(*Backend) {},
+		CgroupDriver: func(context.Context) (runtimeapi.CgroupDriver, error) { return runtimeapi.CgroupDriver_CGROUPFS, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// force is what a table does that has these handlers.
+func force(t *testing.T, p *Pool, definitions ...*handler.Definition) {
+	t.Helper()
+	for _, d := range definitions {
+		if _, err := p.For(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Record(definitions); err != nil {
+		t.Fatal(err)
+	}
+	p.Use(definitions)
+	for _, b := range p.Leave() {
+		if err := p.Left(b); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func leads(name string, d *daemon) *handler.Definition {
+	return &handler.Definition{Name: name, Type: handler.CRI, Endpoint: d.path, RemoteHandler: "runc"}
+}
+
+// run makes a pod under a handler.
+func run(t *testing.T, p *Pool, d *handler.Definition) (id string) {
+	t.Helper()
+	b, err := p.For(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	resp, err := b.RunPodSandbox(handler.WithDefinition(t.Context(), d), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetPodSandboxId()
+}
+
+// reread is a message that was passed on unread.
+func reread[M proto.Message](t *testing.T, carried proto.Message, to M) M {
+	t.Helper()
+	content, err := proto.Marshal(carried)
+	if err == nil {
+		err = proto.Unmarshal(content, to)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// What a check has found counts until it is put in force, whatever else is put in
+// force meanwhile.
+func TestACheckedDaemonStays(t *testing.T) {
+	d, p := newDaemon(t), newPool(t, t.TempDir())
+	legacy := leads("legacy", d)
+	if _, err := p.Check(t.Context(), legacy); err != nil {
+		t.Fatal(err)
+	}
+	force(t, p)
+	if all := p.All(); len(all) != 1 || all[0].Health().Phase != Ready {
+		t.Fatalf("the daemon of a handler that was checked is %v", all)
+	}
+	force(t, p, legacy)
+	force(t, p)
+	if all := p.All(); len(all) != 0 {
+		t.Errorf("no handler leads to %s any more", all[0].ID())
+	}
+}
+
+// Checks, tables with and without the handler, and its way out, all at once: a
+// check never meets a Backend that was let go, nor do the files of the next one
+// go with the last.
+func TestChecksWhileDaemonsComeAndGo(t *testing.T) {
+	d, dir := newDaemon(t), t.TempDir()
+	p, legacy := newPool(t, dir), leads("legacy", d)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := p.Check(t.Context(), legacy); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for ctx.Err() == nil {
+		force(t, p, legacy)
+		p.mu.Lock() // as if a minute had passed since the last check
+		p.all[d.path].asked = time.Time{}
+		p.mu.Unlock()
+		force(t, p)
+	}
+	all.Wait()
+	force(t, p, legacy)
+	run(t, p, legacy)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d.server.Stop()
+	again := newPool(t, dir)
+	if got := again.All(); len(got) != 1 || len(got[0].Inventory()) != 1 {
+		t.Errorf("the next berth knows of %v", got)
+	}
+}
+
+// A daemon with a pod stays, and leaves when the pod has.
+func TestADaemonWithPodsStays(t *testing.T) {
+	d, p := newDaemon(t), newPool(t, t.TempDir())
+	legacy := leads("legacy", d)
+	force(t, p, legacy)
+	id := run(t, p, legacy)
+	force(t, p)
+	b := p.All()[0]
+	if _, err := b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}); err != nil {
+		t.Error(err)
+	}
+	b.making.Add(1)
+	if _, err := b.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if gone := p.Leave(); len(gone) != 0 {
+		t.Error("it leaves while a pod is being made")
+	}
+	b.making.Add(-1)
+	force(t, p)
+	if p.Has(b) {
+		t.Error("it stays although nothing needs it")
+	}
+}
+
+// A pod keeps the name of its handler, here, in lists and after a restart, when
+// others come to lead to the daemon's handler of it.
+func TestPodsKeepTheirHandler(t *testing.T) {
+	d, dir := newDaemon(t), t.TempDir()
+	p := newPool(t, dir)
+	legacy, second, renamed := leads("legacy", d), leads("second", d), leads("a-new-name", d)
+	force(t, p, legacy, second)
+	want := map[string]string{run(t, p, legacy): "legacy", run(t, p, second): "second"}
+	look := func(when string, p *Pool) {
+		t.Helper()
+		b, err := p.For(legacy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, o := range b.Inventory() {
+			got[o.Sandbox] = o.Handler
+		}
+		until(t, "ready", func() bool { return b.Health().Phase == Ready })
+		listed, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range reread(t, listed, &runtimeapi.ListPodSandboxResponse{}).GetItems() {
+			if name := one.GetRuntimeHandler(); name != want[one.GetId()] {
+				t.Errorf("%s, a pod of %s is listed as one of %s", when, want[one.GetId()], name)
+			}
+		}
+		for id, name := range want {
+			resp, err := b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := reread(t, resp, &runtimeapi.PodSandboxStatusResponse{}).GetStatus().GetRuntimeHandler()
+			if got[id] != name || said != name {
+				t.Errorf("%s, a pod of %s counts as one of %s, and says %s", when, name, got[id], said)
+			}
+		}
+	}
+	look("at first", p)
+	force(t, p, renamed)
+	want[run(t, p, renamed)] = "a-new-name"
+	look("under another name", p)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p = newPool(t, dir)
+	force(t, p, renamed)
+	look("after a restart", p)
+}

@@ -37,12 +37,12 @@ help: ## list the targets
 ## Building
 
 .PHONY: build
-build: ## build berth, berth-shim and berth-pause into ./bin
+build: ## build berth and the programs beside it into ./bin
 	$(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 .PHONY: install
 install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
-	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/berth $(BIN)/berth-shim $(BIN)/berth-pause
+	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/berth $(BIN)/berth-shim $(BIN)/berth-pause $(BIN)/berth-runtimeclass
 	sed 's|/usr/bin/|$(PREFIX)/bin/|g' contrib/systemd/berth.service \
 	  | install -D -m 0644 /dev/stdin '$(DESTDIR)$(UNITDIR)/berth.service'
 	install -d -m 0755 '$(DESTDIR)$(SYSCONFDIR)/berth/conf.d' '$(DESTDIR)$(PREFIX)/lib/berth/conf.d'

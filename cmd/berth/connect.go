@@ -4,23 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/cmd/internal/adminsocket"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-const (
-	// defaultAdminSocket is where a berth with the default configuration is managed.
-	defaultAdminSocket = "/run/berth/admin.sock"
-	// adminSocketEnv replaces it.
-	adminSocketEnv = "BERTH_ADMIN_SOCKET"
-)
+// adminSocketEnv names the management socket.
+const adminSocketEnv = adminsocket.Env
 
 // callTimeout bounds calls that should take no time at all.
 const callTimeout = 30 * time.Second
@@ -35,20 +31,12 @@ type remote struct {
 
 // flags are those of every command that talks to the daemon.
 func (r *remote) flags(c *cobra.Command) {
-	c.Flags().StringVar(&r.socket, "admin-socket", "", "`path` of the daemon's management socket (default $"+adminSocketEnv+", else "+defaultAdminSocket+")")
+	c.Flags().StringVar(&r.socket, "admin-socket", "", adminsocket.Usage)
 	outputFlag(c, &r.output)
 }
 
 // path is the socket that counts.
-func (r *remote) path() string {
-	switch env := os.Getenv(adminSocketEnv); {
-	case r.socket != "":
-		return r.socket
-	case env != "":
-		return env
-	}
-	return defaultAdminSocket
-}
+func (r *remote) path() string { return adminsocket.Path(r.socket) }
 
 // with calls f with a client of the daemon and a context that ends with a signal,
 // and explains what it fails with.

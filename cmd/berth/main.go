@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/berth-cri/berth/cmd/internal/classcmd"
 )
 
 // Exit codes.
@@ -38,6 +40,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func report(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
+	}
+	var exit *classcmd.Exit
+	if errors.As(err, &exit) {
+		if exit.Err != nil {
+			fmt.Fprintln(stderr, "berth:", err)
+		}
+		return exit.Code
 	}
 	fmt.Fprintln(stderr, "berth:", err)
 	var coded *codedError

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
 )
 
 // progress tells how long work goes on: on one line of a terminal, which is
@@ -15,7 +17,7 @@ type progress struct {
 	shown int
 }
 
-func newProgress(out io.Writer) *progress { return &progress{out: out, width: terminalWidth(out)} }
+func newProgress(out io.Writer) *progress { return &progress{out: out, width: output.Width(out)} }
 
 // step shows what is going on now.
 func (p *progress) step(format string, args ...any) {
@@ -24,7 +26,7 @@ func (p *progress) step(format string, args ...any) {
 		fmt.Fprintln(p.out, line)
 		return
 	}
-	line = cut(line, p.width-1)
+	line = output.Cut(line, p.width-1)
 	length := utf8.RuneCountInString(line)
 	fmt.Fprintf(p.out, "\r%s%s", line, strings.Repeat(" ", max(0, p.shown-length)))
 	p.shown = length

@@ -26,7 +26,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand(),
 		handlersCommand(), handlerCommand(), reloadCommand(), statusCommand(), podsCommand(), whereIsCommand(),
-		doctorCommand(), manCommand())
+		doctorCommand(), runtimeclassCommand(), manCommand())
 	checkArgs(root)
 	root.Version = daemon.ThisBuild().Version
 	root.SetVersionTemplate(versionText(daemon.ThisBuild()))

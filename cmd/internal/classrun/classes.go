@@ -1,0 +1,177 @@
+package classrun
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+func (r *runner) generate() error {
+	o := runtimeclass.GenerateOptions{AnyNode: r.Flags.AnyNode}
+	for _, text := range r.Flags.Tolerations {
+		t, err := runtimeclass.ParseToleration(text)
+		if err != nil {
+			return wrong(fmt.Errorf("--toleration: %w", err))
+		}
+		o.Tolerations = append(o.Tolerations, t)
+	}
+	handlers, err := r.handlers()
+	if err != nil {
+		return err
+	}
+	chosen, err := r.choose(handlers)
+	if err != nil {
+		return err
+	}
+	var all []runtimeclass.Generated
+	for _, h := range chosen {
+		all = append(all, runtimeclass.Generate(h, o))
+	}
+	// Nothing is printed before all of it is there.
+	text, err := manifests(all, r.Flags.Output)
+	if err != nil {
+		return err
+	}
+	_, err = r.Stdout.Write(text)
+	return err
+}
+
+// choose are the handlers that were named, else those that take pods.
+func (r *runner) choose(handlers []runtimeclass.Handler) ([]runtimeclass.Handler, error) {
+	var all []runtimeclass.Handler
+	for _, name := range r.Arguments {
+		i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == name })
+		if i < 0 {
+			return nil, wrong(fmt.Errorf("there is no handler %q", name))
+		}
+		all = append(all, handlers[i])
+	}
+	if len(r.Arguments) > 0 {
+		return all, nil
+	}
+	for _, h := range handlers {
+		if h.State != "" && h.State != runtimeclass.Ready {
+			r.note("handler %s is %s, and gets no class", h.Name, h.State)
+			continue
+		}
+		all = append(all, h)
+	}
+	if len(all) == 0 {
+		return nil, found("no handler takes pods; name one to get its class all the same")
+	}
+	return all, nil
+}
+
+// manifests are classes as kubectl reads them: documents with a comment, or a list.
+func manifests(all []runtimeclass.Generated, form string) ([]byte, error) {
+	if form == "json" {
+		list := nodev1.RuntimeClassList{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClassList"}}
+		for _, g := range all {
+			list.Items = append(list.Items, *g.RuntimeClass)
+		}
+		text, err := json.MarshalIndent(list, "", "  ")
+		return append(text, '\n'), err
+	}
+	var b bytes.Buffer
+	for i, g := range all {
+		text, err := yaml.Marshal(g.RuntimeClass)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		fmt.Fprintf(&b, "# %s\n%s", g.Note, text)
+	}
+	return b.Bytes(), nil
+}
+
+// linted is what lint prints.
+type linted struct {
+	Classes  int                    `json:"classes"`
+	Errors   int                    `json:"errors"`
+	Warnings int                    `json:"warnings"`
+	Findings []runtimeclass.Finding `json:"findings"`
+}
+
+func (r *runner) lint() error {
+	o, err := r.lintOptions()
+	if err != nil {
+		return err
+	}
+	objects, err := r.objects(r.Arguments)
+	if err != nil {
+		return err
+	}
+	if err := r.want(objects, "RuntimeClass", isClass); err != nil {
+		return err
+	}
+	classes := runtimeclass.Classes(objects)
+	l := linted{Classes: len(classes), Findings: []runtimeclass.Finding{}}
+	for _, f := range runtimeclass.Lint(classes, o) {
+		if f.Severity == runtimeclass.Error {
+			l.Errors++
+		} else {
+			l.Warnings++
+		}
+		l.Findings = append(l.Findings, f)
+	}
+	if err := output.Encode(r.Stdout, r.Flags.Output, l, func(w io.Writer) error { return printFindings(w, l.Findings) }); err != nil {
+		return err
+	}
+	if l.Errors > 0 || r.Flags.Strict && l.Warnings > 0 {
+		return found("%s and %s in %s", plural(l.Errors, "error"), plural(l.Warnings, "warning"), amount(l.Classes))
+	}
+	return nil
+}
+
+func amount(classes int) string {
+	if classes == 1 {
+		return "1 RuntimeClass"
+	}
+	return fmt.Sprintf("%d RuntimeClasses", classes)
+}
+
+func (r *runner) lintOptions() (runtimeclass.LintOptions, error) {
+	var o runtimeclass.LintOptions
+	var err error
+	switch {
+	case r.Flags.Live && r.Flags.Handlers != "":
+		return o, wrong(errors.New("--live and --handlers are two lists of handlers; give one"))
+	case r.Flags.Live || r.Flags.Handlers != "":
+		o.Handlers, err = r.handlers()
+	case r.Flags.Measurements != "":
+		o.MeasuredOnly = true
+		o.Handlers, err = r.inventory(r.Flags.Measurements)
+	}
+	if err != nil {
+		return o, err
+	}
+	o.Live, err = r.classesOf(r.Flags.Against, "against")
+	return o, err
+}
+
+// printFindings writes them as compilers do: no table has the room for them.
+func printFindings(w io.Writer, all []runtimeclass.Finding) error {
+	var b strings.Builder
+	for _, f := range all {
+		fmt.Fprintf(&b, "%s: %s: %s", f.Where, f.Severity, f.Message)
+		if f.Advice != "" {
+			fmt.Fprintf(&b, "; %s", f.Advice)
+		}
+		fmt.Fprintf(&b, " (RuntimeClass %q, %s)\n", f.Class, f.Rule)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,115 @@
+package classrun
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+func (r *runner) migrate() error {
+	o := runtimeclass.MigrateOptions{Handlers: map[string]string{}}
+	for _, text := range r.Flags.Rename {
+		from, to, ok := strings.Cut(text, "=")
+		if !ok {
+			return wrong(fmt.Errorf("--handler %q: write it as OLD=NEW", text))
+		}
+		if _, err := runtimeclass.ParseNames(to); err != nil {
+			return wrong(fmt.Errorf("--handler %q: %w", text, err))
+		}
+		o.Handlers[from] = to
+	}
+	if len(r.Arguments) > 1 && !r.Flags.Write {
+		return wrong(errors.New("one file is printed at a time; several are rewritten in their place by --write"))
+	}
+	var all []runtimeclass.Migration
+	var problems []error
+	findings := 0
+	for _, file := range r.Arguments {
+		if file == "-" && r.Flags.Write {
+			return wrong(errors.New("standard input cannot be written; leave out --write"))
+		}
+		name, text, err := r.text(file)
+		if err != nil {
+			return err
+		}
+		m, err := runtimeclass.Migrate(name, text, o)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		for _, change := range m.Changes {
+			r.note("%s", change)
+		}
+		if err := printFindings(r.Stderr, m.Findings); err != nil {
+			return err
+		}
+		findings += len(m.Findings)
+		all = append(all, m)
+	}
+	switch {
+	case len(problems) > 0:
+		return wrong(errors.Join(problems...))
+	case findings > 0:
+		return found("nothing was written: the API server would refuse it for %s", plural(findings, "reason"))
+	case r.Flags.Write:
+		return replace(r.Arguments, all)
+	}
+	_, err := r.Stdout.Write(all[0].Text)
+	return err
+}
+
+// replace writes files that changed, all of them beside the old ones before the
+// first takes its place.
+func replace(files []string, all []runtimeclass.Migration) error {
+	fresh := map[string]string{}
+	defer func() {
+		for temporary := range fresh {
+			os.Remove(temporary)
+		}
+	}()
+	for i, file := range files {
+		if len(all[i].Changes) == 0 {
+			continue
+		}
+		// A link stays one.
+		path, err := filepath.EvalSymlinks(file)
+		if err != nil {
+			return err
+		}
+		temporary, err := beside(path, all[i].Text)
+		if err != nil {
+			return fmt.Errorf("nothing was written: %w", err)
+		}
+		fresh[temporary] = path
+	}
+	for temporary, path := range fresh {
+		if err := os.Rename(temporary, path); err != nil {
+			return err
+		}
+		delete(fresh, temporary)
+	}
+	return nil
+}
+
+// beside writes a text into the directory of a file, with its mode.
+func beside(path string, text []byte) (temporary string, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(info.Mode().Perm()), f.Sync(), f.Close())
+	if err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}

@@ -1,0 +1,54 @@
+package output
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// Forms are those of a result: the first is what people get who ask for none.
+var Forms = []string{"table", "wide", "json", "yaml"}
+
+// Flag adds -o, whose value is in form when the command runs: one of forms, else
+// what misused makes of the mistake.
+func Flag(c *cobra.Command, form *string, misused func(*cobra.Command, error) error, forms ...string) {
+	last := len(forms) - 1
+	c.Flags().StringVarP(form, "output", "o", forms[0], strings.Join(forms[:last], ", ")+" or "+forms[last])
+	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("berth: " + err.Error()) // the flag is there, and has none yet
+	}
+	before := c.PreRunE
+	c.PreRunE = func(c *cobra.Command, args []string) error {
+		if !slices.Contains(forms, *form) {
+			return misused(c, fmt.Errorf("-o %s is no form of output; it is one of %s", *form, strings.Join(forms, ", ")))
+		}
+		if before != nil {
+			return before(c, args)
+		}
+		return nil
+	}
+}
+
+// Encode writes a value as JSON or YAML, or has table write it.
+func Encode(w io.Writer, form string, v any, table func(io.Writer) error) error {
+	switch form {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	case "yaml":
+		text, err := yaml.Marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	return table(w)
+}

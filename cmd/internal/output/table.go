@@ -1,0 +1,156 @@
+// Package output is how the commands of all binaries print what they found: as a
+// table that fits the terminal, as JSON or as YAML.
+package output
+
+import (
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	gap = 2
+	// narrowest is what a column keeps in the narrowest terminal.
+	narrowest = 8
+)
+
+// Table has a header and rows of as many cells.
+type Table struct {
+	Header []string
+	Rows   [][]string
+	// Whole keeps cells from being cut.
+	Whole bool
+}
+
+// Add adds a row.
+func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+// Write fits the table to w if that is a terminal, and cuts nothing otherwise:
+// scripts and files have no width.
+func (t *Table) Write(w io.Writer) error {
+	width := 0
+	if !t.Whole {
+		width = Width(w)
+	}
+	_, err := io.WriteString(w, t.Text(width))
+	return err
+}
+
+// Text is the table in at most width columns; 0 is any number. One with more cells
+// in a row than fit there is several, each with the first column. Pure.
+func (t *Table) Text(width int) string {
+	var parts []string
+	for _, part := range t.parts(width) {
+		parts = append(parts, part.lines(width))
+	}
+	return strings.Join(parts, "\n")
+}
+
+// parts are tables whose columns can be made narrow enough, if any can. Pure.
+func (t *Table) parts(width int) []*Table {
+	least := t.widths()
+	sum := -gap
+	for i := range least {
+		least[i] = min(least[i], narrowest)
+		sum += least[i] + gap
+	}
+	if width <= 0 || sum <= width {
+		return []*Table{t}
+	}
+	var all []*Table
+	for from := 1; from < len(least); {
+		to, sum := from, least[0]
+		for to < len(least) && (to == from || sum+gap+least[to] <= width) {
+			sum += gap + least[to]
+			to++
+		}
+		part := &Table{Header: columns(t.Header, from, to)}
+		for _, row := range t.Rows {
+			part.Add(columns(row, from, to)...)
+		}
+		all, from = append(all, part), to
+	}
+	return all
+}
+
+// columns are the first cell of a row and some of the others.
+func columns(row []string, from, to int) []string {
+	return append([]string{row[0]}, row[from:to]...)
+}
+
+func (t *Table) lines(width int) string {
+	widths := t.widths()
+	fit(widths, width)
+	var b strings.Builder
+	for _, row := range append([][]string{t.Header}, t.Rows...) {
+		var line strings.Builder
+		for i, cell := range row {
+			cell = Cut(cell, widths[i])
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+gap))
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	return b.String()
+}
+
+func (t *Table) widths() []int {
+	widths := make([]int, len(t.Header))
+	for _, row := range append([][]string{t.Header}, t.Rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	return widths
+}
+
+// fit takes from the widest column, again and again, until all fit or none is
+// left that can give.
+func fit(widths []int, width int) {
+	if width <= 0 {
+		return
+	}
+	sum := gap * (len(widths) - 1)
+	for _, w := range widths {
+		sum += w
+	}
+	for ; sum > width; sum-- {
+		widest := 0
+		for i, w := range widths {
+			if w >= widths[widest] {
+				widest = i
+			}
+		}
+		if widths[widest] <= narrowest {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+// Cut shortens a cell, and shows that it did. A cell is one line.
+func Cut(cell string, width int) string {
+	cell = strings.Join(strings.Fields(cell), " ")
+	if utf8.RuneCountInString(cell) <= width {
+		return cell
+	}
+	return string([]rune(cell)[:max(width-1, 0)]) + "…"
+}
+
+// Width is 0 for what is no terminal.
+func Width(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ) //nolint:gosec // a descriptor is small
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
+}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestRuntimeClassesOfARunningDaemon makes classes of its handlers, holds them against
+// it, and asks which of them fit a pod.
+func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
+	runsc := testbed.Part(t, testbed.Runsc)
+	n := newNode(t)
+	n.berth(t, 0, "handler", "add", "gvisor", "--path", runsc)
+
+	out, _ := n.berth(t, 0, "runtimeclass", "generate", "--toleration", "sandboxes:NoSchedule")
+	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor: ready\n", "# overhead: nothing was measured", "key: sandboxes\n")
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	classes := write("classes.yaml", out)
+	n.berth(t, 0, "runtimeclass", "lint", classes, "--live", "--strict")
+
+	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
+	out, _ = n.berth(t, 0, "runtimeclass", "simulate", pod, "--classes", classes)
+	has(t, out, "feature.node.kubernetes.io/handler.gvisor=ready", "sandboxes:NoSchedule")
+	out, _ = n.berth(t, 0, "runtimeclass", "fit", pod, "--classes", classes, "-o", "json")
+	var fit struct {
+		Pods []struct {
+			Handlers []struct {
+				Handler, Fits string
+				Classes       []string
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &fit); err != nil || len(fit.Pods) != 1 || len(fit.Pods[0].Handlers) != 2 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	first, second := fit.Pods[0].Handlers[0], fit.Pods[0].Handlers[1]
+	if first.Handler != "runc" || first.Fits != "yes" || second.Handler != "gvisor" || second.Fits != "no" || len(second.Classes) != 1 {
+		t.Errorf("got %s", out)
+	}
+
+	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "for the test")
+	out, mistakes := n.berth(t, 0, "runtimeclass", "generate", "-o", "json")
+	has(t, mistakes, "note: handler gvisor is cordoned, and gets no class")
+	has(t, out, `"handler": "runc"`)
+	out, _ = n.berth(t, 1, "runtimeclass", "lint", classes, "--live", "--strict")
+	has(t, out, "the handler is cordoned: for the test")
+	n.berth(t, 0, "handler", "rm", "gvisor")
+	out, mistakes = n.berth(t, 1, "runtimeclass", "lint", classes, "--live")
+	has(t, out, `there is no handler "gvisor"`, "the handlers are runc")
+	has(t, mistakes, "berth: 1 error and 0 warnings in 2 RuntimeClasses")
+}

@@ -248,18 +248,24 @@ func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
 	enough := time.NewTimer(sizeWait)
 	defer enough.Stop()
 	for {
+		var size remotecommand.TerminalSize
+		ok := true
 		select {
-		case size, ok := <-sizes:
-			if !ok {
+		case size, ok = <-sizes:
+		case <-enough.C:
+			select { // one that came at the last moment, which a busy node may be late to see
+			case size, ok = <-sizes:
+			default:
 				return nil
 			}
-			if size.Width > 0 && size.Height > 0 {
-				return &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
-			}
-		case <-enough.C:
-			return nil
 		case <-ctx.Done():
 			return nil
+		}
+		if !ok {
+			return nil
+		}
+		if size.Width > 0 && size.Height > 0 {
+			return &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
 		}
 	}
 }

@@ -50,7 +50,7 @@ type process struct {
 
 // startTimeout bounds the wait for the first answer. A daemon that recovers
 // hundreds of pods takes a second or two.
-const startTimeout = 30 * time.Second
+const startTimeout = time.Minute
 
 // newDaemon makes the directories of a daemon that is yet to start. A cleanup
 // removes its pods, stops it, and takes away whatever it left.

@@ -28,7 +28,7 @@ func (d *Daemon) sweep(t T) {
 // killProcesses kills what runs in the pods' cgroups, and every process that was
 // started with a path of this daemon: supervisors, shims, runtimes.
 func (d *Daemon) killProcesses() error {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		processes := d.processes()
 		if len(processes) == 0 {
@@ -192,7 +192,7 @@ func (d *Daemon) removeCgroups() error {
 
 // removeCgroup waits for the kernel to let go of processes that are dead already.
 func removeCgroup(dir string) error {
-	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil

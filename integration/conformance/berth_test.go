@@ -49,7 +49,7 @@ func TestBerth(t *testing.T) {
 		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
 			testbed.Part(t, testbed.RuncShim), runc),
 		DefaultRuntime: "runc",
-		CNI:            testbed.NewCNI(t),
+		CNI:            testbed.NewCNI(t, testbed.Local),
 		Registries:     []*testbed.Registry{reg},
 	})
 	before := b.Snapshot(t)

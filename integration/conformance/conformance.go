@@ -54,8 +54,8 @@ type Target struct {
 	// CgroupParent is what the pods' cgroups are made below; "" leaves it to the
 	// runtime.
 	CgroupParent string
-	// Wait is how long to wait for something that happens by itself; zero is
-	// 20 s.
+	// Wait is how long to wait for something that happens by itself; zero is a
+	// minute: a machine that is busy may be late.
 	Wait time.Duration
 }
 

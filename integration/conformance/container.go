@@ -123,7 +123,7 @@ func (c *container) stop(t *testing.T, grace time.Duration) {
 
 func (c *container) tryStop(t *testing.T, grace time.Duration) error {
 	t.Helper()
-	_, err := c.Runtime.StopContainer(callWithin(t, grace+30*time.Second), &runtimeapi.StopContainerRequest{
+	_, err := c.Runtime.StopContainer(callWithin(t, grace+time.Minute), &runtimeapi.StopContainerRequest{
 		ContainerId: c.ID, Timeout: int64(grace / time.Second),
 	})
 	return err
@@ -134,6 +134,10 @@ func (c *container) remove(t *testing.T) {
 	_, err := c.Runtime.RemoveContainer(call(t), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
 	must(t, err, "RemoveContainer")
 }
+
+// execBound is the timeout of commands that end by themselves: long, because gVisor
+// takes its time on a busy machine.
+const execBound = time.Minute
 
 // execSync runs a command in the container and returns the whole answer.
 func (c *container) execSync(t *testing.T, timeout time.Duration, cmd ...string) (*runtimeapi.ExecSyncResponse, error) {
@@ -146,7 +150,7 @@ func (c *container) execSync(t *testing.T, timeout time.Duration, cmd ...string)
 // exec runs a command that must exit 0 and returns its stdout.
 func (c *container) exec(t *testing.T, cmd ...string) string {
 	t.Helper()
-	r, err := c.execSync(t, 20*time.Second, cmd...)
+	r, err := c.execSync(t, execBound, cmd...)
 	must(t, err, "ExecSync "+inline(cmd))
 	if r.GetExitCode() != 0 {
 		t.Fatalf("ExecSync %s: exit code %d, stdout %q, stderr %q", inline(cmd), r.ExitCode, r.Stdout, r.Stderr)

@@ -37,7 +37,7 @@ func TestContainerd(t *testing.T) {
 	testbed.Part(t, testbed.Containerd)
 	runc := testbed.Part(t, testbed.Runc)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	d := startContainerd(t, runc, testbed.NewCNI(t), reg)
+	d := startContainerd(t, runc, testbed.NewCNI(t, testbed.Local), reg)
 	conformance.Run(t, conformance.Target{
 		Runtime: d.Client, Images: d.Client,
 		Handler:      "runc",

@@ -34,7 +34,7 @@ var execChecks = []check{
 
 func execOutput(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo out; echo err >&2; exit 3")
+	r, err := c.execSync(t, execBound, "sh", "-c", "echo out; echo err >&2; exit 3")
 	must(t, err, "ExecSync")
 	if string(r.GetStdout()) != "out\n" || string(r.GetStderr()) != "err\n" || r.GetExitCode() != 3 {
 		t.Errorf("stdout %q, stderr %q, exit code %d", r.GetStdout(), r.GetStderr(), r.GetExitCode())
@@ -44,12 +44,12 @@ func execOutput(t *testing.T, n *node) {
 	if r.GetExitCode() != 137 {
 		t.Errorf("a killed program has exit code %d, want 137", r.GetExitCode())
 	}
-	r, err = c.execSync(t, 10*time.Second, "cat")
+	r, err = c.execSync(t, execBound, "cat")
 	must(t, err, "ExecSync of cat")
 	if len(r.GetStdout()) != 0 || r.GetExitCode() != 0 {
 		t.Errorf("cat without stdin: %q, exit code %d", r.GetStdout(), r.GetExitCode())
 	}
-	r, err = c.execSync(t, 10*time.Second, "printf", `a\0b\377`)
+	r, err = c.execSync(t, execBound, "printf", `a\0b\377`)
 	must(t, err, "ExecSync of printf")
 	if string(r.GetStdout()) != "a\x00b\xff" {
 		t.Errorf("bytes changed: %q", r.GetStdout())
@@ -59,7 +59,7 @@ func execOutput(t *testing.T, n *node) {
 // execMissingProgram accepts both conventions: an error, or the shell's code.
 func execMissingProgram(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	r, err := c.execSync(t, 10*time.Second, "/no/such/program")
+	r, err := c.execSync(t, execBound, "/no/such/program")
 	if err == nil && r.GetExitCode() == 0 {
 		t.Error("a missing program succeeded")
 	}
@@ -70,7 +70,7 @@ func execMissingProgram(t *testing.T, n *node) {
 
 func execEmpty(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	_, err := c.execSync(t, 10*time.Second)
+	_, err := c.execSync(t, execBound)
 	n.rejects(t, err, "ExecSync without a command", codes.InvalidArgument)
 }
 
@@ -90,7 +90,7 @@ func execTimeout(t *testing.T, n *node) {
 	began := time.Now()
 	_, err := c.execSync(t, time.Second, "sh", "-c", "trap '' TERM; exec sleep 4321")
 	mustFail(t, err, "ExecSync over its timeout", codes.DeadlineExceeded)
-	if d := time.Since(began); d > 20*time.Second {
+	if d := time.Since(began); d > execBound {
 		t.Errorf("a timeout of 1s took %v", d)
 	}
 	n.eventually(t, "nothing of the exec is left", func() bool {
@@ -227,7 +227,7 @@ func procStatus(t *testing.T, c *container, pid, field string) string {
 
 func execTty(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), func(c *runtimeapi.ContainerConfig) { c.Tty = true })
-	r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo out; echo err >&2")
+	r, err := c.execSync(t, execBound, "sh", "-c", "echo out; echo err >&2")
 	must(t, err, "ExecSync in a container with a terminal")
 	if string(r.GetStdout()) != "out\n" || string(r.GetStderr()) != "err\n" {
 		t.Errorf("stdout %q, stderr %q", r.GetStdout(), r.GetStderr())
@@ -239,7 +239,7 @@ func execParallel(t *testing.T, n *node) {
 	var wg sync.WaitGroup
 	for i := range int32(12) {
 		wg.Go(func() {
-			r, err := c.execSync(t, 30*time.Second, "sh", "-c", "echo "+itoa(i)+"; exit "+itoa(i))
+			r, err := c.execSync(t, execBound, "sh", "-c", "echo "+itoa(i)+"; exit "+itoa(i))
 			if err != nil || string(r.GetStdout()) != itoa(i)+"\n" || r.GetExitCode() != i {
 				t.Errorf("exec %d: %v, %v", i, r, err)
 			}
@@ -250,7 +250,7 @@ func execParallel(t *testing.T, n *node) {
 
 func execContainerEnds(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh("sleep 2; exit 8"))
-	_, err := c.execSync(t, 30*time.Second, "sleep", "600")
+	_, err := c.execSync(t, execBound, "sleep", "600")
 	if status.Code(err) == codes.DeadlineExceeded {
 		t.Errorf("the exec did not end with its container: %v", err)
 	}
@@ -263,7 +263,7 @@ func execNotLogged(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh("trap 'exit 0' TERM; echo mine; while :; do sleep 3600 & wait $!; done"))
 	c.waitLog(t, "mine\n")
 	c.exec(t, "echo", "not-for-the-log")
-	c.stop(t, 20*time.Second)
+	c.stop(t, longGrace)
 	if got := c.logged(t).stdout; got != "mine\n" {
 		t.Errorf("logged %q", got)
 	}

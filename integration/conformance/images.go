@@ -284,7 +284,7 @@ func removeInUse(t *testing.T, n *node) {
 	if st.GetImageId() != n.imageID || st.GetImageRef() == "" || st.GetImage().GetImage() == "" {
 		t.Errorf("status lost its image: %v", st)
 	}
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	c.remove(t)
 }
 

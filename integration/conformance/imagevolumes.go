@@ -3,7 +3,6 @@ package conformance
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,11 +34,11 @@ func imageVolume(t *testing.T, n *node) {
 			t.Errorf("%s is %q, want %q", file, got, want)
 		}
 	}
-	if r, err := c.execSync(t, 10*time.Second, "ls", "/model/gone"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "ls", "/model/gone"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a file that the upper layer removed is there: %v, %v", r, err)
 	}
 	for _, command := range []string{"touch /model/x", "rm /model/base", "echo x > /model/dir/sub/deep"} {
-		if r, err := c.execSync(t, 10*time.Second, "sh", "-c", command); err != nil || r.GetExitCode() == 0 {
+		if r, err := c.execSync(t, execBound, "sh", "-c", command); err != nil || r.GetExitCode() == 0 {
 			t.Errorf("%s works: %v, %v", command, r, err)
 		}
 	}
@@ -83,7 +82,7 @@ func imageVolumeOptions(t *testing.T, n *node) {
 	m := n.imageMount(n.imageID, "/model", "")
 	m.MountOptions = []string{"noexec", "nodev", "nosuid"}
 	c := n.pod(t).start(t, forever(), mount(m))
-	if r, err := c.execSync(t, 10*time.Second, "/model/bin/busybox", "true"); err == nil && r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "/model/bin/busybox", "true"); err == nil && r.GetExitCode() == 0 {
 		t.Errorf("a program runs from a volume with noexec: %v", r)
 	}
 }
@@ -98,7 +97,7 @@ func imageVolumeUserNS(t *testing.T, n *node) {
 		}
 	}
 	for _, file := range []string{"/model/x", "/one/x", "/part/x"} {
-		if r, err := c.execSync(t, 10*time.Second, "touch", file); err != nil || r.GetExitCode() == 0 {
+		if r, err := c.execSync(t, execBound, "touch", file); err != nil || r.GetExitCode() == 0 {
 			t.Errorf("%s can be written: %v, %v", file, r, err)
 		}
 	}

@@ -47,7 +47,7 @@ func containerLife(t *testing.T, n *node) {
 	if st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || st.GetStartedAt() < st.GetCreatedAt() {
 		t.Errorf("after start: %v, created at %d, started at %d", st.GetState(), st.GetCreatedAt(), st.GetStartedAt())
 	}
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	st = c.status(t)
 	if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetFinishedAt() < st.GetStartedAt() {
 		t.Errorf("after stop: %v, started at %d, finished at %d", st.GetState(), st.GetStartedAt(), st.GetFinishedAt())
@@ -123,7 +123,7 @@ func statusWhole(t *testing.T, n *node) {
 	look("CREATED")
 	must(t, c.tryStart(t), "StartContainer")
 	look("RUNNING")
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	look("EXITED")
 }
 
@@ -215,7 +215,7 @@ func secondStart(t *testing.T, n *node) {
 	if got := c.status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the refused start left it %v", got)
 	}
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	mustFail(t, c.tryStart(t), "StartContainer of an EXITED container")
 }
 
@@ -260,9 +260,9 @@ func removeKeepsLog(t *testing.T, n *node) {
 func containerIdempotent(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever())
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	first := c.status(t)
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	c.stop(t, 0)
 	if again := c.status(t); again.GetExitCode() != first.GetExitCode() || again.GetFinishedAt() != first.GetFinishedAt() {
 		t.Errorf("a second stop changed %v to %v", first, again)
@@ -380,7 +380,7 @@ func severalContainers(t *testing.T, n *node) {
 			t.Errorf("container %d: exec printed %q", i, got)
 		}
 	}
-	all[1].stop(t, 5*time.Second)
+	all[1].stop(t, time.Second)
 	for i, c := range all {
 		want := runtimeapi.ContainerState_CONTAINER_RUNNING
 		if i == 1 {
@@ -389,9 +389,7 @@ func severalContainers(t *testing.T, n *node) {
 		if got := c.status(t).GetState(); got != want {
 			t.Errorf("container %d is %v, want %v", i, got, want)
 		}
-		if got := readLog(t, c.logFile()).stdout; !strings.HasPrefix(got, "container "+string(rune('a'+i))) {
-			t.Errorf("container %d logged %q", i, got)
-		}
+		c.waitLog(t, "container "+string(rune('a'+i))+"\n")
 	}
 }
 

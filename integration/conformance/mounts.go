@@ -60,7 +60,7 @@ func mountFile(t *testing.T, n *node) {
 
 func mountReadonly(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: t.TempDir(), Readonly: true}))
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a read-only mount is writable: %v, %v", r, err)
 	}
 }
@@ -92,7 +92,7 @@ func mountEcho(t *testing.T, n *node) {
 		}
 	}
 	look("RUNNING")
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	look("EXITED") // the kubelet finds the termination message through it
 }
 
@@ -179,7 +179,7 @@ func mountRecursiveReadonly(t *testing.T, n *node) {
 		return
 	}
 	must(t, err, "a recursive read-only mount")
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/data/sub/x"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/data/sub/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("the mount below is writable: %v, %v", r, err)
 	}
 	if !c.status(t).GetMounts()[0].GetRecursiveReadOnly() {
@@ -202,12 +202,12 @@ func mountOptions(t *testing.T, n *node) {
 		t.Errorf("a program of a plain mount says %q", got)
 	}
 	for _, at := range []string{"/strict", "/readonly"} {
-		if r, err := c.execSync(t, 10*time.Second, at+"/program"); err == nil && r.GetExitCode() == 0 {
+		if r, err := c.execSync(t, execBound, at+"/program"); err == nil && r.GetExitCode() == 0 {
 			t.Errorf("a program runs from %s: %v", at, r)
 		}
 	}
 	c.exec(t, "touch", "/strict/x")
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/readonly/x"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/readonly/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a read-only mount is writable: %v, %v", r, err)
 	}
 	for _, l := range strings.Split(c.exec(t, "cat", "/proc/self/mounts"), "\n") {
@@ -315,7 +315,7 @@ func devicePermissions(t *testing.T, n *node) {
 			c.Devices = []*runtimeapi.Device{{HostPath: device, ContainerPath: "/dev/mine", Permissions: permissions}}
 		})
 		for command, works := range want {
-			if r, err := c.execSync(t, 10*time.Second, "sh", "-c", command); err != nil || (r.GetExitCode() == 0) != works {
+			if r, err := c.execSync(t, execBound, "sh", "-c", command); err != nil || (r.GetExitCode() == 0) != works {
 				t.Errorf("with %s, %q: %v, %v", permissions, command, r, err)
 			}
 		}
@@ -336,7 +336,7 @@ func usualFileSystems(t *testing.T, n *node) {
 		}
 	}
 	c.exec(t, "sh", "-c", "echo x > /dev/null; test -c /dev/tty; test -c /dev/urandom; test -e /dev/ptmx; test -L /dev/fd")
-	if r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("/sys is writable: %v, %v", r, err)
 	}
 }
@@ -351,7 +351,7 @@ func rootsDiffer(t *testing.T, n *node) {
 	p := n.pod(t)
 	a, b := p.start(t, forever()), p.start(t, forever())
 	a.exec(t, "touch", "/only-in-a")
-	if r, err := b.execSync(t, 10*time.Second, "ls", "/only-in-a"); err != nil || r.GetExitCode() == 0 {
+	if r, err := b.execSync(t, execBound, "ls", "/only-in-a"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("the other container sees the file: %v, %v", r, err)
 	}
 }

@@ -31,9 +31,8 @@ func pidMode(m runtimeapi.NamespaceMode) func(*runtimeapi.PodSandboxConfig) {
 func pidContainer(t *testing.T, n *node) {
 	p := n.pod(t)
 	a, b := p.start(t, sh("exec sleep 7777")), p.start(t, sh("exec sleep 8888"))
-	if got := cmdline(t, a, "1"); got != "sleep 7777" {
-		t.Errorf("process 1 is %q", got)
-	}
+	a.runsAs(t, "sleep 7777")
+	b.runsAs(t, "sleep 8888")
 	if got := b.exec(t, "ps"); strings.Contains(got, "sleep 7777") {
 		t.Errorf("one container sees the other's processes:\n%s", got)
 	}
@@ -42,6 +41,13 @@ func pidContainer(t *testing.T, n *node) {
 func cmdline(t *testing.T, c *container, pid string) string {
 	t.Helper()
 	return strings.TrimSpace(strings.ReplaceAll(c.exec(t, "cat", "/proc/"+pid+"/cmdline"), "\x00", " "))
+}
+
+// runsAs waits until process 1 that the container sees is that: a shell takes a
+// moment to become its command.
+func (c *container) runsAs(t *testing.T, want string) {
+	t.Helper()
+	c.eventually(t, "process 1 is "+want, func() bool { return cmdline(t, c, "1") == want })
 }
 
 func pidPod(t *testing.T, n *node) {
@@ -79,9 +85,7 @@ func pidTarget(t *testing.T, n *node) {
 	p := n.pod(t)
 	target := p.start(t, sh("exec sleep 7777"))
 	debug := p.start(t, forever(), targetPID(target.ID))
-	if got := cmdline(t, debug, "1"); got != "sleep 7777" {
-		t.Errorf("process 1 seen from the ephemeral container is %q", got)
-	}
+	debug.runsAs(t, "sleep 7777")
 }
 
 func targetPID(id string) containerOption {

@@ -29,7 +29,7 @@ func newNode(t *testing.T, target Target) *node {
 		t.Fatal("conformance: Runtime, Images and Ran must be set")
 	}
 	if target.Wait == 0 {
-		target.Wait = 20 * time.Second
+		target.Wait = time.Minute
 	}
 	n := &node{Target: target}
 	n.imageID = n.pull(t, target.Image.Busybox)
@@ -40,7 +40,7 @@ func newNode(t *testing.T, target Target) *node {
 // not the whole run.
 func call(t *testing.T) context.Context {
 	t.Helper()
-	return callWithin(t, 60*time.Second)
+	return callWithin(t, 2*time.Minute)
 }
 
 func callWithin(t *testing.T, d time.Duration) context.Context {

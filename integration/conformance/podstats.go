@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"testing"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -112,7 +111,7 @@ func podStatsOfNetwork(t *testing.T, n *node) {
 	before := client.stats(t).GetLinux().GetNetwork().GetDefaultInterface().GetRxBytes().GetValue()
 	url := "http://" + server.status(t).GetNetwork().GetIp() + ":8080/zeros"
 	n.eventually(t, "one pod fetches from the other", func() bool {
-		r, err := c.execSync(t, 10*time.Second, "sh", "-c", "wget -q -O - "+url+" | wc -c")
+		r, err := c.execSync(t, execBound, "sh", "-c", "wget -q -O - "+url+" | wc -c")
 		return err == nil && r.GetExitCode() == 0 && string(r.GetStdout()) == "1048576\n"
 	})
 	n.eventually(t, "the traffic is in the statistics of both", func() bool {

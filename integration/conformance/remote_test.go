@@ -43,7 +43,7 @@ func TestRemote(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	testbed.Part(t, testbed.Containerd)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	cni := testbed.NewCNI(t)
+	cni := testbed.NewCNI(t, testbed.Local)
 	inner := testbed.StartBerth(t, testbed.Options{
 		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: cni, Registries: []*testbed.Registry{reg},
 	})

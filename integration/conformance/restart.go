@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -80,7 +79,7 @@ func restartKeepsAll(t *testing.T, n *node) {
 	if got := running.line(t, "echo", "still here"); got != "still here" {
 		t.Errorf("exec after the restart printed %q", got)
 	}
-	running.stop(t, 10*time.Second)
+	running.stop(t, longGrace)
 	if st := running.status(t); st.GetExitCode() != 21 {
 		t.Errorf("stopped after the restart with exit code %d, want 21", st.GetExitCode())
 	}

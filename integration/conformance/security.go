@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -147,7 +146,7 @@ func seccompLocalhostExec(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.start(t, forever()).exec(t, "mkdir", "/tmp/new")
 	c := p.start(t, forever(), noMkdir(t))
-	if r, err := c.execSync(t, 10*time.Second, "mkdir", "/tmp/new"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "mkdir", "/tmp/new"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("an exec does what the profile forbids: %v, %v", r, err)
 	}
 	c.exec(t, "touch", "/tmp/file")
@@ -174,11 +173,11 @@ func noNewPrivs(t *testing.T, n *node) {
 func readonlyRootfs(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }))
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/etc/new"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/etc/new"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("the root is writable: %v, %v", r, err)
 	}
 	c.exec(t, "sh", "-c", "echo x > /dev/null && echo y > /dev/shm/y")
-	if r, err := p.start(t, forever()).execSync(t, 10*time.Second, "touch", "/etc/new"); err != nil || r.GetExitCode() != 0 {
+	if r, err := p.start(t, forever()).execSync(t, execBound, "touch", "/etc/new"); err != nil || r.GetExitCode() != 0 {
 		t.Errorf("a plain root is not writable: %v, %v", r, err)
 	}
 }
@@ -199,7 +198,7 @@ func readonlyPaths(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 		s.ReadonlyPaths = []string{"/tmp", "/proc/sys", "/no/such/path"}
 	}))
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/tmp/x"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/tmp/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a read-only path is writable: %v, %v", r, err)
 	}
 }
@@ -240,7 +239,7 @@ func sysMount(mounts string) string {
 
 func cannotMount(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	if r, err := c.execSync(t, 10*time.Second, "mount", "-t", "tmpfs", "none", "/tmp"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "mount", "-t", "tmpfs", "none", "/tmp"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a plain container can mount: %v, %v", r, err)
 	}
 }

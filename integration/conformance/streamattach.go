@@ -82,7 +82,7 @@ func attachStdin(t *testing.T, n *node) {
 		if got := c.status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("the container is %v", got)
 		}
-		c.stop(t, 10*time.Second)
+		c.stop(t, time.Second)
 		must(t, watcher.wait(), "the end of an attach with its container")
 	})
 }
@@ -97,7 +97,7 @@ func attachStdinOnly(t *testing.T, n *node) {
 		s.send("blind\n")
 		watcher.shows("got:blind")
 		n.eventually(t, "stderr has the line too", func() bool { return strings.Contains(watcher.stderr.String(), "err:blind\n") })
-		c.stop(t, 10*time.Second)
+		c.stop(t, time.Second)
 		must(t, s.wait(), "the end of an attach of stdin only with its container")
 	})
 }
@@ -219,7 +219,7 @@ func attachDetach(t *testing.T, n *node) {
 			_ = s.wait() // whatever the client makes of its own end
 		}
 		time.Sleep(200 * time.Millisecond)
-		c.stop(t, 10*time.Second)
+		c.stop(t, longGrace)
 		if st := c.waitExit(t); st.GetExitCode() != 21 {
 			t.Errorf("exit code %d, want 21", st.GetExitCode())
 		}

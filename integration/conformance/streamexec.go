@@ -280,7 +280,7 @@ func streamedContainerEnds(t *testing.T, n *node) {
 		c := p.start(t, forever())
 		s := c.open(t, proto, streams{stdin: true}, "sh", "-c", "echo begun; sleep 600")
 		s.shows("begun")
-		c.stop(t, 10*time.Second)
+		c.stop(t, time.Second)
 		if err := s.wait(); err == nil {
 			t.Error("the session ended well though its command was killed with its container")
 		}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -149,7 +148,7 @@ func usernsCapabilities(t *testing.T, n *node) {
 	}
 	c.exec(t, "hostname", "renamed")
 	c.exec(t, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m")
-	if r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo 1 > /proc/sys/vm/drop_caches"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "sh", "-c", "echo 1 > /proc/sys/vm/drop_caches"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("the pod may change the host's memory management: %v, %v", r, err)
 	}
 }
@@ -205,7 +204,7 @@ func mappedVolume(t *testing.T, p *pod) {
 	if owner(st) != [2]uint32{7, 8} {
 		t.Errorf("on the host what it wrote is owned by %v", owner(st))
 	}
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/ro/x"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/ro/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a read-only mapped mount is writable: %v, %v", r, err)
 	}
 }
@@ -217,7 +216,7 @@ func usernsUnmappedVolume(t *testing.T, n *node) {
 	if got := c.line(t, "stat", "-c", "%u:%g", "/data"); got != "65534:65534" {
 		t.Errorf("inside it is owned by %s", got)
 	}
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("root of the pod writes to what is the host's root's: %v, %v", r, err)
 	}
 }
@@ -245,7 +244,7 @@ func usernsExec(t *testing.T, n *node) {
 		t.Errorf("it logged %q and %q", got.stdout, got.stderr)
 	}
 	c = p.start(t, forever(), asApp)
-	r, err := c.execSync(t, 10*time.Second, "sh", "-c", script+"id -u; exit 3")
+	r, err := c.execSync(t, execBound, "sh", "-c", script+"id -u; exit 3")
 	must(t, err, "ExecSync")
 	if r.GetExitCode() != 3 || string(r.GetStdout()) != "out\n1000\n" || string(r.GetStderr()) != "err\n" {
 		t.Errorf("exec: %v", r)
@@ -325,7 +324,7 @@ func usernsHostNetwork(t *testing.T, n *node) {
 		t.Errorf("uid_map is %q", got)
 	}
 	c.exec(t, "ls", "/sys/class/net/lo")
-	if r, err := c.execSync(t, 10*time.Second, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("/sys is writable: %v, %v", r, err)
 	}
 	c.exec(t, "sh", "-c", "echo x > /dev/shm/x")
@@ -353,7 +352,7 @@ func usernsPrivileged(t *testing.T, n *node) {
 	}
 	c.exec(t, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m && ip link set lo mtu 1400")
 	for _, command := range []string{"touch /data/x", "chown 0:0 /data", "echo 1 > /proc/sys/vm/drop_caches", "mknod /tmp/disk b 7 0 && head -c 1 /tmp/disk"} {
-		if r, err := c.execSync(t, 10*time.Second, "sh", "-c", command); err != nil || r.GetExitCode() == 0 {
+		if r, err := c.execSync(t, execBound, "sh", "-c", command); err != nil || r.GetExitCode() == 0 {
 			t.Errorf("%s works: %v, %v", command, r, err)
 		}
 	}

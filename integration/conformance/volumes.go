@@ -37,7 +37,7 @@ func volumeOfImage(t *testing.T, n *node) {
 			t.Errorf("%s in the volume is %q, in the image %q", path, got, want)
 		}
 	}
-	if r, err := c.execSync(t, 10*time.Second, "touch", "/vol/deep/etc/new"); err != nil || r.GetExitCode() == 0 {
+	if r, err := c.execSync(t, execBound, "touch", "/vol/deep/etc/new"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("the volume is writable: %v, %v", r, err)
 	}
 	c.exec(t, "touch", "/etc/new") // the image's files as a root are another matter
@@ -82,7 +82,7 @@ func volumeEcho(t *testing.T, n *node) {
 		}
 	}
 	look("RUNNING")
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	look("EXITED")
 	if n.Berth {
 		byName := n.pod(t).create(t, forever(), mount(volume(n.Image.Busybox, "/vol", "")))
@@ -97,7 +97,7 @@ func volumeOutlivesImage(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), mount(volume(other, "/vol", "")))
 	n.removeImage(t, other)
 	c.exec(t, "cat", "/vol/etc/passwd")
-	c.stop(t, 5*time.Second)
+	c.stop(t, time.Second)
 	c.remove(t)
 }
 
@@ -125,7 +125,7 @@ func volumeStaysReadonly(t *testing.T, n *node) {
 	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
 	c := p.start(t, forever(), mount(volume(n.imageID, "/vol", "")),
 		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }))
-	r, err := c.execSync(t, 10*time.Second, "sh", "-c", "mount -o remount,rw,bind /vol; mount -o remount,rw /vol; echo spoilt >> /vol/etc/passwd")
+	r, err := c.execSync(t, execBound, "sh", "-c", "mount -o remount,rw,bind /vol; mount -o remount,rw /vol; echo spoilt >> /vol/etc/passwd")
 	if err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a privileged container wrote to an image: %v, %v", r, err)
 	}

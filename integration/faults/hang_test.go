@@ -67,26 +67,26 @@ func TestStatusWhileOthersHang(t *testing.T) {
 	made := make(chan error, 1)
 	ctx, giveUp := context.WithTimeout(t.Context(), time.Minute)
 	defer giveUp()
-	testbed.Eventually(t, 20*time.Second, func() error { return b.asks(t, filepath.Join(dir, "STATUS")) })
+	testbed.Eventually(t, time.Minute, func() error { return b.asks(t, filepath.Join(dir, "STATUS")) })
 	go func() {
 		_, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
 		made <- err
 	}()
-	testbed.Eventually(t, 20*time.Second, func() error { return b.asks(t, filepath.Join(dir, "ADD")) })
+	testbed.Eventually(t, time.Minute, func() error { return b.asks(t, filepath.Join(dir, "ADD")) })
 
 	const rounds = 9
 	slow := 0
 	for range rounds {
 		began := time.Now()
 		b.answers(t, pod)
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 2*time.Second {
 			slow++
 			t.Logf("all of them took %v", took)
 		}
 	}
 	// A machine that is busy with other things may be late now and then.
 	if slow > rounds/2 {
-		t.Errorf("%d of %d times the node's status and its lists took more than a second", slow, rounds)
+		t.Errorf("%d of %d times the node's status and its lists took more than two seconds", slow, rounds)
 	}
 	giveUp()
 	wake()
@@ -103,7 +103,7 @@ func TestStatusWhileOthersHang(t *testing.T) {
 // asks has the node asked for its status, and says whether a plugin was called.
 func (b *bed) asks(t *testing.T, note string) error {
 	t.Helper()
-	if _, err := b.client.Status(within(t, 10*time.Second), &runtimeapi.StatusRequest{}); err != nil {
+	if _, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{}); err != nil {
 		t.Fatalf("status: %v", err)
 	}
 	_, err := os.Stat(note)
@@ -113,7 +113,7 @@ func (b *bed) asks(t *testing.T, note string) error {
 // answers calls all that a kubelet asks every second or so.
 func (b *bed) answers(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, time.Minute)
 	st, err := b.client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil || len(st.GetStatus().GetConditions()) < 2 {
 		t.Fatalf("status: %v, %v", st, err)

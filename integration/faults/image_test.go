@@ -72,7 +72,7 @@ func TestBadPulls(t *testing.T) {
 		"unknown handler": {image: &runtimeapi.ImageSpec{Image: b.image, RuntimeHandler: "rnuc"}, code: codes.InvalidArgument, says: []string{`"rnuc"`, "runc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{Image: c.image, Auth: c.auth})
+			_, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{Image: c.image, Auth: c.auth})
 			refused(t, err, c.code, c.says...)
 			if err == nil {
 				return
@@ -86,7 +86,7 @@ func TestBadPulls(t *testing.T) {
 		})
 	}
 	t.Run("right password", func(t *testing.T) {
-		_, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{
+		_, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{
 			Image: &runtimeapi.ImageSpec{Image: secret}, Auth: basic("user", "correct horse"),
 		})
 		if err != nil {
@@ -119,7 +119,7 @@ func TestRefusedPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad := b.registry.Push(t, "faults/refused:1", testbed.Busybox(t))
-	_, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
+	_, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
 	refused(t, err, codes.Unknown, "by-name", "nobody signed it", verifiers)
 	if err != nil {
 		if _, text, _ := strings.Cut(err.Error(), "desc = "); !strings.HasPrefix(text, "SignatureValidationFailed") {
@@ -130,7 +130,7 @@ func TestRefusedPull(t *testing.T) {
 	if err != nil || st.GetImage() != nil {
 		t.Errorf("status of a refused image is %v, %v", st.GetImage(), err)
 	}
-	if _, err := b.client.PullImage(within(t, 30*time.Second), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: b.image}}); err != nil {
+	if _, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: b.image}}); err != nil {
 		t.Errorf("pull of an image that may pass: %v", err)
 	}
 	b.nothingLeft(t, atRest)

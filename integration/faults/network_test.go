@@ -54,7 +54,7 @@ func TestNoNetworkConfiguration(t *testing.T) {
 func (b *bed) networkReady(t *testing.T, want bool) {
 	t.Helper()
 	var last *runtimeapi.RuntimeCondition
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		st, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +123,7 @@ func TestBadNetwork(t *testing.T) {
 			attempt := uint32(0)
 			// A changed directory is looked at within a second, and a full subnet
 			// has to become full.
-			testbed.Eventually(t, 10*time.Second, func() error {
+			testbed.Eventually(t, time.Minute, func() error {
 				config := b.client.SandboxConfig("")
 				config.Metadata.Attempt = attempt
 				attempt++
@@ -176,7 +176,7 @@ func TestLeftoverThatHangs(t *testing.T) {
 	}
 	place(t, dir, "hold-"+lost.ID)
 	b.Start(t)
-	testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
+	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
 
 	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
 	// The plugin is killed when it has had the time of one pod, not before.
@@ -187,7 +187,7 @@ func TestLeftoverThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Restart(t)
-	testbed.Eventually(t, 20*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if leases, err := b.cni.Leases(); err != nil || len(leases) != 0 {
 			return fmt.Errorf("the addresses %q are given out (%w)", leases, err)
 		}

@@ -250,6 +250,7 @@ func (f *fleet) crash(t *testing.T) {
 // get what is there now, or are told what is wrong with it. Each part is a test of
 // its own: change/restart/all/handler/what is done.
 func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, t.TempDir())
 	config := f.config(byDefault, f.handlers()...)
 	f.bed = newBed(t, testbed.Options{Config: config})

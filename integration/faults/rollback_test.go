@@ -50,6 +50,8 @@ func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.Co
 // TestCreationCannotBeTakenBack has a shim hang in a create: whether there will be
 // a container is not known, so there has to be one to remove.
 func TestCreationCannotBeTakenBack(t *testing.T) {
+	t.Parallel()
+	hang := hanging()
 	runtime := newScripted(t)
 	config := strings.Replace(shimConfig(t, testbed.Part(t, testbed.RuncShim)), testbed.Part(t, testbed.Runc), runtime.Path, 1)
 	config = strings.Replace(config, "container_create_timeout = \"10s\"\n", "container_create_timeout = \"2s\"\n", 1)
@@ -96,6 +98,7 @@ func TestCreationCannotBeTakenBack(t *testing.T) {
 // TestHalfMadeContainerCannotBeTakenBack kills the daemon in the middle of a
 // creation, and has the supervisor not answer to the next one.
 func TestHalfMadeContainerCannotBeTakenBack(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	atRest := b.rest(t)
 	b.Stop(t)
@@ -111,7 +114,7 @@ func TestHalfMadeContainerCannotBeTakenBack(t *testing.T) {
 	if _, err := b.client.CreateContainer(within(t, time.Minute), create); status.Code(err) != codes.Unavailable {
 		t.Fatalf("the creation ended with %v; want Unavailable, from a dead daemon", err)
 	}
-	b.Wait(t, 10*time.Second)
+	b.Wait(t, time.Minute)
 	b.SetEnvironment()
 	var stopped []int
 	resume := func() {

@@ -60,7 +60,7 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
 		made <- answer{r.GetPodSandboxId(), err}
 	}()
-	testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
+	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
 
 	if shown := b.shown(t); shown != 0 {
 		t.Errorf("%d sandboxes are shown while the first is being made", shown)
@@ -130,7 +130,7 @@ func TestSandboxProcessKilled(t *testing.T) {
 		t.Run(handler, func(t *testing.T) {
 			pod := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
 			killAs(t, b.sandboxPID(t, pod.ID), syscall.SIGKILL)
-			testbed.Eventually(t, 20*time.Second, func() error {
+			testbed.Eventually(t, time.Minute, func() error {
 				list, err := b.client.ListPodSandbox(within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
 				if err != nil || len(list.GetItems()) != 1 {
 					t.Fatalf("list: %v, %v", list, err)
@@ -163,6 +163,8 @@ func (b *bed) sandboxPID(t *testing.T, sandbox string) int {
 // TestSandboxProcessFails has the runtime refuse the process of a sandbox, when
 // its network is there already. Nothing of the sandbox is left, its name included.
 func TestSandboxProcessFails(t *testing.T) {
+	t.Parallel()
+	hang := hanging()
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(`
 default_runtime = "oci"

@@ -18,8 +18,8 @@ import (
 // shimConfig is a handler of containerd's runc shim, or of what stands in for it.
 func shimConfig(t *testing.T, shim string) string {
 	t.Helper()
-	return fmt.Sprintf("default_runtime = \"shim\"\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\ncontainer_create_timeout = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
-		shim, 5*createTimeout, testbed.Part(t, testbed.Runc))
+	return fmt.Sprintf("default_runtime = \"shim\"\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\ncontainer_create_timeout = \"10s\"\n[runtimes.shim.options]\nBinaryName = %q\n",
+		shim, testbed.Part(t, testbed.Runc))
 }
 
 // family is a container whose first process has a child in a session of its own
@@ -103,6 +103,7 @@ func (b *bed) killShim(t *testing.T, sandbox string) {
 // once while it is down. Its containers have nobody any more who could stop them
 // or see them end: when they are said to have ended, they have.
 func TestForeignShimKilled(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
 	atRest := b.rest(t)
 	for name, kill := range map[string]func(t *testing.T, sandbox string){
@@ -129,7 +130,7 @@ func TestForeignShimKilled(t *testing.T) {
 			kill(t, pod.ID)
 			for c, pids := range members {
 				var st *runtimeapi.ContainerStatus
-				testbed.Eventually(t, 20*time.Second, func() error {
+				testbed.Eventually(t, time.Minute, func() error {
 					if st = c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
 						return fmt.Errorf("the container is %s", st.GetState())
 					}
@@ -144,7 +145,7 @@ func TestForeignShimKilled(t *testing.T) {
 					t.Errorf("the container ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
 				}
 			}
-			testbed.Eventually(t, 20*time.Second, func() error {
+			testbed.Eventually(t, time.Minute, func() error {
 				if state := pod.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 					return fmt.Errorf("the sandbox is %s", state)
 				}
@@ -196,6 +197,8 @@ func newStandIn(t *testing.T) (path string, start func(lines string)) {
 // TestForeignShimHalfStarted has starts of shims fail, and the daemon die, when
 // the shim runs and nobody was told. No shim may be left.
 func TestForeignShimHalfStarted(t *testing.T) {
+	t.Parallel()
+	hang := hanging()
 	path, start := newStandIn(t)
 	b := newBed(t, testbed.Options{Config: shimConfig(t, path)})
 	atRest := b.rest(t)
@@ -223,7 +226,7 @@ func TestForeignShimHalfStarted(t *testing.T) {
 				done <- err
 			}()
 			if c.killed {
-				testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(started); return err })
+				testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(started); return err })
 				b.Kill9(t)
 			}
 			if err := <-done; err == nil {

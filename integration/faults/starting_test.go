@@ -56,13 +56,13 @@ func (s *slowStart) begin(t *testing.T, b *bed, c *testbed.Container) <-chan err
 
 func (s *slowStart) begun(t *testing.T) {
 	t.Helper()
-	testbed.Eventually(t, 30*time.Second, func() error { _, err := os.Stat(filepath.Join(s.dir, "begun")); return err })
+	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(s.dir, "begun")); return err })
 }
 
 func (b *bed) waitState(t *testing.T, c *testbed.Container, want runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
 	t.Helper()
 	var st *runtimeapi.ContainerStatus
-	testbed.Eventually(t, 30*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if st = c.Status(t); st.GetState() != want {
 			return fmt.Errorf("the container is %s", st.GetState())
 		}
@@ -118,6 +118,7 @@ func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want
 // comes of it: a container that runs and is listed CREATED gets a second one
 // beside it.
 func TestDaemonEndsDuringStart(t *testing.T) {
+	t.Parallel()
 	runtime := newSlowStart(t, "run")
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\n", runtime.Path)})
 	atRest := b.rest(t)
@@ -325,7 +326,7 @@ func TestDaemonKilledDuringSandboxStart(t *testing.T) {
 		t.Error("the sandbox is said to have been made")
 	}
 	b.Start(t)
-	testbed.Eventually(t, 30*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if listed := b.listed(t); listed != "" {
 			return fmt.Errorf("there are %s", listed)
 		}

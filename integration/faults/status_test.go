@@ -75,7 +75,7 @@ func TestRuntimeOnADeadMount(t *testing.T) {
 	}
 	b.client.RunPod(t, testbed.PodSpec{Handler: "near", Image: b.image, Command: []string{"sleep", "60"}})
 	end()
-	testbed.Eventually(t, 10*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if got := b.features(t); !got["far"] {
 			return fmt.Errorf("features after the mount is back: %v", got)
 		}
@@ -86,7 +86,7 @@ func TestRuntimeOnADeadMount(t *testing.T) {
 // features tells which handlers are said to have recursive read-only mounts.
 func (b *bed) features(t *testing.T) map[string]bool {
 	t.Helper()
-	r, err := b.client.Status(within(t, 10*time.Second), &runtimeapi.StatusRequest{})
+	r, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{})
 	if err != nil {
 		t.Fatalf("status: %v", err)
 	}

@@ -28,6 +28,8 @@ func (b *bed) stopContainer(ctx context.Context, id string, seconds int64) error
 // TestStopWhileStarting stops a container that is being started. It has a right to
 // its stop signal; and nobody waits for a start that hangs longer than was asked.
 func TestStopWhileStarting(t *testing.T) {
+	t.Parallel()
+	hang := hanging()
 	runtime := newScripted(t)
 	begun := filepath.Join(t.TempDir(), "begun")
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\n", runtime.Path)})
@@ -43,11 +45,11 @@ func TestStopWhileStarting(t *testing.T) {
 			_, err := b.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
 			started <- err
 		}()
-		testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(begun); return err })
+		testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(begun); return err })
 		return pod, c, started
 	}
 	// The second sleep lets the container set its trap.
-	slow := fmt.Sprintf("sleep 0.5; %s \"$@\" || exit; sleep 1; exit 0", testbed.Part(t, testbed.Runc))
+	slow := fmt.Sprintf("sleep 0.5; %s \"$@\" || exit; sleep 3; exit 0", testbed.Part(t, testbed.Runc))
 
 	t.Run("signal", func(t *testing.T) {
 		pod, c, started := starting(t, slow)
@@ -95,7 +97,7 @@ func TestStopWhileStarting(t *testing.T) {
 			if err := stop(pod, c); err != nil {
 				t.Error(err)
 			}
-			if took := time.Since(begin); took > 10*time.Second {
+			if took := time.Since(begin); took > 30*time.Second {
 				t.Errorf("it took %v", took)
 			}
 			if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
@@ -164,6 +166,8 @@ func TestCreateWhileStopping(t *testing.T) {
 // TestStopWhileShimCreates stops a sandbox whose shim hangs in the creation of a
 // container: the create is given up, and nothing of it is left.
 func TestStopWhileShimCreates(t *testing.T) {
+	t.Parallel()
+	hang := hanging()
 	runtime := newScripted(t)
 	begun := filepath.Join(t.TempDir(), "begun")
 	config := strings.Replace(shimConfig(t, testbed.Part(t, testbed.RuncShim)), testbed.Part(t, testbed.Runc), runtime.Path, 1)
@@ -185,10 +189,10 @@ func TestStopWhileShimCreates(t *testing.T) {
 				})
 				created <- err
 			}()
-			testbed.Eventually(t, 20*time.Second, func() error { _, err := os.Stat(begun); return err })
+			testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(begun); return err })
 			begin := time.Now()
 			pod.Stop(t)
-			if took := time.Since(begin); took > 20*time.Second {
+			if took := time.Since(begin); took > 30*time.Second {
 				t.Errorf("the stop took %v", took)
 			}
 			refused(t, <-created, codes.FailedPrecondition, "run a new sandbox")

@@ -34,6 +34,7 @@ exit 7`
 
 // TestSupervisorKilled kills the one supervisor of twenty pods that write, twice.
 func TestSupervisorKilled(t *testing.T) {
+	t.Parallel()
 	const pods = 20
 	b := newBed(t, testbed.Options{})
 	atRest := b.rest(t)
@@ -164,7 +165,7 @@ func (b *bed) killSupervisor(t *testing.T, key string) {
 	}
 	killed := time.Now()
 	killAs(t, old, syscall.SIGKILL)
-	testbed.Eventually(t, 20*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if now := b.supervisors(t)[key]; now == 0 || now == old {
 			return fmt.Errorf("supervisor %s has no successor", key)
 		}
@@ -177,7 +178,7 @@ func (b *bed) killSupervisor(t *testing.T, key string) {
 func grows(t *testing.T, c *testbed.Container) {
 	t.Helper()
 	had := len(c.Log(t))
-	testbed.Eventually(t, 20*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if has := len(c.Log(t)); has <= had {
 			return fmt.Errorf("the log of %s stays at %d entries", c.ID, has)
 		}

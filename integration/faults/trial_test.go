@@ -59,6 +59,7 @@ func (b *bed) trial(t *testing.T, handler string) (state, reason string) {
 // TestTrial tries a copy of runc, and then one that answers all questions and
 // runs nothing: that trial ends by itself, also for a daemon that starts anew.
 func TestTrial(t *testing.T) {
+	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
 	dir := t.TempDir()
 	next := filepath.Join(dir, "runc")
@@ -139,7 +140,7 @@ func TestTrial(t *testing.T) {
 	if err := os.Rename(liar+".new", liar); err != nil {
 		t.Fatal(err)
 	}
-	testbed.Eventually(t, 30*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if state, reason := b.trial(t, "runc"); state != "running" {
 			return fmt.Errorf("the trial of another program is %s: %s", state, reason)
 		}
@@ -159,7 +160,7 @@ func TestTrial(t *testing.T) {
 func (b *bed) endTrial(t *testing.T, runc, liar string) {
 	t.Helper()
 	failed := 0
-	testbed.Eventually(t, 60*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		sandbox := b.client.SandboxConfig("")
 		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 		if err != nil {

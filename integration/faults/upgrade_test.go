@@ -86,7 +86,7 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 	old.Remove(t)
 	// A supervisor without pods idles for a minute; a restart sends it away.
 	b.Restart(t)
-	testbed.Eventually(t, 10*time.Second, func() error {
+	testbed.Eventually(t, time.Minute, func() error {
 		if kept := b.own(t); slices.ContainsFunc(first, func(name string) bool { return slices.Contains(kept, name) }) || len(kept) != len(first) {
 			return fmt.Errorf("kept are %q, and nobody needs %q any more", kept, first)
 		}

@@ -65,7 +65,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		if err := os.WriteFile(b.cni.Path(), bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		testbed.Eventually(t, 20*time.Second, func() error {
+		testbed.Eventually(t, time.Minute, func() error {
 			sandbox := b.client.SandboxConfig("")
 			withUserNS(sandbox)
 			r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})

@@ -123,7 +123,7 @@ func TestServesUntilItIsKilled(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(dir, "log"))
 		return err == nil && bytes.Contains(text, []byte("Supervisor serves"))
 	}
-	for deadline := time.Now().Add(10 * time.Second); !serves(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !serves(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not serve")
 		}

@@ -101,7 +101,7 @@ func (b *bed) client(t *testing.T) runtimeapi.RuntimeServiceClient {
 
 func (b *bed) version(t *testing.T) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := b.client(t).Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
 	return err

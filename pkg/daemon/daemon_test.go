@@ -46,7 +46,7 @@ func TestLifeOfADaemon(t *testing.T) {
 		t.Errorf("before it is ready it says %q", said)
 	}
 	close(recovered)
-	if said := told(t, manager, 10*time.Second); said != "READY=1" {
+	if said := told(t, manager, time.Minute); said != "READY=1" {
 		t.Errorf("when it is ready it says %q", said)
 	}
 	if err := b.version(t); err != nil {
@@ -61,7 +61,7 @@ func TestLifeOfADaemon(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if said := told(t, manager, 10*time.Second); said != "STOPPING=1" {
+	if said := told(t, manager, time.Minute); said != "STOPPING=1" {
 		t.Errorf("when it stops it says %q", said)
 	}
 	select {

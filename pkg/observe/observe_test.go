@@ -129,7 +129,7 @@ func scraped(t *testing.T, r *prometheus.Registry, metric string) (found []strin
 func counted(t *testing.T, r *prometheus.Registry, want ...string) {
 	t.Helper()
 	var got []string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if got = scraped(t, r, "berth_rpc_total"); slices.Equal(got, want) {
 			return
 		}

@@ -58,7 +58,7 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox",variant=""} 1`,
 		`berth_rpc_total{code="OK",handler="gvisor",rpc="StreamContainers",variant=""} 1`)
 	// A span ends after its call was answered, and Close takes ended ones only.
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(2 * time.Second)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := tracing.Close(ctx); err != nil {

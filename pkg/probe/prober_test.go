@@ -183,7 +183,7 @@ func TestProbeKillsHangingBinary(t *testing.T) {
 
 func waitGone(t *testing.T, pid string) {
 	t.Helper()
-	for range 100 {
+	for range 1000 {
 		b, err := os.ReadFile("/proc/" + pid + "/stat")
 		if errors.Is(err, os.ErrNotExist) || strings.Contains(string(b), ") Z ") {
 			return
@@ -420,7 +420,7 @@ func TestProbeOnADeadMount(t *testing.T) {
 	}
 	end()
 	// The flight that waited may still answer with what it saw last.
-	for range 100 {
+	for range 1000 {
 		if rt, err := p.Probe(t.Context(), oci(path)); err == nil && rt.Version == "1.5.2" {
 			return
 		}

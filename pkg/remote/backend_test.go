@@ -123,7 +123,7 @@ func connect(t testing.TB, d *daemon, dir string) *Backend {
 
 func until(t testing.TB, what string, true func() bool) {
 	t.Helper()
-	for range 500 {
+	for range 3000 {
 		if true() {
 			return
 		}

@@ -43,7 +43,7 @@ func makeCgroup(t testing.TB) Paths {
 		}
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := p.Kill(ctx); err != nil {
 			t.Error(err)
@@ -220,7 +220,7 @@ func TestKillFrozen(t *testing.T) {
 	p := makeCgroup(t)
 	join(t, p, "", start(t, "sleep", "300").Process.Pid)
 	p.freeze(true)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := p.Kill(ctx); err != nil {
 		t.Fatal(err)

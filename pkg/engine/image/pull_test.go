@@ -464,11 +464,11 @@ func TestSlowRegistryIsNoStall(t *testing.T) {
 	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet {
 			// Each answer comes well within the timeout, all together well after it.
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(900 * time.Millisecond)
 		}
 		return false
 	})
-	s := openStore(t, Config{HostsDir: reg.hosts(t), PullProgressTimeout: 400 * time.Millisecond})
+	s := openStore(t, Config{HostsDir: reg.hosts(t), PullProgressTimeout: 2500 * time.Millisecond})
 	pullImage(t, s, domain+"/app:1")
 }
 

@@ -211,7 +211,7 @@ func TestVerbRunsAlone(t *testing.T) {
 	waitFor(t, log, "begin GC")
 
 	young := n.pod("pod-young")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := p.Setup(ctx, young)
 	checkError(t, err, errdefs.IsDeadlineExceeded, "garbage collection")
@@ -244,7 +244,7 @@ func TestVerbWaitsForPlugins(t *testing.T) {
 		added <- err
 	}()
 	waitFor(t, log, "begin ADD pod-slow")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*verbRetry)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*verbRetry)
 	defer cancel()
 	checkError(t, left.Collect(ctx), errdefs.IsDeadlineExceeded, "other plugins were at work")
 	done := make(chan error, 1)

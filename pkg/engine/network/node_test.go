@@ -216,7 +216,7 @@ func (n *node) ports() []string {
 	if err != nil {
 		return nil
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		var out []string
 		links, err := netlink.LinkList()
@@ -280,7 +280,7 @@ func reach(t *testing.T, pod Pod, host net.IP) {
 		_, _ = fmt.Fprint(conn, "hello") // who reads misses it
 	}()
 	err = pin.Do(pod.NetNS, func() error {
-		conn, err := net.DialTimeout("tcp", server.Addr().String(), 5*time.Second)
+		conn, err := net.DialTimeout("tcp", server.Addr().String(), time.Minute)
 		if err != nil {
 			return err
 		}

@@ -147,7 +147,7 @@ func (b *bed) kill9() {
 }
 
 func (b *bed) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	b.Cleanup(cancel)
 	return ctx
 }
@@ -186,7 +186,7 @@ func (b *bed) removeCgroups() {
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + b.cgroup)
 	dirs = append(dirs, "/sys/fs/cgroup"+b.cgroup)
 	for _, dir := range dirs {
-		for range 100 {
+		for range 1000 {
 			below, _ := os.ReadDir(dir)
 			for _, d := range below {
 				if d.IsDir() {

@@ -299,7 +299,7 @@ func readLog(t testing.TB, path string) []logLine {
 // eventually repeats a check until it holds.
 func eventually(t testing.TB, what string, check func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if check() {
 			return
 		}

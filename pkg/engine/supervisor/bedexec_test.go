@@ -112,6 +112,12 @@ func (e *execution) delete() (*taskAPI.DeleteResponse, error) {
 	return r, errgrpc.ToNative(err)
 }
 
+// untilThere waits for a file in the container.
+func (c *container) untilThere(path string) {
+	c.Helper()
+	eventually(c, path+" is there", func() bool { return c.exec("test", "-e", path).status == 0 })
+}
+
 // exec runs a command to its end.
 func (c *container) exec(args ...string) execResult {
 	c.Helper()

@@ -152,12 +152,14 @@ func TestPauseAndUpdate(t *testing.T) {
 		if err != nil || s.Status != tasktypes.Status_PAUSED {
 			t.Errorf("state while paused: %v, %v", s, err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		// What it wrote before may be on its way into the log.
 		before := len(c.lines())
-		time.Sleep(100 * time.Millisecond)
-		if after := len(c.lines()); after != before {
-			t.Errorf("a paused container wrote %d lines", after-before)
-		}
+		eventually(t, "a paused container writes nothing", func() bool {
+			was := before
+			time.Sleep(100 * time.Millisecond)
+			before = len(c.lines())
+			return before == was
+		})
 		if _, err := c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}); err != nil {
 			t.Fatal(err)
 		}

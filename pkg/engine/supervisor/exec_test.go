@@ -98,7 +98,7 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 			eventually(t, script+" left nothing", func() bool { return len(c.pids()) == before })
 			select {
 			case <-e.stdout:
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 				t.Errorf("%s: its output does not end", script)
 			}
 			if _, err := e.delete(); err != nil {
@@ -145,7 +145,7 @@ func TestExecSignals(t *testing.T) {
 	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
-		e := c.addExec(false, false, "/bin/sh", "-c", "trap 'exit 8' TERM; echo ready >/dev/null; while :; do sleep 0.02; done")
+		e := c.addExec(false, false, "/bin/sh", "-c", "trap 'exit 8' TERM; touch /tmp/trapped; while :; do sleep 0.02; done")
 		if err := e.kill(unix.SIGTERM); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("killing what was not started: %v", err)
 		}
@@ -158,7 +158,7 @@ func TestExecSignals(t *testing.T) {
 		if _, err := e.delete(); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("deleting what runs: %v", err)
 		}
-		time.Sleep(100 * time.Millisecond) // until the trap is set
+		c.untilThere("/tmp/trapped")
 		if err := e.kill(unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestExecWithATerminal(t *testing.T) {
 	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
-		e := c.addExec(true, true, "/bin/sh", "-c", "stty -echo; read x; stty size; test -t 0 && test -t 1 && echo $x; exit 6")
+		e := c.addExec(true, true, "/bin/sh", "-c", "stty -echo; touch /tmp/quiet; read x; stty size; test -t 0 && test -t 1 && echo $x; exit 6")
 		if err := e.start(); err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func TestExecWithATerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer in.Close()
-		time.Sleep(100 * time.Millisecond) // until it echoes no more
+		c.untilThere("/tmp/quiet") // it echoes no more
 		if _, err := in.WriteString("typed\n"); err != nil {
 			t.Fatal(err)
 		}

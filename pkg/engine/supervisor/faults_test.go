@@ -56,7 +56,7 @@ func (c *container) nothingLeft() {
 		c.Errorf("%+v, want status 128", exit)
 	}
 	// Nobody holds its output any more.
-	if err := c.keepOut.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+	if err := c.keepOut.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		c.Fatal(err)
 	}
 	if n, err := c.keepOut.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
@@ -267,7 +267,7 @@ func TestExecFaults(t *testing.T) {
 				if said != tt.stderr {
 					t.Errorf("stderr %q", said)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("its stderr does not end")
 			}
 			eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })

@@ -36,7 +36,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 			}
 			// The poller has told of it by now, and does not repeat itself.
 			time.Sleep(50 * time.Millisecond)
-			if err := reader.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			if err := reader.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			read := chunkReader(reader, true)
@@ -86,7 +86,7 @@ func TestInputWhoseWriterComesLater(t *testing.T) {
 			if text != want {
 				t.Errorf("read %q, want %q", text, want)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("nothing was read, want %q", want)
 		}
 	}

@@ -249,7 +249,7 @@ func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
 	defer enough.Stop()
 	for {
 		var size remotecommand.TerminalSize
-		ok := true
+		var ok bool
 		select {
 		case size, ok = <-sizes:
 		case <-enough.C:

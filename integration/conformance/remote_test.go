@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -83,7 +84,7 @@ func TestRemote(t *testing.T) {
 		{
 			handler: "remote-containerd", front: other,
 			ran:    conformance.RanByOCIRuntime(runc, containerd.ContainerdRuntimeRoot("runc")),
-			killed: []*testbed.Daemon{containerd}, lacks: containerdLacks, differs: containerdDiffers,
+			killed: []*testbed.Daemon{containerd}, lacks: containerdLacks, differs: mended(containerdDiffers, "StreamLists/images by name"),
 		},
 	} {
 		t.Run(target.handler, func(t *testing.T) {
@@ -109,6 +110,13 @@ func TestRemote(t *testing.T) {
 			})
 		})
 	}
+}
+
+// mended are the differences without one that berth makes up for.
+func mended(differs map[string]string, name string) map[string]string {
+	rest := maps.Clone(differs)
+	delete(rest, name)
+	return rest
 }
 
 // reached waits until calls to a handler get through to its daemon.

@@ -18,6 +18,7 @@ import (
 // pulled it with, and with nothing else. Where that is not enough the kubelet
 // pulls it itself, because it hears that the image is not there.
 func TestImagesThatNeedSecrets(t *testing.T) {
+	t.Parallel()
 	basic, tokens := &gate{}, &gate{tokens: true}
 	gated := map[*gate]*testbed.Registry{}
 	for _, g := range []*gate{basic, tokens} {

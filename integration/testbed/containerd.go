@@ -18,6 +18,9 @@ type ContainerdOptions struct {
 	CNI *CNI
 	// Registry serves the sandbox image, which is pushed to it.
 	Registry *Registry
+	// SystemdCgroup has its pods' cgroups be made by systemd, or so it says: a pod
+	// can only run where there is one.
+	SystemdCgroup bool
 	// Pause is what the sandbox process runs; empty is the smallest that stays.
 	Pause []string
 }
@@ -80,8 +83,8 @@ default_runtime_name = %q
 	for name, path := range options.Runtimes {
 		const table = `plugins."io.containerd.cri.v1.runtime".containerd.runtimes.`
 		config += fmt.Sprintf("\n[%s%s]\nruntime_type = \"io.containerd.runc.v2\"\n", table, name)
-		config += fmt.Sprintf("[%s%s.options]\nBinaryName = %q\nRoot = %q\n",
-			table, name, path, filepath.Dir(d.ContainerdRuntimeRoot(name)))
+		config += fmt.Sprintf("[%s%s.options]\nBinaryName = %q\nRoot = %q\nSystemdCgroup = %t\n",
+			table, name, path, filepath.Dir(d.ContainerdRuntimeRoot(name)), options.SystemdCgroup)
 	}
 	if err := os.WriteFile(d.ConfigFile, []byte(config), 0o600); err != nil {
 		t.Fatalf("write containerd's configuration: %v", err)

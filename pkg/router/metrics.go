@@ -78,6 +78,9 @@ func (s stats) dialects(ctx context.Context, backends []Backend) (dialects, erro
 	return d, nil
 }
 
+// cpuLabel is a label whose value is known also of a backend that does not have it.
+const cpuLabel = "cpu"
+
 // translated is what a backend says with the node's labels. It is the backend's
 // own message if nothing changes.
 func translated[M any, P interface {
@@ -100,7 +103,7 @@ func translated[M any, P interface {
 }
 
 // translate puts values in the order of the node's labels. A label that the
-// backend does not have is empty.
+// backend does not have is empty, but what is of no CPU in particular is of all.
 func (d dialects) translate(own labels, metrics []*runtimeapi.Metric) {
 	for _, m := range metrics {
 		keys, differs := own[m.GetName()]
@@ -109,8 +112,11 @@ func (d dialects) translate(own labels, metrics []*runtimeapi.Metric) {
 		}
 		values := make([]string, len(d.node[m.GetName()]))
 		for i, key := range d.node[m.GetName()] {
-			if at := slices.Index(keys, key); at >= 0 {
+			switch at := slices.Index(keys, key); {
+			case at >= 0:
 				values[i] = m.GetLabelValues()[at]
+			case key == cpuLabel:
+				values[i] = "total"
 			}
 		}
 		m.LabelValues = values

@@ -20,7 +20,8 @@ func TestMetricsOfAllBackendsHaveTheSameLabels(t *testing.T) {
 	}{
 		"the same":         {[]string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}},
 		"another order":    {[]string{"pod", "id"}, []string{"id", "pod"}, []string{"pod", "id"}, []string{"pod", "id"}},
-		"one less":         {[]string{"pod", "id", "cpu"}, []string{"pod", "id"}, []string{"pod", "id", "cpu"}, []string{"pod", "id", ""}},
+		"one less":         {[]string{"pod", "id", "scope"}, []string{"pod", "id"}, []string{"pod", "id", "scope"}, []string{"pod", "id", ""}},
+		"of no CPU":        {[]string{"id", "cpu"}, []string{"id"}, []string{"id", "cpu"}, []string{"id", "total"}},
 		"one more":         {[]string{"pod"}, []string{"scope", "pod"}, []string{"pod", "scope"}, []string{"pod", "scope"}},
 		"nothing is alike": {[]string{"pod"}, []string{"id"}, []string{"pod", "id"}, []string{"", "id"}},
 	} {

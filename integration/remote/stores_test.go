@@ -1,0 +1,300 @@
+package remote
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// shop is a berth with three stores of images: its own, a containerd's and
+// another berth's.
+type shop struct {
+	*bed
+	inner *testbed.Berth
+	base  v1.Image
+	// made counts images.
+	made int
+}
+
+// push makes an image that is like no other, under a name.
+func (s *shop) push(t *testing.T, name string) string {
+	t.Helper()
+	s.made++
+	made, err := s.base.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := made.DeepCopy().Config
+	config.Labels = map[string]string{"number": strconv.Itoa(s.made)}
+	image, err := mutate.Config(s.base, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.registry.Push(t, name, image)
+}
+
+// in says which stores have what a name stands for, in the order runc, legacy, inner.
+func (s *shop) in(t *testing.T, name string) string {
+	t.Helper()
+	var all []string
+	for _, store := range []struct {
+		handler, ask string
+		client       *testbed.Client
+	}{{"runc", "runc", s.client}, {"legacy", "", s.other.Client}, {"inner", "", s.inner.Client}} {
+		if idOf(t, store.client, store.ask, name) != "" {
+			all = append(all, store.handler)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func (s *shop) isIn(t *testing.T, name, want string) {
+	t.Helper()
+	if got := s.in(t, name); got != want {
+		t.Errorf("%s is in %q, want %q", name, got, want)
+	}
+}
+
+func (s *shop) pod(t *testing.T, handler string) *testbed.Pod {
+	t.Helper()
+	return s.client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+}
+
+func TestImagesOfSeveralStores(t *testing.T) {
+	t.Parallel()
+	s := &shop{bed: newBed(t), base: testbed.Busybox(t)}
+	s.inner = s.behind(t)
+	for _, check := range []struct {
+		name string
+		run  func(*testing.T, *shop)
+	}{
+		{"pulls go by the handler, by the pod, by the default", pullsGo},
+		{"a tag that has moved", movedTag},
+		{"one image by a tag and by its digest", tagAndDigest},
+		{"volumes", volumes},
+		{"what is in use in another daemon", usedElsewhere},
+		{"file systems and what is pinned", fileSystems},
+		{"a kubelet's collection", collection},
+		{"a daemon that is away", awayStore},
+		{"the default's daemon stands still", stillDefault},
+	} {
+		t.Run(check.name, func(t *testing.T) { check.run(t, s) })
+	}
+}
+
+func pullsGo(t *testing.T, s *shop) {
+	name := s.push(t, "pulls:1")
+	s.client.Pull(t, "legacy", name)
+	s.isIn(t, name, "legacy")
+	if id := idOf(t, s.client, "", name); id == "" || idOf(t, s.client, "legacy", name) != id || idOf(t, s.client, "runc", name) != "" {
+		t.Error("a handler's images are not its store's")
+	}
+	if _, err := pull(t, s.client, s.pod(t, "inner"), name, "", ""); err != nil {
+		t.Error(err)
+	}
+	s.isIn(t, name, "legacy inner")
+	id := s.client.Pull(t, "", name)
+	s.isIn(t, name, "runc legacy inner")
+	if err := remove(t, s.client, id); err != nil {
+		t.Error(err)
+	}
+	s.isIn(t, name, "")
+}
+
+func movedTag(t *testing.T, s *shop) {
+	name := s.push(t, "moved:1")
+	before := s.client.Pull(t, "runc", name)
+	s.push(t, "moved:1")
+	after := s.client.Pull(t, "legacy", name)
+	pod := s.pod(t, "legacy")
+	if told := idOf(t, s.client, "", name); told != before {
+		t.Fatalf("told of %s", told)
+	}
+	id, err := create(t, s.client, pod, "main", before, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil || c.GetStatus().GetImageId() != before {
+		t.Errorf("the container is of %v, %v; the kubelet was told of %s", c, err, before)
+	}
+	if got := idOf(t, s.other.Client, "", name); got != after {
+		t.Errorf("the tag stands for %s in the other daemon, and was pulled as %s", got, after)
+	}
+	listed := images(t, s.client)
+	if listed[before] == nil || listed[after] == nil {
+		t.Error("not both are listed")
+	}
+	if err := remove(t, s.client, name); err != nil {
+		t.Error(err)
+	}
+	s.isIn(t, before, "")
+	s.isIn(t, after, "")
+}
+
+func tagAndDigest(t *testing.T, s *shop) {
+	name := s.push(t, "twice:1")
+	for _, by := range []string{"tag", "digest", "id"} {
+		id := s.client.Pull(t, "runc", name)
+		digest := images(t, s.client)[id].GetRepoDigests()[0]
+		if got := s.client.Pull(t, "legacy", digest); got != id {
+			t.Errorf("by digest it is %s, and by tag %s", got, id)
+		}
+		one := images(t, s.client)[id]
+		if !slices.Equal(one.GetRepoTags(), []string{name}) || !slices.Equal(one.GetRepoDigests(), []string{digest}) {
+			t.Errorf("listed as %v", one)
+		}
+		if err := remove(t, s.client, map[string]string{"tag": name, "digest": digest, "id": id}[by]); err != nil {
+			t.Error(err)
+		}
+		s.isIn(t, id, "")
+	}
+}
+
+func volumes(t *testing.T, s *shop) {
+	name := s.registry.Push(t, "volume:1", testbed.Image(t, testbed.WithLayer(testbed.File{Path: "what", Mode: 0o644, Body: []byte("a volume\n")})))
+	id := s.client.Pull(t, "runc", name)
+	for _, handler := range []string{"legacy", "inner"} {
+		pod := s.pod(t, handler)
+		main := s.client.Pull(t, handler, s.image)
+		c, err := create(t, s.client, pod, "main", main, s.image, func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: id, UserSpecifiedImage: name}})
+		})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, err := s.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c}); err != nil {
+			t.Error(err)
+		}
+		r, err := s.client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c, Cmd: []string{"cat", "/volume/what"}, Timeout: 60})
+		if err != nil || string(r.GetStdout()) != "a volume\n" {
+			t.Errorf("%s reads %v, %v", handler, r, err)
+		}
+	}
+}
+
+func usedElsewhere(t *testing.T, s *shop) {
+	name := s.push(t, "used:1")
+	pod := s.client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: name, Command: []string{"sleep", "3600"}})
+	id := s.client.Pull(t, "runc", name)
+	if err := remove(t, s.client, id); err != nil {
+		t.Error(err)
+	}
+	s.isIn(t, id, "")
+	if got := pod.Container.Exec(t, "echo", "on"); got != "on\n" {
+		t.Errorf("a container whose image is removed says %q", got)
+	}
+}
+
+// mounts are the places of a node's stores, the first one first.
+func (s *shop) mounts(t *testing.T) (all []string) {
+	t.Helper()
+	fs, err := s.client.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fs.GetImageFilesystems() {
+		var of syscall.Statfs_t
+		if err := syscall.Statfs(f.GetFsId().GetMountpoint(), &of); err != nil || f.GetUsedBytes() == nil || f.GetTimestamp() <= 0 {
+			t.Errorf("a file system %v: %v", f, err)
+		}
+		all = append(all, f.GetFsId().GetMountpoint())
+	}
+	slices.Sort(all[min(1, len(all)):])
+	return all
+}
+
+func fileSystems(t *testing.T, s *shop) {
+	mounts := s.mounts(t)
+	if len(mounts) != 3 || !strings.HasPrefix(mounts[0], s.Root) {
+		t.Errorf("stores are at %q", mounts)
+	}
+	pinned := 0
+	for _, image := range images(t, s.client) {
+		if image.GetPinned() {
+			pinned++
+		}
+	}
+	if pinned != 1 {
+		t.Errorf("%d images are pinned, and containerd's is one", pinned)
+	}
+}
+
+func awayStore(t *testing.T, s *shop) {
+	name := s.push(t, "away:1")
+	id := s.client.Pull(t, "legacy", name)
+	images(t, s.client)
+	mounts := s.mounts(t)
+	s.other.Kill9(t)
+	if err := remove(t, s.client, id); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), s.other.Socket) {
+		t.Errorf("removed from a daemon that is away: %v", err)
+	}
+	for range 2 {
+		if images(t, s.client)[id] == nil {
+			t.Error("what is on the disk is not listed")
+		}
+		if got := idOf(t, s.client, "", name); got != "" {
+			t.Errorf("what cannot be used is there as %s", got)
+		}
+		if got := s.mounts(t); !slices.Equal(got, mounts) {
+			t.Errorf("stores are at %q, and were at %q", got, mounts)
+		}
+		s.Restart(t) // the second time by one that has not seen the daemon
+	}
+	s.other.Start(t)
+	s.ready(t, "legacy")
+	if err := remove(t, s.client, id); err != nil {
+		t.Error(err)
+	}
+	if images(t, s.client)[id] != nil {
+		t.Error("a removed image is listed")
+	}
+}
+
+// stillDefault has the default's daemon stand still: what is asked for pods of
+// others must not wait for it.
+func stillDefault(t *testing.T, s *shop) {
+	s.drop(t, "60-default", "default_runtime = \"legacy\"\n")
+	testbed.Eventually(t, patience, func() error {
+		if text := s.status(t).GetInfo()["handlers"]; !strings.Contains(text, `"default":"legacy"`) {
+			return fmt.Errorf("handlers are %s", text)
+		}
+		return nil
+	})
+	name := s.push(t, "still:1")
+	id := s.client.Pull(t, "runc", name)
+	pod := s.pod(t, "runc")
+	images(t, s.client)
+	mounts := s.mounts(t)
+	signal(t, s.other, syscall.SIGSTOP)
+	resume := func() { _ = syscall.Kill(s.other.PID(), syscall.SIGCONT) }
+	t.Cleanup(resume)
+	if got := idOf(t, s.client, "", name); got != id {
+		t.Errorf("it is there as %q", got)
+	}
+	if got, err := pull(t, s.client, pod, name, "", ""); got != id {
+		t.Errorf("pulled %s, %v", got, err)
+	}
+	if _, err := create(t, s.client, pod, "main", id, name); err != nil {
+		t.Error(err)
+	}
+	if images(t, s.client)[id] == nil {
+		t.Error("it is not listed")
+	}
+	if got := s.mounts(t); !slices.Equal(got, mounts) {
+		t.Errorf("stores are at %q, and were at %q", got, mounts)
+	}
+	resume()
+}

@@ -1,0 +1,273 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// everywhere are handlers whose pods are in berth, in a containerd and in
+// another berth.
+var everywhere = []string{"runc", "legacy", "inner"}
+
+// What is about the node as a whole is one answer of three daemons.
+func TestOneNodeOfSeveralDaemons(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	inner := b.behind(t)
+	t.Run("status", func(t *testing.T) { oneStatus(t, b, inner) })
+	t.Run("events", func(t *testing.T) { eventsInOrder(t, b) })
+	t.Run("metrics", func(t *testing.T) { sameMetrics(t, b) })
+	t.Run("cgroup drivers", func(t *testing.T) { otherDriver(t, b) })
+}
+
+func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
+	told := b.status(t)
+	var backends map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(told.GetInfo()["backends"]), &backends); err != nil || len(backends) != 3 {
+		t.Fatalf("backends are %s, %v", told.GetInfo()["backends"], err)
+	}
+	for name, d := range map[string]*testbed.Daemon{"legacy": b.other, "inner": inner.Daemon} {
+		direct, err := d.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		passed := &runtimeapi.StatusResponse{}
+		if err := protojson.Unmarshal(backends["cri:"+d.Socket], passed); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range direct.GetStatus().GetConditions() {
+			if !slices.ContainsFunc(passed.GetStatus().GetConditions(), func(p *runtimeapi.RuntimeCondition) bool { return proto.Equal(p, c) }) {
+				t.Errorf("the condition of %s is not told: %v", name, c)
+			}
+			if !slices.ContainsFunc(told.GetStatus().GetConditions(), func(p *runtimeapi.RuntimeCondition) bool { return p.GetType() == c.GetType() }) {
+				t.Errorf("the node has no condition of the type %s", c.GetType())
+			}
+		}
+		if len(passed.GetInfo()) == 0 {
+			t.Errorf("what %s says in its verbose status is missing", name)
+		}
+		if ours, theirs := featuresOf(told, name), featuresOf(direct, "runc"); ours == nil || !proto.Equal(ours, theirs) {
+			t.Errorf("the features of %s are %v, and its daemon says %v", name, ours, theirs)
+		}
+	}
+	v, err := b.client.Version(t.Context(), &runtimeapi.VersionRequest{})
+	if err != nil || v.GetRuntimeName() != "berth" {
+		t.Errorf("the node's version is %v, %v", v, err)
+	}
+}
+
+func featuresOf(s *runtimeapi.StatusResponse, handler string) *runtimeapi.RuntimeHandlerFeatures {
+	for _, h := range s.GetRuntimeHandlers() {
+		if h.GetName() == handler {
+			return h.GetFeatures()
+		}
+	}
+	return nil
+}
+
+// otherDriver has a containerd be a backend whose cgroups systemd makes.
+func otherDriver(t *testing.T, b *bed) {
+	other := testbed.StartContainerd(t, testbed.ContainerdOptions{
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", SystemdCgroup: true,
+		CNI: testbed.NewCNI(t), Registry: b.registry,
+	})
+	b.drop(t, "50-systemd", fmt.Sprintf("[runtimes.systemd]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+other.Socket))
+	const reason = "uses the cgroup driver systemd and this berth cgroupfs"
+	testbed.Eventually(t, patience, func() error {
+		for _, c := range b.status(t).GetStatus().GetConditions() {
+			if c.GetType() == "HandlersReady" && !c.GetStatus() && strings.Contains(c.GetMessage(), reason) && strings.Contains(c.GetMessage(), other.Socket) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the node says %v", b.status(t).GetStatus())
+	})
+	if b.announces(t, "systemd") {
+		t.Error("the handler is announced")
+	}
+	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "systemd"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), reason) {
+		t.Errorf("a pod there: %v", err)
+	}
+	config, err := b.client.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
+	if err != nil || config.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_CGROUPFS {
+		t.Errorf("the node's driver is %v, %v", config, err)
+	}
+}
+
+// eventsInOrder runs one pod in each daemon at the same time.
+func eventsInOrder(t *testing.T, b *bed) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, handler := range everywhere {
+		b.client.Pull(t, handler, b.image)
+	}
+	events, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan *runtimeapi.ContainerEventResponse, 1000)
+	go func() {
+		defer close(heard)
+		for {
+			e, err := events.Recv()
+			if err != nil {
+				return
+			}
+			heard <- e
+		}
+	}()
+	// All are subscribed to once a pod of each is heard of.
+	for _, handler := range everywhere {
+		testbed.Eventually(t, patience, func() error {
+			pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+			for late := time.After(2 * time.Second); ; {
+				select {
+				case e := <-heard:
+					if e.GetContainerId() == pod.ID {
+						return nil
+					}
+				case <-late:
+					return fmt.Errorf("no event of a pod of %s", handler)
+				}
+			}
+		})
+	}
+
+	ran := make([]*testbed.Pod, len(everywhere))
+	var running sync.WaitGroup
+	for i, handler := range everywhere {
+		running.Go(func() {
+			pod := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sh", "-c", "exit 3"}})
+			pod.Container.WaitExit(t)
+			pod.Remove(t)
+			ran[i] = pod
+		})
+	}
+	running.Wait()
+	of := map[string][]string{}
+	last := map[string]int64{}
+	deleted := 0
+	for deleted < len(ran) {
+		var e *runtimeapi.ContainerEventResponse
+		select {
+		case e = <-heard:
+		case <-time.After(patience):
+		}
+		if e == nil {
+			t.Fatalf("there are no more events; heard %v", of)
+		}
+		sandbox := e.GetPodSandboxStatus().GetId()
+		who := "container"
+		if sandbox == "" || e.GetContainerId() == sandbox {
+			sandbox, who = e.GetContainerId(), "sandbox"
+		}
+		kind := who + " " + strings.TrimSuffix(strings.TrimPrefix(e.GetContainerEventType().String(), "CONTAINER_"), "_EVENT")
+		of[sandbox] = append(of[sandbox], kind)
+		if e.GetCreatedAt() < last[sandbox] {
+			t.Errorf("an event of %s is older than the one before it", sandbox)
+		}
+		last[sandbox] = e.GetCreatedAt()
+		if kind == "sandbox DELETED" && slices.ContainsFunc(ran, func(p *testbed.Pod) bool { return p.ID == sandbox }) {
+			deleted++
+		}
+	}
+	want := []string{
+		"sandbox CREATED", "sandbox STARTED", "container CREATED", "container STARTED", "container STOPPED",
+		"sandbox STOPPED", "container DELETED", "sandbox DELETED",
+	}
+	for i, pod := range ran {
+		if got := of[pod.ID]; !slices.Equal(got, want) {
+			t.Errorf("events of a pod of %s are %q", everywhere[i], got)
+		}
+	}
+}
+
+// sameMetrics compares what the daemons measure of one workload.
+func sameMetrics(t *testing.T, b *bed) {
+	pods := map[string]string{}
+	for _, handler := range everywhere {
+		pod := b.client.RunPod(t, testbed.PodSpec{
+			Handler: handler, Image: b.image, Command: []string{"sleep", "3600"},
+			Container: func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = b.image }, // containerd knows the image by this
+		})
+		pods[pod.ID] = handler
+	}
+	declared, err := b.client.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string][]string{}
+	for _, d := range declared.GetDescriptors() {
+		if keys[d.GetName()] != nil {
+			t.Errorf("%s is declared twice", d.GetName())
+		}
+		keys[d.GetName()] = d.GetLabelKeys()
+	}
+	measured, err := b.client.ListPodSandboxMetrics(t.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := map[string]map[string]bool{}
+	for _, m := range measured.GetPodMetrics() {
+		handler := pods[m.GetPodSandboxId()]
+		if handler == "" || len(m.GetContainerMetrics()) != 1 {
+			continue
+		}
+		ours[handler] = map[string]bool{}
+		for _, one := range m.GetMetrics() {
+			ours[handler]["pod "+labelled(t, keys, one)] = true
+		}
+		for _, one := range m.GetContainerMetrics()[0].GetMetrics() {
+			ours[handler]["container "+labelled(t, keys, one)] = true
+		}
+	}
+	if len(ours["runc"]) == 0 || len(ours["legacy"]) < 20 {
+		t.Fatalf("measured %v", ours)
+	}
+	for handler, same := range ours {
+		for name := range same {
+			// The device of a writable layer is "/" to containerd.
+			if !ours["runc"][name] && !strings.Contains(name, "container_fs_") {
+				t.Errorf("%s has %s, and berth's own pods do not", handler, name)
+			}
+		}
+	}
+	for name := range ours["runc"] {
+		if !ours["inner"][name] {
+			t.Errorf("another berth does not have %s", name)
+		}
+	}
+}
+
+// labelled is a metric with its labels. The values of those that differ from pod
+// to pod are left out, unless they are empty.
+func labelled(t *testing.T, keys map[string][]string, m *runtimeapi.Metric) string {
+	t.Helper()
+	text := []string{m.GetName(), m.GetMetricType().String()}
+	of := keys[m.GetName()]
+	if len(of) == 0 || len(of) != len(m.GetLabelValues()) {
+		t.Errorf("%s has the labels %q, and is declared with %q", m.GetName(), m.GetLabelValues(), of)
+		return m.GetName()
+	}
+	for i, value := range m.GetLabelValues() {
+		if slices.Contains([]string{"pod", "id"}, of[i]) && value != "" {
+			value = "..."
+		}
+		text = append(text, of[i]+"="+value)
+	}
+	return strings.Join(text, " ")
+}

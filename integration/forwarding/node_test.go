@@ -32,7 +32,7 @@ type node struct {
 	one, two *peer
 }
 
-func startNode(t *testing.T, one, two *peer, more string) *node {
+func startNode(t *testing.T, one, two *peer, more string, environment ...string) *node {
 	t.Helper()
 	n := &node{one: one, two: two}
 	lead := func(p *peer) string {
@@ -40,7 +40,8 @@ func startNode(t *testing.T, one, two *peer, more string) *node {
 	}
 	n.Berth = testbed.StartBerth(t, testbed.Options{
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: one.name, CNI: testbed.NewCNI(t),
-		Config: "[log]\nlevel = \"info\"\n" + more + lead(one) + lead(two),
+		Environment: environment,
+		Config:      "[log]\nlevel = \"info\"\n" + more + lead(one) + lead(two),
 	})
 	conn, err := grpc.NewClient("unix://"+n.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))

@@ -5,7 +5,11 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"slices"
+	"strings"
 
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -240,8 +244,21 @@ func (c *caller) outgoing(ctx context.Context) context.Context {
 	}
 	maps.DeleteFunc(md, func(key string, _ []string) bool { return !forwarded(key) })
 	md[viaKey] = append(md[viaKey], c.via)
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		// The span of this berth's own part comes between the client's and the daemon's.
+		propagation.TraceContext{}.Inject(ctx, carrier(md))
+	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
+
+// carrier has a trace's context in metadata.
+type carrier metadata.MD
+
+func (c carrier) Get(key string) string { return strings.Join(metadata.MD(c).Get(key), ",") }
+
+func (c carrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
+
+func (c carrier) Keys() []string { return slices.Collect(maps.Keys(c)) }
 
 // forwarded says whether a key is the client's, and not of its connection.
 func forwarded(key string) bool {

@@ -38,8 +38,12 @@ func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
 // those that the message does not know. So encoded, a list that follows another
 // continues it. Of a message that was read it is what is newer than this CRI.
 func addUnread(to, from proto.Message) {
-	if more := from.ProtoReflect().GetUnknown(); len(more) > 0 {
-		m := to.ProtoReflect()
+	more, m := from.ProtoReflect().GetUnknown(), to.ProtoReflect()
+	switch {
+	case len(more) == 0:
+	case len(m.GetUnknown()) == 0:
+		m.SetUnknown(slices.Clip(more)) // shared, as nobody writes to it
+	default:
 		m.SetUnknown(append(slices.Clip(m.GetUnknown()), more...))
 	}
 }

@@ -1,0 +1,182 @@
+package forwarding
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// listForms are all lists that the CRI has in two forms.
+var listForms = map[string]string{
+	"ListPodSandbox": "StreamPodSandboxes", "ListContainers": "StreamContainers", "ListContainerStats": "StreamContainerStats",
+	"ListPodSandboxStats": "StreamPodSandboxStats", "ListPodSandboxMetrics": "StreamPodSandboxMetrics", "ListImages": "StreamImages",
+}
+
+func startLacking(t *testing.T, name string, lacking ...string) *peer {
+	t.Helper()
+	p := startPeer(t, thisCRI(), name, 2)
+	for unary, stream := range listForms {
+		if unary != "ListPodSandbox" && unary != "ListContainers" { // those it makes of its pods
+			p.answers[unary], p.answers[stream] = p.fully, p.fully
+		}
+	}
+	for _, method := range lacking {
+		p.lacking[method] = true
+	}
+	return p
+}
+
+// items counts the items of a list.
+func items(m protoreflect.Message) int {
+	return m.Get(m.Descriptor().Fields().ByNumber(1)).List().Len()
+}
+
+// lists asks for every list in both forms, some times, and wants what both peers
+// have. It returns how often the peers were asked in which form.
+func (n *node) lists(t *testing.T, times int, want map[string]int) map[string]int {
+	t.Helper()
+	n.one.counted()
+	n.two.counted()
+	for range times {
+		for unary, stream := range listForms {
+			for _, name := range []string{unary, stream} {
+				m := n.named(name)
+				got, err := n.call(bounded(t), m, dynamicpb.NewMessage(m.Input()))
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				} else if items(got) != want[unary] {
+					t.Errorf("%s: %d items, want %d", name, items(got), want[unary])
+				}
+			}
+		}
+	}
+	counted := n.one.counted()
+	for name, calls := range n.two.counted() {
+		counted[name] = max(counted[name], calls)
+	}
+	return counted
+}
+
+// Daemons that are older than the newest lists have them in one form, and clients
+// ask in either.
+func TestListsInTheFormThatThereIs(t *testing.T) {
+	unary, streams := slices.Collect(maps.Keys(listForms)), slices.Collect(maps.Values(listForms))
+	for name, c := range map[string]struct{ one, two []string }{
+		"no streams": {streams, streams}, "streams only": {unary, unary}, "each another": {unary, streams},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := startNode(t, startLacking(t, "one", c.one...), startLacking(t, "two", c.two...), "")
+			want := map[string]int{"ListPodSandbox": 4, "ListContainers": 4, "ListContainerStats": 2, "ListPodSandboxStats": 2, "ListPodSandboxMetrics": 2, "ListImages": 2}
+			n.lists(t, 1, want)
+			const times = 5
+			counted := n.lists(t, times, want)
+			for _, p := range []*peer{n.one, n.two} {
+				for method := range p.lacking {
+					other := n.one
+					if p == n.one {
+						other = n.two
+					}
+					if counted[method] > 0 && other.lacking[method] {
+						t.Errorf("%s was asked for %d times of a daemon that had said that it has none", method, counted[method])
+					}
+				}
+			}
+		})
+	}
+}
+
+// What an old daemon lacks is made up for, or said.
+func TestOldDaemon(t *testing.T) {
+	old := slices.Concat(slices.Collect(maps.Values(listForms)), []string{
+		"GetContainerEvents", "ListMetricDescriptors", "ListPodSandboxMetrics", "RuntimeConfig", "PodSandboxStats", "ListPodSandboxStats",
+		"UpdatePodSandboxResources", "UpdateRuntimeConfig", "CheckpointContainer", "CheckpointPod", "RestorePod",
+	})
+	n := startNode(t, startLacking(t, "one", old...), startLacking(t, "two", old...), "")
+	ctx := bounded(t)
+	events, err := n.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"ListPodSandbox": 4, "ListContainers": 4, "ListContainerStats": 2, "ListImages": 2}
+	n.lists(t, 1, want)
+	counted := n.lists(t, 5, want)
+	for _, lacks := range old {
+		if counted[lacks] > 0 {
+			t.Errorf("%s was asked for %d times", lacks, counted[lacks])
+		}
+	}
+	sandbox, container := id('5', "two", 0), id('c', "two", 0)
+	for name, call := range map[string]func(context.Context) error{
+		"PodSandboxStats": func(ctx context.Context) error {
+			_, err := n.Client.PodSandboxStats(ctx, &runtimeapi.PodSandboxStatsRequest{PodSandboxId: sandbox})
+			return err
+		},
+		"UpdatePodSandboxResources": func(ctx context.Context) error {
+			_, err := n.Client.UpdatePodSandboxResources(ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{PodSandboxId: sandbox})
+			return err
+		},
+		"CheckpointContainer": func(ctx context.Context) error {
+			_, err := n.Client.CheckpointContainer(ctx, &runtimeapi.CheckpointContainerRequest{ContainerId: container})
+			return err
+		},
+		"RestorePod": func(ctx context.Context) error {
+			_, err := n.Client.RestorePod(ctx, &runtimeapi.RestorePodRequest{RuntimeHandler: "two"})
+			return err
+		},
+	} {
+		err := call(ctx)
+		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), `handler "two"`) || !strings.Contains(err.Error(), n.two.socket) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A kubelet goes by its own configuration then.
+	if _, err := n.Client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+	if _, err := n.Client.UpdateRuntimeConfig(ctx, &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{}}); err != nil {
+		t.Error(err)
+	}
+	if d, err := n.Client.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{}); err != nil || len(d.GetDescriptors()) == 0 {
+		t.Errorf("berth's own metrics: %v, %v", d, err)
+	}
+	heard := make(chan error, 1)
+	made := id('5', "two", 9)
+	go func() {
+		for {
+			e, err := events.Recv()
+			if err != nil || e.GetContainerId() == made && e.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT {
+				heard <- err
+				return
+			}
+		}
+	}()
+	// When the subscription has begun it has looked at what there was.
+	testbed.Eventually(t, patience, func() error {
+		n.two.mu.Lock()
+		defer n.two.mu.Unlock()
+		if n.two.calls["ListPodSandbox"] < 2 { // the first look may be under way
+			return fmt.Errorf("two was looked at %d times", n.two.calls["ListPodSandbox"])
+		}
+		n.two.pods[made] = id('c', "two", 9)
+		return nil
+	})
+	if err := <-heard; err != nil {
+		t.Errorf("events of a daemon without any: %v", err)
+	}
+	for _, p := range []*peer{n.one, n.two} {
+		if s, err := n.Client.Status(ctx, &runtimeapi.StatusRequest{}); err != nil || !announces(s, p.name) {
+			t.Errorf("handler %s is not ready: %v, %v", p.name, s, err)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package forwarding
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// What goes along with a call, and how it ends, is the same on both sides of berth.
+func TestCallsAreWhole(t *testing.T) {
+	n := startNode(t, startPeer(t, thisCRI(), "one", 1), startPeer(t, thisCRI(), "two", 1), "")
+	t.Run("codes and details", n.testCodes)
+	t.Run("metadata", n.testMetadata)
+	t.Run("deadlines", n.testDeadlines)
+	t.Run("cancellation", n.testCancellation)
+	t.Run("large messages", n.testLargeMessages)
+	t.Run("large lists", n.testLargeLists)
+}
+
+func (n *node) testCodes(t *testing.T) {
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		said, err := status.New(code, "why not").WithDetails(wrapperspb.String("a detail"), wrapperspb.Int64(7))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.two.answer("StartContainer", func(*call) error { return said.Err() })
+		_, err = n.Client.StartContainer(bounded(t), &runtimeapi.StartContainerRequest{ContainerId: id('c', "two", 0)})
+		got := status.Convert(err)
+		if got.Code() != code || !strings.HasPrefix(got.Message(), `handler "two": `) || !strings.HasSuffix(got.Message(), "why not") {
+			t.Errorf("%v: %v", code, err)
+		}
+		if details := got.Details(); len(details) != 2 || !proto.Equal(details[0].(proto.Message), wrapperspb.String("a detail")) || !proto.Equal(details[1].(proto.Message), wrapperspb.Int64(7)) {
+			t.Errorf("%v: details %v", code, details)
+		}
+	}
+}
+
+func (n *node) testMetadata(t *testing.T) {
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	heard := make(chan metadata.MD, 1)
+	n.two.answer("ExecSync", func(c *call) error {
+		md, _ := metadata.FromIncomingContext(c.ctx())
+		heard <- md
+		if err := c.SetHeader(metadata.Pairs("x-answer", "here", "x-bytes-bin", "\x00\xff")); err != nil {
+			return err
+		}
+		c.SetTrailer(metadata.Pairs("x-end", "there"))
+		return n.two.basically(c)
+	})
+	ctx := metadata.AppendToOutgoingContext(bounded(t), "x-thing", "a", "x-thing", "b", "x-bytes-bin", "\x00\x01", "traceparent", trace, "tracestate", "k=v")
+	var header, trailer metadata.MD
+	if _, err := n.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id('c', "two", 0)}, grpc.Header(&header), grpc.Trailer(&trailer)); err != nil {
+		t.Fatal(err)
+	}
+	md := <-heard
+	for key, want := range map[string]string{"x-thing": "a,b", "x-bytes-bin": "\x00\x01", "traceparent": trace, "tracestate": "k=v"} {
+		if got := strings.Join(md.Get(key), ","); got != want {
+			t.Errorf("%s arrived as %q", key, got)
+		}
+	}
+	if header.Get("x-answer")[0] != "here" || header.Get("x-bytes-bin")[0] != "\x00\xff" || trailer.Get("x-end")[0] != "there" {
+		t.Errorf("header %v, trailer %v", header, trailer)
+	}
+}
+
+func (n *node) testDeadlines(t *testing.T) {
+	left := make(chan time.Duration, 1)
+	n.two.answer("ExecSync", func(c *call) error {
+		deadline, _ := c.ctx().Deadline()
+		left <- time.Until(deadline)
+		<-c.ctx().Done()
+		return status.FromContextError(c.ctx().Err()).Err()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, err := n.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id('c', "two", 0)})
+	if status.Code(err) != codes.DeadlineExceeded {
+		t.Error(err)
+	}
+	if got := <-left; got <= 0 || got > 2*time.Second {
+		t.Errorf("the daemon had %v", got)
+	}
+}
+
+// Who goes away takes along what was begun for it, also on the daemon.
+func (n *node) testCancellation(t *testing.T) {
+	for _, name := range []string{"ExecSync", "ListContainerStats", "ListPodSandbox"} {
+		begun, ended := make(chan struct{}, 1), make(chan struct{})
+		var first sync.Once // berth may ask for lists of its own accord
+		n.two.answer(name, func(c *call) error {
+			first.Do(func() {
+				begun <- struct{}{}
+				<-c.ctx().Done()
+				close(ended)
+			})
+			return n.two.basically(c)
+		})
+		ctx, cancel := context.WithCancel(bounded(t))
+		go func() {
+			<-begun
+			cancel()
+		}()
+		var err error
+		switch name {
+		case "ExecSync":
+			_, err = n.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id('c', "two", 0)})
+		case "ListContainerStats":
+			_, err = n.Client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+		case "ListPodSandbox": // one with a filter: whole ones are of use after their client
+			_, err = n.Client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"a": "b"}}})
+		}
+		if status.Code(err) != codes.Canceled {
+			t.Errorf("%s: %v", name, err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Errorf("%s: the daemon was not told", name)
+		}
+		n.two.answer(name, nil)
+	}
+}
+
+// allowed is how large a message may be, in bytes.
+const allowed = 80 << 20
+
+func (n *node) testLargeMessages(t *testing.T) {
+	heard := make(chan int, 1)
+	n.two.answer("ExecSync", func(c *call) error {
+		heard <- proto.Size(c.req)
+		return c.SendMsg(&runtimeapi.ExecSyncResponse{ExitCode: 3})
+	})
+	client := runtimeapi.NewRuntimeServiceClient(n.conn)
+	container := id('c', "two", 0)
+	for _, size := range []int{79, 81} {
+		req := &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: []string{strings.Repeat("x", size<<20)}}
+		resp, err := client.ExecSync(bounded(t), req)
+		if size<<20 < allowed {
+			if err != nil || resp.GetExitCode() != 3 || <-heard != proto.Size(req) {
+				t.Errorf("a request of %d MiB: %v", size, err)
+			}
+		} else if status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a request of %d MiB: %v", size, err)
+		}
+	}
+	for _, size := range []int{79, 81} {
+		n.two.answer("ContainerStatus", func(c *call) error {
+			return c.SendMsg(&runtimeapi.ContainerStatusResponse{Info: map[string]string{"x": strings.Repeat("x", size<<20)}})
+		})
+		resp, err := client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: container})
+		if size<<20 < allowed {
+			if err != nil || len(resp.GetInfo()["x"]) != size<<20 {
+				t.Errorf("an answer of %d MiB: %v", size, err)
+			}
+		} else if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), `handler "two"`) {
+			t.Errorf("an answer of %d MiB: %v", size, err)
+		}
+	}
+	n.two.answer("ContainerStatus", nil)
+	if _, err := n.Client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: container}); err != nil {
+		t.Errorf("after what was too large: %v", err)
+	}
+}
+
+// many is how many containers a peer has for a list of 20 MiB.
+const many = 22 << 10
+
+func (n *node) testLargeLists(t *testing.T) {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", n.PID()), []byte("5"), 0); err != nil { // the peak begins anew
+		t.Fatal(err)
+	}
+	before := peak(t, n.PID())
+	for _, p := range []*peer{n.one, n.two} {
+		l := &runtimeapi.ListContainersResponse{}
+		for i := range many {
+			l.Containers = append(l.Containers, &runtimeapi.Container{
+				Id: id('d', p.name, i), PodSandboxId: id('5', p.name, 0), Image: &runtimeapi.ImageSpec{Image: "i", RuntimeHandler: "runc"},
+				Annotations: map[string]string{"a": strings.Repeat(p.name, 280)},
+			})
+		}
+		encoded, err := proto.Marshal(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(encoded) < 20<<20 {
+			t.Fatalf("the list has only %d bytes", len(encoded))
+		}
+		p.answer("ListContainers", func(c *call) error { return c.SendMsg(l) })
+	}
+	client := runtimeapi.NewRuntimeServiceClient(n.conn)
+	// Berth gives up on a list after two seconds, which is plenty but on a machine
+	// that does other things as well.
+	testbed.Eventually(t, patience, func() error {
+		got, err := client.ListContainers(bounded(t), &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return err
+		}
+		handlers := map[string]int{}
+		for _, c := range got.GetContainers() {
+			handlers[c.GetImage().GetRuntimeHandler()]++
+		}
+		if handlers["one"] != many || handlers["two"] != many || len(got.GetContainers()) != 2*many {
+			return fmt.Errorf("listed by handler: %v", handlers)
+		}
+		return nil
+	})
+	stream, err := client.StreamContainers(bounded(t), &runtimeapi.StreamContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamed, largest := 0, 0
+	for {
+		part, err := stream.Recv()
+		if err != nil {
+			break
+		}
+		streamed += len(part.GetContainers())
+		largest = max(largest, proto.Size(part))
+	}
+	if streamed != 2*many || largest > 2<<20 {
+		t.Errorf("%d containers streamed in messages of up to %d bytes", streamed, largest)
+	}
+	_, err = client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: id('d', "two", many-1)})
+	if err != nil {
+		t.Errorf("one of many: %v", err)
+	}
+	after := peak(t, n.PID())
+	t.Logf("with two lists of 21 MiB berth had %d MiB at the peak, %d MiB before", after, before)
+	if after > 1200 { // thrice what the lists take, and what the large messages have left
+		t.Errorf("berth had %d MiB at the peak", after)
+	}
+	for _, p := range []*peer{n.one, n.two} {
+		p.answer("ListContainers", nil)
+	}
+}
+
+// peak is how much memory a process has had at most, in MiB.
+func peak(t *testing.T, pid int) int {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
+			kB, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(value, "kB")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kB >> 10
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}

@@ -29,6 +29,8 @@ import (
 type Options struct {
 	// Berth runs the node's pods. Required, and must have a network.
 	Berth *testbed.Berth
+	// Runtime is the CRI daemon that the kubelet is told of at first; nil is Berth.
+	Runtime *testbed.Daemon
 	// FeatureGates are the kubelet's.
 	FeatureGates map[string]bool
 	// NodeLabels are put on the node, key=value.

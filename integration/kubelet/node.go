@@ -17,8 +17,9 @@ import (
 // node is the kubelet and its directories.
 type node struct {
 	kubelet *process
-	root    string // volumes, and whatever else a kubelet keeps
-	static  string // manifests of static pods
+	config  map[string]any // the kubelet's
+	root    string         // volumes, and whatever else a kubelet keeps
+	static  string         // manifests of static pods
 }
 
 // startNode starts the kubelet and waits until its node is ready.
@@ -34,19 +35,25 @@ func (c *Cluster) startNode(t testbed.T, options Options) {
 	keepDevicePlugins(t)
 	t.Cleanup(func() { c.sweepNode(t) })
 	makeCgroup(t, c.Berth.Cgroup)
-	config, err := json.Marshal(c.kubeletConfig(t, options))
-	if err != nil {
-		t.Fatalf("write the kubelet's configuration: %v", err)
-	}
+	c.node.config = c.kubeletConfig(t, options)
 	c.node.kubelet = c.run(
 		t, testbed.Kubelet,
-		"--config="+c.write(t, "kubelet.json", config),
+		"--config="+c.writeKubeletConfig(t),
 		"--kubeconfig="+c.kubeconfig(t, "node.kubeconfig", c.nodeToken),
 		"--root-dir="+c.node.root, "--cert-dir="+filepath.Join(c.dir, "kubelet-pki"),
 		"--hostname-override="+NodeName, "--node-ip="+c.Address.String(), "--node-labels="+options.NodeLabels,
 		"--v=2",
 	)
 	c.awaitNode(t)
+}
+
+func (c *Cluster) writeKubeletConfig(t testbed.T) string {
+	t.Helper()
+	config, err := json.Marshal(c.node.config)
+	if err != nil {
+		t.Fatalf("write the kubelet's configuration: %v", err)
+	}
+	return c.write(t, "kubelet.json", config)
 }
 
 // kubeletConfig is a kubelet's default configuration but for what a test must not
@@ -65,9 +72,13 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 	} {
 		never[signal] = "0%"
 	}
+	runtime := c.Berth.Daemon
+	if options.Runtime != nil {
+		runtime = options.Runtime
+	}
 	return object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"containerRuntimeEndpoint": "unix://" + c.Berth.Socket,
+		"containerRuntimeEndpoint": "unix://" + runtime.Socket,
 		"address":                  c.Address.String(), "port": port, "healthzPort": 0,
 		"authentication": object{"anonymous": object{"enabled": true}, "webhook": object{"enabled": false}},
 		"authorization":  object{"mode": "AlwaysAllow"},
@@ -128,6 +139,18 @@ func (c *Cluster) StartKubelet(t testbed.T) {
 	c.node.kubelet.await(t, startTimeout, func() error {
 		return c.get("/api/v1/nodes/"+NodeName+"/proxy/healthz", nil)
 	})
+}
+
+// RestartKubelet ends the kubelet in good order, and starts it with a socket of a
+// CRI daemon.
+func (c *Cluster) RestartKubelet(t testbed.T, socket string) {
+	t.Helper()
+	if err := c.node.kubelet.end(syscall.SIGTERM); err != nil {
+		t.Fatalf("end the kubelet: %v", err)
+	}
+	c.node.config["containerRuntimeEndpoint"] = "unix://" + socket
+	c.writeKubeletConfig(t)
+	c.StartKubelet(t)
 }
 
 // PowerCut does to the node what a power cut does, and starts it again.

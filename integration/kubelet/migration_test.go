@@ -1,0 +1,213 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// migration is a node whose pods a containerd runs at first.
+type migration struct {
+	*Cluster
+	berth      *testbed.Berth
+	containerd *testbed.Daemon
+	n          *Namespace
+}
+
+// TestPainNoMigrationBetweenDaemons moves a node from containerd to berth's own engine, as
+// docs/migration.md says, under a kubelet that must not notice.
+func TestPainNoMigrationBetweenDaemons(t *testing.T) {
+	registry, cni := testbed.NewRegistry(t, testbed.RegistryOptions{}), testbed.NewCNI(t)
+	runc, crun := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun)
+	m := &migration{}
+	m.containerd = testbed.StartContainerd(t, testbed.ContainerdOptions{
+		Runtimes: map[string]string{"runc": runc, "second": runc}, DefaultRuntime: "runc", CNI: cni, Registry: registry,
+	})
+	m.berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{"runc": runc}, CNI: cni, Registries: []*testbed.Registry{registry},
+	})
+	m.berth.Stop(t) // it is not there yet
+	m.Cluster = Start(t, Options{Berth: m.berth, Runtime: m.containerd})
+	m.kubectlMust(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: second}, handler: second}", "create", "--filename=-")
+	m.n = m.NewNamespace(t, registry.Push(t, "kubelet/busybox:1", testbed.Busybox(t)))
+	m.deploy(t, "first", "null")
+	m.deploy(t, "second", "second")
+	before := m.pods(t)
+
+	// The kubelet's endpoint becomes berth's.
+	m.drop(t, "50-containerd", m.remote("containerd", ""))
+	m.drop(t, "60-node", "default_runtime = \"containerd\"\n\n"+m.remote("second", "second"))
+	m.berth.Start(t)
+	m.RestartKubelet(t, m.berth.Socket)
+	m.same(t, before, "containerd://")
+
+	// New pods are for berth's own engine. Those that are there stay where they are.
+	m.drop(t, "60-node", fmt.Sprintf("default_runtime = \"runc\"\n\n[runtimes.second]\nruntime_path = %q\n", crun))
+	m.says(t, `"default":"runc"`)
+	m.same(t, before, "containerd://")
+
+	// One pod after the other is replaced by one in the engine.
+	for _, name := range []string{"first", "second"} {
+		m.n.Kubectl(t, "rollout", "restart", "deployment/"+name)
+		m.n.Kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=2m")
+	}
+	m.empties(t)
+	before = m.pods(t)
+
+	// Nobody needs containerd any more.
+	if err := os.Remove(filepath.Join(m.berth.Dir, "conf.d", "50-containerd.toml")); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, patience, func() error {
+		s, err := m.berth.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+		if err != nil || strings.Contains(s.String(), m.containerd.Socket) || slices.ContainsFunc(s.GetRuntimeHandlers(), isContainerd) {
+			return fmt.Errorf("containerd is needed still: %v, %w", s, err)
+		}
+		return nil
+	})
+	m.containerd.Stop(t)
+	m.same(t, before, "containerd://") // as the kubelet has known it since it started
+	m.RestartKubelet(t, m.berth.Socket)
+	m.same(t, before, "berth://")
+}
+
+func isContainerd(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == "containerd" }
+
+func (m *migration) kubectlMust(t *testing.T, stdin string, arguments ...string) {
+	t.Helper()
+	if _, stderr, err := m.kubectl(t, strings.NewReader(stdin), arguments...); err != nil {
+		t.Fatalf("kubectl %q: %v: %s", arguments, err, stderr)
+	}
+}
+
+// deploy runs a pod of a deployment whose container would be restarted if its
+// probe failed.
+func (m *migration) deploy(t *testing.T, name, class string) {
+	t.Helper()
+	m.n.Create(t, fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  selector: {matchLabels: {app: %[1]s}}
+  strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  template:
+    metadata: {labels: {app: %[1]s, migrates: "yes"}, annotations: {note: kept}}
+    spec:
+      runtimeClassName: %[2]s
+      terminationGracePeriodSeconds: 0
+      initContainers:
+      - {name: first, image: IMAGE, command: ["true"]}
+      containers:
+      - name: main
+        image: IMAGE
+        command: [sh, -c, 'echo from $HOSTNAME > /tmp/index.html; httpd -p 8080 -h /tmp; i=0; while :; do echo tick $i; i=$((i+1)); sleep 0.2; done']
+        livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 20}
+        readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}
+`, name, class))
+	m.n.Kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=2m")
+}
+
+// remote is the table of a handler whose pods containerd runs.
+func (m *migration) remote(name, theirs string) string {
+	return fmt.Sprintf("[runtimes.%s]\nendpoint = %q\nremote_handler = %q\n", name, "unix://"+m.containerd.Socket, theirs)
+}
+
+// drop writes a drop-in of berth, whole.
+func (m *migration) drop(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join(m.berth.Dir, "conf.d", name+".toml")
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// says waits until the daemon has a word in what it says of its handlers.
+func (m *migration) says(t *testing.T, word string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		s, err := m.berth.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+		if err == nil && !strings.Contains(s.GetInfo()["handlers"], word) {
+			err = fmt.Errorf("no %s in %s", word, s.GetInfo()["handlers"])
+		}
+		return err
+	})
+}
+
+// pods are the pods, with what is another if one was restarted or replaced.
+func (m *migration) pods(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pod := range m.n.podsOf(t, "migrates=yes") {
+		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			began := s.State.Running
+			if began == nil {
+				began = &corev1.ContainerStateRunning{}
+			}
+			all = append(all, fmt.Sprintf("%s %s %s restarts %d since %s ip %s", pod.Name, s.Name, containerID(s), s.RestartCount, began.StartedAt.UTC(), pod.Status.PodIP))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// same checks that the pods are those of before, that the kubelet has looked at
+// them, and that all that can be done with one works.
+func (m *migration) same(t *testing.T, before []string, scheme string) {
+	t.Helper()
+	for _, pod := range m.n.podsOf(t, "migrates=yes") {
+		m.n.WaitPod(t, pod.Name, func(pod *corev1.Pod) error {
+			if id := pod.Status.ContainerStatuses[0].ContainerID; !strings.HasPrefix(id, scheme) {
+				return fmt.Errorf("the container is %s, want %s", id, scheme)
+			}
+			return Ready(pod)
+		})
+		testbed.Eventually(t, patience, func() error { // a kubelet that has just started may not know the pod yet
+			got, stderr, err := m.n.TryKubectl(t, "", "exec", "--quiet", pod.Name, "--", "cat", "/tmp/index.html")
+			if err != nil || got != "from "+pod.Name+"\n" {
+				return fmt.Errorf("exec says %q, %s: %w", got, stderr, err)
+			}
+			return nil
+		})
+		m.n.session(t, "logs", "--follow", "--tail=1", "--container=main", pod.Name).wait(t, "tick ")
+		portForward(t, m.n, pod.Name)
+		noGaps(t, m.n, pod.Name)
+		for _, event := range m.n.Events(t, pod.Name) {
+			if reason, _, _ := strings.Cut(event, ":"); slices.Contains([]string{"Killing", "SandboxChanged", "BackOff", "Failed"}, reason) {
+				t.Errorf("pod %s: %s", pod.Name, event)
+			}
+		}
+	}
+	if after := m.pods(t); !slices.Equal(after, before) {
+		t.Errorf("the pods are\n%s\nand were\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
+	}
+}
+
+// empties waits until containerd has no pods. What is left of those that ended the
+// kubelet removes within a minute; that is not waited for.
+func (m *migration) empties(t *testing.T) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		left, err := m.containerd.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+		for _, p := range left.GetItems() {
+			if p.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+				_, err = m.berth.Client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()})
+			}
+		}
+		if err == nil && len(left.GetItems()) > 0 {
+			err = fmt.Errorf("containerd has %v", left)
+		}
+		return err
+	})
+}

@@ -73,11 +73,11 @@ func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMe
 	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
 	defer cancel()
 	resp, err := read[runtimeapi.ListMetricDescriptorsResponse](wait, s.caller, runtimeapi.RuntimeService_ListMetricDescriptors_FullMethodName, req)
-	missing := status.Code(err) == codes.Unimplemented
+	said := err == nil || status.Code(err) == codes.Unimplemented
 	if s.spared(ctx, err) {
 		resp, err = &runtimeapi.ListMetricDescriptorsResponse{}, nil
 	}
-	if plain && err == nil && (resp.GetDescriptors() != nil || missing) {
+	if plain && said && err == nil {
 		s.abilities.describe(resp, on)
 	}
 	return resp, err

@@ -130,7 +130,9 @@ func replaced(message []byte, field protowire.Number, change func([]byte) []byte
 		if n == field && t == protowire.BytesType {
 			content, _ := protowire.ConsumeBytes(message[at+head:])
 			if other := change(content); !bytes.Equal(other, content) {
-				changed = true
+				if !changed { // once: names differ little in length
+					changed, out = true, make([]byte, 0, len(message)+len(message)/8+64)
+				}
 				out = append(out, message[done:at]...)
 				out = protowire.AppendTag(out, n, t)
 				out = protowire.AppendBytes(out, other)

@@ -1,5 +1,5 @@
-// Package guide walks through docs/operations.md as an operator does: it types
-// every command of the page, in its order and as it is written there, on a node
+// Package guide walks through docs/operations.md and docs/migration.md as an
+// operator does: it types every command of a page, in its order and as it is written there, on a node
 // that has what the page says, with a real daemon and real pods, and compares what
 // is printed with what the page shows.
 package guide
@@ -17,12 +17,15 @@ import (
 	"time"
 )
 
-const page = "../../docs/operations.md"
-
 // atMost is far above what the commands of one block take.
 const atMost = 2 * time.Minute
 
 func TestOperationsPage(t *testing.T) {
+	walk(t, "../../docs/operations.md", 20, newNode)
+}
+
+// walk types a page, which has so many blocks of commands at least.
+func walk(t *testing.T, page string, blocks int, begin func(*testing.T) *node) {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +34,7 @@ func TestOperationsPage(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s: %v", page, err)
 	}
-	n := newNode(t)
+	n := begin(t)
 	typed := 0
 	for _, s := range steps {
 		if s.direction != "" {
@@ -45,7 +48,7 @@ func TestOperationsPage(t *testing.T) {
 			t.FailNow() // the rest of the walk makes no sense
 		}
 	}
-	if typed < 20 {
+	if typed < blocks {
 		t.Errorf("the page has %d blocks of commands", typed)
 	}
 	if len(n.pods) == 0 {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,11 +29,15 @@ type node struct {
 	client *testbed.Client
 	image  string
 	cgroup string
-	log    string
+	log    string // the beginning of the daemons' logs
+	logs   string // the directory of those of pods
 	pods   map[string]*testbed.Pod
+	// more are directions of one page.
+	more map[string]func(*testing.T)
 }
 
-const enter = `
+// mounts make the node's own directories.
+const mounts = `
 mount --make-rprivate /
 mount -t tmpfs layer "$1"
 for top in etc usr opt; do
@@ -46,14 +51,23 @@ touch /run/xtables.lock "$1/run/xtables.lock"
 mount --bind /run/xtables.lock "$1/run/xtables.lock"
 mount --rbind "$1/run" /run
 mount -t tmpfs lib /var/lib
-mkdir -p /etc/berth/conf.d /usr/lib/berth/conf.d /opt/runc-1.5.2
+mkdir -p /etc/berth/conf.d /usr/lib/berth/conf.d
 cp "$BERTH/berth" "$BERTH/berth-shim" "$BERTH/berth-pause" /usr/bin/
 cp "$CRUN" /usr/bin/crun.new && mv /usr/bin/crun.new /usr/bin/crun
+printf %s "$VENDOR" >/usr/lib/berth/conf.d/10-node.toml
+`
+
+// operated is what else a node has that is operated.
+const operated = `
+mkdir /opt/runc-1.5.2
 cp "$RUNSC" /usr/local/bin/runsc
 cp "$RUNC_OLD" /usr/local/sbin/runc
 cp "$RUNC" /opt/runc-1.5.2/runc
 printf %s "$CONFIG" >/etc/berth/config.toml
-printf %s "$VENDOR" >/usr/lib/berth/conf.d/10-node.toml
+`
+
+// hold keeps what was mounted.
+const hold = `
 echo ready
 exec sleep infinity
 `
@@ -66,29 +80,42 @@ default_runtime = "crun"
 runtime_path = "/usr/bin/crun"
 `
 
+// newNode is the node that docs/operations.md begins with.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	testbed.NeedRoot(t)
 	testbed.NeedNetwork(t)
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	network := testbed.NewCNI(t)
+	n := enterNode(t, testbed.NewRegistry(t, testbed.RegistryOptions{}), operated,
+		fmt.Sprintf("[cni]\nconf_dir = %q\nbin_dirs = [%q]\n", network.ConfDir, network.BinDir),
+		"RUNSC="+testbed.Part(t, testbed.Runsc), "RUNC="+testbed.Part(t, testbed.Runc), "RUNC_OLD="+testbed.Part(t, testbed.RuncOld),
+		"CONFIG="+configuration)
+	n.client = testbed.Dial(t, n.inside("/run/berth/berth.sock"), n.logs, n.cgroup)
+	t.Cleanup(n.killRest)
+	n.serve()
+	n.client.Pull(t, "", n.image)
+	return n
+}
+
+// enterNode makes a node, on which a script has made what else it has. vendor is
+// more of the vendor's drop-in.
+func enterNode(t *testing.T, registry *testbed.Registry, script, vendor string, environment ...string) *node {
+	t.Helper()
 	dir := t.TempDir()
 	n := &node{
 		t: t, image: registry.Push(t, "guide/busybox:1", testbed.Busybox(t)), pods: map[string]*testbed.Pod{},
-		cgroup: fmt.Sprintf("/guide-%d", os.Getpid()), log: filepath.Join(dir, "log"),
+		cgroup: fmt.Sprintf("/guide-%d", os.Getpid()), log: filepath.Join(dir, "log"), logs: filepath.Join(dir, "pods"),
 	}
-	hosts, network := filepath.Join(dir, "hosts"), testbed.NewCNI(t)
+	hosts := filepath.Join(dir, "hosts")
 	registry.WriteHosts(t, hosts)
 	t.Cleanup(n.removeCgroups)
 	if err := os.Mkdir(filepath.Join(dir, "layer"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n.holder = exec.Command("sh", "-euc", enter, "sh", filepath.Join(dir, "layer"))
-	n.holder.Env = append(os.Environ(),
-		"BERTH="+testbed.Built(t), "CRUN="+testbed.Part(t, testbed.Crun), "RUNSC="+testbed.Part(t, testbed.Runsc),
-		"RUNC="+testbed.Part(t, testbed.Runc), "RUNC_OLD="+testbed.Part(t, testbed.RuncOld),
-		"CONFIG="+configuration,
-		"VENDOR="+fmt.Sprintf("[engine]\ncgroup_driver = \"cgroupfs\"\n[registry]\nhosts_dir = %q\n[cni]\nconf_dir = %q\nbin_dirs = [%q]\n",
-			hosts, network.ConfDir, network.BinDir))
+	n.holder = exec.Command("sh", "-euc", mounts+script+hold, "sh", filepath.Join(dir, "layer"))
+	n.holder.Env = append(os.Environ(), "BERTH="+testbed.Built(t), "CRUN="+testbed.Part(t, testbed.Crun),
+		"VENDOR="+fmt.Sprintf("[engine]\ncgroup_driver = \"cgroupfs\"\n[registry]\nhosts_dir = %q\n", hosts)+vendor)
+	n.holder.Env = append(n.holder.Env, environment...)
 	n.holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	n.holder.Stderr = os.Stderr
 	out, err := n.holder.StdoutPipe()
@@ -105,8 +132,12 @@ func newNode(t *testing.T) *node {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("the node was not made: %q, %v", line, err)
 	}
-	n.serve()
 	return n
+}
+
+// inside is a path of the node, as the host has it.
+func (n *node) inside(path string) string {
+	return fmt.Sprintf("/proc/%d/root%s", n.holder.Process.Pid, path)
 }
 
 // command runs on the node.
@@ -118,19 +149,32 @@ func (n *node) command(ctx context.Context, name string, arguments ...string) *e
 	return c
 }
 
-// serve starts the daemon, as the unit does.
+// serve starts the daemon, as the unit does, and waits until it answers. A cleanup
+// removes all pods and ends it.
 func (n *node) serve() {
 	t := n.t
 	t.Helper()
-	log, err := os.Create(n.log)
+	end := n.daemon("berth", "serve")
+	t.Cleanup(func() {
+		if err := n.client.RemoveAllPods(context.Background()); err != nil {
+			t.Errorf("remove the pods: %v", err)
+		}
+		end()
+	})
+	n.answers("/run/berth/berth.sock")
+}
+
+// daemon starts a daemon on the node, and returns what ends it.
+func (n *node) daemon(name string, arguments ...string) (end func()) {
+	t := n.t
+	t.Helper()
+	path := n.log + "." + name
+	log, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	// The directory of logs is the same on the node: what is below /tmp is shared.
-	socket := fmt.Sprintf("/proc/%d/root/run/berth/berth.sock", n.holder.Process.Pid)
-	n.client = testbed.Dial(t, socket, filepath.Join(filepath.Dir(n.log), "pods"), n.cgroup)
-	daemon := n.command(context.Background(), "berth", "serve")
+	daemon := n.command(context.Background(), name, arguments...)
 	daemon.Stdout, daemon.Stderr = log, log
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := daemon.Start(); err != nil {
@@ -138,37 +182,43 @@ func (n *node) serve() {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- daemon.Wait() }()
-	t.Cleanup(func() {
-		if err := n.client.RemoveAllPods(context.Background()); err != nil {
-			t.Errorf("remove the pods: %v", err)
-		}
+	return sync.OnceFunc(func() {
 		daemon.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have failed, and ended
 		if err := <-ended; err != nil {
-			t.Errorf("the daemon ended with %v", err)
+			t.Errorf("%s ended with %v", name, err)
 		}
-		n.killRest()
 		if t.Failed() {
-			text, _ := os.ReadFile(n.log)
-			t.Logf("the daemon's log:\n%s", text)
+			text, _ := os.ReadFile(path)
+			t.Logf("the log of %s:\n%s", name, text)
 		}
 	})
-	testbed.Eventually(t, time.Minute, func() error {
-		if _, err := os.Stat(socket); err != nil {
-			return err // a client that finds none waits for longer each time
-		}
-		_, err := n.client.Version(t.Context(), &runtimeapi.VersionRequest{})
-		return err
-	})
-	n.client.Pull(t, "", n.image)
 }
 
-// killRest ends the supervisors that wait for more pods: who has the node's mounts
-// and is not its holder.
+// answers waits for a CRI daemon on a socket of the node.
+func (n *node) answers(socket string) {
+	n.t.Helper()
+	// A client that finds no socket waits for longer each time.
+	testbed.Eventually(n.t, time.Minute, func() error { _, err := os.Stat(n.inside(socket)); return err })
+	client := testbed.Dial(n.t, n.inside(socket), n.logs, n.cgroup)
+	testbed.Eventually(n.t, time.Minute, func() error {
+		_, err := client.Version(n.t.Context(), &runtimeapi.VersionRequest{})
+		return err
+	})
+}
+
+// killRest ends the supervisors that wait for more pods.
 func (n *node) killRest() {
+	for _, pid := range n.processes() {
+		syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have ended by itself
+	}
+}
+
+// processes are those that have the node's mounts, but for its holder.
+func (n *node) processes() (all []int) {
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", n.holder.Process.Pid))
 	if err != nil {
 		n.t.Errorf("find the node's processes: %v", err)
-		return
+		return nil
 	}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -180,9 +230,10 @@ func (n *node) killRest() {
 			continue
 		}
 		if is, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns", "mnt")); err == nil && is == own {
-			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have ended by itself
+			all = append(all, pid)
 		}
 	}
+	return all
 }
 
 func (n *node) removeCgroups() {
@@ -208,12 +259,19 @@ func (n *node) removeCgroups() {
 func (n *node) follow(t *testing.T, direction string) {
 	t.Helper()
 	words := strings.Fields(direction)
+	if do := n.more[direction]; do != nil {
+		do(t)
+		return
+	}
 	if len(words) < 2 {
 		t.Fatalf("a direction of %d words", len(words))
 	}
 	what, about, names := words[0], words[1], words[2:]
 	switch what {
 	case "run": // under a handler, pods of these names
+		if about == "default" {
+			about = ""
+		}
 		for _, name := range names {
 			pod := n.run(t, about, name)
 			pod.Container.Exec(t, "true")

@@ -150,6 +150,7 @@ var differ = []struct {
 	{regexp.MustCompile(`\b\d+ bytes`), "N bytes"},
 	{regexp.MustCompile(`\bcrun \d+(\.\d+)+\b`), "crun VERSION"},
 	{regexp.MustCompile(`\brunsc [\w.+-]+`), "runsc VERSION"},
+	{regexp.MustCompile(`\bcontainerd v\d+(\.\d+)+\S*`), "containerd VERSION"},
 	{regexp.MustCompile(`\b\d+ ok, \d+ warnings, \d+ failures`), "N ok, N warnings, N failures"},
 	{regexp.MustCompile(`[ \t]+`), " "},
 	// The generation in the list of handlers, after the number of pods.

@@ -84,6 +84,7 @@ func TestRuntimeclassCommands(t *testing.T) {
 		{"generate runc --handlers " + known + " --any-node", 0, "# overhead: nothing was measured, and none is declared\napiVersion: node.k8s.io/v1\nhandler: runc\nkind: RuntimeClass\nmetadata:\n  name: runc\n", ""},
 		{"generate kata --handlers kata --measurements " + known + " -o json", 0, `"memory": "100Mi"`, ""},
 		{"generate nobody --handlers runc", 2, "", "berth: there is no handler \"nobody\"\n"},
+		{"generate rnuc --handlers runc", 2, "", "berth: there is no handler \"rnuc\" (did you mean \"runc\"?)\n"},
 		{"generate --handlers runc --toleration a:Never", 2, "", `berth: --toleration: toleration "a:Never"`},
 		{"generate --handlers " + file(t, "off.yaml", "handlers: [{name: kata, state: draining}]\n"), 1, "", "note: handler kata is draining, and gets no class\nberth: no handler takes pods"},
 		{"migrate " + beta, 0, oneClass, "note: "},

@@ -65,14 +65,14 @@ func separates(line []byte) bool {
 	return ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n"))
 }
 
-// blank says whether there is nothing but comments, dashes and white space.
+// blank says whether there is nothing but comments, directives, dashes and white space.
 func blank(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if separates(line) {
 			line = line[3:]
 		}
 		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '#' && string(line) != "..." {
+		if len(line) > 0 && line[0] != '#' && line[0] != '%' && string(line) != "..." {
 			return false
 		}
 	}

@@ -101,9 +101,8 @@ func manifestPath(field string) string {
 func lintManifest(c Class) []Finding {
 	var all []Finding
 	if c.Version != "v1" {
-		since := map[string]string{"v1beta1": "1.25", "v1alpha1": "1.22"}[c.Version]
 		all = append(all, finding(c, Error, RuleVersion, "apiVersion",
-			fmt.Sprintf("no API server has %s%s since Kubernetes %s", nodeGroup, c.Version, since), "rewrite it by \"berth runtimeclass migrate\""))
+			fmt.Sprintf("no API server has %s%s since Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"berth runtimeclass migrate\""))
 		all[0].Field, all[0].Where = "apiVersion", c.Where("apiVersion")
 	}
 	for _, e := range Validate(c.RuntimeClass) {

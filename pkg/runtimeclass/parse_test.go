@@ -85,6 +85,7 @@ func TestFormsOfFiles(t *testing.T) {
 		"ends of Windows":      {strings.ReplaceAll(podText+"---\n"+podText, "\n", "\r\n"), "Pod p, Pod p"},
 		"content after dashes": {"--- " + class + "\n--- # second\n" + class + "\n", "RuntimeClass x, RuntimeClass x"},
 		"dashes in a text":     {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: |\n    ---\n    b\n", "ConfigMap m"},
+		"a directive":          {"%YAML 1.1\n---\n" + podText, "Pod p"},
 		"dots at the end":      {podText + "...\n# end\n", "Pod p"},
 		"dots in a text":       {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: \"\n...x\n\"\n", "ConfigMap m"},
 		"JSON":                 {class, "RuntimeClass x"},

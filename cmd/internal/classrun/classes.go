@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -53,7 +54,15 @@ func (r *runner) choose(handlers []runtimeclass.Handler) ([]runtimeclass.Handler
 	for _, name := range r.Arguments {
 		i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == name })
 		if i < 0 {
-			return nil, wrong(fmt.Errorf("there is no handler %q", name))
+			var names []string
+			for _, h := range handlers {
+				names = append(names, h.Name)
+			}
+			text := fmt.Sprintf("there is no handler %q", name)
+			if near, ok := handler.Nearest(name, names); ok {
+				text += fmt.Sprintf(" (did you mean %q?)", near)
+			}
+			return nil, wrong(errors.New(text))
 		}
 		all = append(all, handlers[i])
 	}

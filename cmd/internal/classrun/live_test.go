@@ -14,6 +14,10 @@ func TestWhatFollowsFromWhatARuntimeSays(t *testing.T) {
 			Features: []*adminv1.Feature{{Name: "own-kernel", Supported: own}, {Name: "seccomp"}, {Name: "user-namespaces", Supported: true}},
 		}
 	}
+	configured := said(true)
+	configured.Settings = []*adminv1.Setting{{Key: "runtime_path", Value: `"/x"`}, {Key: "options.global_flags", Value: `["--network=host"]`}}
+	another := said(true)
+	another.Settings = []*adminv1.Setting{{Key: "options.global_flags", Value: `["--debug"]`}, {Key: "runtime_config_path", Value: `""`}}
 	for _, c := range []struct {
 		what      string
 		of        *adminv1.GetHandlerResponse
@@ -28,6 +32,8 @@ func TestWhatFollowsFromWhatARuntimeSays(t *testing.T) {
 		{"a kernel of its own", said(true), "", map[capability.Name]capability.Answer{
 			capability.HostPID: capability.No, capability.Seccomp: capability.Yes, capability.UserNamespaces: capability.No, capability.Exec: capability.Unknown,
 		}},
+		{"the host's network", configured, "", map[capability.Name]capability.Answer{capability.HostNetwork: capability.Unknown, capability.HostPID: capability.No}},
+		{"no network of the host", another, "", map[capability.Name]capability.Answer{capability.HostNetwork: capability.No}},
 		{"nobody was asked", &adminv1.GetHandlerResponse{Handler: said(true).GetHandler()}, "", map[capability.Name]capability.Answer{
 			capability.HostPID: capability.Unknown, capability.Seccomp: capability.Unknown,
 		}},

@@ -33,12 +33,18 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 
 func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveImageRequest) error {
 	name := req.GetImage().GetImage()
-	found := map[string]string{}
-	for _, s := range askPrompt(ctx, stores, &runtimeapi.ImageStatusRequest{Image: req.GetImage()}, Backend.ImageStatus) {
-		found[s.backend.ID()] = understood(s.answer).GetImage().GetId()
+	found, silent := map[string]string{}, map[string]bool{}
+	for _, b := range stores {
+		silent[b.ID()] = true
+	}
+	for _, s := range askEach(ctx, nil, prompts(stores), &runtimeapi.ImageStatusRequest{Image: req.GetImage()}, Backend.ImageStatus) {
+		if s.err == nil {
+			found[s.backend.ID()] = understood(s.answer).GetImage().GetId()
+		}
+		silent[s.backend.ID()] = away(ctx, s.err)
 	}
 	answers, _ := askAll(ctx, stores, func(ctx context.Context, b Backend) (said[struct{}], error) {
-		if !prompt(b) {
+		if silent[b.ID()] {
 			return said[struct{}]{backend: b, err: left(ctx, b, name)}, nil
 		}
 		for _, called := range removals(name, b.ID(), found) {

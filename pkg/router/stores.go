@@ -67,8 +67,12 @@ func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, ot
 func askPrompt[Q, R any, P interface{ *R }](ctx context.Context, stores []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) []said[P] {
-	stores = slices.DeleteFunc(slices.Clone(stores), func(b Backend) bool { return !prompt(b) })
-	return slices.DeleteFunc(askEach(ctx, nil, stores, req, call), func(s said[P]) bool { return s.err != nil })
+	return slices.DeleteFunc(askEach(ctx, nil, prompts(stores), req, call), func(s said[P]) bool { return s.err != nil })
+}
+
+// prompts are those stores that answer at present.
+func prompts(stores []Backend) []Backend {
+	return slices.DeleteFunc(slices.Clone(stores), func(b Backend) bool { return !prompt(b) })
 }
 
 // askStores asks the default handler's store and others. One that fails is left

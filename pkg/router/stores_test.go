@@ -184,6 +184,32 @@ func TestAnImageOfAStoreThatDoesNotAnswerIsNotRemoved(t *testing.T) {
 	}
 }
 
+// A store that stands still, and is not known to yet, is not asked to remove
+// anything: it may do so much later.
+func TestAStoreThatStandsStillIsNotAskedToRemove(t *testing.T) {
+	one, two := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	for _, name := range []string{"runc", "kata"} {
+		if _, err := n.pull(t, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	two.Fail = func(c context.Context, rpc string) error {
+		switch rpc {
+		case "ImageStatus":
+			<-c.Done()
+			return c.Err()
+		case "RemoveImage":
+			t.Error("it was asked to remove")
+		}
+		return nil
+	}
+	wantCode(t, n.removeImage(t, "busybox"), codes.Unavailable)
+	if left := stored(t, one); len(left) > 0 {
+		t.Errorf("%v are left in the other one", left)
+	}
+}
+
 // Stores are asked at once: neither answers before both are asked.
 func TestStoresAreAskedTogether(t *testing.T) {
 	one, two := two()

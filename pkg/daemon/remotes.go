@@ -173,6 +173,11 @@ func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
 	if face == nil || !r.pool.Has(b) || !adopted(face, b) {
 		return
 	}
+	compare(ctx, face, b)
+}
+
+// compare has a daemon be no backend that has what another backend has.
+func compare(ctx context.Context, face *router.Router, b *remote.Backend) {
 	if err := face.Reconcile(b); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("A CRI daemon has pods that another backend has")
 		b.Contest(err)
@@ -247,6 +252,7 @@ func (r *remotes) add(face *router.Router, b *remote.Backend) {
 		return
 	}
 	face.Adopt(b)
+	compare(r.life, face, b) // before anybody sees a pod twice
 	r.changed(b)
 }
 

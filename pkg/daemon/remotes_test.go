@@ -177,6 +177,24 @@ func TestADaemonIsNoBackendOfItsOwn(t *testing.T) {
 	}
 }
 
+// A circle of three is seen by each of them, also where nobody's default handler
+// leads around it and there is no pod.
+func TestACircleOfDaemons(t *testing.T) {
+	beds := []*bed{newBed(t), newBed(t), newBed(t)}
+	for i, b := range beds {
+		b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
+			Name: "next", Type: handler.CRI, Endpoint: beds[(i+1)%len(beds)].config.Server.Socket, RemoteHandler: "runc",
+		})
+		b.started(t)
+	}
+	for _, b := range beds {
+		b.handlerIs(t, "next", "leads back to this very berth")
+		if _, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func secondName(t *testing.T, socket string) string {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "second.sock")

@@ -54,7 +54,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err := d.newLifecycle(ctx, engine, remotes); err != nil {
 		return err
 	}
-	d.serve(listener, append(options, remote.LoopGuard(remotes.instance)...))
+	d.serve(listener, append(options, remote.LoopGuard(remotes.instance, remotes.pool.Behind)...))
 	router, handlers := d.router.Load(), d.lifecycle.Load()
 	if err := d.serveAdmin(ctx); err != nil {
 		return err

@@ -35,6 +35,9 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	}
 	pin := s.pinFor(ctx, asked.GetRuntimeHandler())
 	resp, err := readChange[runtimeapi.RunPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, asked)
+	if err == nil && resp.GetPodSandboxId() == "" {
+		err = s.nameless(runtimeapi.RuntimeService_RunPodSandbox_FullMethodName)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +112,9 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 		asked.Config = config
 	}
 	resp, err := readChange[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
+	if err == nil && resp.GetContainerId() == "" {
+		err = c.nameless(runtimeapi.RuntimeService_CreateContainer_FullMethodName)
+	}
 	if err != nil {
 		return nil, err
 	}

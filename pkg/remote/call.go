@@ -233,6 +233,11 @@ func (c *caller) garbage(method string) error {
 	return status.Errorf(codes.Internal, "%s: what it answered to %s is no message of the CRI", c.name, method)
 }
 
+// nameless is the error of a call that has made something and does not say what.
+func (c *caller) nameless(method string) error {
+	return status.Errorf(codes.Internal, "%s: what it answered to %s has no id", c.name, method)
+}
+
 // viaKey has the marks of the berths that a call came through.
 const viaKey = "berth-via"
 
@@ -263,7 +268,7 @@ func (c carrier) Keys() []string { return slices.Collect(maps.Keys(c)) }
 // forwarded says whether a key is the client's, and not of its connection.
 func forwarded(key string) bool {
 	switch key {
-	case "content-type", "user-agent", "te", "grpc-accept-encoding", "grpc-timeout", "grpc-encoding", "":
+	case "content-type", "user-agent", "te", "grpc-accept-encoding", "grpc-timeout", "grpc-encoding", behindKey, "":
 		return false
 	}
 	return key[0] != ':'

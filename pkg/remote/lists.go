@@ -169,6 +169,9 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		defer stop()
 		mark := l.known.mark()
 		f, err := l.wholeAgain(asked, of, req, func(f frame) bool { return l.known.has(p, f) })
+		if err == nil && !l.known.has(p, f) {
+			f, err = l.sensible(asked, of, f)
+		}
 		if err == nil && l.known.take(p, f, mark, time.Now()) {
 			l.learned()
 		}
@@ -237,30 +240,29 @@ func (l *lists) instead(ctx context.Context, err error) (*state, error) {
 func (l *lists) sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lateFor)
 	defer cancel()
-	differs := false
-	for _, one := range []struct {
-		of  listing
-		req proto.Message
-		p   *page
-	}{
-		// Containers first: one that is made meanwhile lacks in that list, and is
-		// not listed without its sandbox.
-		{containerLists, &runtimeapi.ListContainersRequest{}, &l.known.containers},
-		{sandboxLists, &runtimeapi.ListPodSandboxRequest{}, &l.known.sandboxes},
-	} {
-		mark := l.known.mark()
-		f, err := l.wholeAgain(ctx, one.of, one.req, func(f frame) bool { return l.known.has(one.p, f) })
-		if err != nil {
-			return err
-		}
-		if l.known.take(one.p, f, mark, time.Now()) {
-			differs = true
-		}
+	// Containers first: one that is made meanwhile lacks in that list, and is not
+	// listed without its sandbox.
+	mark, p := l.known.mark(), &l.known.containers
+	f, err := l.wholeAgain(ctx, containerLists, &runtimeapi.ListContainersRequest{}, func(f frame) bool { return l.known.has(p, f) })
+	if err != nil {
+		return err
 	}
-	if differs {
+	if err := l.sandboxesAnew(ctx); err != nil {
+		return err
+	}
+	if l.known.take(p, l.known.attached(l.identified(ctx, f)), mark, time.Now()) {
 		l.learned()
 	}
 	return nil
+}
+
+// sensible is a list without what makes no sense in it.
+func (l *lists) sensible(ctx context.Context, of listing, f frame) (frame, error) {
+	f = l.identified(ctx, f)
+	if of.unary != containerLists.unary {
+		return f, nil
+	}
+	return l.attached(ctx, f)
 }
 
 // selectSandboxes are those that a filter selects, the newest first. Pure.

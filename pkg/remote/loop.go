@@ -8,12 +8,24 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+// behindKey has the runs of berth that a daemon's answer may come from: its own,
+// and those that its handlers lead to.
+const behindKey = "berth-behind"
+
+// maxBehind is how many of them are told. Nobody has as many on one node.
+const maxBehind = 64
+
+// leadsBack is why a daemon is no backend whose handlers lead to this berth.
+const leadsBack = "it leads back to this very berth, itself or by a handler of its own; let no handler's endpoint do that"
 
 // LoopGuard are options of a server that refuses calls which this run of berth
 // has made itself: a daemon that is a backend of its own, be it through others,
-// would ask itself without end.
-func LoopGuard(instance string) []grpc.ServerOption {
+// would ask itself without end. It tells other berths who is behind it, so that
+// each of a circle knows.
+func LoopGuard(instance string, behind func() []string) []grpc.ServerOption {
 	check := func(ctx context.Context) error {
 		if slices.Contains(metadata.ValueFromIncomingContext(ctx, viaKey), instance) {
 			return status.Error(codes.FailedPrecondition,
@@ -22,9 +34,14 @@ func LoopGuard(instance string) []grpc.ServerOption {
 		return nil
 	}
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
 			if err := check(ctx); err != nil {
 				return nil, err
+			}
+			if info.FullMethod == runtimeapi.RuntimeService_Status_FullMethodName && len(metadata.ValueFromIncomingContext(ctx, viaKey)) > 0 {
+				if err := grpc.SetHeader(ctx, metadata.MD{behindKey: append([]string{instance}, behind()...)}); err != nil {
+					return nil, err
+				}
 			}
 			return serve(ctx, req)
 		}),
@@ -35,4 +52,22 @@ func LoopGuard(instance string) []grpc.ServerOption {
 			return serve(srv, stream)
 		}),
 	}
+}
+
+// Behind are the runs of berth that handlers lead to, as far as they said so.
+func (p *Pool) Behind() []string {
+	var all []string
+	for _, b := range p.All() {
+		all = append(all, b.node.leadsTo()...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return all[:min(len(all), maxBehind)]
+}
+
+// leadsTo are the runs of berth behind the daemon.
+func (n *node) leadsTo() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.behind
 }

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -29,6 +31,8 @@ type node struct {
 	// version and driver are what it said when it was connected to.
 	version *runtimeapi.VersionResponse
 	driver  runtimeapi.CgroupDriver
+	// behind are the runs of berth that it said that calls to it may come to.
+	behind []string
 	// silentDriver says that it did not say which driver it has.
 	silentDriver bool
 }
@@ -136,9 +140,16 @@ func (n *node) ask(ctx context.Context) observation {
 		n.redial()
 	}
 	resp := &runtimeapi.StatusResponse{}
-	err := n.conn.Invoke(n.outgoing(ctx), runtimeapi.RuntimeService_Status_FullMethodName, &runtimeapi.StatusRequest{}, resp)
+	var header metadata.MD
+	err := n.conn.Invoke(n.outgoing(ctx), runtimeapi.RuntimeService_Status_FullMethodName, &runtimeapi.StatusRequest{}, resp, grpc.Header(&header))
+	n.mu.Lock()
+	n.behind = header.Get(behindKey)
+	n.mu.Unlock()
 	if err != nil {
 		return observationOf(err, ctx.Err() != nil)
+	}
+	if slices.Contains(header.Get(behindKey), n.via) {
+		return observation{lost: leadsBack}
 	}
 	n.mu.Lock()
 	n.status = resp

@@ -35,7 +35,9 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 		if resp, err = to.Backend.RestorePod(ctx, req); err == nil {
 			made(resp.GetPodSandboxId())
 			for _, restored := range resp.GetRestoredContainers() {
-				c.owners.addContainer(restored.GetContainerId(), resp.GetPodSandboxId())
+				if err := c.owners.addContainer(restored.GetContainerId(), resp.GetPodSandboxId()); err != nil {
+					return err
+				}
 			}
 		}
 		return err

@@ -25,7 +25,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 			}
 			err = c.owners.create(b, func() (err error) {
 				if resp, err = b.CreateContainer(ctx, provided); err == nil {
-					c.owners.addContainer(resp.GetContainerId(), req.GetPodSandboxId())
+					err = c.owners.addContainer(resp.GetContainerId(), req.GetPodSandboxId())
 				}
 				return err
 			})

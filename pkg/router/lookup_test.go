@@ -97,8 +97,8 @@ func BenchmarkCreate(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		id := someID(100_000 + i)
-		o.addSandbox(id, "runc", handler.Attempt{}, backend)
-		o.addContainer(someID(-100_000-i), id)
+		recorded(b, o.addSandbox(id, "runc", handler.Attempt{}, backend))
+		recorded(b, o.addContainer(someID(-100_000-i), id))
 		o.dropSandbox(id)
 	}
 }

@@ -200,22 +200,43 @@ func (o *owners) own(container string, s *Owner) {
 	o.contents[s.ID] = append(o.contents[s.ID], container)
 }
 
-// addSandbox records a new sandbox.
-func (o *owners) addSandbox(id, name string, a handler.Attempt, b Backend) {
+// addSandbox records a new sandbox. One that another backend has is an error, and
+// stays the other's.
+func (o *owners) addSandbox(id, name string, a handler.Attempt, b Backend) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if err := foreign("pod sandbox", o.sandboxes.get(id), b); err != nil {
+		return err
+	}
 	o.put(&Owner{ID: id, Sandbox: id, Handler: name, Attempt: a, Backend: b})
 	delete(o.found, id)
+	return nil
 }
 
 // addContainer records a new container of a sandbox, unless the sandbox was
-// removed meanwhile and took the container with it.
-func (o *owners) addContainer(id, sandbox string) {
+// removed meanwhile and took the container with it. One that another backend has
+// is an error, and stays the other's.
+func (o *owners) addContainer(id, sandbox string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if s := o.sandboxes.get(sandbox); s != nil {
-		o.own(id, s)
+	s := o.sandboxes.get(sandbox)
+	if s == nil {
+		return nil
 	}
+	if err := foreign("container", o.containers.get(id), s.Backend); err != nil {
+		return err
+	}
+	o.own(id, s)
+	return nil
+}
+
+// foreign is the error of a backend that says that it has what another one has.
+// Two backends that have one pod are probably one daemon.
+func foreign(kind string, owner *Owner, b Backend) error {
+	if owner == nil || owner.Backend.ID() == b.ID() {
+		return nil
+	}
+	return fmt.Errorf("backends %q and %q both have the %s %s; are they one daemon? %w", owner.Backend.ID(), b.ID(), kind, owner.ID, errdefs.ErrAlreadyExists)
 }
 
 // dropSandbox forgets a sandbox and its containers.

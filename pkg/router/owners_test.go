@@ -89,9 +89,9 @@ func TestRefreshEndsAlthoughRemovalsNeverPause(t *testing.T) {
 
 func TestContainerOfARemovedSandboxGetsNoOwner(t *testing.T) {
 	o := newOwners()
-	o.addSandbox("5a", "runc", handler.Attempt{}, routertest.New("one"))
+	recorded(t, o.addSandbox("5a", "runc", handler.Attempt{}, routertest.New("one")))
 	o.dropSandbox("5a")
-	o.addContainer("c1", "5a")
+	recorded(t, o.addContainer("c1", "5a"))
 	if _, err := o.container("c1"); !unknown(err) {
 		t.Errorf("it has, error %v", err)
 	}
@@ -155,7 +155,7 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 		want(1, 0)
 		o.refresh(one) // for somebody else
 		want(1, 1)
-		o.addSandbox(id, "runc", handler.Attempt{}, one)
+		recorded(t, o.addSandbox(id, "runc", handler.Attempt{}, one))
 		want(2, 0)
 		return nil
 	})
@@ -244,5 +244,13 @@ func TestALookLeavesOutWhoHasNothingNew(t *testing.T) {
 	b.edition.Add(1)
 	if owner, err := o.container("c"); err != nil || owner.Sandbox != "p" {
 		t.Errorf("%+v, %v", owner, err)
+	}
+}
+
+// recorded fails for what could not be recorded.
+func recorded(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
 	}
 }

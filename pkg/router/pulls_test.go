@@ -21,7 +21,7 @@ func TestCredentialsArePodsOwnAndEndWithThem(t *testing.T) {
 	o, p := newOwners(), &pulls{}
 	b := routertest.New("one")
 	for _, id := range []string{"a", "b"} {
-		o.addSandbox(id, "runc", handler.Attempt{}, b)
+		recorded(t, o.addSandbox(id, "runc", handler.Attempt{}, b))
 		p.made(o, "pod-"+id, id)
 	}
 	p.remember("pod-a", pullOf("example.test/private:latest", "a"))
@@ -38,7 +38,7 @@ func TestCredentialsArePodsOwnAndEndWithThem(t *testing.T) {
 	}
 	p.remember("pod-a", pullOf("example.test/private", "a"))
 	o.dropSandbox("a") // by somebody else than a client of this router
-	o.addSandbox("c", "runc", handler.Attempt{}, b)
+	recorded(t, o.addSandbox("c", "runc", handler.Attempt{}, b))
 	p.made(o, "pod-c", "c")
 	if p.credentials("pod-a", "example.test/private") != nil || len(p.pods) != 2 {
 		t.Errorf("credentials of a pod that is gone are kept: %d pods", len(p.pods))
@@ -52,7 +52,7 @@ func TestReconcileEndsAlthoughChangesNeverPause(t *testing.T) {
 	asked := 0
 	b := &inventoried{routertest.New("one"), func() []handler.Owned {
 		if asked++; asked <= 3 {
-			o.addSandbox(string(rune('a'+asked)), "runc", handler.Attempt{}, other)
+			recorded(t, o.addSandbox(string(rune('a'+asked)), "runc", handler.Attempt{}, other))
 		}
 		return []handler.Owned{owned("5b")}
 	}}

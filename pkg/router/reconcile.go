@@ -1,18 +1,14 @@
 package router
 
 import (
-	"fmt"
 	"slices"
-
-	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Reconcile makes the owners what the backend says it has, for a backend whose
-// pods others make and remove, too. A sandbox that another backend has as well
-// is an error of the class ErrAlreadyExists, and stays the other's: two backends
-// that have one pod are probably one daemon.
+// pods others make and remove, too. A sandbox or container that another backend
+// has as well is an error of the class ErrAlreadyExists, and stays the other's.
 func (r *Router) Reconcile(b Backend) error { return r.owners.reconcile(b) }
 
 // Abandon forgets a backend with all that it has.
@@ -57,8 +53,13 @@ func (o *owners) becomes(b Backend, inventory []handler.Owned) error {
 		}
 	}
 	for id := range has {
-		if owner := o.sandboxes.get(id); owner != nil && owner.Backend.ID() != b.ID() {
-			return fmt.Errorf("backends %q and %q both have the pod sandbox %s; are they one daemon? %w", owner.Backend.ID(), b.ID(), id, errdefs.ErrAlreadyExists)
+		if err := foreign("pod sandbox", o.sandboxes.get(id), b); err != nil {
+			return err
+		}
+	}
+	for id := range containers {
+		if err := foreign("container", o.containers.get(id), b); err != nil {
+			return err
 		}
 	}
 	o.add(b, inventory)

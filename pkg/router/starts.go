@@ -65,10 +65,15 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 	}
 	attempt := handler.Attempt{Definition: handler.DefinitionFrom(bound), Pod: uid}
 	err = s.owners.create(to.Backend, func() error {
-		return start(bound, to, func(id string) {
+		var unowned error
+		err := start(bound, to, func(id string) {
 			attempt = identified(attempt, to.Backend, id)
-			place.fill(func() { s.owners.addSandbox(id, d.Name, attempt, to.Backend) })
+			place.fill(func() { unowned = s.owners.addSandbox(id, d.Name, attempt, to.Backend) })
 		})
+		if err == nil {
+			err = unowned
+		}
+		return err
 	})
 	err = s.inTime(bound, d, err)
 	s.trials.started(d.Name, attempt, to.Next != nil, err)

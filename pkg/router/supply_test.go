@@ -80,7 +80,7 @@ func TestImagesThatContainersCouldNotBeGiven(t *testing.T) {
 	o, p := newOwners(), &pulls{}
 	a, b := routertest.New("a"), routertest.New("b")
 	for _, id := range []string{"1", "2"} {
-		o.addSandbox(id, "runc", handler.Attempt{}, b)
+		recorded(t, o.addSandbox(id, "runc", handler.Attempt{}, b))
 	}
 	names := []string{idX, "app:1", ""}
 	missed := func(want ...string) {

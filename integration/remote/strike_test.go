@@ -122,11 +122,9 @@ func TestStruckAtTenPoints(t *testing.T) {
 		for _, s := range strikes {
 			if !t.Run(row.name+" "+s.name, func(t *testing.T) {
 				n.strike(t, s, row.struck, row.away, always)
-				if row.away && s.name == "killed" {
-					// A containerd that is killed keeps snapshots of what it was making, for a
-					// day, by a lease.
-					rest[len(rest)-1][testbed.Layers] = n.others[legacy].Snapshot(t)[testbed.Layers]
-				}
+				// A containerd that is killed, or whose caller gives a call up, keeps snapshots
+				// of what it was making, for a day, by a lease.
+				rest[len(rest)-1][testbed.Layers] = n.others[legacy].Snapshot(t)[testbed.Layers]
 				for i, d := range daemons {
 					d.NoLeaks(t, rest[i])
 				}

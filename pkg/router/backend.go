@@ -13,9 +13,10 @@
 // (Inventory), so there is no second truth to repair after a crash.
 //
 // Lists ask every backend at once and merge the answers; with one backend the
-// answer is passed on as it is. Images go by the handler that they name, else
-// by the default handler. Everything about the node is the default handler's
-// backend's, but for the list of handlers, which is the table's.
+// answer is passed on as it is. Images go by the handler that they name; a pull
+// without one goes by its pod, and everything else is about all stores. What is
+// about the node is the default handler's backend's, with what only others say,
+// but for the list of handlers, which is the table's.
 //
 // Finding an owner takes no lock and allocates nothing. The package runs
 // nothing, waits for nothing and keeps nothing on disk.

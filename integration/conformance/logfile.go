@@ -19,6 +19,9 @@ type logged struct {
 	entries        []testbed.LogLine
 }
 
+// lines are those of stdout: one that was cut by a rotation is two entries.
+func (l logged) lines() int { return strings.Count(l.stdout, "\n") }
+
 // logged waits for the log of an ended container to be complete: the writer may
 // still hold the last bytes at the moment in which the exit becomes visible. It is
 // taken for complete when it has not grown for a while, for a longer one when

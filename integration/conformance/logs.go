@@ -210,7 +210,7 @@ func reopenUnderLoad(t *testing.T, n *node) {
 	c.waitExit(t)
 	c.logged(t) // complete
 	l := readLog(t, append(files, c.logFile())...)
-	wantNumbers(t, l, len(l.entries))
+	wantNumbers(t, l, l.lines())
 }
 
 func reopenExited(t *testing.T, n *node) {

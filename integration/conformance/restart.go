@@ -75,7 +75,7 @@ func restartKeepsAll(t *testing.T, n *node) {
 	}
 	counting.waitExit(t)
 	l := counting.logged(t)
-	wantNumbers(t, l, len(l.entries))
+	wantNumbers(t, l, l.lines())
 	if got := running.line(t, "echo", "still here"); got != "still here" {
 		t.Errorf("exec after the restart printed %q", got)
 	}

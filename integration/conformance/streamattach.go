@@ -224,6 +224,6 @@ func attachDetach(t *testing.T, n *node) {
 			t.Errorf("exit code %d, want 21", st.GetExitCode())
 		}
 		l := c.logged(t)
-		wantNumbers(t, l, len(l.entries))
+		wantNumbers(t, l, l.lines())
 	})
 }

@@ -192,6 +192,9 @@ func (m *Manager) decide(ctx context.Context, name string, state TrialState, rea
 		return err
 	}
 	d := definitions(m.snapshot().config)[name]
+	if d != nil && d.Type == handler.CRI {
+		return fmt.Errorf("handler %q is another daemon's, whose binaries only that one can try: let a handler of another name lead to the new ones: %w", name, errdefs.ErrFailedPrecondition)
+	}
 	if d == nil || d.Next == nil {
 		return fmt.Errorf("handler %q tries no binary: configure next = { runtime_path = …, percent = … } under [runtimes.%s]: %w", name, name, errdefs.ErrFailedPrecondition)
 	}

@@ -96,6 +96,15 @@ type objects struct {
 	mu         sync.RWMutex
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
+	// additions counts what was ever added.
+	additions uint64
+}
+
+// added is how much was ever added.
+func (o *objects) added() uint64 {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.additions
 }
 
 func newObjects() *objects {
@@ -106,12 +115,14 @@ func (o *objects) addSandbox(s *sandbox) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sandboxes[s.ID()] = s
+	o.additions++
 }
 
 func (o *objects) addContainer(c *container) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.containers[c.ID()] = c
+	o.additions++
 }
 
 func (o *objects) dropSandbox(id string) {

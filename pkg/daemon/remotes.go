@@ -152,7 +152,7 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remot
 	switch {
 	case m == nil:
 		return before
-	case before != nil && before.Phase == now.Phase && before.Reason == now.Reason:
+	case before != nil && same(*before, now):
 		return before
 	}
 	for _, route := range r.daemon.registry.Load().Current().Routes() {
@@ -163,6 +163,12 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remot
 		}
 	}
 	return &now
+}
+
+// same says whether a daemon is as it was all the time: one that went and came back
+// meanwhile may have been probed while it was away. Pure.
+func same(before, now remote.Health) bool {
+	return before.Phase == now.Phase && before.Reason == now.Reason && before.Since.Equal(now.Since)
 }
 
 // reconcile makes owners what the daemon has.
@@ -229,14 +235,20 @@ func adopted(face *router.Router, b *remote.Backend) bool {
 }
 
 // adopt makes all that are known the router's, once each has said what it has,
-// or has had the time to.
+// or has had the time to. One that never said it has nothing that could be listed
+// in its place, and pods that are not listed are made a second time: its first
+// answer, which is soon if there is none, is waited for.
 func (r *remotes) adopt(ctx context.Context, face *router.Router) {
 	close(r.recovered)
 	patience := time.After(listPatience)
 	for _, b := range r.pool.All() {
+		wait := patience
+		if _, told := b.Age(); !told {
+			wait = nil
+		}
 		select {
 		case <-b.Asked():
-		case <-patience:
+		case <-wait:
 			patience = time.After(0)
 		case <-ctx.Done():
 		}

@@ -162,6 +162,38 @@ func TestPodsOfADaemonThatIsGone(t *testing.T) {
 	}
 }
 
+// Before a daemon has said for the first time what it has, nothing is listed: an
+// empty list would make a kubelet start all its pods a second time.
+func TestNothingIsListedBeforeASlowDaemonHasToldItsPods(t *testing.T) {
+	b, other := newBed(t), newBed(t)
+	slow := make(chan struct{})
+	other.engine = routertest.New("other")
+	other.engine.Fail = func(ctx context.Context, rpc string) error {
+		if rpc == "ListContainers" {
+			select {
+			case <-slow:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}
+	other.started(t)
+	pod, err := other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
+		Name: "legacy", Type: handler.CRI, Endpoint: other.config.Server.Socket, RemoteHandler: "runc",
+	})
+	time.AfterFunc(5*time.Second, func() { close(slow) })
+	b.started(t)
+	l, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != pod.GetPodSandboxId() {
+		t.Errorf("listed %v, %v", l, err)
+	}
+}
+
 func TestADaemonIsNoBackendOfItsOwn(t *testing.T) {
 	b, other := newBed(t), newBed(t)
 	for name, endpoint := range map[string]string{"self": b.config.Server.Socket, "around": other.config.Server.Socket} {

@@ -125,7 +125,7 @@ func New(o Options) (*Backend, error) {
 	b := &Backend{
 		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: &known{}, changed: o.Changed,
 		ledger: &ledger{path: base + ".known"}, record: base + recordSuffix, endpoint: o.Endpoint,
-		writes: make(chan struct{}, 1), stop: func() {}, stock: &stock{path: base + ".images"},
+		writes: make(chan struct{}, 1), stop: func() {}, stock: &stock{path: base + ".images"}, handlers: slices.Clone(o.Handlers),
 	}
 	b.names.set(o.Handlers)
 	if err := b.ledger.load(b.known); err != nil {

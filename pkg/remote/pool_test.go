@@ -2,6 +2,8 @@ package remote
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -212,4 +214,33 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 	p = newPool(t, dir)
 	force(t, p, renamed)
 	look("after a restart", p)
+}
+
+// What a berth knows from its last run is what it goes back to, also the first time.
+func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
+	one, two, dir := newDaemon(t), newDaemon(t), t.TempDir()
+	first := newPool(t, dir)
+	force(t, first, leads("a", one), leads("b", two))
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p := newPool(t, dir)
+	for _, b := range p.All() {
+		if b.endpoint == two.path {
+			if err := os.MkdirAll(filepath.Join(b.record+".new", "full"), 0o700); err != nil { // where its next record would be
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 20 { // whichever of both comes first
+		if err := p.Record([]*handler.Definition{leads("c", one), leads("d", two)}); err == nil {
+			t.Fatal("a record was kept where it cannot be")
+		}
+	}
+	for _, b := range p.All() {
+		want := map[string]string{one.path: "a", two.path: "b"}[b.endpoint]
+		if got := b.recorded(); len(got) != 1 || got[0].Name != want || b.names.ours("runc") != want {
+			t.Errorf("%s has %v, and calls its pods %q", b.endpoint, got, b.names.ours("runc"))
+		}
+	}
 }

@@ -165,6 +165,9 @@ func (b *Backend) compose(o Options, d *dialer) {
 		if why := b.contest.Load(); why != nil && seen.lost == "" {
 			seen = observation{lost: *why}
 		}
+		if why := b.known.trouble(time.Now()); why != "" && seen == (observation{}) {
+			seen.unready = cannotSay + why
+		}
 		seen.anew = asked != introduced
 		return seen
 	}

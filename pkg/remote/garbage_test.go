@@ -136,6 +136,46 @@ func TestErrorsOfListsCostNobodyElse(t *testing.T) {
 	}
 }
 
+// A daemon whose lists fail for good answers, but nobody sees any more what ends there.
+func TestADaemonThatCannotListIsNotReady(t *testing.T) {
+	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	var fail atomic.Bool
+	d.Fail = func(_ context.Context, rpc string) error {
+		if fail.Load() && rpc == "ListContainers" {
+			return status.Error(codes.Internal, "its store is damaged")
+		}
+		return nil
+	}
+	d.start(t)
+	t.Cleanup(func() { d.server.Stop() })
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	lists := func() {
+		if _, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); err != nil {
+			t.Error(err)
+		}
+		b.node.monitor.suspect()
+	}
+	fail.Store(true)
+	lists()
+	if why := b.known.trouble(time.Now()); why != "" {
+		t.Errorf("it has failed once: %s", why)
+	}
+	b.known.mu.Lock()
+	b.known.containers.at = time.Now().Add(-2 * tolerated)
+	b.known.mu.Unlock()
+	until(t, "not ready", func() bool {
+		lists()
+		h := b.Health()
+		return h.Phase == Connected && strings.Contains(h.Reason, "its store is damaged")
+	})
+	fail.Store(false)
+	until(t, "ready again", func() bool { lists(); return b.Health().Phase == Ready })
+}
+
 func TestADaemonThatSaysNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cri.sock")
 	l, err := net.Listen("unix", path)

@@ -11,8 +11,7 @@ type Phase string
 const (
 	// Ready answers, and says that its runtime is ready.
 	Ready Phase = "ready"
-	// Connected answers, and says that its runtime is not ready, or is not yet
-	// known to be.
+	// Connected answers, and says that its runtime is not ready, or fails to list.
 	Connected Phase = "connected"
 	// Lagging is connected and did not answer in time lately.
 	Lagging Phase = "lagging"

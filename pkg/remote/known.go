@@ -39,6 +39,8 @@ type page struct {
 	frame frame
 	at    time.Time
 	mark
+	// failed is why the daemon could not tell a newer one, empty if it did not fail.
+	failed string
 }
 
 // mark is when a list was asked for.
@@ -103,13 +105,36 @@ func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {
 		k.edition++
 	}
 	k.ready = nil
-	p.at, p.mark = now, m
+	p.at, p.mark, p.failed = now, m, ""
 	oldest, changes := min(k.sandboxes.upTo, k.containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c change) bool { return c.number <= oldest })
 	if changes > 0 {
 		k.edition++ // some of them may be in the list now
 	}
 	return differs || len(k.changes) < changes
+}
+
+// fail takes over that a daemon which answers could not tell a list.
+func (k *known) fail(p *page, why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p.failed = why
+}
+
+// tolerated is how long a daemon may fail to list: it may do so once.
+const tolerated = 10 * time.Second
+
+// trouble is why a daemon has failed to list for long, empty if it has not. What
+// is listed in its place does not show what ends by itself.
+func (k *known) trouble(now time.Time) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range []*page{&k.sandboxes, &k.containers} {
+		if p.failed != "" && now.Sub(p.at) > tolerated {
+			return p.failed
+		}
+	}
+	return ""
 }
 
 // note takes over what a call did.

@@ -175,7 +175,7 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		if err == nil && l.known.take(p, f, mark, time.Now()) {
 			l.learned()
 		}
-		answered <- answer{f, err}
+		answered <- answer{f, l.blame(p, err)}
 	}()
 	select {
 	case a := <-answered:
@@ -193,6 +193,16 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		stop()
 	}
 	return nil, status.FromContextError(wait.Err()).Err()
+}
+
+// blame is err, remembered of a daemon that answers and fails to tell a list.
+func (l *lists) blame(p *page, err error) error {
+	switch status.Code(err) {
+	case codes.OK, codes.Unavailable, codes.Canceled: // its health says so, or nobody waited
+	default:
+		l.known.fail(p, reason(err))
+	}
+	return err
 }
 
 // patienceOf is how long a call may wait for the daemon: so long that there is
@@ -245,7 +255,7 @@ func (l *lists) sync(ctx context.Context) error {
 	mark, p := l.known.mark(), &l.known.containers
 	f, err := l.wholeAgain(ctx, containerLists, &runtimeapi.ListContainersRequest{}, func(f frame) bool { return l.known.has(p, f) })
 	if err != nil {
-		return err
+		return l.blame(p, err)
 	}
 	if err := l.sandboxesAnew(ctx); err != nil {
 		return err

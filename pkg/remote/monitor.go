@@ -120,6 +120,9 @@ func (m *monitor) suspect() {
 	}
 }
 
+// cannotSay begins the reason of a daemon whose lists fail.
+const cannotSay = "it answers, and cannot say what it has: "
+
 // run checks until ctx is done.
 func (m *monitor) run(ctx context.Context) {
 	for first := true; ; first = false {
@@ -150,7 +153,7 @@ func (m *monitor) look(ctx context.Context) time.Duration {
 		err := m.back(bound)
 		cancel()
 		if err != nil {
-			seen = observation{lost: fmt.Sprintf("it answers, and cannot say what it has: %v", reason(err))}
+			seen = observation{lost: cannotSay + reason(err)}
 		}
 	}
 	if h := m.note(ctx, seen); h.Phase == Ready || h.Phase == Connected {

@@ -32,7 +32,7 @@ func (l *lists) sandboxesAnew(ctx context.Context) error {
 	if err == nil && l.known.take(p, l.identified(ctx, f), mark, time.Now()) {
 		l.learned()
 	}
-	return err
+	return l.blame(p, err)
 }
 
 // identified is a list without items that have no id.

@@ -4,7 +4,7 @@
 //	b, err := remote.New(remote.Options{Endpoint: "/run/containerd/containerd.sock", …})
 //	b.Start(ctx) // connects, and lists what is there
 //	…
-//	b.Close(ctx)
+//	b.Close(false)
 //
 // What the daemon answers is passed on unread wherever nothing has to be known
 // of it, so that fields and codes that are newer than our CRI survive. What it

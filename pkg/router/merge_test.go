@@ -210,6 +210,28 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// A default backend that is away, or broken, does not take the node with it.
+func TestAnotherBackendSpeaksForTheNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		err, others error
+		want        codes.Code
+	}{
+		"away":        {status.Error(codes.Unavailable, "gone"), nil, codes.OK},
+		"broken":      {status.Error(codes.Internal, "what it answered is no message of the CRI"), nil, codes.OK},
+		"out of time": {status.Error(codes.DeadlineExceeded, "slow"), nil, codes.OK},
+		"older":       {status.Error(codes.Unimplemented, "unknown method"), nil, codes.Unimplemented},
+		"all broken":  {status.Error(codes.Internal, "first"), errors.New("second"), codes.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, two := two()
+			one.Fail, two.Fail = failing("Status", c.err), failing("Status", c.others)
+			n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+			_, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
+			wantCode(t, err, c.want)
+		})
+	}
+}
+
 func TestStatus(t *testing.T) {
 	one, two := two()
 	userns := &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}
@@ -287,8 +309,8 @@ func TestASickBackendDoesNotMakeTheNodeSick(t *testing.T) {
 		t.Errorf("got %v, %v", resp, err)
 	}
 	n.registry.Swap(table(t, 2, "kata", ready("runc", one), ready("kata", two)))
-	if _, err := n.Status(ctx(t), &runtimeapi.StatusRequest{}); err == nil {
-		t.Error("the default handler's backend is sick and the node is not")
+	if resp, err = n.Status(ctx(t), &runtimeapi.StatusRequest{}); err != nil || len(resp.GetStatus().GetConditions()) != 4 {
+		t.Errorf("the default handler's backend is sick: %v, %v", resp, err)
 	}
 }
 

@@ -35,12 +35,12 @@ func (n node) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigRe
 }
 
 // speak asks the default handler's backend, and another in its place if that one
-// is not available: a backend that is away takes its own pods' node with it only
+// fails: a backend that is away, or broken, takes its own pods' node with it only
 // if there is no other.
 func speak[Q, R any](ctx context.Context, n node, req Q, call func(Backend, context.Context, Q) (R, error)) (Backend, R, error) {
 	standard := n.routes.standard().Backend
 	resp, err := call(standard, ctx, req)
-	if err == nil || !unavailable(err) {
+	if err == nil || ctx.Err() != nil || refused(err) {
 		return standard, resp, err
 	}
 	for _, b := range n.owners.all() {
@@ -52,6 +52,12 @@ func speak[Q, R any](ctx context.Context, n node, req Q, call func(Backend, cont
 		}
 	}
 	return standard, resp, err
+}
+
+// refused says whether an error is about the call, and not about who was asked.
+func refused(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unimplemented || code == codes.InvalidArgument || errdefs.IsNotImplemented(err) || errdefs.IsInvalidArgument(err)
 }
 
 func unavailable(err error) bool {

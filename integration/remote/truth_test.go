@@ -64,6 +64,13 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 			t.Errorf("the features of %s are %v, and its daemon says %v", name, ours, theirs)
 		}
 	}
+	types := map[string]bool{}
+	for _, c := range told.GetStatus().GetConditions() {
+		if types[c.GetType()] {
+			t.Errorf("two conditions of the type %s", c.GetType())
+		}
+		types[c.GetType()] = true
+	}
 	v, err := b.client.Version(t.Context(), &runtimeapi.VersionRequest{})
 	if err != nil || v.GetRuntimeName() != "berth" {
 		t.Errorf("the node's version is %v, %v", v, err)

@@ -5,8 +5,26 @@ import (
 	"strings"
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berth-cri/berth/pkg/handler"
 )
+
+// A berth behind this one has handlers of its own.
+func TestConditionsOfAnotherBerth(t *testing.T) {
+	of := func(message string, ready bool) *runtimeapi.StatusResponse {
+		return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			{Type: runtimeapi.RuntimeReady, Status: ready, Message: message}, {Type: HandlersReady, Message: message}, {Type: "Own-" + message},
+		}}}
+	}
+	var got []string
+	for _, c := range conditions(of("a", false), []*runtimeapi.StatusResponse{of("b", true), of("c", true)}) {
+		got = append(got, c.GetType()+" "+c.GetMessage())
+	}
+	if want := "RuntimeReady b,Own-a ,Own-b ,Own-c "; strings.Join(got, ",") != want {
+		t.Errorf("conditions are %q, want %q", got, want)
+	}
+}
 
 func TestHandlersReady(t *testing.T) {
 	in := func(name string, phase handler.Phase, reason string) *route {

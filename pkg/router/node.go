@@ -93,7 +93,7 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	routes := table.Routes()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{
-			Conditions: append(slices.Clip(conditions(main, answers)), handlersReady(routes)),
+			Conditions: append(conditions(main, answers), handlersReady(routes)),
 		},
 		Info:            n.info(req, all),
 		RuntimeHandlers: runtimeHandlers(routes, standard, featuresOf(all), n.told.AdvertiseNotReady()),
@@ -130,21 +130,16 @@ func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.S
 }
 
 // conditions are those of the main answer, and from the others those of types
-// that it does not have, or a runtime that is ready.
+// that it does not have, or a runtime that is ready. What another berth says of its
+// own handlers is not about this one's. Pure.
 func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) []*runtimeapi.RuntimeCondition {
-	merged := main.GetStatus().GetConditions()
-	if len(others) == 0 {
-		return merged
-	}
-	merged = append([]*runtimeapi.RuntimeCondition{}, merged...)
+	var merged []*runtimeapi.RuntimeCondition
 	place := map[string]int{}
-	for i, c := range merged {
-		place[c.GetType()] = i
-	}
-	for _, other := range others {
-		for _, c := range other.GetStatus().GetConditions() {
+	for _, said := range append([]*runtimeapi.StatusResponse{main}, others...) {
+		for _, c := range said.GetStatus().GetConditions() {
 			at, seen := place[c.GetType()]
 			switch {
+			case c.GetType() == HandlersReady:
 			case !seen:
 				place[c.GetType()] = len(merged)
 				merged = append(merged, c)

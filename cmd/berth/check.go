@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -60,11 +61,12 @@ type checked struct {
 }
 
 type checkedHandler struct {
-	Name    string       `json:"name"`
-	Type    handler.Type `json:"type"`
-	Path    string       `json:"path"`
-	Origin  string       `json:"origin"`
-	Default bool         `json:"default"`
+	Name     string       `json:"name"`
+	Type     handler.Type `json:"type"`
+	Path     string       `json:"path"`
+	Endpoint string       `json:"endpoint,omitempty"`
+	Origin   string       `json:"origin"`
+	Default  bool         `json:"default"`
 }
 
 // check returns the exit status. Mistakes are on stderr in every form.
@@ -106,7 +108,7 @@ func foundIn(cfg *config.Config, problems config.Problems) checked {
 		c.Sources = []string{}
 	}
 	for _, d := range cfg.Runtimes {
-		c.Handlers = append(c.Handlers, checkedHandler{d.Name, d.Type, d.Path, d.Origin, d.Name == cfg.DefaultRuntime})
+		c.Handlers = append(c.Handlers, checkedHandler{d.Name, d.Type, d.Path, d.Endpoint, d.Origin, d.Name == cfg.DefaultRuntime})
 	}
 	for _, n := range cfg.ImportNotes {
 		c.Notes = append(c.Notes, n.String())
@@ -137,6 +139,6 @@ func summarize(cfg *config.Config, w io.Writer) {
 		if d.Name == cfg.DefaultRuntime {
 			mark = " (default)"
 		}
-		fmt.Fprintf(w, "%-*s  %-4s  %s  %s%s\n", width, d.Name, d.Type, d.Path, d.Origin, mark)
+		fmt.Fprintf(w, "%-*s  %-4s  %s  %s%s\n", width, d.Name, d.Type, cmp.Or(d.Path, d.Endpoint), d.Origin, mark)
 	}
 }

@@ -40,6 +40,8 @@ func TestCheck(t *testing.T) {
 	}{
 		{"good", good, 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\n", ""},
 		{"discovered", "", 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  discovered in $DIR (default)\n", ""},
+		{"another daemon", good + "[runtimes.legacy]\nendpoint = \"unix:///run/other.sock\"\n", 0, "read $DIR/config.toml\n" +
+			"legacy  cri   /run/other.sock  $DIR/config.toml:3\nrunc    oci   $DIR/runc  $DIR/config.toml:1 (default)\n", ""},
 		{"two mistakes", good + "snapshoter = 1\n[log]\nlevel = 1\n", 2, "",
 			"$DIR/config.toml:3:1: runtimes.runc.snapshoter: unknown key (did you mean \"snapshotter\"?)\n" +
 				"$DIR/config.toml:5:1: log.level: must be a string, not an integer\n"},

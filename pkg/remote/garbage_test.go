@@ -206,7 +206,7 @@ func TestADaemonThatSaysNothing(t *testing.T) {
 		t.Errorf("calls took %v", took)
 	}
 	until(t, "a reason", func() bool {
-		return strings.Contains(b.Health().Reason, "no answer") || strings.Contains(b.Health().Reason, "preface")
+		return strings.Contains(b.Health().Reason, "no answer") || strings.Contains(b.Health().Reason, "does not speak gRPC")
 	})
 }
 

@@ -38,3 +38,18 @@ func TestHealthAfterObservations(t *testing.T) {
 		}
 	}
 }
+
+func TestLostReason(t *testing.T) {
+	const noCRI = "what takes connections there does not speak gRPC: it is no CRI daemon, or one that is stopped"
+	for why, want := range map[string]string{
+		`connection error: desc = "error reading server preface: http2: frame too large"`:                                noCRI,
+		`connection error: desc = "error reading server preface: raw-read unix @->/x: use of closed network connection"`: noCRI,
+		`connection error: desc = "transport: failed to write client preface: write unix @->/x: write: broken pipe"`:     noCRI,
+		"error reading from server: EOF": "error reading from server: EOF",
+		"its own preface is missing":     "its own preface is missing",
+	} {
+		if got := lostReason(why); got != want {
+			t.Errorf("%s: %s", why, got)
+		}
+	}
+}

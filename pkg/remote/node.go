@@ -165,9 +165,18 @@ func observationOf(err error, late bool) observation {
 	case code == codes.Unimplemented:
 		return observation{lost: "it is not a CRI daemon, or speaks another version of the CRI than v1"}
 	case code == codes.Unavailable, code == codes.FailedPrecondition, code == codes.PermissionDenied:
-		return observation{lost: reason(err)}
+		return observation{lost: lostReason(reason(err))}
 	}
 	return observation{unready: "it answers with an error: " + reason(err)}
+}
+
+// lostReason is why there is no connection, in gRPC's words but for those of a socket
+// that takes connections and says nothing, or something else. Pure.
+func lostReason(why string) string {
+	if strings.HasPrefix(why, "connection error:") && strings.Contains(why, "preface") {
+		return "what takes connections there does not speak gRPC: it is no CRI daemon, or one that is stopped"
+	}
+	return why
 }
 
 // unready is what a daemon says its runtime is short of; empty if nothing. Its

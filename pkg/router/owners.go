@@ -236,7 +236,7 @@ func foreign(kind string, owner *Owner, b Backend) error {
 	if owner == nil || owner.Backend.ID() == b.ID() {
 		return nil
 	}
-	return fmt.Errorf("backends %q and %q both have the %s %s; are they one daemon? %w", owner.Backend.ID(), b.ID(), kind, owner.ID, errdefs.ErrAlreadyExists)
+	return fmt.Errorf("backends %q and %q both have the %s %s; are they one daemon, or does one lead to the other? %w", owner.Backend.ID(), b.ID(), kind, owner.ID, errdefs.ErrAlreadyExists)
 }
 
 // dropSandbox forgets a sandbox and its containers.

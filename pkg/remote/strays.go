@@ -47,16 +47,16 @@ func (l *lists) identified(ctx context.Context, f frame) frame {
 // attached is a list of containers without those whose sandbox is not known.
 func (k *known) attached(f frame) frame {
 	k.mu.Lock()
-	sandboxes, changes := k.sandboxes.frame, slices.Clone(k.changes)
+	sandboxes, changes := k.sandboxes, slices.Clone(k.changes)
 	k.mu.Unlock()
 	there := map[string]bool{}
-	eachField(sandboxes, func(n protowire.Number, item []byte) {
+	eachField(sandboxes.frame, func(n protowire.Number, item []byte) {
 		if n == itemsField {
 			there[text(item, idField)] = true
 		}
 	})
 	for _, c := range changes {
-		if c.kind == madeSandbox {
+		if c.kind == madeSandbox && c.number > sandboxes.upTo {
 			there[c.sandbox.GetId()] = true
 		}
 	}

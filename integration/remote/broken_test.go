@@ -1,0 +1,198 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// socket serves every connection to a new socket by f.
+func socket(t *testing.T, f func(net.Conn)) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			go f(c)
+		}
+	}()
+	return path
+}
+
+// liar is a CRI daemon whose ids are empty, or another daemon's.
+type liar struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+	id string
+}
+
+func (l liar) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: "liar", RuntimeVersion: "1", RuntimeApiVersion: "v1"}, nil
+}
+
+func (l liar) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{{Type: runtimeapi.RuntimeReady, Status: true}}}}, nil
+}
+
+func (l liar) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{}}}, nil
+}
+
+func (l liar) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{}, {Id: "stray", PodSandboxId: l.id}}}, nil
+}
+
+func (l liar) RunPodSandbox(context.Context, *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: l.id}, nil
+}
+
+func (l liar) serve(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(s, l)
+	runtimeapi.RegisterImageServiceServer(s, l)
+	go func() { _ = s.Serve(listener) }() // it ends with the test
+	t.Cleanup(s.Stop)
+	return path
+}
+
+// TestEndpointsThatAreNoDaemon has handlers lead to all that an endpoint may be
+// and no daemon is. Each is not ready and says why, to the kubelet and to an
+// operator, and the others' pods do not notice.
+func TestEndpointsThatAreNoDaemon(t *testing.T) {
+	dir := t.TempDir()
+	file, dead := filepath.Join(dir, "file"), filepath.Join(dir, "dead")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	drain := func(c net.Conn) {
+		for b := make([]byte, 4096); ; {
+			if _, err := c.Read(b); err != nil {
+				return
+			}
+		}
+	}
+	settings := "\x00\x00\x00\x04\x00\x00\x00\x00\x00" // a server's preface
+	b := newOwn(t)
+	for _, e := range []struct{ name, endpoint, why string }{
+		{"missing", filepath.Join(dir, "none"), "does not exist"},
+		{"file", file, "is no socket"},
+		{"directory", dir, "is no socket"},
+		{"dead", dead, "nobody listens"},
+		{"self", b.Socket, "by the very daemon"},
+		{"deaf", socket(t, func(net.Conn) {}), ""},
+		{"mute", socket(t, drain), ""},
+		{"web", socket(t, func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); _ = c.Close() }), ""},
+		{"trickle", socket(t, func(c net.Conn) {
+			go drain(c)
+			_, _ = c.Write([]byte(settings))
+			for {
+				if _, err := c.Write([]byte{0}); err != nil {
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		}), ""},
+		{"cut", socket(t, func(c net.Conn) {
+			_, _ = c.Write([]byte(settings + "\x00\x01\x00\x01\x04\x00\x00\x00\x01half"))
+			time.Sleep(100 * time.Millisecond)
+			_ = c.Close()
+		}), ""},
+	} {
+		b.drop(t, "60-"+e.name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", e.name, "unix://"+e.endpoint))
+		testbed.Eventually(t, patience, func() error {
+			for _, c := range b.status(t).GetStatus().GetConditions() {
+				if c.GetType() == "HandlersReady" && strings.Contains(c.GetMessage(), `"`+e.name+`"`) && strings.Contains(c.GetMessage(), e.why) {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s: %v", e.name, b.status(t).GetStatus().GetConditions())
+		})
+		if b.announces(t, e.name) {
+			t.Errorf("handler %s is announced", e.name)
+		}
+		_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: e.name})
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), `handler "`+e.name+`"`) {
+			t.Errorf("a pod of %s: %v", e.name, err)
+		}
+		out, err := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), "handlers", "--admin-socket", filepath.Join(b.Dir, "admin.sock")).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), e.name) || !strings.Contains(string(out), "not-ready") {
+			t.Errorf("berth handlers: %v\n%s", err, out)
+		}
+		// What a status says has an end, and is to be about the next.
+		if err := os.Remove(filepath.Join(b.Dir, "conf.d", "60-"+e.name+".toml")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
+		t.Errorf("the own pod says %q", got)
+	}
+	for name, id := range map[string]string{"nameless": "", "thief": pod.ID} {
+		b.drop(t, "70-"+name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", name, "unix://"+liar{id: id}.serve(t)))
+		b.ready(t, name)
+		_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: name})
+		if err == nil {
+			t.Errorf("%s has made a pod", name)
+		}
+	}
+	sandboxes, err := b.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(sandboxes.GetItems()) != 1 || sandboxes.GetItems()[0].GetId() != pod.ID {
+		t.Errorf("listed %v, %v", sandboxes, err)
+	}
+	containers, err := b.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	if err != nil || len(containers.GetContainers()) != 1 || containers.GetContainers()[0].GetId() != pod.Container.ID {
+		t.Errorf("listed %v, %v", containers, err)
+	}
+	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
+		t.Errorf("the own pod says %q", got)
+	}
+}
+
+// newOwn is a berth with a runtime of its own and no other daemon.
+func newOwn(t *testing.T) *bed {
+	t.Helper()
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	b := &bed{image: registry.Push(t, "remote/busybox:1", testbed.Busybox(t)), registry: registry}
+	b.Berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
+		Config: "[handlers]\nprobe_interval = \"1s\"\n",
+	})
+	b.client = b.Berth.Client
+	return b
+}

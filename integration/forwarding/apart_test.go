@@ -44,6 +44,18 @@ func at(m protoreflect.Message, names ...protoreflect.Name) protoreflect.Message
 	return m
 }
 
+// testVersion asks a node whose default handler leads to another daemon.
+func (n *node) testVersion(t *testing.T) {
+	m := n.named("Version")
+	resp, err := n.call(bounded(t), m, (filling{"client", ""}).full(m.Input()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name := get(resp, "runtime_name"); name != "berth" {
+		t.Errorf("the node's runtime is called %q", name)
+	}
+}
+
 func (n *node) testNewerStatus(t *testing.T) {
 	m := n.named("Status")
 	resp, err := n.call(bounded(t), m, (filling{"client", ""}).full(m.Input()))

@@ -47,12 +47,12 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 	m.drop(t, "60-node", "default_runtime = \"containerd\"\n\n"+m.remote("second", "second"))
 	m.berth.Start(t)
 	m.RestartKubelet(t, m.berth.Socket)
-	m.same(t, before, "containerd://")
+	m.same(t, before)
 
 	// New pods are for berth's own engine. Those that are there stay where they are.
 	m.drop(t, "60-node", fmt.Sprintf("default_runtime = \"runc\"\n\n[runtimes.second]\nruntime_path = %q\n", crun))
 	m.says(t, `"default":"runc"`)
-	m.same(t, before, "containerd://")
+	m.same(t, before)
 
 	// One pod after the other is replaced by one in the engine.
 	for _, name := range []string{"first", "second"} {
@@ -74,9 +74,9 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 		return nil
 	})
 	m.containerd.Stop(t)
-	m.same(t, before, "containerd://") // as the kubelet has known it since it started
+	m.same(t, before)
 	m.RestartKubelet(t, m.berth.Socket)
-	m.same(t, before, "berth://")
+	m.same(t, before)
 }
 
 func isContainerd(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == "containerd" }
@@ -164,12 +164,12 @@ func (m *migration) pods(t *testing.T) []string {
 
 // same checks that the pods are those of before, that the kubelet has looked at
 // them, and that all that can be done with one works.
-func (m *migration) same(t *testing.T, before []string, scheme string) {
+func (m *migration) same(t *testing.T, before []string) {
 	t.Helper()
 	for _, pod := range m.n.podsOf(t, "migrates=yes") {
 		m.n.WaitPod(t, pod.Name, func(pod *corev1.Pod) error {
-			if id := pod.Status.ContainerStatuses[0].ContainerID; !strings.HasPrefix(id, scheme) {
-				return fmt.Errorf("the container is %s, want %s", id, scheme)
+			if id := pod.Status.ContainerStatuses[0].ContainerID; !strings.HasPrefix(id, "berth://") {
+				return fmt.Errorf("the container is %s, want berth://", id)
 			}
 			return Ready(pod)
 		})

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -128,8 +129,16 @@ func (l livePods) Live() map[string]int {
 	return live
 }
 
-// told is what Status says of the handlers.
-type told struct{ *lifecycle.Manager }
+// told is what the node says of itself.
+type told struct {
+	*lifecycle.Manager
+	engine Engine
+}
+
+// Version implements router.Told. The engine is there whatever handlers are.
+func (t told) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return t.engine.Version(ctx, req)
+}
 
 // AdvertiseNotReady implements router.Told.
 func (t told) AdvertiseNotReady() bool {

@@ -54,7 +54,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err := d.newLifecycle(ctx, engine, remotes); err != nil {
 		return err
 	}
-	d.serve(listener, append(options, remote.LoopGuard(remotes.instance, remotes.pool.Behind)...))
+	d.serve(listener, engine, append(options, remote.LoopGuard(remotes.instance, remotes.pool.Behind)...))
 	router, handlers := d.router.Load(), d.lifecycle.Load()
 	if err := d.serveAdmin(ctx); err != nil {
 		return err
@@ -186,8 +186,8 @@ func (d *Daemon) configured() []*handler.Definition {
 
 // serve answers on the CRI socket. The router refuses every call until it is
 // told that the node's pods are known.
-func (d *Daemon) serve(l net.Listener, options []grpc.ServerOption) {
-	face := router.NewTelling(d.registry.Load(), told{d.lifecycle.Load()})
+func (d *Daemon) serve(l net.Listener, engine Engine, options []grpc.ServerOption) {
+	face := router.NewTelling(d.registry.Load(), told{d.lifecycle.Load(), engine})
 	d.router.Store(face)
 	server := grpc.NewServer(append(options,
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),

@@ -112,8 +112,8 @@ func (b broken) Inventory() []handler.Owned {
 	return []handler.Owned{{Sandbox: b.id + "-sandbox", Handler: "runc", Containers: []string{b.id + "-container"}}}
 }
 
-// Each method must get as far as a backend, and a panic there must cost that
-// call only: also when the backends are asked in goroutines.
+// Each method but Version must get as far as a backend, and a panic there must cost
+// that call only: also when the backends are asked in goroutines.
 func TestEveryMethodReachesABackendAndSurvivesIt(t *testing.T) {
 	if err := log.SetLevel("fatal"); err != nil { // the stacks of these panics are no news
 		t.Fatal(err)
@@ -131,7 +131,11 @@ func TestEveryMethodReachesABackendAndSurvivesIt(t *testing.T) {
 				req := message(t, method.Input(), map[protoreflect.Name]string{
 					"pod_sandbox_id": "one-sandbox", "container_id": "one-container",
 				})
-				wantCode(t, n.call(t, method, req), codes.Internal)
+				want := codes.Internal
+				if method.Name() == "Version" { // the node's own
+					want = codes.OK
+				}
+				wantCode(t, n.call(t, method, req), want)
 			})
 		}
 	}

@@ -317,10 +317,15 @@ func TestASickBackendDoesNotMakeTheNodeSick(t *testing.T) {
 func TestTheDefaultsBackendSpeaksForTheNode(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "kata", ready("runc", one), ready("kata", two)), one, two)
-	v, err := n.Version(ctx(t), &runtimeapi.VersionRequest{})
-	if err != nil || v.GetRuntimeVersion() != "two" {
-		t.Errorf("got %v, %v", v, err)
+	before, err := n.Version(ctx(t), &runtimeapi.VersionRequest{})
+	if err != nil || before.GetRuntimeName() != "berth" {
+		t.Errorf("got %v, %v", before, err)
 	}
+	n.registry.Swap(table(t, 2, "runc", ready("runc", one), ready("kata", two)))
+	if v, err := n.Version(ctx(t), &runtimeapi.VersionRequest{}); err != nil || v.GetRuntimeName() != before.GetRuntimeName() {
+		t.Errorf("another default changes what the runtime is called: %v, %v", v, err)
+	}
+	n.registry.Swap(table(t, 3, "kata", ready("runc", one), ready("kata", two)))
 	fs, err := n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() != "two" {
 		t.Errorf("got %v, %v", fs, err)

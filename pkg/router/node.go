@@ -25,8 +25,7 @@ type node struct {
 }
 
 func (n node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	_, resp, err := speak(ctx, n, req, Backend.Version)
-	return resp, err
+	return n.told.Version(ctx, req)
 }
 
 func (n node) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {

@@ -22,8 +22,12 @@ type Router struct {
 	images  runtimeapi.ImageServiceServer
 }
 
-// Told is what Status says of the handlers beside what the table says.
+// Told is what the node says of itself beside what its backends say and the table.
 type Told interface {
+	// Version is the answer to the call of that name. The kubelet begins the ids of
+	// containers in the API with its runtime_name, so that nothing may change it: not
+	// the backend of the default handler either.
+	Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error)
 	// AdvertiseNotReady says whether handlers that are not ready are listed.
 	AdvertiseNotReady() bool
 	// Info is added to the verbose part.
@@ -33,6 +37,9 @@ type Told interface {
 // nothingTold is for a router whose table has nobody behind it.
 type nothingTold struct{}
 
+func (nothingTold) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: "0.0.0", RuntimeApiVersion: "v1"}, nil
+}
 func (nothingTold) AdvertiseNotReady() bool { return false }
 func (nothingTold) Info() map[string]string { return nil }
 
@@ -40,7 +47,7 @@ func (nothingTold) Info() map[string]string { return nil }
 // table. Every backend of a table must be adopted before the table is current.
 func New(registry *handler.Registry[Backend]) *Router { return NewTelling(registry, nothingTold{}) }
 
-// NewTelling is New with more to say in Status. If told is a Judge as well, it
+// NewTelling is New with more to say of the node. If told is a Judge as well, it
 // hears of trials.
 func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
 	o := newOwners()

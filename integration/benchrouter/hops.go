@@ -33,30 +33,32 @@ func (r *report) hops(t testbed.T, o options) {
 	theirs := berth.Client.RunPod(t, testbed.PodSpec{Handler: remoteHandler, Image: image, Command: []string{"sleep", "86400"}})
 	own := berth.Client.RunPod(t, testbed.PodSpec{Image: image, Command: []string{"sleep", "86400"}})
 
+	lanes := open(t, other.Socket, berth.Socket)
+	status := call(runtimeapi.RuntimeService_ContainerStatus_FullMethodName, &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
 	for _, clients := range []int{1, 8} {
-		status := func(c *testbed.Client) func(context.Context) error {
-			return func(ctx context.Context) error {
-				_, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
-				return err
-			}
-		}
-		direct, through := inTurns(t, o.calls, clients, status(other.Client), status(berth.Client))
-		r.compare(fmt.Sprintf("ContainerStatus, %d clients", clients), "µs", 1e6, direct, through)
+		r.compare(fmt.Sprintf("ContainerStatus, %d clients", clients), "µs", 1e6, lanes.inTurns(t, o.calls, clients, status))
 	}
+	r.work(t, "ContainerStatus", berth.PID(), o.calls, func(ctx context.Context) error { return status(ctx, lanes.through) })
 
 	half := o.containers/2 - 1
 	for i := range half {
 		theirs.CreateContainer(t, fmt.Sprint("more-", i), testbed.PodSpec{Image: image, Command: []string{"sleep", "86400"}})
 		own.CreateContainer(t, fmt.Sprint("more-", i), testbed.PodSpec{Image: image, Command: []string{"sleep", "86400"}})
 	}
-	list := func(c *testbed.Client) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-			return err
-		}
+	list := call(runtimeapi.RuntimeService_ListContainers_FullMethodName, &runtimeapi.ListContainersRequest{})
+	r.compare(fmt.Sprintf("ListContainers, %d containers through berth, of which the daemon alone lists %d", 2*(half+1), half+1), "ms", 1e3,
+		lanes.inTurns(t, max(o.calls/20, 100), 1, list))
+	r.isolation(t, o, berth, other, own)
+}
+
+// work tells what one call costs a process, on the CPU.
+func (r *report) work(t testbed.T, name string, pid, n int, call func(context.Context) error) {
+	t.Helper()
+	before := used(t, pid)
+	for range (n + batch - 1) / batch {
+		_ = many(t, 1, call)
 	}
-	direct, through := inTurns(t, max(o.calls/20, 100), 1, list(other.Client), list(berth.Client))
-	r.compare(fmt.Sprintf("ListContainers, %d containers through berth, of which the daemon alone lists %d", 2*(half+1), half+1), "ms", 1e3, direct, through)
+	r.tell("time of CPUs that "+name+" of a pod in the other daemon costs berth", "µs", (used(t, pid)-before).Seconds()*1e6/float64((n+batch-1)/batch*batch))
 }
 
 // leadTo is the configuration of a handler whose pods live in another daemon.
@@ -78,21 +80,6 @@ func waitReady(t testbed.T, c *testbed.Client) {
 		}
 		return fmt.Errorf("no handler %s: %v", remoteHandler, s.GetStatus().GetConditions())
 	})
-}
-
-// inTurns makes n calls of each kind by several clients at once, and returns how
-// long each took, in seconds.
-func inTurns(t testbed.T, n, clients int, direct, through func(context.Context) error) (ofDirect, ofThrough []float64) {
-	t.Helper()
-	for range 2 { // warm
-		_ = many(t, clients, direct)
-		_ = many(t, clients, through)
-	}
-	for range (n + batch - 1) / batch {
-		ofDirect = append(ofDirect, many(t, clients, direct)...)
-		ofThrough = append(ofThrough, many(t, clients, through)...)
-	}
-	return ofDirect, ofThrough
 }
 
 // many makes a batch of calls.

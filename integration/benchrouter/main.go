@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -26,6 +27,10 @@ type options struct {
 }
 
 func main() {
+	if from, to, copies := strings.Cut(os.Getenv(copierVariable), ":"); copies {
+		fmt.Fprintln(os.Stderr, "benchrouter: copier:", copyAll(from, to))
+		os.Exit(1)
+	}
 	o, err := parse(os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "benchrouter:", err)

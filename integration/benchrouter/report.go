@@ -10,14 +10,24 @@ import (
 // report is what was found.
 type report struct {
 	rows    []string
+	besides []string
 	numbers []string
 }
 
-// compare adds the medians and the 99th percentiles of two sorts of calls.
-func (r *report) compare(name, unit string, scale float64, direct, through []float64) {
+// compare adds the medians and the 99th percentiles of calls on all lanes.
+func (r *report) compare(name, unit string, scale float64, all times) {
 	for _, p := range []int{50, 99} {
-		d, b := percentile(direct, p)*scale, percentile(through, p)*scale
-		r.rows = append(r.rows, fmt.Sprintf("| %s, p%d | %s | %.4g | %.4g | %+.4g | %.2f |", name, p, unit, d, b, b-d, b/d))
+		d, c, b := percentile(all.direct, p)*scale, percentile(all.copied, p)*scale, percentile(all.through, p)*scale
+		r.rows = append(r.rows, fmt.Sprintf("| %s, p%d | %s | %.4g | %.4g | %.4g | %+.4g | %+.4g | %.2f |", name, p, unit, d, c, b, b-d, b-c, b/d))
+	}
+}
+
+// beside adds the medians and the 99th percentiles of calls that another daemon is
+// not to matter to.
+func (r *report) beside(name, unit string, scale float64, well, stopped, killed []float64) {
+	for _, p := range []int{50, 99} {
+		w, s, k := percentile(well, p)*scale, percentile(stopped, p)*scale, percentile(killed, p)*scale
+		r.besides = append(r.besides, fmt.Sprintf("| %s, p%d | %s | %.4g | %.4g | %.4g | %.2f | %.2f |", name, p, unit, w, s, k, s/w, k/w))
 	}
 }
 
@@ -36,7 +46,10 @@ func percentile(values []float64, p int) float64 {
 }
 
 func (r *report) write(w io.Writer) error {
-	const head = "\n| | | direct | through berth | added | ratio |\n|---|---|--:|--:|--:|--:|\n"
-	_, err := io.WriteString(w, head+strings.Join(r.rows, "\n")+"\n\n"+strings.Join(r.numbers, "\n")+"\n")
+	const (
+		head   = "\n| | | direct | through a process that copies | through berth | added | more than the copier | ratio |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
+		beside = "\n\n| calls about own pods while the other daemon is | | well | stopped | killed | stopped/well | killed/well |\n|---|---|--:|--:|--:|--:|--:|\n"
+	)
+	_, err := io.WriteString(w, head+strings.Join(r.rows, "\n")+beside+strings.Join(r.besides, "\n")+"\n\n"+strings.Join(r.numbers, "\n")+"\n")
 	return err
 }

@@ -107,6 +107,8 @@ type Options struct {
 	CRISocket, AdminSocket string
 	// Recovering says whether pods of an earlier daemon are still being taken over.
 	Recovering func() bool
+	// Stranded says which pods cannot be reached that no handler tells of; may be nil.
+	Stranded func() []string
 }
 
 func (o *Options) check() error {

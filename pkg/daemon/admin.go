@@ -22,7 +22,7 @@ const adminMode fs.FileMode = 0o600
 
 // serveAdmin serves the management API. It answers while pods are still being
 // recovered, and says so.
-func (d *Daemon) serveAdmin(ctx context.Context) error {
+func (d *Daemon) serveAdmin(ctx context.Context, stranded func() []string) error {
 	if d.options.DropIns == "" {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (d *Daemon) serveAdmin(ctx context.Context) error {
 		Lifecycle: d.lifecycle.Load(), Pods: adminPods{face}, Files: d.options.Loader,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
-		Recovering: func() bool { return !face.Ready() },
+		Recovering: func() bool { return !face.Ready() }, Stranded: stranded,
 	})
 	if err != nil {
 		return err

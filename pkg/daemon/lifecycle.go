@@ -132,8 +132,12 @@ func (l livePods) Live() map[string]int {
 // told is what the node says of itself.
 type told struct {
 	*lifecycle.Manager
-	engine Engine
+	engine  Engine
+	remotes *remotes
 }
+
+// Stranded implements router.Told.
+func (t told) Stranded() []string { return t.remotes.pool.Stranded() }
 
 // Version implements router.Told. The engine is there whatever handlers are.
 func (t told) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {

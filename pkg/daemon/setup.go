@@ -54,9 +54,9 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err := d.newLifecycle(ctx, engine, remotes); err != nil {
 		return err
 	}
-	d.serve(listener, engine, append(options, remote.LoopGuard(remotes.instance, remotes.pool.Behind)...))
+	d.serve(listener, engine, remotes, append(options, remote.LoopGuard(remotes.instance, remotes.pool.Behind)...))
 	router, handlers := d.router.Load(), d.lifecycle.Load()
-	if err := d.serveAdmin(ctx); err != nil {
+	if err := d.serveAdmin(ctx, remotes.pool.Stranded); err != nil {
 		return err
 	}
 	handlers.Start() // runtimes are asked while pods are recovered
@@ -186,8 +186,8 @@ func (d *Daemon) configured() []*handler.Definition {
 
 // serve answers on the CRI socket. The router refuses every call until it is
 // told that the node's pods are known.
-func (d *Daemon) serve(l net.Listener, engine Engine, options []grpc.ServerOption) {
-	face := router.NewTelling(d.registry.Load(), told{d.lifecycle.Load(), engine})
+func (d *Daemon) serve(l net.Listener, engine Engine, remotes *remotes, options []grpc.ServerOption) {
+	face := router.NewTelling(d.registry.Load(), told{d.lifecycle.Load(), engine, remotes})
 	d.router.Store(face)
 	server := grpc.NewServer(append(options,
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),

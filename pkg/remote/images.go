@@ -81,7 +81,10 @@ func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whol
 	case err == nil:
 		i.noted(ctx, i.stock.take(f, turn))
 		return f, nil
-	case known && silent(ctx, err):
+	case known && ctx.Err() == nil:
+		if !silent(ctx, err) {
+			log.G(ctx).WithError(err).WithField("backend", i.name).Warn("A CRI daemon has failed to list its images; those it had last are listed in their place")
+		}
 		return last, nil
 	}
 	return nil, err

@@ -26,7 +26,8 @@ type translation struct {
 	// handlers are sorted by name.
 	handlers     []Handler
 	ours, theirs map[string]string
-	// first is the name that pods of handlers that are none of ours go by.
+	// first is the name that pods of handlers that are none of ours go by: of the one
+	// that leads to the daemon's default handler, or else the first.
 	first string
 	// same says that there is nothing to translate.
 	same bool
@@ -49,6 +50,9 @@ func translationOf(handlers []Handler) *translation {
 	}
 	if len(sorted) > 0 {
 		t.first = sorted[0].Name
+	}
+	if standard, there := t.ours[""]; there {
+		t.first = standard
 	}
 	return t
 }

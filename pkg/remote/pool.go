@@ -213,6 +213,23 @@ func (m *member) unused(now time.Time) bool {
 	return len(m.Inventory()) == 0
 }
 
+// Stranded says of each daemon that has pods and that no handler leads to any more
+// why those cannot be reached, if they cannot.
+func (p *Pool) Stranded() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var texts []string
+	for _, endpoint := range slices.Sorted(maps.Keys(p.all)) {
+		m := p.all[endpoint]
+		if h := m.Health(); !m.needed && h.Phase != Ready {
+			if pods := len(m.Inventory()); pods > 0 {
+				texts = append(texts, fmt.Sprintf("pods cannot be reached (%d): no handler leads to %s any more, and it is %s: %s", pods, m.node.name, h.Phase, h.Reason))
+			}
+		}
+	}
+	return texts
+}
+
 func byEndpoint(definitions []*handler.Definition) map[string][]Handler {
 	all := map[string][]Handler{}
 	for _, d := range definitions {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -162,6 +163,46 @@ func TestADaemonWithPodsStays(t *testing.T) {
 	force(t, p)
 	if p.Has(b) {
 		t.Error("it stays although nothing needs it")
+	}
+}
+
+// Nobody else tells of pods that no handler leads to.
+func TestStrandedPodsAreToldOf(t *testing.T) {
+	d, p := newDaemon(t), newPool(t, t.TempDir())
+	legacy := leads("legacy", d)
+	force(t, p, legacy)
+	_ = run(t, p, legacy)
+	d.server.Stop()
+	b := p.All()[0]
+	until(t, "down", func() bool { return b.Health().Phase == Down })
+	if texts := p.Stranded(); len(texts) != 0 {
+		t.Errorf("a handler tells of them: %q", texts)
+	}
+	force(t, p)
+	if texts := p.Stranded(); len(texts) != 1 || !strings.Contains(texts[0], "pods cannot be reached (1): no handler leads to the CRI daemon at "+d.path+" any more, and it is down: ") {
+		t.Errorf("told of it: %q", texts)
+	}
+	d.start(t)
+	until(t, "back", func() bool { return b.Health().Phase == Ready })
+	if texts := p.Stranded(); len(texts) != 0 {
+		t.Errorf("they can be reached: %q", texts)
+	}
+}
+
+// Pods that are of none of our handlers go by that which leads to the default one.
+func TestWhoHasThePodsOfOtherHandlers(t *testing.T) {
+	for _, c := range []struct {
+		handlers []Handler
+		want     string
+	}{
+		{nil, ""},
+		{[]Handler{{"b", "crun"}, {"a", "runc"}}, "a"},
+		{[]Handler{{"b", ""}, {"a", "runc"}}, "b"},
+		{[]Handler{{"c", ""}, {"b", ""}, {"a", "runc"}}, "b"},
+	} {
+		if got := translationOf(c.handlers).first; got != c.want {
+			t.Errorf("%v: %q, want %q", c.handlers, got, c.want)
+		}
 	}
 }
 

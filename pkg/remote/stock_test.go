@@ -1,11 +1,13 @@
 package remote
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -98,6 +100,31 @@ func TestImagesOfADaemonThatHangs(t *testing.T) {
 	hang()
 	has(t, b, "one")
 	let()
+	has(t, b, "one")
+}
+
+// A kubelet forgets the secrets of what is not listed, whatever the reason.
+func TestImagesOfADaemonThatFailsToList(t *testing.T) {
+	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	var broken atomic.Bool
+	d.Fail = func(_ context.Context, rpc string) error {
+		if broken.Load() && strings.HasSuffix(rpc, "Images") {
+			return status.Error(codes.Internal, "disk")
+		}
+		return nil
+	}
+	d.start(t)
+	t.Cleanup(func() { d.server.Stop() })
+	b := connect(t, d, t.TempDir())
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	broken.Store(true)
+	if _, err := b.ListImages(t.Context(), &runtimeapi.ListImagesRequest{}); status.Code(err) != codes.Internal {
+		t.Errorf("nothing is known, and listed: %v", err)
+	}
+	broken.Store(false)
+	pulled(t, b, "one")
+	has(t, b, "one")
+	broken.Store(true)
 	has(t, b, "one")
 }
 

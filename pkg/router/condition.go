@@ -16,9 +16,10 @@ const HandlersReady = "HandlersReady"
 // maxConditionMessage bounds the message of a condition, in bytes.
 const maxConditionMessage = 1024
 
-// handlersReady tells which handlers are not ready, and why. What an operator
-// cordoned is as it should be. Pure.
-func handlersReady(routes []*route) *runtimeapi.RuntimeCondition {
+// handlersReady tells which handlers are not ready, and why, and which pods of
+// handlers that are gone cannot be reached. What an operator cordoned is as it
+// should be. Pure.
+func handlersReady(routes []*route, stranded []string) *runtimeapi.RuntimeCondition {
 	c := &runtimeapi.RuntimeCondition{Type: HandlersReady, Status: true}
 	var reasons []string
 	for _, r := range routes {
@@ -26,6 +27,7 @@ func handlersReady(routes []*route) *runtimeapi.RuntimeCondition {
 			reasons = append(reasons, fmt.Sprintf("handler %q: %s", r.Definition.Name, r.State.Reason))
 		}
 	}
+	reasons = append(reasons, stranded...)
 	if len(reasons) > 0 {
 		c.Status, c.Reason, c.Message = false, "HandlersNotReady", joined(reasons, maxConditionMessage)
 	}

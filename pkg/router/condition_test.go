@@ -35,18 +35,21 @@ func TestHandlersReady(t *testing.T) {
 		many = append(many, in(fmt.Sprintf("broken-%d", i), handler.NotReady, strings.Repeat("why ", 20)))
 	}
 	for name, c := range map[string]struct {
-		routes  []*route
-		message string
+		routes   []*route
+		message  string
+		stranded []string
 	}{
-		"all ready":          {[]*route{in("a", handler.Ready, "")}, ""},
-		"cordoned by people": {[]*route{in("a", handler.Cordoned, "upgrade"), in("b", handler.Draining, "gone")}, ""},
-		"one":                {[]*route{in("a", handler.Ready, ""), in("b", handler.NotReady, "no binary")}, `handler "b": no binary`},
-		"two":                {[]*route{in("a", handler.NotReady, "x"), in("b", handler.NotReady, "y")}, `handler "a": x; handler "b": y`},
-		"many":               {many, "more"},
-		"a long reason":      {[]*route{in("a", handler.NotReady, strings.Repeat("ä", 2000))}, "..."},
+		"all ready":          {[]*route{in("a", handler.Ready, "")}, "", nil},
+		"cordoned by people": {[]*route{in("a", handler.Cordoned, "upgrade"), in("b", handler.Draining, "gone")}, "", nil},
+		"one":                {[]*route{in("a", handler.Ready, ""), in("b", handler.NotReady, "no binary")}, `handler "b": no binary`, nil},
+		"two":                {[]*route{in("a", handler.NotReady, "x"), in("b", handler.NotReady, "y")}, `handler "a": x; handler "b": y`, nil},
+		"many":               {many, "more", nil},
+		"a long reason":      {[]*route{in("a", handler.NotReady, strings.Repeat("ä", 2000))}, "...", nil},
+		"pods of none":       {[]*route{in("a", handler.Ready, "")}, "2 pods", []string{"2 pods"}},
+		"both":               {[]*route{in("a", handler.NotReady, "x")}, `handler "a": x; 2 pods`, []string{"2 pods"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := handlersReady(c.routes)
+			got := handlersReady(c.routes, c.stranded)
 			if got.GetType() != HandlersReady || got.GetStatus() != (c.message == "") || !strings.Contains(got.GetMessage(), c.message) {
 				t.Errorf("got %v", got)
 			}

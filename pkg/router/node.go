@@ -92,7 +92,7 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	routes := table.Routes()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{
-			Conditions: append(conditions(main, answers), handlersReady(routes)),
+			Conditions: append(conditions(main, answers), handlersReady(routes, n.told.Stranded())),
 		},
 		Info:            n.info(req, all),
 		RuntimeHandlers: runtimeHandlers(routes, standard, featuresOf(all), n.told.AdvertiseNotReady()),

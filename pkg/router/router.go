@@ -28,6 +28,8 @@ type Told interface {
 	// containers in the API with its runtime_name, so that nothing may change it: not
 	// the backend of the default handler either.
 	Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error)
+	// Stranded says which pods cannot be reached that no handler tells of.
+	Stranded() []string
 	// AdvertiseNotReady says whether handlers that are not ready are listed.
 	AdvertiseNotReady() bool
 	// Info is added to the verbose part.
@@ -40,6 +42,7 @@ type nothingTold struct{}
 func (nothingTold) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: "0.0.0", RuntimeApiVersion: "v1"}, nil
 }
+func (nothingTold) Stranded() []string      { return nil }
 func (nothingTold) AdvertiseNotReady() bool { return false }
 func (nothingTold) Info() map[string]string { return nil }
 

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// copierVariable makes this program a copier: it has the socket to listen on, a
+// colon, and the socket to connect to.
+const copierVariable = "BENCHROUTER_COPY"
+
+// startCopier starts a process that passes the bytes of connections on to a socket
+// and knows nothing of what they mean. What a call costs through it is what this
+// machine takes for one more process on the way.
+func startCopier(t testbed.T, to string) (socket string) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatalf("find this program: %v", err)
+	}
+	socket = filepath.Join(t.TempDir(), "copier.sock")
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = append(os.Environ(), copierVariable+"="+socket+":"+to)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start the copier: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	return socket
+}
+
+// copyAll passes on the bytes of all connections, until it is killed.
+func copyAll(from, to string) error {
+	l, err := net.Listen("unix", from)
+	if err != nil {
+		return err
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() { _ = copyOne(c, to) }() // the ends see that it is over
+	}
+}
+
+func copyOne(c net.Conn, to string) error {
+	defer c.Close()
+	other, err := net.Dial("unix", to)
+	if err != nil {
+		return err
+	}
+	defer other.Close()
+	var copying sync.WaitGroup
+	errs := make([]error, 2)
+	for i, ends := range [][2]net.Conn{{c, other}, {other, c}} {
+		copying.Go(func() {
+			_, errs[i] = io.Copy(ends[0], ends[1])
+			_ = ends[0].Close()
+		})
+	}
+	copying.Wait()
+	return errors.Join(errs...)
+}

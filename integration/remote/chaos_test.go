@@ -86,21 +86,7 @@ func TestADaemonThatStopsAndDies(t *testing.T) {
 	brief := theirs.RunContainer(t, "brief", testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", "while ! test -e /end; do sleep 0.1; done; exit 7"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	events, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	heard := make(chan *runtimeapi.ContainerEventResponse, 1000)
-	go func() {
-		defer close(heard)
-		for {
-			e, err := events.Recv()
-			if err != nil {
-				return
-			}
-			heard <- e
-		}
-	}()
+	heard := b.hear(ctx, t)
 	b.whole(t, own, theirs)
 
 	signal(t, b.other, syscall.SIGSTOP)

@@ -122,21 +122,7 @@ func eventsInOrder(t *testing.T, b *bed) {
 	for _, handler := range everywhere {
 		b.client.Pull(t, handler, b.image)
 	}
-	events, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	heard := make(chan *runtimeapi.ContainerEventResponse, 1000)
-	go func() {
-		defer close(heard)
-		for {
-			e, err := events.Recv()
-			if err != nil {
-				return
-			}
-			heard <- e
-		}
-	}()
+	heard := b.hear(ctx, t)
 	// All are subscribed to once a pod of each is heard of.
 	for _, handler := range everywhere {
 		testbed.Eventually(t, patience, func() error {

@@ -190,3 +190,24 @@ func (w *watch) judge(t *testing.T) {
 		t.Errorf("a list took %v", w.slowest)
 	}
 }
+
+// hear subscribes to the node's events until ctx ends.
+func (b *bed) hear(ctx context.Context, t *testing.T) <-chan *runtimeapi.ContainerEventResponse {
+	t.Helper()
+	events, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan *runtimeapi.ContainerEventResponse, 1000)
+	go func() {
+		defer close(heard)
+		for {
+			e, err := events.Recv()
+			if err != nil {
+				return
+			}
+			heard <- e
+		}
+	}()
+	return heard
+}

@@ -95,9 +95,13 @@ func serve(t testing.TB, s *grpc.Server, l net.Listener) {
 	}
 }
 
-func newDaemon(t testing.TB) *daemon {
+func newDaemon(t testing.TB) *daemon { return newDaemonThat(t, nil) }
+
+// newDaemonThat fails, hangs or panics as fail does; see routertest.Backend.
+func newDaemonThat(t testing.TB, fail func(ctx context.Context, rpc string) error) *daemon {
 	t.Helper()
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
+	d.Fail = fail
 	d.start(t)
 	t.Cleanup(func() { d.server.Stop() })
 	return d
@@ -235,11 +239,8 @@ func hung() (fail func(context.Context, string) error, hang, let func()) {
 }
 
 func TestListsOfADaemonThatHangs(t *testing.T) {
-	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	fail, hang, let := hung()
-	d.Fail = fail
-	d.start(t)
-	t.Cleanup(func() { d.server.Stop() })
+	d := newDaemonThat(t, fail)
 	b := connect(t, d, t.TempDir())
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})

@@ -14,8 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
 func pulled(t *testing.T, b *Backend, names ...string) {
@@ -88,12 +86,8 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 }
 
 func TestImagesOfADaemonThatHangs(t *testing.T) {
-	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	fail, hang, let := hung()
-	d.Fail = fail
-	d.start(t)
-	t.Cleanup(func() { d.server.Stop() })
-	b := connect(t, d, t.TempDir())
+	b := connect(t, newDaemonThat(t, fail), t.TempDir())
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	pulled(t, b, "one")
 	has(t, b, "one")
@@ -105,16 +99,13 @@ func TestImagesOfADaemonThatHangs(t *testing.T) {
 
 // A kubelet forgets the secrets of what is not listed, whatever the reason.
 func TestImagesOfADaemonThatFailsToList(t *testing.T) {
-	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	var broken atomic.Bool
-	d.Fail = func(_ context.Context, rpc string) error {
+	d := newDaemonThat(t, func(_ context.Context, rpc string) error {
 		if broken.Load() && strings.HasSuffix(rpc, "Images") {
 			return status.Error(codes.Internal, "disk")
 		}
 		return nil
-	}
-	d.start(t)
-	t.Cleanup(func() { d.server.Stop() })
+	})
 	b := connect(t, d, t.TempDir())
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	broken.Store(true)

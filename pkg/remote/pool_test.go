@@ -285,3 +285,20 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 		}
 	}
 }
+
+// What cannot be read costs its own pods, and not the node.
+func TestDamagedRecords(t *testing.T) {
+	dir := t.TempDir()
+	d := newDaemon(t)
+	if err := writeRecord(filepath.Join(dir, "good"+recordSuffix), record{d.path, []Handler{{"legacy", "runc"}}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"empty": "", "nothing": "{}", "relative": `{"endpoint": "x.sock"}`, "cut": `{"endp`} {
+		if err := os.WriteFile(filepath.Join(dir, name+recordSuffix), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := newPool(t, dir).All(); len(all) != 1 || all[0].endpoint != d.path {
+		t.Errorf("known are %v", all)
+	}
+}

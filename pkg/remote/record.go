@@ -53,6 +53,9 @@ func readRecords(dir string) ([]record, error) {
 		if err == nil {
 			err = json.Unmarshal(content, &r)
 		}
+		if err == nil && !filepath.IsAbs(r.Endpoint) {
+			err = fmt.Errorf("the endpoint %q is no path", r.Endpoint)
+		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("reading %s: %w", path, err))
 			continue

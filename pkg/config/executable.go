@@ -104,6 +104,8 @@ func kindOf(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
 		return "a directory"
+	case m.IsRegular():
+		return "a file"
 	case m&fs.ModeDevice != 0:
 		return "a device"
 	case m&fs.ModeNamedPipe != 0:

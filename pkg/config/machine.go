@@ -51,10 +51,22 @@ func lacking(d *handler.Definition) []lack {
 	find("base_runtime_spec", d.BaseRuntimeSpec, specMistake)
 	driven, _ := d.ShimOptions["BinaryName"].(string)
 	find("options.BinaryName", driven, executableMistake)
+	find("endpoint", d.Endpoint, socketMistake)
 	for _, device := range d.RequiredDevices {
 		find("required_devices", device, deviceMistake)
 	}
 	return all
+}
+
+// socketMistake says why a socket cannot be one, or nothing. One that is missing comes
+// with its daemon.
+func socketMistake(path string) string { return mistake("socket", path, noSocket) }
+
+func noSocket(path string) string {
+	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+		return fmt.Sprintf("%s is no socket but %s", path, kindOf(info.Mode()))
+	}
+	return ""
 }
 
 // deviceMistake says why a device cannot be used, or nothing.

@@ -41,6 +41,7 @@ func TestMistakes(t *testing.T) {
 		{"containerd's type", runc + `runtime_type = "io.containerd.kata.v2"`, `3:1: runtimes.runc.runtime_type: must be "oci" or "shim"; for containerd's io.containerd.kata.v2 write "shim" and the path of containerd-shim-kata-v2 as runtime_path (did you mean "shim"?)`},
 		{"remote without a socket", "[runtimes.r]\nruntime_type = \"cri\"", `1:2: runtimes.r: endpoint is missing; set it to the socket of the other CRI daemon, such as "unix:///run/containerd/containerd.sock"`},
 		{"remote with a binary", runc + `endpoint = "unix:///run/x.sock"`, `2:1: runtimes.runc.runtime_path: is not for a handler of another CRI daemon, which runs its pods by its own configuration; remove it, or endpoint`},
+		{"endpoint that is no text", "[runtimes.r]\nendpoint = 5", `2:1: runtimes.r.endpoint: must be a string, not an integer`},
 		{"endpoint without a scheme", "[runtimes.r]\nendpoint = \"/run/x.sock\"", `2:1: runtimes.r.endpoint: must begin with unix:// (did you mean "unix:///run/x.sock"?)`},
 		{"endpoint on the network", "[runtimes.r]\nendpoint = \"tcp://host:1\"", `2:1: runtimes.r.endpoint: "tcp://host:1" must be unix:// and the absolute path of a socket, such as "unix:///run/containerd/containerd.sock"`},
 		{"long endpoint", "[runtimes.r]\nendpoint = \"unix:///" + strings.Repeat("x", 107) + "\"", `2:1: runtimes.r.endpoint: the path has 108 bytes; a socket's can have 107`},

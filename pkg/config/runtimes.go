@@ -152,7 +152,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	if _, alias := values["alias_of"]; alias {
 		return d.alias(name, key, values, &t)
 	}
-	if t.handlerType() == handler.CRI {
+	if _, leads := values["endpoint"]; t.handlerType() == handler.CRI || leads && t.RuntimeType == "" {
 		return d.remote(name, key, values, &t)
 	}
 	def := t.definition(name, e)

@@ -1,0 +1,37 @@
+package config
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// A socket that is not there yet comes with its daemon; what is there and is none
+// never becomes one.
+func TestEndpointsOnThisMachine(t *testing.T) {
+	dir := t.TempDir()
+	file, socket := filepath.Join(dir, "file"), filepath.Join(dir, "cri.sock")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for path, want := range map[string]string{
+		socket: "", filepath.Join(dir, "missing"): "", file: "endpoint: " + file + " is no socket but a file", dir: "endpoint: " + dir + " is no socket but a directory",
+	} {
+		got := ""
+		if err := Lacking(&handler.Definition{Type: handler.CRI, Endpoint: path}); err != nil {
+			got = err.Error()
+		}
+		if got != want && !strings.HasPrefix(got, want+";") {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}

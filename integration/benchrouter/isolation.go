@@ -51,6 +51,11 @@ func (r *report) isolation(t testbed.T, o options, berth *testbed.Berth, other *
 			t.Fatalf("%v of the other daemon: %v", s, err)
 		}
 	}
+	t.Cleanup(func() {
+		if other.Running() { // a call that fails leaves it stopped, and then it does not end
+			_ = syscall.Kill(other.PID(), syscall.SIGCONT)
+		}
+	})
 	_, _ = measure() // warm
 	wellStatus, wellExec := measure()
 	signal(syscall.SIGSTOP)

@@ -16,7 +16,7 @@
 // answer is passed on as it is. Images go by the handler that they name; a pull
 // without one goes by its pod, and everything else is about all stores. What is
 // about the node is the default handler's backend's, with what only others say,
-// but for the list of handlers, which is the table's.
+// but for the list of handlers, which is the table's, and Version, which is none's.
 //
 // Finding an owner takes no lock and allocates nothing. The package runs
 // nothing, waits for nothing and keeps nothing on disk.

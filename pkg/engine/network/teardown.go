@@ -116,6 +116,7 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	if err != nil && replaced && ctx.Err() == nil {
 		// Where an earlier DEL got past the rules, plugins fail because they are
 		// gone. That of the interface, gone again, is what CNI has them pass.
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network of a pod whose interface was gone is torn down without it; rules for its addresses may be left")
 		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ func (d *Daemon) newLifecycle(ctx context.Context, engine router.Backend, remote
 	tables := &tables{engine: engine, remotes: remotes, registry: &d.registry}
 	m, err := lifecycle.New(ctx, lifecycle.Options{
 		Config: cfg, Loader: d.options.Loader, Prober: checker{d.options.Prober, remotes}, Live: livePods{&d.router},
-		Publisher: tables, Dir: cfg.Engine.Root, Announcer: announcer{d},
+		Publisher: tables, Dir: cfg.Engine.Root, Announcer: announcer{d}, Surveyor: d.surveyor(engine, remotes),
 	})
 	if err != nil {
 		return err

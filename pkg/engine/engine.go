@@ -159,8 +159,8 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // Canary runs a pod of berth's own under d, of which nobody is told, and takes it
 // back; see probe.Canary.
-func (e *Engine) Canary(ctx context.Context, d *handler.Definition) error {
-	return e.canaries.run(ctx, d)
+func (e *Engine) Canary(ctx context.Context, d *handler.Definition, _ *probe.Runtime, _ bool) (probe.Proof, error) {
+	return nil, e.canaries.run(ctx, d)
 }
 
 // ID names the backend.

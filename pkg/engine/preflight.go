@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -75,7 +76,7 @@ func (a *abilities) refuse(ctx context.Context, d *handler.Definition, rt *probe
 func (a *abilities) of(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
 	return preflight.Handler{
 		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
-		Node:           preflight.Node{RecursiveReadOnly: a.settings.node.KernelRRO, AppArmor: a.settings.node.AppArmor, SELinux: a.settings.node.SELinux},
+		Node:           preflight.Node{MountSetattr: a.settings.node.KernelRRO, AppArmor: a.settings.node.AppArmor, SELinux: a.settings.node.SELinux},
 		UserNamespaces: func() error { return a.canMap(ctx, d) },
 		Checkpoints:    func() error { return a.canDump(d) },
 	}
@@ -102,11 +103,11 @@ func (a *abilities) all(ctx context.Context) []preflight.Handler {
 	return all
 }
 
-// mayUseHostNetwork says whether gVisor was told to use the host's network stack:
-// by a flag, or perhaps by its own configuration file.
-func mayUseHostNetwork(d *handler.Definition) bool {
+// usesHostNetwork says whether gVisor was told by a flag to use the host's network
+// stack, or another.
+func usesHostNetwork(d *handler.Definition) (host, told bool) {
 	if d.Type != handler.OCI {
-		return false
+		return false, true
 	}
 	flags := d.OCI.GlobalFlags
 	for i, f := range flags {
@@ -114,9 +115,16 @@ func mayUseHostNetwork(d *handler.Definition) bool {
 		if name != "network" {
 			continue
 		}
-		return given && value == "host" || !given && slices.Equal(flags[i+1:min(i+2, len(flags))], []string{"host"})
+		return given && value == "host" || !given && slices.Equal(flags[i+1:min(i+2, len(flags))], []string{"host"}), true
 	}
-	return d.ConfigPath != ""
+	return false, false
+}
+
+// mayUseHostNetwork says whether gVisor was told to use the host's network stack:
+// by a flag, or perhaps by its own configuration file.
+func mayUseHostNetwork(d *handler.Definition) bool {
+	host, told := usesHostNetwork(d)
+	return host || !told && d.ConfigPath != ""
 }
 
 // canDump says why, whatever the runtime can do, containers of a handler cannot
@@ -124,6 +132,9 @@ func mayUseHostNetwork(d *handler.Definition) bool {
 func (a *abilities) canDump(d *handler.Definition) error {
 	if d.Type == handler.Shim && !isRuncShim(d.Path) {
 		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
+	}
+	if _, err := exec.LookPath("criu"); err != nil {
+		return fmt.Errorf("berth finds no criu (%w); install it", err)
 	}
 	return a.images.TellsWritten(a.settings.today(d).Snapshotter)
 }

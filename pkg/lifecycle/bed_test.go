@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // TestMain keeps the log out of the output of a test that fails.
@@ -45,6 +46,7 @@ type bed struct {
 	live      map[string]int
 	published []*Plan
 	refuse    error
+	able      map[string]capability.Answer // whether runtimes can exec, by path
 	announced []string
 }
 
@@ -66,7 +68,7 @@ func (b *bed) open(start *config.Config) {
 	b.t.Helper()
 	var err error
 	if b.m, err = New(b.t.Context(), Options{
-		Config: start, Loader: b, Prober: b, Live: b, Publisher: b, Announcer: b, Dir: filepath.Join(b.dir, "root"),
+		Config: start, Loader: b, Prober: b, Live: b, Publisher: b, Announcer: b, Surveyor: b, Dir: filepath.Join(b.dir, "root"),
 	}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -120,6 +122,18 @@ func (b *bed) Check(ctx context.Context, d *handler.Definition, depth probe.Dept
 		return nil, err
 	}
 	return &probe.Runtime{Path: d.Path, Version: "1", SHA256: sum}, err
+}
+
+func (b *bed) Capabilities(_ context.Context, d *handler.Definition, rt *probe.Runtime) (t capability.Table) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if rt == nil {
+		b.t.Errorf("what %s can do is asked without a runtime", d.Name)
+	}
+	if can, known := b.able[d.Path]; known {
+		t.Set(capability.Exec, can, capability.Ran, "")
+	}
+	return t
 }
 
 func (b *bed) Live() map[string]int {

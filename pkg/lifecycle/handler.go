@@ -6,6 +6,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Handler is what is known about one handler at one moment.
@@ -27,6 +28,8 @@ type Handler struct {
 	LivePods int
 	// Runtime is what the last probe that succeeded saw of this Definition, or nil.
 	Runtime *probe.Runtime
+	// Capabilities are what that can do on this node. Empty if it was not asked.
+	Capabilities capability.Table
 	// Probed is when the last probe ended; ProbeError why it failed, or empty. A
 	// handler can be ready all the same, for a while, if that may pass.
 	Probed     time.Time

@@ -37,7 +37,7 @@ func (m *Manager) told(e Entry, live map[string]int) Handler {
 		Configured: e.Configured, Since: e.Since, LivePods: live[name],
 	}
 	if v, known := m.truth.verdictOf(e.Definition); known {
-		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
+		h.Runtime, h.Capabilities, h.Probed, h.ProbeError = v.runtime, v.table, v.at, cmp.Or(v.failure, v.doubt)
 	}
 	h.Trial = m.truth.trial(name)
 	if i := m.truth.intents[name]; i != nil {

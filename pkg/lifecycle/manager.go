@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Manager owns what pods are routed by. All methods may be called at any time
@@ -35,6 +38,7 @@ type Manager struct {
 	mu       sync.Mutex
 	truth    *truth
 	plan     *Plan
+	tables   map[string]capability.Table // of the handlers of plan, as they were told last
 	last     *Outcome
 	counts   counts
 	problems []string
@@ -178,7 +182,7 @@ func (m *Manager) change(change func(*truth) error) error {
 }
 
 // apply is change with mu held, for callers that tell watchers themselves. It
-// returns the handlers that are not as they were.
+// returns the handlers that are not as they were, or that can do other things.
 func (m *Manager) apply(change func(*truth) error) (changed []string, err error) {
 	t := m.truth.copy()
 	if err := change(t); err != nil {
@@ -189,7 +193,7 @@ func (m *Manager) apply(change func(*truth) error) (changed []string, err error)
 	p := planned(t, live, m.plan, m.generation())
 	if p.same(m.plan) {
 		m.truth = t
-		return nil, nil
+		return m.abler(nil), nil
 	}
 	if err := m.o.Publisher.Publish(p); err != nil {
 		return nil, err
@@ -197,7 +201,20 @@ func (m *Manager) apply(change func(*truth) error) (changed []string, err error)
 	changed = changedNames(m.plan, p)
 	m.logStates(p)
 	m.truth, m.plan = t, p
-	return changed, nil
+	return m.abler(changed), nil
+}
+
+// abler adds the handlers that can do other things than was told last; mu is held.
+func (m *Manager) abler(changed []string) []string {
+	before := m.tables
+	m.tables = m.truth.tables()
+	for name, t := range m.tables {
+		if was, there := before[name]; there && !reflect.DeepEqual(was, t) {
+			changed = append(changed, name)
+		}
+	}
+	slices.Sort(changed)
+	return slices.Compact(changed)
 }
 
 // open publishes the last plan of the first generation.

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Loader reads the configuration. Both methods may be called from any goroutine.
@@ -27,6 +28,12 @@ type Loader interface {
 // one beside an error says no more than the SHA256 of what was looked at.
 type Prober interface {
 	Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error)
+}
+
+// Surveyor says what a handler can do for pods, once its Prober has seen rt, which
+// may be nil. It may take as long as a probe, and answers within the time of ctx.
+type Surveyor interface {
+	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table
 }
 
 // LivePods counts the sandboxes of each handler, also of handlers that no table
@@ -64,6 +71,8 @@ type Options struct {
 
 	// Announcer may be nil.
 	Announcer Announcer
+	// Surveyor may be nil: then nothing is known of what handlers can do.
+	Surveyor Surveyor
 }
 
 func (o *Options) check() error {

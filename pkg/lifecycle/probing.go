@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 const (
@@ -21,6 +22,9 @@ const (
 	// that hang do not take the turns of those that do not.
 	probesAtOnce = 16
 	stepAside    = 250 * time.Millisecond
+	// surveyWait bounds the look at what a handler can do: that keeps its verdict
+	// waiting. What is not found out in time is unknown until the next probe.
+	surveyWait = time.Second
 )
 
 // turns lets some go at a time.
@@ -50,11 +54,10 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 			defer all.Done()
 			defer ended()
 			defer turn.take(stepAside)()
-			rt, err := m.o.Prober.Check(m.life, d, max(depth, v.depth))
+			r := m.probe(d, max(depth, v.depth))
 			if m.life.Err() != nil {
 				return
 			}
-			r := result{d, time.Now(), max(depth, v.depth), rt, err}
 			if results.add(r) {
 				return
 			}
@@ -77,6 +80,18 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 	}
 	m.truth = t
 	m.settle()
+}
+
+// probe looks at a handler, and at what it can do if it can run pods.
+func (m *Manager) probe(d *handler.Definition, depth probe.Depth) result {
+	rt, err := m.o.Prober.Check(m.life, d, depth)
+	r := result{definition: d, at: time.Now(), depth: depth, runtime: rt, err: err}
+	if err == nil && m.o.Surveyor != nil {
+		ctx, cancel := context.WithTimeout(m.life, surveyWait)
+		defer cancel()
+		r.table = m.o.Surveyor.Capabilities(ctx, d, rt)
+	}
+	return r
 }
 
 // note publishes what a probe found that nobody waits for any more.
@@ -132,6 +147,7 @@ type result struct {
 	at         time.Time
 	depth      probe.Depth
 	runtime    *probe.Runtime
+	table      capability.Table
 	err        error
 }
 

@@ -124,6 +124,9 @@ func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 	failed := m.last != nil && m.last.Error != nil
 	if o.Changed = m.plan != before; silent && !o.Changed && !failed && len(live) == 0 {
 		o.Generation = m.plan.Generation
+		if len(changed) > 0 {
+			m.tell(changed, nil)
+		}
 		return nil
 	}
 	m.problems = problemsOf(next)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // truth is what plans follow from. It is changed by making a copy, changing that,
@@ -50,6 +51,17 @@ func (t *truth) gone(name string) *handler.Definition {
 		return d
 	}
 	return &handler.Definition{Name: name, Origin: "no longer configured"}
+}
+
+// tables are what configured handlers can do, by their names.
+func (t *truth) tables() map[string]capability.Table {
+	all := make(map[string]capability.Table, len(t.config.Runtimes))
+	for _, d := range t.config.Runtimes {
+		d, _ = t.routed(d)
+		v, _ := t.verdictOf(d)
+		all[d.Name] = v.table
+	}
+	return all
 }
 
 // note takes over what a probe found. One that failed keeps what was seen before.

@@ -6,6 +6,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 const (
@@ -35,15 +36,17 @@ type verdict struct {
 	failed string
 	// runtime is what the last good probe of this digest saw.
 	runtime *probe.Runtime
+	// table is what that can do.
+	table capability.Table
 }
 
 // after is what follows from one more probe. known says that there was one before.
 // Pure.
 func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
-		return verdict{at: r.at, runtime: r.runtime}
+		return verdict{at: r.at, runtime: r.runtime, table: r.table}
 	}
-	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, depth: max(v.depth, r.depth, probe.Ask), runtime: v.runtime}
+	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, depth: max(v.depth, r.depth, probe.Ask), runtime: v.runtime, table: v.table}
 	if v.tries == 0 {
 		next.since = r.at
 	}

@@ -12,8 +12,8 @@ type Event struct {
 	Generation uint64
 	Digest     string
 	At         time.Time
-	// Handlers are the names of those that came, went or changed in Definition or
-	// state, sorted. For a watcher that is slow, several events become one.
+	// Handlers are the names of those that came, went or changed in Definition, state
+	// or what they can do, sorted. For a watcher that is slow, several events become one.
 	Handlers []string
 	// Outcome is that of the last reload the event is about, or nil.
 	Outcome *Outcome

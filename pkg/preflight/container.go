@@ -63,14 +63,26 @@ func mount(m *runtimeapi.Mount, h Handler) *Lack {
 			Instead: "use HostToContainer or None",
 		}
 	}
-	if mapped := len(m.GetUidMappings()) > 0 || len(m.GetGidMappings()) > 0; mapped && !isImage && !h.Runtime.SupportsIDMap() {
-		return &Lack{
-			Feature: fmt.Sprintf("mounts with mapped ids (%s)", clip(m.GetContainerPath(), 128)),
-			Why:     h.runtime() + " does not say that it maps the ids of mounts",
-			Instead: "leave the mappings out",
-		}
+	if mapped := len(m.GetUidMappings()) > 0 || len(m.GetGidMappings()) > 0; mapped && !isImage {
+		return mappedIDs(m, h)
 	}
 	return nil
+}
+
+func mappedIDs(m *runtimeapi.Mount, h Handler) *Lack {
+	l := &Lack{
+		Feature: fmt.Sprintf("mounts with mapped ids (%s)", clip(m.GetContainerPath(), 128)),
+		Instead: "leave the mappings out",
+	}
+	switch {
+	case !h.Node.MountSetattr:
+		l.Why = "they need Linux 5.12"
+	case !h.Runtime.SupportsIDMap():
+		l.Why = h.runtime() + " does not say that it maps the ids of mounts"
+	default:
+		return nil
+	}
+	return l
 }
 
 // RecursiveReadOnly returns what keeps the handler's containers from having
@@ -81,7 +93,7 @@ func RecursiveReadOnly(h Handler) *Lack {
 		word: crierrors.ErrRROUnsupported,
 	}
 	switch {
-	case !h.Node.RecursiveReadOnly:
+	case !h.Node.MountSetattr:
 		l.Why = "they need Linux 5.12"
 	case h.Runtime == nil:
 		l.Why = "its runtime does not answer"

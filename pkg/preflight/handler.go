@@ -21,8 +21,9 @@ type Handler struct {
 
 // Node is what the kernel has.
 type Node struct {
-	// RecursiveReadOnly is Linux 5.12.
-	RecursiveReadOnly bool
+	// MountSetattr is Linux 5.12, which recursive read-only mounts and mounts with
+	// mapped ids need.
+	MountSetattr bool
 	// AppArmor and SELinux are enforced. Where they are not, what pods ask of
 	// them is left out under every handler.
 	AppArmor, SELinux bool

@@ -42,7 +42,7 @@ func recorded(t *testing.T, name string) *probe.Runtime {
 // runtimes are the handlers of a node with one of everything.
 func runtimes(t *testing.T) []Handler {
 	t.Helper()
-	node := Node{RecursiveReadOnly: true, AppArmor: true, SELinux: true}
+	node := Node{MountSetattr: true, AppArmor: true, SELinux: true}
 	all := []Handler{
 		{Name: "kata", Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{Version: "3.2.0", OwnKernel: true}},
 		{Name: "bare", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.14", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX"}}},
@@ -200,7 +200,7 @@ func TestRefusalsStayShort(t *testing.T) {
 	var many []Handler
 	rt := &probe.Runtime{Name: probe.Crun, Version: "1.24"}
 	for i := range 200 {
-		many = append(many, Handler{Name: fmt.Sprintf("%s-%03d", strings.Repeat("h", 59), i), Runtime: rt, Node: Node{RecursiveReadOnly: true}})
+		many = append(many, Handler{Name: fmt.Sprintf("%s-%03d", strings.Repeat("h", 59), i), Runtime: rt, Node: Node{MountSetattr: true}})
 	}
 	long := strings.Repeat("/long", 1000)
 	h := Handler{

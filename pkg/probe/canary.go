@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Depth is how closely a handler is looked at.
@@ -24,10 +25,15 @@ const (
 )
 
 // Canary runs a pod of its own under a handler, and leaves nothing of it. The error
-// says at which step it failed.
+// says at which step it failed. With thorough it also tries what pods can do beyond
+// running, as far as rt is not known to lack it; what of that fails is no error.
 type Canary interface {
-	Canary(ctx context.Context, d *handler.Definition) error
+	Canary(ctx context.Context, d *handler.Definition, rt *Runtime, thorough bool) (Proof, error)
 }
+
+// Proof is what canary pods did: a capability, and why they failed with it, or
+// nothing if they did not.
+type Proof map[capability.Name]string
 
 // CanaryRuns is what came of the canary pods of a handler since the daemon started.
 type CanaryRuns struct {
@@ -47,13 +53,19 @@ type Canaries struct {
 	flights singleflight.Group // by the digest of a Definition
 
 	mu   sync.Mutex
-	good map[string]Identity // by the digest of a Definition: of which runtime a pod ran
+	good map[string]proven // by the digest of a Definition
 	runs map[string]CanaryRuns
+}
+
+// proven is what pods did, and on which runtime.
+type proven struct {
+	on    []Identity
+	proof Proof
 }
 
 // NewCanaries makes Canaries that wait for who runs them.
 func NewCanaries(c *Checker) *Canaries {
-	return &Canaries{Checker: c, ready: make(chan struct{}), good: map[string]Identity{}, runs: map[string]CanaryRuns{}}
+	return &Canaries{Checker: c, ready: make(chan struct{}), good: map[string]proven{}, runs: map[string]CanaryRuns{}}
 }
 
 // Serve says who runs pods from now on. It counts once.
@@ -72,39 +84,70 @@ func (c *Canaries) Check(ctx context.Context, d *handler.Definition, depth Depth
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	// Who comes while one runs takes what comes of that.
-	if _, err, _ := c.flights.Do(d.Digest(), func() (any, error) {
-		begun := time.Now()
-		err := c.canary.Canary(ctx, d)
-		c.note(d, rt, time.Since(begun), err)
-		return nil, err
-	}); err != nil {
-		return nil, err
+	// Who comes while one runs takes what comes of that, unless it asks for more.
+	for thorough := depth == WithCanary; ; {
+		tried, err, _ := c.flights.Do(d.Digest(), func() (any, error) {
+			begun := time.Now()
+			proof, err := c.canary.Canary(ctx, d, rt, thorough)
+			c.note(d, rt, time.Since(begun), proof, err)
+			return thorough, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if tried == true || !thorough {
+			return rt, nil
+		}
 	}
-	return rt, nil
 }
 
 // ran says whether a pod has run on exactly that.
 func (c *Canaries) ran(d *handler.Definition, rt *Runtime) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	on, known := c.good[d.Digest()]
-	return known && on.Same(rt.Identity)
+	good, known := c.good[d.Digest()]
+	return known && equal(good.on, rt.identities())
 }
 
-func (c *Canaries) note(d *handler.Definition, rt *Runtime, took time.Duration, err error) {
+// Proof is what pods did on exactly that. It is shared.
+func (c *Canaries) Proof(d *handler.Definition, rt *Runtime) Proof {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if good, known := c.good[d.Digest()]; known && equal(good.on, rt.identities()) {
+		return good.proof
+	}
+	return nil
+}
+
+// note keeps what came of a pod, and what earlier ones did that this one did not try.
+func (c *Canaries) note(d *handler.Definition, rt *Runtime, took time.Duration, proof Proof, err error) {
+	digest, on := d.Digest(), rt.identities()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	runs := c.runs[d.Name]
 	runs.Took = took
 	if err != nil {
 		runs.Bad++
-		delete(c.good, d.Digest())
+		delete(c.good, digest)
 	} else {
 		runs.Good++
-		c.good[d.Digest()] = rt.Identity
+		all := Proof{}
+		if before := c.good[digest]; equal(before.on, on) {
+			maps.Copy(all, before.proof)
+		}
+		maps.Copy(all, proof)
+		c.good[digest] = proven{on, all}
 	}
 	c.runs[d.Name] = runs
+}
+
+// identities are those of the binary, and of the runtime that it drives.
+func (r *Runtime) identities() []Identity {
+	all := []Identity{r.Identity}
+	if r.Driven != nil {
+		all = append(all, *r.Driven)
+	}
+	return all
 }
 
 // Runs are those of each handler that had any.

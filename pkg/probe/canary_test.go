@@ -13,7 +13,9 @@ import (
 // canaryFunc is who runs canary pods.
 type canaryFunc func(d *handler.Definition) error
 
-func (f canaryFunc) Canary(_ context.Context, d *handler.Definition) error { return f(d) }
+func (f canaryFunc) Canary(_ context.Context, d *handler.Definition, _ *Runtime, _ bool) (Proof, error) {
+	return nil, f(d)
+}
 
 func TestWhenACanaryRuns(t *testing.T) {
 	dir := t.TempDir()

@@ -52,6 +52,8 @@ type Runtime struct {
 	Version string `json:"version,omitempty"`
 	// ShimVersion is the version of a shim that drives this runtime, else empty.
 	ShimVersion string `json:"shimVersion,omitempty"`
+	// ShimName is what a shim says that it is called ("io.containerd.kata.v2"), else empty.
+	ShimName string `json:"shimName,omitempty"`
 	// SpecVersion is the OCI version that `--version` printed, if any.
 	SpecVersion string `json:"specVersion,omitempty"`
 	// Features is what `features` printed; nil when the binary has no such command.
@@ -159,6 +161,14 @@ func (r *Runtime) SupportsSystemdCgroup() bool {
 		return isTrue(l.Cgroup.Systemd)
 	}
 	return r.hasTag("+SYSTEMD")
+}
+
+// LacksSystemdCgroup reports whether the runtime says that it was built without that.
+func (r *Runtime) LacksSystemdCgroup() bool {
+	if l := r.linux(); l != nil && l.Cgroup != nil && l.Cgroup.Systemd != nil {
+		return !*l.Cgroup.Systemd
+	}
+	return r.hasTag("-SYSTEMD")
 }
 
 // SupportsAppArmor reports whether the runtime says that it sets AppArmor profiles.

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,24 +32,29 @@ func drivenRuntime(shim, binaryName string) (string, error) {
 	return path, nil
 }
 
-// ShimReader reads what shims answer to -info: their version, and the features of
+// ShimReader reads what shims answer to -info: their name and version, and the features of
 // the runtime that they drive, as JSON, if they tell them. It is for who speaks
 // the shims' protocol, which this package does not know.
 type ShimReader interface {
-	ReadInfo(answer []byte) (version string, features []byte, err error)
+	ReadInfo(answer []byte) (name, version string, features []byte, err error)
 }
 
-// askShim asks a shim by `-info` (containerd 2) or `-v`. A shim that answers
-// neither is known by its identity alone; one that does not run is an error.
+// askShim asks a shim by `-info` (containerd 2), `-v`, or `--version`. A shim that
+// answers none is known by its identity alone; one that does not run is an error.
 func askShim(ctx context.Context, s subject, reader ShimReader) (*Runtime, error) {
 	rt, err := askShimInfo(ctx, s.path, reader)
 	if err != nil {
 		return nil, err
 	}
-	if rt.Version == "" {
-		if rt.Version, err = askShimVersion(ctx, s.path); err != nil {
+	for _, flag := range []string{"-v", "--version"} {
+		if rt.Version != "" {
+			break
+		}
+		name, version, err := askShimVersion(ctx, s.path, flag)
+		if err != nil {
 			return nil, err
 		}
+		rt.ShimName, rt.Version = cmp.Or(rt.ShimName, name), version
 	}
 	rt.OwnKernel = s.runtime == ""
 	if s.runtime == "" {
@@ -58,7 +64,7 @@ func askShim(ctx context.Context, s subject, reader ShimReader) (*Runtime, error
 	if err != nil {
 		return nil, fmt.Errorf("%s drives %w", s.path, err)
 	}
-	driven.ShimVersion = rt.Version
+	driven.ShimVersion, driven.ShimName = rt.Version, rt.ShimName
 	return driven, nil
 }
 
@@ -74,11 +80,11 @@ func askShimInfo(ctx context.Context, path string, reader ShimReader) (*Runtime,
 	if len(out) == 0 {
 		return rt, nil
 	}
-	version, features, err := reader.ReadInfo(out)
+	name, version, features, err := reader.ReadInfo(out)
 	if err != nil {
 		return rt, nil //nolint:nilerr // it answers something else: -v is next
 	}
-	rt.Version = version
+	rt.ShimName, rt.Version = name, version
 	if json.Valid(features) {
 		rt.Features = parseFeatures(features)
 	}
@@ -88,15 +94,22 @@ func askShimInfo(ctx context.Context, path string, reader ShimReader) (*Runtime,
 // shimVersion finds "Version:  v2.4.2" (containerd) and "version: 3.2.0," (Kata).
 var shimVersion = regexp.MustCompile(`(?i)\bversion:\s+"?([^\s",]+)`)
 
-func askShimVersion(ctx context.Context, path string) (string, error) {
-	out, err := run(ctx, path, "-v")
+// shimID finds `id: "io.containerd.kata.v2",` (Kata).
+var shimID = regexp.MustCompile(`(?i)\bid:\s+"?([^\s",]+)`)
+
+func askShimVersion(ctx context.Context, path, flag string) (name, version string, err error) {
+	out, err := run(ctx, path, flag)
 	if err != nil {
-		return "", unlessExit(ctx, err)
+		return "", "", unlessExit(ctx, err)
 	}
-	if m := shimVersion.FindSubmatch(out); m != nil {
-		return string(m[1]), nil
+	m := shimVersion.FindSubmatch(out)
+	if m == nil {
+		return "", "", nil
 	}
-	return "", nil
+	if id := shimID.FindSubmatch(out); id != nil {
+		name = string(id[1])
+	}
+	return name, string(m[1]), nil
 }
 
 // unlessExit drops the error of a program that ran and said no: it does not

@@ -11,15 +11,15 @@ import (
 // Protocol is what shims say outside of the Task API.
 type Protocol struct{}
 
-// ReadInfo reads what a shim of containerd 2 answers to -info: its version, and
-// the features of the runtime that it drives, as JSON, if it tells them.
-func (Protocol) ReadInfo(answer []byte) (version string, features []byte, err error) {
+// ReadInfo reads what a shim of containerd 2 answers to -info: its name and version,
+// and the features of the runtime that it drives, as JSON, if it tells them.
+func (Protocol) ReadInfo(answer []byte) (name, version string, features []byte, err error) {
 	info := &types.RuntimeInfo{}
 	if err := proto.Unmarshal(answer, info); err != nil {
-		return "", nil, fmt.Errorf("a shim's answer to -info: %w", err)
+		return "", "", nil, fmt.Errorf("a shim's answer to -info: %w", err)
 	}
 	if f := info.GetFeatures(); strings.HasSuffix(f.GetTypeUrl(), "/features/Features") {
 		features = f.GetValue()
 	}
-	return info.GetVersion().GetVersion(), features, nil
+	return info.GetName(), info.GetVersion().GetVersion(), features, nil
 }

@@ -18,17 +18,17 @@ func TestReadInfo(t *testing.T) {
 		"features of its own":  {&types.RuntimeInfo{Features: &anypb.Any{TypeUrl: "example.com/Own", Value: []byte(features)}}, ""},
 		"nothing but versions": {&types.RuntimeInfo{}, ""},
 	} {
-		tc.info.Version = &types.RuntimeVersion{Version: "v2.4.2"}
+		tc.info.Name, tc.info.Version = "io.containerd.runc.v2", &types.RuntimeVersion{Version: "v2.4.2"}
 		answer, err := proto.Marshal(tc.info)
 		if err != nil {
 			t.Fatal(err)
 		}
-		version, got, err := Protocol{}.ReadInfo(answer)
-		if err != nil || version != "v2.4.2" || string(got) != tc.want {
+		called, version, got, err := Protocol{}.ReadInfo(answer)
+		if err != nil || called != "io.containerd.runc.v2" || version != "v2.4.2" || string(got) != tc.want {
 			t.Errorf("%s: %q, %q, %v", name, version, got, err)
 		}
 	}
-	if _, _, err := (Protocol{}).ReadInfo([]byte("flag provided but not defined: -info")); err == nil {
+	if _, _, _, err := (Protocol{}).ReadInfo([]byte("flag provided but not defined: -info")); err == nil {
 		t.Error("a usage text is taken for an answer")
 	}
 }

@@ -9,7 +9,10 @@
 // not know how runtimes are asked.
 package capability
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Name is one thing that a pod can ask of a handler, or that an operator wants to
 // know of it. It is part of files and of output: names are added, never changed.
@@ -60,6 +63,15 @@ const (
 	SystemdCgroup Name = "systemd-cgroup"
 )
 
+// Names are all of this berth's, in the order in which people read them.
+func Names() []Name {
+	return []Name{
+		Privileged, HostNetwork, HostPID, HostIPC, UserNamespaces, IDMappedMounts, RecursiveReadOnlyMounts, MountPropagation,
+		Seccomp, AppArmor, SELinux, BlockVolumes, Devices, HugePages, Sysctls, UnmaskedProc, Exec, PortForward,
+		InPlaceResize, Checkpoint, CgroupV1, CgroupV2, SystemdCgroup,
+	}
+}
+
 // Answer is what is known about a capability.
 type Answer string
 
@@ -75,7 +87,8 @@ type Source string
 
 // Sources, from the weakest to the strongest.
 const (
-	// Declared: the runtime or its configuration says so.
+	// Declared: the runtime or its configuration says so, or it follows from which
+	// runtime it says that it is.
 	Declared Source = "declared"
 	// Probed: something was looked at that it follows from.
 	Probed Source = "probed"
@@ -102,10 +115,16 @@ type Known struct {
 	Note string `json:"note,omitempty"`
 }
 
-// Table is what is known of one handler. The zero value knows nothing.
+// Table is what is known of one handler. The zero value knows nothing. Who has one
+// from somebody else does not change it.
 type Table struct {
-	Isolation    Isolation      `json:"isolation,omitempty"`
-	Capabilities map[Name]Known `json:"capabilities,omitempty"`
+	Isolation Isolation `json:"isolation,omitempty"`
+	// IsolationSource is how that is known; empty if it is not, or nobody says.
+	IsolationSource Source `json:"isolationSource,omitempty"`
+	// SeccompActions are what filters of containers may do about a system call, by
+	// the OCI's names, sorted; empty is not known.
+	SeccompActions []string       `json:"seccompActions,omitempty"`
+	Capabilities   map[Name]Known `json:"capabilities,omitempty"`
 }
 
 // Of is what is known about a name.
@@ -125,6 +144,27 @@ func (t *Table) Set(n Name, a Answer, s Source, note string) {
 	t.Capabilities[n] = Known{a, s, note}
 }
 
+// Sorted are the names that the table has: those of Names in their order, then
+// others by name.
+func (t Table) Sorted() []Name {
+	var all, others []Name
+	for _, n := range Names() {
+		if _, there := t.Capabilities[n]; there {
+			all = append(all, n)
+		}
+	}
+	for n := range t.Capabilities {
+		if !slices.Contains(all, n) {
+			others = append(others, n)
+		}
+	}
+	slices.Sort(others)
+	return append(all, others...)
+}
+
+// Empty says that nothing is known.
+func (t Table) Empty() bool { return t.Isolation == "" && len(t.Capabilities) == 0 }
+
 // Validate says what in a table from outside is no word of this package. Names are
 // not looked at: a newer berth may know more of them.
 func (t Table) Validate() error {
@@ -132,6 +172,11 @@ func (t Table) Validate() error {
 	case "", SharedKernel, UserSpaceKernel, VM:
 	default:
 		return fmt.Errorf("isolation %q is none of %s, %s and %s", t.Isolation, SharedKernel, UserSpaceKernel, VM)
+	}
+	switch t.IsolationSource {
+	case "", Declared, Probed, Ran:
+	default:
+		return fmt.Errorf("isolationSource %q is none of %s, %s and %s", t.IsolationSource, Declared, Probed, Ran)
 	}
 	for name, k := range t.Capabilities {
 		switch k.Answer {

@@ -1,6 +1,9 @@
 package capability
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestWhatNobodySaidIsUnknown(t *testing.T) {
 	var table Table
@@ -20,6 +23,7 @@ func TestValidate(t *testing.T) {
 	for want, table := range map[string]Table{
 		"": {Isolation: VM, Capabilities: map[Name]Known{Exec: {Answer: Yes, Source: Ran}, "of-next-year": {Answer: Unknown}}},
 		`isolation "strong" is none of shared-kernel, user-space-kernel and vm`: {Isolation: "strong"},
+		`isolationSource "rumour" is none of declared, probed and ran`:          {Isolation: VM, IsolationSource: "rumour"},
 		`capabilities.exec.answer "maybe" is none of yes, no and unknown`:       {Capabilities: map[Name]Known{Exec: {Answer: "maybe"}}},
 		`capabilities.exec.answer "" is none of yes, no and unknown`:            {Capabilities: map[Name]Known{Exec: {}}},
 		`capabilities.exec.source "rumour" is none of declared, probed and ran`: {Capabilities: map[Name]Known{Exec: {Answer: Yes, Source: "rumour"}}},
@@ -31,5 +35,18 @@ func TestValidate(t *testing.T) {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestSorted(t *testing.T) {
+	var table Table
+	if !table.Empty() || len(table.Sorted()) != 0 {
+		t.Error("an empty table has something")
+	}
+	for _, n := range []Name{"zz", SystemdCgroup, "aa", Privileged} {
+		table.Set(n, Yes, Declared, "")
+	}
+	if got, want := table.Sorted(), []Name{Privileged, SystemdCgroup, "aa", "zz"}; !slices.Equal(got, want) || table.Empty() {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

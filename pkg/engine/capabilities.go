@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"context"
+	"os"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/survey"
+)
+
+// Where the kernel and systemd show what a node has.
+const (
+	hugePagesDir = "/sys/kernel/mm/hugepages"
+	// systemdDir is there while systemd is the first process of the node.
+	systemdDir = "/run/systemd/system"
+)
+
+// Capabilities tells what a handler, whose runtime is rt, can do for pods on this node,
+// and how that is known. Proof is what canary pods did on it; may be nil. It waits for
+// the look at whether this node maps ids no longer than probeWait.
+func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
+	return e.core.abilities.survey(ctx, d, rt, proof)
+}
+
+func (a *abilities) survey(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
+	f := survey.Facts{Handler: a.of(ctx, d, rt), Node: a.surveyed(), Proof: proof}
+	f.HostNetwork, _ = usesHostNetwork(d)
+	if rt != nil && !rt.OwnKernel {
+		ctx, cancel := context.WithTimeout(ctx, probeWait)
+		defer cancel()
+		lack := a.canMap(ctx, d)
+		f.Unsure = lack != nil && ctx.Err() != nil
+		f.Handler.UserNamespaces = func() error { return lack }
+	}
+	return survey.Of(f)
+}
+
+// surveyed is what of the node may change while the daemon runs, and what may not.
+func (a *abilities) surveyed() survey.Node {
+	node := a.settings.node
+	n := survey.Node{
+		Seccomp: node.Seccomp, Cgroup: 1,
+		HugePageLimits: node.HugetlbController || node.TolerateMissingHugetlb,
+	}
+	if node.CgroupUnified {
+		n.Cgroup = 2
+	}
+	if st, err := os.Stat(systemdDir); err == nil {
+		n.Systemd = st.IsDir()
+	}
+	if sizes, err := os.ReadDir(hugePagesDir); err == nil {
+		for _, size := range sizes {
+			n.HugePages = append(n.HugePages, size.Name())
+		}
+	}
+	return n
+}

@@ -1,0 +1,55 @@
+package lifecycle
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// TestWhatHandlersCanDo: it is told with the verdict, watchers hear of a change, and a
+// probe that fails says nothing of it.
+func TestWhatHandlersCanDo(t *testing.T) {
+	b := &bed{
+		t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, live: map[string]int{},
+		able: map[string]capability.Answer{"/r": capability.Yes, "/k": capability.Yes},
+	}
+	b.open(conf("runc", "/r", "kata", "/k"))
+	exec := func(name string) capability.Answer {
+		h, err := b.m.Handler(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.Capabilities.Of(capability.Exec).Answer
+	}
+	if exec("runc") != capability.Yes || exec("kata") != capability.Unknown {
+		t.Errorf("runc: %s, kata, which cannot be probed: %s", exec("runc"), exec("kata"))
+	}
+	generation, events := b.m.Current().Generation, b.m.Watch(t.Context())
+	b.set(func() { b.able["/r"] = capability.No })
+	for range 2 { // the second time it is nothing new
+		if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e := <-events; !slices.Equal(e.Handlers, []string{"runc"}) || e.Generation != generation {
+		t.Errorf("watchers hear %+v", e)
+	}
+	b.set(func() { b.failures["/r"] = errors.New("gone") })
+	if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
+		t.Fatal(err)
+	}
+	if exec("runc") != capability.No {
+		t.Errorf("after a probe that failed: %s", exec("runc"))
+	}
+	if e := <-events; e.Generation == generation {
+		t.Errorf("watchers hear %+v of a handler that is no longer ready", e)
+	}
+	select {
+	case e := <-events:
+		t.Errorf("watchers hear %+v of nothing new", e)
+	default:
+	}
+}

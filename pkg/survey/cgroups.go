@@ -1,0 +1,58 @@
+package survey
+
+import (
+	"fmt"
+
+	"github.com/opencontainers/runtime-spec/specs-go/features"
+
+	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// cgroups: pods are in those of the version that the node limits them by.
+func (b *builder) cgroups() {
+	rt := b.Handler.Runtime
+	said := &features.Cgroup{}
+	if rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Cgroup != nil {
+		said = rt.Features.Linux.Cgroup
+	}
+	b.cgroup(capability.CgroupV1, 1, said.V1)
+	b.cgroup(capability.CgroupV2, 2, said.V2)
+	switch {
+	case !b.Node.Systemd:
+		b.no(capability.SystemdCgroup, capability.Probed, "systemd does not run this node")
+	case rt.SupportsSystemdCgroup():
+		b.yes(capability.SystemdCgroup, capability.Declared, "")
+	case rt.LacksSystemdCgroup():
+		b.no(capability.SystemdCgroup, capability.Declared, "it says that it was built without")
+	default:
+		b.unknown(capability.SystemdCgroup, "")
+	}
+}
+
+// knowsBoth are runtimes that do not tell, and whose releases know both versions.
+func (b *builder) knowsBoth() bool {
+	rt := b.Handler.Runtime
+	return rt.Features == nil && (rt.Name == probe.Crun || rt.Name == probe.Runsc)
+}
+
+func (b *builder) cgroup(n capability.Name, version int, said *bool) {
+	can, tells := b.knowsBoth(), b.knowsBoth()
+	if said != nil {
+		can, tells = *said, true
+	}
+	switch {
+	case b.Node.Cgroup != version:
+		note := fmt.Sprintf("this node has version %d", b.Node.Cgroup)
+		if can {
+			note += fmt.Sprintf("; the runtime knows %d too", version)
+		}
+		b.no(n, capability.Probed, note)
+	case can:
+		b.yes(n, capability.Declared, "")
+	case tells:
+		b.no(n, capability.Declared, "it says that it was built without")
+	default:
+		b.unknown(n, "")
+	}
+}

@@ -1,0 +1,63 @@
+package survey
+
+import (
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Shims that are not for an OCI runtime, by what they say that they are called, and
+// by the beginning of their files' names if they say nothing.
+const (
+	kataID, kataFile = "io.containerd.kata", "containerd-shim-kata"
+	// gVisor's.
+	runscID, runscFile = "io.containerd.runsc", "containerd-shim-runsc"
+)
+
+// krunName is how crun is called to run containers in a virtual machine.
+const krunName = "krun"
+
+// known says which kind of runtime a handler has, and how that is known.
+func (f Facts) known() (kind, capability.Source) {
+	rt := f.Handler.Runtime
+	if rt == nil {
+		return unknownKind, ""
+	}
+	switch rt.Name {
+	case probe.Runsc:
+		return gVisor, capability.Declared
+	case probe.Crun:
+		if f.runs() == krunName {
+			return krun, capability.Probed
+		}
+		return sharing, capability.Declared
+	case probe.Runc, probe.Youki:
+		return sharing, capability.Declared
+	}
+	switch {
+	case strings.HasPrefix(rt.ShimName, kataID):
+		return kata, capability.Declared
+	case strings.HasPrefix(rt.ShimName, runscID):
+		return gVisor, capability.Declared
+	case rt.ShimName != "" || !rt.OwnKernel:
+	case strings.HasPrefix(f.Handler.Binary, kataFile):
+		return kata, capability.Probed
+	case strings.HasPrefix(f.Handler.Binary, runscFile):
+		return gVisor, capability.Probed
+	}
+	return unknownKind, ""
+}
+
+func (k kind) isolation() capability.Isolation {
+	switch k {
+	case sharing:
+		return capability.SharedKernel
+	case gVisor:
+		return capability.UserSpaceKernel
+	case kata, krun:
+		return capability.VM
+	case unknownKind:
+	}
+	return ""
+}

@@ -1,0 +1,82 @@
+package survey
+
+import (
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/preflight"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// rule is what is the same for all runtimes of a kind. What no kind has is unknown.
+type rule struct {
+	name capability.Name
+	// ask is what preflight refuses; nil if it does not look at that.
+	ask func(preflight.Handler) *preflight.Lack
+	is  map[kind]capability.Known
+}
+
+func known(a capability.Answer, note string) capability.Known {
+	return capability.Known{Answer: a, Note: note}
+}
+
+var yes = known(capability.Yes, "")
+
+var rules = []rule{
+	{capability.Privileged, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "over its own kernel, not over the host")}},
+	{capability.HostNetwork, asksNetwork, map[kind]capability.Known{sharing: yes}},
+	{capability.HostPID, asksPID, map[kind]capability.Known{sharing: yes}},
+	{capability.HostIPC, asksIPC, map[kind]capability.Known{sharing: yes}},
+	{capability.MountPropagation, asksPropagation, map[kind]capability.Known{sharing: yes}},
+	{capability.BlockVolumes, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "its kernel has no driver for block devices")}},
+	{capability.Devices, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Unknown, "those that its kernel has a driver for")}},
+	{capability.Sysctls, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it leaves them out")}},
+	{capability.UnmaskedProc, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "it masks nothing")}},
+	{capability.Exec, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes}},
+	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes}},
+	{capability.InPlaceResize, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it changes no limits of containers that run")}},
+}
+
+// Pods and containers that ask for one thing.
+
+func asksNetwork(h preflight.Handler) *preflight.Lack {
+	return sandbox(h, &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE})
+}
+
+func asksPID(h preflight.Handler) *preflight.Lack {
+	return sandbox(h, &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE})
+}
+
+func asksIPC(h preflight.Handler) *preflight.Lack {
+	return sandbox(h, &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE})
+}
+
+func asksPropagation(h preflight.Handler) *preflight.Lack {
+	return container(h, nil, &runtimeapi.Mount{Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
+}
+
+func asksMappedMount(h preflight.Handler) *preflight.Lack {
+	mapping := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
+	return container(h, nil, &runtimeapi.Mount{UidMappings: mapping, GidMappings: mapping})
+}
+
+func asksSeccomp(h preflight.Handler) *preflight.Lack {
+	return container(h, &runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}})
+}
+
+func asksAppArmor(h preflight.Handler) *preflight.Lack {
+	return container(h, &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{}})
+}
+
+func asksSELinux(h preflight.Handler) *preflight.Lack {
+	return container(h, &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0"}})
+}
+
+func sandbox(h preflight.Handler, o *runtimeapi.NamespaceOption) *preflight.Lack {
+	return preflight.Sandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
+		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: o},
+	}}, h)
+}
+
+func container(h preflight.Handler, sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimeapi.Mount) *preflight.Lack {
+	return preflight.Container(&runtimeapi.ContainerConfig{Mounts: mounts, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: sc}}, h)
+}

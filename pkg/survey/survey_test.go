@@ -1,0 +1,294 @@
+package survey
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/containerd/containerd/api/types"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/preflight"
+	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// recorded are runtimes by the directories of their answers, with the file name of a
+// shim, if that is what was recorded.
+var recorded = map[string]string{
+	"runc-1.5.2": "", "runc-1.1.5": "", "crun-1.24": "", "crun-1.8.1": "", "youki-0.5.7": "", "youki-0.6.1": "", "runsc-2025": "",
+	"kata-go-3.32.0": "containerd-shim-kata-v2", "kata-rust-3.29.0": "containerd-shim-kata-v2",
+}
+
+// replay asks a program that answers as a runtime or shim was recorded to.
+func replay(t *testing.T, dir, shimName string) preflight.Handler {
+	t.Helper()
+	from, err := filepath.Abs(filepath.Join("../probe/testdata", dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &handler.Definition{Name: "test", Type: handler.OCI, Path: filepath.Join(t.TempDir(), cmp.Or(shimName, "runtime"))}
+	if shimName != "" {
+		d.Type = handler.Shim
+	}
+	info := filepath.Join(filepath.Dir(d.Path), "info")
+	if text, err := os.ReadFile(filepath.Join(from, "info.textproto")); err == nil {
+		said := &types.RuntimeInfo{}
+		if err := prototext.Unmarshal(text, said); err != nil {
+			t.Fatal(err)
+		}
+		wire, err := proto.Marshal(said)
+		if err := errors.Join(err, os.WriteFile(info, wire, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := fmt.Sprintf("#!/bin/sh\ncase \"$1\" in\n--version) exec cat %[1]s/version.txt ;;\nfeatures) exec cat %[1]s/features.json ;;\n-info) exec cat %[2]s ;;\nesac\nexit 1\n", from, info)
+	// Renamed into place: a file that any process holds open for writing cannot be run.
+	if err := errors.Join(os.WriteFile(d.Path+".new", []byte(program), 0o755), os.Rename(d.Path+".new", d.Path)); err != nil {
+		t.Fatal(err)
+	}
+	rt, err := probe.New(shim.Protocol{}).Probe(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return preflight.Handler{Name: "test", Binary: filepath.Base(d.Path), Runtime: rt}
+}
+
+// nodes are one that has everything and one that has nothing.
+func nodes() map[string]func(preflight.Handler) Facts {
+	return map[string]func(preflight.Handler) Facts{
+		"new": func(h preflight.Handler) Facts {
+			h.Node = preflight.Node{MountSetattr: true, AppArmor: true, SELinux: true}
+			return Facts{Handler: h, Node: Node{Seccomp: true, Cgroup: 2, Systemd: true, HugePages: []string{"hugepages-2048kB"}, HugePageLimits: true}}
+		},
+		"old": func(h preflight.Handler) Facts {
+			h.UserNamespaces = func() error { return errors.New("this node cannot map the ids of images: no") }
+			h.Checkpoints = func() error { return errors.New("berth finds no criu") }
+			return Facts{Handler: h, Node: Node{Cgroup: 1}}
+		},
+	}
+}
+
+func text(t capability.Table) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "isolation %s (%s)\nseccomp actions %s\n", cmp.Or(t.Isolation, "unknown"), t.IsolationSource, strings.Join(t.SeccompActions, " "))
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, n := range t.Sorted() {
+		k := t.Of(n)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", n, k.Answer, cmp.Or(k.Source, "-"), k.Note)
+	}
+	_ = w.Flush()
+	lines := strings.Split(b.String(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestRecorded: what follows from the answers of each runtime on either node.
+func TestRecorded(t *testing.T) {
+	for dir, shimName := range recorded {
+		t.Run(dir, func(t *testing.T) {
+			h := replay(t, dir, shimName)
+			got := ""
+			for _, name := range []string{"new", "old"} {
+				table := Of(nodes()[name](h))
+				if err := table.Validate(); err != nil {
+					t.Error(err)
+				}
+				if got := table.Sorted(); !slices.Equal(got, capability.Names()) {
+					t.Errorf("it has %v", got)
+				}
+				got += "node " + name + "\n" + text(table)
+			}
+			golden := filepath.Join("testdata", dir+".txt")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("run with -update if this is right:\n%s", got)
+			}
+		})
+	}
+}
+
+// TestWhatIsNotKnown: nobody guesses.
+func TestWhatIsNotKnown(t *testing.T) {
+	if got := Of(Facts{}); !got.Empty() {
+		t.Errorf("of a runtime that was not asked: %+v", got)
+	}
+	for name, h := range map[string]preflight.Handler{
+		"a shim that nobody knows":    {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{OwnKernel: true}},
+		"one that calls itself other": {Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{OwnKernel: true, ShimName: "io.containerd.dumb.v1"}},
+		"a runtime that nobody knows": {Binary: "wasm-runner", Runtime: &probe.Runtime{Version: "0.3"}},
+	} {
+		table := Of(nodes()["new"](h))
+		if table.Isolation != "" || table.IsolationSource != "" {
+			t.Errorf("%s: its isolation is %q", name, table.Isolation)
+		}
+		for n, k := range table.Capabilities {
+			if k.Answer == capability.Yes {
+				t.Errorf("%s is said to have %s", name, n)
+			}
+		}
+	}
+}
+
+func TestKinds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		h    preflight.Handler
+		want capability.Isolation
+		from capability.Source
+	}{
+		"krun":             {preflight.Handler{Binary: "krun", Runtime: &probe.Runtime{Name: probe.Crun}}, capability.VM, capability.Probed},
+		"crun":             {preflight.Handler{Binary: "crun", Runtime: &probe.Runtime{Name: probe.Crun}}, capability.SharedKernel, capability.Declared},
+		"a shim with krun": {preflight.Handler{Binary: "containerd-shim-runc-v2", Runtime: &probe.Runtime{Name: probe.Crun, Driven: &probe.Identity{Path: "/bin/krun"}}}, capability.VM, capability.Probed},
+		"a shim with runc": {preflight.Handler{Binary: "containerd-shim-runc-v2", Runtime: &probe.Runtime{Name: probe.Runc, Driven: &probe.Identity{Path: "/bin/runc"}}}, capability.SharedKernel, capability.Declared},
+		"a shim of kata":   {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{OwnKernel: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
+		"by its file":      {preflight.Handler{Binary: "containerd-shim-kata-qemu-v2", Runtime: &probe.Runtime{OwnKernel: true}}, capability.VM, capability.Probed},
+		"gVisor's shim":    {preflight.Handler{Binary: "containerd-shim-runsc-v1", Runtime: &probe.Runtime{OwnKernel: true}}, capability.UserSpaceKernel, capability.Probed},
+	} {
+		table := Of(nodes()["new"](tc.h))
+		if table.Isolation != tc.want || table.IsolationSource != tc.from {
+			t.Errorf("%s: %s, %s", name, table.Isolation, table.IsolationSource)
+		}
+	}
+}
+
+func TestHostNetworkOfGVisor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		may, told bool
+		want      capability.Answer
+	}{"by default": {false, false, capability.No}, "told so": {true, true, capability.Yes}, "it may be": {true, false, capability.Unknown}} {
+		f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc, OwnKernel: true}, HostNetwork: tc.may})
+		f.HostNetwork = tc.told
+		if got := Of(f).Of(capability.HostNetwork); got.Answer != tc.want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestNotFoundOutInTime(t *testing.T) {
+	f := nodes()["new"](replay(t, "runc-1.5.2", ""))
+	f.Unsure, f.Handler.UserNamespaces = true, func() error { return errors.New("it was not found out in time") }
+	if got := Of(f).Of(capability.UserNamespaces); got.Answer != capability.Unknown || got.Note == "" {
+		t.Errorf("got %+v", got)
+	}
+	f.Handler.Runtime = &probe.Runtime{Name: probe.Runc}
+	if got := Of(f).Of(capability.UserNamespaces); got.Answer != capability.No || got.Source != capability.Declared {
+		t.Errorf("of a runtime that does not know them: %+v", got)
+	}
+}
+
+func TestWhatRan(t *testing.T) {
+	f := nodes()["new"](replay(t, "runc-1.5.2", ""))
+	f.Proof = probe.Proof{capability.Exec: "", capability.InPlaceResize: "refused", capability.UserNamespaces: "EPERM"}
+	table := Of(f)
+	for n, want := range map[capability.Name]capability.Known{
+		capability.Exec:           {Answer: capability.Yes, Source: capability.Ran},
+		capability.InPlaceResize:  {Answer: capability.No, Source: capability.Ran, Note: "a canary pod failed with it: refused"},
+		capability.UserNamespaces: {Answer: capability.Unknown, Note: "a canary pod failed with it: EPERM"},
+	} {
+		if got := table.Of(n); got != want {
+			t.Errorf("%s: %+v", n, got)
+		}
+	}
+}
+
+// asks are pods and containers that ask for what preflight looks at.
+func asks() map[capability.Name]func(preflight.Handler) *preflight.Lack {
+	type (
+		sandboxContext   = runtimeapi.LinuxSandboxSecurityContext
+		containerContext = runtimeapi.LinuxContainerSecurityContext
+	)
+	pod := func(sc *sandboxContext) func(preflight.Handler) *preflight.Lack {
+		return func(h preflight.Handler) *preflight.Lack {
+			return preflight.Sandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: sc}}, h)
+		}
+	}
+	one := func(sc *containerContext, mounts ...*runtimeapi.Mount) func(preflight.Handler) *preflight.Lack {
+		return func(h preflight.Handler) *preflight.Lack {
+			return preflight.Container(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: sc}, Mounts: mounts}, h)
+		}
+	}
+	ids := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
+	return map[capability.Name]func(preflight.Handler) *preflight.Lack{
+		capability.HostNetwork: pod(&sandboxContext{NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}}),
+		capability.HostPID:     pod(&sandboxContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE}}),
+		capability.HostIPC:     pod(&sandboxContext{NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE}}),
+		capability.UserNamespaces: pod(&sandboxContext{NamespaceOptions: &runtimeapi.NamespaceOption{
+			UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids},
+		}}),
+		capability.IDMappedMounts:          one(nil, &runtimeapi.Mount{ContainerPath: "/v", UidMappings: ids, GidMappings: ids}),
+		capability.RecursiveReadOnlyMounts: one(nil, &runtimeapi.Mount{ContainerPath: "/v", Readonly: true, RecursiveReadOnly: true}),
+		capability.MountPropagation:        one(nil, &runtimeapi.Mount{ContainerPath: "/v", Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL}),
+		capability.Checkpoint:              preflight.Checkpoints,
+		capability.Seccomp:                 one(&containerContext{Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}),
+		capability.AppArmor:                one(&containerContext{Apparmor: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}),
+		capability.SELinux:                 one(&containerContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}}),
+	}
+}
+
+// TestAgreesWithPreflight: "no" is refused where preflight looks, "yes" is not, for
+// every runtime that was recorded, and some that cannot be, on either node.
+func TestAgreesWithPreflight(t *testing.T) {
+	handlers := map[string]preflight.Handler{
+		"built without": {Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.8", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX"}}},
+		"krun":          {Binary: "krun", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.24"}},
+		"dumb shim":     {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{OwnKernel: true}},
+		"unknown":       {Runtime: &probe.Runtime{Version: "0.3"}},
+		"runsc-hostnet": {HostNetwork: true, Runtime: &probe.Runtime{Name: probe.Runsc, OwnKernel: true}},
+	}
+	for dir, shimName := range recorded {
+		handlers[dir] = replay(t, dir, shimName)
+	}
+	answers := map[capability.Answer]int{}
+	for name, h := range handlers {
+		for node, facts := range nodes() {
+			f := facts(h)
+			table := Of(f)
+			for n, ask := range asks() {
+				// These preflight leaves alone where the node has them not: what is
+				// asked for is left out there, or refused for every handler.
+				if n == capability.AppArmor && !f.Handler.Node.AppArmor || n == capability.SELinux && !f.Handler.Node.SELinux || n == capability.Seccomp && !f.Node.Seccomp {
+					continue
+				}
+				lack, k := ask(f.Handler), table.Of(n)
+				answers[k.Answer]++
+				if lack == nil && k.Answer == capability.No || lack != nil && k.Answer != capability.No {
+					t.Errorf("%s on the %s node: %s is %q (%s), and preflight says %+v", name, node, n, k.Answer, k.Note, lack)
+				}
+			}
+		}
+	}
+	if answers[capability.Yes] < 50 || answers[capability.No] < 50 {
+		t.Errorf("it has seen too little: %v", answers)
+	}
+	for _, n := range preflightAsks {
+		if asks()[n] == nil {
+			t.Errorf("%s is not asked for here", n)
+		}
+	}
+	if len(asks()) != len(preflightAsks) {
+		t.Error("preflightAsks lack something")
+	}
+}

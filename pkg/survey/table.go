@@ -1,0 +1,161 @@
+package survey
+
+import (
+	"slices"
+
+	"github.com/berth-cri/berth/pkg/preflight"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Of is the table that follows from facts. Of a runtime that was not asked it says
+// nothing. Pure.
+func Of(f Facts) capability.Table {
+	b := &builder{Facts: f}
+	if f.Handler.Runtime == nil {
+		return b.table
+	}
+	b.kind, b.source = f.known()
+	b.table.Isolation, b.table.IsolationSource = b.kind.isolation(), b.source
+	b.table.SeccompActions = f.seccompActions(b.kind)
+	b.preflighted()
+	b.followsFromKind()
+	b.security()
+	b.hugePages()
+	b.cgroups()
+	b.proven()
+	return b.table
+}
+
+// builder fills a table in.
+type builder struct {
+	Facts
+	kind   kind
+	source capability.Source // of kind
+	table  capability.Table
+}
+
+func (b *builder) yes(n capability.Name, s capability.Source, note string) {
+	b.table.Set(n, capability.Yes, s, note)
+}
+
+func (b *builder) no(n capability.Name, s capability.Source, note string) {
+	b.table.Set(n, capability.No, s, note)
+}
+
+func (b *builder) unknown(n capability.Name, note string) {
+	b.table.Set(n, capability.Unknown, "", note)
+}
+
+// refused sets "no" if preflight refuses who asks for it. What it refuses on every
+// node the runtime is short of; the rest this one.
+func (b *builder) refused(n capability.Name, ask func(preflight.Handler) *preflight.Lack) bool {
+	lack := ask(b.Handler)
+	if lack == nil {
+		return false
+	}
+	able := b.Handler
+	able.Node.MountSetattr, able.UserNamespaces, able.Checkpoints = true, nil, nil
+	if own := ask(able); own != nil {
+		b.no(n, capability.Declared, own.Why)
+		return true
+	}
+	b.no(n, capability.Probed, lack.Why)
+	return true
+}
+
+// preflighted is what preflight decides alone: what it does not refuse, the runtime
+// says that it has.
+func (b *builder) preflighted() {
+	for n, ask := range map[capability.Name]func(preflight.Handler) *preflight.Lack{
+		capability.RecursiveReadOnlyMounts: preflight.RecursiveReadOnly,
+		capability.IDMappedMounts:          asksMappedMount,
+		capability.Checkpoint:              preflight.Checkpoints,
+		capability.UserNamespaces:          preflight.UserNamespaces,
+	} {
+		if n == capability.UserNamespaces && b.Unsure {
+			able := b.Handler
+			if able.UserNamespaces = nil; ask(able) == nil {
+				b.unknown(n, "whether this node maps the ids of images was not found out yet")
+				continue
+			}
+		}
+		if !b.refused(n, ask) {
+			b.yes(n, capability.Declared, "")
+		}
+	}
+}
+
+// followsFromKind is what runtimes do not tell, and what is the same for all of one
+// kind.
+func (b *builder) followsFromKind() {
+	for _, rule := range rules {
+		if rule.ask != nil && b.refused(rule.name, rule.ask) {
+			continue
+		}
+		k, ruled := rule.is[b.kind]
+		switch {
+		case !ruled:
+			b.unknown(rule.name, "")
+		case k.Answer == capability.Unknown:
+			b.unknown(rule.name, k.Note)
+		default:
+			b.table.Set(rule.name, k.Answer, b.source, k.Note)
+		}
+	}
+	if b.kind == gVisor && b.Handler.HostNetwork {
+		if b.HostNetwork {
+			b.yes(capability.HostNetwork, capability.Declared, "it was told to use the host's network")
+		} else {
+			b.unknown(capability.HostNetwork, "its own configuration file may give it the host's network")
+		}
+	}
+}
+
+// seccompActions are those that a runtime says it knows, or that its kind does.
+func (f Facts) seccompActions(k kind) []string {
+	if rt := f.Handler.Runtime; rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Seccomp != nil {
+		return slices.Sorted(slices.Values(rt.Features.Linux.Seccomp.Actions))
+	}
+	if k == gVisor {
+		return []string{"SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_TRACE", "SCMP_ACT_TRAP"}
+	}
+	return nil
+}
+
+// hugePages need sizes and a controller, if containers share the kernel.
+func (b *builder) hugePages() {
+	switch {
+	case b.kind != sharing:
+		b.unknown(capability.HugePages, "")
+	case len(b.Node.HugePages) == 0:
+		b.no(capability.HugePages, capability.Probed, "this node's kernel has no huge pages")
+	case !b.Node.HugePageLimits:
+		b.no(capability.HugePages, capability.Probed, "this node has no hugetlb controller; see engine.tolerate_missing_hugetlb")
+	default:
+		b.yes(capability.HugePages, capability.Probed, "")
+	}
+}
+
+// preflightAsks are the names that preflight refuses pods by.
+var preflightAsks = []capability.Name{
+	capability.HostNetwork, capability.HostPID, capability.HostIPC, capability.MountPropagation, capability.UserNamespaces,
+	capability.IDMappedMounts, capability.RecursiveReadOnlyMounts, capability.Checkpoint,
+	capability.Seccomp, capability.AppArmor, capability.SELinux,
+}
+
+// proven is what canary pods showed. What failed there is no reason to refuse pods
+// that preflight lets pass, and so no "no" of theirs.
+func (b *builder) proven() {
+	for n, why := range b.Proof {
+		switch {
+		case why == "":
+			b.yes(n, capability.Ran, b.table.Of(n).Note)
+		case slices.Contains(preflightAsks, n):
+			if b.table.Of(n).Answer != capability.No {
+				b.unknown(n, "a canary pod failed with it: "+why)
+			}
+		default:
+			b.no(n, capability.Ran, "a canary pod failed with it: "+why)
+		}
+	}
+}

@@ -80,6 +80,7 @@ func (b *Berth) serveArguments() []string {
 		"--set", "engine.cgroup_driver="+cgroupDriver(),
 		"--set", "registry.hosts_dir="+b.HostsDir,
 		"--set", "nri.plugin_path="+filepath.Join(b.Dir, "nri", "plugins"),
+		"--set", "node_labels.file=",
 	)
 	if cni := b.options.CNI; cni != nil {
 		arguments = append(arguments,
@@ -125,6 +126,7 @@ func (b *Berth) mainConfig() string {
 		b.Root, b.State, cgroupDriver(), filepath.Join(b.Bin, "berth-shim"), filepath.Join(b.Bin, "berth-pause"))
 	fmt.Fprintf(&c, "\n[registry]\nhosts_dir = %q\n", b.HostsDir)
 	fmt.Fprintf(&c, "\n[nri]\nplugin_path = %q\nplugin_config_path = %q\n", filepath.Join(b.Dir, "nri", "plugins"), filepath.Join(b.Dir, "nri", "conf.d"))
+	fmt.Fprintf(&c, "\n[node_labels]\nfile = \"\"\n")
 	fmt.Fprintf(&c, "\n[log]\nlevel = \"debug\"\n")
 	if cni := b.options.CNI; cni != nil {
 		fmt.Fprintf(&c, "\n[cni]\nconf_dir = %q\nbin_dirs = [%q]\ncache_dir = %q\n",

@@ -44,7 +44,10 @@ type Config struct {
 	ImageVerifier ImageVerifier `toml:"image_verifier"`
 	Streaming     Streaming     `toml:"streaming"`
 	// NRI has the keys of containerd's NRI plugin.
-	NRI     NRI     `toml:"nri"`
+	NRI NRI `toml:"nri"`
+	// NodeLabels is how the cluster hears of handlers.
+	NodeLabels NodeLabels `toml:"node_labels"`
+
 	Metrics Metrics `toml:"metrics"`
 	Tracing Tracing `toml:"tracing"`
 	Log     Log     `toml:"log"`

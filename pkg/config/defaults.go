@@ -66,6 +66,10 @@ func Default() *Config {
 			PluginRegistrationTimeout: 5 * time.Second,
 			PluginRequestTimeout:      2 * time.Second,
 		},
+		NodeLabels: NodeLabels{
+			File:     "/etc/kubernetes/node-feature-discovery/features.d/berth",
+			Lifetime: 5 * time.Minute,
+		},
 		Tracing: Tracing{SampleRatio: 1},
 		Log:     Log{Level: "info", Format: "text"},
 		origins: map[string]Origin{}, elsewhere: map[string]bool{},

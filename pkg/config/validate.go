@@ -56,6 +56,7 @@ func (c *Config) sections() Problems {
 	v.imageVerifier(&c.ImageVerifier)
 	v.streaming(&c.Streaming)
 	v.nri(&c.NRI, c.Server.Socket)
+	v.nodeLabels(&c.NodeLabels)
 	v.observation(c)
 	return v.problems
 }

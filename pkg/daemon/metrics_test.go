@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -148,9 +150,10 @@ func documented(t *testing.T) map[string]family {
 func TestEveryMetricIsDocumented(t *testing.T) {
 	b := newBed(t)
 	b.leadTo(t, newBed(t))
+	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth"), Lifetime: time.Hour}
 	b.busy(t)
 	text := b.scrape(t)
-	for !strings.Contains(text, "berth_backend_list_age_seconds{") && t.Context().Err() == nil {
+	for (!strings.Contains(text, "berth_backend_list_age_seconds{") || !strings.Contains(text, "berth_node_labels_current ")) && t.Context().Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 		text = b.scrape(t)
 	}

@@ -73,6 +73,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 		return err
 	}
 	router.SetReady()
+	d.keepNodeLabels(ctx, metrics)
 	d.notify.send(ctx, ready)
 	d.announce(ctx, time.Since(begin))
 	return d.feedWatchdog(ctx)

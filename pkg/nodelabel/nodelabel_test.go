@@ -7,22 +7,34 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-func TestHandler(t *testing.T) {
+func TestNames(t *testing.T) {
 	if got := Handler("runc"); got != "feature.node.kubernetes.io/handler.runc" {
 		t.Errorf("got %s", got)
 	}
+	if got := About("runc", "isolation"); got != "feature.node.kubernetes.io/handler.runc.isolation" {
+		t.Errorf("got %s", got)
+	}
+	abouts := []string{isolation, state}
+	for _, name := range Told {
+		abouts = append(abouts, string(name))
+	}
 	seen := map[string]bool{}
 	for _, name := range []string{
-		"a", strings.Repeat("k", 55), strings.Repeat("k", 56), strings.Repeat("k", 63),
-		strings.Repeat("k", 62) + "x", strings.Repeat("k", 44) + strings.Repeat("-", 18) + "k",
+		"a", strings.Repeat("k", 27), strings.Repeat("k", 28), strings.Repeat("k", 29), strings.Repeat("k", 55), strings.Repeat("k", 56), strings.Repeat("k", 63),
+		strings.Repeat("k", 62) + "x", strings.Repeat("k", 44) + strings.Repeat("-", 18) + "k", strings.Repeat("k", 18) + strings.Repeat("-", 40) + "k",
 	} {
-		label := Handler(name)
-		if problems := validation.IsQualifiedName(label); len(problems) > 0 {
-			t.Errorf("%s: %v", label, problems)
+		labels := []string{Handler(name)}
+		for _, what := range abouts {
+			labels = append(labels, About(name, what))
 		}
-		if seen[label] {
-			t.Errorf("%s is the label of two handlers", label)
+		for _, label := range labels {
+			if problems := validation.IsQualifiedName(label); len(problems) > 0 {
+				t.Errorf("%s: %v", label, problems)
+			}
+			if seen[label] {
+				t.Errorf("%s is the label of two things", label)
+			}
+			seen[label] = true
 		}
-		seen[label] = true
 	}
 }

@@ -1,0 +1,74 @@
+package daemon_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// hasLine says whether a file has a line.
+func hasLine(t *testing.T, path, line string) bool {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(text), "\n"+line+"\n")
+}
+
+// The file says which handlers take pods, from when they do until the daemon has
+// ended, and stays for the next one.
+func TestNodeLabels(t *testing.T) {
+	const label = "feature.node.kubernetes.io/handler."
+	b := newBed(t)
+	path := filepath.Join(t.TempDir(), "berth")
+	b.config.NodeLabels = config.NodeLabels{File: path, Lifetime: time.Hour}
+	b.failing("Recover", "unreadable records")
+	if err := b.daemon(t).Start(t.Context()); err == nil {
+		t.Fatal("a daemon that does not know its pods starts")
+	}
+	if exists(t, path) {
+		t.Error("it told of handlers that take no pods yet")
+	}
+	b.engine.Fail = nil
+
+	d := b.started(t)
+	has := func(line string, want bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); hasLine(t, path, label+line) != want; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("that the file has the line %s should be %v", line, want)
+			}
+		}
+	}
+	for line, want := range map[string]bool{
+		"runc=ready": true, "gvisor=ready": true, "kata=ready": false, "kata.state=not-ready": true, "runc.state=ready": true,
+	} {
+		has(line, want)
+	}
+	if err := d.Lifecycle().Cordon(t.Context(), "runc", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	has("runc=ready", false)
+	has("runc.state=cordoned", true)
+	has("gvisor=ready", true)
+	if err := d.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	has("gvisor=ready", true)
+
+	// Without the key there is no file.
+	b.config.NodeLabels.File = ""
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	b.started(t)
+	if exists(t, path) {
+		t.Error("a file was written without a name")
+	}
+}

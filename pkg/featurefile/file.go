@@ -1,0 +1,84 @@
+package featurefile
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// errNoDirectory says that there is none for the file, and so nobody who reads it.
+var errNoDirectory = errors.New("there is no directory for the file")
+
+// file is at a path, and is only ever there as a whole.
+type file struct{ path string }
+
+// read returns what is in the file; nothing if there is none, or none of Keepers.
+func (f file) read() (string, error) {
+	opened, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(filepath.Dir(f.path)); errors.Is(err, fs.ErrNotExist) {
+			return "", errNoDirectory
+		}
+		return "", nil
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // a link; a socket
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	defer opened.Close()
+	info, err := opened.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", nil
+	}
+	text, err := io.ReadAll(io.LimitReader(opened, largest+1))
+	return string(text), err
+}
+
+// write puts a text in the place of what is there. The new file is made beside the
+// directory: one that comes into it makes the worker look, which then sees what was
+// there before and passes over the change itself. Where that cannot be, for it is
+// another file system or nobody may write there, it is made in it, under a name that
+// is not read; seen says so.
+func (f file) write(text string) (seen bool, err error) {
+	dir, name := filepath.Split(filepath.Clean(f.path))
+	dir, name = filepath.Clean(dir), "."+name+".new"
+	if f.replace(filepath.Join(filepath.Dir(dir), name), text) == nil {
+		return false, nil
+	}
+	return true, f.replace(filepath.Join(dir, name), text)
+}
+
+func (f file) replace(temporary, text string) error {
+	err := create(temporary, text)
+	if err == nil {
+		err = os.Rename(temporary, f.path)
+	}
+	if err != nil {
+		os.Remove(temporary)
+	}
+	return err
+}
+
+// create makes a file anew, and not whatever a link of its name leads to. Everybody may
+// read it: the worker is no root.
+func create(path, text string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	created, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = created.WriteString(text)
+	return errors.Join(err, created.Chmod(0o644), created.Close())
+}
+
+func (f file) remove() error { return os.Remove(f.path) }

@@ -1,0 +1,357 @@
+package featurefile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+const patience = 30 * time.Second
+
+// bed is a features.d, and what is true.
+type bed struct {
+	dir, path string
+	changes   chan struct{}
+
+	mu  sync.Mutex
+	now Content
+}
+
+func newBed(t *testing.T, parent string) *bed {
+	t.Helper()
+	b := &bed{dir: filepath.Join(parent, "features.d"), changes: make(chan struct{}, 1), now: content("a/runc=ready", "a/crun=ready")}
+	b.path = filepath.Join(b.dir, "berth")
+	return b
+}
+
+func (b *bed) make(t *testing.T) {
+	t.Helper()
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bed) start(t *testing.T, lifetime time.Duration) *Keeper {
+	t.Helper()
+	k := Start(t.Context(), Options{Path: b.path, Lifetime: lifetime, Content: func() Content {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.now
+	}}, b.changes)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := k.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+// is makes something true, and tells that.
+func (b *bed) is(c Content) {
+	b.mu.Lock()
+	b.now = c
+	b.mu.Unlock()
+	select {
+	case b.changes <- struct{}{}:
+	default:
+	}
+}
+
+// labels are those in the file; "none" without one.
+func (b *bed) labels(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(b.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "none"
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	skip := false
+	for line := range strings.Lines(string(text)) {
+		if !skip && !strings.HasPrefix(line, "#") {
+			all = append(all, strings.TrimSpace(line))
+		}
+		skip = strings.HasPrefix(line, noLabel)
+	}
+	return strings.Join(all, " ")
+}
+
+func (b *bed) wait(t *testing.T, want string) {
+	t.Helper()
+	eventually(t, func() error {
+		if got := b.labels(t); got != want {
+			return fmt.Errorf("the file has %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// metrics waits for the Keeper to say whether the file is true; "" is that it says nothing.
+func metrics(t *testing.T, k *Keeper, want string) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(k)
+	eventually(t, func() error {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, f := range families {
+			if f.GetName() == "berth_node_labels_current" {
+				got = fmt.Sprint(f.GetMetric()[0].GetGauge().GetValue())
+			}
+		}
+		if got != want {
+			return fmt.Errorf("the metric is %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+func TestKeeper(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, t.TempDir())
+	k := b.start(t, time.Hour)
+	metrics(t, k, "")
+	b.is(content("a/runc=ready"))
+	if _, err := os.Stat(b.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the directory was made: %v", err)
+	}
+	b.make(t)
+	b.is(content("a/runc=ready"))
+	b.wait(t, "a/runc=ready")
+	metrics(t, k, "1")
+	info, err := os.Stat(b.path)
+	if err != nil || info.Mode() != 0o644 {
+		t.Errorf("the file's mode is %v, %v", info.Mode(), err)
+	}
+	// The last of many changes is what stays.
+	for i := range 200 {
+		b.is(content(fmt.Sprintf("a/n=%d", i)))
+	}
+	b.wait(t, "a/n=199")
+	b.is(Content{})
+	b.wait(t, "")
+
+	// What somebody does to the file is mended, though nothing has changed.
+	if err := os.Remove(b.path); err != nil {
+		t.Fatal(err)
+	}
+	b.changes <- struct{}{}
+	b.wait(t, "")
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := errors.Join(os.Remove(b.path), os.WriteFile(elsewhere, []byte("mine"), 0o600), os.Symlink(elsewhere, b.path)); err != nil {
+		t.Fatal(err)
+	}
+	b.is(content("a/runc=ready"))
+	eventually(t, func() error {
+		if info, err := os.Lstat(b.path); err != nil || !info.Mode().IsRegular() {
+			return fmt.Errorf("it is %v, %v", info, err)
+		}
+		return nil
+	})
+	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "mine" {
+		t.Errorf("where a link led to there is now %q, %v", text, err)
+	}
+	for _, dir := range []string{b.dir, filepath.Dir(b.dir)} {
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) != 1 {
+			t.Errorf("%s has %v, %v", dir, entries, err)
+		}
+	}
+}
+
+// The worker looks when something happens in the directory, and then looks away for a
+// second: the first thing that it hears of a change must be the change.
+func TestChangeIsOneEvent(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, t.TempDir())
+	b.make(t)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close() //nolint:errcheck // it only heard
+	if err := watcher.Add(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.start(t, time.Hour)
+	// The first write, again for it may have gone unseen after what was there before.
+	for range 2 {
+		select {
+		case e := <-watcher.Events:
+			if e.Name != b.path || e.Op != fsnotify.Create {
+				t.Errorf("heard %v", e)
+			}
+			if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
+				t.Errorf("it says %q by then", got)
+			}
+		case <-time.After(patience):
+			t.Fatal("nothing was heard")
+		}
+	}
+	select {
+	case e := <-watcher.Events:
+		t.Errorf("heard %v", e)
+	case <-time.After(2 * settled):
+	}
+}
+
+// What it says is good for a while, which is prolonged as long as there is a Keeper.
+func TestProlonged(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, t.TempDir())
+	b.make(t)
+	const lifetime = 4 * time.Second
+	k := b.start(t, lifetime)
+	b.wait(t, "a/runc=ready a/crun=ready")
+	until := func() time.Time {
+		text, err := os.ReadFile(b.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return expires(string(text))
+	}
+	first := until()
+	if left := time.Until(first); left > lifetime || left < -patience {
+		t.Errorf("it is good for %v", left)
+	}
+	eventually(t, func() error {
+		if !until().After(first.Add(lifetime)) {
+			return fmt.Errorf("it is good until %v", until())
+		}
+		return nil
+	})
+	if err := k.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	last := until()
+	if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
+		t.Errorf("the end leaves %q", got)
+	}
+	time.Sleep(lifetime / 2)
+	if !until().Equal(last) {
+		t.Error("it is prolonged when nobody keeps it")
+	}
+}
+
+// small is a file system of one page and a directory, with a features.d.
+func small(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	parent := small(t, "size=64k")
+	b := newBed(t, parent)
+	b.make(t)
+	k := b.start(t, time.Hour)
+	b.wait(t, "a/runc=ready a/crun=ready")
+	fill := filepath.Join(parent, "fill")
+	if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	// What is still true stays.
+	b.is(content("a/runc=ready", "a/crun=ready", "a/kata=ready"))
+	metrics(t, k, "0")
+	if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
+		t.Errorf("the file has %q", got)
+	}
+	// What is not, does not.
+	b.is(content("a/runc=ready"))
+	eventually(t, func() error {
+		if got := b.labels(t); got != "none" && got != "a/runc=ready" {
+			return fmt.Errorf("the file has %q", got)
+		}
+		return nil
+	})
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(t, "a/runc=ready")
+	metrics(t, k, "1")
+}
+
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	parent := small(t, "size=1m")
+	b := newBed(t, parent)
+	b.make(t)
+	if err := unix.Mount("", parent, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	k := b.start(t, time.Hour)
+	metrics(t, k, "0")
+	if err := unix.Mount("", parent, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(t, "a/runc=ready a/crun=ready")
+	metrics(t, k, "1")
+}
+
+// Where the directory is a mount, as in a container, the new file is made in it.
+func TestDirectoryIsAMount(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	b := newBed(t, parent)
+	b.make(t)
+	if err := unix.Mount("tmpfs", b.dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(b.dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	b.start(t, time.Hour)
+	b.wait(t, "a/runc=ready a/crun=ready")
+	b.is(content("a/runc=ready"))
+	b.wait(t, "a/runc=ready")
+	for _, dir := range []string{b.dir, parent} {
+		eventually(t, func() error {
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+				return fmt.Errorf("%s has %v, %v", dir, entries, err)
+			}
+			return nil
+		})
+	}
+}

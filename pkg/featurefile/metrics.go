@@ -1,0 +1,67 @@
+package featurefile
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	currentDesc = prometheus.NewDesc("berth_node_labels_current",
+		"Whether the file with the labels of this node's handlers says what is true: 1 or 0. Not there without a directory for it.", nil, nil)
+	writesDesc = prometheus.NewDesc("berth_node_labels_writes_total",
+		"Times that this file was to be written, by what came of it: ok or failed.", []string{"outcome"}, nil)
+)
+
+// tally is what metrics tell.
+type tally struct {
+	mu        sync.Mutex
+	wanted    bool // there is a directory
+	current   bool
+	ok, wrong int
+}
+
+// wrote counts a write.
+func (t *tally) wrote(ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok {
+		t.ok++
+	} else {
+		t.wrong++
+	}
+}
+
+// is says whether the file is true.
+func (t *tally) is(current bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wanted, t.current = true, current
+}
+
+func (t *tally) unwanted() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wanted = false
+}
+
+// Describe implements prometheus.Collector.
+func (*Keeper) Describe(to chan<- *prometheus.Desc) {
+	to <- currentDesc
+	to <- writesDesc
+}
+
+// Collect implements prometheus.Collector.
+func (k *Keeper) Collect(to chan<- prometheus.Metric) {
+	k.tally.mu.Lock()
+	defer k.tally.mu.Unlock()
+	if k.tally.wanted {
+		current := 0.0
+		if k.tally.current {
+			current = 1
+		}
+		to <- prometheus.MustNewConstMetric(currentDesc, prometheus.GaugeValue, current)
+	}
+	to <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(k.tally.ok), "ok")
+	to <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(k.tally.wrong), "failed")
+}

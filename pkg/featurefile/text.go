@@ -1,0 +1,89 @@
+package featurefile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// largest is the size in bytes above which Node Feature Discovery reads nothing of a file.
+const largest = 64 << 10
+
+const (
+	head    = "# Written by berth, again and again: changes here are lost.\n"
+	expiry  = "# +expiry-time="
+	noLabel = "# +no-label" // is about the next line only
+)
+
+// Content is what the file tells.
+type Content struct {
+	// Labels become labels of the node, and features that rules can use.
+	Labels []nodelabel.Fact
+	// Features are for rules only.
+	Features []nodelabel.Fact
+}
+
+// text is the file with as much of the content as there is room for, and how many
+// facts were left out. What it tells counts until expires. Pure.
+func (c Content) text(expires time.Time) (text string, left int) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s%s%s\n", head, expiry, expires.UTC().Format(time.RFC3339))
+	add := func(facts []nodelabel.Fact, directive string) {
+		for i, f := range facts {
+			line := directive + f.Key + "=" + f.Value + "\n"
+			if b.Len()+len(line) > largest {
+				left += len(facts) - i
+				return
+			}
+			b.WriteString(line)
+		}
+	}
+	add(c.Labels, "")
+	add(c.Features, noLabel+"\n")
+	return b.String(), left
+}
+
+// expires is until when a file's text counts; zero if it does not say. Pure.
+func expires(text string) time.Time {
+	for line := range strings.Lines(text) {
+		if value, is := strings.CutPrefix(line, expiry); is {
+			if t, err := time.Parse(time.RFC3339, strings.TrimSpace(value)); err == nil {
+				return t
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// due says whether a file with this text has to be written: because it tells
+// something else, or counts for less than half of lifetime, or, for the clock was
+// set, for longer than that. Pure.
+func due(text string, c Content, lifetime time.Duration, now time.Time) bool {
+	until := expires(text)
+	if should, _ := c.text(until); text != should {
+		return true
+	}
+	left := until.Sub(now)
+	return left <= lifetime/2 || left > lifetime
+}
+
+// untrue says whether a file's text has a label that the content has not. Pure.
+func untrue(text string, c Content) bool {
+	skip := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == noLabel:
+			skip = true
+		case line == "", strings.HasPrefix(line, "#"):
+		case skip:
+			skip = false
+		case !slices.ContainsFunc(c.Labels, func(f nodelabel.Fact) bool { return f.Key+"="+f.Value == line }):
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,109 @@
+package featurefile
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+func content(labels ...string) Content {
+	var c Content
+	for _, l := range labels {
+		key, value, _ := strings.Cut(l, "=")
+		c.Labels = append(c.Labels, nodelabel.Fact{Key: key, Value: value})
+	}
+	c.Features = []nodelabel.Fact{{Key: "state", Value: "ready"}}
+	return c
+}
+
+func TestText(t *testing.T) {
+	got, left := content("a/runc=ready", "a/crun=ready").text(noon)
+	want := head + "# +expiry-time=2026-05-04T12:00:00Z\na/runc=ready\na/crun=ready\n# +no-label\nstate=ready\n"
+	if got != want || left != 0 {
+		t.Errorf("got, without %d,\n%s\nwant\n%s", left, got, want)
+	}
+	if got := expires(got); !got.Equal(noon) {
+		t.Errorf("it expires at %v", got)
+	}
+	local := noon.In(time.FixedZone("east", 3600)).Add(999 * time.Millisecond)
+	if again, _ := content("a/runc=ready", "a/crun=ready").text(local); again != want {
+		t.Errorf("another zone makes it\n%s", again)
+	}
+}
+
+// What has no room is left out from the end, and by whole lines.
+func TestTextThatIsTooLong(t *testing.T) {
+	var c Content
+	for i := range 2000 {
+		c.Labels = append(c.Labels, nodelabel.Fact{Key: nodelabel.Handler(fmt.Sprintf("handler-%04d", i)), Value: nodelabel.Ready})
+	}
+	text, left := c.text(noon)
+	if len(text) > largest || len(text) < largest-100 {
+		t.Errorf("it has %d bytes", len(text))
+	}
+	if got := strings.Count(text, "=ready\n"); got+left != 2000 || left == 0 {
+		t.Errorf("%d labels are in it, and %d left out", got, left)
+	}
+	if !strings.HasSuffix(text, "=ready\n") || !strings.Contains(text, nodelabel.Handler("handler-0000")) {
+		t.Errorf("it ends in %q", text[len(text)-60:])
+	}
+	if due(text, c, time.Hour, noon.Add(-40*time.Minute)) {
+		t.Error("it is written for ever because something has no room")
+	}
+}
+
+func TestDue(t *testing.T) {
+	c := content("a/runc=ready", "a/crun=ready")
+	text, _ := c.text(noon)
+	const lifetime = 10 * time.Minute
+	for name, v := range map[string]struct {
+		text string
+		now  time.Time
+		want bool
+	}{
+		"fresh":                 {text, noon.Add(-lifetime), false},
+		"not yet half over":     {text, noon.Add(-lifetime/2 - time.Second), false},
+		"half over":             {text, noon.Add(-lifetime / 2), true},
+		"over":                  {text, noon.Add(time.Hour), true},
+		"the clock went back":   {text, noon.Add(-lifetime - time.Minute), true},
+		"not there":             {"", noon.Add(-lifetime), true},
+		"another label":         {strings.Replace(text, "crun=ready", "kata=ready", 1), noon.Add(-lifetime), true},
+		"another feature":       {strings.Replace(text, "state=ready", "state=cordoned", 1), noon.Add(-lifetime), true},
+		"cut":                   {text[:len(text)-3], noon.Add(-lifetime), true},
+		"somebody added to it":  {text + "a/mine=1\n", noon.Add(-lifetime), true},
+		"the time is no time":   {strings.Replace(text, "2026-", "26-", 1), noon.Add(-lifetime), true},
+		"another program's":     {"a/runc=ready\n", noon.Add(-lifetime), true},
+		"no regular file or it": {"\x00\xff", noon.Add(-lifetime), true},
+	} {
+		if got := due(v.text, c, lifetime, v.now); got != v.want {
+			t.Errorf("%s: due is %v", name, got)
+		}
+	}
+}
+
+func TestUntrue(t *testing.T) {
+	written, _ := content("a/runc=ready", "a/crun=ready").text(noon)
+	for name, v := range map[string]struct {
+		now  Content
+		want bool
+	}{
+		"the same":             {content("a/runc=ready", "a/crun=ready"), false},
+		"more":                 {content("a/runc=ready", "a/crun=ready", "a/kata=ready"), false},
+		"less":                 {content("a/runc=ready"), true},
+		"another value":        {content("a/runc=ready", "a/crun=slow"), true},
+		"nothing":              {Content{}, true},
+		"only features differ": {Content{Labels: content("a/runc=ready", "a/crun=ready").Labels}, false},
+	} {
+		if got := untrue(written, v.now); got != v.want {
+			t.Errorf("%s: untrue is %v", name, got)
+		}
+	}
+	if untrue("", Content{}) {
+		t.Error("what says nothing is untrue")
+	}
+}

@@ -1,0 +1,66 @@
+package nodelabel
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Fact is a key with its value. Both are what Kubernetes allows for labels.
+type Fact struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Known is what is known of one handler.
+type Known struct {
+	Name  string
+	Phase handler.Phase
+	Can   capability.Table
+}
+
+const (
+	isolation = "isolation"
+	state     = "state"
+)
+
+// Told are the capabilities that are labels. They are few, because every label of a
+// node is in every message about that node.
+var Told = []capability.Name{capability.UserNamespaces, capability.RecursiveReadOnlyMounts, capability.Checkpoint}
+
+// Labels are those of a node with these handlers. Those that say which handlers take
+// pods come first, so that they are what is left if there is no room for all. Pure.
+func Labels(handlers []Known) []Fact {
+	var ready, rest []Fact
+	for _, h := range sorted(handlers) {
+		if h.Phase != handler.Ready {
+			continue
+		}
+		ready = append(ready, Fact{Handler(h.Name), Ready})
+		if h.Can.Isolation != "" {
+			rest = append(rest, Fact{About(h.Name, isolation), string(h.Can.Isolation)})
+		}
+		for _, name := range Told {
+			if h.Can.Of(name).Answer == capability.Yes {
+				rest = append(rest, Fact{About(h.Name, string(name)), "true"})
+			}
+		}
+	}
+	return append(ready, rest...)
+}
+
+// States are no labels: they are for rules that make something of handlers which take
+// no pods. Pure.
+func States(handlers []Known) []Fact {
+	var all []Fact
+	for _, h := range sorted(handlers) {
+		all = append(all, Fact{About(h.Name, state), string(h.Phase)})
+	}
+	return all
+}
+
+func sorted(handlers []Known) []Known {
+	return slices.SortedFunc(slices.Values(handlers), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
+}

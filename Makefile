@@ -97,11 +97,11 @@ $(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/r
 $(BIN)/containerd: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime containerd $(BIN)
 
-# One build makes all of them; the kubelet comes last.
+# One build makes all of them; nfd-worker comes last.
 .PHONY: kubernetes
-kubernetes: $(BIN)/kubelet ## build a control plane, kubelet and kubectl into ./bin (minutes)
+kubernetes: $(BIN)/nfd-worker ## build a control plane, kubelet, kubectl and Node Feature Discovery into ./bin (minutes)
 
-$(BIN)/kubelet: integration/runtimes/kubernetes/go.mod scripts/kubernetes
+$(BIN)/nfd-worker: integration/runtimes/kubernetes/go.mod scripts/kubernetes
 	scripts/kubernetes $(BIN)
 
 # Not run by "go tool", for which a tool that was killed has succeeded.

@@ -10,35 +10,48 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // get asks the API server, and reads the answer into a variable unless it is nil.
-// That is all the client that reading needs; kubectl does the rest.
+// That and send are all the client that the tests need; kubectl does the rest.
 func (c *Cluster) get(path string, into any) error {
-	request, err := http.NewRequest(http.MethodGet, c.server+path, http.NoBody)
+	// Not the context of the test: cleanups use it too.
+	status, body, err := c.send(context.Background(), http.MethodGet, path, "", nil)
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Authorization", "Bearer "+c.token)
-	response, err := c.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return &statusError{path: path, code: response.StatusCode, body: string(body)}
+	if status != http.StatusOK {
+		return &statusError{path: path, code: status, body: string(body)}
 	}
 	if into == nil {
 		return nil
 	}
 	return json.Unmarshal(body, into)
+}
+
+// send sends a request as the administrator, and returns the status and the body of
+// the answer.
+func (c *Cluster) send(ctx context.Context, method, path, contentType string, body []byte) (status int, answer []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+c.token)
+	request.Header.Set("Accept", "application/json")
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
+	}
+	response, err := c.client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
 }
 
 // statusError is an answer of the API server that is not the one asked for.
@@ -49,6 +62,17 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string { return fmt.Sprintf("GET %s: %d: %s", e.path, e.code, e.body) }
+
+// Kubectl runs kubectl as the cluster's administrator, which must succeed, and
+// returns what it wrote to stdout. Berth's own plugin of kubectl is there.
+func (c *Cluster) Kubectl(t testbed.T, stdin string, arguments ...string) string {
+	t.Helper()
+	stdout, stderr, err := c.kubectl(t, strings.NewReader(stdin), arguments...)
+	if err != nil {
+		t.Fatalf("kubectl %q: %v: %s", arguments, err, stderr)
+	}
+	return stdout
+}
 
 // commandTimeout bounds a kubectl that is not meant to stay.
 const commandTimeout = 3 * time.Minute
@@ -66,11 +90,14 @@ func (c *Cluster) kubectl(t testbed.T, stdin io.Reader, arguments ...string) (st
 	return out.String(), problems.String(), err
 }
 
+// Kubeconfig is the file by which the administrator reaches the cluster.
+func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "admin.kubeconfig") }
+
 // kubectlCommand is a kubectl that is yet to be started.
 func (c *Cluster) kubectlCommand(ctx context.Context, t testbed.T, arguments ...string) *exec.Cmd {
 	t.Helper()
 	command := exec.CommandContext(ctx, testbed.Part(t, testbed.Kubectl), arguments...)
-	command.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(c.dir, "admin.kubeconfig"), "HOME="+c.dir)
+	command.Env = append(os.Environ(), "PATH="+testbed.Built(t)+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig(), "HOME="+c.dir)
 	// What it started for itself may hold its pipes open.
 	command.WaitDelay = 5 * time.Second
 	return command

@@ -27,25 +27,39 @@ import (
 
 // Options say how a cluster is started.
 type Options struct {
-	// Berth runs the node's pods. Required, and must have a network.
+	// Berth runs the node's pods. Required unless there is a Machine, and must have a
+	// network.
 	Berth *testbed.Berth
 	// Runtime is the CRI daemon that the kubelet is told of at first; nil is Berth.
 	Runtime *testbed.Daemon
+	// Machine is the node, if it is more than a daemon on the test's.
+	Machine *Machine
 	// FeatureGates are the kubelet's.
 	FeatureGates map[string]bool
 	// NodeLabels are put on the node, key=value.
 	NodeLabels string
 }
 
+// Machine is a node that has directories of its own.
+type Machine struct {
+	// Enter are the words before a command that have it run there.
+	Enter []string
+	// Socket is the CRI daemon's, by the name that it has there.
+	Socket string
+	// Cgroup is what the pods' cgroups are made below. Who made the machine removes it.
+	Cgroup string
+}
+
 // Cluster is a control plane with one node.
 type Cluster struct {
-	// Berth runs the pods.
+	// Berth runs the pods; nil if the node is a Machine.
 	Berth *testbed.Berth
 	// Address is the node's, which pods and the host reach.
 	Address net.IP
 	// Logs is the directory of the pods' logs.
 	Logs string
 
+	machine     Machine
 	dir         string
 	token       string // of system:masters
 	nodeToken   string // of the kubelet
@@ -84,9 +98,21 @@ func Start(t testbed.T, options Options) *Cluster {
 	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)
 	c.trust(t)
 	c.startControlPlane(t)
+	c.machine = machine(options)
 	c.startNode(t, options)
 	t.Cleanup(func() { c.empty(t) })
 	return c
+}
+
+func machine(options Options) Machine {
+	switch {
+	case options.Machine != nil:
+		return *options.Machine
+	case options.Runtime != nil:
+		return Machine{Socket: options.Runtime.Socket, Cgroup: options.Berth.Cgroup}
+	default:
+		return Machine{Socket: options.Berth.Socket, Cgroup: options.Berth.Cgroup}
+	}
 }
 
 // haveHost waits until no other cluster runs on this host: there is one set of

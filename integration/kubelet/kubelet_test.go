@@ -66,9 +66,7 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 		{name: "crun", ran: conformance.RanByOCIRuntime(crun, root("crun"))},
 		{name: "gvisor", ran: conformance.RanByGVisor(runsc, root("runsc")), sandboxed: true},
 	}
-	if _, stderr, err := b.kubectl(t, strings.NewReader(runtimeClasses), "create", "--filename=-"); err != nil {
-		t.Fatalf("create the RuntimeClasses: %v: %s", err, stderr)
-	}
+	b.Kubectl(t, runtimeClasses, "create", "--filename=-")
 	return b
 }
 

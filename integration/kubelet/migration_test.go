@@ -36,7 +36,7 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 	})
 	m.berth.Stop(t) // it is not there yet
 	m.Cluster = Start(t, Options{Berth: m.berth, Runtime: m.containerd})
-	m.kubectlMust(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: second}, handler: second}", "create", "--filename=-")
+	m.Kubectl(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: second}, handler: second}", "create", "--filename=-")
 	m.n = m.NewNamespace(t, registry.Push(t, "kubelet/busybox:1", testbed.Busybox(t)))
 	m.deploy(t, "first", "null")
 	m.deploy(t, "second", "second")
@@ -80,13 +80,6 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 }
 
 func isContainerd(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == "containerd" }
-
-func (m *migration) kubectlMust(t *testing.T, stdin string, arguments ...string) {
-	t.Helper()
-	if _, stderr, err := m.kubectl(t, strings.NewReader(stdin), arguments...); err != nil {
-		t.Fatalf("kubectl %q: %v: %s", arguments, err, stderr)
-	}
-}
 
 // deploy runs a pod of a deployment whose container would be restarted if its
 // probe failed.

@@ -34,10 +34,10 @@ func (c *Cluster) startNode(t testbed.T, options Options) {
 	keepSysctls(t)
 	keepDevicePlugins(t)
 	t.Cleanup(func() { c.sweepNode(t) })
-	makeCgroup(t, c.Berth.Cgroup)
+	makeCgroup(t, c.machine.Cgroup)
 	c.node.config = c.kubeletConfig(t, options)
-	c.node.kubelet = c.run(
-		t, testbed.Kubelet,
+	c.node.kubelet = c.runOn(
+		t, c.machine.Enter, testbed.Kubelet,
 		"--config="+c.writeKubeletConfig(t),
 		"--kubeconfig="+c.kubeconfig(t, "node.kubeconfig", c.nodeToken),
 		"--root-dir="+c.node.root, "--cert-dir="+filepath.Join(c.dir, "kubelet-pki"),
@@ -72,13 +72,9 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 	} {
 		never[signal] = "0%"
 	}
-	runtime := c.Berth.Daemon
-	if options.Runtime != nil {
-		runtime = options.Runtime
-	}
 	return object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"containerRuntimeEndpoint": "unix://" + runtime.Socket,
+		"containerRuntimeEndpoint": "unix://" + c.machine.Socket,
 		"address":                  c.Address.String(), "port": port, "healthzPort": 0,
 		"authentication": object{"anonymous": object{"enabled": true}, "webhook": object{"enabled": false}},
 		"authorization":  object{"mode": "AlwaysAllow"},
@@ -86,7 +82,7 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 		"featureGates":  options.FeatureGates,
 		"staticPodPath": c.node.static, "podLogsDir": c.Logs, "volumePluginDir": filepath.Join(c.dir, "plugins"),
 		"fileCheckFrequency": "1s", "nodeStatusUpdateFrequency": "2s", "volumeStatsAggPeriod": "2s",
-		"cgroupDriver": "cgroupfs", "cgroupRoot": c.Berth.Cgroup, "enforceNodeAllocatable": []string{}, "failCgroupV1": false,
+		"cgroupDriver": "cgroupfs", "cgroupRoot": c.machine.Cgroup, "enforceNodeAllocatable": []string{}, "failCgroupV1": false,
 		"failSwapOn": false, "makeIPTablesUtilChains": false, "oomScoreAdj": 0, "protectKernelDefaults": false,
 		"evictionHard": never, "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
 		"containerLogMaxSize": "300Ki", "containerLogMaxFiles": 10, "containerLogMonitorInterval": "3s",
@@ -101,7 +97,7 @@ const ClusterDNS = "10.0.0.10"
 func (c *Cluster) awaitNode(t testbed.T) {
 	t.Helper()
 	c.node.kubelet.await(t, startTimeout, func() error {
-		node, err := c.Node()
+		node, err := c.Node(NodeName)
 		if err != nil {
 			return err
 		}
@@ -118,10 +114,10 @@ func (c *Cluster) awaitNode(t testbed.T) {
 	})
 }
 
-// Node is the node as the API server knows it.
-func (c *Cluster) Node() (*corev1.Node, error) {
+// Node is a node as the API server knows it.
+func (c *Cluster) Node(name string) (*corev1.Node, error) {
 	node := new(corev1.Node)
-	return node, c.get("/api/v1/nodes/"+NodeName, node)
+	return node, c.get("/api/v1/nodes/"+name, node)
 }
 
 // KillKubelet kills the kubelet, and nothing else, on the spot.

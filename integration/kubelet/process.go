@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // when the test is killed.
 type process struct {
 	part      string
-	arguments []string
+	arguments []string // what runs, and with what
 	log       string
 
 	command *exec.Cmd
@@ -29,7 +30,16 @@ type process struct {
 // failed.
 func (c *Cluster) run(t testbed.T, part string, arguments ...string) *process {
 	t.Helper()
-	p := &process{part: part, arguments: arguments, log: filepath.Join(c.dir, part+".log")}
+	return c.runOn(t, nil, part, arguments...)
+}
+
+// runOn is run on a machine, whose words stand before the command.
+func (c *Cluster) runOn(t testbed.T, enter []string, part string, arguments ...string) *process {
+	t.Helper()
+	p := &process{
+		part: part, arguments: slices.Concat(enter, []string{testbed.Part(t, part)}, arguments),
+		log: filepath.Join(c.dir, part+".log"),
+	}
 	t.Cleanup(func() {
 		if err := p.end(syscall.SIGTERM); err != nil {
 			t.Errorf("end %s: %v", part, err)
@@ -52,7 +62,7 @@ func (p *process) start(t testbed.T) {
 		t.Fatalf("start %s: %v", p.part, err)
 	}
 	defer log.Close()
-	command := exec.Command(testbed.Part(t, p.part), p.arguments...)
+	command := exec.Command(p.arguments[0], p.arguments[1:]...)
 	command.Stdout, command.Stderr = log, log
 	// Ctrl-C at a terminal is for the test, which then ends it in good order.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -2,9 +2,7 @@ package kubelet
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -28,10 +26,10 @@ spec:
   - {name: two, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 64Mi, cpu: 200m}}}
 `)
 	pod := n.WaitReady(t, "limited")
-	if limit := b.memoryLimit(t, b.podCgroup(pod)); limit != (32+64+96)<<20 {
+	if limit := b.MemoryLimit(t, b.PodCgroup(pod)); limit != (32+64+96)<<20 {
 		t.Errorf("the pod may use %d bytes", limit)
 	}
-	if quota, period := b.cpuLimit(t, b.podCgroup(pod)); quota*10 != period*4 {
+	if quota, period := b.CPULimit(t, b.PodCgroup(pod)); quota*10 != period*4 {
 		t.Errorf("the pod may run %d µs of %d", quota, period)
 	}
 }
@@ -66,61 +64,14 @@ spec:
 		if after.ContainerID != before.ContainerID || after.RestartCount != 0 {
 			t.Errorf("%s: the container was restarted: %+v", class.name, after)
 		}
-		cgroup := filepath.Join(b.podCgroup(pod), containerID(after))
-		if limit := b.memoryLimit(t, cgroup); limit != 96<<20 {
+		cgroup := filepath.Join(b.PodCgroup(pod), containerID(after))
+		if limit := b.MemoryLimit(t, cgroup); limit != 96<<20 {
 			t.Errorf("%s: the container may use %d bytes", class.name, limit)
 		}
-		if quota, period := b.cpuLimit(t, cgroup); quota*10 != period*3 {
+		if quota, period := b.CPULimit(t, cgroup); quota*10 != period*3 {
 			t.Errorf("%s: the container may run %d µs of %d", class.name, quota, period)
 		}
 	}
-}
-
-// podCgroup is the path of a pod's cgroup in every hierarchy.
-func (b *bed) podCgroup(pod *corev1.Pod) string {
-	class := map[corev1.PodQOSClass]string{corev1.PodQOSBestEffort: "besteffort", corev1.PodQOSBurstable: "burstable"}[pod.Status.QOSClass]
-	return filepath.Join(b.berth.Cgroup, "kubepods", class, "pod"+string(pod.UID))
-}
-
-func (b *bed) memoryLimit(t *testing.T, cgroup string) int {
-	t.Helper()
-	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", cgroup, "memory.max"))[0]
-}
-
-func (b *bed) cpuLimit(t *testing.T, cgroup string) (quota, period int) {
-	t.Helper()
-	if v2 := filepath.Join("/sys/fs/cgroup", cgroup, "cpu.max"); exists(v2) {
-		both := numbers(t, v2)
-		return both[0], both[1]
-	}
-	dir := filepath.Join("/sys/fs/cgroup/cpu", cgroup)
-	return numbers(t, filepath.Join(dir, "cpu.cfs_quota_us"))[0], numbers(t, filepath.Join(dir, "cpu.cfs_period_us"))[0]
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// numbers reads the first of the files that is there.
-func numbers(t *testing.T, paths ...string) []int {
-	t.Helper()
-	for _, path := range paths {
-		if !exists(path) {
-			continue
-		}
-		var values []int
-		for _, field := range strings.Fields(readFile(t, path)) {
-			value, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatalf("%s: %v", path, err)
-			}
-			values = append(values, value)
-		}
-		return values
-	}
-	t.Fatalf("there is none of %v", paths)
-	return nil
 }
 
 // summary is what is read of a kubelet's /stats/summary.

@@ -98,7 +98,7 @@ func (b *bed) handlers(t *testing.T, _ *Namespace) {
 		}
 	}
 	testbed.Eventually(t, patience, func() error {
-		node, err := b.Node()
+		node, err := b.Node(NodeName)
 		if err != nil {
 			return err
 		}

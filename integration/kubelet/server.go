@@ -1,10 +1,6 @@
 package kubelet
 
 import (
-	"bytes"
-	"io"
-	"net/http"
-
 	"github.com/google/uuid"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -30,21 +26,9 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 // the answer. A body to send is YAML or JSON.
 func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int, answer []byte) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, s.cluster.server+path, bytes.NewReader(body))
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	request.Header.Set("Authorization", "Bearer "+s.cluster.token)
-	request.Header.Set("Accept", "application/json")
-	request.Header.Set("Content-Type", "application/yaml") // which JSON is, too
-	response, err := s.cluster.client.Do(request)
+	status, answer, err := s.cluster.send(t.Context(), method, path, "application/yaml", body) // which JSON is, too
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
-	defer response.Body.Close()
-	answer, err = io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatalf("%s %s: %v", method, path, err)
-	}
-	return response.StatusCode, answer
+	return status, answer
 }

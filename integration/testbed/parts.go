@@ -41,6 +41,8 @@ const (
 	KubeScheduler         = "kube-scheduler"
 	Kubectl               = "kubectl"
 	Kubelet               = "kubelet"
+	NFDMaster             = "nfd-master"
+	NFDWorker             = "nfd-worker"
 )
 
 const kubernetesVariable = "BERTH_TEST_KUBERNETES"

@@ -1,0 +1,76 @@
+package kubelet
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// PodCgroup is the path of a pod's cgroup in every hierarchy.
+func (c *Cluster) PodCgroup(pod *corev1.Pod) string {
+	class := map[corev1.PodQOSClass]string{corev1.PodQOSBestEffort: "besteffort", corev1.PodQOSBurstable: "burstable"}[pod.Status.QOSClass]
+	return filepath.Join(c.machine.Cgroup, "kubepods", class, "pod"+string(pod.UID))
+}
+
+// MemoryLimit is how many bytes a cgroup may use.
+func (c *Cluster) MemoryLimit(t testbed.T, cgroup string) int {
+	t.Helper()
+	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", cgroup, "memory.max"))[0]
+}
+
+// CPULimit is how long a cgroup may run in each period, in µs.
+func (c *Cluster) CPULimit(t testbed.T, cgroup string) (quota, period int) {
+	t.Helper()
+	if v2 := filepath.Join("/sys/fs/cgroup", cgroup, "cpu.max"); exists(v2) {
+		both := numbers(t, v2)
+		return both[0], both[1]
+	}
+	dir := filepath.Join("/sys/fs/cgroup/cpu", cgroup)
+	return numbers(t, filepath.Join(dir, "cpu.cfs_quota_us"))[0], numbers(t, filepath.Join(dir, "cpu.cfs_period_us"))[0]
+}
+
+// CPUShares are a cgroup's part of the CPU time, 1024 for each CPU that is asked for.
+// On cgroup v2 there are none but a weight, of which there are several formulas.
+func (c *Cluster) CPUShares(t testbed.T, cgroup string) (shares int, there bool) {
+	t.Helper()
+	file := filepath.Join("/sys/fs/cgroup/cpu", cgroup, "cpu.shares")
+	if !exists(file) {
+		return 0, false
+	}
+	return numbers(t, file)[0], true
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// numbers reads the first of the files that is there.
+func numbers(t testbed.T, paths ...string) []int {
+	t.Helper()
+	for _, path := range paths {
+		if !exists(path) {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		var values []int
+		for _, field := range strings.Fields(string(text)) {
+			value, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			values = append(values, value)
+		}
+		return values
+	}
+	t.Fatalf("there is none of %v", paths)
+	return nil
+}

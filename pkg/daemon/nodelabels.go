@@ -32,7 +32,7 @@ func (d *Daemon) keepNodeLabels(ctx context.Context, metrics prometheus.Register
 func contentOf(handlers []lifecycle.Handler) featurefile.Content {
 	var known []nodelabel.Known
 	for _, h := range handlers {
-		known = append(known, nodelabel.Known{Name: h.Definition.Name, Phase: h.State.Phase})
+		known = append(known, nodelabel.Known{Name: h.Definition.Name, Phase: h.State.Phase, Can: h.Capabilities})
 	}
 	return featurefile.Content{Labels: nodelabel.Labels(known), Features: nodelabel.States(known)}
 }

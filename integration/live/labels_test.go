@@ -1,0 +1,191 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// labels is the file of a bed's labels, in a directory that there need not be.
+type labels struct{ path string }
+
+// labelled has a bed write its labels into a directory that is not there yet.
+func labelled(t *testing.T, b *bed) labels {
+	t.Helper()
+	l := labels{filepath.Join(b.Dir, "nfd", "features.d", "berth")}
+	b.drop(t, "70-labels", fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"10s\"\n", l.path))
+	b.Restart(t)
+	return l
+}
+
+func (l labels) read(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(l.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	return string(text)
+}
+
+// wait waits until the file has a line, or has not.
+func (l labels) wait(t *testing.T, want bool, key, value string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		if text := l.read(t); strings.Contains(text, "\n"+key+"="+value+"\n") != want {
+			return fmt.Errorf("that %s=%s is in the file should be %v:\n%s", key, value, want, text)
+		}
+		return nil
+	})
+}
+
+func (l labels) ready(t *testing.T, want bool, handler string) {
+	t.Helper()
+	l.wait(t, want, nodelabel.Handler(handler), nodelabel.Ready)
+}
+
+var wholeFile = regexp.MustCompile(`^(# .*\n)+(# \+expiry-time=\S+Z\n)((# \+no-label\n)?feature\.node\.kubernetes\.io/handler\.[a-z0-9.-]+=[a-z-]+\n)+$`)
+
+// watch reads the file over and over, until the test's end, as somebody who does not
+// wait for it to be written.
+func (l labels) watch(t *testing.T) {
+	var reading sync.WaitGroup
+	end := make(chan struct{})
+	reading.Go(func() {
+		for reads := 0; ; reads++ {
+			select {
+			case <-end:
+				t.Logf("the file was read %d times", reads)
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if text := l.read(t); text != "" && !wholeFile.MatchString(text) {
+				t.Errorf("the file was not whole:\n%s", text)
+				return
+			}
+		}
+	})
+	t.Cleanup(func() { close(end); reading.Wait() })
+}
+
+func (b *bed) run(t *testing.T, arguments ...string) {
+	t.Helper()
+	if out, code := b.try(t, arguments...); code != 0 {
+		t.Fatalf("berth %v ends with %d: %s", arguments, code, out)
+	}
+}
+
+// The file for Node Feature Discovery tells of the handlers that take pods, and of
+// no others, whatever becomes of handlers and daemon.
+func TestLabels(t *testing.T) {
+	b := newBed(t)
+	l := labelled(t, b)
+	b.waitState(t, "runc", "ready")
+	if _, err := os.Stat(filepath.Dir(filepath.Dir(l.path))); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory was made: %v", err)
+	}
+	if got := b.metric(t, "berth_node_labels_current"); got != "" {
+		t.Errorf("there is no directory, and the file is current: %s", got)
+	}
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.watch(t)
+	l.ready(t, true, "runc")
+	l.wait(t, true, nodelabel.About("runc", "isolation"), "shared-kernel")
+	l.wait(t, true, nodelabel.About("runc", "recursive-read-only-mounts"), "true")
+	if got := b.metric(t, "berth_node_labels_current"); got != "1" {
+		t.Errorf("the file is current: %s", got)
+	}
+
+	runtime := filepath.Join(t.TempDir(), "crun")
+	program, err := os.ReadFile(testbed.Part(t, testbed.Crun))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(runtime, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.drop(t, "crun", table("crun", runtime))
+	l.ready(t, true, "crun")
+	t.Run("cordoned", func(t *testing.T) {
+		b.run(t, "handler", "cordon", "crun")
+		l.ready(t, false, "crun")
+		l.wait(t, false, nodelabel.About("crun", "isolation"), "shared-kernel")
+		l.wait(t, true, nodelabel.About("crun", "state"), "cordoned")
+		l.ready(t, true, "runc")
+		for range 5 {
+			b.run(t, "handler", "uncordon", "crun")
+			b.run(t, "handler", "cordon", "crun")
+		}
+		b.run(t, "handler", "uncordon", "crun")
+		l.ready(t, true, "crun")
+		l.wait(t, true, nodelabel.About("crun", "state"), "ready")
+	})
+	t.Run("not ready", func(t *testing.T) {
+		if err := os.Rename(runtime, runtime+".away"); err != nil {
+			t.Fatal(err)
+		}
+		b.waitState(t, "crun", "not-ready")
+		begin := time.Now()
+		l.ready(t, false, "crun")
+		t.Logf("the label was gone %v after the handler", time.Since(begin).Round(time.Millisecond))
+		l.wait(t, true, nodelabel.About("crun", "state"), "not-ready")
+		if err := os.Rename(runtime+".away", runtime); err != nil {
+			t.Fatal(err)
+		}
+		l.ready(t, true, "crun")
+	})
+	t.Run("killed", func(t *testing.T) {
+		b.Kill9(t)
+		left := l.read(t)
+		l.ready(t, true, "crun")
+		b.remove(t, b.dropIn("crun")) // nobody sees it
+		if l.read(t) != left {
+			t.Error("somebody writes the file")
+		}
+		b.Start(t)
+		l.ready(t, false, "crun")
+		l.wait(t, false, nodelabel.About("crun", "state"), "ready")
+		l.ready(t, true, "runc")
+	})
+	t.Run("removed", func(t *testing.T) {
+		b.drop(t, "crun", table("crun", runtime))
+		l.ready(t, true, "crun")
+		b.remove(t, b.dropIn("crun"))
+		l.ready(t, false, "crun")
+		l.wait(t, false, nodelabel.About("crun", "state"), "ready")
+	})
+	t.Run("in use", func(t *testing.T) {
+		b.drop(t, "crun", table("crun", runtime))
+		b.waitState(t, "crun", "ready")
+		pod := b.pod(t, "crun")
+		b.remove(t, b.dropIn("crun"))
+		l.ready(t, false, "crun")
+		l.wait(t, true, nodelabel.About("crun", "state"), "draining")
+		works(t, b, pod)
+	})
+	t.Run("stopped", func(t *testing.T) {
+		expiry := regexp.MustCompile(`expiry-time=\S+`)
+		first := expiry.FindString(l.read(t))
+		testbed.Eventually(t, patience, func() error {
+			if expiry.FindString(l.read(t)) == first {
+				return errors.New("the time until which the file counts stays " + first)
+			}
+			return nil
+		})
+		b.Stop(t)
+		l.ready(t, true, "runc")
+		b.Start(t)
+		l.ready(t, true, "runc")
+	})
+}

@@ -1,0 +1,318 @@
+// Package scheduling shows that the classes that berth makes put pods where their
+// handler is, and nowhere else: on a real control plane, with a node whose kubelet
+// asks berth, one that has room and no handler, and Node Feature Discovery, which
+// labels the first by what berth says of its handlers.
+package scheduling
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-cri/berth/integration/conformance"
+	"github.com/berth-cri/berth/integration/kubelet"
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// patience is how long a test waits for what a cluster does by itself.
+const patience = 2 * time.Minute
+
+// elsewhere is a node without handlers, which is larger than any.
+const elsewhere = "node-2"
+
+// measurements are what the classes' overhead is from. They are given, so that what
+// follows from them can be told exactly.
+const measurements = `
+handlers:
+- {name: crun, overhead: {pods: 10, memory: {p50: 90Mi, p95: 96Mi, max: 97Mi}, cpu: {p50: 90m, p95: 100m, max: 101m}}}
+`
+
+// What is measured above, as classes have it.
+const (
+	overheadMemory = 96 << 20
+	overheadCPU    = 100 // thousandths
+)
+
+// bed is a cluster whose one node with handlers has runc and crun, and classes for
+// them.
+type bed struct {
+	*kubelet.Cluster
+	berth *testbed.Berth
+	n     *kubelet.Namespace
+	crun  string // the handler's runtime, which a test may take away
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{crun: filepath.Join(t.TempDir(), "crun")}
+	program, err := os.ReadFile(testbed.Part(t, testbed.Crun))
+	if err == nil {
+		err = os.WriteFile(b.crun, program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	features := filepath.Join(t.TempDir(), "features.d")
+	if err := os.Mkdir(features, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	image := registry.Push(t, "scheduling/busybox:1", testbed.Busybox(t))
+	b.berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": b.crun},
+		DefaultRuntime: "runc",
+		CNI:            testbed.NewCNI(t),
+		Registries:     []*testbed.Registry{registry},
+		Config:         fmt.Sprintf("[node_labels]\nfile = %q\n", filepath.Join(features, "berth")),
+	})
+	b.Cluster = kubelet.Start(t, kubelet.Options{Berth: b.berth})
+	b.Register(t, elsewhere, corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	})
+	b.StartNFD(t, features)
+	b.n = b.NewNamespace(t, image)
+	return b
+}
+
+// classes applies a class for each handler, as an operator does.
+func (b *bed) classes(t *testing.T) {
+	t.Helper()
+	measured := filepath.Join(t.TempDir(), "measured.yaml")
+	if err := os.WriteFile(measured, []byte(measurements), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), "runtimeclass", "generate",
+		"--admin-socket="+filepath.Join(filepath.Dir(b.berth.Socket), "admin.sock"), "--measurements="+measured)
+	command.Stderr = os.Stderr
+	made, err := command.Output()
+	if err != nil {
+		t.Fatalf("berth runtimeclass generate: %v", err)
+	}
+	b.Kubectl(t, string(made), "apply", "--filename=-")
+	// The same handler on the same nodes, and nothing said of what it costs.
+	b.Kubectl(t, `
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: crun-for-nothing}
+handler: crun
+scheduling: {nodeSelector: {`+nodelabel.Handler("crun")+`: `+nodelabel.Ready+`}}
+`, "create", "--filename=-")
+	b.labelled(t, "crun", "runc")
+}
+
+// labelled waits until the node is labelled as having these handlers and no others.
+func (b *bed) labelled(t *testing.T, handlers ...string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		node, err := b.Node(kubelet.NodeName)
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{"crun", "runc"} {
+			want := ""
+			if slices.Contains(handlers, name) {
+				want = nodelabel.Ready
+			}
+			if got := node.Labels[nodelabel.Handler(name)]; got != want {
+				return fmt.Errorf("handler %s is labelled %q, not %q", name, got, want)
+			}
+		}
+		return nil
+	})
+}
+
+func TestScheduling(t *testing.T) {
+	b := newBed(t)
+	b.classes(t)
+	for _, step := range []struct {
+		name string
+		do   func(*testing.T)
+	}{
+		{"pods go where the handler is", b.chosen},
+		{"overhead counts", b.overhead},
+		{"a handler that is not ready gets no more pods", b.withdrawn},
+	} {
+		if !t.Run(step.name, step.do) {
+			return
+		}
+	}
+}
+
+// pod is a pod of a class, or of none, that asks for resources.
+func (b *bed) pod(t *testing.T, name, class, resources string) {
+	t.Helper()
+	of := ""
+	if class != "" {
+		of = "runtimeClassName: " + class
+	}
+	b.n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  %s
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: IMAGE, command: [sleep, "3600"], resources: %s}]
+`, name, of, resources))
+}
+
+// placed waits until a pod is bound to a node.
+func (b *bed) placed(t *testing.T, name, node string) {
+	t.Helper()
+	pod := b.n.WaitPod(t, name, func(pod *corev1.Pod) error {
+		if pod.Spec.NodeName == "" {
+			return fmt.Errorf("pod %s is on no node: %+v", name, pod.Status.Conditions)
+		}
+		return nil
+	})
+	if pod.Spec.NodeName != node {
+		t.Errorf("pod %s is on %s, not on %s", name, pod.Spec.NodeName, node)
+	}
+}
+
+// refused waits until the scheduler has said that it has no place for a pod, in these
+// words.
+func (b *bed) refused(t *testing.T, name string, words ...string) {
+	t.Helper()
+	event := b.n.WaitEvent(t, name, "FailedScheduling", words[0])
+	for _, word := range words {
+		if !strings.Contains(event, word) {
+			t.Errorf("pod %s waits because of %q, not because of %q", name, event, word)
+		}
+	}
+	if node := b.n.Pod(t, name).Spec.NodeName; node != "" {
+		t.Errorf("pod %s is on %s", name, node)
+	}
+}
+
+const notThere = "didn't match Pod's node affinity/selector"
+
+func (b *bed) chosen(t *testing.T) {
+	const more = `{requests: {cpu: "32"}}` // than the node with the handlers has
+	b.pod(t, "of-crun", "crun", "{}")
+	b.pod(t, "of-runc", "runc", "{}")
+	b.pod(t, "of-crun-and-large", "crun", more)
+	b.pod(t, "of-no-class-and-large", "", more)
+	b.Kubectl(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: of-nobody}, handler: of-nobody, "+
+		"scheduling: {nodeSelector: {"+nodelabel.Handler("of-nobody")+": "+nodelabel.Ready+"}}}", "create", "--filename=-")
+	b.pod(t, "of-nobody", "of-nobody", "{}")
+
+	for name, runtime := range map[string]string{"crun": b.crun, "runc": testbed.Part(t, testbed.Runc)} {
+		pod := b.n.WaitReady(t, "of-"+name)
+		b.placed(t, pod.Name, kubelet.NodeName)
+		if got := pod.Spec.NodeSelector[nodelabel.Handler(name)]; got != nodelabel.Ready {
+			t.Errorf("the class of %s gave its pod the selector %v", name, pod.Spec.NodeSelector)
+		}
+		conformance.RanByOCIRuntime(runtime, filepath.Join(b.berth.State, "runtimes", name))(t, b.running(pod))
+	}
+	// The other node has room, and takes pods that did not choose.
+	b.placed(t, "of-no-class-and-large", elsewhere)
+	b.refused(t, "of-crun-and-large", "1 Insufficient cpu", "1 node(s) "+notThere)
+	b.refused(t, "of-nobody", "2 node(s) "+notThere)
+	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
+}
+
+func (b *bed) running(pod *corev1.Pod) conformance.Running {
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
+	return conformance.Running{ContainerID: id, Exec: func(t *testing.T, command ...string) string {
+		t.Helper()
+		return b.n.Exec(t, pod.Name, command...)
+	}}
+}
+
+// overhead looks for the class's overhead in the pod, in what the scheduler and the
+// kubelet count, and in the pod's cgroup.
+func (b *bed) overhead(t *testing.T) {
+	node, err := b.Node(kubelet.NodeName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, cpu := node.Status.Allocatable.Memory().Value(), node.Status.Allocatable.Cpu().MilliValue()
+	allButHalf := [2]string{
+		fmt.Sprintf(`{requests: {memory: "%d"}}`, memory-overheadMemory/2),
+		fmt.Sprintf(`{requests: {cpu: %dm}}`, cpu-overheadCPU/2),
+	}
+	// Each fits alone, and not with what its class costs.
+	b.pod(t, "memory", "crun", allButHalf[0])
+	b.pod(t, "cpu", "crun", allButHalf[1])
+	b.refused(t, "memory", "1 Insufficient memory", "1 node(s) "+notThere)
+	b.refused(t, "cpu", "1 Insufficient cpu", "1 node(s) "+notThere)
+	b.pod(t, "memory-alone", "crun-for-nothing", allButHalf[0])
+	b.pod(t, "cpu-alone", "crun-for-nothing", allButHalf[1])
+	for _, name := range []string{"memory-alone", "cpu-alone"} {
+		b.n.WaitReady(t, name)
+		b.placed(t, name, kubelet.NodeName)
+	}
+	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
+
+	// To the last byte, in the eyes of the scheduler and of the kubelet.
+	b.pod(t, "all", "crun", fmt.Sprintf(`{requests: {memory: "%d", cpu: %dm}}`, memory-overheadMemory, cpu-overheadCPU))
+	pod := b.n.WaitReady(t, "all")
+	b.placed(t, "all", kubelet.NodeName)
+	if got := pod.Spec.Overhead; got.Memory().Value() != overheadMemory || got.Cpu().MilliValue() != overheadCPU {
+		t.Errorf("the class gave the pod the overhead %v", got)
+	}
+	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
+
+	b.pod(t, "limited", "crun", `{requests: {memory: 16Mi, cpu: 50m}, limits: {memory: 32Mi, cpu: 200m}}`)
+	cgroup := b.PodCgroup(b.n.WaitReady(t, "limited"))
+	if limit := b.MemoryLimit(t, cgroup); limit != 32<<20+overheadMemory {
+		t.Errorf("the pod may use %d bytes", limit)
+	}
+	if quota, period := b.CPULimit(t, cgroup); quota*1000 != period*(200+overheadCPU) {
+		t.Errorf("the pod may run %d µs of %d", quota, period)
+	}
+	if shares, there := b.CPUShares(t, cgroup); there && shares != (50+overheadCPU)*1024/1000 {
+		t.Errorf("the pod has %d shares of the CPU time", shares)
+	}
+}
+
+// withdrawn takes the runtime of a handler away under a pod.
+func (b *bed) withdrawn(t *testing.T) {
+	was := b.n.Pod(t, "limited").Status.ContainerStatuses[0]
+	if err := os.Rename(b.crun, b.crun+".away"); err != nil {
+		t.Fatal(err)
+	}
+	b.labelled(t, "runc")
+	b.pod(t, "late", "crun", "{}")
+	b.pod(t, "of-runc", "runc", "{}")
+	b.refused(t, "late", "2 node(s) "+notThere)
+	b.n.WaitReady(t, "of-runc")
+
+	testbed.Eventually(t, patience, func() error {
+		got, stderr, err := b.n.TryKubectl(t, "", "exec", "--quiet", "limited", "--", "echo", "here")
+		if err != nil || got != "here\n" {
+			return fmt.Errorf("the pod says %q, %s: %w", got, stderr, err)
+		}
+		return nil
+	})
+	if now := b.n.Pod(t, "limited").Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != was.RestartCount {
+		t.Errorf("the container is %+v, and was %+v", now, was)
+	}
+	b.judgedAnew(t)
+
+	if err := os.Rename(b.crun+".away", b.crun); err != nil {
+		t.Fatal(err)
+	}
+	b.labelled(t, "crun", "runc")
+	b.n.WaitReady(t, "late")
+	b.placed(t, "late", kubelet.NodeName)
+}
+
+// judgedAnew restarts the kubelet, which then holds all pods against the node's labels
+// as if they had just come. That is Kubernetes', and docs/runtimeclass.md warns of it.
+func (b *bed) judgedAnew(t *testing.T) {
+	t.Helper()
+	b.RestartKubelet(t, b.berth.Socket)
+	b.n.WaitEvent(t, "limited", "NodeAffinity", notThere)
+	b.n.WaitReady(t, "of-runc")
+}

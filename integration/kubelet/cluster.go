@@ -63,6 +63,7 @@ type Cluster struct {
 	dir         string
 	token       string // of system:masters
 	nodeToken   string // of the kubelet
+	guestToken  string // of Guest, who may do nothing
 	server      string // URL of the API server
 	certificate testbed.Certificate
 	client      *http.Client
@@ -88,11 +89,12 @@ func Start(t testbed.T, options Options) *Cluster {
 	}
 	haveHost(t)
 	c := &Cluster{
-		Berth:     options.Berth,
-		Address:   testbed.NewAddress(t),
-		dir:       t.TempDir(),
-		token:     uuid.NewString(),
-		nodeToken: uuid.NewString(),
+		Berth:      options.Berth,
+		Address:    testbed.NewAddress(t),
+		dir:        t.TempDir(),
+		token:      uuid.NewString(),
+		nodeToken:  uuid.NewString(),
+		guestToken: uuid.NewString(),
 	}
 	c.Logs = filepath.Join(c.dir, "logs")
 	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)

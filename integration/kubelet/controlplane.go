@@ -36,7 +36,7 @@ func (c *Cluster) startServer(t testbed.T, arguments ...string) {
 	store := c.startEtcd(t)
 	port := c.port(t)
 	c.server = "https://" + net.JoinHostPort(c.Address.String(), port)
-	users := fmt.Sprintf("%s,admin,admin,system:masters\n%s,system:node:%s,node,system:nodes\n", c.token, c.nodeToken, NodeName)
+	users := fmt.Sprintf("%s,admin,admin,system:masters\n%s,system:node:%s,node,system:nodes\n%s,%s,guest\n", c.token, c.nodeToken, NodeName, c.guestToken, Guest)
 	arguments = append([]string{
 		"--etcd-servers=" + store,
 		"--bind-address=" + c.Address.String(), "--advertise-address=" + c.Address.String(), "--secure-port=" + port,

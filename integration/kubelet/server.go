@@ -1,6 +1,8 @@
 package kubelet
 
 import (
+	"context"
+
 	"github.com/google/uuid"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -15,7 +17,7 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 	t.Helper()
 	testbed.Part(t, testbed.Etcd)
 	testbed.Part(t, testbed.KubeAPIServer)
-	c := &Cluster{Address: testbed.NewAddress(t), dir: t.TempDir(), token: uuid.NewString(), nodeToken: uuid.NewString()}
+	c := &Cluster{Address: testbed.NewAddress(t), dir: t.TempDir(), token: uuid.NewString(), nodeToken: uuid.NewString(), guestToken: uuid.NewString()}
 	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)
 	c.trust(t)
 	c.startServer(t, arguments...)
@@ -23,10 +25,10 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 }
 
 // Send sends a request as the administrator, and returns the status and the body of
-// the answer. A body to send is YAML or JSON.
+// the answer; cleanups may use it. A body to send is YAML or JSON.
 func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int, answer []byte) {
 	t.Helper()
-	status, answer, err := s.cluster.send(t.Context(), method, path, "application/yaml", body) // which JSON is, too
+	status, answer, err := s.cluster.send(context.WithoutCancel(t.Context()), method, path, "application/yaml", body) // which JSON is, too
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}

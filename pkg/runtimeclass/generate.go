@@ -79,3 +79,26 @@ func ParseToleration(text string) (corev1.Toleration, error) {
 	}
 	return t, nil
 }
+
+// Choose are the handlers that get a class: those of the names, else those that
+// take pods. Those that do not are passed over.
+func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err error) {
+	for _, name := range names {
+		h, ok := byName(handlers, name)
+		if !ok {
+			return nil, nil, fmt.Errorf("there is no handler %q%s", name, meant(handlers, name))
+		}
+		chosen = append(chosen, h)
+	}
+	if len(names) > 0 {
+		return chosen, nil, nil
+	}
+	for _, h := range handlers {
+		if h.takesPods() {
+			chosen = append(chosen, h)
+		} else {
+			passed = append(passed, h)
+		}
+	}
+	return chosen, passed, nil
+}

@@ -103,3 +103,32 @@ func TestInventory(t *testing.T) {
 		t.Errorf("got %+v", both)
 	}
 }
+
+func TestChoose(t *testing.T) {
+	all := []Handler{{Name: "runc", State: Ready}, {Name: "kata", State: "cordoned"}, {Name: "crun"}}
+	names := func(handlers []Handler) string {
+		text := ""
+		for _, h := range handlers {
+			text += h.Name + " "
+		}
+		return text
+	}
+	for _, c := range []struct {
+		named                []string
+		chosen, passed, fail string
+	}{
+		{nil, "runc crun ", "kata ", ""},
+		{[]string{"kata", "runc"}, "kata runc ", "", ""},
+		{[]string{"runc", "rucn"}, "", "", `there is no handler "rucn" (did you mean "runc"?)`},
+		{[]string{"x"}, "", "", `there is no handler "x"`},
+	} {
+		chosen, passed, err := Choose(all, c.named)
+		fail := ""
+		if err != nil {
+			fail = err.Error()
+		}
+		if names(chosen) != c.chosen || names(passed) != c.passed || fail != c.fail {
+			t.Errorf("%v: got %v, %v, %v", c.named, chosen, passed, err)
+		}
+	}
+}

@@ -48,6 +48,15 @@ type Finding struct {
 	Advice string `json:"advice,omitempty"`
 }
 
+// String is a line as compilers write them: no table has the room for it.
+func (f Finding) String() string {
+	text := fmt.Sprintf("%s: %s: %s", f.Where, f.Severity, f.Message)
+	if f.Advice != "" {
+		text += "; " + f.Advice
+	}
+	return fmt.Sprintf("%s (RuntimeClass %q, %s)", text, f.Class, f.Rule)
+}
+
 // LintOptions are what classes are held against. Whatever is nil is not looked at.
 type LintOptions struct {
 	// Handlers are those that there are.

@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-cri/berth/cmd/internal/manifests"
 	"github.com/berth-cri/berth/cmd/internal/output"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -40,7 +39,7 @@ func (r *runner) generate() error {
 		all = append(all, runtimeclass.Generate(h, o))
 	}
 	// Nothing is printed before all of it is there.
-	text, err := manifests(all, r.Flags.Output)
+	text, err := written(all, r.Flags.Output)
 	if err != nil {
 		return err
 	}
@@ -50,40 +49,21 @@ func (r *runner) generate() error {
 
 // choose are the handlers that were named, else those that take pods.
 func (r *runner) choose(handlers []runtimeclass.Handler) ([]runtimeclass.Handler, error) {
-	var all []runtimeclass.Handler
-	for _, name := range r.Arguments {
-		i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == name })
-		if i < 0 {
-			var names []string
-			for _, h := range handlers {
-				names = append(names, h.Name)
-			}
-			text := fmt.Sprintf("there is no handler %q", name)
-			if near, ok := handler.Nearest(name, names); ok {
-				text += fmt.Sprintf(" (did you mean %q?)", near)
-			}
-			return nil, wrong(errors.New(text))
-		}
-		all = append(all, handlers[i])
+	chosen, passed, err := runtimeclass.Choose(handlers, r.Arguments)
+	if err != nil {
+		return nil, wrong(err)
 	}
-	if len(r.Arguments) > 0 {
-		return all, nil
+	for _, h := range passed {
+		r.note("handler %s is %s, and gets no class", h.Name, h.State)
 	}
-	for _, h := range handlers {
-		if h.State != "" && h.State != runtimeclass.Ready {
-			r.note("handler %s is %s, and gets no class", h.Name, h.State)
-			continue
-		}
-		all = append(all, h)
-	}
-	if len(all) == 0 {
+	if len(chosen) == 0 {
 		return nil, found("no handler takes pods; name one to get its class all the same")
 	}
-	return all, nil
+	return chosen, nil
 }
 
-// manifests are classes as kubectl reads them: documents with a comment, or a list.
-func manifests(all []runtimeclass.Generated, form string) ([]byte, error) {
+// written are classes as kubectl reads them: documents with a comment, or a list.
+func written(all []runtimeclass.Generated, form string) ([]byte, error) {
 	if form == "json" {
 		list := nodev1.RuntimeClassList{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClassList"}}
 		for _, g := range all {
@@ -123,7 +103,7 @@ func (r *runner) lint() error {
 	if err != nil {
 		return err
 	}
-	if err := r.want(objects, "RuntimeClass", isClass); err != nil {
+	if err := r.want(objects, "RuntimeClass", manifests.IsClass); err != nil {
 		return err
 	}
 	classes := runtimeclass.Classes(objects)
@@ -175,11 +155,7 @@ func (r *runner) lintOptions() (runtimeclass.LintOptions, error) {
 func printFindings(w io.Writer, all []runtimeclass.Finding) error {
 	var b strings.Builder
 	for _, f := range all {
-		fmt.Fprintf(&b, "%s: %s: %s", f.Where, f.Severity, f.Message)
-		if f.Advice != "" {
-			fmt.Fprintf(&b, "; %s", f.Advice)
-		}
-		fmt.Fprintf(&b, " (RuntimeClass %q, %s)\n", f.Class, f.Rule)
+		fmt.Fprintln(&b, f)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

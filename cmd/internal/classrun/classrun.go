@@ -7,11 +7,12 @@ import (
 	"fmt"
 
 	"github.com/berth-cri/berth/cmd/internal/classcmd"
+	"github.com/berth-cri/berth/cmd/internal/manifests"
 )
 
 // Run does the work of a command line.
 func Run(ctx context.Context, c classcmd.Call) error {
-	r := &runner{Call: c, ctx: ctx}
+	r := &runner{Call: c, ctx: ctx, files: manifests.Reader{Stdin: c.Stdin}}
 	switch c.Command {
 	case "generate":
 		return r.generate()
@@ -29,9 +30,8 @@ func Run(ctx context.Context, c classcmd.Call) error {
 
 type runner struct {
 	classcmd.Call
-	ctx context.Context
-	// stdin is what "-" is, once it was read.
-	stdin []byte
+	ctx   context.Context
+	files manifests.Reader
 }
 
 // wrong is an error of what was given.

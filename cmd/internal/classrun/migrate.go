@@ -32,9 +32,9 @@ func (r *runner) migrate() error {
 		if file == "-" && r.Flags.Write {
 			return wrong(errors.New("standard input cannot be written; leave out --write"))
 		}
-		name, text, err := r.text(file)
+		name, text, err := r.files.Text(file)
 		if err != nil {
-			return err
+			return wrong(err)
 		}
 		m, err := runtimeclass.Migrate(name, text, o)
 		if err != nil {

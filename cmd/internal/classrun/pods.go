@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-cri/berth/cmd/internal/manifests"
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
@@ -20,7 +21,7 @@ func (r *runner) pods() ([]runtimeclass.Pod, []runtimeclass.Class, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := r.want(objects, "pod", isPod, isClass); err != nil {
+	if err := r.want(objects, "pod", manifests.IsPod, manifests.IsClass); err != nil {
 		return nil, nil, err
 	}
 	more, err := r.classesOf(r.Flags.Classes, "classes")

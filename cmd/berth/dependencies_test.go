@@ -1,0 +1,36 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// What only some programs have a use for stays out of the others: it would be loaded
+// on every node, by every pod's supervisor.
+func TestWhatIsNotLinked(t *testing.T) {
+	const module = "github.com/berth-cri/berth/"
+	client := []string{"k8s.io/client-go", "k8s.io/cli-runtime", "sigs.k8s.io/kustomize", module + "pkg/cluster"}
+	types := append([]string{"k8s.io/api/", module + "pkg/runtimeclass", module + "cmd/internal/classrun"}, client...)
+	for program, forbidden := range map[string][]string{
+		"berth": types, "berth-shim": types, "berth-pause": types, "berth-runtimeclass": client,
+	} {
+		t.Run(program, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			packages := strings.Fields(string(out))
+			if len(packages) == 0 {
+				t.Fatal("it is made of nothing")
+			}
+			for _, p := range packages {
+				for _, no := range forbidden {
+					if strings.HasPrefix(p, no) {
+						t.Errorf("it is linked to %s", p)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-cri/berth/cmd/internal/manifests"
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/cluster"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// fieldManager owns the fields that are applied.
+const fieldManager = "kubectl-berth"
+
+type applyFlags struct {
+	files        []string
+	handlers     string
+	fromNodes    bool
+	measurements string
+	tolerations  []string
+	anyNode      bool
+
+	diff    bool
+	dryRun  string
+	force   bool
+	manager string
+	output  string
+}
+
+func (p *program) applyCommand() *cobra.Command {
+	f := &applyFlags{}
+	c := &cobra.Command{
+		Use:   "apply (-f FILE... | --from-nodes [HANDLER]... | --handlers FILE [HANDLER]...)",
+		Short: "Apply RuntimeClasses, all of them or none",
+		Long: `Apply RuntimeClasses by server-side apply: those of files, or one for each handler that
+the nodes of the cluster report (--from-nodes), or that a list has (--handlers), as
+"berth runtimeclass generate" makes them.
+
+All of them are first sent as a dry run. If the server refuses one, or one would
+change the handler of a class, which cannot be changed, nothing is applied. If an
+apply fails all the same, those before it are undone, and what became of each is told.
+
+With --diff nothing is applied; the exit status is 0 without differences, 1 with some,
+2 if it failed. The program that shows them is $KUBECTL_EXTERNAL_DIFF, or "diff -u -N".`,
+		Example: `  # Classes of files, first shown and then applied
+  kubectl berth apply -f classes.yaml --diff
+  kubectl berth apply -f classes.yaml
+
+  # From a node that has the handlers
+  berth runtimeclass generate | kubectl berth apply -f -
+
+  # A class for each handler that nodes report, with measured overhead
+  kubectl berth apply --from-nodes --measurements overhead.yaml --dry-run=server`,
+		RunE: func(c *cobra.Command, args []string) error {
+			err := p.apply(c, f, args)
+			if f.diff && err != nil && !errors.Is(err, errDiffers) {
+				return wrong(err) // as "kubectl diff" ends: 1 is for differences
+			}
+			return err
+		},
+		ValidArgsFunction: p.completeHandlers,
+	}
+	flags := c.Flags()
+	flags.StringSliceVarP(&f.files, "filename", "f", nil, "`FILE` of classes, or - for standard input; may be repeated")
+	flags.BoolVar(&f.fromNodes, "from-nodes", false, "make a class for each handler that a node of the cluster reports, or for those named")
+	flags.StringVar(&f.handlers, "handlers", "", "make a class for each of these: names with commas between them, or a `FILE` of handlers")
+	flags.StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with the overhead that was measured, for classes that are made")
+	flags.StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that pods of classes that are made tolerate; may be repeated")
+	flags.BoolVar(&f.anyNode, "any-node", false, "have classes that are made select no nodes")
+	flags.BoolVar(&f.diff, "diff", false, "show what would change, and apply nothing")
+	flags.StringVar(&f.dryRun, "dry-run", dryRunNone, `"none", "client" to print the classes without sending them, or "server" to send them without keeping them`)
+	flags.BoolVar(&f.force, "force-conflicts", false, "take fields over that other managers own")
+	flags.StringVar(&f.manager, "field-manager", fieldManager, "name of the manager that owns the fields")
+	output.Flag(c, &f.output, misused, "lines", "name", "json", "yaml")
+	completes(c, "dry-run", cobra.FixedCompletions([]string{dryRunNone, dryRunClient, dryRunServer}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// Values of --dry-run.
+const (
+	dryRunNone   = "none"
+	dryRunClient = "client"
+	dryRunServer = "server"
+)
+
+func (f *applyFlags) check(args []string) error {
+	sources := 0
+	for _, given := range []bool{len(f.files) > 0, f.fromNodes, f.handlers != ""} {
+		if given {
+			sources++
+		}
+	}
+	switch {
+	case sources != 1:
+		return errors.New("say what to apply by one of -f, --from-nodes and --handlers")
+	case len(f.files) > 0 && len(args) > 0:
+		return fmt.Errorf("%q is too much: -f applies all classes of the files", args[0])
+	case len(f.files) > 0 && (f.anyNode || f.measurements != "" || len(f.tolerations) > 0):
+		return errors.New("--any-node, --measurements and --toleration are for classes that are made; with -f they are as the files say")
+	case !slices.Contains([]string{dryRunNone, dryRunClient, dryRunServer}, f.dryRun):
+		return fmt.Errorf("--dry-run=%s is none of none, client and server", f.dryRun)
+	case f.diff && f.dryRun != dryRunNone:
+		return errors.New("--diff applies nothing; leave out --dry-run")
+	case f.manager == "":
+		return errors.New("--field-manager is empty")
+	}
+	return nil
+}
+
+func (p *program) apply(c *cobra.Command, f *applyFlags, args []string) error {
+	if err := f.check(args); err != nil {
+		return misused(c, err)
+	}
+	ctx := c.Context()
+	// Without a server nothing but what was given is looked at.
+	var s *server
+	if f.dryRun != dryRunClient || f.fromNodes {
+		var err error
+		if s, err = p.connect(); err != nil {
+			return err
+		}
+	}
+	classes, err := p.classesToApply(ctx, s, f, args)
+	if err != nil {
+		return err
+	}
+	if f.dryRun == dryRunClient {
+		if err := p.refuse(classes, nil); err != nil {
+			return err
+		}
+		var all []change
+		for _, c := range classes {
+			all = append(all, change{class: c, after: c.RuntimeClass, effect: "would be applied"})
+		}
+		return p.printChanges(f, all)
+	}
+	return p.applyTo(ctx, s, f, classes)
+}
+
+// applyTo shows or applies classes that can be applied, as far as is known without
+// sending them.
+func (p *program) applyTo(ctx context.Context, s *server, f *applyFlags, classes []runtimeclass.Class) error {
+	before, err := list[nodev1.RuntimeClass](ctx, s, "runtimeclasses.node.k8s.io", s.classes.List, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("nothing was applied: %w", err)
+	}
+	if err := p.refuse(classes, before); err != nil {
+		return err
+	}
+	a := &applier{server: s, manager: f.manager, force: f.force}
+	all, err := a.try(ctx, classes, before)
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.diff:
+		return p.showDiff(ctx, all)
+	case f.dryRun == dryRunServer:
+		return p.printChanges(f, all)
+	}
+	if all, err = a.apply(ctx, all); err != nil {
+		return err
+	}
+	return p.printChanges(f, all)
+}
+
+// classesToApply are those of the files, or those that are made of handlers.
+func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, args []string) ([]runtimeclass.Class, error) {
+	if len(f.files) > 0 {
+		objects, err := p.files.Objects(f.files)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		others, err := manifests.Others(objects, f.files, "RuntimeClass", manifests.IsClass)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		for _, o := range others {
+			p.note("%s is not applied", o)
+		}
+		return runtimeclass.Classes(objects), nil
+	}
+	o := runtimeclass.GenerateOptions{AnyNode: f.anyNode}
+	for _, text := range f.tolerations {
+		t, err := runtimeclass.ParseToleration(text)
+		if err != nil {
+			return nil, wrong(fmt.Errorf("--toleration: %w", err))
+		}
+		o.Tolerations = append(o.Tolerations, t)
+	}
+	handlers, nodes, err := p.handlersToApply(ctx, s, f)
+	if err != nil {
+		return nil, err
+	}
+	chosen, passed, err := runtimeclass.Choose(handlers, args)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	for _, h := range passed {
+		p.note("handler %s is %s, and gets no class", h.Name, h.State)
+	}
+	var all []runtimeclass.Class
+	for _, h := range chosen {
+		g := runtimeclass.Generate(h, o)
+		all = append(all, runtimeclass.Class{Source: runtimeclass.Source{File: "handler " + h.Name}, Version: "v1", RuntimeClass: g.RuntimeClass})
+		p.note("class %s: %s", g.Name, g.Note)
+		if f.fromNodes && cluster.Unlabelled(g.RuntimeClass, nodes) {
+			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node leaves that out", g.Name, selector(g.Scheduling.NodeSelector))
+		}
+	}
+	if len(all) == 0 {
+		return nil, found("there is no handler that takes pods; name one to get its class all the same")
+	}
+	return all, nil
+}
+
+// handlersToApply are those of --handlers or of the nodes, with what was measured.
+func (p *program) handlersToApply(ctx context.Context, s *server, f *applyFlags) ([]runtimeclass.Handler, []corev1.Node, error) {
+	var handlers []runtimeclass.Handler
+	var nodes []corev1.Node
+	var err error
+	if f.fromNodes {
+		if nodes, err = list[corev1.Node](ctx, s, "nodes", s.core.Nodes().List, metav1.ListOptions{}); err != nil {
+			return nil, nil, err
+		}
+		if handlers = cluster.Handlers(&cluster.State{Nodes: nodes}); len(handlers) == 0 {
+			return nil, nil, found("no node of the cluster reports handlers, which takes Kubernetes 1.30 and a CRI daemon that tells them; use --handlers")
+		}
+	} else if handlers, err = p.files.Handlers(f.handlers); err != nil {
+		return nil, nil, wrong(err)
+	}
+	if f.measurements == "" {
+		return handlers, nodes, nil
+	}
+	measured, err := p.files.Inventory(f.measurements)
+	if err != nil {
+		return nil, nil, wrong(err)
+	}
+	return runtimeclass.WithMeasurements(handlers, measured), nodes, nil
+}
+
+// refuse tells what an API server would refuse, before it is asked.
+func (p *program) refuse(classes []runtimeclass.Class, before []nodev1.RuntimeClass) error {
+	var live []runtimeclass.Class
+	for i := range before {
+		live = append(live, runtimeclass.Class{Version: "v1", RuntimeClass: &before[i]})
+	}
+	errs := 0
+	for _, f := range runtimeclass.Lint(classes, runtimeclass.LintOptions{Live: live}) {
+		if f.Severity == runtimeclass.Error {
+			errs++
+			fmt.Fprintln(p.ErrOut, f)
+		}
+	}
+	if errs > 0 {
+		return found("nothing was applied: the API server would refuse it for %s", plural(errs, "reason", "reasons"))
+	}
+	return nil
+}
+
+// printChanges tells what was done, or the classes as they are then.
+func (p *program) printChanges(f *applyFlags, all []change) error {
+	suffix := map[string]string{dryRunClient: " (dry run)", dryRunServer: " (server dry run)"}[f.dryRun]
+	classes := nodev1.RuntimeClassList{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClassList"}}
+	var b strings.Builder
+	for _, c := range all {
+		classes.Items = append(classes.Items, *withoutManagers(c.after))
+		name := "runtimeclass.node.k8s.io/" + c.class.Name
+		if f.output == "name" {
+			fmt.Fprintln(&b, name)
+		} else {
+			fmt.Fprintf(&b, "%s %s%s\n", name, c.effect, suffix)
+		}
+	}
+	return output.Encode(p.Out, f.output, classes, func(w io.Writer) error {
+		_, err := io.WriteString(w, b.String())
+		return err
+	})
+}
+
+// withoutManagers is a class as kubectl shows it.
+func withoutManagers(c *nodev1.RuntimeClass) *nodev1.RuntimeClass {
+	shown := c.DeepCopy()
+	shown.TypeMeta = metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}
+	shown.ManagedFields = nil
+	return shown
+}

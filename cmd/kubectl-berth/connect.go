@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
+)
+
+// Discovery reads every group of a server at once; these are kubectl's own limits.
+const (
+	discoveryQPS   = 50
+	discoveryBurst = 300
+)
+
+// server is the API server, as the user of the kubeconfig sees it.
+type server struct {
+	// host is its URL, for texts.
+	host    string
+	core    corev1client.CoreV1Interface
+	classes nodev1client.RuntimeClassInterface
+}
+
+// connect makes the clients. Nothing is asked yet. An error is one of what was given.
+func (p *program) connect() (*server, error) {
+	config, err := p.config.ToRESTConfig()
+	if err != nil {
+		if clientcmd.IsEmptyConfig(err) {
+			err = errors.New("there is no kubeconfig: give --kubeconfig or --server, or set KUBECONFIG")
+		}
+		return nil, wrong(err)
+	}
+	config = rest.CopyConfig(config)
+	config.UserAgent = "kubectl-berth/" + version
+	// The server bounds its clients by itself.
+	config.QPS = -1
+	config.WarningHandler = rest.NewWarningWriter(p.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
+	core, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	node, err := nodev1client.NewForConfig(config)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	return &server{config.Host, core, node.RuntimeClasses()}, nil
+}
+
+// page is how a client of one kind is asked for a part of a list.
+type page[L runtime.Object] func(context.Context, metav1.ListOptions) (L, error)
+
+// list reads a whole list, a page at a time.
+func list[T any, L runtime.Object](ctx context.Context, s *server, resource string, read page[L], options metav1.ListOptions) ([]T, error) {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return read(ctx, o) })
+	whole, _, err := pages.List(ctx, options)
+	if err != nil {
+		return nil, s.explain("list", resource, err)
+	}
+	var all []T
+	err = meta.EachListItem(whole, func(o runtime.Object) error {
+		one, ok := any(o).(*T)
+		if !ok {
+			return fmt.Errorf("the API server sent a %T in a list of %s", o, resource)
+		}
+		all = append(all, *one)
+		return nil
+	})
+	return all, err
+}
+
+// explain says what to do about an error of a request.
+func (s *server) explain(verb, resource string, err error) error {
+	var unreachable *url.Error
+	var network net.Error
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%s %s: interrupted", verb, resource)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w; you need the verb %q on %q, see \"kubectl auth can-i %s %s\"", err, verb, resource, verb, resource)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the API server %s does not accept who you are: %w; check the user of the kubeconfig's context", s.host, err)
+	case errors.As(err, &unreachable), errors.As(err, &network):
+		return fmt.Errorf("the API server %s cannot be reached: %w; check --server, --context and --kubeconfig", s.host, err)
+	}
+	return fmt.Errorf("%s %s: %w", verb, resource, err)
+}

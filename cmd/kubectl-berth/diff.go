@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	nodev1 "k8s.io/api/node/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/cmd/internal/classcmd"
+)
+
+// externalDiff is kubectl's variable for the program that shows differences.
+const externalDiff = "KUBECTL_EXTERNAL_DIFF"
+
+// errDiffers is the end of a command that has shown differences.
+var errDiffers = &classcmd.Exit{Code: classcmd.Findings}
+
+// showDiff has a program show what would change, as "kubectl diff" does: it gets a
+// directory of what is and one of what would be.
+func (p *program) showDiff(ctx context.Context, all []change) error {
+	top, err := os.MkdirTemp("", "kubectl-berth-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(top)
+	now, then := filepath.Join(top, "LIVE"), filepath.Join(top, "MERGED")
+	for _, dir := range []string{now, then} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	for _, c := range all {
+		name := "node.k8s.io.v1.RuntimeClass.." + c.class.Name
+		if c.before != nil {
+			if err := writeShown(filepath.Join(now, name), c.before); err != nil {
+				return err
+			}
+		}
+		if err := writeShown(filepath.Join(then, name), c.after); err != nil {
+			return err
+		}
+	}
+	command := strings.Fields(os.Getenv(externalDiff))
+	if len(command) == 0 {
+		command = []string{"diff", "-u", "-N"}
+	}
+	shows := exec.CommandContext(ctx, command[0], append(command[1:], now, then)...) //nolint:gosec // the user's own program
+	shows.Stdout, shows.Stderr = p.Out, p.ErrOut
+	err = shows.Run()
+	var ended *exec.ExitError
+	switch {
+	case errors.As(err, &ended) && ended.ExitCode() == 1:
+		return errDiffers
+	case err != nil:
+		return fmt.Errorf("show the differences by %q: %w", strings.Join(command, " "), err)
+	}
+	return nil
+}
+
+// writeShown writes a class without what every apply changes.
+func writeShown(path string, c *nodev1.RuntimeClass) error {
+	shown := withoutManagers(c)
+	shown.ResourceVersion, shown.Generation = "", 0
+	text, err := yaml.Marshal(shown)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o600)
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/berth-cri/berth/cmd/internal/manifests"
+)
+
+// program is what all commands have in common.
+type program struct {
+	genericiooptions.IOStreams
+	config *genericclioptions.ConfigFlags
+	files  manifests.Reader
+}
+
+// newRoot makes the whole command tree.
+func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	p := &program{
+		IOStreams: streams,
+		config:    genericclioptions.NewConfigFlags(true).WithDiscoveryQPS(discoveryQPS).WithDiscoveryBurst(discoveryBurst),
+		files:     manifests.Reader{Stdin: streams.In},
+	}
+	root := &cobra.Command{
+		Use: "kubectl-berth",
+		// Who runs a plugin types its name as kubectl's.
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
+		Short:       "See and check which runtime handlers a cluster has, and give it classes for them",
+		Long: `See and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
+lead to them, and which pods they can run. Everything is read from the API server;
+"apply" is the only command that changes something there.
+
+Exit status: 0 if nothing was found, 1 if something was or if it failed, 2 if the
+command line or a file is wrong; then nothing was done.`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noSubcommand,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	p.config.AddFlags(root.PersistentFlags())
+	p.completeFlags(root)
+	root.SetFlagErrorFunc(misused)
+	root.AddCommand(p.applyCommand())
+	for _, c := range root.Commands() {
+		checkArgs(c)
+	}
+	return root
+}
+
+// misused is an error of the command line.
+func misused(c *cobra.Command, err error) error {
+	return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
+}
+
+// checkArgs makes wrong arguments errors of the command line.
+func checkArgs(c *cobra.Command) {
+	allowed := c.Args
+	if allowed == nil {
+		return
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if err := allowed(c, args); err != nil {
+			return misused(c, err)
+		}
+		return nil
+	}
+}
+
+// noSubcommand is reached with arguments only if no command has their name.
+func noSubcommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w (did you mean %q?)", err, near[0])
+	}
+	return misused(c, err)
+}
+
+// note is about something that is no mistake.
+func (p *program) note(format string, args ...any) {
+	fmt.Fprintf(p.ErrOut, "note: "+format+"\n", args...)
+}
+
+// plural is "1 pod" or "2 pods".
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,117 @@
+package cluster
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// Effect is what an apply does to a class, in kubectl's words.
+type Effect string
+
+// Effects.
+const (
+	Created    Effect = "created"
+	Configured Effect = "configured"
+	Unchanged  Effect = "unchanged"
+)
+
+// Compare says what was done to a class that was before (nil if there was none) and
+// is after. Who owns which field, and what the server counts, is no change.
+func Compare(before, after *nodev1.RuntimeClass) Effect {
+	switch {
+	case before == nil:
+		return Created
+	case equality.Semantic.DeepEqual(Shown(before), Shown(after)):
+		return Unchanged
+	}
+	return Configured
+}
+
+// Shown is a class without what only the server has a use for.
+func Shown(c *nodev1.RuntimeClass) *nodev1.RuntimeClass {
+	shown := c.DeepCopy()
+	shown.TypeMeta = metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}
+	shown.ManagedFields, shown.ResourceVersion, shown.UID, shown.Generation = nil, "", "", 0
+	shown.CreationTimestamp = metav1.Time{}
+	return shown
+}
+
+// Handlers are those that the nodes of a cluster report, by name, each once. Those
+// that no ready node has are not ready. The node's default, which pods without a
+// class get, has no name of its own and is not among them.
+func Handlers(s *State) []runtimeclass.Handler {
+	var all []runtimeclass.Handler
+	for _, name := range s.handlerNames() {
+		h := runtimeclass.Handler{Name: name, State: notReady, Reason: "no node that has it is ready"}
+		for i := range s.Nodes {
+			if n := &s.Nodes[i]; has(n, name) && ready(n) {
+				h.State, h.Reason = runtimeclass.Ready, ""
+				break
+			}
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// Unlabelled says whether a class selects nodes by the label of its handler although
+// no node has that label: then its pods stay pending.
+func Unlabelled(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
+	if c.Scheduling == nil {
+		return false
+	}
+	key := nodelabel.Handler(c.Handler)
+	want, selects := c.Scheduling.NodeSelector[key]
+	if !selects {
+		return false
+	}
+	return !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Labels[key] == want })
+}
+
+// Undo is how a class gets back to what it was before an apply.
+type Undo string
+
+// Ways to undo.
+const (
+	// Nothing: the apply did not change it.
+	Nothing Undo = "nothing"
+	// Delete: there was none.
+	Delete Undo = "delete"
+	// Restore: there was another.
+	Restore Undo = "restore"
+	// Leave: somebody else had a part in what it is now.
+	Leave Undo = "leave"
+)
+
+// HowToUndo says how, for a class that was before (nil if there was none) and is
+// after an apply by a field manager.
+func HowToUndo(before, after *nodev1.RuntimeClass, manager string) Undo {
+	switch {
+	case after == nil:
+		return Nothing
+	case before == nil && onlyBy(after, manager):
+		return Delete
+	case before == nil || before.UID != after.UID:
+		return Leave
+	case before.ResourceVersion == after.ResourceVersion:
+		return Nothing
+	}
+	return Restore
+}
+
+// onlyBy says whether nobody but a manager has ever applied something to a class.
+func onlyBy(c *nodev1.RuntimeClass, manager string) bool {
+	for _, m := range c.ManagedFields {
+		if m.Manager != manager || m.Operation != metav1.ManagedFieldsOperationApply {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// aClass is a class, changed by all of change.
+func aClass(name, handler string, change ...func(*nodev1.RuntimeClass)) *nodev1.RuntimeClass {
+	c := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}
+	for _, f := range change {
+		f(c)
+	}
+	return c
+}
+
+// stored is what a server adds to a class.
+func stored(uid, version string, managers ...string) func(*nodev1.RuntimeClass) {
+	return func(c *nodev1.RuntimeClass) {
+		c.UID, c.ResourceVersion = types.UID(uid), version
+		for _, m := range managers {
+			c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: m, Operation: metav1.ManagedFieldsOperationApply})
+		}
+	}
+}
+
+func memory(amount string) func(*nodev1.RuntimeClass) {
+	return func(c *nodev1.RuntimeClass) {
+		c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}}
+	}
+}
+
+func selecting(labels map[string]string) func(*nodev1.RuntimeClass) {
+	return func(c *nodev1.RuntimeClass) { c.Scheduling = &nodev1.Scheduling{NodeSelector: labels} }
+}
+
+func TestCompare(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		before, after *nodev1.RuntimeClass
+		want          Effect
+	}{
+		{"new", nil, aClass("a", "x"), Created},
+		{"the same", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("1", "1", "me")), Unchanged},
+		{"only what the server counts", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("2", "2", "you")), Unchanged},
+		{"the same amount in other words", aClass("a", "x", memory("1Gi")), aClass("a", "x", memory("1024Mi")), Unchanged},
+		{"another amount", aClass("a", "x", memory("1Gi")), aClass("a", "x", memory("2Gi")), Configured},
+		{"a label", aClass("a", "x"), aClass("a", "x", func(c *nodev1.RuntimeClass) { c.Labels = map[string]string{"l": "v"} }), Configured},
+	} {
+		if got := Compare(c.before, c.after); got != c.want {
+			t.Errorf("%s: got %s", c.what, got)
+		}
+	}
+}
+
+func TestHowToUndo(t *testing.T) {
+	byHand := func(c *nodev1.RuntimeClass) {
+		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: "me", Operation: metav1.ManagedFieldsOperationUpdate})
+	}
+	for _, c := range []struct {
+		what          string
+		before, after *nodev1.RuntimeClass
+		want          Undo
+	}{
+		{"nothing came of it", nil, nil, Nothing},
+		{"it was made", nil, aClass("a", "x", stored("1", "1", "me")), Delete},
+		{"others made it at the same time", nil, aClass("a", "x", stored("1", "1", "you", "me")), Leave},
+		{"it was edited by hand at once", nil, aClass("a", "x", stored("1", "1", "me"), byHand), Leave},
+		{"it was changed", aClass("a", "x", stored("1", "1", "you")), aClass("a", "x", stored("1", "2", "you", "me")), Restore},
+		{"it was as it should be", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("1", "1", "me")), Nothing},
+		{"others made it anew", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("2", "3", "me")), Leave},
+	} {
+		if got := HowToUndo(c.before, c.after, "me"); got != c.want {
+			t.Errorf("%s: got %s", c.what, got)
+		}
+	}
+}
+
+// aNode is a node that is ready, and reports handlers.
+func aNode(name string, labels map[string]string, handlers ...string) corev1.Node {
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	for _, h := range handlers {
+		n.Status.RuntimeHandlers = append(n.Status.RuntimeHandlers, corev1.NodeRuntimeHandler{Name: h})
+	}
+	return n
+}
+
+func unready(n corev1.Node, message string) corev1.Node {
+	n.Status.Conditions[0].Status, n.Status.Conditions[0].Reason, n.Status.Conditions[0].Message = corev1.ConditionFalse, "KubeletNotReady", message
+	return n
+}
+
+func TestHandlersOfNodes(t *testing.T) {
+	got := Handlers(&State{Nodes: []corev1.Node{
+		aNode("a", nil, "", "runc", "gvisor"), aNode("b", nil, "", "runc"), unready(aNode("c", nil, "kata", "runc"), "gone"), aNode("old", nil),
+	}})
+	var names, waiting []string
+	for _, h := range got {
+		names = append(names, h.Name)
+		if h.State != runtimeclass.Ready {
+			waiting = append(waiting, h.Name)
+		}
+	}
+	if !slices.Equal(names, []string{"gvisor", "kata", "runc"}) || !slices.Equal(waiting, []string{"kata"}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestUnlabelled(t *testing.T) {
+	const label = "feature.node.kubernetes.io/handler.x"
+	generated := aClass("x", "x", selecting(map[string]string{label: "ready"}))
+	for _, c := range []struct {
+		what  string
+		class *nodev1.RuntimeClass
+		nodes []corev1.Node
+		want  bool
+	}{
+		{"no label anywhere", generated, []corev1.Node{aNode("a", nil, "x")}, true},
+		{"one node has it", generated, []corev1.Node{aNode("a", nil, "x"), aNode("b", map[string]string{label: "ready"}, "x")}, false},
+		{"with another value", generated, []corev1.Node{aNode("a", map[string]string{label: "gone"}, "x")}, true},
+		{"any node", aClass("x", "x"), nil, false},
+		{"nodes by something else", aClass("x", "x", selecting(map[string]string{"a": "b"})), nil, false},
+	} {
+		if got := Unlabelled(c.class, c.nodes); got != c.want {
+			t.Errorf("%s: got %v", c.what, got)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -44,17 +45,17 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 	pods := []*adminv1.Pod{{Id: long, Namespace: long, Name: pod, Handler: long, Containers: 1000, Pin: &adminv1.Pin{
 		Digest: long, Generation: 1 << 40, Binaries: []*adminv1.Binary{{Path: "/" + reason, Version: long}},
 	}}}
-	var features []*adminv1.GetHandlerResponse
+	var features []handlerFeatures
 	for i := range 20 {
-		features = append(features, &adminv1.GetHandlerResponse{
-			Handler: &adminv1.Handler{Name: fmt.Sprint(i, long)}, Features: []*adminv1.Feature{{Name: "recursive-read-only-mounts", Supported: i%2 == 0}},
-		})
+		h := handlerFeatures{Name: fmt.Sprint(i, long)}
+		h.Set(capability.RecursiveReadOnlyMounts, capability.No, capability.Declared, reason)
+		features = append(features, h)
 	}
 	settings := []*adminv1.Setting{{Key: "runtimes." + long + ".options.BinaryName", Value: reason, Origin: "/" + pod}}
 	for name, of := range map[string]func(wide bool) *table{
 		"handlers": func(wide bool) *table { return handlerTable(handlers, wide) },
 		"pods":     func(wide bool) *table { return podTable(pods, wide) },
-		"features": func(wide bool) *table { return featureTable(features, wide) },
+		"features": func(wide bool) *table { return featureMatrix(features, wide) },
 		"settings": func(wide bool) *table { return settingTable(settings, wide) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +77,7 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 		})
 	}
 	// No handler is lost where they are shown below each other.
-	text := featureTable(features, false).text(80)
+	text := featureMatrix(features, false).text(80)
 	for i := range features {
 		if !strings.Contains(text, fmt.Sprint(i, "hhhhh")) {
 			t.Errorf("handler %d is not there:\n%s", i, text)
@@ -152,7 +153,7 @@ func TestUnknownOutputIsAMistakeOfTheCommandLine(t *testing.T) {
 func TestCommandsWithoutADaemon(t *testing.T) {
 	t.Setenv(adminSocketEnv, t.TempDir()+"/none.sock")
 	for _, line := range []string{
-		"handlers", "handler show", "handler features x", "handler probe x", "handler add x --path /x", "handler edit x --set a=1", "handler rm x",
+		"handlers", "handler show", "features", "features x", "features x --canary", "handler features x", "handler probe x", "handler add x --path /x", "handler edit x --set a=1", "handler rm x",
 		"handler cordon x", "handler uncordon x", "handler drain x", "reload --wait", "reload", "config show --live", "config diff", "status", "pods", "whereis x",
 	} {
 		code, stdout, stderr := ran(t, strings.Fields(line)...)

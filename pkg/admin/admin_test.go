@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-cri/berth/pkg/admin"
+	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -32,8 +34,12 @@ func TestHandlers(t *testing.T) {
 		h.GetOrigin() != b.path("config.toml")+":2" || len(h.GetDigest()) != 64 || resp.GetGeneration() == 0 {
 		t.Errorf("got %v", h)
 	}
+	want := (&node{}).Capabilities(t.Context(), nil, nil)
+	if got := client.Capabilities(h); !reflect.DeepEqual(got, want) {
+		t.Errorf("it can do %+v", got)
+	}
 	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{})
-	if err != nil || one.GetHandler().GetName() != "runc" || one.GetBinary().GetPath() != b.path("bin/runc") || len(one.GetFeatures()) == 0 {
+	if err != nil || one.GetHandler().GetName() != "runc" || one.GetBinary().GetPath() != b.path("bin/runc") {
 		t.Errorf("the default one: %v, %v", one, err)
 	}
 	if i := slices.IndexFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "runtime_path" }); i < 0 ||

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // bed is the service on a real socket, over the real life cycle, which reads
@@ -52,6 +53,13 @@ func (n *node) Check(_ context.Context, d *handler.Definition, _ probe.Depth) (*
 		return nil, fmt.Errorf("%s does not answer; install it: %w", d.Path, errdefs.ErrUnavailable)
 	}
 	return &probe.Runtime{Path: d.Path, Name: probe.Runc, Version: "1.2.3"}, nil
+}
+
+func (n *node) Capabilities(context.Context, *handler.Definition, *probe.Runtime) capability.Table {
+	t := capability.Table{Isolation: capability.SharedKernel, IsolationSource: capability.Declared, SeccompActions: []string{"SCMP_ACT_ALLOW"}}
+	t.Set(capability.Exec, capability.Yes, capability.Ran, "")
+	t.Set(capability.SELinux, capability.No, capability.Probed, "this node has none")
+	return t
 }
 
 func (n *node) Live() map[string]int {
@@ -157,7 +165,7 @@ func newBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	b.manager, err = lifecycle.New(t.Context(), lifecycle.Options{
-		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, Dir: b.path("state"),
+		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, Surveyor: b.node, Dir: b.path("state"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -53,7 +54,7 @@ func (h handlers) GetHandler(_ context.Context, req *adminv1.GetHandlerRequest) 
 		return nil, err
 	}
 	resp := &adminv1.GetHandlerResponse{
-		Handler: h.message(known), Features: features(known.Runtime), FeaturesJson: document(known.Runtime),
+		Handler: h.message(known), FeaturesJson: document(known.Runtime),
 		Binary: binaryOf(known.Definition.Path, known.Runtime),
 	}
 	settings, err := current.Config.HandlerSettings(known.Definition.Name)
@@ -96,7 +97,7 @@ func (v view) message(h lifecycle.Handler) *adminv1.Handler {
 		Name: d.Name, State: stateOf(h.State.Phase), Reason: h.State.Reason, IsDefault: h.Default,
 		Type: string(d.Type), Path: d.Path, Pods: count(h.LivePods), Generation: h.Since, Digest: h.Digest,
 		Origin: d.Origin, Managed: h.Configured && v.dropIns.wrote(d.Name, d.Origin),
-		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError,
+		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError, Capabilities: capabilities(h.Capabilities),
 	}
 	if t := h.Trial; t != nil {
 		m.Trial = &adminv1.Trial{Path: t.Path, Percent: count(t.Percent), State: string(t.State), Reason: t.Reason}
@@ -159,29 +160,15 @@ func document(rt *probe.Runtime) string {
 	return string(text)
 }
 
-// features are what pods may ask of a runtime, by the names of Kubernetes and
-// the OCI where they have one.
-func features(rt *probe.Runtime) []*adminv1.Feature {
-	if rt == nil {
+// capabilities are what a handler can do; nil if nothing is known.
+func capabilities(t capability.Table) *adminv1.Capabilities {
+	if t.Empty() {
 		return nil
 	}
-	var all []*adminv1.Feature
-	for _, f := range []struct {
-		name string
-		can  bool
-	}{
-		{"apparmor", rt.SupportsAppArmor()},
-		{"checkpoint", rt.MakesCheckpoints()},
-		{"id-mapped-mounts", rt.SupportsIDMap()},
-		{"net-devices", rt.SupportsNetDevices()},
-		{"own-kernel", rt.OwnKernel},
-		{"recursive-read-only-mounts", rt.SupportsRecursiveReadOnly()},
-		{"seccomp", rt.SupportsSeccomp()},
-		{"selinux", rt.SupportsSELinux()},
-		{"systemd-cgroup", rt.SupportsSystemdCgroup()},
-		{"user-namespaces", rt.SupportsUserNamespaces()},
-	} {
-		all = append(all, &adminv1.Feature{Name: f.name, Supported: f.can})
+	m := &adminv1.Capabilities{Isolation: string(t.Isolation), IsolationSource: string(t.IsolationSource), SeccompActions: t.SeccompActions}
+	for _, n := range t.Sorted() {
+		k := t.Of(n)
+		m.Capabilities = append(m.Capabilities, &adminv1.Capability{Name: string(n), Answer: string(k.Answer), Source: string(k.Source), Note: k.Note})
 	}
-	return all
+	return m
 }

@@ -22,6 +22,7 @@ func Of(f Facts) capability.Table {
 	b.security()
 	b.hugePages()
 	b.cgroups()
+	b.netDevices()
 	b.proven()
 	return b.table
 }
@@ -134,6 +135,15 @@ func (b *builder) hugePages() {
 	default:
 		b.yes(capability.HugePages, capability.Probed, "")
 	}
+}
+
+// netDevices: a spec with some is refused unless the runtime says that it moves them.
+func (b *builder) netDevices() {
+	if b.Handler.Runtime.SupportsNetDevices() {
+		b.yes(capability.NetDevices, capability.Declared, "")
+		return
+	}
+	b.no(capability.NetDevices, capability.Declared, "it does not say that it moves network devices")
 }
 
 // preflightAsks are the names that preflight refuses pods by.

@@ -202,3 +202,10 @@ func tolerations(all []corev1.Toleration) string {
 	}
 	return strings.Join(words, ",")
 }
+
+func answer(yes bool) capability.Answer {
+	if yes {
+		return capability.Yes
+	}
+	return capability.No
+}

@@ -61,6 +61,7 @@ const (
 	InPlaceResize Name = "in-place-resize"
 	PortForward   Name = "port-forward"
 	SystemdCgroup Name = "systemd-cgroup"
+	NetDevices    Name = "net-devices"
 )
 
 // Names are all of this berth's, in the order in which people read them.
@@ -68,7 +69,7 @@ func Names() []Name {
 	return []Name{
 		Privileged, HostNetwork, HostPID, HostIPC, UserNamespaces, IDMappedMounts, RecursiveReadOnlyMounts, MountPropagation,
 		Seccomp, AppArmor, SELinux, BlockVolumes, Devices, HugePages, Sysctls, UnmaskedProc, Exec, PortForward,
-		InPlaceResize, Checkpoint, CgroupV1, CgroupV2, SystemdCgroup,
+		InPlaceResize, Checkpoint, CgroupV1, CgroupV2, SystemdCgroup, NetDevices,
 	}
 }
 

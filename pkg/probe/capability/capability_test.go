@@ -1,7 +1,9 @@
 package capability
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -48,5 +50,26 @@ func TestSorted(t *testing.T) {
 	}
 	if got, want := table.Sorted(), []Name{Privileged, SystemdCgroup, "aa", "zz"}; !slices.Equal(got, want) || table.Empty() {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// What people see has an explanation, and nothing else has.
+func TestEveryNameIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/capabilities.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []Name
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		first, _, _ := strings.Cut(line[2:], " | ")
+		for name := range strings.SplitSeq(first, ", ") {
+			documented = append(documented, Name(strings.Trim(name, "`")))
+		}
+	}
+	if want := append([]Name{"isolation"}, Names()...); !slices.Equal(documented, want) {
+		t.Errorf("documented are\n%v, and there are\n%v", documented, want)
 	}
 }

@@ -259,7 +259,10 @@ type Handler struct {
 	ProbedAt   *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=probed_at,json=probedAt,proto3" json:"probed_at,omitempty"`
 	ProbeError string                 `protobuf:"bytes,15,opt,name=probe_error,json=probeError,proto3" json:"probe_error,omitempty"`
 	// Unset without a next binary.
-	Trial         *Trial `protobuf:"bytes,16,opt,name=trial,proto3" json:"trial,omitempty"`
+	Trial *Trial `protobuf:"bytes,16,opt,name=trial,proto3" json:"trial,omitempty"`
+	// What it can do for pods on this node, when it was asked last; unset if it
+	// never answered.
+	Capabilities  *Capabilities `protobuf:"bytes,17,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +409,160 @@ func (x *Handler) GetTrial() *Trial {
 	return nil
 }
 
+func (x *Handler) GetCapabilities() *Capabilities {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+// Capabilities are what a handler can do for pods, and how that is known.
+// docs/capabilities.md says what each word means.
+type Capabilities struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "shared-kernel", "user-space-kernel" or "vm"; empty is not known.
+	Isolation string `protobuf:"bytes,1,opt,name=isolation,proto3" json:"isolation,omitempty"`
+	// How that is known, as in Capability.
+	IsolationSource string `protobuf:"bytes,2,opt,name=isolation_source,json=isolationSource,proto3" json:"isolation_source,omitempty"`
+	// What seccomp filters may do about a system call, by the OCI's names.
+	SeccompActions []string      `protobuf:"bytes,3,rep,name=seccomp_actions,json=seccompActions,proto3" json:"seccomp_actions,omitempty"`
+	Capabilities   []*Capability `protobuf:"bytes,4,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Capabilities) Reset() {
+	*x = Capabilities{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capabilities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capabilities) ProtoMessage() {}
+
+func (x *Capabilities) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
+func (*Capabilities) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Capabilities) GetIsolation() string {
+	if x != nil {
+		return x.Isolation
+	}
+	return ""
+}
+
+func (x *Capabilities) GetIsolationSource() string {
+	if x != nil {
+		return x.IsolationSource
+	}
+	return ""
+}
+
+func (x *Capabilities) GetSeccompActions() []string {
+	if x != nil {
+		return x.SeccompActions
+	}
+	return nil
+}
+
+func (x *Capabilities) GetCapabilities() []*Capability {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+// Capability is one thing that pods may ask of a handler, or operators of it.
+type Capability struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "user-namespaces".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "yes", "no" or "unknown".
+	Answer string `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
+	// "declared" by the runtime, "probed" on this node, or "ran" by a canary pod;
+	// empty if the answer is unknown.
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// One line about the answer; may be empty.
+	Note          string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capability) Reset() {
+	*x = Capability{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capability) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capability) ProtoMessage() {}
+
+func (x *Capability) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capability.ProtoReflect.Descriptor instead.
+func (*Capability) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Capability) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Capability) GetAnswer() string {
+	if x != nil {
+		return x.Answer
+	}
+	return ""
+}
+
+func (x *Capability) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Capability) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 // Trial is that of the binary that a handler has as its next.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -423,7 +580,7 @@ type Trial struct {
 
 func (x *Trial) Reset() {
 	*x = Trial{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -435,7 +592,7 @@ func (x *Trial) String() string {
 func (*Trial) ProtoMessage() {}
 
 func (x *Trial) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -448,7 +605,7 @@ func (x *Trial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trial.ProtoReflect.Descriptor instead.
 func (*Trial) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Trial) GetPath() string {
@@ -495,7 +652,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +664,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +677,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Setting) GetKey() string {
@@ -552,7 +709,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +721,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +734,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 type GetStatusResponse struct {
@@ -613,7 +770,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +782,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +795,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -754,7 +911,7 @@ type ListHandlersRequest struct {
 
 func (x *ListHandlersRequest) Reset() {
 	*x = ListHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +923,7 @@ func (x *ListHandlersRequest) String() string {
 func (*ListHandlersRequest) ProtoMessage() {}
 
 func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +936,7 @@ func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersRequest.ProtoReflect.Descriptor instead.
 func (*ListHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 type ListHandlersResponse struct {
@@ -792,7 +949,7 @@ type ListHandlersResponse struct {
 
 func (x *ListHandlersResponse) Reset() {
 	*x = ListHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +961,7 @@ func (x *ListHandlersResponse) String() string {
 func (*ListHandlersResponse) ProtoMessage() {}
 
 func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +974,7 @@ func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersResponse.ProtoReflect.Descriptor instead.
 func (*ListHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListHandlersResponse) GetHandlers() []*Handler {
@@ -844,7 +1001,7 @@ type GetHandlerRequest struct {
 
 func (x *GetHandlerRequest) Reset() {
 	*x = GetHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1013,7 @@ func (x *GetHandlerRequest) String() string {
 func (*GetHandlerRequest) ProtoMessage() {}
 
 func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1026,7 @@ func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerRequest.ProtoReflect.Descriptor instead.
 func (*GetHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetHandlerRequest) GetName() string {
@@ -886,9 +1043,6 @@ type GetHandlerResponse struct {
 	Settings []*Setting `protobuf:"bytes,2,rep,name=settings,proto3" json:"settings,omitempty"`
 	// The keys that its drop-in has, for UpdateHandler; empty unless managed.
 	Written []*Setting `protobuf:"bytes,3,rep,name=written,proto3" json:"written,omitempty"`
-	// What the runtime says that it can do; empty if it was not asked or does not
-	// say.
-	Features []*Feature `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
 	// The runtime's own "features" document, JSON; may be empty.
 	FeaturesJson string `protobuf:"bytes,5,opt,name=features_json,json=featuresJson,proto3" json:"features_json,omitempty"`
 	// Identity of the binary, when it was asked last.
@@ -899,7 +1053,7 @@ type GetHandlerResponse struct {
 
 func (x *GetHandlerResponse) Reset() {
 	*x = GetHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +1065,7 @@ func (x *GetHandlerResponse) String() string {
 func (*GetHandlerResponse) ProtoMessage() {}
 
 func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1078,7 @@ func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerResponse.ProtoReflect.Descriptor instead.
 func (*GetHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetHandlerResponse) GetHandler() *Handler {
@@ -948,13 +1102,6 @@ func (x *GetHandlerResponse) GetWritten() []*Setting {
 	return nil
 }
 
-func (x *GetHandlerResponse) GetFeatures() []*Feature {
-	if x != nil {
-		return x.Features
-	}
-	return nil
-}
-
 func (x *GetHandlerResponse) GetFeaturesJson() string {
 	if x != nil {
 		return x.FeaturesJson
@@ -967,60 +1114,6 @@ func (x *GetHandlerResponse) GetBinary() *Binary {
 		return x.Binary
 	}
 	return nil
-}
-
-// Feature is one thing that pods may ask of a runtime.
-type Feature struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as "user-namespaces" or "recursive-read-only".
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Supported     bool   `protobuf:"varint,2,opt,name=supported,proto3" json:"supported,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Feature) Reset() {
-	*x = Feature{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Feature) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Feature) ProtoMessage() {}
-
-func (x *Feature) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Feature.ProtoReflect.Descriptor instead.
-func (*Feature) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *Feature) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Feature) GetSupported() bool {
-	if x != nil {
-		return x.Supported
-	}
-	return false
 }
 
 // Binary is the program that runs pods.
@@ -1041,7 +1134,7 @@ type Binary struct {
 
 func (x *Binary) Reset() {
 	*x = Binary{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1146,7 @@ func (x *Binary) String() string {
 func (*Binary) ProtoMessage() {}
 
 func (x *Binary) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1159,7 @@ func (x *Binary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binary.ProtoReflect.Descriptor instead.
 func (*Binary) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Binary) GetPath() string {
@@ -1119,7 +1212,7 @@ type WatchHandlersRequest struct {
 
 func (x *WatchHandlersRequest) Reset() {
 	*x = WatchHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1224,7 @@ func (x *WatchHandlersRequest) String() string {
 func (*WatchHandlersRequest) ProtoMessage() {}
 
 func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1237,7 @@ func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersRequest.ProtoReflect.Descriptor instead.
 func (*WatchHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type WatchHandlersResponse struct {
@@ -1157,7 +1250,7 @@ type WatchHandlersResponse struct {
 
 func (x *WatchHandlersResponse) Reset() {
 	*x = WatchHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1262,7 @@ func (x *WatchHandlersResponse) String() string {
 func (*WatchHandlersResponse) ProtoMessage() {}
 
 func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1275,7 @@ func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersResponse.ProtoReflect.Descriptor instead.
 func (*WatchHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchHandlersResponse) GetHandlers() []*Handler {
@@ -1211,7 +1304,7 @@ type RegisterHandlerRequest struct {
 
 func (x *RegisterHandlerRequest) Reset() {
 	*x = RegisterHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1316,7 @@ func (x *RegisterHandlerRequest) String() string {
 func (*RegisterHandlerRequest) ProtoMessage() {}
 
 func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1329,7 @@ func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RegisterHandlerRequest) GetName() string {
@@ -1264,7 +1357,7 @@ type RegisterHandlerResponse struct {
 
 func (x *RegisterHandlerResponse) Reset() {
 	*x = RegisterHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1369,7 @@ func (x *RegisterHandlerResponse) String() string {
 func (*RegisterHandlerResponse) ProtoMessage() {}
 
 func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1382,7 @@ func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RegisterHandlerResponse) GetHandler() *Handler {
@@ -1319,7 +1412,7 @@ type UpdateHandlerRequest struct {
 
 func (x *UpdateHandlerRequest) Reset() {
 	*x = UpdateHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1424,7 @@ func (x *UpdateHandlerRequest) String() string {
 func (*UpdateHandlerRequest) ProtoMessage() {}
 
 func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1437,7 @@ func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerRequest.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UpdateHandlerRequest) GetName() string {
@@ -1378,7 +1471,7 @@ type UpdateHandlerResponse struct {
 
 func (x *UpdateHandlerResponse) Reset() {
 	*x = UpdateHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1483,7 @@ func (x *UpdateHandlerResponse) String() string {
 func (*UpdateHandlerResponse) ProtoMessage() {}
 
 func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1496,7 @@ func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerResponse.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UpdateHandlerResponse) GetHandler() *Handler {
@@ -1429,7 +1522,7 @@ type RemoveHandlerRequest struct {
 
 func (x *RemoveHandlerRequest) Reset() {
 	*x = RemoveHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1534,7 @@ func (x *RemoveHandlerRequest) String() string {
 func (*RemoveHandlerRequest) ProtoMessage() {}
 
 func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1547,7 @@ func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveHandlerRequest) GetName() string {
@@ -1476,7 +1569,7 @@ type RemoveHandlerResponse struct {
 
 func (x *RemoveHandlerResponse) Reset() {
 	*x = RemoveHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1581,7 @@ func (x *RemoveHandlerResponse) String() string {
 func (*RemoveHandlerResponse) ProtoMessage() {}
 
 func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1594,7 @@ func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RemoveHandlerResponse) GetFile() string {
@@ -1529,7 +1622,7 @@ type CordonRequest struct {
 
 func (x *CordonRequest) Reset() {
 	*x = CordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1634,7 @@ func (x *CordonRequest) String() string {
 func (*CordonRequest) ProtoMessage() {}
 
 func (x *CordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1647,7 @@ func (x *CordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
 func (*CordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CordonRequest) GetName() string {
@@ -1580,7 +1673,7 @@ type CordonResponse struct {
 
 func (x *CordonResponse) Reset() {
 	*x = CordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1685,7 @@ func (x *CordonResponse) String() string {
 func (*CordonResponse) ProtoMessage() {}
 
 func (x *CordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1698,7 @@ func (x *CordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
 func (*CordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CordonResponse) GetHandler() *Handler {
@@ -1624,7 +1717,7 @@ type UncordonRequest struct {
 
 func (x *UncordonRequest) Reset() {
 	*x = UncordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1729,7 @@ func (x *UncordonRequest) String() string {
 func (*UncordonRequest) ProtoMessage() {}
 
 func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1742,7 @@ func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
 func (*UncordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UncordonRequest) GetName() string {
@@ -1668,7 +1761,7 @@ type UncordonResponse struct {
 
 func (x *UncordonResponse) Reset() {
 	*x = UncordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1773,7 @@ func (x *UncordonResponse) String() string {
 func (*UncordonResponse) ProtoMessage() {}
 
 func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1786,7 @@ func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonResponse.ProtoReflect.Descriptor instead.
 func (*UncordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UncordonResponse) GetHandler() *Handler {
@@ -1713,7 +1806,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1818,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1831,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainRequest) GetName() string {
@@ -1767,7 +1860,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1872,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1885,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainResponse) GetPods() int32 {
@@ -1820,7 +1913,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1925,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1938,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ProbeRequest) GetName() string {
@@ -1871,7 +1964,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1976,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +1989,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ProbeResponse) GetHandler() *Handler {
@@ -1915,7 +2008,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2020,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2033,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PromoteRequest) GetName() string {
@@ -1959,7 +2052,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2064,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2077,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PromoteResponse) GetHandler() *Handler {
@@ -2005,7 +2098,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2110,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2123,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AbortRequest) GetName() string {
@@ -2056,7 +2149,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2161,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2174,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AbortResponse) GetHandler() *Handler {
@@ -2102,7 +2195,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2207,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2220,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReloadRequest) GetNoWait() bool {
@@ -2159,7 +2252,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +2264,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +2277,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReloadResponse) GetGeneration() uint64 {
@@ -2254,7 +2347,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2359,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2372,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetConfigRequest) GetFiles() bool {
@@ -2302,7 +2395,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2407,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2420,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -2361,7 +2454,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2466,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2479,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListPodsRequest) GetHandler() string {
@@ -2405,7 +2498,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2510,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2523,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -2459,7 +2552,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2564,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2577,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Pod) GetId() string {
@@ -2572,7 +2665,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2677,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2690,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Pin) GetDigest() string {
@@ -2644,7 +2737,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2656,7 +2749,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2669,7 +2762,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -2694,7 +2787,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2799,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2812,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -2772,7 +2865,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"suggestion\x18\x06 \x01(\tR\n" +
 	"suggestion\"?\n" +
 	"\bProblems\x123\n" +
-	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xfa\x03\n" +
+	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xbc\x04\n" +
 	"\aHandler\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.berth.admin.v1.StateR\x05state\x12\x16\n" +
@@ -2794,7 +2887,19 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\tprobed_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bprobedAt\x12\x1f\n" +
 	"\vprobe_error\x18\x0f \x01(\tR\n" +
 	"probeError\x12+\n" +
-	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\"c\n" +
+	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\x12@\n" +
+	"\fcapabilities\x18\x11 \x01(\v2\x1c.berth.admin.v1.CapabilitiesR\fcapabilities\"\xc0\x01\n" +
+	"\fCapabilities\x12\x1c\n" +
+	"\tisolation\x18\x01 \x01(\tR\tisolation\x12)\n" +
+	"\x10isolation_source\x18\x02 \x01(\tR\x0fisolationSource\x12'\n" +
+	"\x0fseccomp_actions\x18\x03 \x03(\tR\x0eseccompActions\x12>\n" +
+	"\fcapabilities\x18\x04 \x03(\v2\x1a.berth.admin.v1.CapabilityR\fcapabilities\"d\n" +
+	"\n" +
+	"Capability\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06answer\x18\x02 \x01(\tR\x06answer\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"c\n" +
 	"\x05Trial\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\apercent\x18\x02 \x01(\x05R\apercent\x12\x14\n" +
@@ -2836,17 +2941,13 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\"'\n" +
 	"\x11GetHandlerRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xb9\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x8a\x02\n" +
 	"\x12GetHandlerResponse\x121\n" +
 	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\x123\n" +
 	"\bsettings\x18\x02 \x03(\v2\x17.berth.admin.v1.SettingR\bsettings\x121\n" +
-	"\awritten\x18\x03 \x03(\v2\x17.berth.admin.v1.SettingR\awritten\x123\n" +
-	"\bfeatures\x18\x04 \x03(\v2\x17.berth.admin.v1.FeatureR\bfeatures\x12#\n" +
+	"\awritten\x18\x03 \x03(\v2\x17.berth.admin.v1.SettingR\awritten\x12#\n" +
 	"\rfeatures_json\x18\x05 \x01(\tR\ffeaturesJson\x12.\n" +
-	"\x06binary\x18\x06 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binary\";\n" +
-	"\aFeature\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tsupported\x18\x02 \x01(\bR\tsupported\"\xbe\x01\n" +
+	"\x06binary\x18\x06 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binaryJ\x04\b\x04\x10\x05\"\xbe\x01\n" +
 	"\x06Binary\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04runs\x18\x02 \x01(\tR\x04runs\x12\x16\n" +
@@ -3001,128 +3102,130 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
 	(*Problems)(nil),                // 2: berth.admin.v1.Problems
 	(*Handler)(nil),                 // 3: berth.admin.v1.Handler
-	(*Trial)(nil),                   // 4: berth.admin.v1.Trial
-	(*Setting)(nil),                 // 5: berth.admin.v1.Setting
-	(*GetStatusRequest)(nil),        // 6: berth.admin.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 7: berth.admin.v1.GetStatusResponse
-	(*ListHandlersRequest)(nil),     // 8: berth.admin.v1.ListHandlersRequest
-	(*ListHandlersResponse)(nil),    // 9: berth.admin.v1.ListHandlersResponse
-	(*GetHandlerRequest)(nil),       // 10: berth.admin.v1.GetHandlerRequest
-	(*GetHandlerResponse)(nil),      // 11: berth.admin.v1.GetHandlerResponse
-	(*Feature)(nil),                 // 12: berth.admin.v1.Feature
-	(*Binary)(nil),                  // 13: berth.admin.v1.Binary
-	(*WatchHandlersRequest)(nil),    // 14: berth.admin.v1.WatchHandlersRequest
-	(*WatchHandlersResponse)(nil),   // 15: berth.admin.v1.WatchHandlersResponse
-	(*RegisterHandlerRequest)(nil),  // 16: berth.admin.v1.RegisterHandlerRequest
-	(*RegisterHandlerResponse)(nil), // 17: berth.admin.v1.RegisterHandlerResponse
-	(*UpdateHandlerRequest)(nil),    // 18: berth.admin.v1.UpdateHandlerRequest
-	(*UpdateHandlerResponse)(nil),   // 19: berth.admin.v1.UpdateHandlerResponse
-	(*RemoveHandlerRequest)(nil),    // 20: berth.admin.v1.RemoveHandlerRequest
-	(*RemoveHandlerResponse)(nil),   // 21: berth.admin.v1.RemoveHandlerResponse
-	(*CordonRequest)(nil),           // 22: berth.admin.v1.CordonRequest
-	(*CordonResponse)(nil),          // 23: berth.admin.v1.CordonResponse
-	(*UncordonRequest)(nil),         // 24: berth.admin.v1.UncordonRequest
-	(*UncordonResponse)(nil),        // 25: berth.admin.v1.UncordonResponse
-	(*DrainRequest)(nil),            // 26: berth.admin.v1.DrainRequest
-	(*DrainResponse)(nil),           // 27: berth.admin.v1.DrainResponse
-	(*ProbeRequest)(nil),            // 28: berth.admin.v1.ProbeRequest
-	(*ProbeResponse)(nil),           // 29: berth.admin.v1.ProbeResponse
-	(*PromoteRequest)(nil),          // 30: berth.admin.v1.PromoteRequest
-	(*PromoteResponse)(nil),         // 31: berth.admin.v1.PromoteResponse
-	(*AbortRequest)(nil),            // 32: berth.admin.v1.AbortRequest
-	(*AbortResponse)(nil),           // 33: berth.admin.v1.AbortResponse
-	(*ReloadRequest)(nil),           // 34: berth.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),          // 35: berth.admin.v1.ReloadResponse
-	(*GetConfigRequest)(nil),        // 36: berth.admin.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),       // 37: berth.admin.v1.GetConfigResponse
-	(*ListPodsRequest)(nil),         // 38: berth.admin.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 39: berth.admin.v1.ListPodsResponse
-	(*Pod)(nil),                     // 40: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 41: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 42: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 43: berth.admin.v1.WhereIsResponse
-	(*timestamppb.Timestamp)(nil),   // 44: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 45: google.protobuf.Duration
+	(*Capabilities)(nil),            // 4: berth.admin.v1.Capabilities
+	(*Capability)(nil),              // 5: berth.admin.v1.Capability
+	(*Trial)(nil),                   // 6: berth.admin.v1.Trial
+	(*Setting)(nil),                 // 7: berth.admin.v1.Setting
+	(*GetStatusRequest)(nil),        // 8: berth.admin.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 9: berth.admin.v1.GetStatusResponse
+	(*ListHandlersRequest)(nil),     // 10: berth.admin.v1.ListHandlersRequest
+	(*ListHandlersResponse)(nil),    // 11: berth.admin.v1.ListHandlersResponse
+	(*GetHandlerRequest)(nil),       // 12: berth.admin.v1.GetHandlerRequest
+	(*GetHandlerResponse)(nil),      // 13: berth.admin.v1.GetHandlerResponse
+	(*Binary)(nil),                  // 14: berth.admin.v1.Binary
+	(*WatchHandlersRequest)(nil),    // 15: berth.admin.v1.WatchHandlersRequest
+	(*WatchHandlersResponse)(nil),   // 16: berth.admin.v1.WatchHandlersResponse
+	(*RegisterHandlerRequest)(nil),  // 17: berth.admin.v1.RegisterHandlerRequest
+	(*RegisterHandlerResponse)(nil), // 18: berth.admin.v1.RegisterHandlerResponse
+	(*UpdateHandlerRequest)(nil),    // 19: berth.admin.v1.UpdateHandlerRequest
+	(*UpdateHandlerResponse)(nil),   // 20: berth.admin.v1.UpdateHandlerResponse
+	(*RemoveHandlerRequest)(nil),    // 21: berth.admin.v1.RemoveHandlerRequest
+	(*RemoveHandlerResponse)(nil),   // 22: berth.admin.v1.RemoveHandlerResponse
+	(*CordonRequest)(nil),           // 23: berth.admin.v1.CordonRequest
+	(*CordonResponse)(nil),          // 24: berth.admin.v1.CordonResponse
+	(*UncordonRequest)(nil),         // 25: berth.admin.v1.UncordonRequest
+	(*UncordonResponse)(nil),        // 26: berth.admin.v1.UncordonResponse
+	(*DrainRequest)(nil),            // 27: berth.admin.v1.DrainRequest
+	(*DrainResponse)(nil),           // 28: berth.admin.v1.DrainResponse
+	(*ProbeRequest)(nil),            // 29: berth.admin.v1.ProbeRequest
+	(*ProbeResponse)(nil),           // 30: berth.admin.v1.ProbeResponse
+	(*PromoteRequest)(nil),          // 31: berth.admin.v1.PromoteRequest
+	(*PromoteResponse)(nil),         // 32: berth.admin.v1.PromoteResponse
+	(*AbortRequest)(nil),            // 33: berth.admin.v1.AbortRequest
+	(*AbortResponse)(nil),           // 34: berth.admin.v1.AbortResponse
+	(*ReloadRequest)(nil),           // 35: berth.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),          // 36: berth.admin.v1.ReloadResponse
+	(*GetConfigRequest)(nil),        // 37: berth.admin.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),       // 38: berth.admin.v1.GetConfigResponse
+	(*ListPodsRequest)(nil),         // 39: berth.admin.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 40: berth.admin.v1.ListPodsResponse
+	(*Pod)(nil),                     // 41: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 42: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 43: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 44: berth.admin.v1.WhereIsResponse
+	(*timestamppb.Timestamp)(nil),   // 45: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 46: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	44, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
-	4,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
-	44, // 4: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	1,  // 5: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	44, // 6: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
-	3,  // 7: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	3,  // 8: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	5,  // 9: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
-	5,  // 10: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
-	12, // 11: berth.admin.v1.GetHandlerResponse.features:type_name -> berth.admin.v1.Feature
-	13, // 12: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
-	44, // 13: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
-	3,  // 14: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	5,  // 15: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
-	3,  // 16: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	5,  // 17: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
-	3,  // 18: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 19: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 20: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 21: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 22: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 23: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
-	1,  // 24: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	45, // 25: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
-	5,  // 26: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
-	1,  // 27: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	40, // 28: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	44, // 29: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	41, // 30: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	13, // 31: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	40, // 32: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	6,  // 33: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	8,  // 34: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	10, // 35: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	14, // 36: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	16, // 37: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	18, // 38: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	20, // 39: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	22, // 40: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	24, // 41: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	26, // 42: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	28, // 43: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	30, // 44: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	32, // 45: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	34, // 46: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	36, // 47: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	38, // 48: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	42, // 49: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	7,  // 50: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	9,  // 51: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	11, // 52: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	15, // 53: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	17, // 54: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	19, // 55: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	21, // 56: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	23, // 57: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	25, // 58: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	27, // 59: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	29, // 60: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	31, // 61: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	33, // 62: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	35, // 63: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	37, // 64: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	39, // 65: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	43, // 66: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	50, // [50:67] is the sub-list for method output_type
-	33, // [33:50] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	45, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	6,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
+	4,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
+	5,  // 5: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
+	45, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	1,  // 7: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
+	45, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	3,  // 9: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	3,  // 10: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	7,  // 11: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
+	7,  // 12: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
+	14, // 13: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
+	45, // 14: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	3,  // 15: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	7,  // 16: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
+	3,  // 17: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	7,  // 18: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
+	3,  // 19: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 20: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 21: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 22: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 23: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 24: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
+	1,  // 25: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
+	46, // 26: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	7,  // 27: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
+	1,  // 28: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
+	41, // 29: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	45, // 30: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	42, // 31: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	14, // 32: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	41, // 33: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	8,  // 34: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	10, // 35: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	12, // 36: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	15, // 37: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	17, // 38: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	19, // 39: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	21, // 40: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	23, // 41: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	25, // 42: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	27, // 43: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	29, // 44: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	31, // 45: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	33, // 46: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	35, // 47: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	37, // 48: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	39, // 49: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	43, // 50: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	9,  // 51: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	11, // 52: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	13, // 53: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	16, // 54: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	18, // 55: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	20, // 56: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	22, // 57: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	24, // 58: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	26, // 59: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	28, // 60: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	30, // 61: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	32, // 62: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	34, // 63: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	36, // 64: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	38, // 65: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	40, // 66: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	44, // 67: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	51, // [51:68] is the sub-list for method output_type
+	34, // [34:51] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -3136,7 +3239,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

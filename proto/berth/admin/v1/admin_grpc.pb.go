@@ -56,7 +56,7 @@ type AdminClient interface {
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// ListHandlers returns the handlers of the current table, sorted by name.
 	ListHandlers(ctx context.Context, in *ListHandlersRequest, opts ...grpc.CallOption) (*ListHandlersResponse, error)
-	// GetHandler returns one handler with its settings and features.
+	// GetHandler returns one handler with its settings and its runtime's features.
 	GetHandler(ctx context.Context, in *GetHandlerRequest, opts ...grpc.CallOption) (*GetHandlerResponse, error)
 	// WatchHandlers sends all handlers at once, and again after each change. A
 	// reader that is slow gets the newest and not each. It ends with the daemon.
@@ -308,7 +308,7 @@ type AdminServer interface {
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// ListHandlers returns the handlers of the current table, sorted by name.
 	ListHandlers(context.Context, *ListHandlersRequest) (*ListHandlersResponse, error)
-	// GetHandler returns one handler with its settings and features.
+	// GetHandler returns one handler with its settings and its runtime's features.
 	GetHandler(context.Context, *GetHandlerRequest) (*GetHandlerResponse, error)
 	// WatchHandlers sends all handlers at once, and again after each change. A
 	// reader that is slow gets the newest and not each. It ends with the daemon.

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// featuresCommand makes "berth features", which is also below "berth handler".
+func featuresCommand() *cobra.Command {
+	r := &remote{}
+	canary := false
+	c := &cobra.Command{
+		Use:   "features [HANDLER]",
+		Short: "Show what a handler can do for pods, or that of all handlers side by side",
+		Long: `Show what a handler can do for pods on this node, and how that is known: the runtime
+declared it, it was probed on this node, or it ran in a canary pod. Without a name the
+handlers are shown side by side; -o wide adds what there is to say about an answer.
+
+With --canary a pod of berth's own runs under the handler first, which tries what it can.
+The exit status is 3 if that fails, or if nothing is known of the handler.
+
+JSON and YAML have the form that "berth runtimeclass --handlers" reads.`,
+		Example: "  berth features\n  berth features gvisor\n  berth features runc --canary\n  berth features -o yaml > handlers.yaml",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if canary && len(args) == 0 {
+			return misused(c, errors.New("--canary needs the HANDLER to run a pod under"))
+		}
+		if !canary {
+			r.timeout = callTimeout
+		}
+		return r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			if len(args) == 1 {
+				return r.features(ctx, c.OutOrStdout(), daemon, args[0], canary)
+			}
+			list, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
+			if err != nil {
+				return err
+			}
+			all := featuresOf(list.GetHandlers()...)
+			return encode(c.OutOrStdout(), r.output, inventory{all}, func(w io.Writer) error { return featureMatrix(all, r.wide()).write(w) })
+		})(c, args)
+	}
+	c.ValidArgsFunction = r.completeHandlers
+	r.flags(c)
+	c.Flags().BoolVar(&canary, "canary", false, "run a pod under the handler first, and try what it can do")
+	return c
+}
+
+// features shows those of one handler.
+func (r *remote) features(ctx context.Context, w io.Writer, daemon *client.Client, name string, canary bool) error {
+	if canary {
+		resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, Canary: true})
+		if err != nil {
+			return err
+		}
+		if h := resp.GetHandler(); h.GetProbeError() != "" {
+			return degraded("handler %q cannot run pods: %s", name, h.GetProbeError())
+		}
+	}
+	resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	of := featuresOf(resp.GetHandler())
+	if of[0].Table.Empty() {
+		return degraded("nothing is known of handler %q; see \"berth handler probe %s\"", of[0].Name, of[0].Name)
+	}
+	return encode(w, r.output, inventory{of}, func(w io.Writer) error { return featureList(of[0], r.wide()).write(w) })
+}
+
+// inventory is the list of handlers that "berth runtimeclass --handlers" reads.
+type inventory struct {
+	Handlers []handlerFeatures `json:"handlers"`
+}
+
+type handlerFeatures struct {
+	Name    string `json:"name"`
+	Default bool   `json:"default,omitempty"`
+	State   string `json:"state"`
+	Reason  string `json:"reason,omitempty"`
+	capability.Table
+}
+
+func featuresOf(handlers ...*adminv1.Handler) []handlerFeatures {
+	all := []handlerFeatures{}
+	for _, h := range handlers {
+		all = append(all, handlerFeatures{h.GetName(), h.GetIsDefault(), stateWord(h.GetState()), h.GetReason(), client.Capabilities(h)})
+	}
+	return all
+}
+
+// isolationRow is no capability, and is shown like one.
+const isolationRow = "isolation"
+
+// isolationOf is the class and how it is known, "unknown" if it is not.
+func (h handlerFeatures) isolationOf() capability.Known {
+	if h.Isolation == "" {
+		return capability.Known{Answer: capability.Unknown}
+	}
+	return capability.Known{Answer: capability.Answer(h.Isolation), Source: h.IsolationSource}
+}
+
+// shown is what is known of a capability, with the actions of seccomp in its note.
+func (h handlerFeatures) shown(n capability.Name) capability.Known {
+	k := h.Of(n)
+	if n != capability.Seccomp || len(h.SeccompActions) == 0 {
+		return k
+	}
+	var words []string
+	for _, a := range h.SeccompActions {
+		words = append(words, strings.ToLower(strings.TrimPrefix(a, "SCMP_ACT_")))
+	}
+	actions := "it can " + strings.Join(words, ", ")
+	if k.Note != "" {
+		actions = k.Note + "; " + actions
+	}
+	k.Note = actions
+	return k
+}
+
+// featureList has a row for each capability of a handler.
+func featureList(h handlerFeatures, wide bool) *table {
+	t := &table{header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, whole: wide}
+	add := func(name string, k capability.Known) {
+		t.add(name, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
+	}
+	add(isolationRow, h.isolationOf())
+	for _, n := range h.Sorted() {
+		add(string(n), h.shown(n))
+	}
+	return t
+}
+
+// featureMatrix has a row for each capability and a column for each handler.
+func featureMatrix(handlers []handlerFeatures, wide bool) *table {
+	t := &table{header: []string{"CAPABILITY"}, whole: wide}
+	every := capability.Table{} // which capabilities any of them has
+	for _, h := range handlers {
+		t.header = append(t.header, h.Name)
+		for n := range h.Capabilities {
+			every.Set(n, capability.Unknown, "", "")
+		}
+	}
+	row := func(name string, of func(handlerFeatures) string) {
+		cells := []string{name}
+		for _, h := range handlers {
+			cells = append(cells, of(h))
+		}
+		t.add(cells...)
+	}
+	row(isolationRow, func(h handlerFeatures) string { return cell(h.isolationOf(), wide) })
+	for _, n := range every.Sorted() {
+		row(string(n), func(h handlerFeatures) string { return cell(h.shown(n), wide) })
+	}
+	return t
+}
+
+// cell is an answer in one column, with how it is known.
+func cell(k capability.Known, wide bool) string {
+	text := string(k.Answer)
+	if k.Source != "" {
+		text += " (" + string(k.Source) + ")"
+	}
+	if wide && k.Note != "" {
+		text += ": " + k.Note
+	}
+	return text
+}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -69,7 +68,6 @@ func serve(c *cobra.Command, f serveFlags) error {
 	if err := setLog(cfg.Log); err != nil {
 		return &codedError{exitConfig, err}
 	}
-	tuneCollector(os.Getenv)
 	// The users of pods read files of the daemon, and its children hand this on to
 	// containers: what it was started with must not narrow either.
 	unix.Umask(0o022)
@@ -122,18 +120,6 @@ func setLog(l config.Log) error {
 		logrus.SetFormatter(forJournal{logrus.StandardLogger().Formatter})
 	}
 	return nil
-}
-
-// gcPercent trades a little CPU, of which an idle daemon uses next to none, for
-// memory, which every node pays for.
-const gcPercent = 50
-
-// tuneCollector sets Go's collector for a daemon that mostly waits, unless
-// the environment sets it. GOMEMLIMIT works as Go documents it.
-func tuneCollector(getenv func(string) string) {
-	if getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 }
 
 // takeEnv reads a variable and removes it, so that no child sees it.

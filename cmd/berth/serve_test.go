@@ -3,7 +3,6 @@ package main
 import (
 	"maps"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -62,19 +61,6 @@ func TestTakeEnv(t *testing.T) {
 	}
 	if _, ok := os.LookupEnv("BERTH_TEST_TAKEN"); ok {
 		t.Error("children would see the variable")
-	}
-}
-
-func TestTuneCollectorLeavesTheEnvironmentsChoice(t *testing.T) {
-	before := debug.SetGCPercent(77)
-	defer debug.SetGCPercent(before)
-	tuneCollector(func(string) string { return "77" })
-	if got := debug.SetGCPercent(77); got != 77 {
-		t.Errorf("GOGC became %d", got)
-	}
-	tuneCollector(func(string) string { return "" })
-	if got := debug.SetGCPercent(77); got != gcPercent {
-		t.Errorf("GOGC became %d", got)
 	}
 }
 

@@ -29,6 +29,7 @@ func TestOneNodeOfSeveralDaemons(t *testing.T) {
 	b := newBed(t)
 	inner := b.behind(t)
 	t.Run("status", func(t *testing.T) { oneStatus(t, b, inner) })
+	t.Run("pods", func(t *testing.T) { allPods(t, b) })
 	t.Run("events", func(t *testing.T) { eventsInOrder(t, b) })
 	t.Run("metrics", func(t *testing.T) { sameMetrics(t, b) })
 	t.Run("cgroup drivers", func(t *testing.T) { otherDriver(t, b) })
@@ -74,6 +75,28 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 	v, err := b.client.Version(t.Context(), &runtimeapi.VersionRequest{})
 	if err != nil || v.GetRuntimeName() != "berth" {
 		t.Errorf("the node's version is %v, %v", v, err)
+	}
+}
+
+// allPods has berth pods show those of all daemons.
+func allPods(t *testing.T, b *bed) {
+	wanted := map[string]string{}
+	for _, handler := range everywhere {
+		wanted[b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "86400"}}).ID] = handler
+	}
+	var shown struct {
+		Pods []struct{ ID, Handler string }
+	}
+	if err := json.Unmarshal([]byte(b.berth(t, 0, "pods", "-o", "json")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range shown.Pods {
+		if wanted[pod.ID] == pod.Handler {
+			delete(wanted, pod.ID)
+		}
+	}
+	if len(wanted) > 0 {
+		t.Errorf("berth pods shows %v, and lacks %v", shown, wanted)
 	}
 }
 

@@ -83,12 +83,12 @@ func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
 			owned[o.Sandbox] = o
 		}
 	}
-	listed, err := p.router.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	listed, err := p.router.Sandboxes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	pods := make([]admin.Pod, 0, len(listed.GetItems()))
-	for _, item := range listed.GetItems() {
+	pods := make([]admin.Pod, 0, len(listed))
+	for _, item := range listed {
 		o, known := owned[item.GetId()]
 		if !known {
 			continue // it is newer than the inventory, or gone

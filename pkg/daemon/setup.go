@@ -190,7 +190,7 @@ func (d *Daemon) configured() []*handler.Definition {
 func (d *Daemon) serve(l net.Listener, engine Engine, remotes *remotes, options []grpc.ServerOption) {
 	face := router.NewTelling(d.registry.Load(), told{d.lifecycle.Load(), engine, remotes})
 	d.router.Store(face)
-	server := grpc.NewServer(append(options,
+	server := grpc.NewServer(slices.Concat(options, router.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		// Windows that are given are not measured: that costs a ping for each request.
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
@@ -199,7 +199,7 @@ func (d *Daemon) serve(l net.Listener, engine Engine, remotes *remotes, options 
 		// The engine is not closed under a call that is still being served.
 		grpc.WaitForHandlers(true),
 		grpc.UnknownServiceHandler(face.Unknown),
-	)...)
+	})...)
 	face.Register(server)
 	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, face) })
 	go func() {

@@ -127,18 +127,18 @@ func (b *containerViews) list(f *runtimeapi.ContainerFilter) []*runtimeapi.Conta
 	items := make([]*runtimeapi.Container, 0, len(all))
 	for _, c := range all {
 		if c.matches(f) {
-			items = append(items, c.item())
+			items = append(items, c.itemIn(c.state()))
 		}
 	}
 	return items
 }
 
-func (c *container) item() *runtimeapi.Container {
+func (c *container) itemIn(state runtimeapi.ContainerState) *runtimeapi.Container {
 	spec, config := c.Spec(), c.config()
 	return &runtimeapi.Container{
 		Id: c.ID(), PodSandboxId: spec.Sandbox, Metadata: config.GetMetadata(),
 		Image: imageSpec(spec, config), ImageRef: spec.ImageRef, ImageId: spec.ImageID,
-		State: c.state(), CreatedAt: spec.CreatedAt, Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		State: state, CreatedAt: spec.CreatedAt, Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
 	}
 }
 

@@ -1,12 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type sandbox struct {
 	making *gate  // who creates containers in it is inside
 	cpu    usage.CPURate
 	lost   sync.Once // said that its binary was changed
+	listed atomic.Pointer[encodedItem]
 }
 
 // container is a container that callers can see.
@@ -37,6 +39,7 @@ type container struct {
 	exited  chan struct{} // closed when EXITED is recorded
 	erased  chan struct{} // closed when the runtime has nothing of it any more
 	oom     atomic.Bool   // a foreign shim reported an OOM kill
+	listed  atomic.Pointer[encodedItem]
 	cpu     usage.CPURate
 }
 
@@ -202,7 +205,7 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 	case 1:
 		return all[hits[0]], nil
 	}
-	sort.Strings(hits)
+	slices.Sort(hits)
 	return zero, fmt.Errorf("%s id %q is ambiguous, it may be %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
 }
 
@@ -213,7 +216,7 @@ func (o *objects) allSandboxes() []*sandbox {
 	for _, s := range o.sandboxes {
 		all = append(all, s)
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].Spec().CreatedAt > all[j].Spec().CreatedAt })
+	slices.SortFunc(all, func(a, b *sandbox) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
 	return all
 }
 
@@ -224,7 +227,7 @@ func (o *objects) allContainers() []*container {
 	for _, c := range o.containers {
 		all = append(all, c)
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].Spec().CreatedAt > all[j].Spec().CreatedAt })
+	slices.SortFunc(all, func(a, b *container) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
 	return all
 }
 
@@ -237,7 +240,7 @@ func (o *objects) containersOf(sandbox string) []*container {
 			of = append(of, c)
 		}
 	}
-	sort.Slice(of, func(i, j int) bool { return of[i].Spec().CreatedAt < of[j].Spec().CreatedAt })
+	slices.SortFunc(of, func(a, b *container) int { return cmp.Compare(a.Spec().CreatedAt, b.Spec().CreatedAt) })
 	return of
 }
 

@@ -117,13 +117,17 @@ func (b *sandboxViews) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSan
 	items := make([]*runtimeapi.PodSandbox, 0, len(all))
 	for _, s := range all {
 		if s.matches(f) {
-			items = append(items, &runtimeapi.PodSandbox{
-				Id: s.ID(), Metadata: s.config().GetMetadata(), State: s.state(), CreatedAt: s.Spec().CreatedAt,
-				Labels: s.config().GetLabels(), Annotations: s.config().GetAnnotations(), RuntimeHandler: s.Spec().Handler,
-			})
+			items = append(items, s.itemIn(s.state()))
 		}
 	}
 	return items
+}
+
+func (s *sandbox) itemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
+	return &runtimeapi.PodSandbox{
+		Id: s.ID(), Metadata: s.config().GetMetadata(), State: state, CreatedAt: s.Spec().CreatedAt,
+		Labels: s.config().GetLabels(), Annotations: s.config().GetAnnotations(), RuntimeHandler: s.Spec().Handler,
+	}
 }
 
 func (s *sandbox) matches(f *runtimeapi.PodSandboxFilter) bool {

@@ -77,10 +77,12 @@ func (a *abilities) forget() {
 type listing struct {
 	unary, stream string
 	shape         protoreflect.MessageDescriptor
+	digester      *digester
 }
 
 func listingOf(unary, stream string, answer proto.Message) listing {
-	return listing{unary, stream, answer.ProtoReflect().Descriptor()}
+	shape := answer.ProtoReflect().Descriptor()
+	return listing{unary, stream, shape, digesterOf(shape)}
 }
 
 // errMissing is told once it is known that there is neither form.
@@ -91,14 +93,8 @@ func (l listing) errMissing(c *caller) error {
 // whole asks for a list in one message, or in several if the daemon has it so
 // only or if it does not fit into one. Each form is tried once at most.
 func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (frame, error) {
-	return c.wholeAgain(ctx, l, req, func(frame) bool { return false })
-}
-
-// wholeAgain is whole for a list that most often is as it was the last time: one
-// that was seen is not looked through again.
-func (c *caller) wholeAgain(ctx context.Context, l listing, req proto.Message, seen func(frame) bool) (frame, error) {
 	f, err := c.anyForm(ctx, l, req)
-	if err == nil && !seen(f) && !sound(f, l.shape) {
+	if err == nil && !sound(f, l.shape) {
 		return nil, c.garbage(l.unary)
 	}
 	return f, err

@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"maps"
 	"slices"
 	"sync"
@@ -37,7 +36,9 @@ type known struct {
 // page is a list as it came.
 type page struct {
 	frame frame
-	at    time.Time
+	// sum is the frame's digest, 0 as long as that was not asked of this daemon.
+	sum uint64
+	at  time.Time
 	mark
 	// failed is why the daemon could not tell a newer one, empty if it did not fail.
 	failed string
@@ -84,32 +85,41 @@ func (k *known) mark() mark {
 	return mark{k.number, k.turn}
 }
 
-// has says whether a list is the one that is known, and so needs no second look.
-func (k *known) has(p *page, f frame) bool {
+// recall is the list that is known, if that says what one with this digest does:
+// it needs no second look.
+func (k *known) recall(p *page, sum uint64) (frame, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return bytes.Equal(p.frame, f)
+	return p.frame, p.sum == sum
+}
+
+// listing is the list that a page is of.
+func (k *known) listing(p *page) listing {
+	if p == &k.sandboxes {
+		return sandboxLists
+	}
+	return containerLists
 }
 
 // take takes over a list that was asked for at m. It says whether something else
 // is known since.
 func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {
+	sum := k.listing(p).digester.sum(f)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if m.turn < p.turn {
 		return false // one that was asked for later was faster
 	}
-	differs = !bytes.Equal(p.frame, f)
+	differs = p.sum != sum
 	if differs {
-		p.frame = f
-		k.edition++
+		p.frame, p.sum = f, sum
 	}
-	k.ready = nil
 	p.at, p.mark, p.failed = now, m, ""
 	oldest, changes := min(k.sandboxes.upTo, k.containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c change) bool { return c.number <= oldest })
-	if changes > 0 {
-		k.edition++ // some of them may be in the list now
+	if differs || changes > 0 { // some of them may be in the list now
+		k.edition++
+		k.ready = nil
 	}
 	return differs || len(k.changes) < changes
 }
@@ -246,7 +256,7 @@ func (s *state) apply(c change, toSandboxes, toContainers bool) {
 // live says whether a sandbox is READY as far as is known.
 func (k *known) live(id string) bool {
 	k.mu.Lock()
-	ready, number, at := k.ready, k.number, k.sandboxes.at
+	ready, edition := k.ready, k.edition
 	k.mu.Unlock()
 	if ready == nil {
 		ready = map[string]bool{}
@@ -258,7 +268,7 @@ func (k *known) live(id string) bool {
 			}
 		}
 		k.mu.Lock()
-		if number == k.number && at.Equal(k.sandboxes.at) {
+		if edition == k.edition {
 			k.ready = ready
 		}
 		k.mu.Unlock()

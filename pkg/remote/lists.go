@@ -168,8 +168,8 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	go func() {
 		defer stop()
 		mark := l.known.mark()
-		f, err := l.wholeAgain(asked, of, req, func(f frame) bool { return l.known.has(p, f) })
-		if err == nil && !l.known.has(p, f) {
+		f, known, err := l.again(asked, of, req, p)
+		if err == nil && !known {
 			f, err = l.sensible(asked, of, f)
 		}
 		if err == nil && l.known.take(p, f, mark, time.Now()) {
@@ -193,6 +193,21 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		stop()
 	}
 	return nil, status.FromContextError(wait.Err()).Err()
+}
+
+// again asks for a whole list that most often says what it said the last time. It
+// is then the very one that is known, and has been looked through.
+func (l *lists) again(ctx context.Context, of listing, req proto.Message, p *page) (f frame, known bool, err error) {
+	if f, err = l.anyForm(ctx, of, req); err != nil {
+		return nil, false, err
+	}
+	if was, same := l.known.recall(p, of.digester.sum(f)); same {
+		return was, true, nil
+	}
+	if !sound(f, of.shape) {
+		return nil, false, l.garbage(of.unary)
+	}
+	return f, false, nil
 }
 
 // blame is err, remembered of a daemon that answers and fails to tell a list.
@@ -253,7 +268,7 @@ func (l *lists) sync(ctx context.Context) error {
 	// Containers first: one that is made meanwhile lacks in that list, and is not
 	// listed without its sandbox.
 	mark, p := l.known.mark(), &l.known.containers
-	f, err := l.wholeAgain(ctx, containerLists, &runtimeapi.ListContainersRequest{}, func(f frame) bool { return l.known.has(p, f) })
+	f, _, err := l.again(ctx, containerLists, &runtimeapi.ListContainersRequest{}, p)
 	if err != nil {
 		return l.blame(p, err)
 	}

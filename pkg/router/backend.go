@@ -69,6 +69,14 @@ func prompt(b Backend) bool {
 	return !ok || l.Prompt()
 }
 
+// Encoder is a Backend that has its lists as they are sent.
+type Encoder interface {
+	// EncodedSandboxes is the encoded answer of ListPodSandbox.
+	EncodedSandboxes(*runtimeapi.PodSandboxFilter) ([]byte, error)
+	// EncodedContainers is the encoded answer of ListContainers.
+	EncodedContainers(*runtimeapi.ContainerFilter) ([]byte, error)
+}
+
 // Editioned is a Backend that can tell whether its inventory has changed, without
 // making it.
 type Editioned interface {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -16,7 +17,7 @@ func (l lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandbo
 	if err := l.owners.completeSandboxFilter(req.GetFilter()); err != nil {
 		return nil, err
 	}
-	return gather(ctx, l.owners.all(), req, Backend.ListPodSandbox,
+	return gather(ctx, l.owners.all(), req, listSandboxes,
 		func(all []*runtimeapi.ListPodSandboxResponse) *runtimeapi.ListPodSandboxResponse {
 			merged := &runtimeapi.ListPodSandboxResponse{}
 			for _, a := range all {
@@ -38,7 +39,7 @@ func (l lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainer
 	if err := l.owners.completeContainerFilter(req.GetFilter()); err != nil {
 		return nil, err
 	}
-	return gather(ctx, l.owners.all(), req, Backend.ListContainers,
+	return gather(ctx, l.owners.all(), req, listContainers,
 		func(all []*runtimeapi.ListContainersResponse) *runtimeapi.ListContainersResponse {
 			merged := &runtimeapi.ListContainersResponse{}
 			for _, a := range all {
@@ -54,4 +55,46 @@ func (l lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc
 		return err
 	}
 	return gatherStream(l.owners.all(), req, to, Backend.StreamContainers)
+}
+
+// listSandboxes asks one backend, for its list as it is sent if it has that.
+func listSandboxes(b Backend, ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) { //nolint:revive // the shape of a method expression, as gather takes them
+	e, ok := b.(Encoder)
+	if !ok {
+		return b.ListPodSandbox(ctx, req)
+	}
+	list, err := e.EncodedSandboxes(req.GetFilter())
+	return unreadList[runtimeapi.ListPodSandboxResponse](list, err)
+}
+
+// listContainers is listSandboxes for containers.
+func listContainers(b Backend, ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) { //nolint:revive // as listSandboxes
+	e, ok := b.(Encoder)
+	if !ok {
+		return b.ListContainers(ctx, req)
+	}
+	list, err := e.EncodedContainers(req.GetFilter())
+	return unreadList[runtimeapi.ListContainersResponse](list, err)
+}
+
+// unreadList is a message that is encoded as list, and that nobody has read.
+func unreadList[R any, P interface {
+	*R
+	proto.Message
+}](list []byte, err error) (P, error) {
+	if err != nil {
+		return nil, err
+	}
+	m := P(new(R))
+	m.ProtoReflect().SetUnknown(list)
+	return m, nil
+}
+
+// Sandboxes are all sandboxes, as ListPodSandbox lists them.
+func (r *Router) Sandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
+	listed, err := lists{r.owners}.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return understood(listed).GetItems(), nil
 }

@@ -13,9 +13,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -48,6 +50,65 @@ func TestListsHaveThePodsOfAllBackends(t *testing.T) {
 	all, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{})
 	if err != nil || !slices.Equal(containerIDs(all.GetContainers()), containers) {
 		t.Errorf("got %v, %v, want %v", containerIDs(all.GetContainers()), err, containers)
+	}
+}
+
+// encoder is a backend that has its lists as they are sent.
+type encoder struct{ *routertest.Backend }
+
+func (e encoder) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
+	list, err := e.Backend.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{Filter: f})
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(list)
+}
+
+func (e encoder) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
+	list, err := e.Backend.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{Filter: f})
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(list)
+}
+
+// The lists themselves are not asked for.
+func (encoder) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	return nil, errors.New("decoded")
+}
+
+func (encoder) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return nil, errors.New("decoded")
+}
+
+func TestListsOfThoseWhoHaveThemEncoded(t *testing.T) {
+	alone, beside, plain := encoder{routertest.New("alone")}, encoder{routertest.New("one")}, routertest.New("two")
+	for name, n := range map[string]*node{
+		"alone":  serveReady(t, table(t, 1, "runc", ready("runc", alone)), alone),
+		"beside": serveReady[router.Backend](t, table(t, 1, "runc", ready("runc", beside), ready("kata", plain)), beside, plain),
+	} {
+		want := []string{n.run(t, "runc")}
+		if name == "beside" {
+			want = append(want, n.run(t, "kata"))
+		}
+		containers := []string{n.create(t, want[0])}
+		slices.Sort(want)
+		list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
+		if err != nil || !slices.Equal(sandboxIDs(list.GetItems()), want) {
+			t.Errorf("%s: got %v, %v, want %v", name, sandboxIDs(list.GetItems()), err, want)
+		}
+		one, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: want[0]}})
+		if err != nil || !slices.Equal(sandboxIDs(one.GetItems()), want[:1]) {
+			t.Errorf("%s: got %v, %v for %s", name, sandboxIDs(one.GetItems()), err, want[0])
+		}
+		all, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{})
+		if err != nil || !slices.Equal(containerIDs(all.GetContainers()), containers) {
+			t.Errorf("%s: got %v, %v, want %v", name, containerIDs(all.GetContainers()), err, containers)
+		}
+		inside, err := n.router.Sandboxes(ctx(t))
+		if err != nil || !slices.Equal(sandboxIDs(inside), want) {
+			t.Errorf("%s: in the process: got %v, %v, want %v", name, sandboxIDs(inside), err, want)
+		}
 	}
 }
 

@@ -12,25 +12,32 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// copierVariable makes this program a copier: it has the socket to listen on, a
-// colon, and the socket to connect to.
-const copierVariable = "BENCHROUTER_COPY"
+// Each of these variables makes this program a hop: it has the socket to listen
+// on, a colon, and the socket to connect to.
+const (
+	copierVariable = "BENCHROUTER_COPY"
+	relayVariable  = "BENCHROUTER_RELAY"
+)
 
-// startCopier starts a process that passes the bytes of connections on to a socket
-// and knows nothing of what they mean. What a call costs through it is what this
-// machine takes for one more process on the way.
-func startCopier(t testbed.T, to string) (socket string) {
+// hops are what this program can be on the way to a daemon. What a call costs
+// through the copier, which passes on bytes and knows nothing of what they mean, is
+// what this machine takes for one more process on the way. Through the relay it is
+// what gRPC takes for one more server and client.
+var hops = map[string]func(from, to string) error{copierVariable: copyAll, relayVariable: relayAll}
+
+// startHop starts a process that is on the way to a socket.
+func startHop(t testbed.T, variable, to string) (socket string) {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatalf("find this program: %v", err)
 	}
-	socket = filepath.Join(t.TempDir(), "copier.sock")
+	socket = filepath.Join(t.TempDir(), variable+".sock")
 	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Env = append(os.Environ(), copierVariable+"="+socket+":"+to)
+	cmd.Env = append(os.Environ(), variable+"="+socket+":"+to)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("start the copier: %v", err)
+		t.Fatalf("start %s: %v", variable, err)
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()

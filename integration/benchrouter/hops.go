@@ -41,12 +41,22 @@ func (r *report) hops(t testbed.T, o options) {
 	r.work(t, "ContainerStatus", berth.PID(), o.calls, func(ctx context.Context) error { return status(ctx, lanes.through) })
 
 	half := o.containers/2 - 1
+	idle := testbed.PodSpec{Image: image, Command: []string{"sleep", "86400"}}
+	var added []string
 	for i := range half {
-		theirs.CreateContainer(t, fmt.Sprint("more-", i), testbed.PodSpec{Image: image, Command: []string{"sleep", "86400"}})
-		own.CreateContainer(t, fmt.Sprint("more-", i), testbed.PodSpec{Image: image, Command: []string{"sleep", "86400"}})
+		theirs.CreateContainer(t, fmt.Sprint("more-", i), idle)
+		added = append(added, own.CreateContainer(t, fmt.Sprint("more-", i), idle).ID)
 	}
 	list := call(runtimeapi.RuntimeService_ListContainers_FullMethodName, &runtimeapi.ListContainersRequest{})
-	r.compare(fmt.Sprintf("ListContainers, %d containers through berth, of which the daemon alone lists %d", 2*(half+1), half+1), "ms", 1e3,
+	r.compare(fmt.Sprintf("ListContainers, %d through berth, of which the other daemon has %d", 2*(half+1), half+1), "ms", 1e3,
+		lanes.inTurns(t, max(o.calls/20, 100), 1, list))
+	for i, id := range added {
+		theirs.CreateContainer(t, fmt.Sprint("moved-", i), idle)
+		if _, err := berth.Client.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Fatalf("remove a container: %v", err)
+		}
+	}
+	r.compare(fmt.Sprintf("ListContainers, %d through berth, of which the other daemon has %d", 2*(half+1), 2*half+1), "ms", 1e3,
 		lanes.inTurns(t, max(o.calls/20, 100), 1, list))
 	r.isolation(t, o, berth, other, own)
 }

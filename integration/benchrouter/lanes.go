@@ -13,12 +13,12 @@ import (
 )
 
 // lanes are the ways to a daemon that are compared.
-type lanes struct{ direct, copied, through *grpc.ClientConn }
+type lanes struct{ direct, copied, relayed, through *grpc.ClientConn }
 
 // maxList is how large an answer may be, in bytes.
 const maxList = 80 << 20
 
-// open makes connections to the daemon, to a copier before it, and to berth. Their
+// open makes connections to the daemon, to hops before it, and to berth. Their
 // answers are not decoded: that would be this program's time.
 func open(t testbed.T, other, berth string) lanes {
 	t.Helper()
@@ -31,7 +31,7 @@ func open(t testbed.T, other, berth string) lanes {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	return lanes{dial(other), dial(startCopier(t, other)), dial(berth)}
+	return lanes{dial(other), dial(startHop(t, copierVariable, other)), dial(startHop(t, relayVariable, other)), dial(berth)}
 }
 
 // undecoded encodes requests and leaves answers as they come.
@@ -54,7 +54,7 @@ func call(method string, req proto.Message) func(context.Context, *grpc.ClientCo
 }
 
 // times are how long calls took on each lane, in seconds.
-type times struct{ direct, copied, through []float64 }
+type times struct{ direct, copied, relayed, through []float64 }
 
 // inTurns makes n calls on each lane by several clients at once.
 func (l lanes) inTurns(t testbed.T, n, clients int, call func(context.Context, *grpc.ClientConn) error) times {
@@ -63,7 +63,7 @@ func (l lanes) inTurns(t testbed.T, n, clients int, call func(context.Context, *
 		return func(ctx context.Context) error { return call(ctx, c) }
 	}
 	for range 2 { // warm
-		for _, c := range []*grpc.ClientConn{l.direct, l.copied, l.through} {
+		for _, c := range []*grpc.ClientConn{l.direct, l.copied, l.relayed, l.through} {
 			_ = many(t, clients, on(c))
 		}
 	}
@@ -71,6 +71,7 @@ func (l lanes) inTurns(t testbed.T, n, clients int, call func(context.Context, *
 	for range (n + batch - 1) / batch {
 		all.direct = append(all.direct, many(t, clients, on(l.direct))...)
 		all.copied = append(all.copied, many(t, clients, on(l.copied))...)
+		all.relayed = append(all.relayed, many(t, clients, on(l.relayed))...)
 		all.through = append(all.through, many(t, clients, on(l.through))...)
 	}
 	return all

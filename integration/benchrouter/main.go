@@ -27,9 +27,11 @@ type options struct {
 }
 
 func main() {
-	if from, to, copies := strings.Cut(os.Getenv(copierVariable), ":"); copies {
-		fmt.Fprintln(os.Stderr, "benchrouter: copier:", copyAll(from, to))
-		os.Exit(1)
+	for variable, serve := range hops {
+		if from, to, is := strings.Cut(os.Getenv(variable), ":"); is {
+			fmt.Fprintf(os.Stderr, "benchrouter: %s: %v\n", variable, serve(from, to))
+			os.Exit(1)
+		}
 	}
 	o, err := parse(os.Args[1:])
 	if err != nil {

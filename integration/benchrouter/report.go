@@ -17,8 +17,8 @@ type report struct {
 // compare adds the medians and the 99th percentiles of calls on all lanes.
 func (r *report) compare(name, unit string, scale float64, all times) {
 	for _, p := range []int{50, 99} {
-		d, c, b := percentile(all.direct, p)*scale, percentile(all.copied, p)*scale, percentile(all.through, p)*scale
-		r.rows = append(r.rows, fmt.Sprintf("| %s, p%d | %s | %.4g | %.4g | %.4g | %+.4g | %+.4g | %.2f |", name, p, unit, d, c, b, b-d, b-c, b/d))
+		d, c, m, b := percentile(all.direct, p)*scale, percentile(all.copied, p)*scale, percentile(all.relayed, p)*scale, percentile(all.through, p)*scale
+		r.rows = append(r.rows, fmt.Sprintf("| %s, p%d | %s | %.4g | %+.4g | %+.4g | %+.4g | %.2f | %.2f |", name, p, unit, d, c-d, m-d, b-d, b/d, b/m))
 	}
 }
 
@@ -47,7 +47,7 @@ func percentile(values []float64, p int) float64 {
 
 func (r *report) write(w io.Writer) error {
 	const (
-		head   = "\n| | | direct | through a process that copies | through berth | added | more than the copier | ratio |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
+		head   = "\n| | | direct | added by a process that copies | by one that relays | by berth | berth/direct | berth/relay |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
 		beside = "\n\n| calls about own pods while the other daemon is | | well | stopped | killed | stopped/well | killed/well |\n|---|---|--:|--:|--:|--:|--:|\n"
 	)
 	_, err := io.WriteString(w, head+strings.Join(r.rows, "\n")+beside+strings.Join(r.besides, "\n")+"\n\n"+strings.Join(r.numbers, "\n")+"\n")

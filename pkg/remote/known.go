@@ -104,7 +104,11 @@ func (k *known) listing(p *page) listing {
 // take takes over a list that was asked for at m. It says whether something else
 // is known since.
 func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {
-	sum := k.listing(p).digester.sum(f)
+	return k.takeOf(p, f, k.listing(p).digester.sum(f), m, now)
+}
+
+// takeOf is take of a list whose digest is known.
+func (k *known) takeOf(p *page, f frame, sum uint64, m mark, now time.Time) (differs bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if m.turn < p.turn {

@@ -168,11 +168,13 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	go func() {
 		defer stop()
 		mark := l.known.mark()
-		f, known, err := l.again(asked, of, req, p)
+		f, sum, known, err := l.again(asked, of, req, p)
 		if err == nil && !known {
-			f, err = l.sensible(asked, of, f)
+			if f, err = l.sensible(asked, of, f); err == nil {
+				sum = of.digester.sum(f)
+			}
 		}
-		if err == nil && l.known.take(p, f, mark, time.Now()) {
+		if err == nil && l.known.takeOf(p, f, sum, mark, time.Now()) {
 			l.learned()
 		}
 		answered <- answer{f, l.blame(p, err)}
@@ -196,18 +198,19 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 }
 
 // again asks for a whole list that most often says what it said the last time. It
-// is then the very one that is known, and has been looked through.
-func (l *lists) again(ctx context.Context, of listing, req proto.Message, p *page) (f frame, known bool, err error) {
+// is then the very one that is known, and has been looked through. sum is its digest.
+func (l *lists) again(ctx context.Context, of listing, req proto.Message, p *page) (f frame, sum uint64, known bool, err error) {
 	if f, err = l.anyForm(ctx, of, req); err != nil {
-		return nil, false, err
+		return nil, 0, false, err
 	}
-	if was, same := l.known.recall(p, of.digester.sum(f)); same {
-		return was, true, nil
+	sum = of.digester.sum(f)
+	if was, same := l.known.recall(p, sum); same {
+		return was, sum, true, nil
 	}
 	if !sound(f, of.shape) {
-		return nil, false, l.garbage(of.unary)
+		return nil, 0, false, l.garbage(of.unary)
 	}
-	return f, false, nil
+	return f, sum, false, nil
 }
 
 // blame is err, remembered of a daemon that answers and fails to tell a list.
@@ -268,7 +271,7 @@ func (l *lists) sync(ctx context.Context) error {
 	// Containers first: one that is made meanwhile lacks in that list, and is not
 	// listed without its sandbox.
 	mark, p := l.known.mark(), &l.known.containers
-	f, _, err := l.again(ctx, containerLists, &runtimeapi.ListContainersRequest{}, p)
+	f, _, _, err := l.again(ctx, containerLists, &runtimeapi.ListContainersRequest{}, p)
 	if err != nil {
 		return l.blame(p, err)
 	}

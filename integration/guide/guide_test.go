@@ -1,11 +1,12 @@
-// Package guide walks through docs/operations.md and docs/migration.md as an
-// operator does: it types every command of a page, in its order and as it is written there, on a node
-// that has what the page says, with a real daemon and real pods, and compares what
-// is printed with what the page shows.
+// Package guide walks through docs/operations.md, docs/migration.md and a part of
+// docs/runtimeclass.md as an operator does: it types every command, in its order and
+// as it is written there, on a node that has what the page says, with a real daemon
+// and real pods, and compares what is printed with what the page shows.
 package guide
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,16 +22,19 @@ import (
 const atMost = 2 * time.Minute
 
 func TestOperationsPage(t *testing.T) {
-	walk(t, "../../docs/operations.md", 20, newNode)
+	n := walk(t, "../../docs/operations.md", "", 20, newNode)
+	n.live(t)
 }
 
-// walk types a page, which has so many blocks of commands at least.
-func walk(t *testing.T, page string, blocks int, begin func(*testing.T) *node) {
+// walk types a page, or what is under one heading of it, which has so many blocks of
+// commands at least, and returns the node on which it did.
+func walk(t *testing.T, page, heading string, blocks int, begin func(*testing.T) *node) *node {
+	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := parse(string(text))
+	steps, err := parse(under(string(text), heading))
 	if err != nil {
 		t.Fatalf("%s: %v", page, err)
 	}
@@ -49,8 +53,14 @@ func walk(t *testing.T, page string, blocks int, begin func(*testing.T) *node) {
 		}
 	}
 	if typed < blocks {
-		t.Errorf("the page has %d blocks of commands", typed)
+		t.Errorf("there are %d blocks of commands", typed)
 	}
+	return n
+}
+
+// live checks that pods have lived through all of it.
+func (n *node) live(t *testing.T) {
+	t.Helper()
 	if len(n.pods) == 0 {
 		t.Error("no pod has lived through it")
 	}
@@ -70,7 +80,7 @@ func (n *node) types(t *testing.T, s step) {
 	if s.status != 0 {
 		options = "-uo" // as at a terminal: the last command's counts
 	}
-	c := n.command(ctx, "bash", options, "pipefail", "-c", s.commands)
+	c := n.command(ctx, "bash", options, "pipefail", "-c", "cd "+cmp.Or(n.dir, "/")+"\n"+s.commands)
 	out := &screen{}
 	c.Stdout, c.Stderr = out, out
 	if err := c.Start(); err != nil {
@@ -141,6 +151,15 @@ func TestSays(t *testing.T) {
 	}
 	if _, ok := says("crun 1.14.4, since 3m2s, pod 0123456789ab\n", "crun 1.8.1, since  15s, pod ba9876543210\n"); !ok {
 		t.Error("what differs between machines is compared")
+	}
+}
+
+func TestUnder(t *testing.T) {
+	const page = "# Page\n## One\n1\n### Part\n2\n## Other\n3\n"
+	for heading, want := range map[string]string{"": page, "## One": "\n\n1\n### Part\n2", "## Other": "\n\n\n\n\n\n3\n", "## On": "\n"} {
+		if got := under(page, heading); strings.TrimRight(got, "\n") != strings.TrimRight(want, "\n") {
+			t.Errorf("under %q is %q, want %q", heading, got, want)
+		}
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 )
 
 func TestMigrationPage(t *testing.T) {
-	walk(t, "../../docs/migration.md", 8, func(t *testing.T) *node { return newMigration(t).node })
+	n := walk(t, "../../docs/migration.md", "", 8, func(t *testing.T) *node { return newMigration(t).node })
+	n.live(t)
 }
 
 // migration is a node whose pods a containerd runs when the page begins. The

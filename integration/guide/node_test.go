@@ -34,6 +34,10 @@ type node struct {
 	pods   map[string]*testbed.Pod
 	// more are directions of one page.
 	more map[string]func(*testing.T)
+	// environment is more of that of its commands: KEY=value.
+	environment []string
+	// dir is where they are typed; empty is the root.
+	dir string
 }
 
 // mounts make the node's own directories.
@@ -108,6 +112,7 @@ func enterNode(t *testing.T, registry *testbed.Registry, script, vendor string, 
 	}
 	hosts := filepath.Join(dir, "hosts")
 	registry.WriteHosts(t, hosts)
+	registry.WriteMirror(t, hosts, "registry.example") // as pages call it
 	t.Cleanup(n.removeCgroups)
 	if err := os.Mkdir(filepath.Join(dir, "layer"), 0o755); err != nil {
 		t.Fatal(err)
@@ -144,7 +149,7 @@ func (n *node) inside(path string) string {
 func (n *node) command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	inside := append([]string{"--mount", fmt.Sprintf("--target=%d", n.holder.Process.Pid), "--", name}, arguments...)
 	c := exec.CommandContext(ctx, "nsenter", inside...)
-	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root"}
+	c.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root"}, n.environment...)
 	c.Dir = "/"
 	return c
 }

@@ -36,8 +36,27 @@ var (
 	status    = regexp.MustCompile(`^status (\d+)$`)
 )
 
+// under is what a page has under a heading of the second level, in the same lines. No
+// heading is the whole page.
+func under(page, heading string) string {
+	if heading == "" {
+		return page
+	}
+	lines, within := strings.Split(page, "\n"), false
+	for i, line := range lines {
+		begins := strings.HasPrefix(line, "## ")
+		if begins {
+			within = line == heading
+		}
+		if begins || !within {
+			lines[i] = ""
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 // parse reads a page. Code is in fences that say what it is: sh is executed, text is
-// what the commands above it print, toml is a file's.
+// what the commands above it print, toml and yaml are a file's.
 func parse(page string) ([]step, error) {
 	p := parser{lines: strings.Split(page, "\n")}
 	for p.at < len(p.lines) {
@@ -128,11 +147,11 @@ func (p *parser) block(kind string) error {
 	case kind == "text" && p.after:
 		last := &p.steps[len(p.steps)-1]
 		last.output, last.shown, p.after = text.String(), true, false
-	case kind == "toml" || kind == "text":
+	case kind == "toml" || kind == "yaml" || kind == "text":
 		p.after = false
 	default:
 		p.at = begin
-		return fmt.Errorf("a block of %q: sh, text and toml are known", kind)
+		return fmt.Errorf("a block of %q: sh, text, toml and yaml are known", kind)
 	}
 	return nil
 }

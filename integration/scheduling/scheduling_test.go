@@ -97,7 +97,7 @@ func (b *bed) classes(t *testing.T) {
 	if err != nil {
 		t.Fatalf("berth runtimeclass generate: %v", err)
 	}
-	b.Kubectl(t, string(made), "apply", "--filename=-")
+	b.Kubectl(t, string(made), "berth", "apply", "--filename=-")
 	// The same handler on the same nodes, and nothing said of what it costs.
 	b.Kubectl(t, `
 apiVersion: node.k8s.io/v1

@@ -118,7 +118,14 @@ func (r *Registry) Push(t T, repository string, image v1.Image) string {
 // registry: its scheme and its authority.
 func (r *Registry) WriteHosts(t T, dir string) {
 	t.Helper()
-	dir = filepath.Join(dir, r.Host)
+	r.WriteMirror(t, dir, r.Host)
+}
+
+// WriteMirror writes the hosts.toml by which images of another registry, of which there
+// need not be one, are pulled from this.
+func (r *Registry) WriteMirror(t T, dir, of string) {
+	t.Helper()
+	dir = filepath.Join(dir, of)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatalf("make the registry's hosts directory: %v", err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -15,17 +16,30 @@ import (
 // handlersCommand makes "berth handlers".
 func handlersCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
-	watch := false
+	watch, labels, node := false, false, ""
 	c := &cobra.Command{
 		Use:   "handlers",
 		Short: "List the handlers that pods can ask for, and how each is",
 		Long: `List the handlers of the running daemon: what RunPodSandbox uses at this moment.
 The default handler, which pods get that name none, has "(default)" behind its
-name. GEN is the generation that the handler came with as it is.`,
-		Example: "  berth handlers\n  berth handlers -o wide\n  berth handlers --watch",
-		Args:    cobra.NoArgs,
+name. GEN is the generation that the handler came with as it is.
+
+With --print-labels it prints instead the labels that say which handlers take pods,
+key=value: those that the node gets through Node Feature Discovery, for nodes
+without it. -o json and -o yaml make it a Node with nothing but these labels, for
+"kubectl apply --server-side".`,
+		Example: "  berth handlers\n  berth handlers -o wide\n  berth handlers --watch\n" +
+			"  kubectl label node NODE --overwrite $(berth handlers --print-labels)\n" +
+			"  berth handlers --print-labels --node NODE -o yaml | kubectl apply --server-side --field-manager=berth-labels -f -",
+		Args: cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if labels {
+			return r.printLabels(c, node)
+		}
+		if node != "" {
+			return misused(c, errors.New("--node is for --print-labels"))
+		}
 		if watch {
 			r.timeout = 0
 		}
@@ -42,6 +56,9 @@ name. GEN is the generation that the handler came with as it is.`,
 	}
 	r.flags(c)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and list them again after each change")
+	c.Flags().BoolVar(&labels, "print-labels", false, "print the labels that say which handlers take pods")
+	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default the host's, as for a kubelet)")
+	c.MarkFlagsMutuallyExclusive("watch", "print-labels")
 	return c
 }
 

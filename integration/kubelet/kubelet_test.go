@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -59,7 +60,7 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 		Registries:     []*testbed.Registry{b.registry, b.private},
 		Config:         b.metricsConfig(t),
 	})
-	b.Cluster = Start(t, Options{Berth: b.berth, FeatureGates: gates, NodeLabels: "berth.test/sandboxes=yes"})
+	b.Cluster = Start(t, Options{Berth: b.berth, FeatureGates: gates, NodeLabels: "berth.test/sandboxes=yes," + labels(t, b.berth)})
 	root := func(handler string) string { return filepath.Join(b.berth.State, "runtimes", handler) }
 	b.classes = []class{
 		{name: "runc", ran: conformance.RanByOCIRuntime(runc, root("runc"))},
@@ -68,6 +69,18 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 	}
 	b.Kubectl(t, runtimeClasses, "create", "--filename=-")
 	return b
+}
+
+// labels are what berth prints for nodes without Node Feature Discovery, as a kubelet
+// takes them.
+func labels(t *testing.T, berth *testbed.Berth) string {
+	t.Helper()
+	printed, err := exec.CommandContext(t.Context(), filepath.Join(berth.Bin, "berth"), "handlers", "--print-labels",
+		"--admin-socket="+filepath.Join(filepath.Dir(berth.Socket), "admin.sock")).Output()
+	if err != nil {
+		t.Fatalf("berth handlers --print-labels: %v", err)
+	}
+	return strings.Join(strings.Fields(string(printed)), ",")
 }
 
 // runtimeClasses are the classes of the tests; the last two cannot run a pod, for

@@ -36,7 +36,7 @@ func (c *Cluster) StartNFD(t testbed.T, features string) {
 		c.Kubectl(t, "", arguments...)
 	}
 	environment := []string{"env", "KUBERNETES_NAMESPACE=" + namespace, "NODE_NAME=" + NodeName}
-	c.runOn(t, environment, testbed.NFDMaster, "-kubeconfig="+c.Kubeconfig(), "-port="+c.port(t))
+	c.runOn(t, environment, testbed.NFDMaster, "-kubeconfig="+c.Kubeconfig(), "-port="+c.port(t), "-enable-taints")
 	enter := c.machine.Enter
 	if features != "" {
 		layer := filepath.Join(c.dir, "nfd")

@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
 // deployments runs one per class, and looks who runs its pods.
@@ -101,6 +102,12 @@ func (b *bed) handlers(t *testing.T, _ *Namespace) {
 		node, err := b.Node(NodeName)
 		if err != nil {
 			return err
+		}
+		for _, name := range []string{"runc", "crun", "runsc"} {
+			// The kubelet was told of these, and may set them.
+			if node.Labels[nodelabel.Handler(name)] != nodelabel.Ready {
+				return fmt.Errorf("the node has no label of handler %s: %v", name, node.Labels)
+			}
 		}
 		got := map[string]corev1.NodeRuntimeHandlerFeatures{}
 		for _, handler := range node.Status.RuntimeHandlers {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -21,8 +22,25 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)
 	c.trust(t)
 	c.startServer(t, arguments...)
+	c.kubeconfig(t, "admin.kubeconfig", c.token)
 	return &Server{c}
 }
+
+// Kubectl is that of a Cluster.
+func (s *Server) Kubectl(t testbed.T, stdin string, arguments ...string) string {
+	t.Helper()
+	return s.cluster.Kubectl(t, stdin, arguments...)
+}
+
+// StartNFD is that of a Cluster. The node, NodeName, must be there; nothing of it has to
+// run.
+func (s *Server) StartNFD(t testbed.T, features string) {
+	t.Helper()
+	s.cluster.StartNFD(t, features)
+}
+
+// Node is a node as it is known now.
+func (s *Server) Node(name string) (*corev1.Node, error) { return s.cluster.Node(name) }
 
 // Send sends a request as the administrator, and returns the status and the body of
 // the answer; cleanups may use it. A body to send is YAML or JSON.

@@ -1,0 +1,209 @@
+// Package labels shows that a cluster knows of a node's handlers what berth knows of
+// them: a real berth writes its file, the worker of a real Node Feature Discovery reads
+// it, and its master puts what it and rules make of that on a node of a real API server.
+package labels
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/kubelet"
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// patience is far above what anything here takes on a machine that is not busy.
+const patience = 2 * time.Minute
+
+// bed is a node that is labelled by what a berth says. Its handlers are runc, gvisor, and
+// one that is called kata, so that the rules are about it, and runs crun.
+type bed struct {
+	*kubelet.Server
+	berth *testbed.Berth
+	kata  string // the handler's runtime, which a test may take away
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{kata: filepath.Join(t.TempDir(), "crun")}
+	program, err := os.ReadFile(testbed.Part(t, testbed.Crun))
+	if err == nil {
+		err = os.WriteFile(b.kata, program, 0o755)
+	}
+	features := filepath.Join(t.TempDir(), "features.d")
+	if err == nil {
+		err = os.Mkdir(features, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.berth = testbed.StartBerth(t, testbed.Options{
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "gvisor": testbed.Part(t, testbed.Runsc), "kata": b.kata},
+		DefaultRuntime: "runc",
+		Config: fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"10s\"\n[handlers]\nprobe_interval = \"1s\"\n",
+			filepath.Join(features, "berth")),
+	})
+	b.Server = kubelet.StartServer(t)
+	for _, node := range []string{kubelet.NodeName, byHand} {
+		// Every node has some of each, and NFD adds to those.
+		b.Kubectl(t, "{apiVersion: v1, kind: Node, metadata: {name: "+node+", labels: {node: test}, annotations: {node: test}}, "+
+			"status: {capacity: {pods: 1}, allocatable: {pods: 1}}}", "create", "--filename=-")
+	}
+	b.StartNFD(t, features)
+	return b
+}
+
+// byHand is a node that Node Feature Discovery does not know.
+const byHand = "node-2"
+
+// run runs an operator's command, and returns what it printed.
+func (b *bed) run(t *testing.T, arguments ...string) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), arguments...)
+	command.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(b.berth.Socket), "admin.sock"))
+	var problems bytes.Buffer
+	command.Stderr = &problems
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("berth %v: %v: %s", arguments, err, problems.String())
+	}
+	return string(out)
+}
+
+// labels are some of a node, by their keys; empty is that there is none of a key.
+type labels map[string]string
+
+// wait waits until a node has the labels that are wanted.
+func (b *bed) wait(t *testing.T, name string, want labels) *corev1.Node {
+	t.Helper()
+	var node *corev1.Node
+	testbed.Eventually(t, patience, func() (err error) {
+		if node, err = b.Node(name); err != nil {
+			return err
+		}
+		for key, value := range want {
+			if got := node.Labels[key]; got != value {
+				return fmt.Errorf("node %s has %s=%q, want %q; all it has: %v", name, key, got, value, node.Labels)
+			}
+		}
+		return nil
+	})
+	return node
+}
+
+// ruled waits until the node's taint and resource are as wanted, those of the rules for
+// nodes that are for one handler.
+func (b *bed) ruled(t *testing.T, tainted bool, pods string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		node, err := b.Node(kubelet.NodeName)
+		if err != nil {
+			return err
+		}
+		taint := corev1.Taint{Key: nodelabel.Prefix + "dedicated", Value: "kata", Effect: corev1.TaintEffectNoSchedule}
+		has := false
+		for i := range node.Spec.Taints {
+			has = has || node.Spec.Taints[i].Value == taint.Value && node.Spec.Taints[i].MatchTaint(&taint)
+		}
+		room := ""
+		if q, there := node.Status.Capacity[nodelabel.Prefix+"kata-pods"]; there {
+			room = q.String()
+		}
+		if has != tainted || room != pods {
+			return fmt.Errorf("tainted: %v, want %v; room for pods of kata: %q, want %q", has, tainted, room, pods)
+		}
+		return nil
+	})
+}
+
+// allot does what a kubelet does with a resource that its node has: it lets pods have it.
+func (b *bed) allot(t *testing.T) {
+	t.Helper()
+	b.Kubectl(t, "", "patch", "node", kubelet.NodeName, "--subresource=status",
+		`--patch={"status":{"allocatable":{"`+nodelabel.Prefix+`kata-pods":"20"}}}`)
+}
+
+// byHand labels the node that Node Feature Discovery does not know as the documentation
+// says, and looks for its labels being those of the other.
+func (b *bed) byHand(t *testing.T) {
+	t.Helper()
+	b.Kubectl(t, b.run(t, "handlers", "--print-labels", "--node="+byHand, "-o", "yaml"),
+		"apply", "--server-side", "--field-manager=berth-labels", "--filename=-")
+	node, err := b.Node(byHand)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := b.wait(t, kubelet.NodeName, nil)
+	for _, labels := range []map[string]string{node.Labels, other.Labels} {
+		maps.DeleteFunc(labels, func(key, _ string) bool { return !strings.HasPrefix(key, nodelabel.Prefix+"handler.") })
+	}
+	if !maps.Equal(node.Labels, other.Labels) {
+		t.Errorf("labelled by hand: %v\nby Node Feature Discovery: %v", node.Labels, other.Labels)
+	}
+	lines := strings.Fields(b.run(t, "handlers", "--print-labels"))
+	b.Kubectl(t, "", slices.Concat([]string{"label", "node", byHand, "--overwrite"}, lines)...)
+	if len(lines) != len(node.Labels) {
+		t.Errorf("%v are not the labels %v", lines, node.Labels)
+	}
+}
+
+func TestNodeFeatureDiscovery(t *testing.T) {
+	b := newBed(t)
+	all := labels{nodelabel.About("runc", "user-namespaces"): "true", nodelabel.About("runc", "state"): ""}
+	none := labels{}
+	for name, isolation := range map[string]string{"runc": "shared-kernel", "gvisor": "user-space-kernel", "kata": "shared-kernel"} {
+		all[nodelabel.Handler(name)], all[nodelabel.About(name, "isolation")] = nodelabel.Ready, isolation
+		none[nodelabel.Handler(name)], none[nodelabel.About(name, "isolation")] = "", ""
+	}
+	b.wait(t, kubelet.NodeName, all)
+	b.byHand(t)
+
+	for _, file := range []string{"nodefeaturerule.yaml", "nodefeaturerule-dedicated.yaml"} {
+		b.Kubectl(t, "", "create", "--validate=strict", "--filename="+filepath.Join("../../contrib/kubernetes", file))
+	}
+	const isolated, broken = nodelabel.Prefix + "isolation.", nodelabel.Prefix + "handlers-not-ready"
+	b.wait(t, kubelet.NodeName, labels{isolated + "shared-kernel": "true", isolated + "user-space-kernel": "true", isolated + "vm": "", broken: ""})
+	b.ruled(t, true, "20")
+	b.allot(t)
+
+	b.run(t, "handler", "cordon", "gvisor")
+	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("gvisor"): "", nodelabel.Handler("runc"): nodelabel.Ready, isolated + "user-space-kernel": "", broken: ""})
+	b.byHand(t)
+	b.run(t, "handler", "uncordon", "gvisor")
+	b.wait(t, kubelet.NodeName, all)
+	b.wait(t, kubelet.NodeName, labels{isolated + "user-space-kernel": "true"})
+
+	if err := os.Rename(b.kata, b.kata+".away"); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("kata"): "", nodelabel.About("kata", "isolation"): "", broken: "true"})
+	b.ruled(t, true, "")
+	if err := os.Rename(b.kata+".away", b.kata); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(t, kubelet.NodeName, all)
+	b.wait(t, kubelet.NodeName, labels{broken: ""})
+	b.ruled(t, true, "20")
+	b.allot(t)
+
+	// A berth that is back soon changes nothing; one that stays away is forgotten.
+	b.berth.Kill9(t)
+	b.berth.Start(t)
+	b.wait(t, kubelet.NodeName, all)
+	b.berth.Stop(t)
+	b.wait(t, kubelet.NodeName, all)
+	b.wait(t, kubelet.NodeName, none)
+	b.ruled(t, false, "")
+	b.berth.Start(t)
+	b.wait(t, kubelet.NodeName, all)
+}

@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // patience is far above what anything here takes on a machine that is not busy.
@@ -93,6 +94,7 @@ type handlerState struct {
 	Name, State, Reason, Origin string
 	Pods                        int
 	Since                       uint64
+	Capabilities                capability.Table
 }
 
 type handlers struct {

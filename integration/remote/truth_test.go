@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // everywhere are handlers whose pods are in berth, in a containerd and in
@@ -65,6 +67,7 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 			t.Errorf("the features of %s are %v, and its daemon says %v", name, ours, theirs)
 		}
 	}
+	sameCapabilities(t, told, inner)
 	types := map[string]bool{}
 	for _, c := range told.GetStatus().GetConditions() {
 		if types[c.GetType()] {
@@ -98,6 +101,45 @@ func allPods(t *testing.T, b *bed) {
 	if len(wanted) > 0 {
 		t.Errorf("berth pods shows %v, and lacks %v", shown, wanted)
 	}
+}
+
+// sameCapabilities: what a berth's handler can do is what that one says, and of a
+// containerd's handler nobody guesses more than it says.
+func sameCapabilities(t *testing.T, told *runtimeapi.StatusResponse, inner *testbed.Berth) {
+	t.Helper()
+	direct, err := inner.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, ours := capabilitiesOf(t, direct)["runc"], capabilitiesOf(t, told)
+	if theirs.Isolation != capability.SharedKernel || !reflect.DeepEqual(ours["inner"], theirs) {
+		t.Errorf("a berth says of its handler\n%+v\nand it is told as\n%+v", theirs, ours["inner"])
+	}
+	legacy, says := ours["legacy"], featuresOf(told, "legacy")
+	if legacy.Isolation != "" || len(legacy.Capabilities) != 2 ||
+		(legacy.Of(capability.UserNamespaces).Answer == capability.Yes) != says.GetUserNamespaces() ||
+		(legacy.Of(capability.RecursiveReadOnlyMounts).Answer == capability.Yes) != says.GetRecursiveReadOnlyMounts() {
+		t.Errorf("a containerd says %v, and it is told as %+v", says, legacy)
+	}
+}
+
+// capabilitiesOf is what a berth says that its handlers can do.
+func capabilitiesOf(t *testing.T, s *runtimeapi.StatusResponse) map[string]capability.Table {
+	t.Helper()
+	var all struct {
+		Handlers []struct {
+			Name         string
+			Capabilities capability.Table
+		}
+	}
+	if err := json.Unmarshal([]byte(s.GetInfo()["handlers"]), &all); err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]capability.Table{}
+	for _, h := range all.Handlers {
+		by[h.Name] = h.Capabilities
+	}
+	return by
 }
 
 func featuresOf(s *runtimeapi.StatusResponse, handler string) *runtimeapi.RuntimeHandlerFeatures {

@@ -49,7 +49,7 @@ type canaries struct {
 
 // run implements probe.Canary. It returns when its time is up, or ctx ends; what
 // there is by then is taken back all the same, if need be by the next daemon.
-func (b *canaries) run(ctx context.Context, d *handler.Definition) error {
+func (b *canaries) run(ctx context.Context, d *handler.Definition, t *canaryTrial) error {
 	if err := b.reserve(d); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (b *canaries) run(ctx context.Context, d *handler.Definition) error {
 	go func() {
 		defer b.running.Done()
 		defer cancel()
-		ended <- b.once(ctx, d)
+		ended <- b.once(ctx, d, t)
 	}()
 	select {
 	case err := <-ended:
@@ -93,7 +93,7 @@ func (b *canaries) close(ctx context.Context) {
 }
 
 // once is the whole life of a canary.
-func (b *canaries) once(ctx context.Context, d *handler.Definition) error {
+func (b *canaries) once(ctx context.Context, d *handler.Definition, t *canaryTrial) error {
 	gone := true
 	defer func() {
 		if gone {
@@ -105,7 +105,7 @@ func (b *canaries) once(ctx context.Context, d *handler.Definition) error {
 		return failedAt("its binaries", err)
 	}
 	defer release()
-	spec, err := b.canarySpec(d, rt)
+	spec, err := b.canarySpec(d, rt, t)
 	if err != nil {
 		return failedAt("its preparation", err)
 	}
@@ -122,7 +122,7 @@ func (b *canaries) once(ctx context.Context, d *handler.Definition) error {
 	failpoint.Hit(failpoint.SandboxReserved)
 	s := newSandbox(o)
 	b.shims.Hold(spec.Supervisor)
-	err = b.live(ctx, s)
+	err = b.live(ctx, s, t)
 	if undone := b.takeBack(s); undone != nil {
 		gone = false
 		b.running.Go(func() { b.takeBackLater(s, func() { b.release(d) }) })
@@ -154,11 +154,13 @@ func (b *canaries) release(d *handler.Definition) {
 }
 
 // canarySpec is the record of a canary, but for its binaries.
-func (b *canaries) canarySpec(d *handler.Definition, rt *probe.Runtime) (*sandboxSpec, error) {
+func (b *canaries) canarySpec(d *handler.Definition, rt *probe.Runtime, t *canaryTrial) (*sandboxSpec, error) {
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "canary", Namespace: "berth", Uid: newID()[:32]},
 		Hostname: "canary",
-		Linux:    &runtimeapi.LinuxPodSandboxConfig{},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: t.namespaces()},
+		},
 	}
 	bounded := *d
 	bounded.ContainerCreateTimeout = min(callTimeout(d), canaryTimeout)
@@ -174,8 +176,8 @@ func (b *canaries) canarySpec(d *handler.Definition, rt *probe.Runtime) (*sandbo
 	return spec, nil
 }
 
-// live lets a canary run its program, and end it as it does.
-func (b *canaries) live(ctx context.Context, s *sandbox) error {
+// live lets a canary run its program, try what it is to, and end as it does.
+func (b *canaries) live(ctx context.Context, s *sandbox, t *canaryTrial) error {
 	if err := b.makeParts(ctx, s); err != nil {
 		return failedAt("its namespaces and files", err)
 	}
@@ -186,6 +188,9 @@ func (b *canaries) live(ctx context.Context, s *sandbox) error {
 	client, err := b.tasks.client(ctx, s)
 	if err != nil {
 		return failedAt("its run", err)
+	}
+	if err := b.try(ctx, client, s, t); err != nil {
+		return failedAt("what it tried", handler.Blame(err))
 	}
 	if err := proven(ctx, client, s); err != nil {
 		return failedAt("its run", handler.Blame(err))

@@ -159,8 +159,11 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // Canary runs a pod of berth's own under d, of which nobody is told, and takes it
 // back; see probe.Canary.
-func (e *Engine) Canary(ctx context.Context, d *handler.Definition, _ *probe.Runtime, _ bool) (probe.Proof, error) {
-	return nil, e.canaries.run(ctx, d)
+func (e *Engine) Canary(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
+	if thorough {
+		return e.canaries.prove(ctx, d, rt)
+	}
+	return nil, e.canaries.run(ctx, d, nil)
 }
 
 // ID names the backend.

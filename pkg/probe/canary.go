@@ -35,6 +35,14 @@ type Canary interface {
 // nothing if they did not.
 type Proof map[capability.Name]string
 
+// Note adds a capability that was tried, and why that failed, if it did.
+func (p Proof) Note(n capability.Name, err error) {
+	p[n] = ""
+	if err != nil {
+		p[n] = err.Error()
+	}
+}
+
 // CanaryRuns is what came of the canary pods of a handler since the daemon started.
 type CanaryRuns struct {
 	Good, Bad uint64

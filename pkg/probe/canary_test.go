@@ -3,11 +3,15 @@ package probe
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // canaryFunc is who runs canary pods.
@@ -83,5 +87,94 @@ func TestACanaryWaitsForWhoRunsIt(t *testing.T) {
 	c.Serve(canaryFunc(func(*handler.Definition) error { return nil }))
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// trying is a canary that says what it was to do, and tries exec.
+type trying struct {
+	thorough []bool
+	proof    Proof
+	err      error
+	started  chan struct{} // if set, told of each start
+	goOn     chan struct{} // if set, waited for
+}
+
+func (c *trying) Canary(_ context.Context, _ *handler.Definition, _ *Runtime, thorough bool) (Proof, error) {
+	c.thorough = append(c.thorough, thorough)
+	if c.started != nil {
+		c.started <- struct{}{}
+		<-c.goOn
+	}
+	return maps.Clone(c.proof), c.err
+}
+
+func TestWhatCanariesProve(t *testing.T) {
+	dir := t.TempDir()
+	path, _ := replay(t, dir, "runc-1.5.2")
+	c, by := NewCanaries(NewChecker(New(nil))), &trying{proof: Proof{capability.Exec: "", capability.InPlaceResize: "no"}}
+	c.Serve(by)
+	d := oci(path)
+	d.ProbeCanary = true
+	proof := func(depth Depth) Proof {
+		rt, err := c.Check(t.Context(), d, depth)
+		if err != nil && by.err == nil {
+			t.Fatal(err)
+		}
+		if rt == nil {
+			rt, _ = c.Checker.Check(t.Context(), d, Look)
+		}
+		return c.Proof(d, rt)
+	}
+	if got := proof(WithCanary); !maps.Equal(got, by.proof) {
+		t.Errorf("it has proven %v", got)
+	}
+	by.proof = nil
+	if got := proof(Ask); len(got) != 2 {
+		t.Errorf("a pod that tried nothing leaves %v", got)
+	}
+	by.proof = Proof{capability.InPlaceResize: ""}
+	if got := proof(WithCanary); !maps.Equal(got, Proof{capability.Exec: "", capability.InPlaceResize: ""}) {
+		t.Errorf("what was tried again is %v", got)
+	}
+	if !slices.Equal(by.thorough, []bool{true, false, true}) {
+		t.Errorf("asked to be thorough: %v", by.thorough)
+	}
+	by.err = errors.New("it does not run")
+	if got := proof(Ask); got != nil {
+		t.Errorf("where none runs any more it says %v", got)
+	}
+	by.err = nil
+	proof(WithCanary)
+	replay(t, dir, "runc-1.5.2")
+	by.proof = nil
+	if got := proof(Look); len(got) != 0 {
+		t.Errorf("of another binary it says %v", got)
+	}
+}
+
+// Who wants to know more than the pod that runs tries gets one of its own.
+func TestWhoAsksForMoreWaits(t *testing.T) {
+	path, _ := replay(t, t.TempDir(), "runc-1.5.2")
+	c, by := NewCanaries(NewChecker(New(nil))), &trying{started: make(chan struct{}), goOn: make(chan struct{})}
+	c.Serve(by)
+	d := oci(path)
+	d.ProbeCanary = true
+	var both sync.WaitGroup
+	ask := func(depth Depth) {
+		both.Go(func() {
+			if _, err := c.Check(t.Context(), d, depth); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ask(Ask)
+	<-by.started
+	ask(WithCanary)
+	by.goOn <- struct{}{}
+	<-by.started
+	by.goOn <- struct{}{}
+	both.Wait()
+	if !slices.Equal(by.thorough, []bool{false, true}) {
+		t.Errorf("asked to be thorough: %v", by.thorough)
 	}
 }

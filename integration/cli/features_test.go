@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// told is what "berth features" says in JSON, by the handlers' names.
+func (n *node) told(t *testing.T, arguments ...string) map[string]capability.Table {
+	t.Helper()
+	out, _ := n.berth(t, 0, append(append([]string{"features"}, arguments...), "-o", "json")...)
+	var all struct {
+		Handlers []struct {
+			Name, State string
+			capability.Table
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	by := map[string]capability.Table{}
+	for _, h := range all.Handlers {
+		if err := h.Table.Validate(); err != nil || h.State != "ready" {
+			t.Errorf("%s is %s: %v", h.Name, h.State, err)
+		}
+		by[h.Name] = h.Table
+	}
+	return by
+}
+
+// TestFeatures: what there is to know of real runtimes, before and after canary pods,
+// and that "berth runtimeclass" goes by it, live and from a file.
+func TestFeatures(t *testing.T) {
+	n := newNode(t)
+	n.berth(t, 0, "handler", "add", "crun", "--path", testbed.Part(t, testbed.Crun))
+	n.berth(t, 0, "handler", "add", "gvisor", "--path", testbed.Part(t, testbed.Runsc))
+	n.berth(t, 0, "handler", "add", "shim", "--path", testbed.Part(t, testbed.RuncShim), "--set", "options.BinaryName="+testbed.Part(t, testbed.Runc))
+	all := n.told(t)
+	for name, want := range map[string]capability.Isolation{
+		"runc": capability.SharedKernel, "crun": capability.SharedKernel, "shim": capability.SharedKernel, "gvisor": capability.UserSpaceKernel,
+	} {
+		table := all[name]
+		if table.Isolation != want || len(table.Sorted()) != len(capability.Names()) || len(table.SeccompActions) == 0 && name != "crun" {
+			t.Errorf("%s: %+v", name, table)
+		}
+		own := want != capability.SharedKernel
+		if no := table.Of(capability.HostPID).Answer == capability.No; no != own {
+			t.Errorf("%s: hostPID is %+v", name, table.Of(capability.HostPID))
+		}
+		for n, k := range table.Capabilities {
+			if k.Source == capability.Ran || (k.Answer == capability.Unknown) != (k.Source == "") {
+				t.Errorf("%s, of which no pod ran: %s is %+v", name, n, k)
+			}
+		}
+		table = n.told(t, name, "--canary")[name]
+		ran := map[capability.Name]bool{capability.Exec: true, capability.UserNamespaces: !own, capability.InPlaceResize: !own}
+		for what, want := range ran {
+			if k := table.Of(what); (k == capability.Known{Answer: capability.Yes, Source: capability.Ran}) != want {
+				t.Errorf("%s, of which pods ran: %s is %+v", name, what, k)
+			}
+		}
+		if v1, v2 := table.Of(capability.CgroupV1), table.Of(capability.CgroupV2); (v1.Source == capability.Ran) == (v2.Source == capability.Ran) {
+			t.Errorf("%s, of which pods ran: cgroups are %+v and %+v", name, v1, v2)
+		}
+	}
+	text, _ := n.berth(t, 0, "features", "gvisor")
+	has(t, text, "CAPABILITY", "user-space-kernel", "its containers run on a kernel that runsc")
+	text, _ = n.berth(t, 0, "features")
+	has(t, text, "runc", "gvisor", "yes (ran)", "no (declared)", "unknown")
+
+	pod, file := filepath.Join(n.Dir, "pod.yaml"), filepath.Join(n.Dir, "handlers.yaml")
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(pod, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostPID: true, containers: [{name: c, image: i}]}\n")
+	live, _ := n.berth(t, 0, "runtimeclass", "fit", pod)
+	text, _ = n.berth(t, 0, "features", "-o", "yaml")
+	write(file, text)
+	if kept, _ := n.berth(t, 0, "runtimeclass", "fit", pod, "--handlers", file); kept != live {
+		t.Errorf("the daemon's handlers fit as\n%s\nand the same from a file as\n%s", live, kept)
+	}
+	for line := range strings.Lines(live) {
+		if strings.Contains(line, "gvisor") {
+			has(t, line, "no", string(capability.UserSpaceKernel), "its containers run on a kernel that runsc")
+		}
+	}
+	has(t, live, "gvisor")
+}

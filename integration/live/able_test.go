@@ -1,0 +1,130 @@
+package live
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// A runtime that is replaced under a running daemon can do other things from then on:
+// the verbose Status says so, watchers hear of it, and pods are refused by it.
+func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	path := filepath.Join(b.Dir, "runtime")
+	copyFile(t, testbed.Part(t, testbed.Runc), path)
+	b.drop(t, "own", table("own", path))
+	b.waitState(t, "own", "ready")
+	admin, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := admin.Probe(t.Context(), &adminv1.ProbeRequest{Name: "own", Canary: true}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	heard, err := admin.WatchHandlers(ctx, &adminv1.WatchHandlersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := b.PID()
+	for _, step := range []struct {
+		part      string
+		isolation capability.Isolation
+		want      map[capability.Name]capability.Known
+	}{
+		{testbed.Runc, capability.SharedKernel, map[capability.Name]capability.Known{
+			capability.HostPID: {Answer: capability.Yes, Source: capability.Declared}, capability.Exec: {Answer: capability.Yes, Source: capability.Ran},
+			capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Ran}, capability.InPlaceResize: {Answer: capability.Yes, Source: capability.Ran},
+		}},
+		// What ran, ran on another binary.
+		{testbed.Crun, capability.SharedKernel, map[capability.Name]capability.Known{
+			capability.HostPID: {Answer: capability.Yes, Source: capability.Declared}, capability.Exec: {Answer: capability.Yes, Source: capability.Declared},
+			capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Declared},
+		}},
+		{testbed.Runsc, capability.UserSpaceKernel, map[capability.Name]capability.Known{
+			capability.HostPID: {Answer: capability.No, Source: capability.Declared}, capability.Exec: {Answer: capability.Yes, Source: capability.Declared},
+			capability.UserNamespaces: {Answer: capability.No, Source: capability.Declared},
+		}},
+	} {
+		if step.part != testbed.Runc {
+			copyFile(t, testbed.Part(t, step.part), path)
+		}
+		said := capability.Table{}
+		fits := func(table capability.Table) error {
+			if said = table; table.Isolation != step.isolation {
+				return fmt.Errorf("%s: its isolation is %q", step.part, table.Isolation)
+			}
+			for n, want := range step.want {
+				if got := table.Of(n); got.Answer != want.Answer || got.Source != want.Source {
+					return fmt.Errorf("%s: %s is %+v", step.part, n, got)
+				}
+			}
+			return nil
+		}
+		testbed.Eventually(t, patience, func() error {
+			_, all := b.status(t)
+			return fits(all.of("own").Capabilities)
+		})
+		// The stream ends with its time, if it never says it.
+		for {
+			now, err := heard.Recv()
+			if err != nil {
+				t.Fatalf("nobody was told: %v; the last was %+v", err, said)
+			}
+			if fits(ownTable(now)) == nil {
+				break
+			}
+		}
+		b.refuses(t, "own", said)
+	}
+	if b.PID() != pid {
+		t.Error("the daemon is another one")
+	}
+}
+
+func ownTable(now *adminv1.WatchHandlersResponse) capability.Table {
+	for _, h := range now.GetHandlers() {
+		if h.GetName() == "own" {
+			return client.Capabilities(h)
+		}
+	}
+	return capability.Table{}
+}
+
+// refuses sees that pods are refused that ask for what a handler has not, and others
+// are not.
+func (b *bed) refuses(t *testing.T, handler string, table capability.Table) {
+	t.Helper()
+	ids := []*runtimeapi.IDMapping{{HostId: 1 << 20, Length: 1 << 16}}
+	for n, options := range map[capability.Name]*runtimeapi.NamespaceOption{
+		capability.HostPID:     {Pid: runtimeapi.NamespaceMode_NODE},
+		capability.HostIPC:     {Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_NODE},
+		capability.HostNetwork: {Pid: runtimeapi.NamespaceMode_CONTAINER, Network: runtimeapi.NamespaceMode_NODE},
+		capability.UserNamespaces: {
+			Pid: runtimeapi.NamespaceMode_CONTAINER, UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids},
+		},
+	} {
+		config := b.client.SandboxConfig("")
+		config.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: options}
+		r, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		if refused := err != nil; refused != (table.Of(n).Answer == capability.No) {
+			t.Errorf("%s is %+v, and a pod that asks for it: %v", n, table.Of(n), err)
+		}
+		if err == nil {
+			if _, err := b.client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: r.GetPodSandboxId()}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

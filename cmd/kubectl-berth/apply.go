@@ -150,7 +150,7 @@ func (p *program) apply(c *cobra.Command, f *applyFlags, args []string) error {
 // applyTo shows or applies classes that can be applied, as far as is known without
 // sending them.
 func (p *program) applyTo(ctx context.Context, s *server, f *applyFlags, classes []runtimeclass.Class) error {
-	before, err := list[nodev1.RuntimeClass](ctx, s, "runtimeclasses.node.k8s.io", s.classes.List, metav1.ListOptions{})
+	before, err := s.runtimeClasses(ctx)
 	if err != nil {
 		return fmt.Errorf("nothing was applied: %w", err)
 	}
@@ -230,7 +230,7 @@ func (p *program) handlersToApply(ctx context.Context, s *server, f *applyFlags)
 	var nodes []corev1.Node
 	var err error
 	if f.fromNodes {
-		if nodes, err = list[corev1.Node](ctx, s, "nodes", s.core.Nodes().List, metav1.ListOptions{}); err != nil {
+		if nodes, err = s.nodes(ctx); err != nil {
 			return nil, nil, err
 		}
 		if handlers = cluster.Handlers(&cluster.State{Nodes: nodes}); len(handlers) == 0 {

@@ -76,7 +76,7 @@ func keys[V any](m map[string]V, err error) []string {
 // completeHandlers knows the handlers that nodes report.
 func (p *program) completeHandlers(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return p.names(func(s *server) ([]string, error) {
-		nodes, err := list[corev1.Node](c.Context(), s, "nodes", s.core.Nodes().List, metav1.ListOptions{})
+		nodes, err := s.nodes(c.Context())
 		var all []string
 		for _, h := range cluster.Handlers(&cluster.State{Nodes: nodes}) {
 			all = append(all, h.Name)

@@ -22,6 +22,8 @@ import (
 const (
 	discoveryQPS   = 50
 	discoveryBurst = 300
+	// pageSize is that of lists, as kubectl has it.
+	pageSize = 500
 )
 
 // server is the API server, as the user of the kubeconfig sees it.
@@ -63,6 +65,7 @@ type page[L runtime.Object] func(context.Context, metav1.ListOptions) (L, error)
 // list reads a whole list, a page at a time.
 func list[T any, L runtime.Object](ctx context.Context, s *server, resource string, read page[L], options metav1.ListOptions) ([]T, error) {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return read(ctx, o) })
+	pages.PageSize = pageSize
 	whole, _, err := pages.List(ctx, options)
 	if err != nil {
 		return nil, s.explain("list", resource, err)

@@ -47,7 +47,7 @@ command line or a file is wrong; then nothing was done.`,
 	p.config.AddFlags(root.PersistentFlags())
 	p.completeFlags(root)
 	root.SetFlagErrorFunc(misused)
-	root.AddCommand(p.applyCommand())
+	root.AddCommand(p.nodesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand())
 	for _, c := range root.Commands() {
 		checkArgs(c)
 	}

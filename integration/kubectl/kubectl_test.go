@@ -10,6 +10,11 @@ func TestKubectl(t *testing.T) {
 		test func(*testing.T, *bed)
 	}{
 		{"Plugin", plugin},
+		{"Nodes", nodes},
+		{"ManyNodes", manyNodes},
+		{"Audit", audit},
+		{"Fit", fit},
+		{"Rights", rights},
 		{"Apply", apply},
 		{"ApplyFromNodes", applyFromNodes},
 		{"ApplyAllOrNone", applyAllOrNone},

@@ -1,15 +1,26 @@
 package cluster
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
 // State is what an API server has. Whatever is left out is not looked at.
 type State struct {
-	Nodes []corev1.Node
+	Nodes   []corev1.Node
+	Classes []nodev1.RuntimeClass
+	// Pods are those that are pending.
+	Pods []corev1.Pod
+	// Events are about sandboxes that could not be made.
+	Events []corev1.Event
 }
 
 const notReady = "not-ready"
@@ -27,6 +38,30 @@ func (s *State) handlerNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
+func (s *State) class(name string) *nodev1.RuntimeClass {
+	for i := range s.Classes {
+		if s.Classes[i].Name == name {
+			return &s.Classes[i]
+		}
+	}
+	return nil
+}
+
+// classesOf are the names of the classes that have a handler.
+func (s *State) classesOf(handler string) []string {
+	var all []string
+	for i := range s.Classes {
+		if s.Classes[i].Handler == handler {
+			all = append(all, s.Classes[i].Name)
+		}
+	}
+	return all
+}
+
+// reports says whether a node says what handlers it has. Kubelets before 1.30, and
+// those whose CRI daemon does not say it, report none at all.
+func reports(n *corev1.Node) bool { return len(n.Status.RuntimeHandlers) > 0 }
+
 func has(n *corev1.Node, handler string) bool {
 	return slices.ContainsFunc(n.Status.RuntimeHandlers, func(h corev1.NodeRuntimeHandler) bool { return h.Name == handler })
 }
@@ -36,6 +71,15 @@ func ready(n *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
+// whyNot says why a node is not ready.
+func whyNot(n *corev1.Node) string {
+	c := condition(n)
+	if c == nil {
+		return "it has not said how it is"
+	}
+	return strings.TrimPrefix(c.Reason+": "+c.Message, ": ")
+}
+
 func condition(n *corev1.Node) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == corev1.NodeReady {
@@ -43,4 +87,37 @@ func condition(n *corev1.Node) *corev1.NodeCondition {
 		}
 	}
 	return nil
+}
+
+// selects says whether pods of a class may be put on a node, as far as the node
+// selector and the tolerations of the class go.
+func selects(c *nodev1.RuntimeClass, n *corev1.Node) bool {
+	if c.Scheduling == nil {
+		return tolerated(n, nil)
+	}
+	return labels.SelectorFromSet(c.Scheduling.NodeSelector).Matches(labels.Set(n.Labels)) && tolerated(n, c.Scheduling.Tolerations)
+}
+
+// tolerated says whether taints of a node keep pods with these tolerations away. Those
+// that Kubernetes sets because a node is ill or cordoned do not count: they come and go.
+func tolerated(n *corev1.Node, by []corev1.Toleration) bool {
+	_, kept := untolerated(n, by)
+	return !kept
+}
+
+func untolerated(n *corev1.Node, by []corev1.Toleration) (corev1.Taint, bool) {
+	return helpers.FindMatchingUntoleratedTaint(logr.Discard(), n.Spec.Taints, by, func(t *corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")
+	}, true)
+}
+
+// most is how many names a text has.
+const most = 5
+
+// few are some names with commas between them, and how many more there are.
+func few(names []string) string {
+	if n := len(names) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
+	}
+	return strings.Join(names, ", ")
 }

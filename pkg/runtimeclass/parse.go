@@ -95,6 +95,20 @@ func Parse(file string, text []byte) ([]Object, error) {
 	return p.objects, nil
 }
 
+// Read reads one object that an API server has sent. It may be newer than what is known
+// here, and so fields that there are not are no mistakes.
+func Read(where string, body []byte) (Object, error) {
+	var h header
+	if err := json.Unmarshal(body, &h); err != nil {
+		return Object{}, fmt.Errorf("%s: %w", where, err)
+	}
+	o, problems := decode(Source{File: where}, h, body)
+	if len(problems) > 0 && o.Class == nil && o.Pod == nil {
+		return Object{}, problems
+	}
+	return o, nil
+}
+
 // Classes are the RuntimeClasses among objects.
 func Classes(objects []Object) []Class {
 	var all []Class

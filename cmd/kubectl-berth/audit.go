@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/cluster"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+type auditFlags struct {
+	measurements []string
+	strict       bool
+	output       string
+}
+
+func (p *program) auditCommand() *cobra.Command {
+	f := &auditFlags{}
+	c := &cobra.Command{
+		Use:   "audit",
+		Short: "Find classes without nodes, handlers without classes, and pods that wait for a handler",
+		Long: `Find what does not fit between the nodes, RuntimeClasses and pods of a cluster: classes
+whose handler no node has that they select, handlers that no class leads to, nodes
+that no class selects for a handler they have, labels of handlers that are not there,
+pods that are pending because a handler is missing, and, by --measurements, overhead
+that is less than what was measured. Pods are those of all namespaces, or of -n.
+Warnings do not count, unless --strict is given.`,
+		Example: `  kubectl berth audit
+  kubectl berth audit -n web --strict -o json
+  kubectl berth audit --measurements overhead.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return p.audit(c.Context(), f) },
+	}
+	c.Flags().StringArrayVar(&f.measurements, "measurements", nil, "`FILE` of handlers with the overhead that was measured; may be repeated")
+	c.Flags().BoolVar(&f.strict, "strict", false, "count warnings")
+	output.Flag(c, &f.output, misused, "lines", "json", "yaml")
+	return c
+}
+
+// audited is what audit prints.
+type audited struct {
+	Nodes    int               `json:"nodes"`
+	Classes  int               `json:"classes"`
+	Errors   int               `json:"errors"`
+	Warnings int               `json:"warnings"`
+	Findings []cluster.Finding `json:"findings"`
+}
+
+func (p *program) audit(ctx context.Context, f *auditFlags) error {
+	var o cluster.AuditOptions
+	for _, file := range f.measurements {
+		handlers, err := p.files.Inventory(file)
+		if err != nil {
+			return wrong(err)
+		}
+		o.Measured = append(o.Measured, cluster.Measured{File: file, Handlers: handlers})
+	}
+	s, err := p.connect()
+	if err != nil {
+		return err
+	}
+	state, err := s.stateWithPods(ctx, *p.config.Namespace)
+	if err != nil {
+		return err
+	}
+	a := audited{Nodes: len(state.Nodes), Classes: len(state.Classes), Findings: cluster.Audit(state, o)}
+	var b strings.Builder
+	for _, one := range a.Findings {
+		fmt.Fprintln(&b, one)
+		if one.Severity == runtimeclass.Error {
+			a.Errors++
+		} else {
+			a.Warnings++
+		}
+	}
+	if err := output.Encode(p.Out, f.output, a, func(w io.Writer) error {
+		_, err := io.WriteString(w, b.String())
+		return err
+	}); err != nil {
+		return err
+	}
+	if a.Errors > 0 || f.strict && a.Warnings > 0 {
+		return found("%s and %s in %s and %s", plural(a.Errors, "error", "errors"), plural(a.Warnings, "warning", "warnings"),
+			plural(a.Classes, "RuntimeClass", "RuntimeClasses"), plural(a.Nodes, "node", "nodes"))
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package kubectl
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/cluster"
+)
+
+const labelPrefix = "feature.node.kubernetes.io/handler."
+
+func ready(handlers ...string) map[string]string {
+	all := map[string]string{}
+	for _, h := range handlers {
+		all[labelPrefix+h] = "ready"
+	}
+	return all
+}
+
+const podsPath = "/api/v1/namespaces/default/pods"
+
+// furnish makes three nodes and classes that do not fit together in every way.
+func (b *bed) furnish(t *testing.T) {
+	t.Helper()
+	b.empty(t, classesPath, nodesPath)
+	b.node(t, "a", true, ready("runc", "kata"), "", "runc", "kata")
+	b.node(t, "b", true, ready("runc", "kata"), "", "runc", "gvisor")
+	b.node(t, "c", false, nil, "", "runc")
+	classes := manifest("kata", "kata", "scheduling: {nodeSelector: {"+labelPrefix+"kata: ready}}\noverhead: {podFixed: {memory: 10Mi}}\n") +
+		manifest("runc", "runc", "scheduling: {nodeSelector: {"+labelPrefix+"runc: ready}}\n") + manifest("wasm", "wasmtime", "")
+	b.kubectl(t, classes, "create", "-f", "-")
+}
+
+func nodes(t *testing.T, b *bed) {
+	b.furnish(t)
+	r := berth(t, 0, b.admin, "", "nodes")
+	want := `NODE  STATUS    HANDLERS               GAPS
+a     Ready     default, kata, runc    gvisor, wasmtime [wasm]
+b     Ready     default, gvisor, runc  kata [kata] (labelled), wasmtime [wasm]
+c     NotReady  default, runc          gvisor, kata, wasmtime [wasm]
+`
+	if r.stdout != want {
+		t.Errorf("got\n%s", r.stdout)
+	}
+	has(t, berth(t, 0, b.admin, "", "nodes", "b", "-o", "wide").stdout, "gvisor [recursive-read-only-mounts], runc [recursive-read-only-mounts user-namespaces]", "handler.kata=ready,handler.runc=ready")
+	has(t, berth(t, 0, b.admin, "", "nodes", "-o", "wide").stdout, "Kubelet: the test says so")
+	r = berth(t, 0, b.admin, "", "nodes", "-l", labelPrefix+"kata", "-o", "json")
+	var list struct{ Nodes []cluster.Node }
+	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil || len(list.Nodes) != 2 || list.Nodes[1].Gaps[0].Classes[0] != "kata" {
+		t.Errorf("%v: %s", err, r.stdout)
+	}
+	has(t, berth(t, 0, b.admin, "", "nodes", "-o", "yaml").stdout, "nodes:\n- gaps:\n  - handler: gvisor\n")
+	has(t, berth(t, 1, b.admin, "", "nodes", "nobody").stderr, `there is no node "nobody"`)
+	has(t, berth(t, 2, b.admin, "", "nodes", "-l", "a in").stderr, "--selector: ")
+	has(t, berth(t, 0, b.admin, "", "__complete", "nodes", "").stdout, "a\nb\nc\n")
+}
+
+// manyNodes are more than a page, and so are the pods of audit.
+func manyNodes(t *testing.T, b *bed) {
+	b.empty(t, nodesPath)
+	const amount = 1203
+	for i := range amount {
+		b.node(t, fmt.Sprintf("node-%d", i), true, nil, "", "runc")
+	}
+	if got := strings.Count(berth(t, 0, b.admin, "", "nodes").stdout, "\n"); got != amount+1 {
+		t.Errorf("got %d lines", got)
+	}
+	r := berth(t, 0, b.admin, "", "audit")
+	has(t, r.stdout, "handler runc: warning: no class has it; it is on node-0, node-1, node-10, node-100, node-1000 and 1198 more; ")
+	if strings.Count(r.stdout, "\n") != 1 {
+		t.Errorf("got %s", r.stdout)
+	}
+}
+
+// pod makes one as a scheduler and a kubelet would leave it.
+func (b *bed) pod(t *testing.T, name, class, node string) *corev1.Pod {
+	t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RuntimeClassName: &class, NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	b.create(t, podsPath, p)
+	_, answer := b.Send(t, http.MethodGet, podsPath+"/"+name, nil)
+	made := &corev1.Pod{}
+	if err := json.Unmarshal(answer, made); err != nil {
+		t.Fatal(err)
+	}
+	if node == "" {
+		made.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.Now()}}
+		body, err := json.Marshal(made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer := b.Send(t, http.MethodPut, podsPath+"/"+name+"/status", body); status != http.StatusOK {
+			t.Fatalf("%d: %s", status, answer)
+		}
+	}
+	t.Cleanup(func() { b.Send(t, http.MethodDelete, podsPath+"/"+name+"?gracePeriodSeconds=0", nil) })
+	return made
+}
+
+func audit(t *testing.T, b *bed) {
+	b.furnish(t)
+	r := berth(t, 1, b.admin, "", "audit")
+	has(t, r.stdout, `RuntimeClass wasm: error: no node that it selects has the handler "wasmtime"`, `RuntimeClass kata: warning: it selects nodes without the handler "kata", where its pods never start: b`,
+		"handler gvisor: warning: no class has it; it is on b", "handler runc: warning: nodes that have it are selected by none of its classes (runc): c",
+		"label "+labelPrefix+"kata: warning: nodes have it without the handler: b")
+	has(t, r.stderr, "error: 1 error and 4 warnings in 3 RuntimeClasses and 3 nodes\n")
+
+	// Pods as they were left by a scheduler and a kubelet.
+	b.pod(t, "misplaced", "kata", "b")
+	refused := b.pod(t, "refused", "runc", "a")
+	b.pod(t, "starting", "runc", "a")
+	b.kubectl(t, "", "patch", "runtimeclass", "runc", "--type=merge", "-p", `{"scheduling":{"nodeSelector":{"`+labelPrefix+`runc":null,"no":"where"}}}`)
+	b.pod(t, "homeless", "runc", "")
+	b.kubectl(t, manifest("gone", "runc", ""), "create", "-f", "-")
+	b.pod(t, "orphan", "gone", "a")
+	b.kubectl(t, "", "delete", "runtimeclass", "gone")
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "e"}, Reason: cluster.SandboxFailed, Message: `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "runc" is configured`,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "refused", UID: refused.UID}, Type: corev1.EventTypeWarning,
+	}
+	b.create(t, "/api/v1/namespaces/default/events", event)
+	measured := file(t, "overhead.yaml", "handlers:\n- name: kata\n  overhead: {pods: 10, memory: {p50: 20Mi, p95: 30Mi, max: 31Mi}, cpu: {p50: 0, p95: 0, max: 0}}\n")
+	r = berth(t, 1, b.admin, "", "audit", "--measurements", measured, "-o", "json")
+	var report struct{ Findings []cluster.Finding }
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	concerned := map[string]string{}
+	for _, f := range report.Findings {
+		concerned[f.Rule] += strings.Join(f.Concerned, " ")
+	}
+	for rule, want := range map[string]string{
+		cluster.RulePodWithoutHandler: "default/refuseddefault/misplaced", cluster.RulePodWithoutNode: "default/homeless", cluster.RulePodWithoutClass: "default/orphan",
+	} {
+		if concerned[rule] != want {
+			t.Errorf("%s concerns %q", rule, concerned[rule])
+		}
+	}
+	has(t, r.stdout, "overhead.podFixed[memory]: 10Mi is less than the 30Mi that 95 % of 10 pods stayed below, by "+measured)
+
+	// Of another namespace nothing is pending.
+	if r = berth(t, 1, b.admin, "", "audit", "-n", "kube-system"); strings.Contains(r.stdout, "pod-without") {
+		t.Errorf("got %s", r.stdout)
+	}
+	b.kubectl(t, "", "delete", "runtimeclass", "runc", "wasm")
+	b.kubectl(t, "", "delete", "pods", "--all", "--force")
+	if r = berth(t, 0, b.admin, "", "audit"); !strings.Contains(r.stdout, "warning") {
+		t.Errorf("got %+v", r)
+	}
+	has(t, berth(t, 1, b.admin, "", "audit", "--strict").stderr, "0 errors and ")
+}
+
+func fit(t *testing.T, b *bed) {
+	b.furnish(t)
+	p := file(t, "pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostUsers: false\n  containers: [{name: c, image: i}]\n")
+	r := berth(t, 0, b.admin, "", "fit", "-f", p)
+	has(t, r.stdout, "Pod p  - (its own)  default", "Pod p  kata         kata      yes   -          memory=10Mi  a      the node does not have the handler (b, c)")
+	r = berth(t, 0, b.admin, "", "fit", "-f", p, "--handlers", file(t, "handlers.yaml", "handlers: [{name: kata, isolation: vm}]\n"))
+	if lines := strings.Split(r.stdout, "\n"); !strings.Contains(lines[1], "kata") {
+		t.Errorf("the strongest isolation is not first:\n%s", r.stdout)
+	}
+
+	b.pod(t, "live", "kata", "")
+	b.kubectl(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: front}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n      nodeSelector: {kubernetes.io/hostname: nowhere}\n      containers: [{name: c, image: i}]\n", "create", "-f", "-")
+	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/default/deployments/front", nil) })
+	// As it was before its class was put into it, other classes fit.
+	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (its own)", "Pod default/live  runc            runc      yes   -          -            a, b")
+	has(t, berth(t, 1, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 can run nowhere\n")
+	r = berth(t, 1, b.admin, "", "fit", "deploy/front", "pod/live", "-o", "json")
+	has(t, r.stdout, `"pod": "Deployment default/front"`, `"pod": "Pod default/live"`, "kubernetes.io/hostname=nowhere")
+	has(t, berth(t, 1, b.admin, "", "fit", "pod/nobody").stderr, `pods "nobody" not found`)
+	has(t, berth(t, 1, b.admin, "", "fit", "nonsense/nobody").stderr, `the server doesn't have a resource type "nonsense"`)
+	has(t, berth(t, 2, b.admin, "", "fit", "runtimeclass/kata").stderr, "RuntimeClass kata has no pods")
+	has(t, berth(t, 2, b.admin, "", "fit").stderr, "say which pods")
+	has(t, berth(t, 2, b.admin, "", "fit", "x", "--prefer", "luck").stderr, "--prefer luck is none of")
+	has(t, berth(t, 2, b.admin, "a: [\n", "fit", "-f", "-").stderr, "is not YAML")
+	has(t, berth(t, 2, b.admin, manifest("x", "runc", ""), "fit", "-f", "-").stderr, "there is no pod in -")
+}
+
+// What a user may not do is told all at once.
+func rights(t *testing.T, b *bed) {
+	b.furnish(t)
+	lists := func(r result, resources ...string) {
+		t.Helper()
+		for _, resource := range resources {
+			has(t, r.stderr, fmt.Sprintf("you need the verb \"list\" on %q", resource))
+		}
+		if got := strings.Count(r.stderr, "you need"); got != len(resources) || r.stdout != "" {
+			t.Errorf("%d rights are missing, want %d:\n%s%s", got, len(resources), r.stdout, r.stderr)
+		}
+	}
+	lists(berth(t, 1, b.guest, "", "nodes"), "nodes", "runtimeclasses.node.k8s.io")
+	lists(berth(t, 1, b.guest, "", "audit"), "nodes", "runtimeclasses.node.k8s.io", "pods", "events")
+	has(t, berth(t, 1, b.guest, "", "fit", "pod/x").stderr, `"guest" cannot get resource "pods"`, `you need the verb "get" on "pod/x"`)
+	b.allow(t, map[string]any{"apiGroups": []string{"", "node.k8s.io"}, "resources": []string{"runtimeclasses", "nodes"}, "verbs": []string{"list"}})
+	testbed.Eventually(t, time.Minute, func() error {
+		if r := run(t, "", []string{"KUBECONFIG=" + b.guest}, "nodes"); r.code != 0 {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	lists(berth(t, 1, b.guest, "", "audit"), "pods", "events")
+	// An administrator who looks through the eyes of another.
+	lists(berth(t, 1, b.admin, "", "audit", "--as", "somebody"), "nodes", "runtimeclasses.node.k8s.io", "pods", "events")
+}

@@ -1,0 +1,248 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	nodev1 "k8s.io/api/node/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// Rules that a Finding may be of, beside those about overhead, which are runtimeclass's.
+const (
+	RuleClassWithoutNode    = "class-without-node"
+	RuleNoReadyNode         = "class-without-ready-node"
+	RuleNodesWithoutHandler = "nodes-without-handler"
+	RuleHandlerWithoutClass = "handler-without-class"
+	RuleNodeNotSelected     = "node-not-selected"
+	RuleLabelWithoutHandler = "label-without-handler"
+	RulePodWithoutHandler   = "pod-without-handler"
+	RulePodWithoutClass     = "pod-without-class"
+	RulePodWithoutNode      = "pod-without-node"
+)
+
+// Finding is something in a cluster that should be otherwise.
+type Finding struct {
+	Severity runtimeclass.Severity `json:"severity"`
+	Rule     string                `json:"rule"`
+	// Object is what it is about: "RuntimeClass kata", "handler kata".
+	Object string `json:"object"`
+	// Concerned are the nodes or pods, all of them.
+	Concerned []string `json:"concerned,omitempty"`
+	Message   string   `json:"message"`
+	// Advice is what to do.
+	Advice string `json:"advice,omitempty"`
+}
+
+func (f Finding) String() string {
+	text := fmt.Sprintf("%s: %s: %s", f.Object, f.Severity, f.Message)
+	if f.Advice != "" {
+		text += "; " + f.Advice
+	}
+	return fmt.Sprintf("%s (%s)", text, f.Rule)
+}
+
+// Measured is a file of what was measured.
+type Measured struct {
+	File     string
+	Handlers []runtimeclass.Handler
+}
+
+// AuditOptions are what else a cluster is held against.
+type AuditOptions struct {
+	Measured []Measured
+}
+
+// Audit finds what is wrong between the nodes, classes and pods of a cluster. Of
+// findings about the same there is one, with all nodes or pods that it concerns.
+func Audit(s *State, o AuditOptions) []Finding {
+	all := []Finding{}
+	for i := range s.Classes {
+		all = append(all, s.auditClass(&s.Classes[i])...)
+	}
+	for _, name := range s.handlerNames() {
+		all = append(all, s.auditHandler(name)...)
+	}
+	all = append(all, s.auditLabels()...)
+	all = append(all, s.auditPods()...)
+	return append(all, s.auditOverhead(o.Measured)...)
+}
+
+func classObject(c *nodev1.RuntimeClass) string { return "RuntimeClass " + c.Name }
+
+// auditClass looks at the nodes that pods of a class may be put on.
+func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
+	var selected, silent, having, waiting, lacking, elsewhere []string
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if has(n, c.Handler) && !selects(c, n) {
+			elsewhere = append(elsewhere, n.Name)
+		}
+		if !selects(c, n) {
+			continue
+		}
+		selected = append(selected, n.Name)
+		switch {
+		case !reports(n):
+			silent = append(silent, n.Name)
+		case !has(n, c.Handler):
+			lacking = append(lacking, n.Name)
+		case ready(n):
+			having = append(having, n.Name)
+		default:
+			waiting = append(waiting, n.Name)
+		}
+	}
+	f := Finding{Severity: runtimeclass.Error, Rule: RuleClassWithoutNode, Object: classObject(c)}
+	switch {
+	case len(selected) == 0:
+		f.Message = fmt.Sprintf("no node is selected by %s: its pods stay pending", s.selection(c))
+		f.Advice = s.whereInstead(c, elsewhere)
+		return []Finding{f}
+	case len(having)+len(waiting)+len(silent) == 0:
+		f.Concerned = lacking
+		f.Message = fmt.Sprintf("no node that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, s.meant(c.Handler))
+		f.Advice = s.whereInstead(c, elsewhere)
+		return []Finding{f}
+	case len(having)+len(waiting) == 0:
+		f.Severity, f.Concerned = runtimeclass.Warning, silent
+		f.Message = fmt.Sprintf("no node that it selects reports the handler %q, and these report none at all: %s", c.Handler, few(silent))
+		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon tells them"
+		return []Finding{f}
+	}
+	var all []Finding
+	f.Severity = runtimeclass.Warning
+	if len(having)+len(silent) == 0 {
+		f.Rule, f.Concerned = RuleNoReadyNode, waiting
+		f.Message = fmt.Sprintf("no node with the handler %q is ready: %s", c.Handler, few(waiting))
+		f.Advice = "see \"kubectl berth nodes\""
+		all = append(all, f)
+	}
+	if len(lacking) > 0 {
+		f.Rule, f.Concerned = RuleNodesWithoutHandler, lacking
+		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, few(lacking))
+		f.Advice = fmt.Sprintf("select nodes by %s=%s, or give these the handler", nodelabel.Handler(c.Handler), nodelabel.Ready)
+		all = append(all, f)
+	}
+	return all
+}
+
+// selection is by what a class selects nodes, in words.
+func (s *State) selection(c *nodev1.RuntimeClass) string {
+	if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
+		return "its tolerations, with the taints that there are"
+	}
+	return labelText(c.Scheduling.NodeSelector)
+}
+
+func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {
+	if len(elsewhere) > 0 {
+		return fmt.Sprintf("nodes that have the handler are not selected (%s): label them, or change the selection", few(elsewhere))
+	}
+	if len(s.Nodes) == 0 {
+		return "the cluster has no nodes"
+	}
+	return fmt.Sprintf("give nodes the handler %q, or delete the class", c.Handler)
+}
+
+// meant is the handler that a name was probably meant to be, as a question.
+func (s *State) meant(name string) string {
+	if near, ok := handler.Nearest(name, s.handlerNames()); ok && near != name {
+		return fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return ""
+}
+
+// auditHandler looks at whether pods get to a handler.
+func (s *State) auditHandler(name string) []Finding {
+	var having, missed []string
+	classes := s.classesOf(name)
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if !has(n, name) {
+			continue
+		}
+		having = append(having, n.Name)
+		if !slices.ContainsFunc(s.Classes, func(c nodev1.RuntimeClass) bool { return c.Handler == name && selects(&c, n) }) {
+			missed = append(missed, n.Name)
+		}
+	}
+	f := Finding{Severity: runtimeclass.Warning, Object: "handler " + name}
+	switch {
+	case len(classes) == 0:
+		f.Rule, f.Concerned = RuleHandlerWithoutClass, having
+		f.Message = fmt.Sprintf("no class has it; it is on %s", few(having))
+		f.Advice = fmt.Sprintf("\"kubectl berth apply --from-nodes %s\" makes one, unless it is the default, which pods without a class get", name)
+	case len(missed) == len(having):
+		return nil // the class is told of
+	case len(missed) > 0:
+		f.Rule, f.Concerned = RuleNodeNotSelected, missed
+		f.Message = fmt.Sprintf("nodes that have it are selected by none of its classes (%s): %s", few(classes), few(missed))
+		f.Advice = "label them as the class wants it"
+	default:
+		return nil
+	}
+	return []Finding{f}
+}
+
+// auditLabels looks for labels that say of a node what it does not.
+func (s *State) auditLabels() []Finding {
+	names := map[string]string{} // label -> handler
+	for _, name := range s.handlerNames() {
+		names[nodelabel.Handler(name)] = name
+	}
+	for i := range s.Classes {
+		names[nodelabel.Handler(s.Classes[i].Handler)] = s.Classes[i].Handler
+	}
+	stale := map[string][]string{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for label, name := range names {
+			if reports(n) && n.Labels[label] == nodelabel.Ready && !has(n, name) {
+				stale[label] = append(stale[label], n.Name)
+			}
+		}
+	}
+	var all []Finding
+	for _, label := range sortedKeys(stale) {
+		all = append(all, Finding{
+			Severity: runtimeclass.Warning, Rule: RuleLabelWithoutHandler, Object: "label " + label, Concerned: stale[label],
+			Message: fmt.Sprintf("nodes have it without the handler: %s", few(stale[label])),
+			Advice:  "take it away, or look at what sets it: Node Feature Discovery does from a file that berth writes",
+		})
+	}
+	return all
+}
+
+// auditOverhead holds the overhead of classes against what was measured.
+func (s *State) auditOverhead(measured []Measured) []Finding {
+	var classes []runtimeclass.Class
+	for i := range s.Classes {
+		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
+	}
+	var all []Finding
+	for _, m := range measured {
+		for _, f := range runtimeclass.Lint(classes, runtimeclass.LintOptions{Handlers: m.Handlers, MeasuredOnly: true}) {
+			if f.Rule != runtimeclass.RuleOverheadTooSmall && f.Rule != runtimeclass.RuleOverheadMissing {
+				continue
+			}
+			all = append(all, Finding{
+				Severity: f.Severity, Rule: f.Rule, Object: "RuntimeClass " + f.Class,
+				Message: strings.TrimPrefix(f.Field+": ", "overhead: ") + f.Message + ", by " + m.File, Advice: f.Advice,
+			})
+		}
+	}
+	return all
+}
+
+func labelText(m map[string]string) string {
+	var all []string
+	for _, k := range sortedKeys(m) {
+		all = append(all, k+"="+m[k])
+	}
+	return strings.Join(all, ",")
+}

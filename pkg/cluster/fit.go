@@ -1,0 +1,239 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// FitOptions are what is known beside what the API server has.
+type FitOptions struct {
+	// Handlers say what nodes do not: isolation, capabilities, measured overhead.
+	Handlers []runtimeclass.Handler
+	Prefer   runtimeclass.Preference
+}
+
+// Candidate is a class that a pod could have.
+type Candidate struct {
+	// Class is empty for no class, which leads to the default handlers of nodes, and for
+	// a handler that no class leads to.
+	Class string `json:"class"`
+	// Handler is empty for the default handlers of nodes.
+	Handler string `json:"handler"`
+	// Own: the pod has this class.
+	Own bool `json:"own,omitempty"`
+	// Fits is yes if there is a node for it, and unknown if that is not known of any.
+	Fits      capability.Answer    `json:"fits"`
+	Isolation capability.Isolation `json:"isolation,omitempty"`
+	// Overhead is what the class declares.
+	Overhead corev1.ResourceList `json:"overhead,omitempty"`
+	// Rejection is what the API server says against a pod of this class.
+	Rejection string `json:"rejection,omitempty"`
+	// Nodes can run it; of MaybeNodes that is not known.
+	Nodes      []string `json:"nodes,omitempty"`
+	MaybeNodes []string `json:"maybeNodes,omitempty"`
+	// Reasons are why other nodes cannot, or may not.
+	Reasons []Reason `json:"reasons,omitempty"`
+}
+
+// Reason is one that nodes have in common.
+type Reason struct {
+	Text  string   `json:"text"`
+	Nodes []string `json:"nodes"`
+}
+
+func (r Reason) String() string { return fmt.Sprintf("%s (%s)", r.Text, few(r.Nodes)) }
+
+// Why is all that is against a candidate.
+func (c Candidate) Why() string {
+	if c.Rejection != "" {
+		return c.Rejection
+	}
+	var all []string
+	for _, r := range c.Reasons {
+		all = append(all, r.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// Fit says with which classes, and on which nodes, a pod can run; the first is the
+// one to prefer. Whether there is room on a node at the moment is not looked at.
+func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
+	name := ""
+	plain := pod
+	if pod.Spec.RuntimeClassName != nil {
+		name = *pod.Spec.RuntimeClassName
+		plain = withoutClass(pod, s.class(name))
+	}
+	var classes []runtimeclass.Class
+	for i := range s.Classes {
+		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
+	}
+	all := []Candidate{s.candidate(Candidate{Own: pod.Spec.RuntimeClassName == nil}, plain, o)}
+	for _, c := range classes {
+		one := Candidate{Class: c.Name, Handler: c.Handler, Own: c.Name == name}
+		with := plain.DeepCopy()
+		with.Spec.RuntimeClassName = &c.Name
+		a := runtimeclass.Admit(with, classes)
+		if c.Overhead != nil {
+			one.Overhead = c.Overhead.PodFixed
+		}
+		if one.Rejection = a.Rejection; a.Rejection != "" {
+			one.Fits = capability.No
+			all = append(all, one)
+			continue
+		}
+		all = append(all, s.candidate(one, a.Pod, o))
+	}
+	for _, handler := range s.handlerNames() {
+		if len(s.classesOf(handler)) == 0 {
+			all = append(all, Candidate{Handler: handler, Fits: capability.No, Reasons: []Reason{{"no class leads to it", s.having(handler)}}})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Candidate) int {
+		isolation, overhead := cmp.Compare(strength(b.Isolation), strength(a.Isolation)), compareOverhead(a, b)
+		if o.Prefer == runtimeclass.PreferOverhead {
+			isolation, overhead = overhead, isolation
+		}
+		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), isolation, overhead, cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
+	})
+	return all
+}
+
+func rank(a capability.Answer) int {
+	return slices.Index([]capability.Answer{capability.Yes, capability.Unknown, capability.No}, a)
+}
+
+func strength(i capability.Isolation) int {
+	return slices.Index([]capability.Isolation{capability.SharedKernel, capability.UserSpaceKernel, capability.VM}, i)
+}
+
+// compareOverhead compares what is declared, for that is what a pod costs.
+func compareOverhead(a, b Candidate) int {
+	return cmp.Or(a.Overhead.Memory().Cmp(*b.Overhead.Memory()), a.Overhead.Cpu().Cmp(*b.Overhead.Cpu()))
+}
+
+// candidate holds a pod, as it is admitted, against all nodes.
+func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate {
+	known := runtimeclass.Handler{Name: c.Handler}
+	if i := slices.IndexFunc(o.Handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler }); i >= 0 && c.Handler != "" {
+		known.Table = o.Handlers[i].Table
+	}
+	c.Isolation = known.Isolation
+	affinity, asks := nodeaffinity.GetRequiredNodeAffinity(pod), resource.PodRequests(pod, resource.PodResourcesOptions{})
+	reasons := map[string][]string{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		no, maybe := against(n, pod, known, affinity, asks)
+		switch {
+		case len(no) > 0:
+		case len(maybe) > 0:
+			c.MaybeNodes = append(c.MaybeNodes, n.Name)
+		default:
+			c.Nodes = append(c.Nodes, n.Name)
+		}
+		for _, text := range slices.Concat(no, maybe) {
+			reasons[text] = append(reasons[text], n.Name)
+		}
+	}
+	for _, text := range sortedKeys(reasons) {
+		c.Reasons = append(c.Reasons, Reason{text, reasons[text]})
+	}
+	switch {
+	case len(c.Nodes) > 0:
+		c.Fits = capability.Yes
+	case len(c.MaybeNodes) > 0:
+		c.Fits = capability.Unknown
+	default:
+		c.Fits = capability.No
+	}
+	return c
+}
+
+// against is what keeps a pod from a node, and what may.
+func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
+	switch {
+	case has(n, known.Name):
+	case reports(n):
+		return []string{"the node does not have the handler"}, nil
+	case known.Name != "":
+		maybe = append(maybe, "the node does not report its handlers")
+	}
+	if !ready(n) {
+		no = append(no, "the node is not ready")
+	}
+	if n.Spec.Unschedulable {
+		no = append(no, "the node is cordoned")
+	}
+	if !matches(affinity, n) {
+		no = append(no, "the node's labels are not those that are asked for"+missing(pod.Spec.NodeSelector, n))
+	}
+	if taint, kept := untolerated(n, pod.Spec.Tolerations); kept {
+		no = append(no, fmt.Sprintf("the taint %s is not tolerated", taint.ToString()))
+	}
+	for _, name := range sortedKeys(asks) {
+		if want, has := asks[name], n.Status.Allocatable[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
+			no = append(no, fmt.Sprintf("%s %s is asked for, with overhead, and the node has %s", want.String(), name, has.String()))
+		}
+	}
+	for _, l := range runtimeclass.Fit(pod, []runtimeclass.Handler{onNode(known, n)}, nil, "")[0].Lacks {
+		if l.Answer == capability.No {
+			no = append(no, l.String())
+		} else {
+			maybe = append(maybe, l.String())
+		}
+	}
+	return no, maybe
+}
+
+// missing are the labels that a node selector wants and a node does not have.
+func missing(wanted map[string]string, n *corev1.Node) string {
+	lacks := map[string]string{}
+	for key, value := range wanted {
+		if has, there := n.Labels[key]; !there || has != value {
+			lacks[key] = value
+		}
+	}
+	if len(lacks) == 0 {
+		return ""
+	}
+	return ": " + labelText(lacks)
+}
+
+// onNode is a handler with what a node says of it.
+func onNode(known runtimeclass.Handler, n *corev1.Node) runtimeclass.Handler {
+	h := runtimeclass.Handler{Name: known.Name}
+	h.Isolation = known.Isolation
+	for name, k := range known.Capabilities {
+		h.Set(name, k.Answer, k.Source, k.Note)
+	}
+	for _, of := range n.Status.RuntimeHandlers {
+		if of.Name != known.Name || of.Features == nil {
+			continue
+		}
+		if yes := of.Features.UserNamespaces; yes != nil {
+			// What the kubelet calls so includes volumes.
+			h.Set(capability.UserNamespaces, answer(*yes), capability.Declared, "by the node")
+			h.Set(capability.IDMappedMounts, answer(*yes), capability.Declared, "by the node")
+		}
+		if yes := of.Features.RecursiveReadOnlyMounts; yes != nil {
+			h.Set(capability.RecursiveReadOnlyMounts, answer(*yes), capability.Declared, "by the node")
+		}
+	}
+	return h
+}
+
+func answer(yes bool) capability.Answer {
+	if yes {
+		return capability.Yes
+	}
+	return capability.No
+}

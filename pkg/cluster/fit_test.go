@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// able says of all handlers of a node whether they have user namespaces.
+func able(n corev1.Node, userns bool) corev1.Node {
+	for i := range n.Status.RuntimeHandlers {
+		n.Status.RuntimeHandlers[i].Features = &corev1.NodeRuntimeHandlerFeatures{UserNamespaces: &userns}
+	}
+	return n
+}
+
+func sized(n corev1.Node, memory string) corev1.Node {
+	n.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+	return n
+}
+
+func asking(memory string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}}}
+	}
+}
+
+func hostUsers(p *corev1.Pod) {
+	no := false
+	p.Spec.HostUsers = &no
+}
+
+func TestFit(t *testing.T) {
+	kata, std := *aClass("kata", "kata", selecting(label("kata")), memory("100Mi")), *aClass("std", "runc")
+	vm := runtimeclass.Handler{Name: "kata"}
+	vm.Isolation = capability.VM
+	vm.Set(capability.HostPID, capability.No, capability.Declared, "a kernel of its own")
+	two := []corev1.Node{aNode("a", label("kata"), "", "runc", "kata"), aNode("b", nil, "", "runc")}
+	for _, c := range []struct {
+		what  string
+		pod   corev1.Pod
+		state State
+		with  FitOptions
+		// want are class, handler, own, the answer, nodes and maybe a part of why not.
+		want []string
+	}{
+		{"a plain pod", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+			"|| own yes [a b] []|",
+			"std|runc| yes [a b] []|",
+			"kata|kata| yes [a] []|the node does not have the handler (b)",
+		}},
+		{"by isolation", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
+			"kata|kata| yes [a] []|", "|| own yes [a b] []|", "std|runc| yes [a b] []|",
+		}},
+		{"by overhead", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Handlers: []runtimeclass.Handler{vm}, Prefer: runtimeclass.PreferOverhead}, []string{
+			"|| own yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| yes [a] []|",
+		}},
+		{"what a file knows", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
+			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, and the handler is not known to have it (a, b)",
+			"kata|kata| no [] []|spec.hostPID: true needs host-pid, and the handler does not have it: a kernel of its own (a); the node does not have the handler (b)",
+			"|runc| no [] []|no class leads to it (a, b)",
+		}},
+		{"what nodes know", aPod("p", "", "", hostUsers), State{Nodes: []corev1.Node{able(aNode("a", nil, "", "runc"), true), able(aNode("b", nil, "", "runc"), false), aNode("c", nil, "", "runc")}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
+			"|| own yes [a] [c]|",
+			"std|runc| yes [a] [c]|spec.hostUsers: false needs id-mapped-mounts, and the handler does not have it: by the node (b); spec.hostUsers: false needs id-mapped-mounts, and the handler is not known to have it (c);",
+		}},
+		{"nodes that cannot", aPod("p", "std", ""), State{Nodes: []corev1.Node{
+			unready(aNode("a", nil, "", "runc"), "x"), cordoned(aNode("b", nil, "", "runc")), tainted(aNode("c", nil, "", "runc"), "infra"), aNode("d", nil),
+		}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
+			"|| yes [d] []|the node is cordoned (b); the node is not ready (a); the taint infra:NoSchedule is not tolerated (c)",
+			"std|runc| own unknown [] [d]|the node does not report its handlers (d); the node is cordoned (b);",
+		}},
+		{"a pod as its class has made it", aPod("p", "kata", "", on(label("kata")), func(p *corev1.Pod) { p.Spec.Overhead = kata.Overhead.PodFixed }), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| own yes [a] []|",
+		}},
+		{"a pod of a class that is gone", aPod("p", "gone", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class leads to it (a)",
+		}},
+		{"admission refuses it", aPod("p", "", "", on(map[string]string{"feature.node.kubernetes.io/handler.kata": "gone"})), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+			"|| own no [] []|the node's labels are not those that are asked for: feature.node.kubernetes.io/handler.kata=gone (a, b)",
+			"std|runc| no [] []|",
+			`kata|kata| no [] []|pods "p" is forbidden: conflict: runtimeClass.scheduling.nodeSelector[`,
+		}},
+		{"too large with its overhead", aPod("p", "", "", asking("1Gi")), State{Nodes: []corev1.Node{sized(aNode("a", label("kata"), "", "kata"), "1050Mi")}, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{}, []string{
+			"|| own yes [a] []|",
+			"kata|kata| no [] []|1124Mi memory is asked for, with overhead, and the node has 1050Mi (a)",
+		}},
+		{"no nodes", aPod("p", "", ""), State{Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{"|| own no [] []|", "std|runc| no [] []|"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			before := c.pod.DeepCopy()
+			got := Fit(&c.pod, &c.state, c.with)
+			if len(got) != len(c.want) {
+				t.Fatalf("got %+v", got)
+			}
+			for i, one := range got {
+				own := " "
+				if one.Own {
+					own = " own "
+				}
+				text := fmt.Sprintf("%s|%s|%s%s %v %v|%s", one.Class, one.Handler, own, one.Fits, one.Nodes, one.MaybeNodes, one.Why())
+				if !strings.HasPrefix(text, c.want[i]) {
+					t.Errorf("got  %s\nwant %s", text, c.want[i])
+				}
+			}
+			if before.String() != c.pod.String() {
+				t.Error("the pod was changed")
+			}
+		})
+	}
+}

@@ -1,0 +1,170 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// SandboxFailed is the reason of events about sandboxes that could not be made.
+const SandboxFailed = "FailedCreatePodSandBox"
+
+// auditPods looks for pods that wait for a handler. Pods that wait for the same are
+// one finding.
+func (s *State) auditPods() []Finding {
+	said := map[types.UID]string{}
+	for i := range s.Events {
+		if e := &s.Events[i]; e.Reason == SandboxFailed {
+			said[e.InvolvedObject.UID] = e.Message
+		}
+	}
+	found := map[string]*Finding{}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		f := s.auditPod(p, said[p.UID])
+		if f == nil {
+			continue
+		}
+		key := f.Rule + "\x00" + f.Message
+		if found[key] == nil {
+			found[key] = f
+		}
+		found[key].Concerned = append(found[key].Concerned, p.Namespace+"/"+p.Name)
+	}
+	var all []Finding
+	for _, key := range sortedKeys(found) {
+		f := found[key]
+		f.Message = fmt.Sprintf("%s %s", amount(f.Concerned), f.Message)
+		all = append(all, *f)
+	}
+	return all
+}
+
+// amount is "pod web/front" or "3 pods (a/b, a/c, a/d)".
+func amount(pods []string) string {
+	if len(pods) == 1 {
+		return "pod " + pods[0]
+	}
+	return fmt.Sprintf("%d pods (%s)", len(pods), few(pods))
+}
+
+// auditPod says what handler a pod waits for; nil if it is for none.
+func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
+	if p.Status.Phase != corev1.PodPending || p.Spec.RuntimeClassName == nil || p.DeletionTimestamp != nil {
+		return nil
+	}
+	f := &Finding{Severity: runtimeclass.Error, Object: "RuntimeClass " + *p.Spec.RuntimeClassName}
+	c := s.class(*p.Spec.RuntimeClassName)
+	if c == nil {
+		f.Rule, f.Message, f.Advice = RulePodWithoutClass, "cannot start: the class is gone", "make the class again, or make the pods anew without it"
+		return f
+	}
+	if p.Spec.NodeName == "" {
+		if !s.waitsForNode(p, c) {
+			return nil
+		}
+		f.Rule = RulePodWithoutNode
+		f.Message = fmt.Sprintf("cannot be scheduled: no node that may take them is selected by %s", s.selection(c))
+		f.Advice = s.whereInstead(c, s.having(c.Handler))
+		return f
+	}
+	f.Rule = RulePodWithoutHandler
+	f.Advice = "give the node the handler, or delete the pods after the class selects nodes that have it"
+	if i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName }); i >= 0 {
+		if n := &s.Nodes[i]; reports(n) && !has(n, c.Handler) {
+			f.Message = fmt.Sprintf("cannot start: node %s does not have the handler %q", n.Name, c.Handler)
+			return f
+		}
+	}
+	if MissesHandler(said, c.Handler) {
+		f.Message = fmt.Sprintf("cannot start on node %s: %s", p.Spec.NodeName, said)
+		return f
+	}
+	return nil
+}
+
+// having are the nodes with a handler.
+func (s *State) having(name string) []string {
+	var all []string
+	for i := range s.Nodes {
+		if has(&s.Nodes[i], name) {
+			all = append(all, s.Nodes[i].Name)
+		}
+	}
+	return all
+}
+
+// waitsForNode says whether a pod that cannot be scheduled could be if its class
+// selected other nodes.
+func (s *State) waitsForNode(p *corev1.Pod, c *nodev1.RuntimeClass) bool {
+	unschedulable := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	})
+	if !unschedulable {
+		return false
+	}
+	all, own := nodeaffinity.GetRequiredNodeAffinity(p), nodeaffinity.GetRequiredNodeAffinity(withoutClass(p, c))
+	other := false
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if matches(all, n) && tolerated(n, p.Spec.Tolerations) {
+			return false
+		}
+		other = other || matches(own, n)
+	}
+	return other
+}
+
+func matches(a nodeaffinity.RequiredNodeAffinity, n *corev1.Node) bool {
+	ok, err := a.Match(n)
+	return ok && err == nil
+}
+
+// withoutClass is a pod as it was before it got what its class gives.
+func withoutClass(p *corev1.Pod, c *nodev1.RuntimeClass) *corev1.Pod {
+	plain := p.DeepCopy()
+	plain.Spec.RuntimeClassName = nil
+	if c == nil {
+		return plain
+	}
+	if c.Overhead != nil {
+		plain.Spec.Overhead = nil
+	}
+	if c.Scheduling != nil {
+		for key, value := range c.Scheduling.NodeSelector {
+			if plain.Spec.NodeSelector[key] == value {
+				delete(plain.Spec.NodeSelector, key)
+			}
+		}
+		plain.Spec.Tolerations = slices.DeleteFunc(plain.Spec.Tolerations, func(t corev1.Toleration) bool {
+			return slices.ContainsFunc(c.Scheduling.Tolerations, func(o corev1.Toleration) bool { return t.MatchToleration(&o) })
+		})
+	}
+	return plain
+}
+
+// words are what CRI daemons say of a handler that they do not have, or that takes no pods.
+var words = []string{
+	`unknown runtime handler %q`,       // berth
+	`handler %q: accepts no pods`,      // berth
+	`handler %q is not known any more`, // berth
+	`no runtime for %q is configured`,  // containerd
+	`find runtime handler %s from`,     // CRI-O
+	`RuntimeHandler %q not supported`,  // cri-dockerd
+}
+
+// MissesHandler says whether a message is about a handler that is missing on a node.
+func MissesHandler(message, handler string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
+}
+
+func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](m M) []K { return slices.Sorted(maps.Keys(m)) }

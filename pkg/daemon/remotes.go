@@ -286,8 +286,24 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 	if face := r.daemon.router.Load(); face != nil && !adopted(face, b) {
 		face.Adopt(b)
 		r.changed(b)
+		r.inform(face, b)
 	}
 	return b, nil
+}
+
+// inform tells one that came late what the others were told. It keeps nobody
+// waiting: who does not answer is told when it does.
+func (r *remotes) inform(face *router.Router, b *remote.Backend) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return
+	}
+	r.working.Go(func() {
+		if err := face.Tell(r.life, b); err != nil && r.life.Err() == nil {
+			log.G(r.life).WithError(err).WithField("backend", b.ID()).Warn("A CRI daemon was not told the addresses of pods")
+		}
+	})
 }
 
 // record keeps on disk what the handlers of a plan lead to.

@@ -316,6 +316,34 @@ func (b *bed) records(t *testing.T) []string {
 
 // A handler that leads to another daemon by now leaves its pods where they are,
 // also over a restart, and the daemon is let go with the last one.
+// A daemon that becomes a backend while the node is in use needs the addresses of
+// pods as much as those that were there when the kubelet told them.
+func TestADaemonThatComesLateIsTold(t *testing.T) {
+	b, other := newBed(t), newBed(t)
+	f := &files{next: b.config}
+	b.options.Loader = f
+	d := b.started(t)
+	const cidr = "10.1.2.0/24"
+	if _, err := b.client(t).UpdateRuntimeConfig(t.Context(), &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{
+		NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	more := *b.config
+	b.config = &more
+	b.leadTo(t, other)
+	f.put(b.config, nil)
+	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err != nil {
+		t.Fatal(err)
+	}
+	within(t, func() error {
+		if got := other.engine.CIDR(); got != cidr {
+			return fmt.Errorf("it was told %q", got)
+		}
+		return nil
+	})
+}
+
 func TestAHandlerLeadsElsewhere(t *testing.T) {
 	b, before, after := newBed(t), newBed(t), newBed(t)
 	b.leadTo(t, before)

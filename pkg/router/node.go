@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -22,6 +24,8 @@ type node struct {
 	routes routes
 	owners *owners
 	told   Told
+	// settings are what UpdateRuntimeConfig said last, nil before.
+	settings *atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]
 }
 
 func (n node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
@@ -65,10 +69,28 @@ func unavailable(err error) bool {
 
 // UpdateRuntimeConfig tells every backend: pods of each need the addresses.
 func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	n.settings.Store(proto.CloneOf(req)) // first, so that a backend that comes now is told by Tell
 	return gather(ctx, n.owners.all(), req, Backend.UpdateRuntimeConfig,
 		func(all []*runtimeapi.UpdateRuntimeConfigResponse) *runtimeapi.UpdateRuntimeConfigResponse {
 			return all[0]
 		})
+}
+
+// Tell tells a backend that was adopted while the node is in use what all others
+// were told by UpdateRuntimeConfig.
+func (r *Router) Tell(ctx context.Context, b Backend) error {
+	for {
+		last := r.settings.Load()
+		if last == nil {
+			return nil
+		}
+		if _, err := b.UpdateRuntimeConfig(ctx, last); err != nil {
+			return err
+		}
+		if r.settings.Load() == last {
+			return nil
+		}
+	}
 }
 
 // Status is that of the default handler's backend, with the conditions that

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -17,9 +18,11 @@ type Router struct {
 	starts   *starts
 	gate     *gate
 	// end ends the life of subscriptions.
-	end     context.CancelFunc
-	runtime runtimeapi.RuntimeServiceServer
-	images  runtimeapi.ImageServiceServer
+	end context.CancelFunc
+	// settings are what UpdateRuntimeConfig said last, nil before.
+	settings *atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]
+	runtime  runtimeapi.RuntimeServiceServer
+	images   runtimeapi.ImageServiceServer
 }
 
 // Told is what the node says of itself beside what its backends say and the table.
@@ -58,6 +61,7 @@ func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
 	judge, _ := told.(Judge)
 	s := &starts{routes: r, owners: o, trials: &trials{judge: judge}}
 	p := &pulls{}
+	settings := &atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]{}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
 		registry: registry,
@@ -65,7 +69,8 @@ func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
 		starts:   s,
 		gate:     &gate{},
 		end:      end,
-		runtime:  newRuntimeService(life, s, p, told),
+		settings: settings,
+		runtime:  newRuntimeService(life, s, p, node{routes: r, owners: o, told: told, settings: settings}),
 		images:   newImageService(r, o, p),
 	}
 }
@@ -128,7 +133,7 @@ type unknownRuntimeCalls struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-func newRuntimeService(life context.Context, s *starts, p *pulls, told Told) runtimeapi.RuntimeServiceServer {
+func newRuntimeService(life context.Context, s *starts, p *pulls, n node) runtimeapi.RuntimeServiceServer {
 	r, o := s.routes, s.owners
 	return &runtimeService{
 		sandboxes:   sandboxes{starts: s, owners: o, pulls: p},
@@ -138,7 +143,7 @@ func newRuntimeService(life context.Context, s *starts, p *pulls, told Told) run
 		stats:       stats{owners: o},
 		checkpoints: checkpoints{starts: s, owners: o},
 		events:      events{owners: o, life: life},
-		node:        node{routes: r, owners: o, told: told},
+		node:        n,
 	}
 }
 

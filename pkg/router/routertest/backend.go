@@ -35,6 +35,7 @@ type Backend struct {
 	mu          sync.Mutex
 	made        int
 	sandboxes   map[string]*sandbox
+	cidr        string
 	images      map[string]string // image → handler that it was pulled for
 	subscribers map[chan *runtimeapi.ContainerEventResponse]bool
 }
@@ -381,6 +382,24 @@ func (b *Backend) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfig
 		return nil, err
 	}
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
+}
+
+// UpdateRuntimeConfig implements router.Backend.
+func (b *Backend) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	if err := b.fail(ctx, "UpdateRuntimeConfig"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cidr = req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+}
+
+// CIDR are the pods' addresses that it was told last.
+func (b *Backend) CIDR() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cidr
 }
 
 // Status has the two conditions that there must be, and one of the backend's own.

@@ -72,7 +72,7 @@ func newBed(t *testing.T) *bed {
 		DefaultRuntime: "runc",
 		CNI:            testbed.NewCNI(t),
 		Registries:     []*testbed.Registry{registry},
-		Config:         fmt.Sprintf("[node_labels]\nfile = %q\n", filepath.Join(features, "berth")),
+		Config:         fmt.Sprintf("[node_labels]\nfile = %q\n[handlers]\nprobe_interval = \"1s\"\n", filepath.Join(features, "berth")),
 	})
 	b.Cluster = kubelet.Start(t, kubelet.Options{Berth: b.berth})
 	b.Register(t, elsewhere, corev1.ResourceList{

@@ -181,7 +181,13 @@ func files(t *testing.T, older, newer string) {
 		t.Errorf("the upgrade has taken the operator's configuration: it ends with %q", got)
 	}
 
+	// What berth says of its handlers goes with it, and what others say stays.
+	const features = "/etc/kubernetes/node-feature-discovery/features.d"
+	m.run("sh", "-c", "mkdir -p "+features+" && touch "+features+"/berth "+features+"/others")
 	m.run("dpkg", "-r", "berth")
+	if m.has(features+"/berth") || !m.has(features+"/others") {
+		t.Error("removed: the labels of handlers are left, or those of others are not")
+	}
 	if m.has("/usr/bin/berth") || !m.has(edited) {
 		t.Error("removed: the programs are left, or the configuration is not")
 	}

@@ -52,7 +52,7 @@ type Keeper struct {
 	// The rest is the keeping goroutine's own.
 	reported string    // the last failure, or empty
 	left     int       // facts that had no room, as last reported
-	wrote    time.Time // when the file was last written, by an earlier daemon perhaps
+	wrote    time.Time // when the file was last written; zero is not known, for an earlier Keeper may have
 	again    time.Time // when that is to be repeated; zero is never
 
 	tally tally
@@ -62,7 +62,7 @@ type Keeper struct {
 // of changes. The log of ctx is the Keeper's; its end is not.
 func Start[E any](ctx context.Context, o Options, changes <-chan E) *Keeper {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	k := &Keeper{o: o, end: end, over: make(chan struct{}), file: file{o.Path}, wrote: time.Now()}
+	k := &Keeper{o: o, end: end, over: make(chan struct{}), file: file{o.Path}}
 	go keep(ctx, k, changes)
 	return k
 }
@@ -114,7 +114,7 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 			return retry
 		}
 		k.again = time.Time{}
-		if !repeat && (seen || now.Sub(k.wrote) < settled) {
+		if !repeat && (seen || k.wrote.IsZero() || now.Sub(k.wrote) < settled) {
 			k.again = now.Add(settled)
 		}
 		k.wrote = now

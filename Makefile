@@ -56,17 +56,27 @@ install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
 	$(BIN)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_berth'
 	$(BIN)/berth completion fish | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish'
 
+.PHONY: install-kubectl
+install-kubectl: build ## install kubectl berth, which nodes do not need (DESTDIR, PREFIX)
+	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/kubectl-berth contrib/kubectl/kubectl_complete-berth
+	rm -rf '$(OUT)/man1' && $(BIN)/kubectl-berth man '$(OUT)/man1' && gzip -9n '$(OUT)'/man1/*
+	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man1' '$(OUT)'/man1/*.1.gz
+
 # Debian sorts "~" before everything, as a semantic version does its "-".
 DEB_VERSION = $(subst -,~,$(VERSION))
 DEB_ARCH   ?= $(shell dpkg --print-architecture)
 STAGE       = $(OUT)/deb
 
 .PHONY: deb
-deb: $(BIN)/nfpm ## build a Debian package into ./out
+deb: $(BIN)/nfpm ## build the Debian packages berth and kubectl-berth into ./out
 	rm -rf '$(STAGE)'
 	$(MAKE) --no-print-directory install DESTDIR='$(STAGE)' PREFIX=/usr SYSCONFDIR=/etc UNITDIR=/usr/lib/systemd/system
 	STAGE='$(STAGE)' VERSION='$(DEB_VERSION)' ARCH='$(DEB_ARCH)' \
 	  $(BIN)/nfpm package --config contrib/debian/nfpm.yaml --packager deb --target '$(OUT)/'
+	rm -rf '$(STAGE)'
+	$(MAKE) --no-print-directory install-kubectl DESTDIR='$(STAGE)' PREFIX=/usr
+	STAGE='$(STAGE)' VERSION='$(DEB_VERSION)' ARCH='$(DEB_ARCH)' \
+	  $(BIN)/nfpm package --config contrib/debian/kubectl-berth.yaml --packager deb --target '$(OUT)/'
 	rm -rf '$(STAGE)'
 
 .PHONY: clean

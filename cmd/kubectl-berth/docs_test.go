@@ -17,6 +17,9 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range newRoot(genericiooptions.NewTestIOStreamsDiscard()).Commands() {
+		if c.Hidden {
+			continue
+		}
 		_, part, ok := strings.Cut(string(text), "\n## "+c.Name()+"\n")
 		part, _, _ = strings.Cut(part, "\n## ")
 		if !ok || c.Short == "" || strings.HasSuffix(c.Short, ".") || !strings.Contains(c.Example, "kubectl berth "+c.Name()) {

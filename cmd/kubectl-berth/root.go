@@ -8,6 +8,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-cri/berth/cmd/internal/manifests"
+	"github.com/berth-cri/berth/cmd/internal/manual"
 )
 
 // program is what all commands have in common.
@@ -47,11 +48,26 @@ command line or a file is wrong; then nothing was done.`,
 	p.config.AddFlags(root.PersistentFlags())
 	p.completeFlags(root)
 	root.SetFlagErrorFunc(misused)
-	root.AddCommand(p.nodesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand())
+	root.AddCommand(p.nodesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand(), manCommand())
+	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
+	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {
 		checkArgs(c)
 	}
 	return root
+}
+
+// manCommand is for packages.
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write the manual pages of all commands into a directory",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return manual.Write(c.Root(), args[0], "1", "kubectl-berth "+version)
+		},
+	}
 }
 
 // misused is an error of the command line.

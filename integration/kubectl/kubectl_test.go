@@ -1,6 +1,14 @@
 package kubectl
 
-import "testing"
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
 
 // TestKubectl shares one server.
 func TestKubectl(t *testing.T) {
@@ -39,6 +47,17 @@ func plugin(t *testing.T, b *bed) {
 	}
 	if r := run(t, "", nil, "apply", "--frobnicate"); r.code != 2 {
 		t.Errorf("%+v", r)
+	}
+	// A user's shell asks kubectl, kubectl the script, and that the program.
+	script, err := filepath.Abs("../../contrib/kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", script+":"+os.Getenv("PATH"))
+	c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "__complete", "berth", "apply", "--dry-run", "")
+	c.Env = append(os.Environ(), "PATH="+testbed.Built(t)+":"+os.Getenv("PATH"), "HOME="+t.TempDir())
+	if out, err := c.Output(); err != nil || !strings.Contains(string(out), "client\n") {
+		t.Errorf("kubectl completes %q, %v", out, err)
 	}
 	has(t, berth(t, 0, b.admin, "", "__complete", "apply", "--dry-run", "").stdout, "none\nclient\nserver\n")
 	has(t, berth(t, 0, b.admin, "", "__complete", "--context", "").stdout, "test\n")

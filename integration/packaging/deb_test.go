@@ -146,6 +146,9 @@ func packages(t *testing.T) (older, newer string) {
 func TestDebianPackage(t *testing.T) {
 	testbed.NeedRoot(t)
 	older, newer := packages(t)
+	t.Run("kubectl", func(t *testing.T) {
+		operators(t, filepath.Join(filepath.Dir(newer), "kubectl-"+filepath.Base(newer)))
+	})
 	t.Run("files", func(t *testing.T) { files(t, older, newer) })
 	t.Run("systemd", func(t *testing.T) { underSystemd(t, older, newer) })
 }
@@ -196,6 +199,31 @@ func files(t *testing.T, older, newer string) {
 	}
 	if m.has("/etc/berth") || m.has("/usr/lib/berth") || m.has("/usr/share/berth") {
 		t.Error("purged: something is left")
+	}
+}
+
+// operators installs the package that is not for nodes.
+func operators(t *testing.T, file string) {
+	m := newMachine(t)
+	m.put(file, "/tmp/kubectl-berth.deb")
+	m.run("dpkg", "-i", "/tmp/kubectl-berth.deb")
+	if got := m.run("kubectl-berth", "--version"); !strings.Contains(got, "kubectl berth version 1.0.0\n") {
+		t.Errorf("it says %q", got)
+	}
+	if got := m.run("kubectl_complete-berth", "app"); !strings.HasPrefix(got, "apply\t") {
+		t.Errorf("it completes %q", got)
+	}
+	for _, path := range []string{"/usr/share/man/man1/kubectl-berth.1.gz", "/usr/share/man/man1/kubectl-berth-apply.1.gz", "/usr/share/doc/kubectl-berth/copyright"} {
+		if !m.has(path) {
+			t.Errorf("%s is missing", path)
+		}
+	}
+	if m.has("/usr/bin/berth") {
+		t.Error("it brings the daemon along")
+	}
+	m.run("dpkg", "-r", "kubectl-berth")
+	if m.has("/usr/bin/kubectl-berth") {
+		t.Error("removed: the program is left")
 	}
 }
 

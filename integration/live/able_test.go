@@ -73,7 +73,13 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 			return nil
 		}
 		testbed.Eventually(t, patience, func() error {
-			_, all := b.status(t)
+			resp, all := b.status(t)
+			for _, h := range resp.GetRuntimeHandlers() {
+				users := all.of("own").Capabilities.Of(capability.UserNamespaces).Answer == capability.Yes
+				if h.GetName() == "own" && h.GetFeatures().GetUserNamespaces() != users {
+					return fmt.Errorf("the kubelet is told %v, and operators otherwise", h.GetFeatures())
+				}
+			}
 			return fits(all.of("own").Capabilities)
 		})
 		// The stream ends with its time, if it never says it.

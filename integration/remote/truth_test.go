@@ -67,7 +67,7 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 			t.Errorf("the features of %s are %v, and its daemon says %v", name, ours, theirs)
 		}
 	}
-	sameCapabilities(t, told, inner)
+	sameCapabilities(t, b, inner)
 	types := map[string]bool{}
 	for _, c := range told.GetStatus().GetConditions() {
 		if types[c.GetType()] {
@@ -105,22 +105,27 @@ func allPods(t *testing.T, b *bed) {
 
 // sameCapabilities: what a berth's handler can do is what that one says, and of a
 // containerd's handler nobody guesses more than it says.
-func sameCapabilities(t *testing.T, told *runtimeapi.StatusResponse, inner *testbed.Berth) {
+func sameCapabilities(t *testing.T, b *bed, inner *testbed.Berth) {
 	t.Helper()
-	direct, err := inner.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, ours := capabilitiesOf(t, direct)["runc"], capabilitiesOf(t, told)
-	if theirs.Isolation != capability.SharedKernel || !reflect.DeepEqual(ours["inner"], theirs) {
-		t.Errorf("a berth says of its handler\n%+v\nand it is told as\n%+v", theirs, ours["inner"])
-	}
-	legacy, says := ours["legacy"], featuresOf(told, "legacy")
-	if legacy.Isolation != "" || len(legacy.Capabilities) != 2 ||
-		(legacy.Of(capability.UserNamespaces).Answer == capability.Yes) != says.GetUserNamespaces() ||
-		(legacy.Of(capability.RecursiveReadOnlyMounts).Answer == capability.Yes) != says.GetRecursiveReadOnlyMounts() {
-		t.Errorf("a containerd says %v, and it is told as %+v", says, legacy)
-	}
+	// Both have just begun: the next look has what this one may not.
+	testbed.Eventually(t, patience, func() error {
+		direct, err := inner.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+		if err != nil {
+			return err
+		}
+		told := b.status(t)
+		theirs, ours := capabilitiesOf(t, direct)["runc"], capabilitiesOf(t, told)
+		if theirs.Isolation != capability.SharedKernel || !reflect.DeepEqual(ours["inner"], theirs) {
+			return fmt.Errorf("a berth says of its handler\n%+v\nand it is told as\n%+v", theirs, ours["inner"])
+		}
+		legacy, says := ours["legacy"], featuresOf(told, "legacy")
+		if legacy.Isolation != "" || len(legacy.Capabilities) != 2 ||
+			(legacy.Of(capability.UserNamespaces).Answer == capability.Yes) != says.GetUserNamespaces() ||
+			(legacy.Of(capability.RecursiveReadOnlyMounts).Answer == capability.Yes) != says.GetRecursiveReadOnlyMounts() {
+			return fmt.Errorf("a containerd says %v, and it is told as %+v", says, legacy)
+		}
+		return nil
+	})
 }
 
 // capabilitiesOf is what a berth says that its handlers can do.

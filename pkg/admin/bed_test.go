@@ -179,6 +179,11 @@ func newBed(t *testing.T) *bed {
 	if err := b.manager.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	for end := time.Now().Add(20 * time.Second); b.manager.Handlers()[0].Capabilities.Empty(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what runc can do is not known")
+		}
+	}
 	b.serve(loader)
 	return b
 }

@@ -24,6 +24,7 @@ func TestWhatHandlersCanDo(t *testing.T) {
 		}
 		return h.Capabilities.Of(capability.Exec).Answer
 	}
+	b.wait("what runc can do", func() bool { return exec("runc") != capability.Unknown })
 	if exec("runc") != capability.Yes || exec("kata") != capability.Unknown {
 		t.Errorf("runc: %s, kata, which cannot be probed: %s", exec("runc"), exec("kata"))
 	}

@@ -37,8 +37,9 @@ func (m *Manager) told(e Entry, live map[string]int) Handler {
 		Configured: e.Configured, Since: e.Since, LivePods: live[name],
 	}
 	if v, known := m.truth.verdictOf(e.Definition); known {
-		h.Runtime, h.Capabilities, h.Probed, h.ProbeError = v.runtime, v.table, v.at, cmp.Or(v.failure, v.doubt)
+		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
 	}
+	h.Capabilities = m.truth.tables[h.Digest]
 	h.Trial = m.truth.trial(name)
 	if i := m.truth.intents[name]; i != nil {
 		kept := *i

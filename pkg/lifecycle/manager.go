@@ -30,15 +30,15 @@ type Manager struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	// first is closed when the probes of Start are over.
-	first chan struct{}
+	// first is closed when the probes of Start are over, routing when pods are routed.
+	first, routing chan struct{}
 
 	// mu is held to make and publish a plan, never while files are read or
 	// runtimes are asked.
 	mu       sync.Mutex
 	truth    *truth
 	plan     *Plan
-	tables   map[string]capability.Table // of the handlers of plan, as they were told last
+	able     map[string]capability.Table // what handlers can do, as watchers were told last
 	last     *Outcome
 	counts   counts
 	problems []string
@@ -60,7 +60,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		o: o, disk: newIntentFile(o.Dir), queue: newQueue(), rewatch: make(chan struct{}, 1), first: make(chan struct{}),
+		o: o, disk: newIntentFile(o.Dir), queue: newQueue(), rewatch: make(chan struct{}, 1), first: make(chan struct{}), routing: make(chan struct{}),
 		counts: newCounts(), watchers: map[*watcher]struct{}{},
 	}
 	intents, err := m.disk.read()
@@ -74,7 +74,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	m.problems = append(m.problems, problemsOf(o.Config)...)
 	m.truth = &truth{
 		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents, rulings: rulings,
-		verdicts: map[string]verdict{}, retired: map[string]*handler.Definition{},
+		verdicts: map[string]verdict{}, tables: map[string]capability.Table{}, retired: map[string]*handler.Definition{},
 	}
 	m.plan = planned(m.truth, nil, &Plan{}, m.generation())
 	if err := o.Publisher.Publish(m.plan); err != nil {
@@ -206,9 +206,9 @@ func (m *Manager) apply(change func(*truth) error) (changed []string, err error)
 
 // abler adds the handlers that can do other things than was told last; mu is held.
 func (m *Manager) abler(changed []string) []string {
-	before := m.tables
-	m.tables = m.truth.tables()
-	for name, t := range m.tables {
+	before := m.able
+	m.able = m.truth.able()
+	for name, t := range m.able {
 		if was, there := before[name]; there && !reflect.DeepEqual(was, t) {
 			changed = append(changed, name)
 		}
@@ -225,7 +225,9 @@ func (m *Manager) open() error {
 	if len(changed) > 0 {
 		m.tell(changed, nil)
 	}
-	m.opened = err == nil
+	if m.opened = err == nil; m.opened {
+		close(m.routing)
+	}
 	return err
 }
 

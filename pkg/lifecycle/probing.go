@@ -58,10 +58,12 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 			if m.life.Err() != nil {
 				return
 			}
-			if results.add(r) {
-				return
+			if !results.add(r) {
+				m.note(r)
 			}
-			m.note(r)
+			if r.err == nil && !r.surveyed {
+				m.work.Go(func() { m.surveyLater(r) })
+			}
 		})
 	}
 	done := make(chan struct{})
@@ -82,16 +84,47 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 	m.settle()
 }
 
-// probe looks at a handler, and at what it can do if it can run pods.
+// probe looks at a handler, and at what it can do if it can run pods. Until pods are
+// routed that is left for later: they must not wait for it.
 func (m *Manager) probe(d *handler.Definition, depth probe.Depth) result {
 	rt, err := m.o.Prober.Check(m.life, d, depth)
 	r := result{definition: d, at: time.Now(), depth: depth, runtime: rt, err: err}
-	if err == nil && m.o.Surveyor != nil {
-		ctx, cancel := context.WithTimeout(m.life, surveyWait)
-		defer cancel()
-		r.table = m.o.Surveyor.Capabilities(ctx, d, rt)
+	select {
+	case <-m.routing:
+		if err == nil {
+			r.table, r.surveyed = m.survey(r), true
+		}
+	default:
 	}
 	return r
+}
+
+// survey is what the handler of a good probe can do.
+func (m *Manager) survey(r result) capability.Table {
+	if m.o.Surveyor == nil {
+		return capability.Table{}
+	}
+	ctx, cancel := context.WithTimeout(m.life, surveyWait)
+	defer cancel()
+	return m.o.Surveyor.Capabilities(ctx, r.definition, r.runtime)
+}
+
+// surveyLater does that once pods are routed, unless a later probe has by then.
+func (m *Manager) surveyLater(r result) {
+	select {
+	case <-m.routing:
+	case <-m.life.Done():
+		return
+	}
+	digest, table := r.definition.Digest(), m.survey(r)
+	if err := m.change(func(t *truth) error {
+		if _, known := t.tables[digest]; !known && t.subject(digest) {
+			t.tables[digest] = table
+		}
+		return nil
+	}); err != nil {
+		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("What a handler can do could not be published")
+	}
 }
 
 // note publishes what a probe found that nobody waits for any more.
@@ -147,8 +180,10 @@ type result struct {
 	at         time.Time
 	depth      probe.Depth
 	runtime    *probe.Runtime
-	table      capability.Table
 	err        error
+	// table is what the handler can do, if it was surveyed.
+	table    capability.Table
+	surveyed bool
 }
 
 // results collects until it is closed.

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/config"
@@ -22,6 +23,9 @@ type truth struct {
 	// verdicts are by the digest of a Definition, so that a late answer about an
 	// old one says nothing about the new one of its name.
 	verdicts map[string]verdict
+	// tables are what handlers can do, by the digest of a Definition: as of its last
+	// good probe.
+	tables map[string]capability.Table
 	// retired are Definitions that are no longer configured, by name, for as long
 	// as there are pods of them.
 	retired map[string]*handler.Definition
@@ -30,7 +34,7 @@ type truth struct {
 func (t *truth) copy() *truth {
 	c := *t
 	c.intents, c.verdicts, c.retired = maps.Clone(t.intents), maps.Clone(t.verdicts), maps.Clone(t.retired)
-	c.rulings = maps.Clone(t.rulings)
+	c.rulings, c.tables = maps.Clone(t.rulings), maps.Clone(t.tables)
 	return &c
 }
 
@@ -53,15 +57,19 @@ func (t *truth) gone(name string) *handler.Definition {
 	return &handler.Definition{Name: name, Origin: "no longer configured"}
 }
 
-// tables are what configured handlers can do, by their names.
-func (t *truth) tables() map[string]capability.Table {
+// able is what configured handlers can do, by their names.
+func (t *truth) able() map[string]capability.Table {
 	all := make(map[string]capability.Table, len(t.config.Runtimes))
 	for _, d := range t.config.Runtimes {
 		d, _ = t.routed(d)
-		v, _ := t.verdictOf(d)
-		all[d.Name] = v.table
+		all[d.Name] = t.tables[d.Digest()]
 	}
 	return all
+}
+
+// subject says whether something configured has that digest.
+func (t *truth) subject(digest string) bool {
+	return slices.ContainsFunc(subjects(t.config), func(d *handler.Definition) bool { return d.Digest() == digest })
 }
 
 // note takes over what a probe found. One that failed keeps what was seen before.
@@ -69,6 +77,9 @@ func (t *truth) note(r result) {
 	digest := r.definition.Digest()
 	before, known := t.verdicts[digest]
 	t.verdicts[digest] = before.after(r, known)
+	if r.surveyed {
+		t.tables[digest] = r.table
+	}
 }
 
 // adopt makes c the configuration, and keeps the Definitions that it has not.
@@ -86,6 +97,7 @@ func (t *truth) adopt(c *config.Config) {
 		delete(t.retired, name)
 	}
 	maps.DeleteFunc(t.verdicts, func(digest string, _ verdict) bool { return !digests[digest] })
+	maps.DeleteFunc(t.tables, func(digest string, _ capability.Table) bool { return !digests[digest] })
 	t.config = c
 }
 

@@ -6,7 +6,6 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
-	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 const (
@@ -36,17 +35,15 @@ type verdict struct {
 	failed string
 	// runtime is what the last good probe of this digest saw.
 	runtime *probe.Runtime
-	// table is what that can do.
-	table capability.Table
 }
 
 // after is what follows from one more probe. known says that there was one before.
 // Pure.
 func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
-		return verdict{at: r.at, runtime: r.runtime, table: r.table}
+		return verdict{at: r.at, runtime: r.runtime}
 	}
-	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, depth: max(v.depth, r.depth, probe.Ask), runtime: v.runtime, table: v.table}
+	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, depth: max(v.depth, r.depth, probe.Ask), runtime: v.runtime}
 	if v.tries == 0 {
 		next.since = r.at
 	}

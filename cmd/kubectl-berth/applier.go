@@ -74,7 +74,7 @@ func (a *applier) send(ctx context.Context, c change, dryRun ...string) (*nodev1
 	class := c.class.RuntimeClass.DeepCopy()
 	// What somebody has read from a cluster may be applied again.
 	class.ManagedFields = nil
-	if c.before != nil {
+	if c.before != nil && class.ResourceVersion == "" {
 		class.ResourceVersion = c.before.ResourceVersion
 	}
 	body, err := json.Marshal(class)
@@ -90,7 +90,11 @@ func (a *applier) send(ctx context.Context, c change, dryRun ...string) (*nodev1
 	case !apierrors.IsConflict(err):
 		return nil, a.explain("patch", "runtimeclasses.node.k8s.io", err)
 	case strings.Contains(err.Error(), "object has been modified"):
-		return nil, fmt.Errorf("RuntimeClass %q was changed by somebody else meanwhile; apply again: %w", class.Name, err)
+		advice := "apply again"
+		if c.class.ResourceVersion != "" {
+			advice = "take its metadata.resourceVersion out of the file, or bring it up to date"
+		}
+		return nil, fmt.Errorf("RuntimeClass %q was changed by somebody else meanwhile; %s: %w", class.Name, advice, err)
 	}
 	return nil, fmt.Errorf("RuntimeClass %q: %w; leave these fields out, or take them over by --force-conflicts", class.Name, err)
 }

@@ -190,7 +190,11 @@ func fitTable(all []fitted, wide bool) *output.Table {
 			if c.Fits == capability.Unknown {
 				nodes = c.MaybeNodes
 			}
-			t.Add(f.Pod, class, handler, string(c.Fits), or(string(c.Isolation)), or(resources(c.Overhead)), or(strings.Join(nodes, ", ")), or(c.Why()))
+			names := cluster.Few(nodes)
+			if wide {
+				names = strings.Join(nodes, ", ")
+			}
+			t.Add(f.Pod, class, handler, string(c.Fits), or(string(c.Isolation)), or(resources(c.Overhead)), or(names), or(c.Why()))
 		}
 	}
 	return t

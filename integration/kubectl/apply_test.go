@@ -1,8 +1,10 @@
 package kubectl
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -75,6 +77,9 @@ func apply(t *testing.T, b *bed) {
 	// What was read from a cluster can be applied again.
 	whole := b.kubectl(t, "", "get", "runtimeclass", "two", "-o", "yaml", "--show-managed-fields")
 	has(t, berth(t, 0, b.admin, whole, "apply", "-f", "-", "--force-conflicts", "-o", "yaml").stdout, "kind: RuntimeClassList\n", "handler: kata\n", "memory: 96Mi\n")
+	// Not if it was changed since.
+	b.kubectl(t, "", "label", "runtimeclass", "two", "since=then")
+	has(t, berth(t, 1, b.admin, whole, "apply", "-f", "-").stderr, "nothing was applied", `"two" was changed by somebody else meanwhile; take its metadata.resourceVersion out of the file`)
 	has(t, berth(t, 0, b.admin, both, "apply", "-f", "-", "-o", "name").stdout, "runtimeclass.node.k8s.io/one\nruntimeclass.node.k8s.io/two\n")
 }
 
@@ -234,11 +239,50 @@ func applyIsUndone(t *testing.T, b *bed) {
 	}
 }
 
+// Who interrupts an apply gets it undone.
+func applyIsInterrupted(t *testing.T, b *bed) {
+	b.empty(t, classesPath)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	p := b.proxy(t, fault{class: "second", held: func(gone <-chan struct{}) {
+		close(reached)
+		select {
+		case <-gone:
+		case <-goOn:
+		}
+	}})
+	var mistakes bytes.Buffer
+	c := command(t, manifest("first", "runc", "")+manifest("second", "runc", ""), []string{"KUBECONFIG=" + p}, "apply", "-f", "-")
+	c.Stderr = &mistakes
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	select {
+	case <-reached:
+	case err := <-ended:
+		close(goOn)
+		t.Fatalf("%v: %s", err, mistakes.String())
+	}
+	if b.class(t, "first") == nil {
+		t.Error("the first was not applied")
+	}
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	close(goOn)
+	has(t, mistakes.String(), `RuntimeClass "second" was not applied: `, "interrupted", `RuntimeClass "first" is deleted again`)
+	if c.ProcessState.ExitCode() != 1 || b.class(t, "first") != nil || b.class(t, "second") != nil {
+		t.Errorf("exit status %d, %s", c.ProcessState.ExitCode(), mistakes.String())
+	}
+}
+
 func applyGivenWrong(t *testing.T, b *bed) {
 	b.empty(t, classesPath)
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
 	long := strings.Repeat("a", 63)
-	nowhere := file(t, "nowhere.yaml", "apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{name: x, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {token: x}}]\n")
+	nowhere := unreachable(t)
 	stranger := file(t, "stranger.yaml", strings.ReplaceAll(b.kubectl(t, "", "config", "view", "--raw", "--minify"), "token: ", "token: x"))
 	list := &strings.Builder{}
 	list.WriteString("apiVersion: v1\nkind: List\nitems:\n")

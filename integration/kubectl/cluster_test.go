@@ -184,6 +184,39 @@ func fit(t *testing.T, b *bed) {
 	has(t, berth(t, 2, b.admin, manifest("x", "runc", ""), "fit", "-f", "-").stderr, "there is no pod in -")
 }
 
+// Without a server, or with a file that is wrong, every command says so.
+func nobodyAnswers(t *testing.T, _ *bed) {
+	nowhere := unreachable(t)
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"nodes", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"audit", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"fit -f -", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"fit pod/x", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"apply --from-nodes", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"audit --measurements -", 2, `unknown field "kind"`},
+		{"audit --measurements /nowhere.yaml", 2, "/nowhere.yaml"},
+		{"audit -o table", 2, "-o table is no form of output"},
+		{"audit everything", 2, `unknown command "everything" for "kubectl berth audit"`},
+		{"fit -f - --handlers -", 2, `unknown field "kind"`},
+		{"nodes --context other", 2, `"other"`},
+	} {
+		r := berth(t, c.code, nowhere, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n", strings.Fields(c.args)...)
+		if r.stdout != "" || !strings.Contains(r.stderr, c.says) {
+			t.Errorf("%s: got %+v", c.args, r)
+		}
+	}
+}
+
+// unreachable is a kubeconfig of no server.
+func unreachable(t *testing.T) string {
+	t.Helper()
+	return file(t, "nowhere.yaml", "apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{name: x, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {token: x}}]\n")
+}
+
 // What a user may not do is told all at once.
 func rights(t *testing.T, b *bed) {
 	b.furnish(t)

@@ -23,10 +23,12 @@ func TestKubectl(t *testing.T) {
 		{"Audit", audit},
 		{"Fit", fit},
 		{"Rights", rights},
+		{"NobodyAnswers", nobodyAnswers},
 		{"Apply", apply},
 		{"ApplyFromNodes", applyFromNodes},
 		{"ApplyAllOrNone", applyAllOrNone},
 		{"ApplyIsUndone", applyIsUndone},
+		{"ApplyIsInterrupted", applyIsInterrupted},
 		{"ApplyGivenWrong", applyGivenWrong},
 	} {
 		t.Run(one.name, func(t *testing.T) { one.test(t, b) })

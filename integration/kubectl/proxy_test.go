@@ -16,6 +16,8 @@ type fault struct {
 	status int
 	// passed: the server gets the request, and the connection is cut before its answer.
 	passed bool
+	// held is called, and told when the client is gone, and the server gets nothing.
+	held func(gone <-chan struct{})
 	// dead: from then on nothing is answered.
 	dead bool
 }
@@ -30,6 +32,9 @@ func (b *bed) proxy(t *testing.T, f fault) string {
 			switch {
 			case f.dead && struck.Load(), hit && f.dead:
 				struck.Store(true)
+				panic(http.ErrAbortHandler)
+			case hit && f.held != nil && !struck.Swap(true):
+				f.held(r.Context().Done())
 				panic(http.ErrAbortHandler)
 			case hit && f.passed && !struck.Swap(true):
 				pass.ServeHTTP(httptest.NewRecorder(), r)

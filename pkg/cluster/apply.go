@@ -7,6 +7,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
@@ -50,6 +51,11 @@ func Handlers(s *State) []runtimeclass.Handler {
 	var all []runtimeclass.Handler
 	for _, name := range s.handlerNames() {
 		h := runtimeclass.Handler{Name: name, State: notReady, Reason: "no node that has it is ready"}
+		if !nameable(name) {
+			h.State, h.Reason = "not a name that a class can have", ""
+			all = append(all, h)
+			continue
+		}
 		for i := range s.Nodes {
 			if n := &s.Nodes[i]; has(n, name) && ready(n) {
 				h.State, h.Reason = runtimeclass.Ready, ""
@@ -60,6 +66,9 @@ func Handlers(s *State) []runtimeclass.Handler {
 	}
 	return all
 }
+
+// nameable says whether classes can have a handler: CRI daemons allow more names.
+func nameable(handler string) bool { return len(validation.IsDNS1123Label(handler)) == 0 }
 
 // Unlabelled says whether a class selects nodes by the label of its handler although
 // no node has that label: then its pods stay pending.

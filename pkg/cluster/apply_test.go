@@ -101,7 +101,7 @@ func unready(n corev1.Node, message string) corev1.Node {
 
 func TestHandlersOfNodes(t *testing.T) {
 	got := Handlers(&State{Nodes: []corev1.Node{
-		aNode("a", nil, "", "runc", "gvisor"), aNode("b", nil, "", "runc"), unready(aNode("c", nil, "kata", "runc"), "gone"), aNode("old", nil),
+		aNode("a", nil, "", "runc", "gvisor"), aNode("b", nil, "", "runc", "kata_qemu"), unready(aNode("c", nil, "kata", "runc"), "gone"), aNode("old", nil),
 	}})
 	var names, waiting []string
 	for _, h := range got {
@@ -110,7 +110,7 @@ func TestHandlersOfNodes(t *testing.T) {
 			waiting = append(waiting, h.Name)
 		}
 	}
-	if !slices.Equal(names, []string{"gvisor", "kata", "runc"}) || !slices.Equal(waiting, []string{"kata"}) {
+	if !slices.Equal(names, []string{"gvisor", "kata", "kata_qemu", "runc"}) || !slices.Equal(waiting, []string{"kata", "kata_qemu"}) {
 		t.Errorf("got %+v", got)
 	}
 }

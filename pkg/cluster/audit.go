@@ -110,7 +110,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	case len(having)+len(waiting) == 0:
 		f.Severity, f.Concerned = runtimeclass.Warning, silent
-		f.Message = fmt.Sprintf("no node that it selects reports the handler %q, and these report none at all: %s", c.Handler, few(silent))
+		f.Message = fmt.Sprintf("no node that it selects reports the handler %q, and these report none at all: %s", c.Handler, Few(silent))
 		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon tells them"
 		return []Finding{f}
 	}
@@ -118,13 +118,13 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	f.Severity = runtimeclass.Warning
 	if len(having)+len(silent) == 0 {
 		f.Rule, f.Concerned = RuleNoReadyNode, waiting
-		f.Message = fmt.Sprintf("no node with the handler %q is ready: %s", c.Handler, few(waiting))
+		f.Message = fmt.Sprintf("no node with the handler %q is ready: %s", c.Handler, Few(waiting))
 		f.Advice = "see \"kubectl berth nodes\""
 		all = append(all, f)
 	}
 	if len(lacking) > 0 {
 		f.Rule, f.Concerned = RuleNodesWithoutHandler, lacking
-		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, few(lacking))
+		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, Few(lacking))
 		f.Advice = fmt.Sprintf("select nodes by %s=%s, or give these the handler", nodelabel.Handler(c.Handler), nodelabel.Ready)
 		all = append(all, f)
 	}
@@ -141,7 +141,7 @@ func (s *State) selection(c *nodev1.RuntimeClass) string {
 
 func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {
 	if len(elsewhere) > 0 {
-		return fmt.Sprintf("nodes that have the handler are not selected (%s): label them, or change the selection", few(elsewhere))
+		return fmt.Sprintf("nodes that have the handler are not selected (%s): label them, or change the selection", Few(elsewhere))
 	}
 	if len(s.Nodes) == 0 {
 		return "the cluster has no nodes"
@@ -175,13 +175,16 @@ func (s *State) auditHandler(name string) []Finding {
 	switch {
 	case len(classes) == 0:
 		f.Rule, f.Concerned = RuleHandlerWithoutClass, having
-		f.Message = fmt.Sprintf("no class has it; it is on %s", few(having))
+		f.Message = fmt.Sprintf("no class has it; it is on %s", Few(having))
 		f.Advice = fmt.Sprintf("\"kubectl berth apply --from-nodes %s\" makes one, unless it is the default, which pods without a class get", name)
+		if !nameable(name) {
+			f.Advice = "no class can name it: call it by small letters, digits and \"-\" in the runtime's configuration"
+		}
 	case len(missed) == len(having):
 		return nil // the class is told of
 	case len(missed) > 0:
 		f.Rule, f.Concerned = RuleNodeNotSelected, missed
-		f.Message = fmt.Sprintf("nodes that have it are selected by none of its classes (%s): %s", few(classes), few(missed))
+		f.Message = fmt.Sprintf("nodes that have it are selected by none of its classes (%s): %s", Few(classes), Few(missed))
 		f.Advice = "label them as the class wants it"
 	default:
 		return nil
@@ -211,7 +214,7 @@ func (s *State) auditLabels() []Finding {
 	for _, label := range sortedKeys(stale) {
 		all = append(all, Finding{
 			Severity: runtimeclass.Warning, Rule: RuleLabelWithoutHandler, Object: "label " + label, Concerned: stale[label],
-			Message: fmt.Sprintf("nodes have it without the handler: %s", few(stale[label])),
+			Message: fmt.Sprintf("nodes have it without the handler: %s", Few(stale[label])),
 			Advice:  "take it away, or look at what sets it: Node Feature Discovery does from a file that berth writes",
 		})
 	}

@@ -83,6 +83,9 @@ func TestAudit(t *testing.T) {
 		{"no class", State{Nodes: []corev1.Node{aNode("a", nil, "", "runc"), aNode("b", nil, "runc")}}, AuditOptions{}, []string{
 			"warning handler-without-class handler runc [a b]: no class has it; it is on a, b; \"kubectl berth apply --from-nodes runc\" makes one",
 		}},
+		{"no class can have it", State{Nodes: []corev1.Node{aNode("a", nil, "kata_qemu")}}, AuditOptions{}, []string{
+			"warning handler-without-class handler kata_qemu [a]: no class has it; it is on a; no class can name it: ",
+		}},
 		{"no class selects one of them", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
 			"warning node-not-selected handler kata [b]: nodes that have it are selected by none of its classes (kata): b",
 		}},

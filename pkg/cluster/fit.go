@@ -50,7 +50,7 @@ type Reason struct {
 	Nodes []string `json:"nodes"`
 }
 
-func (r Reason) String() string { return fmt.Sprintf("%s (%s)", r.Text, few(r.Nodes)) }
+func (r Reason) String() string { return fmt.Sprintf("%s (%s)", r.Text, Few(r.Nodes)) }
 
 // Why is all that is against a candidate.
 func (c Candidate) Why() string {

@@ -114,8 +114,8 @@ func untolerated(n *corev1.Node, by []corev1.Toleration) (corev1.Taint, bool) {
 // most is how many names a text has.
 const most = 5
 
-// few are some names with commas between them, and how many more there are.
-func few(names []string) string {
+// Few are some names with commas between them, and how many more there are.
+func Few(names []string) string {
 	if n := len(names) - most; n > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
 	}

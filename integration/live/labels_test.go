@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cri/berth/integration/testbed"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
@@ -31,7 +33,7 @@ func labelled(t *testing.T, b *bed) labels {
 func (l labels) read(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(l.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EISDIR) {
 		t.Error(err)
 	}
 	return string(text)
@@ -173,6 +175,28 @@ func TestLabels(t *testing.T) {
 		l.ready(t, false, "crun")
 		l.wait(t, true, nodelabel.About("crun", "state"), "draining")
 		works(t, b, pod)
+	})
+	t.Run("cannot be written", func(t *testing.T) {
+		testbed.Eventually(t, patience, func() error {
+			return errors.Join(os.Remove(l.path), os.Mkdir(l.path, 0o755)) // until it was faster than berth
+		})
+		testbed.Eventually(t, patience, func() error {
+			if out, code := b.try(t, "status"); code != 3 || !strings.Contains(out, "the labels of this node's handlers cannot be written") {
+				return fmt.Errorf("berth status ends with %d: %s", code, out)
+			}
+			return nil
+		})
+		if got := b.metric(t, "berth_node_labels_current"); got != "0" {
+			t.Errorf("the file is current: %s", got)
+		}
+		b.remove(t, l.path)
+		l.ready(t, true, "runc")
+		testbed.Eventually(t, patience, func() error {
+			if out, code := b.try(t, "status"); code != 0 {
+				return fmt.Errorf("berth status ends with %d: %s", code, out)
+			}
+			return nil
+		})
 	})
 	t.Run("stopped", func(t *testing.T) {
 		expiry := regexp.MustCompile(`expiry-time=\S+`)

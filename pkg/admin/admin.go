@@ -107,8 +107,9 @@ type Options struct {
 	CRISocket, AdminSocket string
 	// Recovering says whether pods of an earlier daemon are still being taken over.
 	Recovering func() bool
-	// Stranded says which pods cannot be reached that no handler tells of; may be nil.
-	Stranded func() []string
+	// Faults are what an operator should mend beside handlers and files, a line each;
+	// may be nil.
+	Faults func() []string
 }
 
 func (o *Options) check() error {

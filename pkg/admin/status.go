@@ -25,7 +25,7 @@ func (s status) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.
 		Version: s.o.Version, Revision: s.o.Revision, StartedAt: timestamppb.New(s.started),
 		Generation: c.Generation, Digest: c.Digest, CriSocket: s.o.CRISocket, AdminSocket: s.o.AdminSocket,
 		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: told(c.NeedRestart),
-		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), s.stranded()), Handlers: count(len(all)),
+		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), s.faults()), Handlers: count(len(all)),
 	}
 	for _, h := range all {
 		if h.State.AcceptsPods() {
@@ -39,16 +39,16 @@ func (s status) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.
 	return resp, nil
 }
 
-func (s status) stranded() []string {
-	if s.o.Stranded == nil {
+func (s status) faults() []string {
+	if s.o.Faults == nil {
 		return nil
 	}
-	return s.o.Stranded()
+	return s.o.Faults()
 }
 
 // degraded is what an operator should mend. What operators did themselves, such
 // as cordon a handler, is not among it. Pure.
-func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, stranded []string) []string {
+func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, faults []string) []string {
 	var lines []string
 	if recovering {
 		lines = append(lines, "pods of the last daemon are still being taken over; calls are refused meanwhile")
@@ -62,7 +62,7 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, str
 				h.Definition.Name, h.Trial.Path, fault))
 		}
 	}
-	lines = append(lines, stranded...)
+	lines = append(lines, faults...)
 	if c.Last != nil && c.Last.Error != nil {
 		lines = append(lines, fmt.Sprintf("the files were refused at %s, and generation %d is served on; \"berth config diff\" tells why",
 			c.Last.At.UTC().Format(time.RFC3339), c.Generation))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -31,7 +32,8 @@ func (d *Daemon) serveAdmin(ctx context.Context, stranded func() []string) error
 		Lifecycle: d.lifecycle.Load(), Pods: adminPods{face}, Files: d.options.Loader,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
-		Recovering: func() bool { return !face.Ready() }, Stranded: stranded,
+		Recovering: func() bool { return !face.Ready() },
+		Faults:     func() []string { return slices.Concat(stranded(), d.labelFaults()) },
 	})
 	if err != nil {
 		return err

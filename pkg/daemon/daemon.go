@@ -24,6 +24,7 @@ import (
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/featurefile"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -137,6 +138,7 @@ type Daemon struct {
 	router    atomic.Pointer[router.Router]
 	registry  atomic.Pointer[handler.Registry[router.Backend]]
 	lifecycle atomic.Pointer[lifecycle.Manager]
+	labels    atomic.Pointer[featurefile.Keeper]
 
 	wishes sync.Mutex
 	wished []lifecycle.Trigger // before there is a manager

@@ -22,10 +22,24 @@ func (d *Daemon) keepNodeLabels(ctx context.Context, metrics prometheus.Register
 		Path: labels.File, Lifetime: labels.Lifetime,
 		Content: func() featurefile.Content { return contentOf(handlers.Handlers()) },
 	}, handlers.Watch(d.life))
+	d.labels.Store(keeper)
 	d.teardown.add("node labels", keeper.Close)
 	if metrics != nil {
 		metrics.MustRegister(keeper)
 	}
+}
+
+// labelFaults says why the cluster does not hear of the handlers, if it should.
+func (d *Daemon) labelFaults() []string {
+	keeper := d.labels.Load()
+	if keeper == nil {
+		return nil
+	}
+	if err := keeper.Fault(); err != nil {
+		return []string{"the labels of this node's handlers cannot be written, and what the cluster knows of them grows old: " +
+			err.Error() + "; mend the directory, or set node_labels.file to another file or to \"\""}
+	}
+	return nil
 }
 
 // contentOf is what handlers are to the cluster. Pure.

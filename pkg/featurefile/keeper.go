@@ -85,9 +85,17 @@ func keep[E any](ctx context.Context, k *Keeper, changes <-chan E) {
 	}
 }
 
+// Fault says why the file is not true, or is nil.
+func (k *Keeper) Fault() error { return k.tally.fault() }
+
+// closePatience is how long Close waits for a file system that does not answer.
+const closePatience = 2 * time.Second
+
 // Close ends the keeping. The file stays as it is.
 func (k *Keeper) Close(ctx context.Context) error {
 	k.end()
+	ctx, cancel := context.WithTimeout(ctx, closePatience)
+	defer cancel()
 	select {
 	case <-k.over:
 		return nil
@@ -119,7 +127,7 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 		}
 		k.wrote = now
 	}
-	k.tally.is(true)
+	k.tally.is(nil)
 	if !k.again.IsZero() {
 		soon = min(soon, k.again.Sub(now))
 	}
@@ -149,12 +157,12 @@ func (k *Keeper) write(ctx context.Context, content Content, now time.Time) (see
 // no handler has a label than that one has which takes no pods.
 func (k *Keeper) failed(ctx context.Context, err error, text string, content Content) {
 	k.tally.wrote(false)
-	k.tally.is(false)
 	if untrue(text, content) {
 		if removed := k.file.remove(); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 			err = errors.Join(err, removed)
 		}
 	}
+	k.tally.is(err)
 	if err.Error() == k.reported {
 		return
 	}

@@ -293,6 +293,9 @@ func TestDiskFull(t *testing.T) {
 	// What is still true stays.
 	b.is(content("a/runc=ready", "a/crun=ready", "a/kata=ready"))
 	metrics(t, k, "0")
+	if err := k.Fault(); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("what is wrong is %v", err)
+	}
 	if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
 		t.Errorf("the file has %q", got)
 	}
@@ -309,6 +312,9 @@ func TestDiskFull(t *testing.T) {
 	}
 	b.wait(t, "a/runc=ready")
 	metrics(t, k, "1")
+	if err := k.Fault(); err != nil {
+		t.Errorf("what is wrong is %v", err)
+	}
 }
 
 func TestReadOnly(t *testing.T) {

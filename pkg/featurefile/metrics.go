@@ -15,10 +15,10 @@ var (
 
 // tally is what metrics tell.
 type tally struct {
-	mu        sync.Mutex
-	wanted    bool // there is a directory
-	current   bool
-	ok, wrong int
+	mu         sync.Mutex
+	wanted     bool  // there is a directory
+	wrong      error // why the file is not true, if it is not
+	ok, failed int
 }
 
 // wrote counts a write.
@@ -28,21 +28,27 @@ func (t *tally) wrote(ok bool) {
 	if ok {
 		t.ok++
 	} else {
-		t.wrong++
+		t.failed++
 	}
 }
 
-// is says whether the file is true.
-func (t *tally) is(current bool) {
+// is says that the file is true, or why not.
+func (t *tally) is(wrong error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wanted, t.current = true, current
+	t.wanted, t.wrong = true, wrong
+}
+
+func (t *tally) fault() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.wrong
 }
 
 func (t *tally) unwanted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wanted = false
+	t.wanted, t.wrong = false, nil
 }
 
 // Describe implements prometheus.Collector.
@@ -57,11 +63,11 @@ func (k *Keeper) Collect(to chan<- prometheus.Metric) {
 	defer k.tally.mu.Unlock()
 	if k.tally.wanted {
 		current := 0.0
-		if k.tally.current {
+		if k.tally.wrong == nil {
 			current = 1
 		}
 		to <- prometheus.MustNewConstMetric(currentDesc, prometheus.GaugeValue, current)
 	}
 	to <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(k.tally.ok), "ok")
-	to <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(k.tally.wrong), "failed")
+	to <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(k.tally.failed), "failed")
 }

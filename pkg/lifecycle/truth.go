@@ -73,9 +73,14 @@ func (t *truth) subject(digest string) bool {
 }
 
 // note takes over what a probe found. One that failed keeps what was seen before.
+// What was found earlier than that says nothing new: those who probe several
+// handlers tell of all when the last has answered.
 func (t *truth) note(r result) {
 	digest := r.definition.Digest()
 	before, known := t.verdicts[digest]
+	if known && r.at.Before(before.at) {
+		return
+	}
 	t.verdicts[digest] = before.after(r, known)
 	if r.surveyed {
 		t.tables[digest] = r.table

@@ -205,3 +205,26 @@ func TestRuntimesThatHangDelayNobody(t *testing.T) {
 		b.close()
 	})
 }
+
+// Who probes several handlers tells of all when the last has answered, and one of
+// them may have been probed again meanwhile.
+func TestAnOlderProbeThatIsToldLateSaysNothingNew(t *testing.T) {
+	d := &handler.Definition{Name: "twice"}
+	begin := time.Now()
+	for name, late := range map[string]error{"it was well": nil, "it was bad": errLasting} {
+		truth := &truth{verdicts: map[string]verdict{}}
+		later := errLasting
+		if late != nil {
+			later = nil
+		}
+		truth.note(result{definition: d, at: begin.Add(time.Second), err: later, runtime: &probe.Runtime{}})
+		truth.note(result{definition: d, at: begin, err: late, runtime: &probe.Runtime{}})
+		if v := truth.verdicts[d.Digest()]; (v.failure != "") != (later != nil) {
+			t.Errorf("%s before: got %+v", name, v)
+		}
+		truth.note(result{definition: d, at: begin.Add(2 * time.Second), err: late, runtime: &probe.Runtime{}})
+		if v := truth.verdicts[d.Digest()]; (v.failure != "") != (late != nil) {
+			t.Errorf("%s again: got %+v", name, v)
+		}
+	}
+}

@@ -150,14 +150,16 @@ func (b *Backend) compose(o Options, d *dialer) {
 	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
 	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}
 	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: b.learned, late: make(chan struct{}, 1), contest: &b.contest}
-	// Only the monitor's loop has these: which connection was asked last, and
-	// which one everything was asked and told on.
+	// Only the monitor's loop has these: which connection was asked last, which one
+	// everything was asked and told on, and whether what the daemon has is to be
+	// compared with what others have once it was.
 	var asked, introduced uint64
+	var compare bool
 	check := func(ctx context.Context) observation {
 		seen := n.ask(ctx)
 		asked = d.connections.Load()
-		if seen.lost != "" {
-			b.contest.Store(nil) // another daemon may come in its place
+		if seen.lost == "" && asked != introduced && b.contest.Swap(nil) != nil {
+			compare = true // another daemon may have come in its place
 		}
 		if err := d.failure(); err != nil && seen != (observation{}) { // not for a daemon that is well
 			seen = observation{lost: err.Error()}
@@ -181,6 +183,10 @@ func (b *Backend) compose(o Options, d *dialer) {
 			return err
 		}
 		introduced = asked
+		if compare {
+			compare = false
+			b.changed()
+		}
 		return nil
 	}
 	c.monitor = newMonitor(c.name, check, back, func(Health) { b.changed() })

@@ -86,7 +86,7 @@ func (p *program) fit(ctx context.Context, f *fitFlags, args []string) error {
 		if objects, err = p.files.Objects(f.files); err != nil {
 			return wrong(err)
 		}
-		others, err := manifests.Others(objects, f.files, "pod", manifests.IsPod, manifests.IsClass)
+		others, err := manifests.Others(objects, f.files, "pod", manifests.IsPod)
 		if err != nil {
 			return wrong(err)
 		}

@@ -74,6 +74,9 @@ func apply(t *testing.T, b *bed) {
 	r = berth(t, 0, b.admin, changed, "apply", "-f", "-")
 	has(t, r.stdout, "one unchanged\n", "two configured\n")
 
+	// The examples are fit to be applied.
+	has(t, berth(t, 0, b.admin, "", "apply", "-f", "../../contrib/kubernetes/runtimeclasses.yaml", "--dry-run=server").stdout, "runtimeclass.node.k8s.io/kata created (server dry run)\n")
+
 	// What was read from a cluster can be applied again.
 	whole := b.kubectl(t, "", "get", "runtimeclass", "two", "-o", "yaml", "--show-managed-fields")
 	has(t, berth(t, 0, b.admin, whole, "apply", "-f", "-", "--force-conflicts", "-o", "yaml").stdout, "kind: RuntimeClassList\n", "handler: kata\n", "memory: 96Mi\n")
@@ -270,7 +273,9 @@ func applyIsInterrupted(t *testing.T, b *bed) {
 	if err := c.Process.Signal(os.Interrupt); err != nil {
 		t.Error(err)
 	}
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("it has succeeded")
+	}
 	close(goOn)
 	has(t, mistakes.String(), `RuntimeClass "second" was not applied: `, "interrupted", `RuntimeClass "first" is deleted again`)
 	if c.ProcessState.ExitCode() != 1 || b.class(t, "first") != nil || b.class(t, "second") != nil {

@@ -181,6 +181,13 @@ func fit(t *testing.T, b *bed) {
 	has(t, berth(t, 2, b.admin, "", "fit").stderr, "say which pods")
 	has(t, berth(t, 2, b.admin, "", "fit", "x", "--prefer", "luck").stderr, "--prefer luck is none of")
 	has(t, berth(t, 2, b.admin, "a: [\n", "fit", "-f", "-").stderr, "is not YAML")
+	// Classes are the cluster's.
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
+	r = berth(t, 0, b.admin, pod+manifest("x", "runc", ""), "fit", "-f", "-")
+	has(t, r.stderr, "document 2: RuntimeClass x is not looked at")
+	if strings.Contains(r.stdout, " x ") {
+		t.Errorf("got %s", r.stdout)
+	}
 	has(t, berth(t, 2, b.admin, manifest("x", "runc", ""), "fit", "-f", "-").stderr, "there is no pod in -")
 }
 

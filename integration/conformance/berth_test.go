@@ -1,14 +1,18 @@
 package conformance_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/conformance"
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // gvisorLacks is what gVisor does not do: its containers run on a kernel of its
@@ -39,6 +43,45 @@ var shimLacks = map[conformance.Ability]string{
 	conformance.ExecDescendants: "the shim kills the command only, and only it knows which processes are of it",
 }
 
+// saysSo sees that what the suite leaves out for a handler is what berth says that it
+// cannot do, and what the suite then shows it says that it can.
+func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformance.Ability]string) {
+	t.Helper()
+	testbed.Eventually(t, time.Minute, func() error {
+		status, err := b.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+		if err != nil {
+			return err
+		}
+		type told struct {
+			Name         string
+			Capabilities capability.Table
+		}
+		var all struct{ Handlers []told }
+		if err := json.Unmarshal([]byte(status.GetInfo()["handlers"]), &all); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(all.Handlers, func(h told) bool { return h.Name == handler })
+		if i < 0 {
+			return fmt.Errorf("%s is not told of", handler)
+		}
+		for ability, name := range map[conformance.Ability]capability.Name{
+			conformance.HostNetwork: capability.HostNetwork, conformance.HostIPC: capability.HostIPC, conformance.HostPID: capability.HostPID,
+			conformance.Propagation: capability.MountPropagation, conformance.LiveUpdate: capability.InPlaceResize,
+			conformance.Sysctls: capability.Sysctls, conformance.UserNamespaces: capability.UserNamespaces,
+			conformance.Privileged: capability.Privileged,
+		} {
+			want := capability.Yes
+			if lacks[ability] != "" {
+				want = capability.No
+			}
+			if got := all.Handlers[i].Capabilities.Of(name); got.Answer != want {
+				return fmt.Errorf("%s is %+v", name, got)
+			}
+		}
+		return nil
+	})
+}
+
 // TestBerth runs the whole suite under every kind of runtime that berth has: one
 // daemon, four handlers.
 func TestBerth(t *testing.T) {
@@ -66,6 +109,7 @@ func TestBerth(t *testing.T) {
 		{handler: "runsc", ran: conformance.RanByGVisor(runsc, root("runsc")), lacks: gvisorLacks},
 	} {
 		t.Run(target.handler, func(t *testing.T) {
+			saysSo(t, b, target.handler, target.lacks)
 			conformance.Run(t, conformance.Target{
 				Runtime: b.Client, Images: b.Client,
 				Handler:      target.handler,

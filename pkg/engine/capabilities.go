@@ -17,6 +17,9 @@ const (
 	systemdDir = "/run/systemd/system"
 )
 
+// crunHandler is the annotation by which crun chooses what runs a container.
+const crunHandler = "run.oci.handler"
+
 // Capabilities tells what a handler, whose runtime is rt, can do for pods on this node,
 // and how that is known. Proof is what canary pods did on it; may be nil. It waits for
 // the look at whether this node maps ids no longer than probeWait.
@@ -27,6 +30,7 @@ func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *pr
 func (a *abilities) survey(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
 	f := survey.Facts{Handler: a.of(ctx, d, rt), Node: a.surveyed(), Proof: proof}
 	f.HostNetwork, _ = usesHostNetwork(d)
+	f.Krun = d.DefaultAnnotations[crunHandler] == "krun"
 	if rt != nil && !rt.OwnKernel {
 		ctx, cancel := context.WithTimeout(ctx, probeWait)
 		defer cancel()

@@ -14,6 +14,8 @@ type Facts struct {
 	// HostNetwork says whether a runtime with a kernel of its own was told to use the
 	// host's network. Handler.HostNetwork is also true where that may be.
 	HostNetwork bool
+	// Krun says that the handler's annotations have crun make virtual machines.
+	Krun bool
 	// Unsure says that whether this node has user namespaces was not found out in time:
 	// what Handler.UserNamespaces says counts for nothing then.
 	Unsure bool

@@ -28,7 +28,10 @@ func (f Facts) known() (kind, capability.Source) {
 	case probe.Runsc:
 		return gVisor, capability.Declared
 	case probe.Crun:
-		if f.runs() == krunName {
+		switch {
+		case f.Krun:
+			return krun, capability.Declared
+		case f.runs() == krunName:
 			return krun, capability.Probed
 		}
 		return sharing, capability.Declared

@@ -174,6 +174,13 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+func TestKrunByAnnotation(t *testing.T) {
+	f := nodes()["new"](replay(t, "crun-1.24", ""))
+	if f.Krun = true; Of(f).Isolation != capability.VM || Of(f).IsolationSource != capability.Declared {
+		t.Errorf("got %+v", Of(f))
+	}
+}
+
 func TestHostNetworkOfGVisor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		may, told bool

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -167,6 +168,19 @@ func TestMissesHandler(t *testing.T) {
 	} {
 		if got := MissesHandler(message, "kata"); got != want {
 			t.Errorf("%q: %v", message, got)
+		}
+	}
+}
+
+// What berth says is held by berth's own words.
+func TestMissesHandlerOfBerth(t *testing.T) {
+	table, err := handler.NewTable(1, "runc", []handler.Route[struct{}]{{Definition: &handler.Definition{Name: "runc"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"kata", "rucn"} {
+		if said := table.UnknownError(name).Error(); !MissesHandler(said, name) {
+			t.Errorf("%q is not taken for it", said)
 		}
 	}
 }

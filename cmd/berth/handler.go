@@ -9,7 +9,7 @@ func handlerCommand() *cobra.Command {
 		Short: "Look at, change and operate one handler",
 		Args:  cobra.NoArgs,
 	}
-	c.AddCommand(handlerShowCommand(), featuresCommand(), handlerProbeCommand(),
+	c.AddCommand(handlerShowCommand(), featuresCommand(), handlerProbeCommand(), handlerOverheadCommand(),
 		handlerAddCommand(), handlerEditCommand(), handlerRemoveCommand(),
 		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand(),
 		handlerPromoteCommand(), handlerAbortCommand())

@@ -110,6 +110,8 @@ type Options struct {
 	// Faults are what an operator should mend beside handlers and files, a line each;
 	// may be nil.
 	Faults func() []string
+	// Overheads knows what pods use beyond their containers; may be nil.
+	Overheads Overheads
 }
 
 func (o *Options) check() error {
@@ -128,6 +130,7 @@ type Service struct {
 	status
 	handlers
 	operations
+	overheads
 	registrations
 	configuration
 	pods
@@ -148,8 +151,9 @@ func New(o Options) (*Service, error) {
 	v := view{life: o.Lifecycle, dropIns: d}
 	return &Service{
 		status:        status{o: o, started: time.Now()},
-		handlers:      handlers{view: v},
+		handlers:      handlers{view: v, overheads: o.Overheads},
 		operations:    operations{view: v, pods: o.Pods},
+		overheads:     overheads{view: v, known: o.Overheads},
 		registrations: registrations{view: v, files: o.Files, mu: &sync.Mutex{}},
 		configuration: configuration{life: o.Lifecycle, files: o.Files},
 		pods:          pods{pods: o.Pods, life: o.Lifecycle},

@@ -24,7 +24,10 @@ type view struct {
 }
 
 // handlers answers what handlers there are.
-type handlers struct{ view }
+type handlers struct {
+	view
+	overheads Overheads // may be nil
+}
 
 // ListHandlers implements adminv1.AdminServer.
 func (h handlers) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*adminv1.ListHandlersResponse, error) {
@@ -47,7 +50,7 @@ func (h handlers) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admi
 }
 
 // GetHandler implements adminv1.AdminServer.
-func (h handlers) GetHandler(_ context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
+func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
 	current := h.life.Current()
 	known, err := h.life.Handler(cmp.Or(req.GetName(), current.Default))
 	if err != nil {
@@ -56,6 +59,9 @@ func (h handlers) GetHandler(_ context.Context, req *adminv1.GetHandlerRequest) 
 	resp := &adminv1.GetHandlerResponse{
 		Handler: h.message(known), FeaturesJson: document(known.Runtime),
 		Binary: binaryOf(known.Definition.Path, known.Runtime),
+	}
+	if h.overheads != nil {
+		resp.Overhead = overheadMessage(h.overheads.Of(ctx, known.Definition))
 	}
 	settings, err := current.Config.HandlerSettings(known.Definition.Name)
 	if err != nil {

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,13 +20,13 @@ type status struct {
 }
 
 // GetStatus implements adminv1.AdminServer.
-func (s status) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
+func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
 	c, all := s.o.Lifecycle.Current(), s.o.Lifecycle.Handlers()
 	resp := &adminv1.GetStatusResponse{
 		Version: s.o.Version, Revision: s.o.Revision, StartedAt: timestamppb.New(s.started),
 		Generation: c.Generation, Digest: c.Digest, CriSocket: s.o.CRISocket, AdminSocket: s.o.AdminSocket,
 		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: told(c.NeedRestart),
-		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), s.faults()), Handlers: count(len(all)),
+		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), slices.Concat(s.faults(), s.overheads(ctx, all))), Handlers: count(len(all)),
 	}
 	for _, h := range all {
 		if h.State.AcceptsPods() {
@@ -37,6 +38,20 @@ func (s status) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.
 		resp.Problems = append(resp.Problems, problemsOf(c.Last.Error)...)
 	}
 	return resp, nil
+}
+
+// overheads says which handlers' pods use more than is declared for them.
+func (s status) overheads(ctx context.Context, all []lifecycle.Handler) []string {
+	var lines []string
+	for _, h := range all {
+		if s.o.Overheads == nil {
+			break
+		}
+		if above := s.o.Overheads.Of(ctx, h.Definition).Above(); above != "" {
+			lines = append(lines, above)
+		}
+	}
+	return lines
 }
 
 func (s status) faults() []string {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
@@ -23,17 +24,22 @@ const adminMode fs.FileMode = 0o600
 
 // serveAdmin serves the management API. It answers while pods are still being
 // recovered, and says so.
-func (d *Daemon) serveAdmin(ctx context.Context, stranded func() []string) error {
+func (d *Daemon) serveAdmin(ctx context.Context, stranded func() []string, meter *overhead.Meter) error {
 	if d.options.DropIns == "" {
 		return nil
 	}
 	server, build, face := d.options.Config.Server, d.options.Build, d.router.Load()
+	var overheads admin.Overheads
+	if meter != nil {
+		overheads = meter
+	}
 	service, err := admin.New(admin.Options{
 		Lifecycle: d.lifecycle.Load(), Pods: adminPods{face}, Files: d.options.Loader,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
 		Recovering: func() bool { return !face.Ready() },
 		Faults:     func() []string { return slices.Concat(stranded(), d.labelFaults()) },
+		Overheads:  overheads,
 	})
 	if err != nil {
 		return err

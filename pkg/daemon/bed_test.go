@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -54,10 +55,35 @@ func newBed(t *testing.T) *bed {
 		Config: b.config, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
 		Prober: willing{},
 		NewEngine: func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
-			return b.engine, nil
+			return measurable{b.engine}, nil
 		},
 	}
 	return b
+}
+
+// measurable is an engine that can tell what pods have beyond their containers: each of
+// gvisor's 20 MiB, of which 10 are declared.
+type measurable struct{ *routertest.Backend }
+
+func (m measurable) Overhead() overhead.Source { return m }
+
+func (m measurable) Pods(context.Context) (map[string]overhead.Pods, error) {
+	const mi = 1 << 20
+	p := overhead.Pods{Declared: []overhead.Declared{{Memory: 10 * mi, CPU: 250}}}
+	for _, o := range m.Inventory() {
+		p.Readings = append(p.Readings, overhead.Reading{
+			Pod: o.Sandbox, Parts: []overhead.Part{{Key: o.Sandbox, Memory: 20 * mi, CPU: time.Duration(time.Now().UnixNano()), Pods: 1}},
+		})
+	}
+	return map[string]overhead.Pods{"gvisor": p}, nil
+}
+
+func (measurable) Canary(context.Context, *handler.Definition) (overhead.Canary, error) {
+	return nil, errors.New("there are no canaries here")
+}
+
+func (measurable) Read(context.Context, []overhead.Canary) ([]overhead.Reading, error) {
+	return nil, nil
 }
 
 // willing finds that every handler can run pods.

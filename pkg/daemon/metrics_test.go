@@ -69,6 +69,14 @@ func TestMetricsOfTheNode(t *testing.T) {
 		`berth_handler_ready{handler="kata"} 0`,
 		`berth_handler_ready{handler="runc"} 1`,
 		`berth_sandboxes{handler="gvisor"} 2`,
+		`berth_handler_overhead_pods{handler="gvisor",source="live"} 2`,
+		`berth_handler_overhead_pods{handler="gvisor",source="canary"} 0`,
+		`berth_handler_overhead_pods{handler="runc",source="live"} 0`,
+		`berth_handler_overhead_memory_bytes{handler="gvisor",quantile="0.95",source="live"} 2.097152e+07`,
+		`berth_handler_overhead_declared_memory_bytes{handler="gvisor"} 1.048576e+07`,
+		`berth_handler_overhead_declared_cpu_cores{handler="gvisor"} 0.25`,
+		`berth_handler_overhead_exceeds_declared{handler="gvisor"} 1`,
+		`berth_handler_overhead_exceeds_declared{handler="runc"} 0`,
 		`berth_sandboxes{handler="runc"} 0`,
 		`berth_starts_running{handler="gvisor"} 0`,
 		`berth_starts_queued{handler="kata"} 0`,
@@ -78,6 +86,11 @@ func TestMetricsOfTheNode(t *testing.T) {
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("lacks %s", want)
+		}
+	}
+	for _, unwanted := range []string{`berth_handler_overhead_memory_bytes{handler="runc"`, `berth_handler_overhead_declared_memory_bytes{handler="runc"`} {
+		if strings.Contains(text, unwanted) {
+			t.Errorf("without pods there is %s", unwanted)
 		}
 	}
 	if strings.Contains(text, "from a client") {
@@ -153,7 +166,8 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth"), Lifetime: time.Hour}
 	b.busy(t)
 	text := b.scrape(t)
-	for (!strings.Contains(text, "berth_backend_list_age_seconds{") || !strings.Contains(text, "berth_node_labels_current ")) && t.Context().Err() == nil {
+	late := func(metric string) bool { return !strings.Contains(text, "\n"+metric) }
+	for slices.ContainsFunc([]string{"berth_backend_list_age_seconds{", "berth_node_labels_current ", "berth_handler_overhead_cpu_cores{"}, late) && t.Context().Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 		text = b.scrape(t)
 	}

@@ -56,7 +56,8 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	}
 	d.serve(listener, engine, remotes, append(options, remote.LoopGuard(remotes.instance, remotes.pool.Behind)...))
 	router, handlers := d.router.Load(), d.lifecycle.Load()
-	if err := d.serveAdmin(ctx, remotes.pool.Stranded); err != nil {
+	meter := newMeter(ctx, engine, router)
+	if err := d.serveAdmin(ctx, remotes.pool.Stranded, meter); err != nil {
 		return err
 	}
 	handlers.Start() // runtimes are asked while pods are recovered
@@ -67,7 +68,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	remotes.adopt(ctx, router)
 	canaries := d.serveCanaries(engine)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{d.registry.Load(), router, canaries}, handlers, remoteMetrics{remotes.pool})
+		metrics.MustRegister(nodeMetrics{d.registry.Load(), router, canaries}, handlers, remoteMetrics{remotes.pool}, overheadMetrics{handlers, meter})
 	}
 	if err := handlers.Ready(ctx); err != nil {
 		return err

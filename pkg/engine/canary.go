@@ -43,8 +43,10 @@ type canaries struct {
 	there map[string]bool
 	// closed is set when there are to be no more.
 	closed bool
-	// running are those of which something is done at this moment.
+	// running are those of which something is done at this moment, and those that stay.
 	running sync.WaitGroup
+	// staying are those that run until somebody removes them, by id.
+	staying map[string]*staying
 }
 
 // run implements probe.Canary. It returns when its time is up, or ctx ends; what
@@ -100,14 +102,41 @@ func (b *canaries) once(ctx context.Context, d *handler.Definition, t *canaryTri
 			b.release(d)
 		}
 	}()
+	s, _, err := b.record(ctx, d, t)
+	if err != nil {
+		return err
+	}
+	err = b.live(ctx, s, t)
+	if undone := b.remove(s, func() { b.release(d) }); undone != nil {
+		gone = false
+		err = errors.Join(err, undone)
+	}
+	return err
+}
+
+// remove takes a canary back. After an error it goes on trying, and calls done when it
+// has.
+func (b *canaries) remove(s *sandbox, done func()) error {
+	err := b.takeBack(s)
+	if err == nil {
+		return nil
+	}
+	b.running.Go(func() { b.takeBackLater(s, done) })
+	return failedAt("its removal", handler.Blame(err))
+}
+
+// record makes the record of a canary. Whatever comes of it from then on, it is taken
+// back by it. standsIn says that its process is in place of a container's: the usual pod of
+// the handler has none.
+func (b *canaries) record(ctx context.Context, d *handler.Definition, t *canaryTrial) (s *sandbox, standsIn bool, err error) {
 	rt, kept, release, err := b.binaries.ForPod(ctx, d)
 	if err != nil {
-		return failedAt("its binaries", err)
+		return nil, false, failedAt("its binaries", err)
 	}
 	defer release()
 	spec, err := b.canarySpec(d, rt, t)
 	if err != nil {
-		return failedAt("its preparation", err)
+		return nil, false, failedAt("its preparation", err)
 	}
 	id := newID()
 	spec.Pinned.Binaries = kept
@@ -117,18 +146,11 @@ func (b *canaries) once(ctx context.Context, d *handler.Definition, t *canaryTri
 	o, err := b.records.Create(id, *spec, sandboxStatus{}, store.Relaxed)
 	if err != nil {
 		b.labels.Release(spec.ProcessLabel)
-		return failedAt("its preparation", err)
+		return nil, false, failedAt("its preparation", err)
 	}
 	failpoint.Hit(failpoint.SandboxReserved)
-	s := newSandbox(o)
 	b.shims.Hold(spec.Supervisor)
-	err = b.live(ctx, s, t)
-	if undone := b.takeBack(s); undone != nil {
-		gone = false
-		b.running.Go(func() { b.takeBackLater(s, func() { b.release(d) }) })
-		err = errors.Join(err, failedAt("its removal", handler.Blame(undone)))
-	}
-	return err
+	return newSandbox(o), !alwaysProcess(d, rt), nil
 }
 
 // reserve keeps canaries of one Definition from being there twice. One that is
@@ -136,13 +158,21 @@ func (b *canaries) once(ctx context.Context, d *handler.Definition, t *canaryTri
 func (b *canaries) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !b.closed && b.there[d.Digest()] {
+		return probe.Passing(fmt.Errorf("the last canary pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
+	}
+	if err := b.join(); err != nil {
+		return err
+	}
+	b.there[d.Digest()] = true
+	return nil
+}
+
+// join counts one more as running, unless there are to be no more; mu is held.
+func (b *canaries) join() error {
 	if b.closed {
 		return probe.Passing(fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable))
 	}
-	if b.there[d.Digest()] {
-		return probe.Passing(fmt.Errorf("the last canary pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
-	}
-	b.there[d.Digest()] = true
 	b.running.Add(1)
 	return nil
 }
@@ -176,8 +206,8 @@ func (b *canaries) canarySpec(d *handler.Definition, rt *probe.Runtime, t *canar
 	return spec, nil
 }
 
-// live lets a canary run its program, try what it is to, and end as it does.
-func (b *canaries) live(ctx context.Context, s *sandbox, t *canaryTrial) error {
+// begin starts the program of a canary.
+func (b *canaries) begin(ctx context.Context, s *sandbox) error {
 	if err := b.makeParts(ctx, s); err != nil {
 		return failedAt("its namespaces and files", err)
 	}
@@ -185,6 +215,14 @@ func (b *canaries) live(ctx context.Context, s *sandbox, t *canaryTrial) error {
 		return failedAt("its start", err)
 	}
 	failpoint.Hit(failpoint.CanaryRunning)
+	return nil
+}
+
+// live lets a canary run its program, try what it is to, and end as it does.
+func (b *canaries) live(ctx context.Context, s *sandbox, t *canaryTrial) error {
+	if err := b.begin(ctx, s); err != nil {
+		return err
+	}
 	client, err := b.tasks.client(ctx, s)
 	if err != nil {
 		return failedAt("its run", err)

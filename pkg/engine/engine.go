@@ -29,6 +29,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -99,6 +100,7 @@ type Engine struct {
 	fallback
 
 	canaries  *canaries
+	overheads *overheads
 	processes *sandboxProcesses
 	ends      *ends
 	core      *core
@@ -165,6 +167,9 @@ func (e *Engine) Canary(ctx context.Context, d *handler.Definition, rt *probe.Ru
 	}
 	return nil, e.canaries.run(ctx, d, nil)
 }
+
+// Overhead reads what pods have beyond their containers.
+func (e *Engine) Overhead() overhead.Source { return e.overheads }
 
 // ID names the backend.
 func (e *Engine) ID() string { return "engine" }

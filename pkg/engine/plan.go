@@ -43,10 +43,14 @@ func planSandbox(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *prob
 	if p.Net {
 		p.Hostname = c.GetHostname()
 	}
-	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel ||
-		d.Type == handler.Shim || opts.GetPid() == runtimeapi.NamespaceMode_POD
+	p.Process = alwaysProcess(d, rt) || opts.GetPid() == runtimeapi.NamespaceMode_POD
 	p.User = podUser(c)
 	return p
+}
+
+// alwaysProcess says of a handler that each of its sandboxes has a process.
+func alwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
+	return d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel || d.Type == handler.Shim
 }
 
 // pinRequest asks for the namespaces of the plan with the pod's sysctls in them.

@@ -44,9 +44,10 @@ func (e *Engine) serveNode(k *core) error {
 		cni: k.cni, features: &featureMemory{},
 	}
 	e.stats = stats{objects: k.objects, settings: k.settings, tasks: k.tasks, images: k.images, lanes: newLanes()}
+	e.overheads = &overheads{objects: k.objects, settings: k.settings, shims: k.shims, canaries: e.canaries, stats: e.stats}
 	e.events = events{k.broker, k.log}
 	e.images = images{image.NewService(k.images)}
-	return complete(e.node, e.stats, e.events)
+	return complete(e.node, e.stats, e.overheads, e.events)
 }
 
 // serveSandboxes puts together who serves the calls about pod sandboxes.
@@ -65,7 +66,7 @@ func (e *Engine) serveSandboxes(k *core) error {
 		records: k.pods, abilities: k.abilities, settings: k.settings, binaries: k.binaries, tools: k.tools, prober: k.prober,
 		cni: k.cni, shims: k.shims, processes: e.processes, stops: e.sandboxStops, events: k.events, hooks: k.hooks, plugins: k.plugins,
 	}
-	e.canaries = &canaries{sandboxRuns: e.sandboxRuns, tasks: k.tasks, there: map[string]bool{}}
+	e.canaries = &canaries{sandboxRuns: e.sandboxRuns, tasks: k.tasks, there: map[string]bool{}, staying: map[string]*staying{}}
 	e.sandboxResizing = &sandboxResizing{objects: k.objects, hooks: k.hooks, plugins: k.plugins}
 	e.sandboxViews = &sandboxViews{objects: k.objects, runtimes: k.runtimes}
 	return complete(e.processes, e.sandboxStops, e.sandboxRuns, e.canaries, e.sandboxResizing, e.sandboxViews)

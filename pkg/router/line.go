@@ -22,7 +22,7 @@ const (
 // line is where the starts of one handler queue up. Without limits a start waits
 // for nobody. Limits may be others for each start.
 type line struct {
-	// running are at work; begun are those and the ones that wait.
+	// running are at work; begun are those, the ones that wait, and places that stay.
 	running, begun atomic.Int64
 	// waiting is the length of queue, for those who do not hold mu. It is raised
 	// before a start that is about to wait looks at running for the last time,
@@ -44,6 +44,9 @@ type place struct {
 	// waited says that the start was not let in at once.
 	waited bool
 	empty  bool
+	// stays says that what was started is no sandbox that anybody counts, so that the
+	// place stands for it.
+	stays bool
 }
 
 // enter returns when a start may begin, or says why it must not: it would be
@@ -151,19 +154,37 @@ func (p *place) fill(record func()) {
 // leave ends a start, whatever came of it, and lets in who waits.
 func (p *place) leave(limits handler.Limits) {
 	p.clear()
-	if l := p.line; l.waiting.Load() > 0 {
+	p.line.next(limits)
+}
+
+// next lets in who waits.
+func (l *line) next(limits handler.Limits) {
+	if l.waiting.Load() > 0 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.letIn(limits.MaxParallelStarts)
 	}
 }
 
-func (p *place) clear() {
-	if !p.empty {
-		p.empty = true
-		p.line.running.Add(-1)
-		p.line.begun.Add(-1)
+// stay ends a start, lets in who waits, and keeps the place until it is left.
+func (p *place) stay(limits handler.Limits) {
+	if p.empty || p.stays {
+		return
 	}
+	p.stays = true
+	p.line.running.Add(-1)
+	p.line.next(limits)
+}
+
+func (p *place) clear() {
+	if p.empty {
+		return
+	}
+	p.empty = true
+	if !p.stays {
+		p.line.running.Add(-1)
+	}
+	p.line.begun.Add(-1)
 }
 
 func (l *line) report(name string) Starts {

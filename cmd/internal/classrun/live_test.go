@@ -38,3 +38,19 @@ func TestHandlersAsTheDaemonKnowsThem(t *testing.T) {
 		t.Errorf("of a handler that was not asked: %+v", h.Table)
 	}
 }
+
+func TestMeasuredOverhead(t *testing.T) {
+	if got := handlerOf(&adminv1.GetHandlerResponse{}).Overhead; got != nil {
+		t.Errorf("without data it is %+v", got)
+	}
+	d := func(p50, p95, most uint64) *adminv1.OverheadDistribution {
+		return &adminv1.OverheadDistribution{P50: p50, P95: p95, Max: most}
+	}
+	h := handlerOf(&adminv1.GetHandlerResponse{Overhead: &adminv1.Overhead{
+		Best: &adminv1.OverheadEstimate{Pods: 3, MemoryBytes: d(1<<20, 5<<19, 3<<20), CpuNanocores: d(1, 2_500_000, 3_000_000)},
+	}})
+	m := h.Overhead
+	if m.Pods != 3 || m.Memory.P50.String() != "1Mi" || m.Memory.P95.Value() != 5<<19 || m.CPU.P95.MilliValue() != 3 || m.CPU.Max.String() != "3m" {
+		t.Errorf("got %+v", m)
+	}
+}

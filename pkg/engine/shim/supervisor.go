@@ -276,3 +276,9 @@ func (m *Manager) Keys() ([]string, error) {
 	}
 	return keys, nil
 }
+
+// Process is who serves the supervisor with that key, or did last. Who asks must see
+// for himself that it is there, and what it is.
+func (m *Manager) Process(key string) (pid int, known bool) {
+	return berthshim.Holder(m.SupervisorDir(key))
+}

@@ -73,6 +73,18 @@ func holder(f *os.File) string {
 	return "unknown"
 }
 
+// Holder is the process that serves dir, or that did last. It takes no lock, so it may
+// be asked at any time.
+func Holder(dir string) (pid int, known bool) {
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	pid, err = strconv.Atoi(holder(f))
+	return pid, err == nil
+}
+
 // Served tells whether a process serves dir, and its pid ("unknown" for a moment
 // while it starts). It must not be asked while a supervisor is being started
 // there: it takes the lock to find out.

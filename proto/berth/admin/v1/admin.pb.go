@@ -1046,7 +1046,9 @@ type GetHandlerResponse struct {
 	// The runtime's own "features" document, JSON; may be empty.
 	FeaturesJson string `protobuf:"bytes,5,opt,name=features_json,json=featuresJson,proto3" json:"features_json,omitempty"`
 	// Identity of the binary, when it was asked last.
-	Binary        *Binary `protobuf:"bytes,6,opt,name=binary,proto3" json:"binary,omitempty"`
+	Binary *Binary `protobuf:"bytes,6,opt,name=binary,proto3" json:"binary,omitempty"`
+	// What its pods use beyond their containers, as far as that is known.
+	Overhead      *Overhead `protobuf:"bytes,7,opt,name=overhead,proto3" json:"overhead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1116,6 +1118,254 @@ func (x *GetHandlerResponse) GetBinary() *Binary {
 	return nil
 }
 
+func (x *GetHandlerResponse) GetOverhead() *Overhead {
+	if x != nil {
+		return x.Overhead
+	}
+	return nil
+}
+
+// Overhead is what pods of a handler use beyond their containers.
+type Overhead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the pods that there are, at most a minute ago; unset without data.
+	Live *OverheadEstimate `protobuf:"bytes,1,opt,name=live,proto3" json:"live,omitempty"`
+	// Of the last canary pods since the daemon started; unset without data.
+	Canary *OverheadEstimate `protobuf:"bytes,2,opt,name=canary,proto3" json:"canary,omitempty"`
+	// The one of more pods. Unset without data.
+	Best *OverheadEstimate `protobuf:"bytes,3,opt,name=best,proto3" json:"best,omitempty"`
+	// Why live is unset, in a few words.
+	NoLiveReason string `protobuf:"bytes,4,opt,name=no_live_reason,json=noLiveReason,proto3" json:"no_live_reason,omitempty"`
+	// What the kubelet sends for the pods that there are; the least, if they differ.
+	// 0 is none.
+	DeclaredMemoryBytes   int64 `protobuf:"varint,5,opt,name=declared_memory_bytes,json=declaredMemoryBytes,proto3" json:"declared_memory_bytes,omitempty"`
+	DeclaredCpuMillicores int64 `protobuf:"varint,6,opt,name=declared_cpu_millicores,json=declaredCpuMillicores,proto3" json:"declared_cpu_millicores,omitempty"`
+	// That p95 is more than what is declared, in one line; empty if it is not.
+	Warning       string `protobuf:"bytes,7,opt,name=warning,proto3" json:"warning,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Overhead) Reset() {
+	*x = Overhead{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Overhead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Overhead) ProtoMessage() {}
+
+func (x *Overhead) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Overhead.ProtoReflect.Descriptor instead.
+func (*Overhead) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Overhead) GetLive() *OverheadEstimate {
+	if x != nil {
+		return x.Live
+	}
+	return nil
+}
+
+func (x *Overhead) GetCanary() *OverheadEstimate {
+	if x != nil {
+		return x.Canary
+	}
+	return nil
+}
+
+func (x *Overhead) GetBest() *OverheadEstimate {
+	if x != nil {
+		return x.Best
+	}
+	return nil
+}
+
+func (x *Overhead) GetNoLiveReason() string {
+	if x != nil {
+		return x.NoLiveReason
+	}
+	return ""
+}
+
+func (x *Overhead) GetDeclaredMemoryBytes() int64 {
+	if x != nil {
+		return x.DeclaredMemoryBytes
+	}
+	return 0
+}
+
+func (x *Overhead) GetDeclaredCpuMillicores() int64 {
+	if x != nil {
+		return x.DeclaredCpuMillicores
+	}
+	return 0
+}
+
+func (x *Overhead) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
+// OverheadEstimate is the distribution of overhead over some pods.
+type OverheadEstimate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many pods were measured, at least 1.
+	Pods        int32                 `protobuf:"varint,1,opt,name=pods,proto3" json:"pods,omitempty"`
+	MemoryBytes *OverheadDistribution `protobuf:"bytes,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// In billionths of a core; unset if no pod was there for long enough.
+	CpuNanocores *OverheadDistribution  `protobuf:"bytes,3,opt,name=cpu_nanocores,json=cpuNanocores,proto3" json:"cpu_nanocores,omitempty"`
+	MeasuredAt   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=measured_at,json=measuredAt,proto3" json:"measured_at,omitempty"`
+	// How long CPU time was watched.
+	Window        *durationpb.Duration `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverheadEstimate) Reset() {
+	*x = OverheadEstimate{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverheadEstimate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverheadEstimate) ProtoMessage() {}
+
+func (x *OverheadEstimate) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverheadEstimate.ProtoReflect.Descriptor instead.
+func (*OverheadEstimate) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *OverheadEstimate) GetPods() int32 {
+	if x != nil {
+		return x.Pods
+	}
+	return 0
+}
+
+func (x *OverheadEstimate) GetMemoryBytes() *OverheadDistribution {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return nil
+}
+
+func (x *OverheadEstimate) GetCpuNanocores() *OverheadDistribution {
+	if x != nil {
+		return x.CpuNanocores
+	}
+	return nil
+}
+
+func (x *OverheadEstimate) GetMeasuredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.MeasuredAt
+	}
+	return nil
+}
+
+func (x *OverheadEstimate) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+// OverheadDistribution is that of one resource.
+type OverheadDistribution struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	P50           uint64                 `protobuf:"varint,1,opt,name=p50,proto3" json:"p50,omitempty"`
+	P95           uint64                 `protobuf:"varint,2,opt,name=p95,proto3" json:"p95,omitempty"`
+	Max           uint64                 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverheadDistribution) Reset() {
+	*x = OverheadDistribution{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverheadDistribution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverheadDistribution) ProtoMessage() {}
+
+func (x *OverheadDistribution) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverheadDistribution.ProtoReflect.Descriptor instead.
+func (*OverheadDistribution) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *OverheadDistribution) GetP50() uint64 {
+	if x != nil {
+		return x.P50
+	}
+	return 0
+}
+
+func (x *OverheadDistribution) GetP95() uint64 {
+	if x != nil {
+		return x.P95
+	}
+	return 0
+}
+
+func (x *OverheadDistribution) GetMax() uint64 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
 // Binary is the program that runs pods.
 type Binary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1134,7 +1384,7 @@ type Binary struct {
 
 func (x *Binary) Reset() {
 	*x = Binary{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1396,7 @@ func (x *Binary) String() string {
 func (*Binary) ProtoMessage() {}
 
 func (x *Binary) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1409,7 @@ func (x *Binary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binary.ProtoReflect.Descriptor instead.
 func (*Binary) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Binary) GetPath() string {
@@ -1212,7 +1462,7 @@ type WatchHandlersRequest struct {
 
 func (x *WatchHandlersRequest) Reset() {
 	*x = WatchHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1474,7 @@ func (x *WatchHandlersRequest) String() string {
 func (*WatchHandlersRequest) ProtoMessage() {}
 
 func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1487,7 @@ func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersRequest.ProtoReflect.Descriptor instead.
 func (*WatchHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type WatchHandlersResponse struct {
@@ -1250,7 +1500,7 @@ type WatchHandlersResponse struct {
 
 func (x *WatchHandlersResponse) Reset() {
 	*x = WatchHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1512,7 @@ func (x *WatchHandlersResponse) String() string {
 func (*WatchHandlersResponse) ProtoMessage() {}
 
 func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1525,7 @@ func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersResponse.ProtoReflect.Descriptor instead.
 func (*WatchHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchHandlersResponse) GetHandlers() []*Handler {
@@ -1304,7 +1554,7 @@ type RegisterHandlerRequest struct {
 
 func (x *RegisterHandlerRequest) Reset() {
 	*x = RegisterHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1316,7 +1566,7 @@ func (x *RegisterHandlerRequest) String() string {
 func (*RegisterHandlerRequest) ProtoMessage() {}
 
 func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +1579,7 @@ func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RegisterHandlerRequest) GetName() string {
@@ -1357,7 +1607,7 @@ type RegisterHandlerResponse struct {
 
 func (x *RegisterHandlerResponse) Reset() {
 	*x = RegisterHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1619,7 @@ func (x *RegisterHandlerResponse) String() string {
 func (*RegisterHandlerResponse) ProtoMessage() {}
 
 func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1632,7 @@ func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RegisterHandlerResponse) GetHandler() *Handler {
@@ -1412,7 +1662,7 @@ type UpdateHandlerRequest struct {
 
 func (x *UpdateHandlerRequest) Reset() {
 	*x = UpdateHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1674,7 @@ func (x *UpdateHandlerRequest) String() string {
 func (*UpdateHandlerRequest) ProtoMessage() {}
 
 func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1687,7 @@ func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerRequest.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UpdateHandlerRequest) GetName() string {
@@ -1471,7 +1721,7 @@ type UpdateHandlerResponse struct {
 
 func (x *UpdateHandlerResponse) Reset() {
 	*x = UpdateHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1733,7 @@ func (x *UpdateHandlerResponse) String() string {
 func (*UpdateHandlerResponse) ProtoMessage() {}
 
 func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1746,7 @@ func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerResponse.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UpdateHandlerResponse) GetHandler() *Handler {
@@ -1522,7 +1772,7 @@ type RemoveHandlerRequest struct {
 
 func (x *RemoveHandlerRequest) Reset() {
 	*x = RemoveHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1784,7 @@ func (x *RemoveHandlerRequest) String() string {
 func (*RemoveHandlerRequest) ProtoMessage() {}
 
 func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1797,7 @@ func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveHandlerRequest) GetName() string {
@@ -1569,7 +1819,7 @@ type RemoveHandlerResponse struct {
 
 func (x *RemoveHandlerResponse) Reset() {
 	*x = RemoveHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1831,7 @@ func (x *RemoveHandlerResponse) String() string {
 func (*RemoveHandlerResponse) ProtoMessage() {}
 
 func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1844,7 @@ func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RemoveHandlerResponse) GetFile() string {
@@ -1622,7 +1872,7 @@ type CordonRequest struct {
 
 func (x *CordonRequest) Reset() {
 	*x = CordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1884,7 @@ func (x *CordonRequest) String() string {
 func (*CordonRequest) ProtoMessage() {}
 
 func (x *CordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1897,7 @@ func (x *CordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
 func (*CordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CordonRequest) GetName() string {
@@ -1673,7 +1923,7 @@ type CordonResponse struct {
 
 func (x *CordonResponse) Reset() {
 	*x = CordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1935,7 @@ func (x *CordonResponse) String() string {
 func (*CordonResponse) ProtoMessage() {}
 
 func (x *CordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1948,7 @@ func (x *CordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
 func (*CordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CordonResponse) GetHandler() *Handler {
@@ -1717,7 +1967,7 @@ type UncordonRequest struct {
 
 func (x *UncordonRequest) Reset() {
 	*x = UncordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1979,7 @@ func (x *UncordonRequest) String() string {
 func (*UncordonRequest) ProtoMessage() {}
 
 func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1992,7 @@ func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
 func (*UncordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UncordonRequest) GetName() string {
@@ -1761,7 +2011,7 @@ type UncordonResponse struct {
 
 func (x *UncordonResponse) Reset() {
 	*x = UncordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +2023,7 @@ func (x *UncordonResponse) String() string {
 func (*UncordonResponse) ProtoMessage() {}
 
 func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +2036,7 @@ func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonResponse.ProtoReflect.Descriptor instead.
 func (*UncordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UncordonResponse) GetHandler() *Handler {
@@ -1806,7 +2056,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +2068,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +2081,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainRequest) GetName() string {
@@ -1860,7 +2110,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +2122,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +2135,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainResponse) GetPods() int32 {
@@ -1913,7 +2163,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2175,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2188,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ProbeRequest) GetName() string {
@@ -1964,7 +2214,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2226,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,12 +2239,147 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ProbeResponse) GetHandler() *Handler {
 	if x != nil {
 		return x.Handler
+	}
+	return nil
+}
+
+type MeasureOverheadRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty is the default handler.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How many canary pods to run at the same time, 1 to 50; 0 measures the pods that
+	// there are.
+	Pods int32 `protobuf:"varint,2,opt,name=pods,proto3" json:"pods,omitempty"`
+	// How long CPU time is watched, 1 s to 5 min; unset is 5 s.
+	Window        *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeasureOverheadRequest) Reset() {
+	*x = MeasureOverheadRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasureOverheadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasureOverheadRequest) ProtoMessage() {}
+
+func (x *MeasureOverheadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasureOverheadRequest.ProtoReflect.Descriptor instead.
+func (*MeasureOverheadRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *MeasureOverheadRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MeasureOverheadRequest) GetPods() int32 {
+	if x != nil {
+		return x.Pods
+	}
+	return 0
+}
+
+func (x *MeasureOverheadRequest) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+type MeasureOverheadResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "starting", "settling", "watching" or "removing"; empty in the last message.
+	Step string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	// How many pods of all that is done for.
+	Done int32 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	All  int32 `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
+	// In the last message only.
+	Overhead      *Overhead `protobuf:"bytes,4,opt,name=overhead,proto3" json:"overhead,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeasureOverheadResponse) Reset() {
+	*x = MeasureOverheadResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasureOverheadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasureOverheadResponse) ProtoMessage() {}
+
+func (x *MeasureOverheadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasureOverheadResponse.ProtoReflect.Descriptor instead.
+func (*MeasureOverheadResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *MeasureOverheadResponse) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *MeasureOverheadResponse) GetDone() int32 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *MeasureOverheadResponse) GetAll() int32 {
+	if x != nil {
+		return x.All
+	}
+	return 0
+}
+
+func (x *MeasureOverheadResponse) GetOverhead() *Overhead {
+	if x != nil {
+		return x.Overhead
 	}
 	return nil
 }
@@ -2008,7 +2393,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2405,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2418,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PromoteRequest) GetName() string {
@@ -2052,7 +2437,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2449,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2462,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PromoteResponse) GetHandler() *Handler {
@@ -2098,7 +2483,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2495,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2508,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AbortRequest) GetName() string {
@@ -2149,7 +2534,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2546,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2559,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AbortResponse) GetHandler() *Handler {
@@ -2195,7 +2580,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2592,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2605,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReloadRequest) GetNoWait() bool {
@@ -2252,7 +2637,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2649,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2662,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReloadResponse) GetGeneration() uint64 {
@@ -2347,7 +2732,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2744,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2757,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetConfigRequest) GetFiles() bool {
@@ -2395,7 +2780,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2792,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2805,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -2454,7 +2839,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2851,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2864,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListPodsRequest) GetHandler() string {
@@ -2498,7 +2883,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2895,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2908,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -2552,7 +2937,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2949,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2962,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Pod) GetId() string {
@@ -2665,7 +3050,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +3062,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +3075,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Pin) GetDigest() string {
@@ -2737,7 +3122,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2749,7 +3134,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2762,7 +3147,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -2787,7 +3172,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +3184,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +3197,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -2941,13 +3326,33 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\"'\n" +
 	"\x11GetHandlerRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x8a\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xc0\x02\n" +
 	"\x12GetHandlerResponse\x121\n" +
 	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\x123\n" +
 	"\bsettings\x18\x02 \x03(\v2\x17.berth.admin.v1.SettingR\bsettings\x121\n" +
 	"\awritten\x18\x03 \x03(\v2\x17.berth.admin.v1.SettingR\awritten\x12#\n" +
 	"\rfeatures_json\x18\x05 \x01(\tR\ffeaturesJson\x12.\n" +
-	"\x06binary\x18\x06 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binaryJ\x04\b\x04\x10\x05\"\xbe\x01\n" +
+	"\x06binary\x18\x06 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binary\x124\n" +
+	"\boverhead\x18\a \x01(\v2\x18.berth.admin.v1.OverheadR\boverheadJ\x04\b\x04\x10\x05\"\xdc\x02\n" +
+	"\bOverhead\x124\n" +
+	"\x04live\x18\x01 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x04live\x128\n" +
+	"\x06canary\x18\x02 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x06canary\x124\n" +
+	"\x04best\x18\x03 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x04best\x12$\n" +
+	"\x0eno_live_reason\x18\x04 \x01(\tR\fnoLiveReason\x122\n" +
+	"\x15declared_memory_bytes\x18\x05 \x01(\x03R\x13declaredMemoryBytes\x126\n" +
+	"\x17declared_cpu_millicores\x18\x06 \x01(\x03R\x15declaredCpuMillicores\x12\x18\n" +
+	"\awarning\x18\a \x01(\tR\awarning\"\xaa\x02\n" +
+	"\x10OverheadEstimate\x12\x12\n" +
+	"\x04pods\x18\x01 \x01(\x05R\x04pods\x12G\n" +
+	"\fmemory_bytes\x18\x02 \x01(\v2$.berth.admin.v1.OverheadDistributionR\vmemoryBytes\x12I\n" +
+	"\rcpu_nanocores\x18\x03 \x01(\v2$.berth.admin.v1.OverheadDistributionR\fcpuNanocores\x12;\n" +
+	"\vmeasured_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"measuredAt\x121\n" +
+	"\x06window\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06window\"L\n" +
+	"\x14OverheadDistribution\x12\x10\n" +
+	"\x03p50\x18\x01 \x01(\x04R\x03p50\x12\x10\n" +
+	"\x03p95\x18\x02 \x01(\x04R\x03p95\x12\x10\n" +
+	"\x03max\x18\x03 \x01(\x04R\x03max\"\xbe\x01\n" +
 	"\x06Binary\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04runs\x18\x02 \x01(\tR\x04runs\x12\x16\n" +
@@ -3000,7 +3405,16 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06canary\x18\x02 \x01(\bR\x06canary\"B\n" +
 	"\rProbeResponse\x121\n" +
-	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"$\n" +
+	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"s\n" +
+	"\x16MeasureOverheadRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04pods\x18\x02 \x01(\x05R\x04pods\x121\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\"\x89\x01\n" +
+	"\x17MeasureOverheadResponse\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\x05R\x04done\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\x05R\x03all\x124\n" +
+	"\boverhead\x18\x04 \x01(\v2\x18.berth.admin.v1.OverheadR\boverhead\"$\n" +
 	"\x0ePromoteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"D\n" +
 	"\x0fPromoteResponse\x121\n" +
@@ -3067,8 +3481,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
 	"\x0eSTATE_CORDONED\x10\x03\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x042\xf7\n" +
-	"\n" +
+	"\x0eSTATE_DRAINING\x10\x042\xdd\v\n" +
 	"\x05Admin\x12P\n" +
 	"\tGetStatus\x12 .berth.admin.v1.GetStatusRequest\x1a!.berth.admin.v1.GetStatusResponse\x12Y\n" +
 	"\fListHandlers\x12#.berth.admin.v1.ListHandlersRequest\x1a$.berth.admin.v1.ListHandlersResponse\x12S\n" +
@@ -3081,7 +3494,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x06Cordon\x12\x1d.berth.admin.v1.CordonRequest\x1a\x1e.berth.admin.v1.CordonResponse\x12M\n" +
 	"\bUncordon\x12\x1f.berth.admin.v1.UncordonRequest\x1a .berth.admin.v1.UncordonResponse\x12F\n" +
 	"\x05Drain\x12\x1c.berth.admin.v1.DrainRequest\x1a\x1d.berth.admin.v1.DrainResponse0\x01\x12D\n" +
-	"\x05Probe\x12\x1c.berth.admin.v1.ProbeRequest\x1a\x1d.berth.admin.v1.ProbeResponse\x12J\n" +
+	"\x05Probe\x12\x1c.berth.admin.v1.ProbeRequest\x1a\x1d.berth.admin.v1.ProbeResponse\x12d\n" +
+	"\x0fMeasureOverhead\x12&.berth.admin.v1.MeasureOverheadRequest\x1a'.berth.admin.v1.MeasureOverheadResponse0\x01\x12J\n" +
 	"\aPromote\x12\x1e.berth.admin.v1.PromoteRequest\x1a\x1f.berth.admin.v1.PromoteResponse\x12D\n" +
 	"\x05Abort\x12\x1c.berth.admin.v1.AbortRequest\x1a\x1d.berth.admin.v1.AbortResponse\x12G\n" +
 	"\x06Reload\x12\x1d.berth.admin.v1.ReloadRequest\x1a\x1e.berth.admin.v1.ReloadResponse\x12P\n" +
@@ -3102,7 +3516,7 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
@@ -3118,114 +3532,131 @@ var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(*ListHandlersResponse)(nil),    // 11: berth.admin.v1.ListHandlersResponse
 	(*GetHandlerRequest)(nil),       // 12: berth.admin.v1.GetHandlerRequest
 	(*GetHandlerResponse)(nil),      // 13: berth.admin.v1.GetHandlerResponse
-	(*Binary)(nil),                  // 14: berth.admin.v1.Binary
-	(*WatchHandlersRequest)(nil),    // 15: berth.admin.v1.WatchHandlersRequest
-	(*WatchHandlersResponse)(nil),   // 16: berth.admin.v1.WatchHandlersResponse
-	(*RegisterHandlerRequest)(nil),  // 17: berth.admin.v1.RegisterHandlerRequest
-	(*RegisterHandlerResponse)(nil), // 18: berth.admin.v1.RegisterHandlerResponse
-	(*UpdateHandlerRequest)(nil),    // 19: berth.admin.v1.UpdateHandlerRequest
-	(*UpdateHandlerResponse)(nil),   // 20: berth.admin.v1.UpdateHandlerResponse
-	(*RemoveHandlerRequest)(nil),    // 21: berth.admin.v1.RemoveHandlerRequest
-	(*RemoveHandlerResponse)(nil),   // 22: berth.admin.v1.RemoveHandlerResponse
-	(*CordonRequest)(nil),           // 23: berth.admin.v1.CordonRequest
-	(*CordonResponse)(nil),          // 24: berth.admin.v1.CordonResponse
-	(*UncordonRequest)(nil),         // 25: berth.admin.v1.UncordonRequest
-	(*UncordonResponse)(nil),        // 26: berth.admin.v1.UncordonResponse
-	(*DrainRequest)(nil),            // 27: berth.admin.v1.DrainRequest
-	(*DrainResponse)(nil),           // 28: berth.admin.v1.DrainResponse
-	(*ProbeRequest)(nil),            // 29: berth.admin.v1.ProbeRequest
-	(*ProbeResponse)(nil),           // 30: berth.admin.v1.ProbeResponse
-	(*PromoteRequest)(nil),          // 31: berth.admin.v1.PromoteRequest
-	(*PromoteResponse)(nil),         // 32: berth.admin.v1.PromoteResponse
-	(*AbortRequest)(nil),            // 33: berth.admin.v1.AbortRequest
-	(*AbortResponse)(nil),           // 34: berth.admin.v1.AbortResponse
-	(*ReloadRequest)(nil),           // 35: berth.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),          // 36: berth.admin.v1.ReloadResponse
-	(*GetConfigRequest)(nil),        // 37: berth.admin.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),       // 38: berth.admin.v1.GetConfigResponse
-	(*ListPodsRequest)(nil),         // 39: berth.admin.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 40: berth.admin.v1.ListPodsResponse
-	(*Pod)(nil),                     // 41: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 42: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 43: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 44: berth.admin.v1.WhereIsResponse
-	(*timestamppb.Timestamp)(nil),   // 45: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 46: google.protobuf.Duration
+	(*Overhead)(nil),                // 14: berth.admin.v1.Overhead
+	(*OverheadEstimate)(nil),        // 15: berth.admin.v1.OverheadEstimate
+	(*OverheadDistribution)(nil),    // 16: berth.admin.v1.OverheadDistribution
+	(*Binary)(nil),                  // 17: berth.admin.v1.Binary
+	(*WatchHandlersRequest)(nil),    // 18: berth.admin.v1.WatchHandlersRequest
+	(*WatchHandlersResponse)(nil),   // 19: berth.admin.v1.WatchHandlersResponse
+	(*RegisterHandlerRequest)(nil),  // 20: berth.admin.v1.RegisterHandlerRequest
+	(*RegisterHandlerResponse)(nil), // 21: berth.admin.v1.RegisterHandlerResponse
+	(*UpdateHandlerRequest)(nil),    // 22: berth.admin.v1.UpdateHandlerRequest
+	(*UpdateHandlerResponse)(nil),   // 23: berth.admin.v1.UpdateHandlerResponse
+	(*RemoveHandlerRequest)(nil),    // 24: berth.admin.v1.RemoveHandlerRequest
+	(*RemoveHandlerResponse)(nil),   // 25: berth.admin.v1.RemoveHandlerResponse
+	(*CordonRequest)(nil),           // 26: berth.admin.v1.CordonRequest
+	(*CordonResponse)(nil),          // 27: berth.admin.v1.CordonResponse
+	(*UncordonRequest)(nil),         // 28: berth.admin.v1.UncordonRequest
+	(*UncordonResponse)(nil),        // 29: berth.admin.v1.UncordonResponse
+	(*DrainRequest)(nil),            // 30: berth.admin.v1.DrainRequest
+	(*DrainResponse)(nil),           // 31: berth.admin.v1.DrainResponse
+	(*ProbeRequest)(nil),            // 32: berth.admin.v1.ProbeRequest
+	(*ProbeResponse)(nil),           // 33: berth.admin.v1.ProbeResponse
+	(*MeasureOverheadRequest)(nil),  // 34: berth.admin.v1.MeasureOverheadRequest
+	(*MeasureOverheadResponse)(nil), // 35: berth.admin.v1.MeasureOverheadResponse
+	(*PromoteRequest)(nil),          // 36: berth.admin.v1.PromoteRequest
+	(*PromoteResponse)(nil),         // 37: berth.admin.v1.PromoteResponse
+	(*AbortRequest)(nil),            // 38: berth.admin.v1.AbortRequest
+	(*AbortResponse)(nil),           // 39: berth.admin.v1.AbortResponse
+	(*ReloadRequest)(nil),           // 40: berth.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),          // 41: berth.admin.v1.ReloadResponse
+	(*GetConfigRequest)(nil),        // 42: berth.admin.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),       // 43: berth.admin.v1.GetConfigResponse
+	(*ListPodsRequest)(nil),         // 44: berth.admin.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 45: berth.admin.v1.ListPodsResponse
+	(*Pod)(nil),                     // 46: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 47: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 48: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 49: berth.admin.v1.WhereIsResponse
+	(*timestamppb.Timestamp)(nil),   // 50: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 51: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	45, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	50, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
 	6,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
 	4,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
 	5,  // 5: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
-	45, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	50, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	1,  // 7: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	45, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	50, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
 	3,  // 9: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
 	3,  // 10: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
 	7,  // 11: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
 	7,  // 12: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
-	14, // 13: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
-	45, // 14: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
-	3,  // 15: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	7,  // 16: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
-	3,  // 17: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	7,  // 18: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
-	3,  // 19: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 20: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 21: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 22: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 23: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 24: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
-	1,  // 25: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	46, // 26: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
-	7,  // 27: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
-	1,  // 28: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	41, // 29: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	45, // 30: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	42, // 31: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	14, // 32: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	41, // 33: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	8,  // 34: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	10, // 35: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	12, // 36: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	15, // 37: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	17, // 38: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	19, // 39: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	21, // 40: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	23, // 41: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	25, // 42: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	27, // 43: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	29, // 44: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	31, // 45: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	33, // 46: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	35, // 47: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	37, // 48: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	39, // 49: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	43, // 50: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	9,  // 51: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	11, // 52: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	13, // 53: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	16, // 54: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	18, // 55: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	20, // 56: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	22, // 57: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	24, // 58: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	26, // 59: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	28, // 60: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	30, // 61: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	32, // 62: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	34, // 63: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	36, // 64: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	38, // 65: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	40, // 66: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	44, // 67: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	51, // [51:68] is the sub-list for method output_type
-	34, // [34:51] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	17, // 13: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
+	14, // 14: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
+	15, // 15: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
+	15, // 16: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
+	15, // 17: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
+	16, // 18: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
+	16, // 19: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
+	50, // 20: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
+	51, // 21: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
+	50, // 22: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	3,  // 23: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	7,  // 24: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
+	3,  // 25: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	7,  // 26: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
+	3,  // 27: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 28: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 29: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 30: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
+	51, // 31: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
+	14, // 32: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
+	3,  // 33: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 34: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
+	1,  // 35: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
+	51, // 36: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	7,  // 37: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
+	1,  // 38: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
+	46, // 39: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	50, // 40: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	47, // 41: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	17, // 42: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	46, // 43: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	8,  // 44: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	10, // 45: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	12, // 46: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	18, // 47: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	20, // 48: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	22, // 49: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	24, // 50: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	26, // 51: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	28, // 52: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	30, // 53: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	32, // 54: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	34, // 55: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
+	36, // 56: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	38, // 57: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	40, // 58: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	42, // 59: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	44, // 60: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	48, // 61: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	9,  // 62: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	11, // 63: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	13, // 64: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	19, // 65: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	21, // 66: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	23, // 67: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	25, // 68: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	27, // 69: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	29, // 70: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	31, // 71: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	33, // 72: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	35, // 73: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
+	37, // 74: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	39, // 75: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	41, // 76: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	43, // 77: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	45, // 78: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	49, // 79: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	62, // [62:80] is the sub-list for method output_type
+	44, // [44:62] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -3239,7 +3670,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   44,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

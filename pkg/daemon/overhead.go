@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/overhead"
+	"github.com/berth-cri/berth/pkg/router"
+)
+
+// overheadSource is an engine that can read what pods have beyond their containers.
+type overheadSource interface{ Overhead() overhead.Source }
+
+// newMeter is nil for an engine that cannot.
+func newMeter(ctx context.Context, e Engine, r *router.Router) *overhead.Meter {
+	s, ok := e.(overheadSource)
+	if !ok {
+		return nil
+	}
+	return overhead.New(ctx, overhead.Options{Source: s.Overhead(), Admission: admission{r}, Ready: r.Ready})
+}
+
+// admission has the router let canary pods in.
+type admission struct{ *router.Router }
+
+// Admit implements overhead.Admission.
+func (a admission) Admit(ctx context.Context, name string) (overhead.Place, error) {
+	g, err := a.Router.Admit(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+var (
+	overheadPodsDesc = prometheus.NewDesc("berth_handler_overhead_pods",
+		"Pods whose overhead was measured, live ones or canaries; with 0 there is no data.", []string{"handler", "source"}, nil)
+	overheadMemoryDesc = prometheus.NewDesc("berth_handler_overhead_memory_bytes",
+		"Memory of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "source", "quantile"}, nil)
+	overheadCPUDesc = prometheus.NewDesc("berth_handler_overhead_cpu_cores",
+		"CPU use of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "source", "quantile"}, nil)
+	overheadDeclaredMemoryDesc = prometheus.NewDesc("berth_handler_overhead_declared_memory_bytes",
+		"Memory that the kubelet reserves for pods beyond their containers: the least that one of them declares; not there if none does.", []string{"handler"}, nil)
+	overheadDeclaredCPUDesc = prometheus.NewDesc("berth_handler_overhead_declared_cpu_cores",
+		"CPU that the kubelet reserves for pods beyond their containers: the least that one of them declares; not there if none does.", []string{"handler"}, nil)
+	overheadExceededDesc = prometheus.NewDesc("berth_handler_overhead_exceeds_declared",
+		"Whether p95 of a handler's overhead is above what its pods declare: 1 or 0.", []string{"handler"}, nil)
+)
+
+// overheadMetrics are read when somebody asks, and not more often than the meter does.
+type overheadMetrics struct {
+	handlers *lifecycle.Manager
+	meter    *overhead.Meter // may be nil
+}
+
+// Describe implements prometheus.Collector.
+func (overheadMetrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{overheadPodsDesc, overheadMemoryDesc, overheadCPUDesc, overheadDeclaredMemoryDesc, overheadDeclaredCPUDesc, overheadExceededDesc} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (o overheadMetrics) Collect(to chan<- prometheus.Metric) {
+	if o.meter == nil {
+		return
+	}
+	for _, h := range o.handlers.Handlers() {
+		collectOverhead(to, o.meter.Of(context.Background(), h.Definition))
+	}
+}
+
+func collectOverhead(to chan<- prometheus.Metric, r overhead.Report) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{r.Handler}, labels...)...)
+	}
+	for _, s := range []struct {
+		name string
+		*overhead.Estimate
+	}{{"live", r.Live}, {"canary", r.Canary}} {
+		if s.Estimate == nil {
+			gauge(overheadPodsDesc, 0, s.name)
+			continue
+		}
+		gauge(overheadPodsDesc, float64(s.Pods), s.name)
+		for quantile, value := range quantiles(s.Memory) {
+			gauge(overheadMemoryDesc, float64(value), s.name, quantile)
+		}
+		for quantile, value := range quantiles(s.CPU) {
+			if s.CPUPods > 0 {
+				gauge(overheadCPUDesc, float64(value)/1e9, s.name, quantile)
+			}
+		}
+	}
+	if r.Declared.Memory > 0 {
+		gauge(overheadDeclaredMemoryDesc, float64(r.Declared.Memory))
+	}
+	if r.Declared.CPU > 0 {
+		gauge(overheadDeclaredCPUDesc, float64(r.Declared.CPU)/1e3)
+	}
+	exceeded := 0.0
+	if r.Above() != "" {
+		exceeded = 1
+	}
+	gauge(overheadExceededDesc, exceeded)
+}
+
+func quantiles(d overhead.Distribution) map[string]uint64 {
+	return map[string]uint64{"0.5": d.P50, "0.95": d.P95, "1": d.Max}
+}

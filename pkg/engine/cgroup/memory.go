@@ -1,0 +1,106 @@
+package cgroup
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// memoryDir is where a cgroup's memory is counted, or empty.
+func (p Paths) memoryDir() string {
+	if p.Unified != "" {
+		return p.Unified
+	}
+	return p.V1["memory"]
+}
+
+// MemoryKey names the cgroup by where its memory is counted. It is empty for no
+// cgroup, and on a host that does not count.
+func (p Paths) MemoryKey() string { return p.memoryDir() }
+
+// Contains says whether a process whose memory is counted at key, see ProcessKey, is
+// in the cgroup or below it.
+func (p Paths) Contains(key string) bool {
+	dir := p.memoryDir()
+	return dir != "" && (key == dir || strings.HasPrefix(key, dir+"/"))
+}
+
+// ProcessKey is the MemoryKey of the cgroup that a process is in; empty if it has ended
+// or memory is not counted.
+func ProcessKey(pid int) (string, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return "", ignoreGone(err)
+	}
+	return host().memoryOf(text), nil
+}
+
+// memoryOf reads /proc/PID/cgroup. See cgroups(7).
+func (h hierarchies) memoryOf(text []byte) string {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		_, rest, _ := strings.Cut(lines.Text(), ":")
+		controllers, inside, ok := strings.Cut(rest, ":")
+		switch {
+		case !ok:
+		case controllers == "" && h.unified != "":
+			return filepath.Join(h.unified, inside)
+		case h.unified == "" && h.v1["memory"] != "" && slices.Contains(strings.Split(controllers, ","), "memory"):
+			return filepath.Join(h.v1["memory"], inside)
+		}
+	}
+	return ""
+}
+
+// Children are the cgroups right below, by name. There are none below one that is gone.
+func (p Paths) Children() (map[string]Paths, error) {
+	all := map[string]Paths{}
+	dir := p.memoryDir()
+	if dir == "" {
+		return all, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cgroups in %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			all[e.Name()] = p.child(e.Name())
+		}
+	}
+	return all, nil
+}
+
+func (p Paths) child(name string) Paths {
+	if p.Unified != "" {
+		return Paths{Unified: filepath.Join(p.Unified, name)}
+	}
+	c := Paths{V1: make(map[string]string, len(p.V1))}
+	for controller, dir := range p.V1 {
+		c.V1[controller] = filepath.Join(dir, name)
+	}
+	return c
+}
+
+// Own are the processes in the cgroup itself, not those below it.
+func (p Paths) Own() ([]int, error) {
+	dir := p.memoryDir()
+	if dir == "" {
+		return nil, nil
+	}
+	pids, err := readPids(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil, fmt.Errorf("cgroup processes: %w", err)
+	}
+	return pids, nil
+}

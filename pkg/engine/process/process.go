@@ -1,0 +1,219 @@
+// Package process knows what processes of this host use, and who started whom, by
+// /proc:
+//
+//	all, err := process.Look()
+//	for _, p := range all.Below(pid, func(p process.Process) bool { return false }) {
+//		bytes, err := p.Memory()
+//		used, err := p.CPU()
+//	}
+//
+// A process that has ended is errdefs.ErrNotFound, also if another has its id by now.
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Process is one that was there when somebody looked.
+type Process struct {
+	PID, Parent int
+	// Started is in ticks of the kernel since it booted. With the PID it is a
+	// process's name for all time.
+	Started uint64
+}
+
+// ticks is how many there are in a second, for whoever reads /proc.
+const ticks = 100
+
+// All are the processes of the host at one moment.
+type All struct {
+	byPID    map[int]Process
+	children map[int][]int
+	now      uint64 // in ticks
+}
+
+// Look lists the processes of the host.
+func Look() (*All, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("processes: %w", err)
+	}
+	names, err := dir.Readdirnames(-1)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return nil, fmt.Errorf("processes: %w", err)
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return nil, fmt.Errorf("processes: %w", err)
+	}
+	a := &All{byPID: make(map[int]Process, len(names)), children: map[int][]int{}, now: uint64(now.Nano()) / uint64(time.Second/ticks)} //nolint:gosec // it is after the boot
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		p, err := read(pid)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		a.byPID[pid] = p
+		a.children[p.Parent] = append(a.children[p.Parent], pid)
+	}
+	return a, nil
+}
+
+// Find returns the process with that id.
+func (a *All) Find(pid int) (Process, bool) {
+	p, there := a.byPID[pid]
+	return p, there
+}
+
+// Age is how long p runs.
+func (a *All) Age(p Process) time.Duration {
+	return time.Duration(a.now-min(p.Started, a.now)) * (time.Second / ticks) //nolint:gosec // far from the end of time
+}
+
+// Below are the process with that id, and all that it and they have started and
+// that are there; without those for which stop is true, and what is below them.
+func (a *All) Below(pid int, stop func(Process) bool) []Process {
+	var all []Process
+	seen := map[int]bool{} // ids are used again while they are listed
+	for next := []int{pid}; len(next) > 0; next = next[1:] {
+		p, there := a.byPID[next[0]]
+		if !there || seen[p.PID] || stop(p) {
+			continue
+		}
+		seen[p.PID] = true
+		all, next = append(all, p), append(next, a.children[p.PID]...)
+	}
+	return all
+}
+
+// gone is the error of a process that has ended; any other is as it was.
+func gone(pid int, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("process %d has ended: %w", pid, errdefs.ErrNotFound)
+	}
+	return fmt.Errorf("process %d: %w", pid, err)
+}
+
+func path(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
+
+func read(pid int) (Process, error) {
+	text, err := os.ReadFile(path(pid, "stat"))
+	if err != nil {
+		return Process{}, gone(pid, err)
+	}
+	p, ok := parseStat(text)
+	if !ok {
+		return Process{}, fmt.Errorf("process %d: %s has %q", pid, path(pid, "stat"), text)
+	}
+	p.PID = pid
+	return p, nil
+}
+
+// parseStat takes the parent and the start. The name, in brackets, may have any
+// character. See proc_pid_stat(5).
+func parseStat(text []byte) (Process, bool) {
+	const parent, started = 1, 19 // behind the name
+	end := bytes.LastIndexByte(text, ')')
+	if end < 0 {
+		return Process{}, false
+	}
+	words := bytes.Fields(text[end+1:])
+	if len(words) <= started {
+		return Process{}, false
+	}
+	ppid, err := strconv.Atoi(string(words[parent]))
+	since, err2 := strconv.ParseUint(string(words[started]), 10, 64)
+	return Process{Parent: ppid, Started: since}, err == nil && err2 == nil
+}
+
+// same is nil if p has its id still.
+func (p Process) same() error {
+	now, err := read(p.PID)
+	if err == nil && now.Started != p.Started {
+		err = gone(p.PID, fs.ErrNotExist)
+	}
+	return err
+}
+
+// Memory is what p has of the host's memory, swap included, in bytes. Of a page that
+// several processes have, each has its share (PSS).
+func (p Process) Memory() (uint64, error) {
+	text, err := os.ReadFile(path(p.PID, "smaps_rollup"))
+	if err != nil {
+		return 0, gone(p.PID, err)
+	}
+	sum, ok := parseRollup(text)
+	if err := p.same(); err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, gone(p.PID, fs.ErrNotExist) // it is ending, and has none any more
+	}
+	return sum, nil
+}
+
+// parseRollup adds Pss and SwapPss, which are in KiB.
+func parseRollup(text []byte) (sum uint64, ok bool) {
+	for line := range bytes.Lines(text) {
+		words := bytes.Fields(line)
+		if len(words) != 3 {
+			continue
+		}
+		key := string(words[0])
+		if key != "Pss:" && key != "SwapPss:" {
+			continue
+		}
+		n, err := strconv.ParseUint(string(words[1]), 10, 54)
+		if err != nil {
+			return 0, false
+		}
+		sum, ok = sum+n<<10, true
+	}
+	return sum, ok
+}
+
+// CPU is the time that p has used, with that of its ended threads. That of processes
+// that it has started is not in it.
+func (p Process) CPU() (time.Duration, error) {
+	// The kernel's name of another process's clock, see clock_getcpuclockid(3).
+	const sched = 2
+	var used unix.Timespec
+	if err := unix.ClockGettime(int32(^p.PID<<3|sched), &used); err != nil { //nolint:gosec // a pid has 22 bits
+		if errors.Is(err, unix.EINVAL) { // there is no such process
+			err = fs.ErrNotExist
+		}
+		return 0, gone(p.PID, err)
+	}
+	return time.Duration(used.Nano()), p.same()
+}
+
+// Names says which of the words are in an argument that p was started with.
+func (p Process) Names(words []string) ([]string, error) {
+	text, err := os.ReadFile(path(p.PID, "cmdline"))
+	if err != nil {
+		return nil, gone(p.PID, err)
+	}
+	var named []string
+	for _, w := range words {
+		if bytes.Contains(text, []byte(w)) {
+			named = append(named, w)
+		}
+	}
+	return named, nil
+}

@@ -1,0 +1,130 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+func TestParseStat(t *testing.T) {
+	const rest = " S 7 1 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1"
+	for text, want := range map[string]Process{
+		"12 (sleep)" + rest:        {Parent: 7, Started: 4711},
+		"12 (a) b (c d) 1)" + rest: {Parent: 7, Started: 4711},
+	} {
+		if got, ok := parseStat([]byte(text)); !ok || got != want {
+			t.Errorf("%q: %+v, %v", text, got, ok)
+		}
+	}
+	for _, text := range []string{"", "12 (sleep", "12 (sleep) S 7", "12 (sleep) S x 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 4711"} {
+		if got, ok := parseStat([]byte(text)); ok {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}
+
+func TestParseRollup(t *testing.T) {
+	const text = "557a-7ffc ---p 00000000 00:00 0  [rollup]\nRss:  1740 kB\nPss:   243 kB\nPss_Anon:  116 kB\nSwap:  9 kB\nSwapPss:  7 kB\n"
+	if sum, ok := parseRollup([]byte(text)); !ok || sum != 250<<10 {
+		t.Errorf("%d, %v", sum, ok)
+	}
+	for _, text := range []string{"", "Rss: 1 kB\n", "Pss: much kB\n"} {
+		if sum, ok := parseRollup([]byte(text)); ok {
+			t.Errorf("%q: %d", text, sum)
+		}
+	}
+}
+
+// What a real process has is told, and its children are below it.
+func TestLook(t *testing.T) {
+	if os.Getenv("PROCESS_TEST_HOLDS") != "" {
+		hold(t)
+		return
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	const megabytes = 64
+	cmd := exec.Command(os.Args[0], "-test.run=^TestLook$")
+	cmd.Env = append(os.Environ(), "PROCESS_TEST_HOLDS=1")
+	cmd.Stdout = out
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stdin.Close(); _ = cmd.Wait() }()
+	_ = out.Close()
+	if _, err := in.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := Look()
+	if err != nil {
+		t.Fatal(err)
+	}
+	below := all.Below(os.Getpid(), func(p Process) bool { return p.PID != os.Getpid() && p.PID != cmd.Process.Pid })
+	if len(below) != 2 || below[1].PID != cmd.Process.Pid || below[1].Parent != os.Getpid() {
+		t.Fatalf("below this process are %+v, want only %d", below, cmd.Process.Pid)
+	}
+	p := below[1]
+	if age := all.Age(p); age > 10*time.Minute {
+		t.Errorf("it is %v old", age)
+	}
+	if m, err := p.Memory(); err != nil || m < megabytes<<20 || m > (megabytes+40)<<20 {
+		t.Errorf("it holds %d MiB, and has %d: %v", megabytes, m>>20, err)
+	}
+	if used, err := p.CPU(); err != nil || used < 200*time.Millisecond || used > time.Minute {
+		t.Errorf("it worked for 200 ms and used %v: %v", used, err)
+	}
+	if named, err := p.Names([]string{"TestLook", "nothing of the kind"}); err != nil || len(named) != 1 || named[0] != "TestLook" {
+		t.Errorf("its arguments name %q: %v", named, err)
+	}
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Memory(); !errdefs.IsNotFound(err) {
+		t.Errorf("memory of one that has ended: %v", err)
+	}
+	if _, err := p.CPU(); !errdefs.IsNotFound(err) {
+		t.Errorf("CPU time of one that has ended: %v", err)
+	}
+	other := Process{PID: os.Getpid(), Started: 1}
+	if _, err := other.Memory(); !errdefs.IsNotFound(err) {
+		t.Errorf("memory of another with its id: %v", err)
+	}
+}
+
+// hold is the life of the other process.
+func hold(t *testing.T) {
+	// Not Go's own, of which the race detector has a shadow.
+	text, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(text); i += os.Getpagesize() {
+		text[i] = 1
+	}
+	for used := (unix.Timespec{}); used.Nano() < (200 * time.Millisecond).Nanoseconds(); {
+		if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stdout.WriteString("x"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	if text[0] != 1 {
+		t.Fatal("what it held is gone")
+	}
+}

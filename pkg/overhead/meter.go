@@ -1,0 +1,251 @@
+package overhead
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+const (
+	// pace is how old what is known of live pods may be when somebody asks.
+	pace = time.Minute
+	// readPatience is how long who asks waits for a reading. One that takes longer
+	// counts when it is there.
+	readPatience = 3 * time.Second
+	// The time between two readings of which CPU use is told.
+	minWindow, maxWindow = time.Second, 10 * time.Minute
+)
+
+// Pods are the ready pods of one handler.
+type Pods struct {
+	// Readings are of those of which it can be told apart what is the containers'.
+	Readings []Reading
+	// OwnKernel counts those whose containers run inside of what is measured.
+	OwnKernel int
+	// Unread counts those that could not be read, and Why says why one of them was not.
+	Unread int
+	Why    string
+	// Declared has what is reserved for each pod, OwnKernel ones included.
+	Declared []Declared
+}
+
+// Source reads pods, and runs some of berth's own.
+type Source interface {
+	// Pods reads all ready pods, by handler.
+	Pods(ctx context.Context) (map[string]Pods, error)
+	// Canary starts a pod of berth's own, of which nobody is told, and which stays
+	// until it is removed. Whatever happens, the next daemon removes what is left.
+	Canary(ctx context.Context, d *handler.Definition) (Canary, error)
+	// Read reads canaries, in their order.
+	Read(ctx context.Context, all []Canary) ([]Reading, error)
+}
+
+// Canary is a pod of berth's own that runs.
+type Canary interface {
+	// Remove leaves nothing of it. If that fails it is tried again later, by whoever
+	// made it.
+	Remove() error
+}
+
+// Admission lets pods in as a handler's state and limits allow.
+type Admission interface {
+	// Admit waits for the turn of a new pod, or says why there is none.
+	Admit(ctx context.Context, name string) (Place, error)
+}
+
+// Place is that of a pod under the limits of its handler.
+type Place interface {
+	// Definition is what the pod runs by.
+	Definition() *handler.Definition
+	// Started is called when the pod runs: the next one may begin to.
+	Started()
+	// Leave gives the place back.
+	Leave()
+}
+
+// Options are what a Meter needs. All are required.
+type Options struct {
+	Source    Source
+	Admission Admission
+	// Ready says whether the pods of the node are known.
+	Ready func() bool
+}
+
+// Meter knows the overhead of handlers. Its methods may be called at any time from
+// any goroutine.
+type Meter struct {
+	o   Options
+	log *log.Entry
+
+	flight singleflight.Group
+
+	mu   sync.Mutex
+	last *look
+	// canaries are by handler.
+	canaries  map[string]canaryEstimate
+	measuring map[string]bool
+	// told are the warnings that hold, by handler.
+	told map[string]bool
+}
+
+// look is one reading of all live pods, with what follows from it.
+type look struct {
+	at time.Time
+	// first says that there was none before, so that CPU use is not known.
+	first     bool
+	pods      map[string]Pods
+	estimates map[string]*Estimate
+}
+
+type canaryEstimate struct {
+	*Estimate
+	digest string // of the Definition
+}
+
+// New makes a Meter. The log of ctx is where warnings go.
+func New(ctx context.Context, o Options) *Meter {
+	return &Meter{o: o, log: log.G(ctx), canaries: map[string]canaryEstimate{}, measuring: map[string]bool{}, told: map[string]bool{}}
+}
+
+// Of says what is known of a handler. Its live pods are read if that was not done
+// within the last minute; a second time already soon after the first.
+func (m *Meter) Of(ctx context.Context, d *handler.Definition) Report {
+	if !m.o.Ready() {
+		return Report{Handler: d.Name, NoLive: "the pods of this node are not known yet"}
+	}
+	if err := m.refresh(ctx, pace); err != nil {
+		m.log.WithError(err).Debug("The overhead of pods could not be read")
+	}
+	return m.report(d)
+}
+
+// refresh reads live pods, unless that was done within age. Those who come while
+// it is being done wait for that.
+func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
+	m.mu.Lock()
+	if m.last != nil && m.last.first {
+		age = min(age, minWindow)
+	}
+	fresh := m.last != nil && time.Since(m.last.at) < age
+	m.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	read := m.flight.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWindow)
+		defer cancel()
+		pods, err := m.o.Source.Pods(ctx)
+		if err == nil {
+			m.take(time.Now(), pods)
+		}
+		return nil, err
+	})
+	wait := time.NewTimer(readPatience)
+	defer wait.Stop()
+	select {
+	case r := <-read:
+		return r.Err
+	case <-wait.C:
+		return fmt.Errorf("reading what pods use takes more than %v: %w", readPatience, errdefs.ErrUnavailable)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// take makes a reading of all live pods the last one.
+func (m *Meter) take(at time.Time, pods map[string]Pods) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = next(m.last, at, pods)
+}
+
+// next makes estimates of a reading and the one before, which may be nil. Pure.
+func next(last *look, at time.Time, pods map[string]Pods) *look {
+	l := &look{at: at, first: last == nil, pods: pods, estimates: map[string]*Estimate{}}
+	before, window := map[string]*Reading{}, time.Duration(0)
+	if last != nil {
+		if window = at.Sub(last.at); window < minWindow || window > maxWindow {
+			window = 0
+		}
+		for _, p := range last.pods {
+			for i := range p.Readings {
+				before[p.Readings[i].Pod] = &p.Readings[i]
+			}
+		}
+	}
+	for name, p := range pods {
+		var samples []Sample
+		for _, r := range p.Readings {
+			samples = append(samples, Between(before[r.Pod], r, window))
+		}
+		if e := Estimated(samples); e != nil {
+			e.At = at
+			if e.CPUPods > 0 {
+				e.Window = window
+			}
+			l.estimates[name] = e
+		}
+	}
+	return l
+}
+
+// report is what is known now. A warning that begins to hold goes to the log.
+func (m *Meter) report(d *handler.Definition) Report {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := Report{Handler: d.Name}
+	if c, there := m.canaries[d.Name]; there && c.digest == d.Digest() {
+		r.Canary = c.Estimate
+	}
+	var p Pods
+	if m.last != nil {
+		p, r.Live = m.last.pods[d.Name], m.last.estimates[d.Name]
+	}
+	r.Declared = least(p.Declared)
+	if r.Live == nil {
+		r.NoLive = whyNot(d, p, m.last != nil)
+	}
+	above := r.Above()
+	if above != "" && !m.told[d.Name] {
+		m.log.WithFields(log.Fields{"handler": d.Name, "reason": above}).Warn("Pods of a handler use more beyond their containers than is declared")
+	}
+	m.told[d.Name] = above != ""
+	return r
+}
+
+// whyNot says why there is no estimate of live pods. Pure.
+func whyNot(d *handler.Definition, p Pods, read bool) string {
+	switch {
+	case d.Type == handler.CRI:
+		return "its pods are in another daemon, of whose processes berth does not know which are whose"
+	case !read:
+		return "its pods could not be read yet"
+	case p.Unread > 0:
+		return fmt.Sprintf("%d of its pods could not be read: %s", p.Unread, p.Why)
+	case p.OwnKernel > 0:
+		return "its containers run on a kernel of their own, whose memory is theirs, too; measure canary pods"
+	}
+	return "it has no pods"
+}
+
+// errBusy is the answer to who wants to measure what is being measured.
+func errBusy(name string) error {
+	return fmt.Errorf("canary pods of handler %q are being measured already; try again later: %w", name, errdefs.ErrUnavailable)
+}
+
+// errNoCanaries is the answer for handlers whose pods berth does not run.
+func errNoCanaries(name string) error {
+	return fmt.Errorf("handler %q is another daemon's, under which no canary pod can run, and its processes are not berth's to tell apart: measure it there: %w",
+		name, errdefs.ErrFailedPrecondition)
+}
+
+// errNotReady is the answer before there are pods.
+var errNotReady = errors.New("the pods of this node are not known yet")

@@ -68,7 +68,7 @@ func Default() *Config {
 		},
 		NodeLabels: NodeLabels{
 			File:     "/etc/kubernetes/node-feature-discovery/features.d/berth",
-			Lifetime: 5 * time.Minute,
+			Lifetime: time.Hour,
 		},
 		Tracing: Tracing{SampleRatio: 1},
 		Log:     Log{Level: "info", Format: "text"},

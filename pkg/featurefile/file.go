@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -79,6 +80,20 @@ func create(path, text string) error {
 	}
 	_, err = created.WriteString(text)
 	return errors.Join(err, created.Chmod(0o644), created.Close())
+}
+
+// overwrite puts a text in the place of one of that size, on a disk that has no room for
+// a new file. A comment hides the rest.
+func (f file) overwrite(text string, size int) error {
+	if len(text) > size {
+		return errors.New("the text is longer than what is there")
+	}
+	opened, err := os.OpenFile(f.path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = opened.WriteAt([]byte(text+strings.Repeat("#", size-len(text))), 0)
+	return errors.Join(err, opened.Close())
 }
 
 func (f file) remove() error { return os.Remove(f.path) }

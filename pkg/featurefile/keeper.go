@@ -118,7 +118,7 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 	if err != nil || repeat || due(text, content, k.o.Lifetime, now) {
 		seen, err := k.write(ctx, content, now)
 		if err != nil {
-			k.failed(ctx, err, text, content)
+			k.failed(ctx, err, text, content, now)
 			return retry
 		}
 		k.again = time.Time{}
@@ -153,13 +153,16 @@ func (k *Keeper) write(ctx context.Context, content Content, now time.Time) (see
 	return seen, nil
 }
 
-// failed takes back what is not true any more, if that can be done: it is better that
-// no handler has a label than that one has which takes no pods.
-func (k *Keeper) failed(ctx context.Context, err error, text string, content Content) {
+// failed takes back what is not true any more, if that can be done.
+func (k *Keeper) failed(ctx context.Context, err error, text string, content Content, now time.Time) {
 	k.tally.wrote(false)
 	if untrue(text, content) {
-		if removed := k.file.remove(); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
-			err = errors.Join(err, removed)
+		fresh, _ := content.text(now.Add(k.o.Lifetime))
+		// It is better that no handler has a label than that one has which takes no pods.
+		if k.file.overwrite(fresh, len(text)) != nil {
+			if removed := k.file.remove(); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+				err = errors.Join(err, removed)
+			}
 		}
 	}
 	k.tally.is(err)

@@ -279,6 +279,15 @@ func small(t *testing.T, options string) string {
 	return dir
 }
 
+func inode(t *testing.T, path string) uint64 {
+	t.Helper()
+	var s unix.Stat_t
+	if err := unix.Stat(path, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Ino
+}
+
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	parent := small(t, "size=64k")
@@ -299,14 +308,23 @@ func TestDiskFull(t *testing.T) {
 	if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
 		t.Errorf("the file has %q", got)
 	}
-	// What is not, does not.
+	// What is not, does not, though the file is still the old one.
+	before := inode(t, b.path)
 	b.is(content("a/runc=ready"))
+	b.wait(t, "a/runc=ready")
+	if inode(t, b.path) != before {
+		t.Error("there was room for another file")
+	}
+	metrics(t, k, "0")
+	// What is longer has no place in it.
+	b.is(content("a/" + strings.Repeat("long", 50) + "=ready"))
 	eventually(t, func() error {
-		if got := b.labels(t); got != "none" && got != "a/runc=ready" {
+		if got := b.labels(t); strings.Contains(got, "runc") {
 			return fmt.Errorf("the file has %q", got)
 		}
 		return nil
 	})
+	b.is(content("a/runc=ready"))
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
 	}

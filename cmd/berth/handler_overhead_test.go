@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func TestStepsOfAMeasurement(t *testing.T) {
+	for _, c := range []struct {
+		step      string
+		done, all int32
+		width     int
+		want      string
+	}{
+		{"starting", 0, 4, 0, "starting pod 1 of 4"},
+		{"starting", 3, 4, 40, "starting pod 4 of 4"},
+		{"starting", 1, 3, 80, "starting " + strings.Repeat("█", 10) + strings.Repeat("░", 20) + " 1 of 3 pods"},
+		{"starting", 0, 3, 80, "starting " + strings.Repeat("░", 30) + " 0 of 3 pods"},
+		{"watching", 1, 1, 80, "watching 1 pod"},
+		{"removing", 0, 3, 0, "removing 3 pods"},
+	} {
+		if got := stepLine(&adminv1.MeasureOverheadResponse{Step: c.step, Done: c.done, All: c.all}, c.width); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+func estimateOf(memory, cpu uint64) *adminv1.OverheadEstimate {
+	e := &adminv1.OverheadEstimate{
+		Pods: 3, MeasuredAt: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+		MemoryBytes: &adminv1.OverheadDistribution{P50: memory, P95: memory, Max: memory},
+	}
+	if cpu > 0 {
+		e.CpuNanocores = &adminv1.OverheadDistribution{P50: cpu, P95: cpu, Max: cpu}
+	}
+	return e
+}
+
+func TestPodFixed(t *testing.T) {
+	const head = "# p95 of 3 pods of handler kata, 2026-01-02T03:04:05Z\noverhead:\n  podFixed:"
+	for want, e := range map[string]*adminv1.OverheadEstimate{
+		head + "\n    cpu: 3m\n    memory: 2Mi\n": estimateOf(1<<20+1, 2_000_001),
+		head + "\n    memory: 1Mi\n":              estimateOf(1<<20, 0),
+		head + " {}\n":                            estimateOf(0, 0),
+	} {
+		var b bytes.Buffer
+		if err := podFixed(&b, "kata", &adminv1.Overhead{Best: e}); err != nil || b.String() != want {
+			t.Errorf("%q, %v; want %q", b.String(), err, want)
+		}
+	}
+	var b bytes.Buffer
+	if err := podFixed(&b, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}); err == nil || b.Len() > 0 || !strings.Contains(err.Error(), "no data: it has no pods") {
+		t.Errorf("without data: %q, %v", b.String(), err)
+	}
+}
+
+func TestShownOverhead(t *testing.T) {
+	var b bytes.Buffer
+	o := &adminv1.Overhead{Live: estimateOf(5<<20, 0), Canary: estimateOf(7<<20, 1_500_000), DeclaredMemoryBytes: 4 << 20, DeclaredCpuMillicores: 250}
+	o.Best = o.Live
+	if err := showOverhead(&b, "kata", o, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"handler  3", "5.0Mi", "berth    3", "7.0Mi", "1.50m", "4.0Mi 250m"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, b.String())
+		}
+	}
+	b.Reset()
+	if err := showOverhead(&b, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}, false); err != nil || !strings.HasPrefix(b.String(), "no data: it has no pods; ") {
+		t.Errorf("without data: %q, %v", b.String(), err)
+	}
+}

@@ -89,6 +89,9 @@ type Meter struct {
 
 	mu   sync.Mutex
 	last *look
+	// late says that the reading that is under way has kept somebody waiting for long:
+	// nobody else waits for it.
+	late bool
 	// canaries are by handler.
 	canaries  map[string]canaryEstimate
 	measuring map[string]bool
@@ -135,6 +138,10 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		age = min(age, minWindow)
 	}
 	fresh := m.last != nil && time.Since(m.last.at) < age
+	patience := readPatience
+	if m.late {
+		patience = 0
+	}
 	m.mu.Unlock()
 	if fresh {
 		return nil
@@ -143,28 +150,32 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWindow)
 		defer cancel()
 		pods, err := m.o.Source.Pods(ctx)
-		if err == nil {
-			m.take(time.Now(), pods)
-		}
+		m.take(time.Now(), pods, err)
 		return nil, err
 	})
-	wait := time.NewTimer(readPatience)
+	wait := time.NewTimer(patience)
 	defer wait.Stop()
 	select {
 	case r := <-read:
 		return r.Err
 	case <-wait.C:
+		m.mu.Lock()
+		m.late = true
+		m.mu.Unlock()
 		return fmt.Errorf("reading what pods use takes more than %v: %w", readPatience, errdefs.ErrUnavailable)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// take makes a reading of all live pods the last one.
-func (m *Meter) take(at time.Time, pods map[string]Pods) {
+// take makes a reading of all live pods the last one, unless it failed.
+func (m *Meter) take(at time.Time, pods map[string]Pods, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = next(m.last, at, pods)
+	m.late = false
+	if err == nil {
+		m.last = next(m.last, at, pods)
+	}
 }
 
 // next makes estimates of a reading and the one before, which may be nil. Pure.

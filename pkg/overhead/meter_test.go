@@ -22,6 +22,8 @@ type node struct {
 	pods map[string]Pods
 	// looks counts the readings of pods.
 	looks int
+	// hangs, if set, is what a reading waits for.
+	hangs chan struct{}
 	// fails is the canary that does not start, breaks says what comes of removals.
 	fails  int
 	breaks error
@@ -31,6 +33,9 @@ type node struct {
 }
 
 func (n *node) Pods(context.Context) (map[string]Pods, error) {
+	if n.hangs != nil {
+		<-n.hangs
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.looks++
@@ -237,5 +242,29 @@ func testMeasureRefuses(t *testing.T) {
 	}
 	if n.begun != 0 {
 		t.Errorf("%d canaries were started", n.begun)
+	}
+}
+
+func TestAReadingThatHangs(t *testing.T) { synctest.Test(t, testAReadingThatHangs) }
+
+// It keeps one waiting for a while, nobody after that, and counts when it is there.
+func testAReadingThatHangs(t *testing.T) {
+	n, m := newNode(t)
+	n.hangs = make(chan struct{})
+	n.pods["runc"] = Pods{Readings: []Reading{{"a", []Part{{"p", mi, 0, 1}}}}}
+	begun := time.Now()
+	if r := m.Of(t.Context(), n.d); r.Live != nil || r.NoLive != "its pods could not be read yet" || time.Since(begun) != readPatience {
+		t.Errorf("after %v: %+v", time.Since(begun), r)
+	}
+	for range 3 {
+		m.Of(t.Context(), n.d)
+	}
+	if waited := time.Since(begun); waited != readPatience {
+		t.Errorf("all waited %v", waited)
+	}
+	close(n.hangs)
+	synctest.Wait()
+	if r := m.Of(t.Context(), n.d); r.Live == nil {
+		t.Errorf("when it is there: %+v", r)
 	}
 }

@@ -113,6 +113,9 @@ func TestAudit(t *testing.T) {
 		{"pods that are refused", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "a")}, Events: []corev1.Event{anEvent("p", refused)}}, AuditOptions{}, []string{
 			"error pod-without-handler RuntimeClass kata [web/p]: pod web/p cannot start on node a: " + refused,
 		}},
+		{"what moves a cursor", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "a")}, Events: []corev1.Event{anEvent("p", refused+"\x1b[2J\u202e\r\nall well")}}, AuditOptions{}, []string{
+			"error pod-without-handler RuntimeClass kata [web/p]: pod web/p cannot start on node a: " + refused + " [2J all well",
+		}},
 		{"pods that no node is for", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "", on(label("kata")))}}, AuditOptions{}, []string{
 			"error class-without-node RuntimeClass kata []:",
 			"error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no node that may take them is selected by feature.node.kubernetes.io/handler.kata=ready; nodes that have the handler are not selected (a)",

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -24,7 +25,7 @@ func (s *State) auditPods() []Finding {
 	said := map[types.UID]string{}
 	for i := range s.Events {
 		if e := &s.Events[i]; e.Reason == SandboxFailed {
-			said[e.InvolvedObject.UID] = e.Message
+			said[e.InvolvedObject.UID] = oneLine(e.Message)
 		}
 	}
 	found := map[string]*Finding{}
@@ -47,6 +48,18 @@ func (s *State) auditPods() []Finding {
 		all = append(all, *f)
 	}
 	return all
+}
+
+// oneLine is what somebody has written, as it can be shown on a terminal: whoever may
+// make events must not move its cursor.
+func oneLine(text string) string {
+	shown := strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	return strings.Join(strings.Fields(shown), " ")
 }
 
 // amount is "pod web/front" or "3 pods (a/b, a/c, a/d)".

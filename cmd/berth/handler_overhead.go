@@ -122,7 +122,8 @@ type measuredHandler struct {
 type measurement struct {
 	Pods   int32        `json:"pods"`
 	Memory distribution `json:"memory"`
-	CPU    distribution `json:"cpu"`
+	// CPU is nil if it is not known yet.
+	CPU *distribution `json:"cpu,omitempty"`
 }
 
 type distribution struct {
@@ -140,7 +141,12 @@ func measurementOf(e *adminv1.OverheadEstimate) *measurement {
 		text := func(n uint64) string { return fmt.Sprint(n) + unit }
 		return distribution{text(d.GetP50()), text(d.GetP95()), text(d.GetMax())}
 	}
-	return &measurement{e.GetPods(), in("", e.GetMemoryBytes()), in("n", e.GetCpuNanocores())}
+	m := &measurement{Pods: e.GetPods(), Memory: in("", e.GetMemoryBytes())}
+	if e.GetCpuNanocores() != nil {
+		cpu := in("n", e.GetCpuNanocores())
+		m.CPU = &cpu
+	}
+	return m
 }
 
 func (r *remote) showOverheads(ctx context.Context, w io.Writer, daemon *client.Client) error {
@@ -226,7 +232,11 @@ func podFixed(w io.Writer, name string, o *adminv1.Overhead) error {
 	}
 	e := overhead.Estimate{Memory: overhead.Distribution{P95: best.GetMemoryBytes().GetP95()}, CPU: overhead.Distribution{P95: best.GetCpuNanocores().GetP95()}}
 	fixed := e.Fixed()
-	fmt.Fprintf(w, "# p95 of %d pods of handler %s, %s\noverhead:\n  podFixed:", best.GetPods(), name, best.GetMeasuredAt().AsTime().Format(time.RFC3339))
+	unknown := ""
+	if best.GetCpuNanocores() == nil {
+		unknown = "; their CPU use is not known yet"
+	}
+	fmt.Fprintf(w, "# p95 of %d pods of handler %s, %s%s\noverhead:\n  podFixed:", best.GetPods(), name, best.GetMeasuredAt().AsTime().Format(time.RFC3339), unknown)
 	if fixed == (overhead.Declared{}) {
 		fmt.Fprint(w, " {}")
 	}

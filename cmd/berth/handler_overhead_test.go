@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -43,11 +44,12 @@ func estimateOf(memory, cpu uint64) *adminv1.OverheadEstimate {
 }
 
 func TestPodFixed(t *testing.T) {
-	const head = "# p95 of 3 pods of handler kata, 2026-01-02T03:04:05Z\noverhead:\n  podFixed:"
+	const line, field = "# p95 of 3 pods of handler kata, 2026-01-02T03:04:05Z", "\noverhead:\n  podFixed:"
+	const head, noCPU = line + field, line + "; their CPU use is not known yet" + field
 	for want, e := range map[string]*adminv1.OverheadEstimate{
 		head + "\n    cpu: 3m\n    memory: 2Mi\n": estimateOf(1<<20+1, 2_000_001),
-		head + "\n    memory: 1Mi\n":              estimateOf(1<<20, 0),
-		head + " {}\n":                            estimateOf(0, 0),
+		noCPU + "\n    memory: 1Mi\n":             estimateOf(1<<20, 0),
+		noCPU + " {}\n":                           estimateOf(0, 0),
 	} {
 		var b bytes.Buffer
 		if err := podFixed(&b, "kata", &adminv1.Overhead{Best: e}); err != nil || b.String() != want {
@@ -57,6 +59,15 @@ func TestPodFixed(t *testing.T) {
 	var b bytes.Buffer
 	if err := podFixed(&b, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}); err == nil || b.Len() > 0 || !strings.Contains(err.Error(), "no data: it has no pods") {
 		t.Errorf("without data: %q, %v", b.String(), err)
+	}
+}
+
+func TestMeasurementOf(t *testing.T) {
+	if m := measurementOf(estimateOf(5, 7)); m.CPU == nil || m.CPU.P95 != "7n" || m.Memory.P95 != "5" {
+		t.Errorf("known: %+v", m)
+	}
+	if text, err := json.Marshal(measurementOf(estimateOf(5, 0))); err != nil || strings.Contains(string(text), "cpu") {
+		t.Errorf("CPU use that is not known is told: %s, %v", text, err)
 	}
 }
 

@@ -27,6 +27,8 @@ type node struct {
 	// fails is the canary that does not start, breaks says what comes of removals.
 	fails  int
 	breaks error
+	// blind says why pods cannot be read.
+	blind error
 	// begun, there and places are canaries and places under limits.
 	begun, there, places, started int
 	d                             *handler.Definition
@@ -39,7 +41,7 @@ func (n *node) Pods(context.Context) (map[string]Pods, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.looks++
-	return maps.Clone(n.pods), nil
+	return maps.Clone(n.pods), n.blind
 }
 
 func (n *node) Canary(_ context.Context, d *handler.Definition) (Canary, error) {
@@ -184,6 +186,17 @@ func testMeasure(t *testing.T) {
 	if r := m.Of(t.Context(), &other); r.Canary != nil {
 		t.Error("what was measured is told of another runtime")
 	}
+}
+
+func TestMeasureTellsWithoutLivePods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, m := newNode(t)
+		n.blind = errors.New("too slow")
+		r, err := m.Measure(t.Context(), n.d, Request{Pods: 1, Window: minWindow}, func(Step) {})
+		if err != nil || r.Canary == nil || r.NoLive != "its pods could not be read yet" {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
 }
 
 func TestMeasureLeavesNothing(t *testing.T) { synctest.Test(t, testMeasureLeavesNothing) }

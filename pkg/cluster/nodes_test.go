@@ -38,7 +38,7 @@ func TestNodes(t *testing.T) {
 		Nodes: []corev1.Node{
 			aNode("a", label("kata"), "", "runc", "kata"),
 			cordoned(aNode("b", label("kata"), "", "runc")),
-			unready(aNode("c", nil, "", "runc"), "no network"),
+			unready(aNode("c", nil, "", "runc"), "no\x1b\nnetwork"),
 			aNode("old", nil),
 			tainted(aNode("d", nil, "runc"), "infra"),
 		},

@@ -51,7 +51,7 @@ func (s *State) auditPods() []Finding {
 }
 
 // oneLine is what somebody has written, as it can be shown on a terminal: whoever may
-// make events must not move its cursor.
+// make events, or is a node, must not move its cursor.
 func oneLine(text string) string {
 	shown := strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || !unicode.IsPrint(r) {

@@ -77,7 +77,7 @@ func whyNot(n *corev1.Node) string {
 	if c == nil {
 		return "it has not said how it is"
 	}
-	return strings.TrimPrefix(c.Reason+": "+c.Message, ": ")
+	return oneLine(strings.TrimPrefix(c.Reason+": "+c.Message, ": "))
 }
 
 func condition(n *corev1.Node) *corev1.NodeCondition {

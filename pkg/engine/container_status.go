@@ -126,8 +126,8 @@ func (b *containerViews) list(f *runtimeapi.ContainerFilter) []*runtimeapi.Conta
 	all := b.objects.allContainers()
 	items := make([]*runtimeapi.Container, 0, len(all))
 	for _, c := range all {
-		if c.matches(f) {
-			items = append(items, c.itemIn(c.state()))
+		if state := c.state(); c.matchesIn(state, f) {
+			items = append(items, c.itemIn(state))
 		}
 	}
 	return items
@@ -142,9 +142,13 @@ func (c *container) itemIn(state runtimeapi.ContainerState) *runtimeapi.Containe
 	}
 }
 
-func (c *container) matches(f *runtimeapi.ContainerFilter) bool {
+func (c *container) matches(f *runtimeapi.ContainerFilter) bool { return c.matchesIn(c.state(), f) }
+
+// matchesIn is matches for a state that was looked at before: what is listed by its
+// state has that one.
+func (c *container) matchesIn(state runtimeapi.ContainerState, f *runtimeapi.ContainerFilter) bool {
 	return strings.HasPrefix(c.ID(), f.GetId()) &&
 		strings.HasPrefix(c.Spec().Sandbox, f.GetPodSandboxId()) &&
-		(f.GetState() == nil || f.GetState().GetState() == c.state()) &&
+		(f.GetState() == nil || f.GetState().GetState() == state) &&
 		selects(f.GetLabelSelector(), c.config().GetLabels())
 }

@@ -34,8 +34,7 @@ func encodeItem(state int32, item proto.Message) (*encodedItem, error) {
 	return &encodedItem{state, protowire.AppendBytes(b, content)}, nil
 }
 
-func (s *sandbox) encoded() ([]byte, error) {
-	state := s.state()
+func (s *sandbox) encoded(state runtimeapi.PodSandboxState) ([]byte, error) {
 	if e := s.listed.Load(); e != nil && e.state == int32(state) {
 		return e.bytes, nil
 	}
@@ -47,8 +46,7 @@ func (s *sandbox) encoded() ([]byte, error) {
 	return e.bytes, nil
 }
 
-func (c *container) encoded() ([]byte, error) {
-	state := c.state()
+func (c *container) encoded(state runtimeapi.ContainerState) ([]byte, error) {
 	if e := c.listed.Load(); e != nil && e.state == int32(state) {
 		return e.bytes, nil
 	}
@@ -62,20 +60,30 @@ func (c *container) encoded() ([]byte, error) {
 
 // EncodedSandboxes is the answer of ListPodSandbox as it is sent.
 func (b *sandboxViews) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
-	return encodedList(b.objects.allSandboxes(), func(s *sandbox) bool { return s.matches(f) }, (*sandbox).encoded)
+	return encodedList(b.objects.allSandboxes(), func(s *sandbox) ([]byte, error) {
+		state := s.state()
+		if !s.matchesIn(state, f) {
+			return nil, nil
+		}
+		return s.encoded(state)
+	})
 }
 
 // EncodedContainers is the answer of ListContainers as it is sent.
 func (b *containerViews) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
-	return encodedList(b.objects.allContainers(), func(c *container) bool { return c.matches(f) }, (*container).encoded)
+	return encodedList(b.objects.allContainers(), func(c *container) ([]byte, error) {
+		state := c.state()
+		if !c.matchesIn(state, f) {
+			return nil, nil
+		}
+		return c.encoded(state)
+	})
 }
 
-func encodedList[O any](all []O, wanted func(O) bool, encoded func(O) ([]byte, error)) ([]byte, error) {
+// encodedList is a list of items. Those that are not in it are encoded as nothing.
+func encodedList[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
 	items := make([][]byte, 0, len(all))
 	for _, o := range all {
-		if !wanted(o) {
-			continue
-		}
 		item, err := encoded(o)
 		if err != nil {
 			return nil, err

@@ -116,8 +116,8 @@ func (b *sandboxViews) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSan
 	all := b.objects.allSandboxes()
 	items := make([]*runtimeapi.PodSandbox, 0, len(all))
 	for _, s := range all {
-		if s.matches(f) {
-			items = append(items, s.itemIn(s.state()))
+		if state := s.state(); s.matchesIn(state, f) {
+			items = append(items, s.itemIn(state))
 		}
 	}
 	return items
@@ -130,9 +130,12 @@ func (s *sandbox) itemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbo
 	}
 }
 
-func (s *sandbox) matches(f *runtimeapi.PodSandboxFilter) bool {
+func (s *sandbox) matches(f *runtimeapi.PodSandboxFilter) bool { return s.matchesIn(s.state(), f) }
+
+// matchesIn is as that of containers.
+func (s *sandbox) matchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(s.ID(), f.GetId()) &&
-		(f.GetState() == nil || f.GetState().GetState() == s.state()) &&
+		(f.GetState() == nil || f.GetState().GetState() == state) &&
 		selects(f.GetLabelSelector(), s.config().GetLabels())
 }
 

@@ -92,6 +92,8 @@ type Meter struct {
 	// late says that the reading that is under way has kept somebody waiting for long:
 	// nobody else waits for it.
 	late bool
+	// taken counts the readings that have ended.
+	taken uint64
 	// canaries are by handler.
 	canaries  map[string]canaryEstimate
 	measuring map[string]bool
@@ -138,7 +140,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		age = min(age, minWindow)
 	}
 	fresh := m.last != nil && time.Since(m.last.at) < age
-	patience := readPatience
+	patience, taken := readPatience, m.taken
 	if m.late {
 		patience = 0
 	}
@@ -160,7 +162,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		return r.Err
 	case <-wait.C:
 		m.mu.Lock()
-		m.late = true
+		m.late = m.taken == taken // it may have ended this very moment
 		m.mu.Unlock()
 		return fmt.Errorf("reading what pods use takes more than %v: %w", readPatience, errdefs.ErrUnavailable)
 	case <-ctx.Done():
@@ -173,6 +175,7 @@ func (m *Meter) take(at time.Time, pods map[string]Pods, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.late = false
+	m.taken++
 	if err == nil {
 		m.last = next(m.last, at, pods)
 	}

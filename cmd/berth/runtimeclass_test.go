@@ -77,6 +77,7 @@ func TestRuntimeclassCommands(t *testing.T) {
 		{"simulate " + pods + " " + classes + " --classes " + sound, 2, "", `RuntimeClass "sandboxed" is there twice`},
 		{"fit " + pods + " --handlers " + known + " --classes " + sound, 0, "Pod web  runc (default)  yes   shared-kernel  -       -    -\nPod web  kata            no    vm             100Mi   2m   sandboxed  spec.hostPID: true needs host-pid, and the handler does not have it: it has a kernel of its own\n", ""},
 		{"fit " + pods + " --handlers kata", 0, "unknown", ""},
+		{"fit " + file(t, "costly.yaml", strings.Replace(onePod, "hostPID: true", "overhead: {memory: 1Mi}", 1)) + " --handlers kata --classes " + sound, 1, `Pod web  kata     no    -          -       -    sandboxed  pods "web" is forbidden: pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead` + "\n", "berth: no handler can run 1 pod of 1\n"},
 		{"fit " + pods + " --handlers " + known + " -o json", 0, `"fits": "yes"`, ""},
 		{"fit " + pods + " --handlers runc --prefer luck", 2, "", "berth: --prefer luck is none of isolation and overhead\n"},
 		{"fit " + pods + " --handlers " + file(t, "kata.yaml", "handlers: [{name: kata, state: cordoned}]\n"), 1, "the handler is cordoned", "berth: no handler can run 1 pod of 1\n"},

@@ -35,7 +35,8 @@ func (p *program) fitCommand() *cobra.Command {
 		Long: `Say with which classes of the cluster, and on which of its nodes, pods can run, and
 why not with others. Pods are those of files, or of the cluster: pod/NAME, deploy/NAME
 and other workloads, or just the name of a pod. Of each class it is looked at what
-admission makes of the pod, and of each node whether it has the handler with what the
+admission makes of the pod (as it was before it got what its own class gives, if it
+is a pod of the cluster), and of each node whether it has the handler with what the
 pod asks for, is ready, and is one that the pod may be put on. How full a node is at
 the moment is not looked at.
 
@@ -108,7 +109,13 @@ func (p *program) fit(ctx context.Context, f *fitFlags, args []string) error {
 		return err
 	}
 	all, without := []fitted{}, 0
-	for _, pod := range runtimeclass.Pods(objects) {
+	for _, of := range objects {
+		if of.Pod == nil {
+			continue
+		}
+		pod := *of.Pod
+		// What a workload makes pods of is as somebody wrote it, in the cluster, too.
+		o.Admitted = len(args) > 0 && of.Kind == "Pod"
 		one := fitted{Pod: pod.Owner, Where: pod.Where(""), Needs: runtimeclass.Requirements(pod.Pod), Candidates: cluster.Fit(pod.Pod, state, o)}
 		if one.Needs == nil {
 			one.Needs = []runtimeclass.Requirement{}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,12 +168,33 @@ func fit(t *testing.T, b *bed) {
 		t.Errorf("the strongest isolation is not first:\n%s", r.stdout)
 	}
 
+	// What somebody wrote into a file is refused as the server refuses it.
+	for spec, want := range map[string][]string{
+		"  overhead: {memory: 1Mi}\n":                           {"- (its own)", "Pod Overhead set without corresponding RuntimeClass defined Overhead"},
+		"  overhead: {memory: 1Mi}\n  runtimeClassName: kata\n": {"kata (its own)", "Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
+	} {
+		text := strings.Replace("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i}]\n", "  containers", spec+"  containers", 1)
+		refused := `pods "p" is forbidden: pod rejected: ` + want[1]
+		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/default/pods?dryRun=All", []byte(text))
+		if status != http.StatusForbidden || !strings.Contains(string(answer), want[1]) {
+			t.Errorf("the server answers %d: %s", status, answer)
+		}
+		lines := strings.Split(berth(t, 1, b.admin, text, "fit", "-f", "-").stdout, "\n")
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, want[0]) && strings.HasSuffix(l, refused) }) {
+			t.Errorf("%s is not among\n%s", refused, strings.Join(lines, "\n"))
+		}
+	}
+
 	b.pod(t, "live", "kata", "")
 	b.kubectl(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: front}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n      nodeSelector: {kubernetes.io/hostname: nowhere}\n      containers: [{name: c, image: i}]\n", "create", "-f", "-")
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/default/deployments/front", nil) })
 	// As it was before its class was put into it, other classes fit.
 	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (its own)", "Pod default/live  runc            runc      yes   -          -            a, b")
 	has(t, berth(t, 1, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 can run nowhere\n")
+	// A workload's template was not admitted, though it is in the cluster.
+	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": null, "overhead": {"memory": "1Mi"}}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")
+	has(t, berth(t, 1, b.admin, "", "fit", "deploy/front").stdout, "Pod Overhead set without corresponding RuntimeClass defined Overhead")
+	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}, "overhead": null}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")
 	r = berth(t, 1, b.admin, "", "fit", "deploy/front", "pod/live", "-o", "json")
 	has(t, r.stdout, `"pod": "Deployment default/front"`, `"pod": "Pod default/live"`, "kubernetes.io/hostname=nowhere")
 	has(t, berth(t, 1, b.admin, "", "fit", "pod/nobody").stderr, `pods "nobody" not found`)

@@ -19,6 +19,9 @@ type FitOptions struct {
 	// Handlers say what nodes do not: isolation, capabilities, measured overhead.
 	Handlers []runtimeclass.Handler
 	Prefer   runtimeclass.Preference
+	// Admitted: the pod is the cluster's, and has what admission gave it for its class.
+	// Of any other all is as somebody wrote it, and stays.
+	Admitted bool
 }
 
 // Candidate is a class that a pod could have.
@@ -67,31 +70,26 @@ func (c Candidate) Why() string {
 // Fit says with which classes, and on which nodes, a pod can run; the first is the
 // one to prefer. Whether there is room on a node at the moment is not looked at.
 func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
-	name := ""
-	plain := pod
+	name, plain := "", pod.DeepCopy()
 	if pod.Spec.RuntimeClassName != nil {
 		name = *pod.Spec.RuntimeClassName
-		plain = withoutClass(pod, s.class(name))
+		if plain.Spec.RuntimeClassName = nil; o.Admitted {
+			plain = withoutClass(pod, s.class(name))
+		}
 	}
 	var classes []runtimeclass.Class
 	for i := range s.Classes {
 		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
 	}
-	all := []Candidate{s.candidate(Candidate{Own: pod.Spec.RuntimeClassName == nil}, plain, o)}
+	all := []Candidate{s.admitted(Candidate{Own: pod.Spec.RuntimeClassName == nil}, plain, classes, o)}
 	for _, c := range classes {
 		one := Candidate{Class: c.Name, Handler: c.Handler, Own: c.Name == name}
 		with := plain.DeepCopy()
 		with.Spec.RuntimeClassName = &c.Name
-		a := runtimeclass.Admit(with, classes)
 		if c.Overhead != nil {
 			one.Overhead = c.Overhead.PodFixed
 		}
-		if one.Rejection = a.Rejection; a.Rejection != "" {
-			one.Fits = capability.No
-			all = append(all, one)
-			continue
-		}
-		all = append(all, s.candidate(one, a.Pod, o))
+		all = append(all, s.admitted(one, with, classes, o))
 	}
 	for _, handler := range s.handlerNames() {
 		if len(s.classesOf(handler)) == 0 {
@@ -119,6 +117,16 @@ func strength(i capability.Isolation) int {
 // compareOverhead compares what is declared, for that is what a pod costs.
 func compareOverhead(a, b Candidate) int {
 	return cmp.Or(a.Overhead.Memory().Cmp(*b.Overhead.Memory()), a.Overhead.Cpu().Cmp(*b.Overhead.Cpu()))
+}
+
+// admitted holds what admission makes of a pod against all nodes.
+func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Class, o FitOptions) Candidate {
+	a := runtimeclass.Admit(pod, classes)
+	if a.Rejection != "" {
+		c.Rejection, c.Fits = a.Rejection, capability.No
+		return c
+	}
+	return s.candidate(c, a.Pod, o)
 }
 
 // candidate holds a pod, as it is admitted, against all nodes.

@@ -43,6 +43,12 @@ func TestFit(t *testing.T) {
 	vm.Isolation = capability.VM
 	vm.Set(capability.HostPID, capability.No, capability.Declared, "a kernel of its own")
 	two := []corev1.Node{aNode("a", label("kata"), "", "runc", "kata"), aNode("b", nil, "", "runc")}
+	costs := func(amount string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
+		}
+	}
+	const noClass, otherClass = `pods "p" is forbidden: pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead`, `pods "p" is forbidden: pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead`
 	for _, c := range []struct {
 		what  string
 		pod   corev1.Pod
@@ -77,8 +83,26 @@ func TestFit(t *testing.T) {
 			"|| yes [d] []|the node is cordoned (b); the node is not ready (a); the taint infra:NoSchedule is not tolerated (c)",
 			"std|runc| own unknown [] [d]|the node does not report its handlers (d); the node is cordoned (b);",
 		}},
-		{"a pod as its class has made it", aPod("p", "kata", "", on(label("kata")), func(p *corev1.Pod) { p.Spec.Overhead = kata.Overhead.PodFixed }), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+		{"a pod as its class has made it", aPod("p", "kata", "", on(label("kata")), costs("100Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Admitted: true}, []string{
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| own yes [a] []|",
+		}},
+		{"a pod as its class made it once", aPod("p", "kata", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Admitted: true}, []string{
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| own yes [a] []|",
+		}},
+		{"a pod that cost something, of a class that is gone", aPod("p", "gone", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{Admitted: true}, []string{
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class leads to it (a)",
+		}},
+		{"overhead that its class has", aPod("p", "kata", "", costs("100Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+			"kata|kata| own yes [a] []|", "|| no [] []|" + noClass, "std|runc| no [] []|" + noClass,
+		}},
+		{"overhead that its class has not", aPod("p", "kata", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+			"|| no [] []|" + noClass, "std|runc| no [] []|" + noClass, "kata|kata| own no [] []|" + otherClass,
+		}},
+		{"overhead and no class", aPod("p", "", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{}, []string{
+			"|| own no [] []|" + noClass, "|runc| no [] []|no class leads to it (a, b)", "kata|kata| no [] []|" + otherClass,
+		}},
+		{"labels that its class has, too", aPod("p", "kata", "", on(label("kata"))), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+			"|| yes [a] []|the node's labels are not those that are asked for", "std|runc| yes [a] []|the node's labels are not", "kata|kata| own yes [a] []|",
 		}},
 		{"a pod of a class that is gone", aPod("p", "gone", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class leads to it (a)",

@@ -142,17 +142,12 @@ func matches(a nodeaffinity.RequiredNodeAffinity, n *corev1.Node) bool {
 	return ok && err == nil
 }
 
-// withoutClass is a pod as it was before it got what its class gives.
+// withoutClass is a pod as it was before it got what its class gives. Overhead is from
+// nowhere else, though the class may be another one by now, or gone.
 func withoutClass(p *corev1.Pod, c *nodev1.RuntimeClass) *corev1.Pod {
 	plain := p.DeepCopy()
-	plain.Spec.RuntimeClassName = nil
-	if c == nil {
-		return plain
-	}
-	if c.Overhead != nil {
-		plain.Spec.Overhead = nil
-	}
-	if c.Scheduling != nil {
+	plain.Spec.RuntimeClassName, plain.Spec.Overhead = nil, nil
+	if c != nil && c.Scheduling != nil {
 		for key, value := range c.Scheduling.NodeSelector {
 			if plain.Spec.NodeSelector[key] == value {
 				delete(plain.Spec.NodeSelector, key)

@@ -45,8 +45,8 @@ func (l Lack) String() string {
 // Verdict is whether a handler can run a pod.
 type Verdict struct {
 	Handler string `json:"handler"`
-	// Fits is no if something is lacking, or the handler takes no pods, and unknown
-	// if nobody knows about something.
+	// Fits is no if something is lacking, the handler takes no pods, or the API server
+	// not this one, and unknown if nobody knows about something.
 	Fits capability.Answer `json:"fits"`
 	// Classes are those that have the handler.
 	Classes   []string             `json:"classes,omitempty"`
@@ -56,14 +56,18 @@ type Verdict struct {
 	Overhead *Measurement `json:"overhead,omitempty"`
 	// TakesNoPods says why, or is empty.
 	TakesNoPods string `json:"takesNoPods,omitempty"`
-	Lacks       []Lack `json:"lacks,omitempty"`
+	// Rejection is what the API server says against the pod, on its way to this handler.
+	Rejection string `json:"rejection,omitempty"`
+	Lacks     []Lack `json:"lacks,omitempty"`
 }
 
 // Reasons are why a handler does not fit, or may not.
 func (v Verdict) Reasons() []string {
 	var all []string
-	if v.TakesNoPods != "" {
-		all = append(all, v.TakesNoPods)
+	for _, whole := range []string{v.Rejection, v.TakesNoPods} {
+		if whole != "" {
+			all = append(all, whole)
+		}
 	}
 	for _, want := range []capability.Answer{capability.No, capability.Unknown} {
 		for _, l := range v.Lacks {
@@ -78,11 +82,19 @@ func (v Verdict) Reasons() []string {
 // Fit holds a pod against handlers. The first verdict is about the one to prefer:
 // those that fit, then those of which that is not known, then the others, each by
 // preference. Equal ones are by name, the default handler first.
+//
+// Admission is asked about the handler that the pod leads to as it is: that of its
+// class, if that is among classes, and without a class the default one. For any other
+// handler the pod would have to be another one first.
 func Fit(pod *corev1.Pod, handlers []Handler, classes []Class, p Preference) []Verdict {
 	wanted := Requirements(pod)
 	all := []Verdict{}
 	for _, h := range handlers {
-		all = append(all, verdict(h, wanted, classes))
+		v := verdict(h, wanted, classes)
+		if v.Rejection = refused(pod, h, classes); v.Rejection != "" {
+			v.Fits = capability.No
+		}
+		all = append(all, v)
 	}
 	slices.SortStableFunc(all, func(a, b Verdict) int {
 		isolation, overhead := cmp.Compare(strength(b.Isolation), strength(a.Isolation)), compareOverhead(a.Overhead, b.Overhead)
@@ -92,6 +104,20 @@ func Fit(pod *corev1.Pod, handlers []Handler, classes []Class, p Preference) []V
 		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), isolation, overhead, -compareBool(a.Default, b.Default), cmp.Compare(a.Handler, b.Handler))
 	})
 	return all
+}
+
+// refused is what the API server says against a pod that leads to a handler; empty
+// if it admits the pod, or the pod does not lead there.
+func refused(pod *corev1.Pod, h Handler, classes []Class) string {
+	leads := h.Default
+	if name := pod.Spec.RuntimeClassName; name != nil {
+		c := named(classes)[*name]
+		leads = c != nil && c.Handler == h.Name
+	}
+	if !leads {
+		return ""
+	}
+	return Admit(pod, classes).Rejection
 }
 
 func verdict(h Handler, wanted []Requirement, classes []Class) Verdict {

@@ -133,3 +133,34 @@ func TestFit(t *testing.T) {
 		}
 	}
 }
+
+func TestFitAsksAdmission(t *testing.T) {
+	classes := append(class(t, "gvisor", "handler: gvisor\noverhead: {podFixed: {memory: 17Mi}}\n"), class(t, "bare", "handler: crun\n")...)
+	handlers := []Handler{{Name: "crun", Default: true}, {Name: "gvisor"}}
+	const no = `pods "p" is forbidden: `
+	for _, c := range []struct {
+		what, spec string
+		classes    []Class
+		want       string
+	}{
+		{"no class", "", classes, "crun=yes gvisor=yes"},
+		{"its class", "  runtimeClassName: gvisor", classes, "crun=yes gvisor=yes"},
+		{"overhead that its class has", "  runtimeClassName: gvisor\n  overhead: {memory: 17Mi}", classes, "crun=yes gvisor=yes"},
+		{"overhead that its class has not", "  runtimeClassName: gvisor\n  overhead: {memory: 1Mi}", classes, "crun=yes gvisor=no " + no + "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
+		{"overhead, and a class without", "  runtimeClassName: bare\n  overhead: {memory: 1Mi}", classes, "gvisor=yes crun=no " + no + "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
+		{"other nodes than its class", "  runtimeClassName: gvisor\n  nodeSelector: {a: c}", classes, "crun=yes gvisor=no " + no + "conflict: runtimeClass.scheduling.nodeSelector[a] = b; pod.spec.nodeSelector[a] = c"},
+		{"overhead and no class", "  overhead: {memory: 1Mi}", classes, "gvisor=yes crun=no " + no + "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
+		{"a class that is not known", "  runtimeClassName: gvisor\n  overhead: {memory: 1Mi}", nil, "crun=yes gvisor=yes"},
+		{"it lacks something, too", "  runtimeClassName: gvisor\n  hostPID: true\n  overhead: {memory: 1Mi}", classes, "crun=unknown spec.hostPID: true needs host-pid, and the handler is not known to have it gvisor=no " + no + "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead; spec.hostPID: true needs host-pid, and the handler is not known to have it"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			var all []string
+			for _, v := range Fit(pod(t, "}\nspec:\n"+c.spec, "").Pod, handlers, c.classes, PreferIsolation) {
+				all = append(all, strings.TrimSpace(fmt.Sprintf("%s=%s %s", v.Handler, v.Fits, strings.Join(v.Reasons(), "; "))))
+			}
+			if got := strings.Join(all, " "); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +33,7 @@ them, also when it is interrupted; they count under the handler's limits. Withou
 --pods it reads the pods that there are. Without a name it shows what is known of all
 handlers; with -o yaml that is a file for --measurements of "berth runtimeclass" and
 "kubectl berth". The exit status is 3 if p95 is above what the kubelet reserves for the
-handler's pods.`, overhead.MaxPods),
+handler's pods, which is marked as exceeded; --yaml says what to reserve, and ends with 0.`, overhead.MaxPods),
 		Example: "  berth handler overhead kata --pods 10\n  berth handler overhead kata --yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -46,7 +47,7 @@ handler's pods.`, overhead.MaxPods),
 			if err != nil {
 				return err
 			}
-			if asYAML {
+			if asYAML { // it is how to mend that p95 is above
 				return podFixed(c.OutOrStdout(), args[0], o)
 			}
 			if err := r.print(c.OutOrStdout(), o, func(w io.Writer) error { return showOverhead(w, args[0], o, r.wide()) }); err != nil {
@@ -130,6 +131,9 @@ type distribution struct {
 	P50 string `json:"p50"`
 	P95 string `json:"p95"`
 	Max string `json:"max"`
+	// Pods is nil if it is the measurement's.
+	Pods   *int32 `json:"pods,omitempty"`
+	Source string `json:"source,omitempty"`
 }
 
 // measurementOf writes bytes, and billionths of a core, as Kubernetes does.
@@ -137,13 +141,21 @@ func measurementOf(e *adminv1.OverheadEstimate) *measurement {
 	if e == nil {
 		return nil
 	}
-	in := func(unit string, d *adminv1.OverheadDistribution) distribution {
-		text := func(n uint64) string { return fmt.Sprint(n) + unit }
-		return distribution{text(d.GetP50()), text(d.GetP95()), text(d.GetMax())}
+	in := func(unit, source string, d *adminv1.OverheadDistribution) distribution {
+		text := func(n uint64) string {
+			if n == 0 {
+				return "0"
+			}
+			return fmt.Sprint(n) + unit
+		}
+		return distribution{P50: text(d.GetP50()), P95: text(d.GetP95()), Max: text(d.GetMax()), Source: source}
 	}
-	m := &measurement{Pods: e.GetPods(), Memory: in("", e.GetMemoryBytes())}
+	m := &measurement{Pods: e.GetPods(), Memory: in("", e.GetMemorySource(), e.GetMemoryBytes())}
 	if e.GetCpuNanocores() != nil {
-		cpu := in("n", e.GetCpuNanocores())
+		cpu := in("n", e.GetCpuSource(), e.GetCpuNanocores())
+		if n := e.GetCpuPods(); n != e.GetPods() {
+			cpu.Pods = &n
+		}
 		m.CPU = &cpu
 	}
 	return m
@@ -155,7 +167,7 @@ func (r *remote) showOverheads(ctx context.Context, w io.Writer, daemon *client.
 		return err
 	}
 	t := overheadTable("HANDLER", r.wide())
-	handlers := []measuredHandler{}
+	handlers, above := []measuredHandler{}, []string(nil)
 	for _, h := range list.GetHandlers() {
 		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: h.GetName()})
 		if status.Code(err) == codes.NotFound {
@@ -167,8 +179,17 @@ func (r *remote) showOverheads(ctx context.Context, w io.Writer, daemon *client.
 		o := resp.GetOverhead()
 		handlers = append(handlers, measuredHandler{h.GetName(), measurementOf(o.GetBest())})
 		addOverhead(t, h.GetName(), o.GetBest(), o)
+		if o.GetWarning() != "" {
+			above = append(above, o.GetWarning())
+		}
 	}
-	return encode(w, r.output, map[string]any{"handlers": handlers}, t.write)
+	if err := encode(w, r.output, map[string]any{"handlers": handlers}, t.write); err != nil {
+		return err
+	}
+	if len(above) > 0 {
+		return degraded("%s", strings.Join(above, "\n"))
+	}
+	return nil
 }
 
 func showOverhead(w io.Writer, name string, o *adminv1.Overhead, wide bool) error {
@@ -183,7 +204,11 @@ func showOverhead(w io.Writer, name string, o *adminv1.Overhead, wide bool) erro
 	if o.GetCanary() != nil {
 		addOverhead(t, "berth", o.GetCanary(), o)
 	}
-	return t.write(w)
+	if err := t.write(w); err != nil || o.GetLive() == nil || o.GetCanary() == nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "used is the larger p95: %s\n", podsCell(o.GetBest()))
+	return err
 }
 
 func overheadTable(first string, wide bool) *table {
@@ -191,7 +216,7 @@ func overheadTable(first string, wide bool) *table {
 }
 
 func addOverhead(t *table, first string, e *adminv1.OverheadEstimate, o *adminv1.Overhead) {
-	row := []string{first, fmt.Sprint(e.GetPods())}
+	row := []string{first, podsCell(e)}
 	if e == nil {
 		t.add(append(row, "-", "-", "-", "-", "-", "-", declaredCell(o), "no data: "+o.GetNoLiveReason())...)
 		return
@@ -206,6 +231,15 @@ func addOverhead(t *table, first string, e *adminv1.OverheadEstimate, o *adminv1
 	t.add(append(row, declaredCell(o), ago(e.GetMeasuredAt().AsTime()))...)
 }
 
+// podsCell says how many were measured, and in the best of two measurements whose.
+func podsCell(e *adminv1.OverheadEstimate) string {
+	memory, cpu := fmt.Sprint(e.GetPods(), " ", e.GetMemorySource()), fmt.Sprint(e.GetCpuPods(), " ", e.GetCpuSource())
+	if e.GetCpuSource() == "" || cpu == memory {
+		return strings.TrimSpace(memory)
+	}
+	return fmt.Sprintf("%s, CPU %s", memory, cpu)
+}
+
 func declaredCell(o *adminv1.Overhead) string {
 	text := ""
 	if m := o.GetDeclaredMemoryBytes(); m > 0 {
@@ -217,7 +251,10 @@ func declaredCell(o *adminv1.Overhead) string {
 	if text == "" {
 		return "-"
 	}
-	return text
+	if o.GetWarning() != "" {
+		text += ", exceeded"
+	}
+	return strings.TrimSpace(text)
 }
 
 func mebibytes(n uint64) string { return fmt.Sprintf("%.1fMi", float64(n)/(1<<20)) }
@@ -236,7 +273,7 @@ func podFixed(w io.Writer, name string, o *adminv1.Overhead) error {
 	if best.GetCpuNanocores() == nil {
 		unknown = "; their CPU use is not known yet"
 	}
-	fmt.Fprintf(w, "# p95 of %d pods of handler %s, %s%s\noverhead:\n  podFixed:", best.GetPods(), name, best.GetMeasuredAt().AsTime().Format(time.RFC3339), unknown)
+	fmt.Fprintf(w, "# p95 of handler %s, pods measured: %s, %s%s\noverhead:\n  podFixed:", name, podsCell(best), best.GetMeasuredAt().AsTime().Format(time.RFC3339), unknown)
 	if fixed == (overhead.Declared{}) {
 		fmt.Fprint(w, " {}")
 	}

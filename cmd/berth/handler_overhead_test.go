@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berth-cri/berth/pkg/runtimeclass"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -38,13 +39,14 @@ func estimateOf(memory, cpu uint64) *adminv1.OverheadEstimate {
 		MemoryBytes: &adminv1.OverheadDistribution{P50: memory, P95: memory, Max: memory},
 	}
 	if cpu > 0 {
+		e.CpuPods = 3
 		e.CpuNanocores = &adminv1.OverheadDistribution{P50: cpu, P95: cpu, Max: cpu}
 	}
 	return e
 }
 
 func TestPodFixed(t *testing.T) {
-	const line, field = "# p95 of 3 pods of handler kata, 2026-01-02T03:04:05Z", "\noverhead:\n  podFixed:"
+	const line, field = "# p95 of handler kata, pods measured: 3, 2026-01-02T03:04:05Z", "\noverhead:\n  podFixed:"
 	const head, noCPU = line + field, line + "; their CPU use is not known yet" + field
 	for want, e := range map[string]*adminv1.OverheadEstimate{
 		head + "\n    cpu: 3m\n    memory: 2Mi\n": estimateOf(1<<20+1, 2_000_001),
@@ -63,8 +65,19 @@ func TestPodFixed(t *testing.T) {
 }
 
 func TestMeasurementOf(t *testing.T) {
-	if m := measurementOf(estimateOf(5, 7)); m.CPU == nil || m.CPU.P95 != "7n" || m.Memory.P95 != "5" {
-		t.Errorf("known: %+v", m)
+	for want, e := range map[string]*adminv1.OverheadEstimate{
+		`{"pods":3,"memory":{"p50":"5","p95":"5","max":"5"},"cpu":{"p50":"7n","p95":"7n","max":"7n"}}`: estimateOf(5, 7),
+		`{"pods":3,"memory":{"p50":"0","p95":"0","max":"0","source":"canary"},"cpu":{"p50":"0","p95":"0","max":"0","pods":2,"source":"live"}}`: {
+			Pods: 3, CpuPods: 2, MemorySource: "canary", CpuSource: "live", MemoryBytes: &adminv1.OverheadDistribution{}, CpuNanocores: &adminv1.OverheadDistribution{},
+		},
+	} {
+		text, err := json.Marshal(measurementOf(e))
+		if err != nil || string(text) != want {
+			t.Errorf("%s, %v; want %s", text, err, want)
+		}
+		if _, err := runtimeclass.ParseInventory("f", []byte(`{"handlers": [{"name": "a", "overhead": `+string(text)+`}]}`)); err != nil {
+			t.Errorf("who reads it says %v", err)
+		}
 	}
 	if text, err := json.Marshal(measurementOf(estimateOf(5, 0))); err != nil || strings.Contains(string(text), "cpu") {
 		t.Errorf("CPU use that is not known is told: %s, %v", text, err)
@@ -74,11 +87,12 @@ func TestMeasurementOf(t *testing.T) {
 func TestShownOverhead(t *testing.T) {
 	var b bytes.Buffer
 	o := &adminv1.Overhead{Live: estimateOf(5<<20, 0), Canary: estimateOf(7<<20, 1_500_000), DeclaredMemoryBytes: 4 << 20, DeclaredCpuMillicores: 250}
-	o.Best = o.Live
+	o.Best = estimateOf(7<<20, 1_500_000)
+	o.Best.MemorySource, o.Best.CpuSource, o.Best.CpuPods, o.Warning = "canary", "live", 2, "too much"
 	if err := showOverhead(&b, "kata", o, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"handler  3", "5.0Mi", "berth    3", "7.0Mi", "1.50m", "4.0Mi 250m"} {
+	for _, want := range []string{"handler  3", "5.0Mi", "berth    3", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded", "used is the larger p95: 3 canary, CPU 2 live\n"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())
 		}
@@ -86,5 +100,30 @@ func TestShownOverhead(t *testing.T) {
 	b.Reset()
 	if err := showOverhead(&b, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}, false); err != nil || !strings.HasPrefix(b.String(), "no data: it has no pods; ") {
 		t.Errorf("without data: %q, %v", b.String(), err)
+	}
+}
+
+func TestPodsAndWhatTheyDeclare(t *testing.T) {
+	for _, c := range []struct {
+		memory, cpu string
+		cpuPods     int32
+		want        string
+	}{
+		{"", "", 3, "3"},
+		{"live", "", 0, "3 live"},
+		{"live", "live", 3, "3 live"},
+		{"live", "live", 2, "3 live, CPU 2 live"},
+		{"canary", "live", 3, "3 canary, CPU 3 live"},
+	} {
+		if got := podsCell(&adminv1.OverheadEstimate{Pods: 3, CpuPods: c.cpuPods, MemorySource: c.memory, CpuSource: c.cpu}); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+	for want, o := range map[string]*adminv1.Overhead{
+		"-": {}, "4.0Mi": {DeclaredMemoryBytes: 4 << 20}, "5m": {DeclaredCpuMillicores: 5}, "5m, exceeded": {DeclaredCpuMillicores: 5, Warning: "too much"},
+	} {
+		if got := declaredCell(o); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

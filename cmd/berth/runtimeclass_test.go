@@ -81,7 +81,7 @@ func TestRuntimeclassCommands(t *testing.T) {
 		{"fit " + pods + " --handlers " + known + " -o json", 0, `"fits": "yes"`, ""},
 		{"fit " + pods + " --handlers runc --prefer luck", 2, "", "berth: --prefer luck is none of isolation and overhead\n"},
 		{"fit " + pods + " --handlers " + file(t, "kata.yaml", "handlers: [{name: kata, state: cordoned}]\n"), 1, "the handler is cordoned", "berth: no handler can run 1 pod of 1\n"},
-		{"generate --handlers " + known, 0, "# overhead: p95 of 4 measured pods\napiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  name: kata\noverhead:\n  podFixed:\n    cpu: 2m\n    memory: 100Mi\n", ""},
+		{"generate --handlers " + known, 0, "# overhead: measured, p95 of 4 pods\napiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  name: kata\noverhead:\n  podFixed:\n    cpu: 2m\n    memory: 100Mi\n", ""},
 		{"generate runc --handlers " + known + " --any-node", 0, "# overhead: nothing was measured, and none is declared\napiVersion: node.k8s.io/v1\nhandler: runc\nkind: RuntimeClass\nmetadata:\n  name: runc\n", ""},
 		{"generate kata --handlers kata --measurements " + known + " -o json", 0, `"memory": "100Mi"`, ""},
 		{"generate nobody --handlers runc", 2, "", "berth: there is no handler \"nobody\"\n"},

@@ -270,7 +270,8 @@ func (b *bed) liveOverhead(t *testing.T) {
 		t.Errorf("the status is %v, %v", status, err)
 	}
 	h, err := c.GetHandler(within(t, time.Minute), &adminv1.GetHandlerRequest{Name: "monitor"})
-	if err != nil || h.GetOverhead().GetLive().GetPods() != 2 || h.GetOverhead().GetCanary().GetPods() != 4 || h.GetOverhead().GetBest().GetPods() != 4 {
+	if err != nil || h.GetOverhead().GetLive().GetPods() != 2 || h.GetOverhead().GetCanary().GetPods() != 4 ||
+		h.GetOverhead().GetBest().GetPods() != 4 || h.GetOverhead().GetBest().GetMemorySource() != "canary" {
 		t.Errorf("the handler is %v, %v", h.GetOverhead(), err)
 	}
 	if o, err = b.overhead(t, "gvisor", 0); err != nil || o.GetLive() != nil || !strings.Contains(o.GetNoLiveReason(), "kernel of their own") {

@@ -119,7 +119,7 @@ func applyFromNodes(t *testing.T, b *bed) {
 	measured := file(t, "overhead.yaml", "handlers:\n- name: gvisor\n  overhead: {pods: 10, memory: {p50: 20Mi, p95: 30Mi, max: 31Mi}, cpu: {p50: 1m, p95: 2m, max: 2m}}\n")
 	r = berth(t, 0, b.admin, "", "apply", "--from-nodes", "--measurements", measured, "--toleration", "sandboxes:NoSchedule")
 	has(t, r.stdout, "runtimeclass.node.k8s.io/gvisor created\nruntimeclass.node.k8s.io/runc created\n")
-	has(t, r.stderr, "note: handler kata is not-ready, and gets no class\n", "note: class gvisor: overhead: p95 of 10 measured pods\n",
+	has(t, r.stderr, "note: handler kata is not-ready, and gets no class\n", "note: class gvisor: overhead: measured, p95 of 10 pods\n",
 		"note: class gvisor selects nodes by feature.node.kubernetes.io/handler.gvisor=ready, which no node has yet")
 	if strings.Contains(r.stderr, "class runc selects") || b.class(t, "kata") != nil {
 		t.Errorf("got %s", r.stderr)

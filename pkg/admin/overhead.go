@@ -59,9 +59,10 @@ func estimateMessage(e *overhead.Estimate) *adminv1.OverheadEstimate {
 	if e == nil {
 		return nil
 	}
-	m := &adminv1.OverheadEstimate{Pods: count(e.Pods), MemoryBytes: distributionMessage(e.Memory), MeasuredAt: stamp(e.At)}
+	m := &adminv1.OverheadEstimate{Pods: count(e.Pods), MemoryBytes: distributionMessage(e.Memory), MeasuredAt: stamp(e.At), MemorySource: string(e.MemoryOf)}
 	if e.CPUPods > 0 {
 		m.CpuNanocores, m.Window = distributionMessage(e.CPU), durationpb.New(e.Window)
+		m.CpuPods, m.CpuSource = count(e.CPUPods), string(e.CPUOf)
 	}
 	return m
 }

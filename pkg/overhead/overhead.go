@@ -16,6 +16,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
 
 // Part is one cgroup or process that a pod has beyond its containers.
@@ -81,13 +83,15 @@ type Distribution struct{ P50, P95, Max uint64 }
 
 // Estimate is what the pods of a handler were measured to use.
 type Estimate struct {
-	// Pods is how many were measured, at least one.
+	// Pods is how many Memory is of, at least one.
 	Pods int
 	// Memory is in bytes, CPU in billionths of a core.
 	Memory, CPU Distribution
-	// CPUPods is how many of the pods CPU is of.
+	// CPUPods is how many pods CPU is of.
 	CPUPods int
-	// At is when, and Window how long CPU time was watched; 0 without CPUPods.
+	// MemoryOf and CPUOf say which pods those are; Report.Best sets them.
+	MemoryOf, CPUOf podfixed.Kind
+	// At is when that was, and Window how long CPU time was watched; 0 without CPUPods.
 	At     time.Time
 	Window time.Duration
 }
@@ -117,34 +121,6 @@ func distribution(all []uint64) Distribution {
 	slices.Sort(all)
 	rank := func(percent int) uint64 { return all[(len(all)*percent+99)/100-1] }
 	return Distribution{P50: rank(50), P95: rank(95), Max: all[len(all)-1]}
-}
-
-// Fixed is what to declare: p95, in whole Mi and thousandths of a core, rounded up.
-func (e *Estimate) Fixed() Declared {
-	const mi, milli = 1 << 20, 1e6
-	return Declared{Memory: int64((e.Memory.P95 + mi - 1) / mi * mi), CPU: int64((e.CPU.P95 + milli - 1) / milli)} //nolint:gosec // a node has less
-}
-
-// Excess is a resource of which more is used than was declared.
-type Excess struct {
-	// Resource is "memory" or "cpu", in the units of Declared.
-	Resource       string
-	Used, Declared int64
-}
-
-// Above compares p95 with what is declared. What is not declared is not compared.
-func (e *Estimate) Above(d Declared) []Excess {
-	if e == nil {
-		return nil
-	}
-	var all []Excess
-	if used := int64(e.Memory.P95); d.Memory > 0 && used > d.Memory { //nolint:gosec // a node has less
-		all = append(all, Excess{"memory", used, d.Memory})
-	}
-	if used := e.Fixed().CPU; d.CPU > 0 && e.CPUPods > 0 && used > d.CPU {
-		all = append(all, Excess{"cpu", used, d.CPU})
-	}
-	return all
 }
 
 // least is what is declared of the resource by whoever declares the least of it.

@@ -1,7 +1,6 @@
 package overhead
 
 import (
-	"strings"
 	"testing"
 	"time"
 )
@@ -77,69 +76,6 @@ func TestEstimated(t *testing.T) {
 	}
 	if e := Estimated([]Sample{{Memory: 1}, {Memory: 3}}); e.Memory != (Distribution{1, 3, 3}) {
 		t.Errorf("two: %+v", e.Memory)
-	}
-}
-
-func TestFixed(t *testing.T) {
-	for _, c := range []struct {
-		memory, cpu uint64
-		want        Declared
-	}{
-		{0, 0, Declared{}},
-		{1, 1, Declared{mi, 1}},
-		{mi, 1e6, Declared{mi, 1}},
-		{mi + 1, 1e6 + 1, Declared{2 * mi, 2}},
-	} {
-		e := Estimate{Memory: Distribution{P95: c.memory}, CPU: Distribution{P95: c.cpu}}
-		if got := e.Fixed(); got != c.want {
-			t.Errorf("%d, %d: %+v, want %+v", c.memory, c.cpu, got, c.want)
-		}
-	}
-}
-
-func TestAbove(t *testing.T) {
-	e := &Estimate{Pods: 3, CPUPods: 3, Memory: Distribution{P95: 10 * mi}, CPU: Distribution{P95: 4_500_000}}
-	for name, c := range map[string]struct {
-		declared Declared
-		want     string
-	}{
-		"nothing is declared": {Declared{}, ""},
-		"as much":             {Declared{10 * mi, 5}, ""},
-		"more":                {Declared{20 * mi, 250}, ""},
-		"less memory":         {Declared{9 * mi, 0}, "10Mi of memory, and its pods declare 9Mi"},
-		"less CPU":            {Declared{0, 4}, "5m of cpu, and its pods declare 4m"},
-		"less of both":        {Declared{9*mi + mi/2, 1}, "10Mi of memory, and its pods declare 9.5Mi; 5m of cpu, and its pods declare 1m"},
-	} {
-		got := Report{Handler: "kata", Live: e, Declared: c.declared}.Above()
-		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-	}
-	if got := (Report{Declared: Declared{1, 1}}).Above(); got != "" {
-		t.Errorf("without data: %q", got)
-	}
-	unknown := &Estimate{Pods: 1}
-	if got := unknown.Above(Declared{1, 1}); len(got) > 0 {
-		t.Errorf("CPU that is not known: %v", got)
-	}
-}
-
-func TestBest(t *testing.T) {
-	live, canary, more := &Estimate{Pods: 5}, &Estimate{Pods: 5}, &Estimate{Pods: 6}
-	for name, c := range map[string]struct {
-		report Report
-		want   *Estimate
-	}{
-		"none":            {Report{}, nil},
-		"live":            {Report{Live: live}, live},
-		"canaries":        {Report{Canary: canary}, canary},
-		"as many":         {Report{Live: live, Canary: canary}, live},
-		"more of berth's": {Report{Live: live, Canary: more}, more},
-		"more that live":  {Report{Live: more, Canary: canary}, more},
-	} {
-		if got := c.report.Best(); got != c.want {
-			t.Errorf("%s: %+v", name, got)
-		}
 	}
 }
 

@@ -1,8 +1,11 @@
 package overhead
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
+
+	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
 
 // Report is what is known of a handler's overhead.
@@ -17,27 +20,47 @@ type Report struct {
 	Declared Declared
 }
 
-// Best is the estimate of more pods, that of live ones if there are as many; nil
-// without data.
+// Best has of each resource the estimate with the larger p95, that of live pods if
+// they are alike: canaries do nothing, and live pods may be few. Nil without data.
 func (r Report) Best() *Estimate {
-	if r.Live == nil || r.Canary != nil && r.Canary.Pods > r.Live.Pods {
-		return r.Canary
+	best, canary := r.Live.of(podfixed.Live), r.Canary.of(podfixed.Canary)
+	if best == nil || canary == nil {
+		return cmp.Or(best, canary)
 	}
-	return r.Live
+	if canary.Memory.P95 > best.Memory.P95 {
+		best.Memory, best.MemoryOf, best.Pods, best.At = canary.Memory, canary.MemoryOf, canary.Pods, canary.At
+	}
+	if canary.CPUPods > 0 && (best.CPUPods == 0 || canary.CPU.P95 > best.CPU.P95) {
+		best.CPU, best.CPUOf, best.CPUPods, best.Window = canary.CPU, canary.CPUOf, canary.CPUPods, canary.Window
+	}
+	return best
+}
+
+// of is a copy that says which pods it is of.
+func (e *Estimate) of(k podfixed.Kind) *Estimate {
+	if e == nil {
+		return nil
+	}
+	known := *e
+	known.MemoryOf = k
+	if known.CPUPods > 0 {
+		known.CPUOf = k
+	}
+	return &known
 }
 
 // Above says in one line that more is used than the kubelet reserves, or is empty.
 func (r Report) Above() string {
-	best := r.Best()
 	var parts []string
-	for _, x := range best.Above(r.Declared) {
-		parts = append(parts, fmt.Sprintf("%s of %s, and its pods declare %s", amount(x.Resource, x.Used), x.Resource, amount(x.Resource, x.Declared)))
+	for _, x := range r.Best().Above(r.Declared) {
+		parts = append(parts, fmt.Sprintf("%s of %s (p95, %s pods measured: %d), and its pods declare %s",
+			amount(x.Resource, x.Used), x.Resource, x.Of, x.Pods, amount(x.Resource, x.Declared)))
 	}
 	if len(parts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("handler %s: overhead is %s (p95, pods measured: %d); raise overhead.podFixed of its RuntimeClass, see \"berth handler overhead %s --yaml\"",
-		r.Handler, strings.Join(parts, "; "), best.Pods, r.Handler)
+	return fmt.Sprintf("handler %s: overhead is %s; raise overhead.podFixed of its RuntimeClass, see \"berth handler overhead %s --yaml\"",
+		r.Handler, strings.Join(parts, "; "), r.Handler)
 }
 
 // amount writes a number in the units of Declared as Kubernetes does.

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -36,7 +35,7 @@ func Generate(h Handler, o GenerateOptions) Generated {
 	if m := h.measured(); m != nil {
 		if fixed := m.recommended(); len(fixed) > 0 {
 			c.Overhead = &nodev1.Overhead{PodFixed: fixed}
-			g.Note = fmt.Sprintf("overhead: p95 of %d measured pods", m.Pods)
+			g.Note = "overhead: measured, p95 of " + m.whose()
 		} else {
 			g.Note = fmt.Sprintf("overhead: none was measured in %d pods", m.Pods)
 		}
@@ -48,19 +47,6 @@ func Generate(h Handler, o GenerateOptions) Generated {
 		}
 	}
 	return g
-}
-
-// recommended is p95, rounded up to what people write: whole Mi and millis of a CPU.
-func (m *Measurement) recommended() corev1.ResourceList {
-	all := corev1.ResourceList{}
-	const mi = 1 << 20
-	if n := (m.Memory.P95.Value() + mi - 1) / mi; n > 0 {
-		all[corev1.ResourceMemory] = *resource.NewQuantity(n*mi, resource.BinarySI)
-	}
-	if n := m.CPU.P95.MilliValue(); n > 0 {
-		all[corev1.ResourceCPU] = *resource.NewMilliQuantity(n, resource.DecimalSI)
-	}
-	return all
 }
 
 // ParseToleration reads "key=value:Effect", "key:Effect", "key=value" or "key".

@@ -20,7 +20,7 @@ func TestGenerate(t *testing.T) {
 	}{
 		{"nothing measured", nil, GenerateOptions{}, head + selector, "overhead: nothing was measured, and none is declared"},
 		{"no pods measured", measured(0, "1Gi", "1"), GenerateOptions{}, head + selector, "overhead: nothing was measured, and none is declared"},
-		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n    memory: 161Mi\n" + selector, "overhead: p95 of 10 measured pods"},
+		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n    memory: 161Mi\n" + selector, "overhead: measured, p95 of 10 pods"},
 		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + selector, "overhead: none was measured in 3 pods"},
 		{"any node", nil, GenerateOptions{AnyNode: true}, head, ""},
 		{"tolerations", nil, GenerateOptions{AnyNode: true, Tolerations: tolerate}, head + "scheduling:\n  tolerations:\n  - effect: NoSchedule\n    key: vm\n    operator: Exists\n", ""},
@@ -80,6 +80,8 @@ func TestInventory(t *testing.T) {
 		"handlers:\n- name: a\n  isolation: strong\n":                          `f:2: document 1: handlers[0]: isolation "strong" is none of`,
 		"handlers:\n- name: a\n  overhead: {pods: -1}\n":                       "f:3: document 1: handlers[0].overhead: pods: -1 are less than none",
 		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {p50: 2, p95: 1}}\n": "f:3: document 1: handlers[0].overhead: cpu: p50 2, p95 1 and max 0 do not grow from 0",
+		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {pods: -1}}\n":       "f:3: document 1: handlers[0].overhead: cpu: pods: -1 are less than none",
+		"handlers:\n- name: a\n  overhead: {pods: 1, memory: {source: x}}\n":   `f:3: document 1: handlers[0].overhead: memory: source: "x" is none of live and canary`,
 		"handlers:\n- name: a\n  capability: {}\n":                             `f:3: document 1: unknown field "handlers[0].capability"`,
 		"handlers: runc\n":                                                     "f:1: document 1: is no list of handlers: handlers cannot be a string",
 		"":                                                                     "f: is no list of handlers: it has 0 documents instead of one",

@@ -11,6 +11,7 @@ import (
 	strictjson "sigs.k8s.io/json"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -54,6 +55,10 @@ type Distribution struct {
 	P50 resource.Quantity `json:"p50"`
 	P95 resource.Quantity `json:"p95"`
 	Max resource.Quantity `json:"max"`
+	// Pods is how many it is of, if that is not the Measurement's number.
+	Pods int `json:"pods,omitempty"`
+	// Source is "live" or "canary", or empty if nobody says.
+	Source podfixed.Kind `json:"source,omitempty"`
 }
 
 // measured is what was measured, or nil.
@@ -151,6 +156,12 @@ func (m *Measurement) validate() error {
 		return fmt.Errorf("pods: %d are less than none", m.Pods)
 	}
 	for what, d := range map[string]Distribution{"memory": m.Memory, "cpu": m.CPU} {
+		if d.Pods < 0 {
+			return fmt.Errorf("%s: pods: %d are less than none", what, d.Pods)
+		}
+		if d.Source != "" && d.Source != podfixed.Live && d.Source != podfixed.Canary {
+			return fmt.Errorf("%s: source: %q is none of %s and %s", what, d.Source, podfixed.Live, podfixed.Canary)
+		}
 		if d.P50.Sign() < 0 || d.P50.Cmp(d.P95) > 0 || d.P95.Cmp(d.Max) > 0 {
 			return fmt.Errorf("%s: p50 %s, p95 %s and max %s do not grow from 0", what, d.P50.String(), d.P95.String(), d.Max.String())
 		}

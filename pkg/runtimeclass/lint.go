@@ -184,33 +184,6 @@ func lintHandler(c Class, o LintOptions) []Finding {
 	return all
 }
 
-func lintOverhead(c Class, m *Measurement) []Finding {
-	measured := m.recommended()
-	if c.Overhead == nil || len(c.Overhead.PodFixed) == 0 {
-		if len(measured) == 0 {
-			return nil
-		}
-		return []Finding{finding(c, Warning, RuleOverheadMissing, "overhead", "no overhead is declared, and the scheduler does not count "+resources(measured)+" of each pod",
-			fmt.Sprintf("p95 of %d pods; declare overhead.podFixed: %s", m.Pods, resources(measured)))}
-	}
-	var all []Finding
-	for _, r := range []struct {
-		name corev1.ResourceName
-		d    Distribution
-	}{{corev1.ResourceCPU, m.CPU}, {corev1.ResourceMemory, m.Memory}} {
-		declared := c.Overhead.PodFixed[r.name]
-		if declared.Cmp(r.d.P95) >= 0 {
-			continue
-		}
-		want := measured[r.name]
-		f := finding(c, Error, RuleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),
-			fmt.Sprintf("%s is less than the %s that 95 %% of %d pods stayed below", declared.String(), r.d.P95.String(), m.Pods),
-			fmt.Sprintf("declare %s", want.String()))
-		all = append(all, f)
-	}
-	return all
-}
-
 // resources is "cpu: 10m, memory: 12Mi".
 func resources(l corev1.ResourceList) string {
 	var all []string

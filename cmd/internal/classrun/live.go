@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-cri/berth/cmd/internal/adminsocket"
 	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -94,7 +95,12 @@ func overheadOf(e *adminv1.OverheadEstimate) *runtimeclass.Measurement {
 		}
 		return runtimeclass.Distribution{P50: quantity(d.GetP50()), P95: quantity(d.GetP95()), Max: quantity(d.GetMax())}
 	}
-	return &runtimeclass.Measurement{
+	m := &runtimeclass.Measurement{
 		Pods: int(e.GetPods()), Memory: in(0, resource.BinarySI, e.GetMemoryBytes()), CPU: in(resource.Nano, resource.DecimalSI, e.GetCpuNanocores()),
 	}
+	m.Memory.Source, m.CPU.Source = podfixed.Kind(e.GetMemorySource()), podfixed.Kind(e.GetCpuSource())
+	if e.GetCpuPods() != e.GetPods() {
+		m.CPU.Pods = int(e.GetCpuPods())
+	}
+	return m
 }

@@ -1132,7 +1132,7 @@ type Overhead struct {
 	Live *OverheadEstimate `protobuf:"bytes,1,opt,name=live,proto3" json:"live,omitempty"`
 	// Of the last canary pods since the daemon started; unset without data.
 	Canary *OverheadEstimate `protobuf:"bytes,2,opt,name=canary,proto3" json:"canary,omitempty"`
-	// The one of more pods. Unset without data.
+	// For each resource the one with the larger p95. Unset without data.
 	Best *OverheadEstimate `protobuf:"bytes,3,opt,name=best,proto3" json:"best,omitempty"`
 	// Why live is unset, in a few words.
 	NoLiveReason string `protobuf:"bytes,4,opt,name=no_live_reason,json=noLiveReason,proto3" json:"no_live_reason,omitempty"`
@@ -1140,7 +1140,8 @@ type Overhead struct {
 	// 0 is none.
 	DeclaredMemoryBytes   int64 `protobuf:"varint,5,opt,name=declared_memory_bytes,json=declaredMemoryBytes,proto3" json:"declared_memory_bytes,omitempty"`
 	DeclaredCpuMillicores int64 `protobuf:"varint,6,opt,name=declared_cpu_millicores,json=declaredCpuMillicores,proto3" json:"declared_cpu_millicores,omitempty"`
-	// That p95 is more than what is declared, in one line; empty if it is not.
+	// That p95 is more than what is declared, by more than what it varies by, in one
+	// line; empty if it is not.
 	Warning       string `protobuf:"bytes,7,opt,name=warning,proto3" json:"warning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1228,14 +1229,19 @@ func (x *Overhead) GetWarning() string {
 // OverheadEstimate is the distribution of overhead over some pods.
 type OverheadEstimate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many pods were measured, at least 1.
+	// How many pods memory was measured of, at least 1.
 	Pods        int32                 `protobuf:"varint,1,opt,name=pods,proto3" json:"pods,omitempty"`
 	MemoryBytes *OverheadDistribution `protobuf:"bytes,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// In billionths of a core; unset if no pod was there for long enough.
 	CpuNanocores *OverheadDistribution  `protobuf:"bytes,3,opt,name=cpu_nanocores,json=cpuNanocores,proto3" json:"cpu_nanocores,omitempty"`
 	MeasuredAt   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=measured_at,json=measuredAt,proto3" json:"measured_at,omitempty"`
 	// How long CPU time was watched.
-	Window        *durationpb.Duration `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
+	Window *durationpb.Duration `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
+	// How many pods CPU use was measured of.
+	CpuPods int32 `protobuf:"varint,6,opt,name=cpu_pods,json=cpuPods,proto3" json:"cpu_pods,omitempty"`
+	// Which pods were measured, "live" or "canary"; set in Overhead.best.
+	MemorySource  string `protobuf:"bytes,7,opt,name=memory_source,json=memorySource,proto3" json:"memory_source,omitempty"`
+	CpuSource     string `protobuf:"bytes,8,opt,name=cpu_source,json=cpuSource,proto3" json:"cpu_source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1303,6 +1309,27 @@ func (x *OverheadEstimate) GetWindow() *durationpb.Duration {
 		return x.Window
 	}
 	return nil
+}
+
+func (x *OverheadEstimate) GetCpuPods() int32 {
+	if x != nil {
+		return x.CpuPods
+	}
+	return 0
+}
+
+func (x *OverheadEstimate) GetMemorySource() string {
+	if x != nil {
+		return x.MemorySource
+	}
+	return ""
+}
+
+func (x *OverheadEstimate) GetCpuSource() string {
+	if x != nil {
+		return x.CpuSource
+	}
+	return ""
 }
 
 // OverheadDistribution is that of one resource.
@@ -3341,14 +3368,18 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eno_live_reason\x18\x04 \x01(\tR\fnoLiveReason\x122\n" +
 	"\x15declared_memory_bytes\x18\x05 \x01(\x03R\x13declaredMemoryBytes\x126\n" +
 	"\x17declared_cpu_millicores\x18\x06 \x01(\x03R\x15declaredCpuMillicores\x12\x18\n" +
-	"\awarning\x18\a \x01(\tR\awarning\"\xaa\x02\n" +
+	"\awarning\x18\a \x01(\tR\awarning\"\x89\x03\n" +
 	"\x10OverheadEstimate\x12\x12\n" +
 	"\x04pods\x18\x01 \x01(\x05R\x04pods\x12G\n" +
 	"\fmemory_bytes\x18\x02 \x01(\v2$.berth.admin.v1.OverheadDistributionR\vmemoryBytes\x12I\n" +
 	"\rcpu_nanocores\x18\x03 \x01(\v2$.berth.admin.v1.OverheadDistributionR\fcpuNanocores\x12;\n" +
 	"\vmeasured_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"measuredAt\x121\n" +
-	"\x06window\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06window\"L\n" +
+	"\x06window\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x19\n" +
+	"\bcpu_pods\x18\x06 \x01(\x05R\acpuPods\x12#\n" +
+	"\rmemory_source\x18\a \x01(\tR\fmemorySource\x12\x1d\n" +
+	"\n" +
+	"cpu_source\x18\b \x01(\tR\tcpuSource\"L\n" +
 	"\x14OverheadDistribution\x12\x10\n" +
 	"\x03p50\x18\x01 \x01(\x04R\x03p50\x12\x10\n" +
 	"\x03p95\x18\x02 \x01(\x04R\x03p95\x12\x10\n" +

@@ -1,0 +1,96 @@
+package runtimeclass
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-cri/berth/pkg/overhead/podfixed"
+)
+
+// measuredResource is one resource of a Measurement, in the units of pkg/overhead/podfixed.
+type measuredResource struct {
+	name corev1.ResourceName
+	Distribution
+	scale resource.Scale
+	step  uint64
+}
+
+func (m *Measurement) resources() []measuredResource {
+	return []measuredResource{
+		{corev1.ResourceCPU, m.CPU, resource.Nano, podfixed.CPUStep},
+		{corev1.ResourceMemory, m.Memory, 0, podfixed.MemoryStep},
+	}
+}
+
+// in is a quantity in a scale. What no node has is all the same.
+func in(q resource.Quantity, scale resource.Scale) uint64 {
+	const most = math.MaxInt64 / 2
+	if q.Sign() <= 0 {
+		return 0
+	}
+	if q.Cmp(*resource.NewScaledQuantity(most, scale)) > 0 {
+		return most
+	}
+	return uint64(q.ScaledValue(scale)) //nolint:gosec // it is positive
+}
+
+// exceeds says whether p95 is more than what is declared.
+func (r *measuredResource) exceeds(declared resource.Quantity) bool {
+	return podfixed.Exceeds(in(r.P95, r.scale), in(declared, r.scale), r.step)
+}
+
+// recommended is p95, rounded up to what people write: whole Mi and millis of a CPU.
+func (m *Measurement) recommended() corev1.ResourceList {
+	all := corev1.ResourceList{}
+	if n := podfixed.RoundedUp(in(m.Memory.P95, 0), podfixed.MemoryStep); n > 0 {
+		all[corev1.ResourceMemory] = *resource.NewQuantity(int64(n), resource.BinarySI) //nolint:gosec // it is bounded
+	}
+	if n := podfixed.RoundedUp(in(m.CPU.P95, resource.Nano), podfixed.CPUStep) / podfixed.CPUStep; n > 0 {
+		all[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(n), resource.DecimalSI) //nolint:gosec // it is bounded
+	}
+	return all
+}
+
+// pods is "10 pods", or "10 live pods" if that is known.
+func (m *Measurement) pods(d Distribution) string {
+	return strings.Join(strings.Fields(fmt.Sprintf("%d %s pods", cmp.Or(d.Pods, m.Pods), d.Source)), " ")
+}
+
+// whose are the pods that memory is of, and CPU use if those are others.
+func (m *Measurement) whose() string {
+	memory, cpu := m.pods(m.Memory), m.pods(m.CPU)
+	if memory == cpu || m.CPU.Source == "" && m.CPU.Pods == 0 {
+		return memory
+	}
+	return fmt.Sprintf("%s, of CPU use that of %s", memory, cpu)
+}
+
+// lintOverhead holds what a class declares against what was measured.
+func lintOverhead(c Class, m *Measurement) []Finding {
+	recommended := m.recommended()
+	declared := corev1.ResourceList{}
+	if c.Overhead != nil {
+		declared = c.Overhead.PodFixed
+	}
+	var all []Finding
+	for _, r := range m.resources() {
+		q := declared[r.name]
+		if !r.exceeds(q) {
+			continue
+		}
+		if len(declared) == 0 {
+			return []Finding{finding(c, Warning, RuleOverheadMissing, "overhead", "no overhead is declared, and the scheduler does not count "+resources(recommended)+" of each pod",
+				fmt.Sprintf("p95 of %s; declare overhead.podFixed: %s", m.whose(), resources(recommended)))}
+		}
+		want := recommended[r.name]
+		all = append(all, finding(c, Error, RuleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),
+			fmt.Sprintf("%s is less than the %s that 95 %% of %s stayed below", q.String(), r.P95.String(), m.pods(r.Distribution)),
+			fmt.Sprintf("declare %s", want.String())))
+	}
+	return all
+}

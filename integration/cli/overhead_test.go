@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestOverheadThatIsDeclared has pods declare too little for the shim that they have,
+// and classes what was measured.
+func TestOverheadThatIsDeclared(t *testing.T) {
+	shim := testbed.Part(t, testbed.RuncShim)
+	n := newNode(t)
+	n.berth(t, 0, "handler", "add", "driven", "--path", shim, "--set", "options.BinaryName="+testbed.Part(t, testbed.Runc))
+	out, _ := n.berth(t, 0, "handler", "overhead")
+	has(t, out, "no data: it has no pods")
+
+	for range 2 {
+		n.Client.RunPod(t, testbed.PodSpec{
+			Handler: "driven", Image: n.image, Command: []string{"sleep", "600"},
+			Sandbox: func(c *runtimeapi.PodSandboxConfig) {
+				c.Linux.Overhead = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}
+			},
+		})
+	}
+	n.berth(t, 3, "handler", "overhead", "driven", "--pods", "1", "--window", "1s")
+	out, warning := n.berth(t, 3, "handler", "overhead")
+	has(t, out, "1.0Mi, exceeded")
+	has(t, warning, "handler driven: overhead is ", "and its pods declare 1Mi")
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "runc ") && strings.Contains(line, "exceeded") {
+			t.Errorf("a handler without pods is marked: %s", line)
+		}
+	}
+	out, _ = n.berth(t, 3, "handler", "overhead", "driven", "--window", "1s")
+	has(t, out, "used is the larger p95: ")
+	out, _ = n.berth(t, 0, "handler", "overhead", "driven", "--window", "1s", "--yaml")
+	has(t, out, "# p95 of handler driven, pods measured: ", "memory: ")
+
+	dir := t.TempDir()
+	classes, measured := filepath.Join(dir, "classes.yaml"), filepath.Join(dir, "measured.yaml")
+	for file, arguments := range map[string][]string{classes: {"runtimeclass", "generate"}, measured: {"handler", "overhead", "-o", "yaml"}} {
+		want := 0
+		if file == measured {
+			want = 3
+		}
+		out, _ := n.berth(t, want, arguments...)
+		if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.berth(t, 0, "runtimeclass", "lint", classes, "--measurements", measured, "--strict")
+	n.berth(t, 0, "runtimeclass", "lint", classes, "--live", "--strict")
+	text, err := os.ReadFile(classes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has(t, string(text), "# overhead: measured, p95 of ")
+}

@@ -45,6 +45,7 @@ const (
 func TestRuntimeclassCommands(t *testing.T) {
 	classes, pods, known := file(t, "classes.yaml", oneClass+service), file(t, "pod.yaml", onePod), file(t, "handlers.yaml", handlers)
 	sound, beta := file(t, "sound.yaml", oneClass), file(t, "beta.yaml", strings.Replace(oneClass, "/v1", "/v1beta1", 1))
+	raw := file(t, "raw.yaml", strings.NewReplacer("95: 100Mi", "95: 98765432", "95: 2m", "95: 2804132n").Replace(handlers))
 	dots := file(t, "dots.yaml", "apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: a.b}\n")
 	for _, c := range []struct {
 		line           string
@@ -79,6 +80,9 @@ func TestRuntimeclassCommands(t *testing.T) {
 		{"fit " + pods + " --handlers kata", 0, "unknown", ""},
 		{"fit " + file(t, "costly.yaml", strings.Replace(onePod, "hostPID: true", "overhead: {memory: 1Mi}", 1)) + " --handlers kata --classes " + sound, 1, `Pod web  kata     no    -          -       -    sandboxed  pods "web" is forbidden: pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead` + "\n", "berth: no handler can run 1 pod of 1\n"},
 		{"fit " + pods + " --handlers " + known + " -o json", 0, `"fits": "yes"`, ""},
+		{"fit " + pods + " --handlers " + raw, 0, "vm             94.2Mi  2.8m  -", ""},
+		{"fit " + pods + " --handlers " + raw + " -o json", 0, `"p95": "98765432"`, ""},
+		{"lint " + sound + " --handlers " + raw, 1, "64Mi is less than the 94.2Mi that 95 % of 4 pods stayed below; declare 95Mi", "berth: 2 errors"},
 		{"fit " + pods + " --handlers runc --prefer luck", 2, "", "berth: --prefer luck is none of isolation and overhead\n"},
 		{"fit " + pods + " --handlers " + file(t, "kata.yaml", "handlers: [{name: kata, state: cordoned}]\n"), 1, "the handler is cordoned", "berth: no handler can run 1 pod of 1\n"},
 		{"generate --handlers " + known, 0, "# overhead: measured, p95 of 4 pods\napiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  name: kata\noverhead:\n  podFixed:\n    cpu: 2m\n    memory: 100Mi\n", ""},

@@ -189,7 +189,8 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 	}
 	for _, name := range sortedKeys(asks) {
 		if want, has := asks[name], n.Status.Allocatable[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
-			no = append(no, fmt.Sprintf("%s %s is asked for, with overhead, and the node has %s", want.String(), name, has.String()))
+			there, asked := runtimeclass.Amounts(name, has, want)
+			no = append(no, fmt.Sprintf("%s %s is asked for, with overhead, and the node has %s", asked, name, there))
 		}
 	}
 	for _, l := range runtimeclass.Fit(pod, []runtimeclass.Handler{onNode(known, n)}, nil, "")[0].Lacks {

@@ -116,6 +116,9 @@ func TestFit(t *testing.T) {
 			"|| own yes [a] []|",
 			"kata|kata| no [] []|1124Mi memory is asked for, with overhead, and the node has 1050Mi (a)",
 		}},
+		{"too large for a node that counts in Ki", aPod("p", "", "", asking("1Gi")), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1023999Ki")}}, FitOptions{}, []string{
+			"|| own no [] []|1Gi memory is asked for, with overhead, and the node has 999.9Mi (a)",
+		}},
 		{"no nodes", aPod("p", "", ""), State{Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{"|| own no [] []|", "std|runc| no [] []|"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

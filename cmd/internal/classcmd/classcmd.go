@@ -226,10 +226,10 @@ func (t *tree) fit() *cobra.Command {
 		Use:   "fit FILE...",
 		Short: "Say which handlers can run pods, and which cannot and why",
 		Long: `Say which handlers of the running daemon can run pods, which cannot and why, the one
-to prefer first. What is not known about a handler is told as unknown. If the class of a pod
-is among those of --classes or of the files, and the API server would refuse the pod,
-the handler of its class does not fit. The exit status is 1 if there is a pod that no
-handler fits.`,
+to prefer first. What is not known about a handler is told as unknown. If the class of
+a pod is among those of --classes or of the files, and the API server would refuse the
+pod, the handler of its class does not fit. The exit status is 1 if there is a pod that
+no handler fits.`,
 		Example: "  berth runtimeclass fit pod.yaml\n  berth runtimeclass fit pod.yaml --handlers handlers.yaml --prefer overhead -o json",
 		Args:    cobra.MinimumNArgs(1),
 	}

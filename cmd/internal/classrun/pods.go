@@ -149,7 +149,7 @@ func fitTable(all []fitted, wide bool) *output.Table {
 				name += " (default)"
 			}
 			if v.Overhead != nil {
-				memory, cpu = v.Overhead.Memory.P95.String(), v.Overhead.CPU.P95.String()
+				memory, cpu = runtimeclass.Amount(corev1.ResourceMemory, v.Overhead.Memory.P95), runtimeclass.Amount(corev1.ResourceCPU, v.Overhead.CPU.P95)
 			}
 			t.Add(f.Pod, name, string(v.Fits), or(string(v.Isolation)), memory, cpu, or(strings.Join(v.Classes, ", ")), strings.Join(v.Reasons(), "; "))
 		}

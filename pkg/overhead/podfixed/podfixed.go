@@ -22,8 +22,13 @@ const (
 func RoundedUp(p95, step uint64) uint64 { return (p95 + step - 1) / step * step }
 
 // Exceeds says whether p95 is more than what is declared by so much that it is no
-// noise: by a step, and by a tenth of what is declared. What was declared by one
-// measurement would else be too little by the next one.
+// noise: by a step, and CPU time by a tenth of what is declared, because that varies
+// from one measurement to the next: what was declared by one would else be too little
+// by the other. Memory that is not declared is what a pod's limit lacks.
 func Exceeds(p95, declared, step uint64) bool {
-	return p95 > declared && p95-declared >= max(step, declared/10)
+	noise := step
+	if step == CPUStep {
+		noise = max(step, declared/10)
+	}
+	return p95 > declared && p95-declared >= noise
 }

@@ -17,8 +17,8 @@ func TestExceeds(t *testing.T) {
 		{"less", 7 * m, 8 * m, m, false},
 		{"rounds to the next step", 8*m + 1, 8 * m, m, false},
 		{"a step more", 9 * m, 8 * m, m, true},
-		{"a step of much", 163 * m, 160 * m, m, false},
-		{"a tenth of much", 176 * m, 160 * m, m, true},
+		{"less than a step of much", 161*m - 1, 160 * m, m, false},
+		{"a step of much", 161 * m, 160 * m, m, true},
 		{"CPU that varies", 22_900_000, 21 * c, c, false},
 		{"CPU that is more", 24 * c, 21 * c, c, true},
 	} {

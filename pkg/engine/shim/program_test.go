@@ -231,9 +231,7 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 	if !answers(20 * time.Second) {
 		t.Error("a live one does not answer")
 	}
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stopProcess(t, pid)
 	if answers(300 * time.Millisecond) {
 		t.Error("a stopped one answers")
 	}

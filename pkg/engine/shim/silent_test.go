@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,6 +24,32 @@ func eventually(t *testing.T, what string, is func() bool) {
 			t.Fatalf("%s: not within 20s", what)
 		}
 	}
+}
+
+// stopProcess stops a process, and returns when no thread of it runs any more: one
+// may go on for a moment after the signal was sent.
+func stopProcess(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all of it stands still", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("the threads of %d: %v", pid, err)
+		}
+		for _, name := range threads {
+			stat, err := os.ReadFile(name)
+			if err != nil {
+				return false
+			}
+			// The name of the program may have anything in it; the state follows it.
+			if _, state, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " "); !strings.HasPrefix(state, "T") {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // Calls of a process that reads nothing end, however many they are, and the next
@@ -90,9 +117,7 @@ func TestIdleSupervisorIsAskedAgain(t *testing.T) {
 	m.limits.idle, m.limits.leave = 10*time.Millisecond, time.Second
 	m.Hold("key")
 	pid := serving(t, m, "key")
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stopProcess(t, pid)
 	m.Release("key")
 	m.mu.Lock()
 	s := m.lookup("key")
@@ -122,9 +147,7 @@ func TestLostConnectionIsNoEnd(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
 	pid := serving(t, m, "key")
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stopProcess(t, pid)
 	c, err := m.Live(t.Context(), "key")
 	if err != nil {
 		t.Fatal(err)

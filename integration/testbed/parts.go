@@ -2,12 +2,16 @@ package testbed
 
 import (
 	"debug/elf"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Parts from elsewhere that tests run against. Each can be named by an
@@ -86,6 +90,11 @@ func FindPart(name string) (string, error) {
 		return path, nil
 	}
 	if root, err := repository(); err == nil {
+		if variable == kubernetesVariable {
+			if err := awaitBuild(filepath.Join(root, "bin")); err != nil {
+				return "", err
+			}
+		}
 		path := filepath.Join(root, "bin", name)
 		if _, err := exec.LookPath(path); err == nil {
 			return path, nil
@@ -96,6 +105,23 @@ func FindPart(name string) (string, error) {
 		return "", fmt.Errorf("%s is missing: run `%s`, or set %s", name, how, variable)
 	}
 	return filepath.Abs(path)
+}
+
+// awaitBuild waits while scripts/kubernetes is at work on a directory.
+func awaitBuild(dir string) error {
+	lock, err := os.Open(filepath.Join(dir, ".kubernetes.lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // which also unlocks it
+	for {
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // Missing skips the test, saying what it lacks; it fails it where nothing may be

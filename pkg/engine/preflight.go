@@ -134,7 +134,7 @@ func (a *abilities) canDump(d *handler.Definition) error {
 		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
 	}
 	if _, err := exec.LookPath("criu"); err != nil {
-		return fmt.Errorf("berth finds no criu (%w); install it", err)
+		return fmt.Errorf("berth finds no criu (%w); install the package criu", err)
 	}
 	return a.images.TellsWritten(a.settings.today(d).Snapshotter)
 }

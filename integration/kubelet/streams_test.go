@@ -43,6 +43,7 @@ spec:
 	for _, class := range b.classes {
 		t.Run(class.name, func(t *testing.T) {
 			n.WaitReady(t, class.name)
+			n.session(t, "logs", "--follow", class.name).wait(t, "started") // what it serves is there by then
 			for name, check := range map[string]func(*testing.T, *Namespace, string){
 				"attach and logs": attachAndLogs, "attach once": attachOnce, "exec": execStreams, "terminal": execTerminal, "copy": copyFiles, "port-forward": portForward,
 			} {

@@ -19,6 +19,7 @@ var metricChecks = []check{
 	{name: "cpu time and traffic grow", run: metricsGrow},
 	{name: "pods that are not ready have none", run: metricsNotReady},
 	{name: "the pod as a whole", berth: true, run: metricsOfPod},
+	{name: "a pod without a cgroup of its own", berth: true, run: metricsOfParentlessPod},
 }
 
 // subjectLabels are the labels that all metrics have, in this order.
@@ -213,6 +214,17 @@ func metricsNotReady(t *testing.T, n *node) {
 func metricsOfPod(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever())
+	wholePod(t, p, c)
+}
+
+// metricsOfParentlessPod: the parent that crictl's pods have is that of all of them.
+func metricsOfParentlessPod(t *testing.T, n *node) {
+	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = "" })
+	wholePod(t, p, p.start(t, forever()))
+}
+
+func wholePod(t *testing.T, p *pod, c *container) {
+	t.Helper()
 	all, _ := p.metricsOf(t, c)
 	for _, name := range []string{"container_memory_working_set_bytes", "container_memory_usage_bytes", "container_processes"} {
 		if v, ok := metric(all, name); !ok || v == 0 {

@@ -51,8 +51,7 @@ func (b stats) containerMetrics(ctx context.Context, p pod, d *devices, disk pod
 	}))
 }
 
-// podSample is the pod as a whole: its network, and what all of its cgroup uses,
-// if it has one of its own.
+// podSample is the pod as a whole: its network, and what all of it uses.
 func (b stats) podSample(ctx context.Context, p pod, d *devices) podmetrics.Sample {
 	meta := p.config().GetMetadata()
 	s := podmetrics.Sample{
@@ -63,15 +62,11 @@ func (b stats) podSample(ctx context.Context, p pod, d *devices) podmetrics.Samp
 	if s.Network, err = p.interfaces(); err != nil && !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read network metrics")
 	}
-	_, err = readCgroup(p.parent, d, &s)
-	if errdefs.IsNotFound(err) && p.mustAsk() {
-		// All of a pod with a kernel of its own runs where its sandbox process does.
-		if own := b.cgroupsOf(p); len(own) > 0 {
-			_, err = readCgroup(own[0], d, &s)
-		}
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read metrics")
+	detail, processes, err := b.podDetail(p)
+	if err == nil {
+		s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(processes)), d.named(detail.IO)
+	} else if !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read the pod's metrics")
 	}
 	return s
 }

@@ -127,29 +127,40 @@ func (p pod) interfaces() ([]network.InterfaceStats, error) {
 	return network.Stats(p.Status().Namespaces.Net)
 }
 
-// podUsage is what the pod's cgroup counts: its containers, the sandbox process,
-// and all else that runs for the pod. Without such a cgroup it is the sum of
-// those below.
+// podUsage is what the pod uses, and how many processes it has.
 func (b stats) podUsage(p pod) (cgroup.Stats, int, error) {
-	used, processes, err := cgroupUsage(p.parent)
+	return measurePod(b, p, cgroup.ReadStats, cgroup.Sum)
+}
+
+// podDetail is podUsage with what metrics tell beside.
+func (b stats) podDetail(p pod) (cgroup.Detail, int, error) {
+	return measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
+}
+
+// measurePod reads what the pod's cgroup counts: its containers, the sandbox
+// process, and all else that runs for the pod. A pod without a cgroup of its own
+// uses the sum of what is counted in those below.
+func measurePod[T any](b stats, p pod, read func(cgroup.Paths) (T, error), sum func(...T) T) (T, int, error) {
+	var none T
+	used, processes, err := measureCgroup(p.parent, read)
 	if !errdefs.IsNotFound(err) {
 		return used, processes, err
 	}
-	var parts []cgroup.Stats
+	var parts []T
 	for _, paths := range b.cgroupsOf(p) {
-		part, n, err := cgroupUsage(paths)
+		part, n, err := measureCgroup(paths, read)
 		if errdefs.IsNotFound(err) {
 			continue // it ended just now
 		}
 		if err != nil {
-			return cgroup.Stats{}, 0, err
+			return none, 0, err
 		}
 		parts, processes = append(parts, part), processes+n
 	}
 	if len(parts) == 0 && p.mustAsk() {
-		return cgroup.Stats{}, 0, fmt.Errorf("sandbox %s has no cgroup on this host: %w", p.ID(), errdefs.ErrNotFound)
+		return none, 0, fmt.Errorf("sandbox %s has no cgroup on this host: %w", p.ID(), errdefs.ErrNotFound)
 	}
-	return cgroup.Sum(parts...), processes, nil
+	return sum(parts...), processes, nil
 }
 
 // cgroupsOf are the cgroups that berth made for the pod.
@@ -167,10 +178,10 @@ func (b stats) cgroupsOf(p pod) []cgroup.Paths {
 	return all
 }
 
-func cgroupUsage(p cgroup.Paths) (cgroup.Stats, int, error) {
-	used, err := cgroup.ReadStats(p)
+func measureCgroup[T any](p cgroup.Paths, read func(cgroup.Paths) (T, error)) (T, int, error) {
+	used, err := read(p)
 	if err != nil {
-		return cgroup.Stats{}, 0, err
+		return used, 0, err
 	}
 	pids, err := p.Processes()
 	return used, len(pids), err

@@ -44,3 +44,43 @@ func TestSumOfEveryValue(t *testing.T) {
 		}
 	}
 }
+
+// A field that is added to Detail must be added up too, but for the peak.
+func TestSumDetailsOfEveryValue(t *testing.T) {
+	var one Detail
+	v := reflect.ValueOf(&one).Elem()
+	for i := range v.NumField() {
+		if v.Field(i).Type() == reflect.TypeFor[Value]() {
+			v.Field(i).Set(reflect.ValueOf(known(1)))
+		}
+	}
+	one.MemoryUsage = known(10)
+	one.Hugetlb = []Hugepages{{Size: "2MB", Usage: known(2), Peak: known(3)}}
+	one.IO = []DeviceIO{{Device: "8:0", ReadBytes: 1, WriteBytes: 2, ReadOperations: 3, WriteOperations: 4}}
+	other := one
+	other.IO = []DeviceIO{{Device: "8:0", ReadBytes: 1, WriteBytes: 2, ReadOperations: 3, WriteOperations: 4}, {Device: "8:1", ReadBytes: 5}}
+	sum := SumDetails(one, other)
+	if sum.MemoryUsage != known(20) || sum.PeakMemory != (Value{}) {
+		t.Errorf("memory %+v, peak %+v", sum.MemoryUsage, sum.PeakMemory)
+	}
+	if want := []Hugepages{{Size: "2MB", Usage: known(4)}}; !reflect.DeepEqual(sum.Hugetlb, want) {
+		t.Errorf("huge pages %+v", sum.Hugetlb)
+	}
+	want := []DeviceIO{{Device: "8:0", ReadBytes: 2, WriteBytes: 4, ReadOperations: 6, WriteOperations: 8}, {Device: "8:1", ReadBytes: 5}}
+	if !reflect.DeepEqual(sum.IO, want) {
+		t.Errorf("io %+v", sum.IO)
+	}
+	if one.IO[0].ReadBytes != 1 || one.Hugetlb[0].Usage != known(2) {
+		t.Errorf("a part was changed: %+v", one)
+	}
+	got := reflect.ValueOf(sum)
+	for i := range got.NumField() {
+		name := got.Type().Field(i).Name
+		if value, ok := got.Field(i).Interface().(Value); ok && value != known(2) && name != "PeakMemory" {
+			t.Errorf("%s is %+v", name, value)
+		}
+	}
+	if none := SumDetails(); none.MemoryUsage != known(0) || none.OOMKills.Known {
+		t.Errorf("nothing tells %+v", none)
+	}
+}

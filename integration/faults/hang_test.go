@@ -57,7 +57,7 @@ func TestStatusWhileOthersHang(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Restart(t) // who was asked for its status is not asked again for half a minute
-	shim := shims(t, pod.ID)
+	shim := shimsOf(t, pod.ID)
 	if len(shim) != 1 {
 		t.Fatalf("the sandbox has shims %v", shim)
 	}

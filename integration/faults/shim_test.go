@@ -70,8 +70,8 @@ func alive(pid int) bool {
 	return state != "Z" && state != "X"
 }
 
-// shims returns the processes of foreign shims of a sandbox.
-func shims(t *testing.T, sandbox string) []int {
+// shimsOf returns the processes of foreign shims of a sandbox.
+func shimsOf(t *testing.T, sandbox string) []int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -92,7 +92,7 @@ func shims(t *testing.T, sandbox string) []int {
 
 func (b *bed) killShim(t *testing.T, sandbox string) {
 	t.Helper()
-	pids := shims(t, sandbox)
+	pids := shimsOf(t, sandbox)
 	if len(pids) != 1 {
 		t.Fatalf("sandbox %s has shims %v", sandbox, pids)
 	}

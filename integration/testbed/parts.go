@@ -204,14 +204,21 @@ func Built(t T, tags ...string) string {
 var builds sync.Map // tags → func() (string, error)
 
 func build(tags string) (string, error) {
+	dir := "bin"
+	if tags != "" {
+		dir = filepath.Join(dir, "tags-"+tags)
+	}
+	return buildInto(dir, tags, "./cmd/...")
+}
+
+// buildInto builds packages of the repository into a directory of it, which it
+// returns.
+func buildInto(below, tags, packages string) (string, error) {
 	root, err := repository()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(root, "bin")
-	if tags != "" {
-		dir = filepath.Join(dir, "tags-"+tags)
-	}
+	dir := filepath.Join(root, below)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -221,11 +228,11 @@ func build(tags string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-o", fresh+"/", "./cmd/...")
+	command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-o", fresh+"/", packages)
 	command.Dir = root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build berth: %w\n%s", err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", packages, err, out)
 	}
 	built, err := os.ReadDir(fresh)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"google.golang.org/protobuf/types/known/anypb"
+	"github.com/containerd/typeurl/v2"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
@@ -156,7 +156,7 @@ func goesOn(ctx context.Context, client *shim.Client, c *container) bool {
 
 // dumpTask lets the runtime write the processes of c into dir.
 func dumpTask(ctx context.Context, client *shim.Client, c *container, dir *checkpoint.Dir) error {
-	options, err := anypb.New(&runcapi.CheckpointOptions{
+	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
 		// A dump ends nothing, so what another end has hold of can be in it.
 		OpenTcp: true, ExternalUnixSockets: true, FileLocks: true, Terminal: c.config().GetTty(),
@@ -164,8 +164,6 @@ func dumpTask(ctx context.Context, client *shim.Client, c *container, dir *check
 	if err != nil {
 		return err
 	}
-	// Shims of containerd take type URLs without a host.
-	options.TypeUrl = string(options.MessageName())
 	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
 	if err = fromShim(err); c.sandbox.Spec().Definition.Type == handler.Shim {
 		return supervisor.ExplainCheckpoint(err, dir.Path) // a supervisor has done so

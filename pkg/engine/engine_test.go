@@ -245,8 +245,13 @@ func TestShimOptions(t *testing.T) {
 		t.Errorf("an unknown option gives %v", err)
 	}
 	kata := &handler.Definition{Path: "/opt/kata/bin/containerd-shim-kata-v2", ConfigPath: "/etc/kata.toml"}
-	if a, err := shimOptions(kata, sandboxPlan{}, false); err != nil || !strings.Contains(a.String(), "/etc/kata.toml") {
-		t.Errorf("%v, %v", a, err)
+	b, err := shimOptions(kata, sandboxPlan{}, false)
+	if err != nil || !strings.Contains(b.String(), "/etc/kata.toml") {
+		t.Errorf("%v, %v", b, err)
+	}
+	// As containerd writes them: shims of typeurl before version 2 know no prefix.
+	if a.GetTypeUrl() != "containerd.runc.v1.Options" || b.GetTypeUrl() != "runtimeoptions.v1.Options" {
+		t.Errorf("the types are %q and %q", a.GetTypeUrl(), b.GetTypeUrl())
 	}
 }
 

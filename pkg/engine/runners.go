@@ -13,6 +13,7 @@ import (
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -132,13 +133,15 @@ func globalFlags(d *handler.Definition) []string {
 }
 
 // shimOptions are what a foreign shim gets: containerd's runc options for its
-// runc shim, a configuration path and body for the others.
+// runc shim, a configuration path and body for the others. Their type is written as
+// containerd writes it, without the prefix of protobuf's own Any, which shims of
+// typeurl before version 2 do not know.
 func shimOptions(d *handler.Definition, plan sandboxPlan, systemd bool) (*anypb.Any, error) {
 	if !isRuncShim(d.Path) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
 			return nil, nil
 		}
-		return anypb.New(&runtimeoptions.Options{TypeUrl: d.ShimOptionsType, ConfigPath: d.ConfigPath, ConfigBody: []byte(d.ShimOptionsTOML)})
+		return typeurl.MarshalAnyToProto(&runtimeoptions.Options{TypeUrl: d.ShimOptionsType, ConfigPath: d.ConfigPath, ConfigBody: []byte(d.ShimOptionsTOML)})
 	}
 	o := &runcoptions.Options{SystemdCgroup: systemd, Root: d.Root}
 	given := make(map[string]any, len(d.ShimOptions))
@@ -158,7 +161,7 @@ func shimOptions(d *handler.Definition, plan sandboxPlan, systemd bool) (*anypb.
 	if err != nil {
 		return nil, fmt.Errorf("options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)
 	}
-	return anypb.New(o)
+	return typeurl.MarshalAnyToProto(o)
 }
 
 func isRuncShim(path string) bool {

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	"github.com/containerd/containerd/api/types"
+	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/shim"
+)
+
+const name = "io.containerd.kata.v2"
+
+// manager answers the actions of the binary.
+type manager struct{}
+
+func (manager) Name() string { return name }
+
+func (manager) Info(context.Context, io.Reader) (*types.RuntimeInfo, error) {
+	return nil, errors.New("not known")
+}
+
+// Start starts the server, one for each pod. It answers with the bare address, as
+// every shim does that was built on containerd 1.x: pkg/containerd-shim-v2/service.go,
+// StartShim.
+func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
+	var path string
+	for _, e := range params.GetExtensions() {
+		var err error
+		if path, err = configPath(e.GetValue()); err != nil {
+			return nil, err
+		}
+	}
+	settings, err := readSettings(path)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return nil, err
+	}
+	address, err := shim.CreateSocketAddress(ctx, params.GetSocketDir(), params.GetContainerdGrpcAddress(), params.GetInstanceID(), false)
+	if err != nil {
+		return nil, err
+	}
+	if settings.AbstractSocket {
+		// containerd 1.3, runtime/v2/shim/util_unix.go, SocketAddress.
+		sum := sha256.Sum256([]byte(filepath.Join(ns, params.GetInstanceID())))
+		address = fmt.Sprintf("/containerd-shim/%x.sock", sum)
+	}
+	socket, err := shim.NewSocket(address)
+	if err != nil {
+		return nil, err
+	}
+	file, err := socket.File()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	server := exec.Command(self, "-namespace", ns, "-id", params.GetInstanceID(),
+		"-address", params.GetContainerdGrpcAddress(), "-publish-binary", flag.Lookup("publish-binary").Value.String())
+	server.Env = append(os.Environ(), settingsVariable+"="+path)
+	server.ExtraFiles = []*os.File{file}
+	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := server.Start(); err != nil {
+		return nil, err
+	}
+	if settings.AnswersElsewhere {
+		address = "/no/such/socket"
+	}
+	if _, err := os.Stdout.WriteString(address); err != nil {
+		return nil, err
+	}
+	os.Exit(0) // the library would write an answer of its own
+	return nil, nil
+}
+
+// Stop is the delete action. The machine goes with the last container that is
+// written down: virtcontainers/api.go, CleanupContainer.
+func (manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
+	bundle, err := os.Getwd()
+	if err != nil {
+		return shim.StopStatus{}, err
+	}
+	sandbox, err := sandboxOf(bundle, id)
+	if err != nil {
+		return shim.StopStatus{}, err
+	}
+	kept, err := loadState(sandbox)
+	if err != nil {
+		return shim.StopStatus{}, err
+	}
+	if err := hold(ctx, kept.Settings.HoldDelete); err != nil {
+		return shim.StopStatus{}, err
+	}
+	status, err := runc.NewShimManager(name).Stop(ctx, id)
+	if err != nil {
+		return status, err
+	}
+	delete(kept.Containers, id)
+	if len(kept.Containers) > 0 {
+		return status, kept.save()
+	}
+	return status, kept.end()
+}
+
+// hold waits as long as a file is there.
+func hold(ctx context.Context, path string) error {
+	for {
+		if path == "" {
+			return nil
+		}
+		if _, err := os.Stat(path); err != nil {
+			return nil //nolint:nilerr // it is gone
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}

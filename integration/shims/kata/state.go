@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/integration/shims"
+)
+
+// state is what the delete action knows of a pod: Kata's is in /run/vc/sbs
+// (virtcontainers/persist/fs).
+type state struct {
+	Sandbox    string
+	Machine    int    // pid, 0 before it runs
+	Cgroup     string // of the machine
+	Containers map[string]bool
+	Settings   shims.Kata
+}
+
+func statePath(sandbox string) string { return filepath.Join(shims.KataState, sandbox) }
+
+func loadState(sandbox string) (*state, error) {
+	s := &state{Sandbox: sandbox, Containers: map[string]bool{}}
+	text, err := os.ReadFile(statePath(sandbox))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, json.Unmarshal(text, s)
+}
+
+func (s *state) save() error {
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = os.MkdirAll(shims.KataState, 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(statePath(s.Sandbox), text, 0o600)
+	}
+	return err
+}
+
+// end stops the machine and forgets the pod.
+func (s *state) end() error {
+	if s.Machine > 0 {
+		if err := unix.Kill(s.Machine, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		awaitEnd(s.Machine)
+		removeCgroup(s.Cgroup)
+	}
+	if err := os.Remove(statePath(s.Sandbox)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// sandboxAnnotation names the pod of a container.
+const sandboxAnnotation = "io.kubernetes.cri.sandbox-id"
+
+func readSpec(bundle string) (*specs.Spec, error) {
+	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	spec := &specs.Spec{}
+	return spec, json.Unmarshal(text, spec)
+}
+
+// sandboxOf is the pod of a task by its bundle, which may have no spec yet.
+func sandboxOf(bundle, id string) (string, error) {
+	spec, err := readSpec(bundle)
+	if errors.Is(err, fs.ErrNotExist) {
+		return id, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if s := spec.Annotations[sandboxAnnotation]; s != "" {
+		return s, nil
+	}
+	return id, nil
+}

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	task "github.com/containerd/containerd/api/runtime/task/v3"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task"
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/containerd/v2/pkg/shutdown"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/integration/shims"
+)
+
+func init() {
+	registry.Register(&plugin.Registration{
+		Type:     plugins.TTRPCPlugin,
+		ID:       "task",
+		Requires: []plugin.Type{plugins.EventPlugin, plugins.InternalPlugin},
+		InitFn: func(ic *plugin.InitContext) (any, error) {
+			publisher, err := ic.GetByID(plugins.EventPlugin, "publisher")
+			if err != nil {
+				return nil, err
+			}
+			down, err := ic.GetByID(plugins.InternalPlugin, "shutdown")
+			if err != nil {
+				return nil, err
+			}
+			return newService(ic.Context, publisher.(shim.Publisher), down.(shutdown.Service))
+		},
+	})
+}
+
+// service is the shim of one pod: pkg/containerd-shim-v2/service.go. Its lock is
+// held for the whole of every call but Wait, as there.
+type service struct {
+	context  context.Context
+	settings shims.Kata
+	runc     task.TTRPCTaskService
+	sandbox  string
+
+	mu         sync.Mutex
+	containers map[string]bool // guarded by mu: those whose Create has answered
+
+	made sync.Mutex // guards what follows, which a Create that was given up still changes
+	kept *state
+	pid  int // the machine's, once its Create is through
+}
+
+func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (*service, error) {
+	settings, err := readSettings(os.Getenv(settingsVariable))
+	if err != nil {
+		return nil, err
+	}
+	if settings.PublishBinary {
+		publisher = byBinary{publisher}
+	}
+	inner, err := runc.NewTaskService(ctx, publisher, down)
+	if err != nil {
+		return nil, err
+	}
+	sandbox := flag.Lookup("id").Value.String()
+	return &service{
+		context: ctx, settings: settings, runc: inner, sandbox: sandbox, containers: map[string]bool{},
+		kept: &state{Sandbox: sandbox, Containers: map[string]bool{}, Settings: settings},
+	}, nil
+}
+
+// Create goes on when its caller gives up, and says that nothing came of it:
+// service.go, Create.
+func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended := make(chan error, 1)
+	go func() { ended <- s.create(context.WithoutCancel(ctx), r) }()
+	select {
+	case <-ctx.Done():
+		return nil, fmt.Errorf("create container timeout: %v", r.ID)
+	case err := <-ended:
+		if err != nil {
+			return nil, err
+		}
+	}
+	s.containers[r.ID] = true
+	return &task.CreateTaskResponse{Pid: s.machine()}, nil
+}
+
+func (s *service) create(ctx context.Context, r *task.CreateTaskRequest) error {
+	if _, err := configPath(r.Options); err != nil {
+		return err
+	}
+	spec, err := readSpec(r.Bundle)
+	if err != nil {
+		return err
+	}
+	if r.ID == s.sandbox {
+		if err := s.boot(ctx, r.Bundle, spec.Linux.CgroupsPath); err != nil {
+			return err
+		}
+	}
+	s.made.Lock()
+	s.kept.Containers[r.ID] = true
+	spec.Linux.CgroupsPath = filepath.Join(s.kept.Cgroup, r.ID)
+	err = s.kept.save()
+	s.made.Unlock()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(r.Bundle, "config.json"), text, 0o600); err != nil {
+		return err
+	}
+	if r.Options, err = typeurl.MarshalAnyToProto(&runcoptions.Options{BinaryName: s.settings.Runtime}); err != nil {
+		return err
+	}
+	_, err = s.runc.Create(ctx, r)
+	return err
+}
+
+// boot starts the machine. That it runs is known only when its agent answers, which
+// is what HoldCreate delays: virtcontainers/sandbox.go, startVM.
+func (s *service) boot(ctx context.Context, bundle, specPath string) error {
+	cgroup, err := machineCgroup(specPath)
+	if err != nil {
+		return err
+	}
+	// All that is started from here is in the machine's cgroup, as the shim is itself:
+	// sandbox.go, setupResourceController.
+	if err := enterCgroup(cgroup); err != nil {
+		return err
+	}
+	pid, err := startMachine(s.sandbox, bundle, s.settings.Memory)
+	if err != nil {
+		return err
+	}
+	s.made.Lock()
+	s.kept.Machine, s.kept.Cgroup = pid, cgroup
+	err = s.kept.save()
+	s.made.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := hold(ctx, s.settings.HoldCreate); err != nil {
+		return err
+	}
+	s.made.Lock()
+	s.pid = pid
+	s.made.Unlock()
+	go s.outlive(pid)
+	return nil
+}
+
+// outlive ends what runs in the machine when that ends.
+func (s *service) outlive(pid int) {
+	awaitEnd(pid)
+	s.made.Lock()
+	defer s.made.Unlock()
+	for id := range s.kept.Containers {
+		_, _ = s.runc.Kill(s.context, &task.KillRequest{ID: id, Signal: uint32(unix.SIGKILL), All: true})
+	}
+}
+
+// machine is what every call answers for a pid: service.go, hpid.
+func (s *service) machine() uint32 {
+	s.made.Lock()
+	defer s.made.Unlock()
+	return uint32(s.pid)
+}
+
+func (s *service) Start(ctx context.Context, r *task.StartRequest) (*task.StartResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.runc.Start(ctx, r); err != nil {
+		return nil, err
+	}
+	if r.ID == s.sandbox && r.ExecID == "" {
+		go func() {
+			// The machine goes with the pod's first container: wait.go, wait.
+			if _, err := s.runc.Wait(s.context, &task.WaitRequest{ID: r.ID}); err == nil {
+				s.stopMachine()
+			}
+		}()
+	}
+	return &task.StartResponse{Pid: s.machine()}, nil
+}
+
+func (s *service) stopMachine() {
+	s.made.Lock()
+	defer s.made.Unlock()
+	if s.kept.Machine > 0 {
+		_ = unix.Kill(s.kept.Machine, unix.SIGKILL)
+		awaitEnd(s.kept.Machine)
+	}
+}
+
+// Kill forgets of which process it is asked if it is asked for all:
+// virtcontainers/kata_agent.go, signalProcess; service.go, Kill.
+func (s *service) Kill(ctx context.Context, r *task.KillRequest) (*emptypb.Empty, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.ExecID == "" {
+		r.All = true
+	}
+	if r.All {
+		r.ExecID = ""
+	}
+	return s.runc.Kill(ctx, r)
+}
+
+func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.DeleteResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer, err := s.runc.Delete(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	answer.Pid = s.machine()
+	if r.ExecID != "" {
+		return answer, nil
+	}
+	delete(s.containers, r.ID)
+	if r.ID == s.sandbox {
+		s.stopMachine()
+		s.made.Lock()
+		defer s.made.Unlock()
+		leaveCgroup(s.kept.Cgroup)
+		return answer, s.kept.end()
+	}
+	s.made.Lock()
+	defer s.made.Unlock()
+	if !s.settings.ForgetsNothing {
+		delete(s.kept.Containers, r.ID)
+	}
+	return answer, s.kept.save()
+}
+
+// Shutdown ends the process at once, and the machine only if its Create is through:
+// service.go, Shutdown.
+func (s *service) Shutdown(ctx context.Context, r *task.ShutdownRequest) (*emptypb.Empty, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.containers) > 0 {
+		return &emptypb.Empty{}, nil
+	}
+	if pid := s.machine(); pid > 0 {
+		_ = unix.Kill(int(pid), unix.SIGKILL)
+	}
+	return s.runc.Shutdown(ctx, r)
+}
+
+func (s *service) State(ctx context.Context, r *task.StateRequest) (*task.StateResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer, err := s.runc.State(ctx, r)
+	if err == nil {
+		answer.Pid = s.machine()
+	}
+	return answer, err
+}
+
+func (s *service) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {
+	return s.runc.Wait(ctx, r)
+}
+
+func (s *service) Connect(context.Context, *task.ConnectRequest) (*task.ConnectResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &task.ConnectResponse{ShimPid: uint32(os.Getpid()), TaskPid: s.machine()}, nil
+}
+
+func (s *service) Pids(ctx context.Context, r *task.PidsRequest) (*task.PidsResponse, error) {
+	return locked(s, ctx, r, s.runc.Pids)
+}
+
+func (s *service) Pause(ctx context.Context, r *task.PauseRequest) (*emptypb.Empty, error) {
+	return locked(s, ctx, r, s.runc.Pause)
+}
+
+func (s *service) Resume(ctx context.Context, r *task.ResumeRequest) (*emptypb.Empty, error) {
+	return locked(s, ctx, r, s.runc.Resume)
+}
+
+func (s *service) Checkpoint(ctx context.Context, r *task.CheckpointTaskRequest) (*emptypb.Empty, error) {
+	return locked(s, ctx, r, s.runc.Checkpoint)
+}
+
+func (s *service) Exec(ctx context.Context, r *task.ExecProcessRequest) (*emptypb.Empty, error) {
+	return locked(s, ctx, r, s.runc.Exec)
+}
+
+func (s *service) ResizePty(ctx context.Context, r *task.ResizePtyRequest) (*emptypb.Empty, error) {
+	return locked(s, ctx, r, s.runc.ResizePty)
+}
+
+func (s *service) CloseIO(ctx context.Context, r *task.CloseIORequest) (*emptypb.Empty, error) {
+	return locked(s, ctx, r, s.runc.CloseIO)
+}
+
+func (s *service) Update(ctx context.Context, r *task.UpdateTaskRequest) (*emptypb.Empty, error) {
+	return locked(s, ctx, r, s.runc.Update)
+}
+
+func (s *service) Stats(ctx context.Context, r *task.StatsRequest) (*task.StatsResponse, error) {
+	return locked(s, ctx, r, s.runc.Stats)
+}
+
+func locked[Request, Response any](s *service, ctx context.Context, r *Request, call func(context.Context, *Request) (*Response, error)) (*Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return call(ctx, r)
+}

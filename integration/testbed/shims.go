@@ -1,0 +1,70 @@
+package testbed
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/berth-cri/berth/integration/shims"
+)
+
+// Kata is a handler of the shim that imitates Kata's.
+type Kata struct {
+	// Path is the shim's, and Config that of its settings.
+	Path, Config string
+
+	settings shims.Kata
+}
+
+// NewKata makes such a handler. Without a runtime in the settings it is runc. The
+// program is BERTH_TEST_KATA_SHIM; without it, it is built now, once per process.
+func NewKata(t T, settings shims.Kata) *Kata {
+	t.Helper()
+	if cgroupDriver() == systemdDriver {
+		Missing(t, "the imitation of Kata's shim knows only cgroupfs")
+	}
+	program := os.Getenv("BERTH_TEST_KATA_SHIM")
+	if program == "" {
+		dir, err := kataBuild()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		program = filepath.Join(dir, "kata")
+	}
+	body, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatalf("read the shim: %v", err)
+	}
+	if settings.Runtime == "" {
+		settings.Runtime = Part(t, Runc)
+	}
+	dir := t.TempDir()
+	k := &Kata{Path: filepath.Join(dir, "containerd-shim-kata-v2"), Config: filepath.Join(dir, "kata.json"), settings: settings}
+	if err := os.WriteFile(k.Path, body, 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatalf("write the shim: %v", err)
+	}
+	k.Set(t, func(*shims.Kata) {})
+	return k
+}
+
+var kataBuild = sync.OnceValues(func() (string, error) { return buildInto("bin/shims", "", "./integration/shims/kata") })
+
+// Set changes how shims behave that are started from now on.
+func (k *Kata) Set(t T, change func(*shims.Kata)) {
+	t.Helper()
+	change(&k.settings)
+	text, err := json.Marshal(k.settings)
+	if err == nil {
+		err = os.WriteFile(k.Config, text, 0o600)
+	}
+	if err != nil {
+		t.Fatalf("write the settings of the shim: %v", err)
+	}
+}
+
+// TOML is the handler's table, with further lines in it.
+func (k *Kata) TOML(name, lines string) string {
+	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\n%s\n", name, k.Path, k.Config, lines)
+}

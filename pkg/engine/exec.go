@@ -254,7 +254,7 @@ func (e *execution) bury(ctx context.Context) error {
 		}
 	}
 	if e.started {
-		_, err := e.client.Task.Kill(ctx, &taskapi.KillRequest{ID: e.container, ExecID: e.id, Signal: uint32(unix.SIGKILL), All: true})
+		_, err := e.client.Task.Kill(ctx, e.killRequest())
 		if err = fromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
 			return err
 		}
@@ -266,6 +266,13 @@ func (e *execution) bury(ctx context.Context) error {
 		}
 	}
 	return e.remove(ctx)
+}
+
+// killRequest asks for the end of the command. A supervisor takes "all" for the
+// command's descendants. The Task API does not say what a shim takes it for next to
+// an exec id: Kata kills the whole container, so only the command is named.
+func (e *execution) killRequest() *taskapi.KillRequest {
+	return &taskapi.KillRequest{ID: e.container, ExecID: e.id, Signal: uint32(unix.SIGKILL), All: e.client.Dir != ""}
 }
 
 func (e *execution) remove(ctx context.Context) error {

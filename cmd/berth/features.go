@@ -25,8 +25,9 @@ func featuresCommand() *cobra.Command {
 declared it, it was probed on this node, or it ran in a canary pod. Without a name the
 handlers are shown side by side; -o wide adds what there is to say about an answer.
 
-With --canary a pod of berth's own runs under the handler first, which tries what it can.
-The exit status is 3 if that fails, or if nothing is known of the handler.
+With --canary a pod of berth's own runs under the handler first, which tries what it can,
+and is waited for. The exit status is 3 if that fails, does not end within --timeout, or
+if nothing is known of the handler.
 
 JSON and YAML have the form that "berth runtimeclass --handlers" reads.`,
 		Example: "  berth features\n  berth features gvisor\n  berth features runc --canary\n  berth features -o yaml > handlers.yaml",
@@ -36,12 +37,12 @@ JSON and YAML have the form that "berth runtimeclass --handlers" reads.`,
 		if canary && len(args) == 0 {
 			return misused(c, errors.New("--canary needs the HANDLER to run a pod under"))
 		}
-		if !canary {
+		if !canary && !c.Flags().Changed("timeout") {
 			r.timeout = callTimeout
 		}
 		return r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			if len(args) == 1 {
-				return r.features(ctx, c.OutOrStdout(), daemon, args[0], canary)
+				return r.features(ctx, c, daemon, args[0], canary)
 			}
 			list, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
 			if err != nil {
@@ -54,13 +55,14 @@ JSON and YAML have the form that "berth runtimeclass --handlers" reads.`,
 	c.ValidArgsFunction = r.completeHandlers
 	r.flags(c)
 	c.Flags().BoolVar(&canary, "canary", false, "run a pod under the handler first, and try what it can do")
+	r.probeTimeoutFlag(c)
 	return c
 }
 
 // features shows those of one handler.
-func (r *remote) features(ctx context.Context, w io.Writer, daemon *client.Client, name string, canary bool) error {
+func (r *remote) features(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, canary bool) error {
 	if canary {
-		resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, Canary: true})
+		resp, err := r.probe(ctx, c, daemon, name, true)
 		if err != nil {
 			return err
 		}
@@ -76,7 +78,7 @@ func (r *remote) features(ctx context.Context, w io.Writer, daemon *client.Clien
 	if of[0].Table.Empty() {
 		return degraded("nothing is known of handler %q; see \"berth handler probe %s\"", of[0].Name, of[0].Name)
 	}
-	return encode(w, r.output, inventory{of}, func(w io.Writer) error { return featureList(of[0], r.wide()).write(w) })
+	return encode(c.OutOrStdout(), r.output, inventory{of}, func(w io.Writer) error { return featureList(of[0], r.wide()).write(w) })
 }
 
 // inventory is the list of handlers that "berth runtimeclass --handlers" reads.

@@ -56,37 +56,6 @@ func handlerUncordonCommand() *cobra.Command {
 	return c
 }
 
-func handlerProbeCommand() *cobra.Command {
-	r := &remote{}
-	canary := false
-	c := &cobra.Command{
-		Use:   "probe NAME",
-		Short: "Ask a handler's runtime again what it is, and set the handler's state by it",
-		Long: `Ask a handler's runtime again what it is, and set the handler's state by the
-answer. With --canary also run a pod of berth's own under it, which nobody else is told
-of and of which nothing is left. The exit status is 3 if it cannot run pods.`,
-		Args: cobra.ExactArgs(1),
-		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: args[0], Canary: canary})
-			if err != nil {
-				return err
-			}
-			h := resp.GetHandler()
-			if err := r.stateLine(c.OutOrStdout(), resp, h); err != nil {
-				return err
-			}
-			if h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
-				return degraded("handler %q cannot run pods; mend what the reason names, then \"berth handler probe %s\"", h.GetName(), h.GetName())
-			}
-			return nil
-		}),
-		ValidArgsFunction: r.completeHandlers,
-	}
-	r.flags(c)
-	c.Flags().BoolVar(&canary, "canary", false, "also run a pod under the handler")
-	return c
-}
-
 // stateLine says how a handler is now.
 func (r *remote) stateLine(w io.Writer, resp proto.Message, h *adminv1.Handler) error {
 	line := fmt.Sprintf("handler %s is %s", h.GetName(), stateWord(h.GetState()))

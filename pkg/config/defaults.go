@@ -19,6 +19,10 @@ const DefaultRuntimeName = "berth"
 // handler says otherwise. Runtimes that boot a machine need minutes.
 const DefaultCreateTimeout = 4 * time.Minute
 
+// DefaultSelfCheckTimeout bounds the life of a self-check pod unless the handler says
+// otherwise. Machines that boot without a hypervisor's help take a good part of it.
+const DefaultSelfCheckTimeout = 2 * time.Minute
+
 // Default returns the configuration of a file that says nothing, before any
 // handler is discovered.
 func Default() *Config {

@@ -43,6 +43,7 @@ type runtimeTable struct {
 	StartTimeout                 time.Duration          `toml:"start_timeout"`
 	RequiredDevices              []string               `toml:"required_devices"`
 	ProbeCanary                  bool                   `toml:"probe_canary"`
+	SelfCheckTimeout             time.Duration          `toml:"self_check_timeout"`
 	Next                         nextTable              `toml:"next"`
 }
 
@@ -57,6 +58,7 @@ type nextTable struct {
 func defaultTable() runtimeTable {
 	return runtimeTable{
 		ContainerCreateTimeout: DefaultCreateTimeout,
+		SelfCheckTimeout:       DefaultSelfCheckTimeout,
 		SandboxProcess:         handler.SandboxProcessAuto,
 		Next:                   nextTable{AbortAfter: 3, Threshold: 20},
 	}
@@ -118,8 +120,9 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 			MaxPods: t.MaxPods, MaxParallelStarts: t.MaxParallelStarts,
 			MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
 		},
-		RequiredDevices: t.devices(),
-		ProbeCanary:     t.ProbeCanary,
+		RequiredDevices:  t.devices(),
+		ProbeCanary:      t.ProbeCanary,
+		SelfCheckTimeout: t.SelfCheckTimeout,
 	}
 	if d.Type == handler.OCI {
 		d.Supervision = or(t.Supervision, e.Supervision)

@@ -89,6 +89,9 @@ func (c check) words(t *runtimeTable) {
 	c.word("sandbox_process", string(t.SandboxProcess), "auto", "always")
 	c.word("supervision", string(t.Supervision), supervisions...)
 	c.word("snapshotter", t.Snapshotter, snapshotters...)
+	if c.has("self_check_timeout") && t.SelfCheckTimeout <= 0 {
+		c.wrong("self_check_timeout", "must be more than 0", "")
+	}
 	if c.has("container_create_timeout") && t.ContainerCreateTimeout <= 0 {
 		c.wrong("container_create_timeout", "must be more than 0", "")
 	}

@@ -133,6 +133,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		StartTimeout:                 d.Limits.StartTimeout,
 		RequiredDevices:              d.RequiredDevices,
 		ProbeCanary:                  d.ProbeCanary,
+		SelfCheckTimeout:             d.SelfCheckTimeout,
 	}
 	if d.Type == handler.CRI {
 		t.Endpoint = "unix://" + d.Endpoint

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,8 @@ import (
 )
 
 const (
-	// canaryTimeout bounds a call of the runtime, and the life of a canary.
-	canaryTimeout = 20 * time.Second
+	// defaultSelfCheckTimeout bounds the life of a canary whose handler says nothing.
+	defaultSelfCheckTimeout = 2 * time.Minute
 	// canaryAgain is the longest time between two attempts to take one back.
 	canaryAgain = time.Minute
 	// canaryGrace is how long the daemon's end waits for one.
@@ -55,7 +56,8 @@ func (b *canaries) run(ctx context.Context, d *handler.Definition, t *canaryTria
 	if err := b.reserve(d); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
+	limit := selfCheckTimeout(d)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	ended := make(chan error, 1)
 	go func() {
 		defer b.running.Done()
@@ -71,8 +73,13 @@ func (b *canaries) run(ctx context.Context, d *handler.Definition, t *canaryTria
 	case err := <-ended: // that very moment
 		return err
 	default:
-		return probe.Passing(fmt.Errorf("a canary pod was not over within %v: %w", canaryTimeout, errdefs.ErrUnavailable))
+		return probe.Passing(fmt.Errorf("a canary pod was not over within %v (self_check_timeout): %w", limit, errdefs.ErrUnavailable))
 	}
+}
+
+// selfCheckTimeout is the handler's.
+func selfCheckTimeout(d *handler.Definition) time.Duration {
+	return cmp.Or(d.SelfCheckTimeout, defaultSelfCheckTimeout)
 }
 
 // close lets no more of them begin, and waits a little for what is done at this
@@ -193,7 +200,7 @@ func (b *canaries) canarySpec(d *handler.Definition, rt *probe.Runtime, t *canar
 		},
 	}
 	bounded := *d
-	bounded.ContainerCreateTimeout = min(callTimeout(d), canaryTimeout)
+	bounded.ContainerCreateTimeout = min(callTimeout(d), selfCheckTimeout(d))
 	plan := planSandbox(config, d, rt)
 	plan.Process = true
 	kept, err := b.settings.pin(d)

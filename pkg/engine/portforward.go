@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 const dialTimeout = 10 * time.Second
 
 // PortForward copies between the client's stream and a port inside the pod's
-// network, over IPv4, or IPv6 where nobody listens on that.
+// network, over IPv4, or IPv6 where nobody listens on that; see waysTo.
 func (b sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	s, err := b.objects.sandbox(id)
@@ -31,7 +32,11 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 		return err
 	}
 	conn, err := b.dial(ctx, s, int(port))
-	if errors.Is(err, unix.ECONNREFUSED) {
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's %s: %w", port, refused.where(), errdefs.ErrUnavailable)
+	}
+	if errors.Is(err, unix.ECONNREFUSED) { // gVisor's
 		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's 127.0.0.1 or ::1: %w", port, errdefs.ErrUnavailable)
 	}
 	if err != nil {
@@ -109,31 +114,90 @@ func (b sessions) dial(ctx context.Context, s *sandbox, port int) (halfCloser, e
 	if spec.Plan.Runtime == probe.Runsc && spec.Definition.Type == handler.OCI && spec.Plan.Net {
 		return b.dialGVisor(ctx, s, port)
 	}
-	return dialPod(ctx, s.Status().Namespaces.Net, port)
+	st := s.Status()
+	var ips []string
+	if st.Network != nil {
+		ips = st.Network.IPs
+	}
+	return dialPod(ctx, waysTo(spec.Plan, spec.Definition.Type, st.Namespaces.Net, ips), port)
 }
 
-// dialPod connects from inside a network namespace; "" is the host's.
-func dialPod(ctx context.Context, netns string, port int) (*podConn, error) {
+// way is an address at which a pod may listen, and the network namespace that it is
+// dialled from; "" is the node's.
+type way struct{ netns, ip string }
+
+// waysTo are the ways to a port of a pod, in the order in which they are tried. Nothing
+// of a virtual machine listens in the network namespace that its shim was given: there
+// is the machine's cable, at whose other end the pod's addresses are. They are dialled
+// from the node, as probes of the kubelet are, because the shim may have left them at
+// this end, too. A shim of which berth does not know better may bring no machine along,
+// and its pods listen in their namespace, so that is looked at first. Pure.
+func waysTo(p sandboxPlan, t handler.Type, netns string, ips []string) []way {
+	all := []way{{netns, "127.0.0.1"}, {netns, "::1"}}
+	if !p.OwnKernel || t != handler.Shim || !p.Net {
+		return all
+	}
+	for _, ip := range ips {
+		all = append(all, way{"", ip})
+	}
+	return all
+}
+
+// refusedError says that nobody listens on any way.
+type refusedError struct {
+	ways []way
+	err  error
+}
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// where names the addresses, for people.
+func (e *refusedError) where() string {
+	var outside []string
+	for _, w := range e.ways[2:] {
+		outside = append(outside, w.ip)
+	}
+	if len(outside) == 0 {
+		return "127.0.0.1 or ::1"
+	}
+	return strings.Join(outside, " or ") + ", and what listens only on 127.0.0.1 of a virtual machine cannot be reached from outside of it"
+}
+
+// dialPod connects on the first way that leads to a listener. One that nobody listens on
+// is a refusedError.
+func dialPod(ctx context.Context, ways []way, port int) (*podConn, error) {
+	var all error
+	refused := true
+	for _, w := range ways {
+		conn, err := w.dial(ctx, port)
+		if err == nil {
+			return &podConn{Conn: conn, grace: podGrace, endWrite: conn.CloseWrite}, nil
+		}
+		refused = refused && errors.Is(err, unix.ECONNREFUSED)
+		all = errors.Join(all, err)
+	}
+	if refused {
+		return nil, &refusedError{ways, all}
+	}
+	return nil, all
+}
+
+func (w way) dial(ctx context.Context, port int) (*net.TCPConn, error) {
 	var conn net.Conn
 	dial := func() (err error) {
 		d := net.Dialer{Timeout: dialTimeout}
-		for _, ip := range []string{"127.0.0.1", "::1"} {
-			var derr error
-			if conn, derr = d.DialContext(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(port))); derr == nil {
-				return nil
-			}
-			err = errors.Join(err, derr)
-		}
+		conn, err = d.DialContext(ctx, "tcp", net.JoinHostPort(w.ip, strconv.Itoa(port)))
 		return err
 	}
 	var err error
-	if netns == "" {
+	if w.netns == "" {
 		err = dial()
 	} else {
-		err = pin.Do(netns, dial)
+		err = pin.Do(w.netns, dial)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &podConn{Conn: conn, grace: podGrace, endWrite: conn.(*net.TCPConn).CloseWrite}, nil
+	return conn.(*net.TCPConn), nil
 }

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // joined are two ends of one TCP connection.
@@ -146,6 +149,11 @@ func TestTheClientIsToldThatTheServerBroke(t *testing.T) {
 	}
 }
 
+// loopback are the ways to a pod whose network namespace that is.
+func loopback(netns string) []way {
+	return waysTo(sandboxPlan{Net: true}, handler.OCI, netns, []string{"10.0.0.1"})
+}
+
 func TestDialPod(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l, err := net.Listen("tcp", address)
@@ -153,18 +161,40 @@ func TestDialPod(t *testing.T) {
 			t.Fatal(err)
 		}
 		port := l.Addr().(*net.TCPAddr).Port
-		conn, err := dialPod(t.Context(), "", port)
+		conn, err := dialPod(t.Context(), loopback(""), port)
 		if err != nil {
 			t.Fatalf("%s: %v", address, err)
 		}
 		if err := errors.Join(conn.Close(), l.Close()); err != nil {
 			t.Error(err)
 		}
-		if _, err := dialPod(t.Context(), "", port); !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "::1") {
+		var refused *refusedError
+		if _, err := dialPod(t.Context(), loopback(""), port); !errors.As(err, &refused) || !strings.Contains(err.Error(), "::1") {
 			t.Errorf("nobody listens: %v", err)
 		}
 	}
-	if _, err := dialPod(t.Context(), "/no/such/namespace", 80); err == nil {
+	if _, err := dialPod(t.Context(), loopback("/no/such/namespace"), 80); err == nil {
 		t.Error("dialled from a namespace that is not there")
+	}
+}
+
+func TestWaysToAPod(t *testing.T) {
+	inside := []way{{"/ns", "127.0.0.1"}, {"/ns", "::1"}}
+	ips := []string{"10.0.0.1", "fd00::1"}
+	for name, c := range map[string]struct {
+		plan sandboxPlan
+		kind handler.Type
+		more []way
+	}{
+		"the host's kernel":            {sandboxPlan{Net: true}, handler.OCI, nil},
+		"a shim on the host's kernel":  {sandboxPlan{Net: true}, handler.Shim, nil},
+		"gVisor without its own stack": {sandboxPlan{Net: true, OwnKernel: true}, handler.OCI, nil},
+		"the host's network":           {sandboxPlan{OwnKernel: true}, handler.Shim, nil},
+		"a machine":                    {sandboxPlan{Net: true, OwnKernel: true}, handler.Shim, []way{{"", "10.0.0.1"}, {"", "fd00::1"}}},
+	} {
+		got := waysTo(c.plan, c.kind, "/ns", ips)
+		if want := append(slices.Clone(inside), c.more...); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
 	}
 }

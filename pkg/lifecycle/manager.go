@@ -99,7 +99,7 @@ func (m *Manager) Start() {
 	}
 	m.work.Go(func() {
 		defer close(m.first)
-		m.probeAll(m.life, subjects(m.snapshot().config), probe.Look)
+		m.probeAll(m.life, subjects(m.snapshot().config), probe.Look, probeWait)
 	})
 }
 

@@ -66,8 +66,9 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	return nil
 }
 
-// Probe looks at one handler now, asks its runtime whatever is known of it, and returns what is known of it then. That it
-// cannot run pods is no error: see the Handler's State.
+// Probe looks at one handler now, asks its runtime whatever is known of it, and returns what is known of it then. It
+// waits for the answer, and for the self-check pod if there is to be one, until ctx ends: that is an error, and the probe
+// goes on. That the handler cannot run pods is none: see the Handler's State.
 func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Handler, error) {
 	if err := m.known(name); err != nil {
 		return Handler{}, err
@@ -81,9 +82,12 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 		if depth == probe.WithCanary && d.Type == handler.CRI {
 			return Handler{}, fmt.Errorf("handler %q is another daemon's, under which no canary pod can run: probe it without: %w", name, errdefs.ErrFailedPrecondition)
 		}
-		m.probeAll(ctx, withTried(d), max(depth, probe.Ask))
+		m.probeAll(ctx, withTried(d), max(depth, probe.Ask), toTheEnd)
 		if same := sameAs(d, configured.Runtimes); len(same) > 0 {
-			m.probeAll(ctx, same, probe.Ask)
+			m.probeAll(ctx, same, probe.Ask, toTheEnd)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return Handler{}, fmt.Errorf("the probe of handler %q has not ended, and goes on: %w", name, err)
 		}
 		if err := m.change(func(*truth) error { return nil }); err != nil {
 			return Handler{}, err

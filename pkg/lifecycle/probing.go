@@ -17,6 +17,9 @@ const (
 	// probeWait is how long a start or reload waits for runtimes. The answer of a
 	// slower one counts when it comes.
 	probeWait = 3 * time.Second
+	// toTheEnd is how long an operator's probe waits: each of its parts has a bound of
+	// its own, so it ends by itself, or with its caller.
+	toTheEnd = 0
 	// probesAtOnce bounds the runtimes that begin to be asked at the same time. One
 	// that has not answered after stepAside makes room for the next, so that some
 	// that hang do not take the turns of those that do not.
@@ -38,10 +41,10 @@ func (t turns) take(long time.Duration) (give func()) {
 	return func() { timer.Stop(); once() }
 }
 
-// probeAll probes handlers in parallel, and waits for all or for the time to be
-// up. Late answers are published when they come; the others with whatever is
+// probeAll probes handlers in parallel, and waits for all, for the time to be up
+// unless it is toTheEnd, or for ctx. Late answers are published when they come; the others with whatever is
 // published next. Those whose last probe failed are looked at as closely again.
-func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth) {
+func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth, patience time.Duration) {
 	turn := make(turns, probesAtOnce)
 	results := &results{}
 	before := m.snapshot()
@@ -68,10 +71,15 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 	}
 	done := make(chan struct{})
 	m.work.Go(func() { defer close(done); all.Wait() })
+	var up <-chan time.Time // never, if it is toTheEnd
+	if patience > toTheEnd {
+		up = time.After(patience)
+	}
 	select {
 	case <-done:
-	case <-time.After(probeWait):
+	case <-up:
 	case <-ctx.Done():
+	case <-m.life.Done():
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -258,7 +266,7 @@ func (m *Manager) look(all []*handler.Definition, depth probe.Depth) {
 	if len(all) > 0 && m.begin() {
 		go func() {
 			defer m.work.Done()
-			m.probeAll(m.life, all, depth)
+			m.probeAll(m.life, all, depth, probeWait)
 			m.refresh()
 		}()
 	}

@@ -78,7 +78,7 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 	if err == nil {
 		// All of them: what was missing may be there by now, and one that has not
 		// changed costs a few stats.
-		m.probeAll(ctx, subjects(next), probe.Look)
+		m.probeAll(ctx, subjects(next), probe.Look, probeWait)
 		err = m.put(next, &o, r.silent)
 	}
 	switch {

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -227,4 +228,34 @@ func TestAnOlderProbeThatIsToldLateSaysNothingNew(t *testing.T) {
 			t.Errorf("%s again: got %+v", name, v)
 		}
 	}
+}
+
+// An operator's probe waits for a pod that takes longer than a reload waits for
+// runtimes, and tells what came of that one.
+func TestAnOperatorsProbeWaitsToItsEnd(t *testing.T) {
+	timed(t, func(t *testing.T, b *bed) {
+		hang := make(chan struct{})
+		b.set(func() { b.hanging["/r"], b.failures["/r"] = hang, errors.New("no machine boots") })
+		go func() {
+			time.Sleep(20 * probeWait)
+			close(hang)
+		}()
+		h, err := b.m.Probe(t.Context(), "runc", probe.WithCanary)
+		if err != nil || h.State.Phase != handler.NotReady || h.ProbeError != "no machine boots" {
+			t.Errorf("got %+v, %v", h, err)
+		}
+		hang = make(chan struct{})
+		b.set(func() { b.hanging["/c"] = hang })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if h, err := b.m.Probe(ctx, "crun", probe.Ask); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a caller that waits no longer got %+v, %v", h, err)
+		}
+		close(hang)
+		synctest.Wait()
+		h, err = b.m.Handler("crun")
+		if err != nil || h.State.Phase != handler.Ready || time.Since(h.Probed) > time.Second {
+			t.Errorf("what came later is not known: %+v, %v", h, err)
+		}
+	})
 }

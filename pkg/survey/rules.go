@@ -32,7 +32,7 @@ var rules = []rule{
 	{capability.Sysctls, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it leaves them out")}},
 	{capability.UnmaskedProc, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "it masks nothing")}},
 	{capability.Exec, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes}},
-	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes}},
+	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, kata: known(capability.Yes, "to what listens on the pod's address, not only on 127.0.0.1 of the machine")}},
 	{capability.InPlaceResize, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it changes no limits of containers that run")}},
 }
 

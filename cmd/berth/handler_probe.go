@@ -1,0 +1,87 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func handlerProbeCommand() *cobra.Command {
+	r := &remote{}
+	canary := false
+	c := &cobra.Command{
+		Use:   "probe NAME",
+		Short: "Ask a handler's runtime again what it is, and set the handler's state by it",
+		Long: `Ask a handler's runtime again what it is, wait for the answer, and set the handler's
+state by it. With --canary also run a pod of berth's own under it, which nobody else is
+told of and of which nothing is left, and wait for that. The exit status is 3 if the
+handler cannot run pods, or if that is not known within --timeout.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := r.probe(ctx, c, daemon, args[0], canary)
+			if err != nil {
+				return err
+			}
+			h := resp.GetHandler()
+			if err := r.stateLine(c.OutOrStdout(), resp, h); err != nil {
+				return err
+			}
+			if why := cmp.Or(h.GetProbeError(), h.GetReason()); h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
+				return degraded("handler %q cannot run pods: %s\nmend that, then \"berth handler probe %s\"", h.GetName(), why, h.GetName())
+			}
+			return nil
+		}),
+		ValidArgsFunction: r.completeHandlers,
+	}
+	r.flags(c)
+	c.Flags().BoolVar(&canary, "canary", false, "also run a pod under the handler")
+	r.probeTimeoutFlag(c)
+	return c
+}
+
+// probeTimeoutFlag is that of commands that wait for a probe.
+func (r *remote) probeTimeoutFlag(c *cobra.Command) {
+	c.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait; 0 is until the handler's self_check_timeout ends the pod")
+}
+
+// probe has a handler probed, and says on a terminal that it is waited for.
+func (r *remote) probe(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, canary bool) (*adminv1.ProbeResponse, error) {
+	what := "runtime"
+	if canary {
+		what = "self-check pod"
+	}
+	if output.Width(c.ErrOrStderr()) > 0 {
+		defer waiting(newProgress(c.ErrOrStderr()), "Waiting for the %s of handler %q", what, name)()
+	}
+	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, Canary: canary})
+	if err != nil && gaveUp(ctx, err) {
+		return nil, degraded("the %s of handler %q did not end in time, and is still being waited for by the daemon; \"berth handler show %s\" tells what came of it", what, name, name)
+	}
+	return resp, err
+}
+
+// waiting shows for how long something has been waited for, from the second second on.
+func waiting(p *progress, format string, args ...any) (stop func()) {
+	begun, over, ended := time.Now(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-over:
+				p.end()
+				return
+			case <-tick.C:
+				p.step(format+" (%d s)", append(args[:len(args):len(args)], int(time.Since(begun).Seconds()))...)
+			}
+		}
+	}()
+	return func() { close(over); <-ended }
+}

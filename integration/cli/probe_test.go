@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// TestProbesAreWaitedFor: a runtime that needs longer to start a pod than a reload waits
+// for is waited for by who asks for one, who is told what came of it.
+func TestProbesAreWaitedFor(t *testing.T) {
+	n := newNode(t)
+	slow, dir := filepath.Join(n.Dir, "slow"), filepath.Join(n.Dir, "slow.d")
+	for path, text := range map[string]string{
+		slow: fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' run '*) [ ! -e %[1]s/sleep ] || sleep 6; [ ! -e %[1]s/fail ] || exit 1;; esac\nexec %[2]s \"$@\"\n",
+			dir, testbed.Part(t, testbed.Runc)),
+		filepath.Join(dir, "sleep"): "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // it is a program
+			t.Fatal(err)
+		}
+	}
+	n.berth(t, 0, "handler", "add", "slow", "--path", slow)
+	if k := n.told(t, "slow", "--canary")["slow"].Of(capability.Exec); k.Source != capability.Ran {
+		t.Errorf("of a pod that was slow to start it says %+v", k)
+	}
+	_, stderr := n.berth(t, 3, "handler", "probe", "slow", "--canary", "--timeout", "1s")
+	has(t, stderr, `the self-check pod of handler "slow" did not end in time`)
+	n.berth(t, 0, "handler", "probe", "slow", "--canary") // joins that one, unless it is over
+	if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--canary")
+	has(t, stderr, `handler "slow" cannot run pods: a canary pod failed at its start: `)
+	_, stderr = n.berth(t, 3, "features", "slow", "--canary")
+	has(t, stderr, `handler "slow" cannot run pods: a canary pod failed at its start: `)
+}

@@ -136,3 +136,48 @@ func (b *bed) program(t *testing.T, key string) string {
 	}
 	return exe
 }
+
+// TestNewerRecords goes back to a berth that does not know the records of the one
+// before: it says so, and leaves everything as it was.
+func TestNewerRecords(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.rest(t)
+	p := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}})
+	pid := b.info(t, p.Container.ID).PID
+	alive := life(t, pid)
+	b.Stop(t)
+	record := filepath.Join(b.Root, "records", "containers", p.Container.ID, "spec.json")
+	ours, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := strings.Replace(string(ours), `{"format":1,`, `{"format":2,`, 1)
+	if newer == string(ours) {
+		t.Fatalf("the record carries no format: %s", ours)
+	}
+	if err := os.WriteFile(record, []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = b.TryStart(within(t, time.Minute))
+	if err == nil {
+		t.Fatal("it has started on records of a newer berth")
+	}
+	for _, want := range []string{"format 2", p.Container.ID, "install the newer berth again"} {
+		if !strings.Contains(b.Log()+err.Error(), want) {
+			t.Errorf("the refusal does not say %q: %v\n%s", want, err, b.Log())
+		}
+	}
+	if now := life(t, pid); now != alive {
+		t.Errorf("the pod's process was %s, now %s", alive, now)
+	}
+	if now, err := os.ReadFile(record); err != nil || string(now) != newer {
+		t.Errorf("the record was changed to %s: %v", now, err)
+	}
+	if err := os.WriteFile(record, ours, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Start(t)
+	grows(t, p.Container)
+	p.Remove(t)
+	b.nothingLeft(t, atRest)
+}

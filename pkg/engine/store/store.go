@@ -115,7 +115,8 @@ type Broken struct {
 
 // Open loads the objects below dir, which is made if it is missing. Objects
 // that cannot be loaded are returned beside the store and are not in it; their
-// files stay where they are until Discard.
+// files stay where they are until Discard. If one was written in a newer Format,
+// Open fails with errdefs.ErrFailedPrecondition and has changed nothing.
 func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make record directory: %w", err)
@@ -123,6 +124,9 @@ func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read record directory: %w", err)
+	}
+	if err := refuseNewer(dir, entries); err != nil {
+		return nil, nil, err
 	}
 	s := &Store[S, T]{dir: dir, items: make(map[string]*Object[S, T], len(entries))}
 	var broken []Broken
@@ -264,6 +268,7 @@ func writeJSON(path string, v any, d Durability) (err error) {
 	if err != nil {
 		return err
 	}
+	b = stamp(b)
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

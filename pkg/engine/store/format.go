@@ -1,0 +1,66 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+)
+
+// Format is the number of the form in which records are written, as "format" in
+// each of their files; a file without it is of format 1. Fields that an older
+// daemon may overlook without harm do not change it. What it would misread does:
+// then it goes up by one, and daemons that do not know it refuse to start.
+const Format = 1
+
+// stamp puts the format into an encoded object.
+func stamp(object []byte) []byte {
+	rest := bytes.TrimPrefix(object, []byte("{"))
+	if len(rest) == len(object) {
+		return object // no object, and so none of ours
+	}
+	stamped := make([]byte, 0, len(object)+len(`"format":,`)+4)
+	stamped = strconv.AppendInt(append(stamped, `{"format":`...), Format, 10)
+	if !bytes.HasPrefix(rest, []byte("}")) {
+		stamped = append(stamped, ',')
+	}
+	return append(stamped, rest...)
+}
+
+// refuseNewer looks for records that a newer daemon wrote, before anything is
+// taken for broken or left over: their pods may be running.
+func refuseNewer(dir string, entries []fs.DirEntry) error {
+	newest, count, example := Format, 0, ""
+	for _, e := range entries {
+		if format := formatOf(filepath.Join(dir, e.Name())); format > Format {
+			newest, count, example = max(newest, format), count+1, e.Name()
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of the records in %s are of format %d, written by a newer berth (%s is one); this berth knows formats up to %d. "+
+		"Nothing was changed and pods run on: install the newer berth again, or drain the node with it before going back: %w",
+		count, dir, newest, example, Format, errdefs.ErrFailedPrecondition)
+}
+
+// formatOf is the highest format among the files of a record. One that cannot be
+// read has none.
+func formatOf(object string) int {
+	highest := 0
+	for _, name := range []string{specFile, statusFile} {
+		var stamped struct {
+			Format int `json:"format"`
+		}
+		b, err := os.ReadFile(filepath.Join(object, name))
+		if err == nil && json.Unmarshal(b, &stamped) == nil {
+			highest = max(highest, stamped.Format)
+		}
+	}
+	return highest
+}

@@ -1,0 +1,110 @@
+package store
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+func TestStamp(t *testing.T) {
+	for in, want := range map[string]string{
+		`{}`:            `{"format":1}`,
+		`{"a":{"b":1}}`: `{"format":1,"a":{"b":1}}`,
+		`null`:          `null`,
+		`[1]`:           `[1]`,
+	} {
+		if got := string(stamp([]byte(in))); got != want {
+			t.Errorf("%s became %s, want %s", in, got, want)
+		}
+	}
+}
+
+type thing struct {
+	Name string `json:"name"`
+}
+
+func record(t *testing.T, dir, id string) {
+	t.Helper()
+	s, _, err := Open[thing, thing](dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(id, thing{"spec"}, thing{"status"}, Relaxed); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRecordsCarryTheirFormat(t *testing.T) {
+	dir := t.TempDir()
+	record(t, dir, "a")
+	for _, name := range []string{specFile, statusFile} {
+		b, err := os.ReadFile(filepath.Join(dir, "a", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Format int
+			Name   string
+		}
+		if err := json.Unmarshal(b, &got); err != nil || got.Format != Format || got.Name == "" {
+			t.Errorf("%s is %s: %v", name, b, err)
+		}
+	}
+}
+
+// What a newer daemon wrote may be misread, and its pods may run.
+func TestNewerRecordsAreLeftAlone(t *testing.T) {
+	for _, file := range []string{specFile, statusFile} {
+		t.Run(file, func(t *testing.T) {
+			dir := t.TempDir()
+			record(t, dir, "mine")
+			record(t, dir, "newer")
+			path := filepath.Join(dir, "newer", file)
+			// A spec in another shape is no broken record, either.
+			if err := os.WriteFile(path, []byte(`{"format":2,"name":["other","shape"]}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			unfinished := filepath.Join(dir, "unfinished")
+			if err := os.Mkdir(unfinished, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			_, _, err := Open[thing, thing](dir)
+			if !errdefs.IsFailedPrecondition(err) {
+				t.Fatalf("Open: %v", err)
+			}
+			for _, want := range []string{"format 2", "newer", dir, "up to 1", "install the newer berth again"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+			if _, err := os.Stat(unfinished); err != nil {
+				t.Errorf("a refused start has removed something: %v", err)
+			}
+			if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), "other") {
+				t.Errorf("the newer record is now %s: %v", b, err)
+			}
+		})
+	}
+}
+
+// Records from before there were formats are of the first one.
+func TestRecordsWithoutFormat(t *testing.T) {
+	dir := t.TempDir()
+	record(t, dir, "old")
+	for _, name := range []string{specFile, statusFile} {
+		if err := os.WriteFile(filepath.Join(dir, "old", name), []byte(`{"name":"kept"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, broken, err := Open[thing, thing](dir)
+	if err != nil || len(broken) > 0 {
+		t.Fatalf("Open: %v, %v", broken, err)
+	}
+	if o, ok := s.Get("old"); !ok || o.Spec().Name != "kept" || o.Status().Name != "kept" {
+		t.Errorf("the old record is %+v", o)
+	}
+}

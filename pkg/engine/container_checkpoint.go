@@ -120,8 +120,8 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *container, location str
 		return err
 	}
 	if path := c.Spec().LogPath; path != "" {
-		if err := dir.Log(path); err != nil {
-			return err
+		if err := dir.Log(c.Spec().LogDirectory, path); err != nil {
+			return fmt.Errorf("log: %w", err)
 		}
 	}
 	return dir.Pack(ctx, location)

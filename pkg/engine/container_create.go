@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/beneath"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -202,10 +203,10 @@ func (b *creation) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequ
 		ImageChain:  img.ChainID.String(),
 		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,
-		LogPath:     logPath(r.GetSandboxConfig(), s.config(), r.GetConfig()),
 		StopSignal:  signal,
 		Volumes:     volumes,
 	}
+	spec.LogDirectory, spec.LogPath = logPath(r.GetSandboxConfig(), s.config(), r.GetConfig())
 	spec.Config.msg = config
 	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), s.Spec().ProcessLabel)
 	return spec, err
@@ -230,17 +231,18 @@ func imageName(s *runtimeapi.ImageSpec, img *image.Image) string {
 	return s.GetImage()
 }
 
-// logPath is the container's log file, empty when it has none. The directory of
-// the call counts: a kubelet may have moved its logs since the sandbox was run.
-func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) string {
-	dir := now.GetLogDirectory()
+// logPath is the container's log file and the directory that the kubelet gave for
+// it, both empty when it has none. The directory of the call counts: a kubelet may
+// have moved its logs since the sandbox was run.
+func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) (dir, path string) {
+	dir = now.GetLogDirectory()
 	if dir == "" {
 		dir = then.GetLogDirectory()
 	}
 	if dir == "" || c.GetLogPath() == "" {
-		return ""
+		return "", ""
 	}
-	return filepath.Join(dir, c.GetLogPath())
+	return dir, filepath.Join(dir, c.GetLogPath())
 }
 
 // targetPID is the process whose PID namespace a container with mode TARGET joins.
@@ -281,12 +283,26 @@ func (b *creation) writeBundle(c *container, spec *specs.Spec) error {
 			return fmt.Errorf("make pipe %s: %w", p, err)
 		}
 	}
-	if log := c.Spec().LogPath; log != "" {
-		if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
-			return fmt.Errorf("log directory: %w", err)
-		}
+	if err := makeLogDirectory(c.Spec()); err != nil {
+		return fmt.Errorf("log directory: %w", err)
 	}
 	return nil
+}
+
+// makeLogDirectory makes the directory of the container's log. What is below the
+// pod's own may be the pod's to write into, who mounts it.
+func makeLogDirectory(spec *containerSpec) error {
+	if spec.LogPath == "" {
+		return nil
+	}
+	if err := os.MkdirAll(spec.LogDirectory, 0o755); err != nil {
+		return err
+	}
+	root, name, err := beneath.Split(spec.LogDirectory, spec.LogPath)
+	if err != nil {
+		return err
+	}
+	return beneath.MakeParents(root, name, 0o755)
 }
 
 // stdio are the FIFOs of a process, empty for those that it has not.

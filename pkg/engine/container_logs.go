@@ -66,7 +66,7 @@ func (b *logs) drainShim(ctx context.Context, c *container) error {
 	io := b.stdio(c)
 	_, err = drain.Supervisor.OpenStdio(ctx, &supervisorapi.OpenStdioRequest{
 		Id: c.ID(), Stdin: io.stdin, Stdout: io.stdout, Stderr: io.stderr, Terminal: c.config().GetTty(),
-		LogPath: c.Spec().LogPath, MaxLogLine: int32(b.settings.of(c.sandbox.Spec()).MaxLogLineSize),
+		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(b.settings.of(c.sandbox.Spec()).MaxLogLineSize),
 	})
 	if err != nil {
 		return fmt.Errorf("open log: %w", fromShim(err))

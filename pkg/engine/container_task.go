@@ -25,7 +25,7 @@ func (b *creation) createTask(ctx context.Context, u *undo, c *container, rootfs
 	if err != nil {
 		return err
 	}
-	options, err := b.tasks.options(s.Spec(), c.Spec().LogPath)
+	options, err := b.tasks.options(s.Spec(), c.Spec().LogDirectory, c.Spec().LogPath)
 	if err != nil {
 		return err
 	}

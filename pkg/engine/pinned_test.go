@@ -39,7 +39,7 @@ type told struct {
 
 func tell(t *testing.T, k *core, s *sandbox) told {
 	t.Helper()
-	options, err := k.tasks.options(s.Spec(), "")
+	options, err := k.tasks.options(s.Spec(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

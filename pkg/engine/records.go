@@ -115,7 +115,10 @@ type containerSpec struct {
 	Snapshotter string                                                           `json:"snapshotter"`
 	CgroupsPath string                                                           `json:"cgroupsPath"`
 	LogPath     string                                                           `json:"logPath,omitempty"`
-	StopSignal  string                                                           `json:"stopSignal"`
+	// LogDirectory is the part of LogPath that the kubelet gave; what is below it is
+	// not trusted. Records of older builds do not have it.
+	LogDirectory string `json:"logDirectory,omitempty"`
+	StopSignal   string `json:"stopSignal"`
 	// ProcessLabel and MountLabel are the container's SELinux labels.
 	ProcessLabel string `json:"processLabel,omitempty"`
 	MountLabel   string `json:"mountLabel,omitempty"`

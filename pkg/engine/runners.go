@@ -99,7 +99,7 @@ func (t *tasks) worker(ctx context.Context, s *sandbox) (*shim.Client, error) {
 }
 
 // options is what Create tells the process that runs the task.
-func (t *tasks) options(s *sandboxSpec, logPath string) (*anypb.Any, error) {
+func (t *tasks) options(s *sandboxSpec, logDirectory, logPath string) (*anypb.Any, error) {
 	d, kept := t.runtimes.of(s), t.settings.of(s)
 	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
@@ -114,6 +114,7 @@ func (t *tasks) options(s *sandboxSpec, logPath string) (*anypb.Any, error) {
 		NoPivotRoot:   d.OCI.NoPivotRoot,
 		NoNewKeyring:  d.OCI.NoNewKeyring,
 		OwnKernel:     s.Plan.OwnKernel,
+		LogDirectory:  logDirectory,
 		LogPath:       logPath,
 		MaxLogLine:    int32(kept.MaxLogLineSize),
 		IoUid:         uid,

@@ -67,7 +67,7 @@ func (b *sandboxProcesses) start(ctx context.Context, s *sandbox) error {
 	if err := b.runtimes.need(s); err != nil {
 		return err
 	}
-	options, err := b.tasks.options(s.Spec(), "")
+	options, err := b.tasks.options(s.Spec(), "", "")
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@
 //	d, err := checkpoint.Open(dir)             // empty; CRIU writes into d.Images() and d.Path
 //	err = d.Files(ctx, written, layers)            // while the container stands still
 //	err = d.Describe(config, spec, status)
-//	err = d.Log(path)
+//	err = d.Log(logDirectory, path)
 //	err = d.Pack(ctx, "/where/asked.tar")
 //
 // Nothing here runs anything, and nothing is seen of an archive before it is whole.
@@ -22,6 +22,8 @@ import (
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/containerd/v2/pkg/archive"
 	continuity "github.com/containerd/continuity/fs"
+
+	"github.com/berth-cri/berth/pkg/engine/beneath"
 )
 
 // logFile is where Podman, CRI-O and containerd put the container's log.
@@ -56,9 +58,14 @@ func (d *Dir) Describe(config metadata.ContainerConfig, spec []byte, status any)
 }
 
 // Log copies the container's log as far as it is written. One that is missing is
-// left out: the kubelet may rotate it away at any time.
-func (d *Dir) Log(path string) error {
-	in, err := os.Open(path)
+// left out: the kubelet may rotate it away at any time. Symbolic links below dir
+// are not followed; an empty one is the log's own directory.
+func (d *Dir) Log(dir, path string) error {
+	root, name, err := beneath.Split(dir, path)
+	if err != nil {
+		return err
+	}
+	in, err := beneath.Read(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

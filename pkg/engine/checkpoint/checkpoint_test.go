@@ -14,6 +14,7 @@ import (
 	"time"
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,15 +106,34 @@ func TestFilesOfAnIdleContainer(t *testing.T) {
 	}
 }
 
+// TestLogThatIsALink puts no file of the host into an archive that a pod's author
+// may read.
+func TestLogThatIsALink(t *testing.T) {
+	logs, secret := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
+	must(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	must(t, os.Mkdir(filepath.Join(logs, "main"), 0o755))
+	must(t, os.Symlink(secret, filepath.Join(logs, "main", "0.log")))
+	must(t, os.Symlink(filepath.Dir(secret), filepath.Join(logs, "linked")))
+	for _, name := range []string{"main/0.log", "linked/shadow"} {
+		d := open(t)
+		if err := d.Log(logs, filepath.Join(logs, name)); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: the answer is %v", name, err)
+		}
+		if text, err := os.ReadFile(filepath.Join(d.Path, "container.log")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the archive has %q: %v", name, text, err)
+		}
+	}
+}
+
 func TestPack(t *testing.T) {
 	d := open(t)
 	must(t, os.WriteFile(filepath.Join(d.Images(), "inventory.img"), []byte("i"), 0o644))
 	at := time.Now()
 	must(t, d.Describe(metadata.ContainerConfig{ID: "id", Name: "main", CheckpointedAt: at}, []byte(`{"ociVersion":"1.0"}`), map[string]string{"state": "running"}))
 	log := filepath.Join(t.TempDir(), "log")
-	must(t, d.Log(log)) // it is not there
+	must(t, d.Log("", log)) // it is not there
 	must(t, os.WriteFile(log, []byte("line\n"), 0o644))
-	must(t, d.Log(log))
+	must(t, d.Log("", log))
 	config, _, err := metadata.ReadContainerCheckpointConfigDump(d.Path)
 	if err != nil || config.ID != "id" || !config.CheckpointedAt.Equal(at) {
 		t.Errorf("config.dump: %+v, %v", config, err)

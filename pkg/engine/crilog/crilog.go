@@ -25,8 +25,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
+
+	"github.com/berth-cri/berth/pkg/engine/beneath"
 )
 
 // DefaultMaxLine is the longest content of one log line in bytes, unless
@@ -47,6 +48,10 @@ var ErrClosed = errors.New("the log is closed")
 
 // Options say how a log is written. The zero value is the usual way.
 type Options struct {
+	// Dir is the directory above the file that is trusted: what is below it may be
+	// another's to write into, and symbolic links there are not followed. Empty is
+	// the file's own directory.
+	Dir string
 	// MaxLine is the longest content of one line in bytes: 0 means
 	// DefaultMaxLine, a negative one means no limit (a line is then held in
 	// memory until it ends).
@@ -58,6 +63,7 @@ type Options struct {
 
 // Log is one log file. It is safe for use by several goroutines.
 type Log struct {
+	dir     string
 	path    string
 	maxLine int
 	onError func(error)
@@ -72,16 +78,14 @@ type Log struct {
 
 // Open opens the file for appending and creates it, not its directory, if it is
 // not there. Half a line at its end, as a killed writer leaves it, is taken
-// away. An empty path means that everything is discarded.
+// away. An empty path means that everything is discarded. What is not a regular
+// file with one name is refused with errdefs.ErrFailedPrecondition.
 func Open(path string, o Options) (*Log, error) {
-	l := &Log{path: path, maxLine: o.MaxLine, onError: o.OnError}
-	if l.maxLine == 0 {
-		l.maxLine = DefaultMaxLine
-	}
+	l := Unopened(path, o)
 	if path == "" {
 		return l, nil
 	}
-	file, err := open(path)
+	file, err := l.open()
 	if err != nil {
 		return nil, err
 	}
@@ -89,12 +93,22 @@ func Open(path string, o Options) (*Log, error) {
 	return l, nil
 }
 
-func open(path string) (*os.File, error) {
-	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("log path %q is not absolute", path)
+// Unopened is a log that discards everything until Reopen succeeds, for output that
+// has to flow although the file cannot be opened.
+func Unopened(path string, o Options) *Log {
+	l := &Log{dir: o.Dir, path: path, maxLine: o.MaxLine, onError: o.OnError}
+	if l.maxLine == 0 {
+		l.maxLine = DefaultMaxLine
 	}
-	// Readable, for what mendEnd has to know.
-	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, mode)
+	return l
+}
+
+func (l *Log) open() (*os.File, error) {
+	root, name, err := beneath.Split(l.dir, l.path)
+	if err != nil {
+		return nil, err
+	}
+	return beneath.Append(root, name, mode) // readable, for what mendEnd has to know
 }
 
 // mendEnd takes half a line from the end of a file that a killed writer left:
@@ -103,7 +117,7 @@ func open(path string) (*os.File, error) {
 func mendEnd(file *os.File) (torn bool) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || end == 0 {
-		return false // a device or a pipe, or nothing there yet
+		return false // nothing is there yet
 	}
 	last := make([]byte, 1)
 	if _, err := file.ReadAt(last, end-1); err != nil || last[0] == '\n' {
@@ -134,12 +148,15 @@ func (l *Log) Reopen() error {
 	if l.path == "" {
 		return nil
 	}
-	file, err := open(l.path)
+	file, err := l.open()
 	if err != nil {
 		return err
 	}
 	old := l.file
 	l.file, l.torn = file, mendEnd(file)
+	if old == nil {
+		return nil
+	}
 	// That the old file could not be brought to its end changes nothing of where
 	// the log goes on, and a failure is taken for that.
 	if err := old.Close(); err != nil && l.onError != nil {

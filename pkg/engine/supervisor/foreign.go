@@ -24,7 +24,7 @@ func (s *Supervisor) openForeign(j Task) (retErr error) {
 	if err := checkID(j.ID); err != nil {
 		return err
 	}
-	if err := checkPaths(j.Stdin, j.Stdout, j.Stderr, j.Options.LogPath); err != nil {
+	if err := checkPaths(j.Stdin, j.Stdout, j.Stderr, j.Options.LogDirectory, j.Options.LogPath); err != nil {
 		return err
 	}
 	f := &foreign{journal: j}
@@ -56,7 +56,7 @@ func (s *Supervisor) openForeign(j Task) (retErr error) {
 // ending before the shim has opened its ends.
 func (f *foreign) open(s *Supervisor, i Inherited) error {
 	j := &f.journal
-	output, err := openOutput(f.context(s), j.Options.LogPath, j.Options.MaxLogLine)
+	output, err := openOutput(f.context(s), &j.Options)
 	if err != nil {
 		return fmt.Errorf("opening the container's log: %w", err)
 	}
@@ -169,13 +169,7 @@ func (s *Supervisor) takeOverForeign(j Task, i Inherited) {
 	f := &foreign{journal: j}
 	s.foreign[j.ID] = f
 	ctx := f.context(s)
-	output, err := openOutput(ctx, j.Options.LogPath, j.Options.MaxLogLine)
-	if err != nil {
-		// The output has to flow in any case: nobody else reads it.
-		log.G(ctx).WithError(err).Error("The log of a container cannot be opened; its output is dropped")
-		output, _ = openOutput(ctx, "", 0)
-	}
-	if err := f.read(output, i); err != nil {
+	if err := f.read(reopenOutput(ctx, &j.Options), i); err != nil {
 		log.G(ctx).WithError(err).Error("The output of a container cannot be read any more")
 	}
 }

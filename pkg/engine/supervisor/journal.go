@@ -91,6 +91,7 @@ type Options struct {
 	NoPivotRoot   bool          `json:"noPivotRoot,omitempty"`
 	NoNewKeyring  bool          `json:"noNewKeyring,omitempty"`
 	OwnKernel     bool          `json:"ownKernel,omitempty"`
+	LogDirectory  string        `json:"logDirectory,omitempty"`
 	LogPath       string        `json:"logPath,omitempty"`
 	MaxLogLine    int           `json:"maxLogLine,omitempty"`
 	IOUID         uint32        `json:"ioUid,omitempty"`

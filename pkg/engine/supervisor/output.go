@@ -53,18 +53,38 @@ type output struct {
 	logged, ended chan struct{}
 }
 
-// openOutput opens the log. The streams begin with start.
-func openOutput(ctx context.Context, path string, maxLine int) (*output, error) {
-	l, err := crilog.Open(path, crilog.Options{
-		MaxLine: maxLine,
-		OnError: func(err error) {
-			log.G(ctx).WithError(err).WithField("path", path).Warn("Container output is lost until its log can be written again")
-		},
-	})
+// openOutput opens the log that options name, if they do. The streams begin with
+// start.
+func openOutput(ctx context.Context, options *Options) (*output, error) {
+	l, err := crilog.Open(options.LogPath, logOptions(ctx, options))
 	if err != nil {
 		return nil, err
 	}
-	return &output{log: l, logged: make(chan struct{}), ended: make(chan struct{})}, nil
+	return newOutput(l), nil
+}
+
+// reopenOutput is openOutput for output that flows already, and has to in any case.
+func reopenOutput(ctx context.Context, options *Options) *output {
+	o, err := openOutput(ctx, options)
+	if err == nil {
+		return o
+	}
+	log.G(ctx).WithError(err).WithField("path", options.LogPath).Error("Failed to open container log; dropping output until it is reopened")
+	return newOutput(crilog.Unopened(options.LogPath, logOptions(ctx, options)))
+}
+
+func newOutput(l *crilog.Log) *output {
+	return &output{log: l, logged: make(chan struct{}), ended: make(chan struct{})}
+}
+
+func logOptions(ctx context.Context, options *Options) crilog.Options {
+	return crilog.Options{
+		Dir:     options.LogDirectory,
+		MaxLine: options.MaxLogLine,
+		OnError: func(err error) {
+			log.G(ctx).WithError(err).WithField("path", options.LogPath).Warn("Container output is lost until its log can be written again")
+		},
+	}
 }
 
 // source is a stream to be read, and where its lines go.

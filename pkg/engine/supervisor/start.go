@@ -180,7 +180,7 @@ func (t *task) prepareLaunch() (_ *launchIO, retErr error) {
 		}
 	}()
 	var err error
-	if l.output, err = openOutput(t.context(), j.Options.LogPath, j.Options.MaxLogLine); err != nil {
+	if l.output, err = openOutput(t.context(), &j.Options); err != nil {
 		return nil, fmt.Errorf("opening the container's log: %w", err)
 	}
 	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}

@@ -73,7 +73,7 @@ func (t *Task) check() error {
 			return fmt.Errorf("%s %q is no absolute path: %w", p.what, p.path, errdefs.ErrInvalidArgument)
 		}
 	}
-	return checkPaths(t.Stdin, t.Stdout, t.Stderr, t.Options.LogPath)
+	return checkPaths(t.Stdin, t.Stdout, t.Stderr, t.Options.LogDirectory, t.Options.LogPath)
 }
 
 // checkPaths refuses paths that are neither empty nor absolute.

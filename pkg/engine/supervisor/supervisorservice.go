@@ -103,7 +103,7 @@ func (s supervisorService) OpenStdio(ctx context.Context, r *supervisorv1.OpenSt
 	return empty, s.openForeign(Task{
 		ID: r.Id, State: TaskStdio, Terminal: r.Terminal,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
-		Options: Options{LogPath: r.LogPath, MaxLogLine: int(r.MaxLogLine)},
+		Options: Options{LogDirectory: r.LogDirectory, LogPath: r.LogPath, MaxLogLine: int(r.MaxLogLine)},
 	})
 }
 

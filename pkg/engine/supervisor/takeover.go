@@ -159,12 +159,7 @@ func (t *task) reopenIO(i Inherited) error {
 		// Best effort: its reader has seen the end already.
 		t.first.stdin, _ = holdOpen(j.Stdin)
 	}
-	output, err := openOutput(t.context(), j.Options.LogPath, j.Options.MaxLogLine)
-	if err != nil {
-		// The output has to flow in any case.
-		log.G(t.context()).WithError(err).Error("The log of a container cannot be opened; its output is dropped")
-		output, _ = openOutput(t.context(), "", 0)
-	}
+	output := reopenOutput(t.context(), &j.Options)
 	sources, err := t.reopenSources(output, i)
 	if err != nil {
 		output.discard()

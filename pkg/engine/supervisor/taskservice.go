@@ -57,7 +57,7 @@ func optionsOf(a *anypb.Any) (Options, error) {
 	return Options{
 		Runtime: o.Runtime, Root: o.Root, GlobalFlags: o.GlobalFlags,
 		SystemdCgroup: o.SystemdCgroup, NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring,
-		OwnKernel: o.OwnKernel, LogPath: o.LogPath, MaxLogLine: int(o.MaxLogLine),
+		OwnKernel: o.OwnKernel, LogDirectory: o.LogDirectory, LogPath: o.LogPath, MaxLogLine: int(o.MaxLogLine),
 		IOUID: o.IoUid, IOGID: o.IoGid,
 		CallTimeout: time.Duration(o.CallTimeoutMs) * time.Millisecond,
 	}, nil

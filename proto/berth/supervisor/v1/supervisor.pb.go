@@ -50,6 +50,9 @@ type TaskOptions struct {
 	IoGid uint32 `protobuf:"varint,11,opt,name=io_gid,json=ioGid,proto3" json:"io_gid,omitempty"`
 	// Bound on each call of the runtime; 0 means two minutes.
 	CallTimeoutMs int64 `protobuf:"varint,12,opt,name=call_timeout_ms,json=callTimeoutMs,proto3" json:"call_timeout_ms,omitempty"`
+	// The trusted directory above log_path: symbolic links below it are not
+	// followed. Empty means the directory of log_path.
+	LogDirectory  string `protobuf:"bytes,13,opt,name=log_directory,json=logDirectory,proto3" json:"log_directory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -166,6 +169,13 @@ func (x *TaskOptions) GetCallTimeoutMs() int64 {
 		return x.CallTimeoutMs
 	}
 	return 0
+}
+
+func (x *TaskOptions) GetLogDirectory() string {
+	if x != nil {
+		return x.LogDirectory
+	}
+	return ""
 }
 
 type InfoRequest struct {
@@ -489,7 +499,9 @@ type OpenStdioRequest struct {
 	LogPath    string `protobuf:"bytes,5,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
 	MaxLogLine int32  `protobuf:"varint,6,opt,name=max_log_line,json=maxLogLine,proto3" json:"max_log_line,omitempty"`
 	// The output is a terminal's: one stream, lines end with CR LF.
-	Terminal      bool `protobuf:"varint,7,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	Terminal bool `protobuf:"varint,7,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	// As in TaskOptions.
+	LogDirectory  string `protobuf:"bytes,8,opt,name=log_directory,json=logDirectory,proto3" json:"log_directory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -571,6 +583,13 @@ func (x *OpenStdioRequest) GetTerminal() bool {
 		return x.Terminal
 	}
 	return false
+}
+
+func (x *OpenStdioRequest) GetLogDirectory() string {
+	if x != nil {
+		return x.LogDirectory
+	}
+	return ""
 }
 
 type FlushStdioRequest struct {
@@ -753,7 +772,7 @@ var File_berth_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\n" +
-	"$berth/supervisor/v1/supervisor.proto\x12\x13berth.supervisor.v1\x1a\x1bgoogle/protobuf/empty.proto\"\x81\x03\n" +
+	"$berth/supervisor/v1/supervisor.proto\x12\x13berth.supervisor.v1\x1a\x1bgoogle/protobuf/empty.proto\"\xa6\x03\n" +
 	"\vTaskOptions\x12\x18\n" +
 	"\aruntime\x18\x01 \x01(\tR\aruntime\x12\x12\n" +
 	"\x04root\x18\x02 \x01(\tR\x04root\x12!\n" +
@@ -769,7 +788,8 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x06io_uid\x18\n" +
 	" \x01(\rR\x05ioUid\x12\x15\n" +
 	"\x06io_gid\x18\v \x01(\rR\x05ioGid\x12&\n" +
-	"\x0fcall_timeout_ms\x18\f \x01(\x03R\rcallTimeoutMs\"\r\n" +
+	"\x0fcall_timeout_ms\x18\f \x01(\x03R\rcallTimeoutMs\x12#\n" +
+	"\rlog_directory\x18\r \x01(\tR\flogDirectory\"\r\n" +
 	"\vInfoRequest\"\x9c\x01\n" +
 	"\fInfoResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\x12\x18\n" +
@@ -786,7 +806,7 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\aexec_id\x18\x02 \x01(\tR\x06execId\"\"\n" +
 	"\x10TerminalResponse\x12\x0e\n" +
-	"\x02fd\x18\x01 \x01(\x05R\x02fd\"\xc1\x01\n" +
+	"\x02fd\x18\x01 \x01(\x05R\x02fd\"\xe6\x01\n" +
 	"\x10OpenStdioRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\tR\x05stdin\x12\x16\n" +
@@ -795,7 +815,8 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\blog_path\x18\x05 \x01(\tR\alogPath\x12 \n" +
 	"\fmax_log_line\x18\x06 \x01(\x05R\n" +
 	"maxLogLine\x12\x1a\n" +
-	"\bterminal\x18\a \x01(\bR\bterminal\"#\n" +
+	"\bterminal\x18\a \x01(\bR\bterminal\x12#\n" +
+	"\rlog_directory\x18\b \x01(\tR\flogDirectory\"#\n" +
 	"\x11FlushStdioRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"#\n" +
 	"\x11CloseStdioRequest\x12\x0e\n" +

@@ -1,0 +1,196 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// victim is a file of the host that no pod has anything to do with. Its last line
+// has no end: a log's would be taken for half a line.
+type victim struct{ dir, path string }
+
+const victimText = "root:x:0:0\nlast line"
+
+func newVictim(t *testing.T) victim {
+	t.Helper()
+	v := victim{dir: t.TempDir()}
+	v.path = filepath.Join(v.dir, "0.log")
+	if err := os.WriteFile(v.path, []byte(victimText), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func (v victim) untouched(t *testing.T) {
+	t.Helper()
+	entries, err := os.ReadDir(v.dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("beside the host's file there is something now: %v, %v", entries, err)
+	}
+	if text, err := os.ReadFile(v.path); err != nil || string(text) != victimText {
+		t.Errorf("the host's file says %q now: %v", text, err)
+	}
+}
+
+// TestLogDirectoryOfAPod has pods that write into their own log directories, as
+// those do that mount /var/log of the host, lead the log elsewhere.
+func TestLogDirectoryOfAPod(t *testing.T) {
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) +
+		fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc))})
+	for _, handler := range []string{"runc", "shim"} {
+		t.Run(handler, func(t *testing.T) {
+			t.Run("start", func(t *testing.T) { b.logElsewhereAtStart(t, handler) })
+			t.Run("reopen", func(t *testing.T) { b.logElsewhereAtReopen(t, handler) })
+			t.Run("successor", func(t *testing.T) { b.logElsewhereAtTakeOver(t, handler) })
+			t.Run("the kubelet's directory is a link", func(t *testing.T) { b.logByLink(t, handler) })
+		})
+	}
+}
+
+func (b *bed) logElsewhereAtStart(t *testing.T, handler string) {
+	for _, c := range []struct {
+		name string
+		make func(log string, v victim) error
+		says string
+	}{
+		{"link", func(log string, v victim) error { return os.Symlink(v.path, log) }, "symbolic link"},
+		{"link to what does not exist", func(log string, v victim) error { return os.Symlink(filepath.Join(v.dir, "new"), log) }, "symbolic link"},
+		{"hard link", func(log string, v victim) error { return os.Link(v.path, log) }, "hard links"},
+		{"FIFO", func(log string, _ victim) error { return unix.Mkfifo(log, 0o600) }, "regular file"},
+		{"directory is a link", func(log string, v victim) error {
+			return errors.Join(os.Remove(filepath.Dir(log)), os.Symlink(v.dir, filepath.Dir(log)))
+		}, "symbolic link"},
+		{"directory is a link to what does not exist", func(log string, v victim) error {
+			return errors.Join(os.Remove(filepath.Dir(log)), os.Symlink(filepath.Join(v.dir, "new"), filepath.Dir(log)))
+		}, "symbolic link"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := newVictim(t)
+			pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+			config := b.client.ContainerConfig("main", b.image, "echo", "written by the pod")
+			log := filepath.Join(pod.Config.GetLogDirectory(), config.GetLogPath())
+			if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), c.make(log, v)); err != nil {
+				t.Fatal(err)
+			}
+			b.client.Pull(t, handler, b.image)
+			_, err := b.createAndStart(t, pod, config)
+			refused(t, err, codes.FailedPrecondition, c.says, "remove it")
+			pod.Remove(t)
+			v.untouched(t)
+		})
+	}
+}
+
+// talking runs a container that writes lines until it is removed.
+func (b *bed) talking(t *testing.T, handler string, sandbox func(*runtimeapi.PodSandboxConfig)) *testbed.Pod {
+	t.Helper()
+	return b.client.RunPod(t, testbed.PodSpec{
+		Handler: handler, Image: b.image, Sandbox: sandbox,
+		Command: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"},
+	})
+}
+
+func (b *bed) reopen(t *testing.T, c *testbed.Container) error {
+	t.Helper()
+	_, err := b.client.ReopenContainerLog(within(t, time.Minute), &runtimeapi.ReopenContainerLogRequest{ContainerId: c.ID})
+	return err
+}
+
+// logGrows fails unless the file gets longer.
+func logGrows(t *testing.T, path string) {
+	t.Helper()
+	var first int64 = -1
+	testbed.Eventually(t, time.Minute, func() error {
+		info, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		if first < 0 {
+			first = info.Size()
+		}
+		if info.Size() == first {
+			return fmt.Errorf("%s still has %d bytes", path, first)
+		}
+		return nil
+	})
+}
+
+func (b *bed) logElsewhereAtReopen(t *testing.T, handler string) {
+	v, pod := newVictim(t), b.talking(t, handler, nil)
+	log := pod.Container.LogPath
+	pod.Container.WaitLog(t, "line 1")
+	if err := errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, b.reopen(t, pod.Container), codes.FailedPrecondition, "symbolic link")
+	logGrows(t, log+".1")
+	if err := os.Remove(log); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.reopen(t, pod.Container); err != nil {
+		t.Fatal(err)
+	}
+	logGrows(t, log)
+	pod.Remove(t)
+	v.untouched(t)
+}
+
+// logElsewhereAtTakeOver has a supervisor that died find a link where the log was.
+func (b *bed) logElsewhereAtTakeOver(t *testing.T, handler string) {
+	v, pod := newVictim(t), b.talking(t, handler, nil)
+	log := pod.Container.LogPath
+	pod.Container.WaitLog(t, "line 1")
+	supervisor := b.supervisors(t)[b.info(t, pod.Container.ID).Supervisor]
+	if err := errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log), syscall.Kill(supervisor, syscall.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	// Once the successor has taken over the container has room to write again.
+	testbed.Eventually(t, time.Minute, func() error {
+		if err := b.reopen(t, pod.Container); err == nil || !strings.Contains(err.Error(), "symbolic link") {
+			return fmt.Errorf("the successor answers %v", err)
+		}
+		return nil
+	})
+	if err := os.Remove(log); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.reopen(t, pod.Container); err != nil {
+		t.Fatal(err)
+	}
+	logGrows(t, log)
+	pod.Remove(t)
+	v.untouched(t)
+}
+
+// logByLink has the pod's whole log directory on another disk, as administrators
+// move /var/log/pods.
+func (b *bed) logByLink(t *testing.T, handler string) {
+	disk := t.TempDir()
+	link := filepath.Join(t.TempDir(), "pods")
+	if err := os.Symlink(disk, link); err != nil {
+		t.Fatal(err)
+	}
+	pod := b.talking(t, handler, func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = filepath.Join(link, "pod") })
+	pod.Container.WaitLog(t, "line 1")
+	log := filepath.Join(disk, "pod", "main", "0.log")
+	if err := os.Rename(log, log+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.reopen(t, pod.Container); err != nil {
+		t.Fatal(err)
+	}
+	logGrows(t, log)
+	pod.Remove(t)
+}

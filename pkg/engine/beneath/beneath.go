@@ -1,0 +1,162 @@
+// Package beneath opens files in directories that pods or their authors can write
+// into, such as a pod's log directory. The directory itself is trusted, and may be
+// reached by symbolic links; below it none is followed, and only regular files with
+// one name are opened:
+//
+//	err := beneath.MakeParents("/var/log/pods/x", "app/0.log", 0o755)
+//	file, err := beneath.Append("/var/log/pods/x", "app/0.log", 0o640)
+//	file, err := beneath.Read("/var/log/pods/x", "app/0.log")
+//
+// Each step is taken from the handle of the step before, so that nothing which is
+// renamed or replaced meanwhile leads elsewhere.
+package beneath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// attempts bounds how often a file that comes and goes is looked for.
+const attempts = 100
+
+// Split cuts an absolute path into a trusted directory and what is below it. An
+// empty directory stands for the path's own.
+func Split(dir, path string) (root, name string, err error) {
+	if !filepath.IsAbs(path) {
+		return "", "", fmt.Errorf("path %q is not absolute: %w", path, errdefs.ErrInvalidArgument)
+	}
+	if dir == "" {
+		return filepath.Dir(path), filepath.Base(path), nil
+	}
+	name, err = filepath.Rel(dir, path)
+	if err != nil || !filepath.IsLocal(name) || name == "." {
+		return "", "", fmt.Errorf("path %q is not below %q: %w", path, dir, errdefs.ErrInvalidArgument)
+	}
+	return dir, name, nil
+}
+
+// MakeParents makes the directories between root, which exists, and name.
+func MakeParents(root, name string, mode uint32) error {
+	dir, err := parent(root, name, func(at int, step string) error {
+		if err := unix.Mkdirat(at, step, mode); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return dir.Close()
+}
+
+// Append opens the file for reading and appending, and creates it, not its
+// directory, if it does not exist.
+func Append(root, name string, mode uint32) (*os.File, error) {
+	const flags = unix.O_RDWR | unix.O_APPEND
+	return openIn(root, name, flags, func(at int, base string) (int, error) {
+		return unix.Openat(at, base, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	})
+}
+
+// Read opens the file for reading.
+func Read(root, name string) (*os.File, error) {
+	return openIn(root, name, unix.O_RDONLY, func(int, string) (int, error) { return -1, unix.ENOENT })
+}
+
+// openIn opens what is there, or else what create makes.
+func openIn(root, name string, flags int, create func(at int, base string) (int, error)) (*os.File, error) {
+	dir, err := parent(root, name, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	path, base := filepath.Join(root, name), filepath.Base(name)
+	at := int(dir.Fd())
+	for range attempts {
+		fd, err := openExisting(at, base, flags)
+		if errors.Is(err, unix.ENOENT) {
+			if fd, err = create(at, base); errors.Is(err, unix.EEXIST) {
+				continue // it has come meanwhile
+			}
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+	return nil, fmt.Errorf("open %s: it is created and removed all the time: %w", path, errdefs.ErrUnavailable)
+}
+
+// openExisting looks at a file before it opens it: opening alone may wait for
+// ever (a FIFO) or do something (a device).
+func openExisting(at int, base string, flags int) (int, error) {
+	handle, err := unix.Openat(at, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(handle)
+	var st unix.Stat_t
+	if err := unix.Fstat(handle, &st); err != nil {
+		return -1, err
+	}
+	if st.Nlink == 0 {
+		return -1, unix.ENOENT // removed meanwhile
+	}
+	if err := acceptable(st.Mode, uint64(st.Nlink)); err != nil { //nolint:unconvert // not 64 bits wide everywhere
+		return -1, err
+	}
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(handle), flags|unix.O_CLOEXEC, 0)
+}
+
+// acceptable refuses what may be somebody else's.
+func acceptable(mode uint32, links uint64) error {
+	switch kind := mode & unix.S_IFMT; {
+	case kind == unix.S_IFLNK:
+		return fmt.Errorf("it is a symbolic link, which berth does not follow here; remove it: %w", errdefs.ErrFailedPrecondition)
+	case kind != unix.S_IFREG:
+		return fmt.Errorf("it is not a regular file; remove it: %w", errdefs.ErrFailedPrecondition)
+	case links > 1:
+		return fmt.Errorf("it has %d hard links, so it may be another program's file; remove it: %w", links, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// parent opens the directory of name, after enter, if there is one, for each step
+// to it.
+func parent(root, name string, enter func(at int, step string) error) (*os.File, error) {
+	if !filepath.IsLocal(name) {
+		return nil, fmt.Errorf("path %q leads out of %s: %w", name, root, errdefs.ErrInvalidArgument)
+	}
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := unix.Open(root, flags, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	dir := os.NewFile(uintptr(fd), root)
+	steps := strings.Split(filepath.Clean(name), "/")
+	for _, step := range steps[:len(steps)-1] {
+		path := filepath.Join(dir.Name(), step)
+		if enter != nil {
+			err = enter(int(dir.Fd()), step)
+		}
+		if err == nil {
+			fd, err = unix.Openat(int(dir.Fd()), step, flags|unix.O_NOFOLLOW, 0)
+		}
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			err = fmt.Errorf("it is not a directory, or a symbolic link, which berth does not follow here; remove it: %w: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		dir.Close()
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		dir = os.NewFile(uintptr(fd), path)
+	}
+	return dir, nil
+}

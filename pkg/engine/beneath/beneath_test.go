@@ -1,0 +1,209 @@
+package beneath_test
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/beneath"
+)
+
+// bed is a trusted directory, reached by a link, and a file outside of it.
+type bed struct{ root, below, outside, victim string }
+
+const content = "not a log"
+
+func newBed(t *testing.T) bed {
+	t.Helper()
+	tmp := t.TempDir()
+	b := bed{root: filepath.Join(tmp, "link"), below: filepath.Join(tmp, "disk"), outside: filepath.Join(tmp, "outside")}
+	b.victim = filepath.Join(b.outside, "victim")
+	err := errors.Join(
+		os.Mkdir(b.below, 0o755), os.Symlink(b.below, b.root), os.Mkdir(b.outside, 0o755),
+		os.WriteFile(b.victim, []byte(content), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestUntrusted puts below the directory what leads elsewhere. What is outside
+// stays as it is, and nothing waits.
+func TestUntrusted(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		make func(b bed) error
+		want string
+	}{
+		{"the file is a link", func(b bed) error {
+			return errors.Join(os.Mkdir(filepath.Join(b.below, "app"), 0o755), os.Symlink(b.victim, filepath.Join(b.below, "app/0.log")))
+		}, "symbolic link"},
+		{"the file is a link to what does not exist", func(b bed) error {
+			return errors.Join(os.Mkdir(filepath.Join(b.below, "app"), 0o755), os.Symlink(filepath.Join(b.outside, "new"), filepath.Join(b.below, "app/0.log")))
+		}, "symbolic link"},
+		{"the directory is a link", func(b bed) error {
+			return errors.Join(os.Symlink(b.outside, filepath.Join(b.below, "app")), os.Rename(b.victim, filepath.Join(b.outside, "0.log")))
+		}, "symbolic link"},
+		{"the directory is a link to a directory below", func(b bed) error {
+			return errors.Join(os.Mkdir(filepath.Join(b.below, "other"), 0o755), os.Symlink("other", filepath.Join(b.below, "app")))
+		}, "symbolic link"},
+		{"the directory is a file", func(b bed) error {
+			return os.WriteFile(filepath.Join(b.below, "app"), nil, 0o600)
+		}, "not a directory"},
+		{"the file is a FIFO", func(b bed) error {
+			return errors.Join(os.Mkdir(filepath.Join(b.below, "app"), 0o755), unix.Mkfifo(filepath.Join(b.below, "app/0.log"), 0o600))
+		}, "not a regular file"},
+		{"the file is a directory", func(b bed) error { return os.MkdirAll(filepath.Join(b.below, "app/0.log"), 0o755) }, "not a regular file"},
+		{"the file is a socket", func(b bed) error {
+			return errors.Join(os.Mkdir(filepath.Join(b.below, "app"), 0o755), unix.Mknod(filepath.Join(b.below, "app/0.log"), unix.S_IFSOCK|0o600, 0))
+		}, "not a regular file"},
+		{"the file has another name outside", func(b bed) error {
+			return errors.Join(os.Mkdir(filepath.Join(b.below, "app"), 0o755), os.Link(b.victim, filepath.Join(b.below, "app/0.log")))
+		}, "2 hard links"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			if err := tt.make(b); err != nil {
+				t.Fatal(err)
+			}
+			if f, err := beneath.Read(b.root, "app/0.log"); err == nil {
+				f.Close()
+				t.Error("Read opened it")
+			} else {
+				refused(t, err, tt.want)
+			}
+			err := beneath.MakeParents(b.root, "app/0.log", 0o755)
+			if err == nil {
+				var f *os.File
+				if f, err = beneath.Append(b.root, "app/0.log", 0o640); err == nil {
+					f.Close()
+					t.Error("Append opened it")
+					return
+				}
+			}
+			refused(t, err, tt.want)
+			untouched(t, b)
+		})
+	}
+}
+
+func refused(t *testing.T, err error, want string) {
+	t.Helper()
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("the answer is %v, want FailedPrecondition that says %q", err, want)
+	}
+}
+
+func untouched(t *testing.T, b bed) {
+	t.Helper()
+	entries, err := os.ReadDir(b.outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(b.outside, e.Name()))
+		if err != nil || string(text) != content {
+			t.Errorf("%s has %q now: %v", e.Name(), text, err)
+		}
+	}
+	if len(entries) != 1 {
+		t.Errorf("there are %d files outside, want 1", len(entries))
+	}
+}
+
+func TestMakeParentsThroughALink(t *testing.T) {
+	b := newBed(t)
+	if err := os.Symlink(b.outside, filepath.Join(b.below, "app")); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, beneath.MakeParents(b.root, "app/deeper/0.log", 0o755), "symbolic link")
+	untouched(t, b)
+}
+
+func TestAppendAndRead(t *testing.T) {
+	b := newBed(t)
+	if _, err := beneath.Read(b.root, "app/0.log"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing directory is answered with %v", err)
+	}
+	if err := errors.Join(beneath.MakeParents(b.root, "app/0.log", 0o755), beneath.MakeParents(b.root, "app/0.log", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := beneath.Read(b.root, "app/0.log"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing file is answered with %v", err)
+	}
+	for _, text := range []string{"one\n", "two\n"} {
+		f, err := beneath.Append(b.root, "app/0.log", 0o640)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		if want := filepath.Join(b.root, "app/0.log"); f.Name() != want {
+			t.Errorf("its name is %q, want %q", f.Name(), want)
+		}
+		f.Close()
+	}
+	f, err := beneath.Read(b.root, "app/0.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if text, err := io.ReadAll(f); err != nil || string(text) != "one\ntwo\n" {
+		t.Errorf("it has %q: %v", text, err)
+	}
+	if info, err := f.Stat(); err != nil || info.Mode() != 0o640 {
+		t.Errorf("its mode is %v: %v", info.Mode(), err)
+	}
+}
+
+// TestAppendWhileItIsRenamed is a rotation under the eyes of a writer.
+func TestAppendWhileItIsRenamed(t *testing.T) {
+	b := newBed(t)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.Rename(filepath.Join(b.below, "0.log"), filepath.Join(b.below, "0.log.1"))
+			}
+		}
+	}()
+	for range 1000 {
+		f, err := beneath.Append(b.root, "0.log", 0o640)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	close(stop)
+	<-done
+}
+
+func TestSplit(t *testing.T) {
+	for _, tt := range []struct{ dir, path, root, name string }{
+		{"/var/log/pods/x", "/var/log/pods/x/app/0.log", "/var/log/pods/x", "app/0.log"},
+		{"/var/log/pods/x/", "/var/log/pods/x/0.log", "/var/log/pods/x/", "0.log"},
+		{"", "/var/log/pods/x/app/0.log", "/var/log/pods/x/app", "0.log"},
+		{"/var/log/pods/x", "/var/log/pods/y/0.log", "", ""},
+		{"/var/log/pods/x", "/var/log/pods/x", "", ""},
+		{"/var/log/pods/x", "/var/log/pods/x/../y/0.log", "", ""},
+		{"", "0.log", "", ""},
+	} {
+		root, name, err := beneath.Split(tt.dir, tt.path)
+		if root != tt.root || name != tt.name || (err != nil) != (tt.name == "") {
+			t.Errorf("Split(%q, %q) is %q, %q, %v", tt.dir, tt.path, root, name, err)
+		}
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,16 +13,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 )
 
-const (
-	// attachBacklog is how many bytes an attached reader may be behind, beside
-	// what its FIFO holds.
-	attachBacklog = 4 << 20
-	// attachPiece is how much is written to an attached reader at once.
-	attachPiece = 64 << 10
-	// lastWrite is how long an attached reader may take for a piece once the
-	// container has ended.
-	lastWrite = 10 * time.Second
-)
+// lastWrite is how long an attached reader may take for a block once the
+// container has ended.
+const lastWrite = 10 * time.Second
 
 // attachments are those who watch the output of a container. Its goroutines
 // that carry output never wait for them: who is too far behind is detached.
@@ -37,6 +29,7 @@ type attachments struct {
 type attachment struct {
 	output    *output
 	processes *processes
+	backlogs  *backlogs
 	streams   map[string]*attachedStream
 	stdin     *os.File
 	carrying  sync.WaitGroup
@@ -52,75 +45,25 @@ type inputEnd struct {
 }
 
 type attachedStream struct {
+	*backlog
 	file   *os.File
 	serial uint32 // the watch for the reader's leaving
-	// wake has room for one sign that the fields below have changed.
-	wake chan struct{}
-
-	mu      sync.Mutex
-	pending []byte // what the reader has not got yet
-	ended   bool   // nothing more is added
-}
-
-// add takes a chunk, unless the reader is too far behind.
-func (s *attachedStream) add(chunk []byte) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.pending)+len(chunk) > attachBacklog {
-		return false
-	}
-	s.pending = append(s.pending, chunk...)
-	s.changed()
-	return true
 }
 
 // end lets the reader read the rest.
 func (s *attachedStream) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
+	s.backlog.end()
 	_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
-	s.changed()
-}
-
-func (s *attachedStream) changed() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// take waits for something to write; nothing is the end.
-func (s *attachedStream) take() []byte {
-	for {
-		s.mu.Lock()
-		pending, ended := s.pending, s.ended
-		s.pending = nil
-		s.mu.Unlock()
-		if len(pending) > 0 || ended {
-			return pending
-		}
-		<-s.wake
-	}
 }
 
 // write passes on what was taken.
-func (s *attachedStream) write(pending []byte) error {
-	for piece := range slices.Chunk(pending, attachPiece) {
-		if s.hasEnded() {
-			_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
-		}
-		if _, err := s.file.Write(piece); err != nil {
-			return err
-		}
+func (s *attachedStream) write(block []byte) error {
+	defer s.wrote(block)
+	if s.hasEnded() {
+		_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
 	}
-	return nil
-}
-
-func (s *attachedStream) hasEnded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended
+	_, err := s.file.Write(block)
+	return err
 }
 
 // send gives every attached reader a copy of what was read.
@@ -128,8 +71,8 @@ func (a *attachments) send(name string, chunk []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for at := range a.all {
-		if s := at.streams[name]; s != nil && !s.add(chunk) {
-			go at.cutOff()
+		if s := at.streams[name]; s != nil {
+			s.add(chunk)
 		}
 	}
 }
@@ -179,8 +122,8 @@ func (a *attachments) remove(at *attachment) {
 
 // attach gives the caller's FIFOs a copy of all output from now on, and stdin,
 // where it is not nil, what the caller writes.
-func (o *output) attach(p *processes, paths stdioPaths, stdin *os.File, end inputEnd) error {
-	at := &attachment{output: o, processes: p, streams: map[string]*attachedStream{}, inputEnd: end}
+func (o *output) attach(s *Supervisor, paths stdioPaths, stdin *os.File, end inputEnd) error {
+	at := &attachment{output: o, processes: s.processes, backlogs: s.backlogs, streams: map[string]*attachedStream{}, inputEnd: end}
 	if err := at.open(paths, stdin != nil); err != nil {
 		at.detach()
 		return err
@@ -194,8 +137,8 @@ func (o *output) attach(p *processes, paths stdioPaths, stdin *os.File, end inpu
 		}
 		return err
 	}
-	for _, s := range at.streams {
-		go at.carry(s)
+	for _, stream := range at.streams {
+		go at.carry(stream)
 	}
 	if at.stdin != nil {
 		go at.carryInput(stdin)
@@ -215,7 +158,7 @@ func (at *attachment) open(paths stdioPaths, withInput bool) error {
 		if err != nil {
 			return err
 		}
-		s := &attachedStream{file: f, wake: make(chan struct{}, 1)}
+		s := &attachedStream{file: f, backlog: at.backlogs.stream(at.cutOff)}
 		at.streams[name] = s
 		if err := at.watch(s); err != nil {
 			return err
@@ -298,7 +241,7 @@ func (at *attachment) detach() {
 		for _, s := range at.streams {
 			at.processes.unwatch(s.serial)
 			s.file.Close()
-			s.end()
+			s.forget()
 		}
 		if at.stdin != nil {
 			_ = at.stdin.SetReadDeadline(time.Now().Add(lastWrite))

@@ -21,6 +21,7 @@ type Supervisor struct {
 	dir         string
 	version     string
 	processes   *processes
+	backlogs    *backlogs
 	hierarchies []hierarchy
 	digest      func() (string, error)
 	shutdown    func() // ends the process
@@ -45,7 +46,7 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 		return nil, err
 	}
 	return &Supervisor{
-		ctx: ctx, dir: dir, version: version, processes: p, hierarchies: h,
+		ctx: ctx, dir: dir, version: version, processes: p, backlogs: newBacklogs(attachMemory), hierarchies: h,
 		digest: sync.OnceValues(executableDigest), shutdown: shutdown,
 		tasks: map[string]*task{}, foreign: map[string]*foreign{},
 	}, nil

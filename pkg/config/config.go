@@ -184,6 +184,9 @@ type CNI struct {
 	MaxConfNum int `toml:"max_conf_num"`
 	// CacheDir holds libcni's results.
 	CacheDir string `toml:"cache_dir"`
+	// GC says that nobody else on the node uses the networks, so that plugins can be
+	// told to release whatever is not berth's.
+	GC bool `toml:"gc"`
 }
 
 // Registry is how images are pulled.

@@ -60,7 +60,7 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 // networkConfig is for the berth whose records are below root.
 func networkConfig(c config.CNI, root string) network.Config {
 	n := network.Config{
-		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum,
+		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum, GC: c.GC,
 		// The usual directory is shared by all CNI users of a node, and what is
 		// found there and unknown is disconnected: pods of other daemons, and of a
 		// second berth with records of its own, must not be.

@@ -87,16 +87,15 @@ func byID(pods []Pod) map[string]Pod {
 //
 //   - the leftovers get their DEL, by the present configuration if that of ADD
 //     does not work, and are given up when it has failed for a day;
-//   - configurations of CNI 1.1 and later get the verb GC, with the attachments
-//     that are to stay, unless they say disableGC.
+//   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC,
+//     with the attachments that are to stay, unless they say disableGC.
 //
 // Pods can be connected and disconnected meanwhile. They wait for the verb
 // alone, as CNI demands it, and that no longer than verbTimeout.
 //
-// Its limits are CNI's. A plugin before 1.1 keeps an address whose pod left no
-// trace here. And the verb speaks for the whole network: a network that another
-// daemon on the node uses under the same name must say disableGC, or the pods
-// of that daemon lose what they hold.
+// Its limits are CNI's. Without the verb, plugins keep an address whose pod left no
+// trace here. With it, they take one from every pod that is another daemon's: the
+// verb speaks for the whole network, and nobody knows all who use that.
 func (l *Leftovers) Collect(ctx context.Context) error {
 	failed := make([]error, len(l.ids))
 	var g errgroup.Group

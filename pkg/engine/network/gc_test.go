@@ -109,6 +109,22 @@ func TestCollectSendsTheVerb(t *testing.T) {
 	}
 }
 
+// Another daemon may have pods on the network, which the verb would take for gone.
+func TestCollectSendsNoVerbUnasked(t *testing.T) {
+	n := newNode(t)
+	n.config.GC = false
+	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "plugins": [{"type": "first"}]}`)
+	n.spy("first", "")
+	mustSetup(t, New(n.config), n.pod("pod-lost"))
+	if err := collect(t, New(n.config)); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.commands("first"); got != "ADD DEL" {
+		t.Errorf("commands %s", got)
+	}
+	n.checkClean()
+}
+
 // held installs the plugin "first", which says in a log when it begins and ends,
 // and does not end a command of the pod before the file that is returned is there.
 func held(n *node, command, pod string) (log, release string) {

@@ -53,8 +53,11 @@ func (t turns) verb(ctx context.Context) (end func(), err error) {
 	return func() { t.s.Release(allTurns) }, nil
 }
 
-// sendVerb sends GC to each network once.
+// sendVerb sends GC to each network once, if nobody else uses them.
 func (l *Leftovers) sendVerb(ctx context.Context) error {
+	if !l.p.config.GC {
+		return nil
+	}
 	lists, err := l.networks(ctx)
 	if err != nil {
 		return err

@@ -35,6 +35,9 @@ type Config struct {
 	// plugins' own records (IPAM) survive, so reboots too, and must belong to
 	// this daemon alone: Leftovers are what is found here and was not told of.
 	CacheDir string
+	// GC lets Collect send the verb GC. It tells plugins that whatever it does not
+	// name is gone, so nobody else on the node may use the networks.
+	GC bool
 }
 
 // Plugins runs the node's CNI plugins. All methods may be called at the same

@@ -49,6 +49,7 @@ func newNode(t testing.TB) *node {
 		ConfDir:  filepath.Join(dir, "net.d"),
 		BinDirs:  []string{filepath.Join(dir, "bin")},
 		CacheDir: filepath.Join(dir, "cache"),
+		GC:       true, // nobody else uses what is only here
 	}}
 	for _, d := range []string{n.config.ConfDir, n.config.BinDirs[0]} {
 		if err := os.Mkdir(d, 0o755); err != nil {

@@ -77,6 +77,9 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 		return nil, s.notReady()
 	}
 	defer leave()
+	if err := s.needNamespaces(ctx, b.events); err != nil {
+		return nil, err
+	}
 	id := newID()
 	name := reserve.ContainerName(s.ID(), r.GetConfig().GetMetadata())
 	if err := b.names.Reserve(name, id); err != nil {

@@ -28,6 +28,7 @@ type ends struct {
 	exits      *exits
 	burials    *burials
 	mounts     *mounts
+	residue    *residue
 	hooks      *hooks
 	plugins    *nri.Plugins // nil unless there can be any
 	shims      keeper
@@ -151,7 +152,7 @@ func (b *ends) removeParts(ctx context.Context, c *container) error {
 	return errors.Join(
 		group.Remove(ctx),
 		removeRuntimeState(b.layout, c),
-		removeDir(b.containerDir(c.ID())),
+		b.residue.erase(b.containerDir(c.ID()), func() error { return b.mounts.eraseContainer(c.ID()) }),
 	)
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -73,10 +75,10 @@ func (m *mounts) withRootfs(ctx context.Context, c *container, mounts []mount.Mo
 
 // unmountParts unmounts all that was mounted for c.
 func (m *mounts) unmountParts(id string) error {
-	if err := mount.UnmountAll(filepath.Join(m.containerDir(id), "rootfs"), unix.MNT_DETACH); err != nil {
+	if err := mountpoint.Unmount(filepath.Join(m.containerDir(id), "rootfs")); err != nil {
 		return fmt.Errorf("unmount root filesystem: %w", err)
 	}
-	if err := idmap.Forget(m.scratchDir(id)); err != nil {
+	if err := idmap.Forget(m.scratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // it goes with its directory
 		return fmt.Errorf("unmount layers: %w", err)
 	}
 	for _, dir := range []string{m.volumesDir(id), m.mappedDir(id)} {

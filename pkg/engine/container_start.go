@@ -77,6 +77,9 @@ func (b *starts) startCreated(ctx context.Context, c *container) error {
 	if err := c.sandbox.open(); err != nil {
 		return err
 	}
+	if err := c.sandbox.needNamespaces(ctx, b.events); err != nil {
+		return err
+	}
 	if err := b.start(ctx, c); err != nil {
 		return err
 	}

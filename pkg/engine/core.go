@@ -32,6 +32,7 @@ type core struct {
 	exits      *exits
 	abilities  *abilities
 	mounts     *mounts
+	residue    *residue
 	events     *announcer
 	hooks      *hooks
 	collector  *collector
@@ -124,6 +125,7 @@ func newCore(ctx context.Context, c Config) (_ *core, err error) {
 		prober: k.prober, images: k.images, accepting: c.accepting(),
 	}
 	k.mounts = newMounts(k.layout, k.images)
+	k.residue = newResidue(ctx)
 	k.events = newAnnouncer(k.broker, k.clock, k.objects)
 	k.hooks = newHooks(ctx, k.layout, k.settings)
 	k.collector = &collector{

@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -71,7 +72,7 @@ func unmountBelow(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := unmount(filepath.Join(dir, e.Name())); err != nil {
+		if err := mountpoint.Unmount(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -28,8 +27,9 @@ const recoveryParallel = 16
 //
 //   - A record without a phase was never shown to anybody. What there may be of
 //     such an object is taken back and the record removed.
-//   - A sandbox that is ready and whose network namespace is gone went with a
-//     reboot; it is NOTREADY until the kubelet removes it.
+//   - A sandbox that is ready and one of whose namespaces is gone went with a
+//     reboot, or lost it to who unmounts what is not theirs; it is NOTREADY until
+//     the kubelet removes it.
 //   - A container that runs by its record is asked for at its supervisor, which
 //     outlives the daemon, or is started again and then reads its journal. One
 //     that does not answer is not waited for: its objects keep their state.
@@ -48,7 +48,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	}
 	sweeper := &sweeper{
 		layout: k.layout, background: k.background, log: k.log, objects: k.objects, pods: k.pods, ctrs: k.ctrs, collector: k.collector,
-		mounts: k.mounts, images: k.images, cni: k.cni, shims: k.shims, silent: silent,
+		mounts: k.mounts, residue: k.residue, images: k.images, cni: k.cni, shims: k.shims, silent: silent,
 	}
 	halfMade := &halfMades{
 		background: k.background, objects: k.objects, names: k.names, labels: k.labels, pods: k.pods, ctrs: k.ctrs,
@@ -62,6 +62,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if err := complete(broken, sweeper, halfMade, r); err != nil {
 		return err
 	}
+	shareNetns(ctx)
 	r.listen(ctx)
 	broken.showBroken()
 	sweeper.closePodDirs()
@@ -146,8 +147,7 @@ func (r *recovery) sandbox(ctx context.Context, s *sandbox) error {
 	if st.Phase != phaseReady {
 		return nil
 	}
-	lost := s.Spec().Boot != r.boot || (s.Spec().Plan.Net && !pin.Exists(st.Namespaces.Net)) ||
-		(s.Spec().Plan.User != nil && !pin.Exists(st.Namespaces.User))
+	lost := s.Spec().Boot != r.boot || st.Namespaces.Lost() != ""
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
 			_, lost, err = r.exits.endedMeanwhile(ctx, s, s.ID())

@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
-	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
 // sweeper removes what no record knows of.
@@ -23,6 +22,7 @@ type sweeper struct {
 	ctrs       *containerRecords
 	collector  *collector
 	mounts     *mounts
+	residue    *residue
 	images     retainer
 	cni        *network.Plugins
 	shims      interface {
@@ -49,10 +49,7 @@ func (r *sweeper) sweep(ctx context.Context) {
 	r.collector.collect()
 	left := r.leftovers()
 	warn(sweepDirs(r.containerDir(""), func(id string) bool { _, ok := r.ctrs.Get(id); return ok }, func(id string) error {
-		if err := r.mounts.unmountParts(id); err != nil {
-			return err
-		}
-		return removeDir(r.containerDir(id))
+		return r.residue.erase(r.containerDir(id), func() error { return r.mounts.eraseContainer(id) })
 	}))
 	warn(r.sweepSandboxes(func(id string) bool { return !left.Has(id) }))
 	go r.releaseAddresses(left)
@@ -93,10 +90,7 @@ func (r *sweeper) releaseAddresses(left *network.Leftovers) {
 func (r *sweeper) sweepSandboxes(which func(id string) bool) error {
 	known := func(id string) bool { _, ok := r.pods.Get(id); return ok || !which(id) }
 	return sweepDirs(r.sandboxDir(""), known, func(id string) error {
-		if err := pin.Release(r.nsDir(id)); err != nil {
-			return err
-		}
-		return removeFiles(r.layout, id)
+		return r.residue.erase(r.sandboxDir(id), func() error { return r.eraseSandbox(id) })
 	})
 }
 

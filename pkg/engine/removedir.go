@@ -2,10 +2,11 @@ package engine
 
 import (
 	"errors"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
 // How long, and how often, something may still be written into a directory that is
@@ -20,7 +21,7 @@ const (
 // answer to Delete, and that makes its log file again.
 func removeDir(path string) error {
 	for begin := time.Now(); ; time.Sleep(stragglersPause) {
-		err := os.RemoveAll(path)
+		err := mountpoint.RemoveAll(path)
 		if !errors.Is(err, unix.ENOTEMPTY) || time.Since(begin) > stragglersTimeout {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
@@ -65,25 +66,11 @@ func mountShm(dir string, u *pin.User) error {
 func removeFiles(l layout, id string) error {
 	// What is still mounted belongs to all sandboxes: it must not be walked into.
 	for _, m := range []string{l.filesOf(id).shm, filepath.Join(l.processBundle(id), "rootfs")} {
-		if err := unmount(m); err != nil {
+		if err := mountpoint.Unmount(m); err != nil {
 			return err
 		}
 	}
 	return removeDir(l.sandboxDir(id))
-}
-
-// unmount detaches whatever is mounted at path; nothing there is no error.
-func unmount(path string) error {
-	for {
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		switch {
-		case err == nil:
-			continue // there may be another one below
-		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-			return nil
-		}
-		return fmt.Errorf("unmount %s: %w", path, err)
-	}
 }
 
 func copyHostFile(from, to string) error {

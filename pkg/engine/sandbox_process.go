@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -247,7 +248,7 @@ func (b *sandboxProcesses) stop(ctx context.Context, s *sandbox) error {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
 	b.shims.Drop(s.Spec().Supervisor, s.ID())
-	return unmount(filepath.Join(b.processBundle(s.ID()), "rootfs"))
+	return mountpoint.Unmount(filepath.Join(b.processBundle(s.ID()), "rootfs"))
 }
 
 // killGrace is how long a killed process may take to be reported dead.

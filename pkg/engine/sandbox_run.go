@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
@@ -217,6 +218,9 @@ func (b *sandboxRuns) makeNetwork(ctx context.Context, s *sandbox) error {
 	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS && spec.Plan.User == nil {
 		return nil // the pod shares all of them with the host
 	}
+	if spec.Plan.Net {
+		shareNetns(ctx) // somebody may have unmounted it
+	}
 	ns, err := pin.Create(ctx, spec.Plan.pinRequest(b.nsDir(s.ID()), netPath(s.ID()), sysctls))
 	if err != nil {
 		return err
@@ -250,4 +254,15 @@ func (b *sandboxRuns) networkPod(s *sandbox) (network.Pod, error) {
 }
 
 // netPath is where CNI daemons that run in pods look for network namespaces.
-func netPath(id string) string { return "/run/netns/berth-" + id[:32] }
+func netPath(id string) string { return filepath.Join(netnsDir, "berth-"+id[:32]) }
+
+// netnsDir is used by everybody on the node who names network namespaces.
+const netnsDir = "/run/netns"
+
+// shareNetns lets others do with netnsDir what they do with it anyway: what it is
+// from the start no tool needs to make of it while pods are there.
+func shareNetns(ctx context.Context) {
+	if err := mountpoint.Share(netnsDir); err != nil {
+		log.G(ctx).WithError(err).WithField("path", netnsDir).Warn("Failed to share a directory; what runs in pods may not see network namespaces there")
+	}
+}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -9,10 +10,12 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pin"
@@ -30,6 +33,7 @@ type sandboxStops struct {
 	settings   *settings
 	binaries   *binaries
 	collector  *collector
+	residue    *residue
 	tools      tools
 	network    disconnecter
 	shims      releaser
@@ -130,10 +134,11 @@ func (b *sandboxStops) tearDown(ctx context.Context, s *sandbox) error {
 	if err := b.disconnect(ctx, s); err != nil {
 		return err
 	}
-	if err := pin.Release(b.nsDir(s.ID())); err != nil {
+	// What is busy is no hindrance: nothing of the pod is in there, and forget tries again.
+	if err := pin.Release(b.nsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("namespaces: %w", err)
 	}
-	if err := unmount(b.filesOf(s.ID()).shm); err != nil {
+	if err := mountpoint.Unmount(b.filesOf(s.ID()).shm); err != nil {
 		return err
 	}
 	removeCgroup(ctx, s, b.settings.of(s.Spec()).CgroupDriver)
@@ -223,7 +228,7 @@ func (b *sandboxStops) RemovePodSandbox(ctx context.Context, r *runtimeapi.Remov
 
 // forget removes what is left of a torn down sandbox, its record last.
 func (b *sandboxStops) forget(s *sandbox) error {
-	if err := removeFiles(b.layout, s.ID()); err != nil {
+	if err := b.residue.erase(b.sandboxDir(s.ID()), func() error { return b.eraseSandbox(s.ID()) }); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxErased)

@@ -58,7 +58,7 @@ func (e *Engine) serveSandboxes(k *core) error {
 	}
 	e.sandboxStops = &sandboxStops{
 		layout: k.layout, background: k.background, objects: k.objects, names: k.names, labels: k.labels, records: k.pods,
-		settings: k.settings, binaries: k.binaries, collector: k.collector, tools: k.tools, network: k.cni, shims: k.shims,
+		settings: k.settings, binaries: k.binaries, collector: k.collector, residue: k.residue, tools: k.tools, network: k.cni, shims: k.shims,
 		processes: e.processes, inside: e.stops, events: k.events, hooks: k.hooks, plugins: k.plugins,
 	}
 	e.sandboxRuns = &sandboxRuns{
@@ -77,7 +77,7 @@ func (e *Engine) serveContainers(k *core, limits *resources) error {
 	e.logs = &logs{layout: k.layout, background: k.background, objects: k.objects, settings: k.settings, shims: k.shims}
 	e.ends = &ends{
 		layout: k.layout, background: k.background, clock: k.clock, events: k.events, logs: e.logs, runtimes: k.runtimes,
-		tasks: k.tasks, exits: k.exits, burials: k.burials, mounts: k.mounts, hooks: k.hooks, plugins: k.plugins, shims: k.shims,
+		tasks: k.tasks, exits: k.exits, burials: k.burials, mounts: k.mounts, residue: k.residue, hooks: k.hooks, plugins: k.plugins, shims: k.shims,
 	}
 	specs := &specifier{
 		layout: k.layout, objects: k.objects, settings: k.settings, runtimes: k.runtimes, mounts: k.mounts, prober: k.prober,

@@ -22,6 +22,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
 // Mount mounts ms at target, which must exist, with ids mapped as in the user
@@ -79,16 +81,7 @@ func Bind(userns, source, target string) error {
 }
 
 // Forget removes what Mount left at scratch if it was killed meanwhile.
-func Forget(scratch string) error {
-	err := unix.Unmount(scratch, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount %s: %w", scratch, err)
-	}
-	if err := os.Remove(scratch); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+func Forget(scratch string) error { return mountpoint.Remove(scratch) }
 
 // mountOverlay mounts an overlay of mapped layers: the kernel cannot map an
 // overlay as a whole. Its own mounts of the layers stay when scratch goes.

@@ -2,13 +2,14 @@ package pin
 
 import (
 	"path/filepath"
+	"strconv"
 	"testing"
 )
 
 func BenchmarkCreate(b *testing.B) {
 	base := b.TempDir()
 	for i := 0; b.Loop(); i++ {
-		r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true, Hostname: "bench",
+		r := Request{Dir: filepath.Join(base, strconv.Itoa(i)), Net: true, IPC: true, UTS: true, Hostname: "bench",
 			Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"}}
 		create(b, r)
 		b.StopTimer()
@@ -23,7 +24,7 @@ func BenchmarkRelease(b *testing.B) {
 	base := b.TempDir()
 	for i := 0; b.Loop(); i++ {
 		b.StopTimer()
-		r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true}
+		r := Request{Dir: filepath.Join(base, strconv.Itoa(i)), Net: true, IPC: true, UTS: true}
 		create(b, r)
 		b.StartTimer()
 		if err := Release(r.Dir); err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
 // mount binds the thread's namespaces, and the user namespace of the process, to
@@ -99,7 +101,8 @@ func bind(namespace, path string) error {
 // Release unmounts and removes the namespaces that Create made in dir, and dir
 // itself if nothing else is in it. What is missing already is no error, so it
 // may be repeated, and after a reboot, when the files are there without mounts.
-// A namespace that a process still uses lives on without a name.
+// A namespace that a process still uses lives on without a name. unix.EBUSY means
+// that what is left may be released later.
 func Release(dir string) error {
 	var errs []error
 	for _, file := range []string{netFile, ipcFile, utsFile, userFile} {
@@ -125,29 +128,19 @@ func release(path string) error {
 	return releaseFile(path)
 }
 
-func releaseFile(path string) error {
-	if err := unmount(path); err != nil {
-		return fmt.Errorf("unmount %s: %w", path, err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+// releaseFile is lazy about the mount, because a CNI plugin or a runtime may have
+// the namespace open at this moment.
+func releaseFile(path string) error { return mountpoint.Remove(path) }
 
-// unmount takes off every mount at path. It is lazy, because a CNI plugin or a
-// runtime may have the namespace open at this moment.
-func unmount(path string) error {
-	for {
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		switch {
-		case err == nil, errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-			return nil // not a mount, or not there
-		default:
-			return err
+// Lost is the first of the namespaces that is not mounted any more, "" if there is
+// none: somebody unmounted it, or the node was restarted.
+func (ns *Namespaces) Lost() string {
+	for _, path := range []string{ns.Net, ns.User, ns.IPC, ns.UTS} {
+		if path != "" && !Exists(path) {
+			return path
 		}
 	}
+	return ""
 }
 
 // Exists reports whether path is a mounted namespace: false for a missing file

@@ -5,6 +5,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
 // loopbackUp brings up lo in the thread's network namespace, and with it
@@ -33,7 +35,7 @@ func Do(nsPath string, f func() error) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return onThread(func() error {
+	return thread.Run(func() error {
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter the network namespace %s: %w", nsPath, err)
 		}

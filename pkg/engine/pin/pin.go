@@ -27,6 +27,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
 // Request says which namespaces a sandbox gets and how they start.
@@ -141,7 +143,7 @@ func (r *Request) create(writes []sysctl) (*Namespaces, error) {
 		return r.createInUser(writes)
 	}
 	var ns Namespaces
-	err := onThread(func() error {
+	err := thread.Run(func() error {
 		if err := unix.Unshare(r.flags()); err != nil {
 			return fmt.Errorf("unshare: %w%s", err, limitHint(err))
 		}

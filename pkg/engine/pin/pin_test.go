@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -172,7 +173,7 @@ func TestMountsReachFollowingMountNamespaces(t *testing.T) {
 
 	r := Request{Dir: filepath.Join(dir, "ns"), Net: true}
 	ns := create(t, r)
-	seen := filepath.Join("/proc", itoa(follower.Process.Pid), "root", ns.Net)
+	seen := filepath.Join("/proc", strconv.Itoa(follower.Process.Pid), "root", ns.Net)
 	if !Exists(seen) {
 		t.Error("a process in a mount namespace that follows the host's does not see the pod's network namespace")
 	}
@@ -378,7 +379,7 @@ func TestNothingLeaks(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
-			r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true}
+			r := Request{Dir: filepath.Join(base, strconv.Itoa(i)), Net: true, IPC: true, UTS: true}
 			ns, err := Create(t.Context(), r)
 			if err != nil {
 				t.Error(err)

@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
 // User is a user namespace: one range of user ids and one of group ids. Both
@@ -33,7 +35,7 @@ func (u *User) check() error {
 // namespace allows depends on the user namespace that it was made in.
 func (r *Request) createInUser(writes []sysctl) (*Namespaces, error) {
 	var ns Namespaces
-	err := onThread(func() error {
+	err := thread.Run(func() error {
 		h, err := r.startHolder()
 		if err != nil {
 			return err

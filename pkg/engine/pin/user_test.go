@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -190,7 +191,7 @@ func TestUserLeaksNothing(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true, User: podUser(),
+			r := Request{Dir: filepath.Join(base, strconv.Itoa(i)), Net: true, IPC: true, UTS: true, User: podUser(),
 				Sysctls: map[string]string{"kernel.msgmax": "9000"}}
 			if _, err := Create(context.Background(), r); err != nil {
 				t.Error(err)
@@ -220,7 +221,7 @@ func TestUserLeaksNothing(t *testing.T) {
 func BenchmarkCreateUser(b *testing.B) {
 	base := b.TempDir()
 	for i := 0; b.Loop(); i++ {
-		r := Request{Dir: filepath.Join(base, itoa(i)), Net: true, IPC: true, UTS: true, Hostname: "bench", User: podUser()}
+		r := Request{Dir: filepath.Join(base, strconv.Itoa(i)), Net: true, IPC: true, UTS: true, Hostname: "bench", User: podUser()}
 		create(b, r)
 		b.StopTimer()
 		if err := Release(r.Dir); err != nil {

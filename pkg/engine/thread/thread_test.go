@@ -1,21 +1,18 @@
-package pin
+package thread
 
 import (
 	"os"
 	"runtime"
-	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
 // A goroutine on the main thread must hand over, or the main thread ends up in
 // a pod's namespace for ever.
-func TestOnThreadSparesTheMainThread(t *testing.T) {
+func TestRunSparesTheMainThread(t *testing.T) {
 	for range 200 {
-		err := onThread(func() error {
+		err := Run(func() error {
 			if unix.Gettid() == unix.Getpid() {
 				t.Error("the function runs on the main thread")
 			}

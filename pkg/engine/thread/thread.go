@@ -1,4 +1,5 @@
-package pin
+// Package thread runs functions on operating system threads of their own.
+package thread
 
 import (
 	"runtime"
@@ -6,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onThread runs f on an operating system thread that is ended afterwards, so
+// Run runs f on an operating system thread that is ended afterwards, so
 // that no other goroutine ever runs in namespaces that f entered.
 //
 // The runtime cannot end the main thread: it would be parked in the namespace
 // for ever, holding it, and /proc/self/ns would show it. If the goroutine was
 // given the main thread, it keeps that while another goroutine, which must
 // therefore be on another thread, does the work.
-func onThread(f func() error) error {
+func Run(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // not unlocked: ending so ends the thread
 		if unix.Gettid() == unix.Getpid() {
-			err := onThread(f)
+			err := Run(f)
 			runtime.UnlockOSThread()
 			done <- err
 			return

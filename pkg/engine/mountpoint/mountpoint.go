@@ -1,0 +1,126 @@
+// Package mountpoint unmounts and removes what is, or was, mounted on.
+//
+// One file can be mounted on more than once in a way that no path shows: who
+// binds a directory onto itself with all that is mounted in it (iproute2 and
+// containerd do so with /run/netns) leaves each of those mounts twice, and
+// unmounting reaches the upper one only. As long as the lower one is there the
+// kernel removes neither file nor directory: EBUSY.
+//
+// The kernel asks that of the mount namespace only that the caller is in. What is
+// removed from another, in which it is not mounted on, goes, and takes along
+// what is mounted on it anywhere. So that is where busy things are removed from.
+package mountpoint
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/thread"
+)
+
+// Unmount detaches whatever can be seen to be mounted at path. Nothing there is
+// no error. It is lazy: what is in use is unmounted when it is not any more.
+func Unmount(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		switch {
+		case err == nil, errors.Is(err, unix.EINTR): // there may be another one below
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil
+		default:
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+}
+
+// Remove unmounts and removes a file or an empty directory, whatever is mounted
+// on it where. A missing one is no error. unix.EBUSY means that it may be possible
+// later.
+func Remove(path string) error {
+	if err := Unmount(path); err != nil {
+		return err
+	}
+	if err := removed(path, os.Remove); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// RemoveAll removes path and all that is below it. What is mounted there must
+// have been unmounted before: it is walked into as far as it can be seen.
+func RemoveAll(path string) error { return removed(path, os.RemoveAll) }
+
+// removed is EBUSY also if there was no way to find out whether it must be.
+func removed(path string, remove func(string) error) error {
+	busy := remove(path)
+	if !errors.Is(busy, unix.EBUSY) {
+		return busy
+	}
+	if err := withoutMounts(path, remove); err != nil {
+		return fmt.Errorf("%w: %w", busy, err)
+	}
+	return nil
+}
+
+// withoutMounts calls remove with path as it is where nothing is mounted on it or
+// below it: the name is one in the working directory of a thread that lives no
+// longer than the call.
+func withoutMounts(path string, remove func(name string) error) error {
+	return thread.Run(func() error {
+		dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("clone the mount of %s: %w", filepath.Dir(path), err)
+		}
+		defer unix.Close(dir)
+		if err := leaveMounts(); err != nil {
+			return fmt.Errorf("remove %s from a mount namespace without mounts: %w", path, err)
+		}
+		if err := unix.Fchdir(dir); err != nil {
+			return err
+		}
+		if err := remove(filepath.Base(path)); err != nil {
+			return fmt.Errorf("in %s: %w", filepath.Dir(path), err)
+		}
+		return nil
+	})
+}
+
+// leaveMounts moves the thread into a mount namespace that has nothing but its
+// root. It is a copy, so nothing is unmounted for anybody else.
+func leaveMounts() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("keep what is unmounted from propagating: %w", err)
+	}
+	table, err := os.Open("/proc/thread-self/mountinfo") // stays readable when /proc is gone
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	for before := 0; ; {
+		if _, err := table.Seek(0, 0); err != nil {
+			return err
+		}
+		mounts, err := mountinfo.GetMountsFromReader(table, nil)
+		if err != nil {
+			return err
+		}
+		mounts = slices.DeleteFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == "/" })
+		if len(mounts) == 0 || len(mounts) == before {
+			return nil // what is left is in nobody's way, or the removal says so
+		}
+		before = len(mounts)
+		for _, m := range mounts {
+			// One takes along all that is below it, so most are gone by their turn.
+			_ = unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+	}
+}

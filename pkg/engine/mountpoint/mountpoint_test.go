@@ -1,0 +1,206 @@
+package mountpoint
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is a directory on a file system of its own that propagates mounts to
+// nobody outside, and to copies of itself if it is shared.
+func place(t *testing.T, propagation uintptr) string {
+	t.Helper()
+	dir := t.TempDir()
+	mustMount(t, "tmpfs", dir, "tmpfs", 0)
+	mustMount(t, "", dir, "", unix.MS_PRIVATE)
+	mustMount(t, "", dir, "", propagation)
+	t.Cleanup(func() {
+		if err := Unmount(dir); err != nil {
+			t.Error(err)
+		}
+		if left := mountsBelow(t, dir); len(left) > 0 {
+			t.Errorf("mounts are left: %q", left)
+		}
+	})
+	return dir
+}
+
+func mustMount(t *testing.T, source, target, fstype string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount(source, target, fstype, flags, ""); err != nil {
+		t.Fatalf("mount %s: %v", target, err)
+	}
+}
+
+// bindOntoItself does what iproute2 does with /run/netns.
+func bindOntoItself(t *testing.T, dir string) {
+	t.Helper()
+	mustMount(t, dir, dir, "", unix.MS_BIND|unix.MS_REC)
+	mustMount(t, "", dir, "", unix.MS_SHARED|unix.MS_REC)
+}
+
+// mountsBelow are all mounts at or below dir, hidden ones included.
+func mountsBelow(t *testing.T, dir string) []string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		if at := strings.Fields(line)[4]; at == dir || strings.HasPrefix(at, dir+"/") {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+func pinned(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	mustMount(t, "/proc/self/ns/uts", path, "", unix.MS_BIND)
+}
+
+func gone(t *testing.T, path string) {
+	t.Helper()
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", path, err)
+	}
+}
+
+var propagations = map[string]uintptr{"private": unix.MS_PRIVATE, "shared": unix.MS_SHARED}
+
+// Whatever hides the lower mount of a file, the file goes, and with it both.
+func TestRemoveWhatIsMountedOnUnseen(t *testing.T) {
+	for name, propagation := range propagations {
+		for times, hide := range map[string]func(t *testing.T, top, dir string){
+			"once":  func(t *testing.T, _, dir string) { bindOntoItself(t, dir) },
+			"twice": func(t *testing.T, _, dir string) { bindOntoItself(t, dir); bindOntoItself(t, dir) },
+			"above": func(t *testing.T, top, _ string) { bindOntoItself(t, top) },
+			"elsewhere": func(t *testing.T, top, dir string) {
+				other := filepath.Join(top, "other")
+				if err := os.Mkdir(other, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				mustMount(t, dir, other, "", unix.MS_BIND|unix.MS_REC)
+				mustMount(t, "", other, "", unix.MS_PRIVATE|unix.MS_REC)
+			},
+		} {
+			t.Run(name+"/"+times, func(t *testing.T) {
+				top := place(t, propagation)
+				dir := filepath.Join(top, "netns")
+				if err := os.Mkdir(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				mine, others := filepath.Join(dir, "mine"), filepath.Join(dir, "others")
+				pinned(t, mine)
+				pinned(t, others)
+				hide(t, top, dir)
+				host, all := mountsBelow(t, "/proc"), mountsBelow(t, top)
+				if err := Remove(mine); err != nil {
+					t.Fatal(err)
+				}
+				gone(t, mine)
+				for _, left := range mountsBelow(t, top) {
+					if strings.Contains(left, "/mine") {
+						t.Errorf("a mount is left: %s", left)
+					}
+				}
+				want := 0
+				for _, m := range all {
+					if !strings.Contains(m, "/mine") {
+						want++
+					}
+				}
+				if got := mountsBelow(t, top); len(got) != want {
+					t.Errorf("%d mounts of others, %d before:\n%s", len(got), want, strings.Join(got, ""))
+				}
+				if now := mountsBelow(t, "/proc"); len(now) != len(host) {
+					t.Errorf("mounts of the host went: %q, were %q", now, host)
+				}
+				if err := Remove(mine); err != nil {
+					t.Errorf("again: %v", err)
+				}
+				if err := Remove(others); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// A directory goes with the places of mounts in it; what is mounted there stays whole.
+func TestRemoveAllWhereMountsAreUnseen(t *testing.T) {
+	top := place(t, unix.MS_PRIVATE)
+	state, volume := filepath.Join(top, "state"), filepath.Join(top, "volume")
+	rootfs := filepath.Join(state, "c", "rootfs")
+	for _, dir := range []string{rootfs, volume} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := filepath.Join(volume, "kept")
+	if err := os.WriteFile(kept, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustMount(t, volume, rootfs, "", unix.MS_BIND)
+	bindOntoItself(t, state)
+	if err := Unmount(rootfs); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(rootfs); !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("nothing is hidden: %v", err)
+	}
+	if err := RemoveAll(filepath.Join(state, "c")); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, filepath.Join(state, "c"))
+	if b, err := os.ReadFile(kept); err != nil || string(b) != "data" {
+		t.Errorf("what was mounted there: %q, %v", b, err)
+	}
+}
+
+// Copies in other mount namespaces are in nobody's way, and go as well.
+func TestRemoveWhatAnotherMountNamespaceHas(t *testing.T) {
+	top := place(t, unix.MS_PRIVATE)
+	pin := filepath.Join(top, "pin")
+	pinned(t, pin)
+	holder := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec cat; :")
+	in, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = in.Close()
+		_ = holder.Wait()
+	}()
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(pin); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, pin)
+	table, err := os.ReadFile("/proc/" + strconv.Itoa(holder.Process.Pid) + "/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(table), pin) {
+		t.Error("the other namespace still holds it")
+	}
+}

@@ -1,0 +1,86 @@
+package mountpoint
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+func count(t *testing.T, path string) (times int, propagation string) {
+	t.Helper()
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if m.Mountpoint == path {
+			times, propagation = times+1, m.Optional
+		}
+	}
+	return times, propagation
+}
+
+// Of what is mounted in the directory when it is shared, its owner can remove
+// everything as before: by one unmount and one unlink.
+func TestShareCoversNothing(t *testing.T) {
+	for name, propagation := range propagations {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(place(t, propagation), "netns")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			old, later := filepath.Join(dir, "old"), filepath.Join(dir, "later")
+			pinned(t, old)
+			if err := Share(dir); err != nil {
+				t.Fatal(err)
+			}
+			if times, how := count(t, dir); times != 1 || !strings.HasPrefix(how, "shared:") {
+				t.Errorf("the directory is mounted %d times, %q", times, how)
+			}
+			if times, _ := count(t, old); propagation == unix.MS_PRIVATE && times != 1 {
+				t.Errorf("what was there is mounted %d times", times)
+			}
+			pinned(t, later)
+			// As a tool does that does not look whether it is a mount already.
+			bindOntoItself(t, dir)
+			for _, path := range []string{old, later} {
+				if err := unix.Unmount(path, 0); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Remove(path); err != nil {
+					t.Errorf("%s cannot be removed any more: %v", path, err)
+				}
+			}
+			for {
+				if times, _ := count(t, dir); times == 0 {
+					break
+				}
+				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// Daemons that start at the same time share it once.
+func TestShareOnce(t *testing.T) {
+	dir := filepath.Join(place(t, unix.MS_PRIVATE), "netns")
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			if err := Share(dir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if times, _ := count(t, dir); times != 1 {
+		t.Errorf("it is mounted %d times", times)
+	}
+}

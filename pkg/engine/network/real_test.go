@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
@@ -185,22 +187,61 @@ func TestTeardownWithoutResult(t *testing.T) {
 	n.checkClean()
 }
 
+// Who unmounts a pod's namespace takes its interface, and from plugins the way to
+// the rules for its address, which go all the same.
 func TestTeardownWithoutNamespace(t *testing.T) {
+	for name, recorded := range map[string]bool{"by the record": true, "by the cache": false} {
+		t.Run(name, func(t *testing.T) {
+			n := newRealNode(t)
+			pod := n.pod("pod-robbed")
+			r := mustSetup(t, New(n.config), pod)
+			if !strings.Contains(iptables(t), r.IPs[0]) {
+				t.Fatal("the network makes no rules for the pod")
+			}
+			if err := mountpoint.Unmount(pod.NetNS); err != nil {
+				t.Fatal(err)
+			}
+			if !recorded {
+				r = nil
+			}
+			mustTeardown(t, New(n.config), pod, r)
+			n.checkClean()
+			if left, _ := filepath.Glob(filepath.Join(n.config.CacheDir, "substitutes", "*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+			mustTeardown(t, New(n.config), pod, r)
+		})
+	}
+}
+
+// A firewall that is reloaded, or an operator who flushes tables, takes what a DEL
+// looks for. It is done at the first try all the same.
+func TestTeardownAfterAFlush(t *testing.T) {
 	n := newRealNode(t)
-	pod := n.pod("pod-reboot")
 	p := New(n.config)
+	pod := n.pod("pod-flushed")
 	r := mustSetup(t, p, pod)
-	if err := pin.Release(filepath.Dir(pod.NetNS)); err != nil {
-		t.Fatal(err)
-	}
+	n.flush()
 	mustTeardown(t, p, pod, r)
-	if left, _ := filepath.Glob(filepath.Join(n.ipam, "*", "10.*")); len(left) > 0 {
-		t.Errorf("addresses are left: %v", left)
-	}
-	// The bridge plugin takes its masquerading rules from the namespace. A
-	// reboot, which this stands for, takes the rules itself.
-	removeMasquerade(t, n)
 	n.checkClean()
+}
+
+// flush removes the rules that the network made for its pods, and their chains.
+func (n *node) flush() {
+	n.t.Helper()
+	prefix := strings.TrimSuffix(n.subnet(), "0/24")
+	for line := range strings.Lines(iptables(n.t)) {
+		rule, found := strings.CutPrefix(strings.TrimSpace(line), "-A ")
+		if !found || !strings.HasPrefix(rule, "POSTROUTING") || !strings.Contains(rule, prefix) {
+			continue
+		}
+		_, chain, _ := strings.Cut(rule, "-j ")
+		for _, command := range []string{"-D " + rule, "-F " + chain, "-X " + chain} {
+			if out, err := exec.Command("sh", "-c", "iptables --wait -t nat "+command).CombinedOutput(); err != nil {
+				n.t.Fatalf("iptables %s: %v: %s", command, err, out)
+			}
+		}
+	}
 }
 
 func TestManyPodsInParallel(t *testing.T) {
@@ -279,26 +320,4 @@ func TestCollectsWhatNobodyOwns(t *testing.T) {
 	mustTeardown(t, after, kept, r)
 	mustTeardown(t, after, young, ry)
 	n.checkClean()
-}
-
-// removeMasquerade removes the rules of the bridge plugin for the node's pods.
-func removeMasquerade(t *testing.T, n *node) {
-	t.Helper()
-	prefix := strings.TrimSuffix(n.subnet(), "0/24")
-	var chains []string
-	for line := range strings.Lines(iptables(t)) {
-		words := strings.Fields(line)
-		if len(words) < 4 || words[0] != "-A" || words[1] != "POSTROUTING" || !strings.Contains(line, prefix) {
-			continue
-		}
-		for i, word := range words {
-			if word == "-j" {
-				chains = append(chains, words[i+1])
-			}
-		}
-		runShell(t, "iptables -t nat -D"+strings.TrimPrefix(strings.TrimSpace(line), "-A"))
-	}
-	for _, chain := range chains {
-		runShell(t, "iptables -t nat -F "+chain+" && iptables -t nat -X "+chain)
-	}
 }

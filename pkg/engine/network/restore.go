@@ -1,11 +1,14 @@
 package network
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 
+	"github.com/containerd/log"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
@@ -21,9 +24,9 @@ import (
 //
 //   - runtimes with a network stack of their own (gVisor) take the addresses off
 //     the interface;
-//   - a DEL that was killed can have removed the interface and not yet the rules.
-//     A new one takes its place then, for the next DEL to remove. replaced tells
-//     of it.
+//   - a DEL that was killed can have removed the interface and not yet the rules,
+//     or the namespace is a substitute. A new interface takes its place then, for
+//     the next DEL to remove. replaced tells of it.
 func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (replaced bool, err error) {
 	masquerades, err := a.masquerades()
 	if err != nil || !masquerades {
@@ -53,6 +56,33 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 		return nil
 	})
 	return replaced, err
+}
+
+// substitute is a namespace for the DEL of a pod that has lost its own, because
+// somebody unmounted it: plugins that are told of none leave their masquerading rules
+// to whoever gets the address next. It is "" if there are no such rules.
+func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path string, release func(), err error) {
+	release = func() {}
+	masquerades, err := a.masquerades()
+	if err != nil || !masquerades {
+		return "", release, err
+	}
+	if addresses, err := p.addresses(pod, a); err != nil || len(addresses) == 0 {
+		return "", release, err
+	}
+	dir := filepath.Join(p.config.CacheDir, "substitutes", pod.ID)
+	if err := pin.Release(dir); err != nil { // that of a daemon that was killed
+		return "", release, err
+	}
+	ns, err := pin.Create(ctx, pin.Request{Dir: dir, Net: true})
+	if err != nil {
+		return "", release, err
+	}
+	return ns.Net, func() {
+		if err := pin.Release(dir); err != nil {
+			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to release a network namespace; the next start tries again")
+		}
+	}, nil
 }
 
 // standIn is the interface of that name, or a new one if there is none: a pair of

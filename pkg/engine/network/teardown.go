@@ -107,17 +107,32 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 		return err
 	}
 	netns, replaced := livingNetNS(pod, a), false
+	again := netns
+	if netns == "" {
+		var release func()
+		if netns, release, err = p.substitute(ctx, pod, a); err != nil {
+			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to replace the network namespace that a pod has lost; rules for its addresses may be left")
+		}
+		defer release()
+	}
 	if netns != "" {
 		if replaced, err = p.restoreAddresses(pod, a, netns); err != nil {
 			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("rules for a pod's addresses may be left")
 		}
 	}
 	err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
+	if err != nil && netns != "" && !replaced && ctx.Err() == nil {
+		// It may have got past the interface. What it then failed at can be had once more.
+		if replaced, _ = p.restoreAddresses(pod, a, netns); replaced {
+			err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
+		}
+	}
 	if err != nil && replaced && ctx.Err() == nil {
-		// Where an earlier DEL got past the rules, plugins fail because they are
-		// gone. That of the interface, gone again, is what CNI has them pass.
+		// Where an earlier DEL got past the rules, or somebody flushed them, plugins fail
+		// because they are gone. That of the interface, gone again, is what CNI has them
+		// pass.
 		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network of a pod whose interface was gone is torn down without it; rules for its addresses may be left")
-		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
+		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, again))
 	}
 	if err != nil {
 		return fmt.Errorf("network %q: %w", a.Network, err)

@@ -1,0 +1,179 @@
+package beside
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestIPNetns has an operator use `ip netns` while pods come, stay and go.
+func TestIPNetns(t *testing.T) {
+	onNode(t, nil, func(t *testing.T) {
+		b := newBed(t)
+		before, stays := b.pod(t), b.pod(t)
+		run(t, "ip", "netns", "add", "theirs")
+		after := b.pod(t)
+		run(t, "ip", "netns", "exec", "theirs", "ip", "link", "set", "lo", "up")
+		for _, pod := range []*testbed.Pod{before, after} {
+			if list := run(t, "ip", "netns", "list"); !strings.Contains(list, "berth-"+pod.ID[:32]) {
+				t.Errorf("ip netns does not list %s:\n%s", pod.ID, list)
+			}
+			pod.Stop(t)
+			pod.Remove(t)
+		}
+		run(t, "ip", "netns", "add", "more")
+		stays.Container.Exec(t, "true")
+		stays.Remove(t)
+		b.nothingLeft(t)
+		for _, name := range []string{"theirs", "more"} {
+			run(t, "ip", "netns", "exec", name, "true")
+			run(t, "ip", "netns", "delete", name)
+		}
+		if left, _ := filepath.Glob(netns + "/*"); len(left) > 0 {
+			t.Errorf("files are left: %q", left)
+		}
+	})
+}
+
+// TestNamespacesFromBefore starts berth on a node whose /run/netns is no mount and
+// has namespaces in it: its own, of pods of an earlier version, and others'.
+func TestNamespacesFromBefore(t *testing.T) {
+	onNode(t, nil, func(t *testing.T) {
+		b := newBed(t)
+		pod := b.pod(t)
+		theirs := filepath.Join(netns, "theirs")
+		b.Stop(t)
+		// The same namespace, where nothing is mounted around it.
+		pin := filepath.Join(netns, "berth-"+pod.ID[:32])
+		run(t, "mount", "--bind", pin, makeFile(t, "/run/aside"))
+		run(t, "umount", "-R", netns)
+		run(t, "mount", "--bind", "/run/aside", pin)
+		run(t, "umount", "/run/aside")
+		run(t, "mount", "--bind", "/proc/self/ns/net", makeFile(t, theirs))
+		if mounted(t, netns) > 0 {
+			t.Fatal("the directory is a mount")
+		}
+		b.Start(t)
+		if mounted(t, netns) != 1 {
+			t.Errorf("the directory is mounted %d times: %q", mounted(t, netns), mountpoints(t))
+		}
+		if got := pod.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
+			t.Errorf("the pod is %s", got)
+		}
+		pod.RunContainer(t, "second", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Exec(t, "true")
+		// Its owner removes it as before.
+		run(t, "umount", theirs)
+		if err := os.Remove(theirs); err != nil {
+			t.Errorf("what was there cannot be removed by its owner: %v", err)
+		}
+		pod.Remove(t)
+		b.nothingLeft(t)
+	})
+}
+
+func makeFile(t *testing.T, path string) string {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestHiddenMounts has every mount that pods have be there twice, as somebody
+// leaves it who mounts a directory onto itself.
+func TestHiddenMounts(t *testing.T) {
+	onNode(t, nil, func(t *testing.T) {
+		b := newBed(t)
+		shared := func(s *testbed.PodSpec) {
+			s.Sandbox = func(c *runtimeapi.PodSandboxConfig) {
+				c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+			}
+		}
+		mapped := func(s *testbed.PodSpec) {
+			ids := []*runtimeapi.IDMapping{{HostId: 300_000, Length: 65_536}}
+			user := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+			s.Sandbox = func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = user }
+			s.Container = func(c *runtimeapi.ContainerConfig) {
+				c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = user
+				c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", Image: &runtimeapi.ImageSpec{Image: b.image}, Readonly: true}}
+			}
+		}
+		var pods []*testbed.Pod
+		for _, change := range []func(*testbed.PodSpec){func(*testbed.PodSpec) {}, shared, mapped} {
+			pods = append(pods, b.pod(t, change), b.pod(t, change))
+		}
+		cover(t, netns)
+		cover(t, b.State)
+		b.atRest[testbed.Mounts] = append(b.atRest[testbed.Mounts], b.State)
+		for i, pod := range pods {
+			pod.Container.Exec(t, "true")
+			if i%2 == 0 {
+				pod.Stop(t)
+			}
+		}
+		pods = append(pods, b.pod(t))
+		slices.Reverse(pods)
+		for _, pod := range pods {
+			pod.Remove(t)
+		}
+		b.nothingLeft(t)
+		b.pod(t, mapped).Remove(t)
+		b.nothingLeft(t)
+	})
+}
+
+// TestForeignUnmount has somebody unmount what pods live in.
+func TestForeignUnmount(t *testing.T) {
+	onNode(t, nil, func(t *testing.T) {
+		b := newBed(t)
+		asked, restarted, untouched := b.pod(t), b.pod(t), b.pod(t)
+		created := untouched.CreateContainer(t, "second", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+		run(t, "umount", "--recursive", netns)
+
+		// What runs, runs on. Nothing can be added to it, and that is said.
+		asked.Container.Exec(t, "true")
+		config := b.Client.ContainerConfig("second", b.image, "true")
+		_, err := b.Client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: asked.ID, Config: config, SandboxConfig: asked.Config})
+		refused(t, err, codes.FailedPrecondition, netns+"/berth-"+asked.ID[:32], "unmounted", "new sandbox")
+		_, err = b.Client.StartContainer(within(t), &runtimeapi.StartContainerRequest{ContainerId: created.ID})
+		refused(t, err, codes.FailedPrecondition, "unmounted")
+		if got := asked.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+			t.Errorf("the pod is %s, so no kubelet makes it anew", got)
+		}
+		asked.Stop(t)
+		asked.Remove(t)
+		untouched.Remove(t)
+
+		b.Kill9(t)
+		b.Start(t)
+		if got := restarted.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+			t.Errorf("the pod is %s after a restart", got)
+		}
+		restarted.Container.Exec(t, "true")
+		restarted.Remove(t)
+		b.nothingLeft(t)
+
+		// The state's mounts: root file systems, shared memory, other namespaces.
+		pod, idle := b.pod(t), b.Client.RunSandbox(t, testbed.PodSpec{})
+		for _, point := range slices.Backward(mountpoints(t)) {
+			if strings.HasPrefix(point, b.State+"/") {
+				run(t, "umount", "--lazy", point)
+			}
+		}
+		pod.Container.Exec(t, "ls", "/bin")
+		_, err = b.Client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: idle.ID, Config: config, SandboxConfig: idle.Config})
+		refused(t, err, codes.FailedPrecondition, "unmounted")
+		idle.Remove(t)
+		pod.Remove(t)
+		b.nothingLeft(t)
+		b.pod(t).Remove(t)
+		b.nothingLeft(t)
+	})
+}

@@ -30,8 +30,12 @@ type daemon struct {
 	service runtimeapi.RuntimeServiceServer
 	// unknown serves calls that this CRI does not have, if it is not nil.
 	unknown grpc.StreamHandler
+	// front shares the socket with others, if it is not nil.
+	front func(testing.TB, net.Listener) net.Listener
 	// lacking are methods that it does not know.
 	lacking atomic.Pointer[map[string]bool]
+	// streams is the URL that it answers with for sessions, a string.
+	streams atomic.Value
 	// told counts how often it was told the pod network's addresses.
 	told atomic.Int64
 }
@@ -48,6 +52,23 @@ func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi
 	}, nil
 }
 
+func (d *daemon) session() string {
+	url, _ := d.streams.Load().(string)
+	return url
+}
+
+func (d *daemon) Exec(context.Context, *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	return &runtimeapi.ExecResponse{Url: d.session()}, nil
+}
+
+func (d *daemon) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return &runtimeapi.AttachResponse{Url: d.session()}, nil
+}
+
+func (d *daemon) PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	return &runtimeapi.PortForwardResponse{Url: d.session()}, nil
+}
+
 func (d *daemon) lacks(method string) error {
 	if l := d.lacking.Load(); l != nil && (*l)[method] {
 		return status.Error(codes.Unimplemented, "unknown method")
@@ -60,6 +81,9 @@ func (d *daemon) start(t testing.TB) {
 	l, err := net.Listen("unix", d.path)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if d.front != nil {
+		l = d.front(t, l)
 	}
 	unknown := d.unknown
 	if unknown == nil {

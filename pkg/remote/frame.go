@@ -16,6 +16,12 @@ type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 
+// Name implements encoding.CodecV2. gRPC makes a name the subtype of each
+// call's content type. Without one the type is "application/grpc", which means
+// protobuf to every server and is the only one that passes CRI-O's socket: other
+// protocols share that, and calls are told from them by exactly this type.
+func (codec) Name() string { return "" }
+
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if f, ok := v.(*frame); ok {

@@ -223,6 +223,9 @@ type Streaming struct {
 	Port int `toml:"port"`
 	// IdleTimeout ends a session without traffic.
 	IdleTimeout time.Duration `toml:"idle_timeout"`
+	// PermittedRemoteHosts are names and IP addresses, besides the node's own, where
+	// other CRI daemons may serve sessions.
+	PermittedRemoteHosts []string `toml:"permitted_remote_hosts"`
 }
 
 // Metrics is the Prometheus endpoint.

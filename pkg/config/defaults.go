@@ -63,7 +63,7 @@ func Default() *Config {
 			MaxVerifiers:       10,
 			PerVerifierTimeout: 10 * time.Second,
 		},
-		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: 4 * time.Hour},
+		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: 4 * time.Hour, PermittedRemoteHosts: []string{}},
 		NRI: NRI{
 			PluginPath:                "/opt/nri/plugins",
 			PluginConfigPath:          "/etc/nri/conf.d",

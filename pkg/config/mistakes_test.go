@@ -144,6 +144,7 @@ func TestMistakes(t *testing.T) {
 		{"short life of labels", "[node_labels]\nlifetime = \"5s\"", `2:1: node_labels.lifetime: must be "10s" or more`},
 		{"no time for plugins", "[nri]\nplugin_request_timeout = \"0s\"", `2:1: nri.plugin_request_timeout: must be more than 0`},
 		{"bad port", "[streaming]\nport = 65536", `2:1: streaming.port: must be a port from 1 to 65535, or 0 to let the kernel choose`},
+		{"remote host with a port", "[streaming]\npermitted_remote_hosts = [\"vm.example\", \"::1\", \"vm:1\"]", `2:1: streaming.permitted_remote_hosts: "vm:1" is neither a host name nor an IP address; write it without a port`},
 		{"no idle timeout", "[streaming]\nidle_timeout = \"0s\"", `2:1: streaming.idle_timeout: must be more than 0`},
 		{"metrics without port", "[metrics]\naddress = \"127.0.0.1\"", `2:1: metrics.address: "127.0.0.1" must be host:port, such as "127.0.0.1:9091", or unix:///path; leave it empty for no metrics`},
 		{"metrics on a relative socket", "[metrics]\naddress = \"unix://m.sock\"", `2:1: metrics.address: "unix://m.sock" must be unix:// and an absolute path of at most 107 bytes`},

@@ -232,6 +232,11 @@ func (v *validator) streaming(s *Streaming) {
 	if s.IdleTimeout <= 0 {
 		v.wrong("streaming.idle_timeout", "must be more than 0", "")
 	}
+	for _, host := range s.PermittedRemoteHosts {
+		if _, err := netip.ParseAddr(host); err != nil && (host == "" || strings.ContainsAny(host, "/:[]*@ \t")) {
+			v.wrong("streaming.permitted_remote_hosts", fmt.Sprintf("%q is neither a host name nor an IP address; write it without a port", host), "")
+		}
+	}
 }
 
 func (v *validator) observation(c *Config) {

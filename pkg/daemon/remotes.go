@@ -66,6 +66,7 @@ func (d *Daemon) newRemotes(ctx context.Context, engine Engine) (*remotes, error
 	}
 	pool, err := remote.NewPool(ctx, remote.PoolOptions{
 		Dir: filepath.Join(d.options.Config.Engine.Root, "remote"), Instance: r.instance, ListTimeout: listPatience,
+		StreamHosts:  d.options.Config.Streaming.PermittedRemoteHosts,
 		CgroupDriver: func(ctx context.Context) (runtimeapi.CgroupDriver, error) { return r.driver(ctx, engine) },
 		Changed:      r.changed,
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,9 @@ type Options struct {
 	Handlers []Handler
 	// ListTimeout is how long lists wait for the daemon.
 	ListTimeout time.Duration
+	// StreamHosts are hosts, besides the node's own addresses, that the URLs of
+	// exec, attach and port-forward may name.
+	StreamHosts []string
 	// Changed hears when the health has changed, or what the daemon has. It must
 	// not wait for anything that waits for the Backend.
 	Changed func()
@@ -192,7 +196,7 @@ func (b *Backend) compose(o Options, d *dialer) {
 	c.monitor = newMonitor(c.name, check, back, func(Health) { b.changed() })
 	b.runtimeService = runtimeService{
 		sandboxes: sandboxes{c, naming{b.names, b.known}, b, &b.making}, containers: containers{c, b.names, b},
-		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c},
+		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c, streamHosts{o.StreamHosts, net.InterfaceAddrs}},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
 	b.imageService = imageService{images: images{c, b.names, b.stock, o.ListTimeout, &b.contest, &b.making}}

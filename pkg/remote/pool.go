@@ -20,9 +20,10 @@ import (
 
 // PoolOptions are what a Pool needs.
 type PoolOptions struct {
-	// Dir, Instance and ListTimeout are those of every Backend.
+	// Dir, Instance, ListTimeout and StreamHosts are those of every Backend.
 	Dir, Instance string
 	ListTimeout   time.Duration
+	StreamHosts   []string
 	// CgroupDriver is this berth's own, that all pods of a node have to agree on.
 	CgroupDriver func(context.Context) (runtimeapi.CgroupDriver, error)
 	// Changed hears which Backend has changed. It must return at once.
@@ -96,7 +97,8 @@ func (p *Pool) get(endpoint string, handlers []Handler) (*member, error) {
 	var made sync.WaitGroup
 	made.Add(1)
 	b, err := New(Options{
-		Endpoint: endpoint, Dir: p.options.Dir, Instance: p.options.Instance, ListTimeout: p.options.ListTimeout, Handlers: handlers,
+		Endpoint: endpoint, Dir: p.options.Dir, Instance: p.options.Instance, ListTimeout: p.options.ListTimeout,
+		StreamHosts: p.options.StreamHosts, Handlers: handlers,
 		Changed: func() { made.Wait(); p.options.Changed(b) },
 	})
 	made.Done()

@@ -3,7 +3,8 @@
 // open there, by k8s.io/cri-streaming.
 //
 // The access control is the URL itself: an unguessable token that works once,
-// within a minute. The listener is meant for the loopback interface.
+// within a minute. The listener is meant for the loopback interface, and serves
+// no web pages that reach it through a browser.
 //
 // A session's context ends when its client hangs up, and when the server is
 // closed. cri-streaming does not see to that by itself, because it has taken the
@@ -79,7 +80,7 @@ func Serve(c Config, rt Runtime) (*Server, error) {
 		return nil, errors.Join(err, l.Close(), clients.close())
 	}
 	s.http = &http.Server{
-		Handler:           s.Server,
+		Handler:           guard(s.Server),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       headerTimeout,
 		ConnContext:       func(_ context.Context, c net.Conn) context.Context { return c.(*client).ctx },
@@ -147,7 +148,7 @@ func (s *sessions) Exec(ctx context.Context, name string, cmd []string, in io.Re
 	defer s.running.Done()
 	id, asked := parseTarget(name)
 	in, out, errOut = asked.of(in, out, errOut)
-	return s.Runtime.Exec(ctx, id, cmd, in, out, errOut, tty, sizes)
+	return shown(s.Runtime.Exec(ctx, id, cmd, in, out, errOut, tty, sizes))
 }
 
 func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize) error {
@@ -157,7 +158,7 @@ func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, e
 	defer s.running.Done()
 	id, asked := parseTarget(name)
 	in, out, errOut = asked.of(in, out, errOut)
-	return s.Runtime.Attach(ctx, id, in, out, errOut, tty, sizes)
+	return shown(s.Runtime.Attach(ctx, id, in, out, errOut, tty, sizes))
 }
 
 // PortForward gets from cri-streaming a context that never ends.
@@ -168,5 +169,5 @@ func (s *sessions) PortForward(ctx context.Context, id string, port int32, strea
 	defer s.running.Done()
 	ctx, cancel, stream := s.clients.follow(ctx, stream)
 	defer cancel()
-	return s.Runtime.PortForward(ctx, id, port, stream)
+	return shown(s.Runtime.PortForward(ctx, id, port, stream))
 }

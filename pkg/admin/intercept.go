@@ -16,6 +16,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/printable"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -63,7 +64,7 @@ func guarded(ctx context.Context, method string, call func() error) (err error) 
 			err = grpcstatus.Errorf(codes.Internal, "%s panicked; see berth's log (journalctl -u berth)", rpc)
 		}
 	}()
-	err = toStatus(ctx, call())
+	err = readable(toStatus(ctx, call()))
 	switch {
 	case err != nil:
 		entry.WithError(err).Info("A management call failed")
@@ -95,6 +96,17 @@ func toStatus(ctx context.Context, err error) error {
 	}
 	code := grpcstatus.Code(errgrpc.ToGRPC(err))
 	return grpcstatus.New(code, classless(err.Error())).Err()
+}
+
+// readable is an error whose text prints. Mistakes of a configuration have a line
+// each.
+func readable(err error) error {
+	if err == nil {
+		return nil
+	}
+	p := grpcstatus.Convert(err).Proto()
+	p.Message = printable.Lines(p.GetMessage())
+	return grpcstatus.ErrorProto(p)
 }
 
 // classes end the texts of errors inside; the code says the same.

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // ends does what follows the end of a container: it is recorded and told, and
@@ -79,7 +80,7 @@ func (b *ends) recordEnd(c *container, exit taskExit) {
 		}
 		st.Phase, st.PID = phaseExited, 0
 		st.ExitCode, st.Reason = int32(exit.Status), exitReason(int32(exit.Status), oom, false)
-		st.Message = exit.Why
+		st.Message = printable.Line(exit.Why)
 		// The supervisor may see the end of a short life before its start is
 		// recorded here.
 		st.FinishedAt = max(exit.At.UnixNano(), st.StartedAt)

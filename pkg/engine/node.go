@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/preflight"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // node serves the calls about the node as a whole.
@@ -54,7 +55,7 @@ const probeWait = 250 * time.Millisecond
 func (b node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
 	if err := b.cni.Status(); err != nil {
-		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", printable.Line(err.Error())
 	}
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{

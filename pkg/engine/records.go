@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // message stores a protobuf message inside a JSON record. The wire form keeps
@@ -166,7 +167,7 @@ const startFailedCode = 128
 // failedStart is the status of a container that could not be started.
 func (s *containerStatus) failedStart(cause error, now int64) {
 	s.Phase, s.ExitCode, s.Reason = phaseExited, startFailedCode, "StartError"
-	s.Message, s.FinishedAt = cause.Error(), now
+	s.Message, s.FinishedAt = printable.Line(cause.Error()), now
 }
 
 // lostExit is the status of a container whose end nobody saw.

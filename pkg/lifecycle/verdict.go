@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -51,10 +52,10 @@ func (v verdict) after(r result, known bool) verdict {
 		next.failed = r.runtime.SHA256
 	}
 	if known && v.failure == "" && probe.Transient(r.err) && r.at.Sub(next.since) < doubtFor {
-		next.doubt = r.err.Error()
+		next.doubt = printable.Line(r.err.Error())
 		return next
 	}
-	next.failure = r.err.Error()
+	next.failure = printable.Line(r.err.Error())
 	return next
 }
 

@@ -86,7 +86,7 @@ type line log.Fields
 // is as bounded as errors are.
 func (l line) say(field, text string) {
 	if text != "" {
-		l[field] = shorten(text)
+		l[field] = shown(text)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // maxMessage is the length of an error's text in bytes. It ends up in events
@@ -27,7 +29,7 @@ func toStatus(ctx context.Context, rpc string, err error) error {
 	st := classify(ctx, err)
 	p := st.Proto()
 	p.Code = int32(codeFor(rpc, st.Code(), st.Message()))
-	p.Message = shorten(st.Message())
+	p.Message = shown(st.Message())
 	return status.ErrorProto(p)
 }
 
@@ -76,10 +78,14 @@ func pullReason(text string) bool {
 		strings.HasPrefix(text, crierrors.ErrSignatureValidationFailed.Error())
 }
 
+// shown is a text as others may see it, who know nothing of its origin: registries,
+// runtimes, plugins and other daemons have written parts of it. It is one line
+// that prints and is as long as that allows.
+func shown(text string) string { return shorten(printable.Line(text)) }
+
 // shorten cuts a long text in its middle: it begins with what was tried, and
-// ends with what went wrong. Bytes that are no UTF-8 would not survive the wire.
+// ends with what went wrong.
 func shorten(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= maxMessage {
 		return text
 	}

@@ -38,7 +38,7 @@ func newRegistry(ctx context.Context, hostsDir string, creds *credentials, p *pr
 		options.HostDir = config.HostDirFromRoot(hostsDir)
 	}
 	r.resolver = docker.NewResolver(docker.ResolverOptions{
-		Hosts:   r.once(creds, config.ConfigureHosts(ctx, options)),
+		Hosts:   r.once(creds, configured(ctx, options)),
 		Headers: http.Header{"User-Agent": {userAgent}},
 	})
 	return r

@@ -140,15 +140,13 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 // writable layers share one filesystem.
 func (s *Service) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	u := s.store.Usage()
-	usage := func() []*runtimeapi.FilesystemUsage {
-		return []*runtimeapi.FilesystemUsage{{
-			Timestamp:  time.Now().UnixNano(),
-			FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: s.store.Root()},
-			UsedBytes:  &runtimeapi.UInt64Value{Value: u.Bytes},
-			InodesUsed: &runtimeapi.UInt64Value{Value: u.Inodes},
-		}}
-	}
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: usage(), ContainerFilesystems: usage()}, nil
+	one := []*runtimeapi.FilesystemUsage{{
+		Timestamp:  time.Now().UnixNano(),
+		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: s.store.Root()},
+		UsedBytes:  &runtimeapi.UInt64Value{Value: u.Bytes},
+		InodesUsed: &runtimeapi.UInt64Value{Value: u.Inodes},
+	}}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: one, ContainerFilesystems: one}, nil
 }
 
 func imageOf(spec *runtimeapi.ImageSpec) (string, error) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -80,5 +81,17 @@ func TestPullOfWhatNoRegistryHas(t *testing.T) {
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), says) || len(err.Error()) > 500 {
 			t.Errorf("%.40q: %v", ref, err)
 		}
+	}
+}
+
+// Images and writable layers are on one file system, which has one usage.
+func TestImageFsInfoHasOneUsage(t *testing.T) {
+	info, err := NewService(openStore(t, Config{})).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, containers := info.GetImageFilesystems(), info.GetContainerFilesystems()
+	if len(images) != 1 || len(containers) != 1 || !proto.Equal(images[0], containers[0]) {
+		t.Errorf("images are on %v, containers on %v", images, containers)
 	}
 }

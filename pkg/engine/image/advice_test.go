@@ -1,0 +1,56 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/log"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/sirupsen/logrus"
+)
+
+// logged is a context whose log is kept, from the level of an operator on.
+func logged(ctx context.Context) (context.Context, *bytes.Buffer) {
+	var text bytes.Buffer
+	logger := &logrus.Logger{Out: &text, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}, Level: logrus.InfoLevel}
+	return log.WithLogger(ctx, logrus.NewEntry(logger)), &text
+}
+
+// A registry on localhost needs no configuration, so the log has nothing to advise.
+func TestPullFromLocalhostAdvisesNothing(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	ctx, text := logged(t.Context())
+	host := strings.TrimPrefix(reg.back.URL, "http://")
+	if _, err := openStore(t, Config{}).Pull(ctx, PullRequest{Ref: host + "/app:1"}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "image pulled") || strings.Contains(text.String(), "TLS") {
+		t.Errorf("the log has\n%s", text)
+	}
+}
+
+// Who has configured a registry is told what is odd about it.
+func TestAdviceOnConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	hosts := filepath.Join(dir, "localhost:5000")
+	err := os.Mkdir(hosts, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte("server = \"http://localhost:5000\"\nskip_verify = true\n"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, text := logged(t.Context())
+	if _, err := configured(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(dir)})("localhost:5000"); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "TLS") {
+		t.Errorf("the log has\n%s", text)
+	}
+}

@@ -2,11 +2,15 @@ package faults
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -72,4 +76,57 @@ func TestBadRuntimeAtExec(t *testing.T) {
 	}
 	pod.Remove(t)
 	b.nothingLeft(t, atRest)
+}
+
+// TestExecMeetsStop has a container end while a runtime starts a command in it.
+// Who asked hears the same as who asks a moment later, whatever the runtime says.
+func TestExecMeetsStop(t *testing.T) {
+	t.Parallel()
+	runtime := newScripted(t)
+	gate := t.TempDir()
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"met\"\n[runtimes.met]\nruntime_path = %q\n", runtime.Path)})
+	wait := fmt.Sprintf(": >%q/at; while [ ! -e %q/go ]; do sleep 0.02; done\n", gate, gate)
+	for _, c := range []struct {
+		name string
+		// exec is what the runtime does once the container was told to end.
+		exec string
+		// stop ends the container; it has ended when that returns.
+		stop bool
+	}{
+		{"the runtime's own words", wait, true},
+		{"other words", wait + "echo 'setns process: broken pipe' >&2; exit 1", true},
+		{"a death that nobody was told of", fmt.Sprintf("kill -9 $(cat %q/pid); echo 'setns process: broken pipe' >&2; exit 1", gate), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+			if err := os.WriteFile(filepath.Join(gate, "pid"), []byte(strconv.Itoa(b.info(t, pod.Container.ID).PID)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			runtime.on(t, "exec", c.exec)
+			met := make(chan error, 1)
+			go func() {
+				_, err := b.tryExec(t, pod.Container, "true")
+				met <- err
+			}()
+			if c.stop {
+				testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(gate, "at")); return err })
+				pod.Container.Stop(t, 0)
+				if err := os.WriteFile(filepath.Join(gate, "go"), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			first := <-met
+			refused(t, first, codes.FailedPrecondition, "container "+pod.Container.ID+" is not running")
+			pod.Container.WaitExit(t)
+			_, second := b.tryExec(t, pod.Container, "true")
+			if status.Convert(first).Message() != status.Convert(second).Message() || status.Code(second) != codes.FailedPrecondition {
+				t.Errorf("the answer is first %v, then %v", first, second)
+			}
+			runtime.on(t, "exec", "")
+			for _, name := range []string{"at", "go"} {
+				_ = os.Remove(filepath.Join(gate, name)) // not all cases have it
+			}
+			pod.Remove(t)
+		})
+	}
 }

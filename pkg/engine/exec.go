@@ -60,12 +60,9 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err := validate.ExecSync(r); err != nil {
 		return nil, err
 	}
-	c, err := b.objects.container(r.GetContainerId())
+	c, err := b.objects.running(r.GetContainerId())
 	if err != nil {
 		return nil, err
-	}
-	if c.Status().Phase != phaseRunning {
-		return nil, fmt.Errorf("container %s does not run, commands need a running one: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
 	if r.GetTimeout() > 0 {
 		var cancel context.CancelFunc
@@ -82,7 +79,8 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	}
 	e := &execution{client: client, container: c.ID(), id: newExecID(), dir: filepath.Join(b.containerDir(c.ID()), "io"), drain: b.drain}
 	defer e.clean()
-	return e.run(ctx, process)
+	resp, err := e.run(ctx, process)
+	return resp, judged(ctx, c, client, err)
 }
 
 // process is the container's own process with another command.

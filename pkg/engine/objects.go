@@ -161,7 +161,7 @@ func (o *objects) running(id string) (*container, error) {
 		return nil, err
 	}
 	if c.Status().Phase != phaseRunning {
-		return nil, fmt.Errorf("container %s does not run: %w", c.ID(), errdefs.ErrFailedPrecondition)
+		return nil, c.notRunning()
 	}
 	return c, nil
 }

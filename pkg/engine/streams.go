@@ -114,11 +114,11 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
 		ID: c.ID(), ExecID: e.id, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
 	}); err != nil {
-		return err
+		return judged(ctx, c, client, err)
 	}
 	e.started = true
 	if _, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID(), ExecID: e.id}); err != nil {
-		return fromShim(err)
+		return judged(ctx, c, client, fromShim(err))
 	}
 	copied := pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.id) })
 	go func() {
@@ -129,7 +129,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	}()
 	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: c.ID(), ExecID: e.id})
 	if err != nil {
-		return fromShim(err)
+		return judged(ctx, c, client, fromShim(err))
 	}
 	e.started = false
 	pipes.processEnded(b.drain)

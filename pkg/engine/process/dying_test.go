@@ -1,0 +1,70 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+func TestDying(t *testing.T) {
+	if dying, err := Dying(os.Getpid()); dying || err != nil {
+		t.Errorf("this process: %v, %v", dying, err)
+	}
+	child := exec.Command("sleep", "3600")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := child.Process.Pid
+	if dying, err := Dying(pid); dying || err != nil {
+		t.Errorf("a child: %v, %v", dying, err)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// From the moment that the signal was sent, until it is a zombie and beyond.
+	for range 20 {
+		if dying, err := Dying(pid); !dying || err != nil {
+			t.Fatalf("a child that was killed: %v, %v", dying, err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := child.Wait(); err == nil {
+		t.Error("it was not killed")
+	}
+	if dying, err := Dying(pid); !dying || err != nil {
+		t.Errorf("a child that is gone: %v, %v", dying, err)
+	}
+}
+
+func TestGoingBy(t *testing.T) {
+	for stat, want := range map[string][2]bool{
+		"1 (init) S 0 1 1 0 -1 4194560 0": {false, true},
+		"1 (a) Z) S 0 1 1 0 -1 4194560 0": {false, true},
+		"2 (sh) Z 1 1 1 0 -1 4228108 0":   {true, true},
+		"2 (sh) X 1 1 1 0 -1 4228108 0":   {true, true},
+		"2 (zap) S 1 1 1 0 -1 4194564 0":  {true, true},
+		"2 (sh) S 1":                      {false, false},
+		"2 (sh) S 1 1 1 0 -1 many 0":      {false, false},
+		"nothing":                         {false, false},
+	} {
+		if going, ok := goingBy([]byte(stat)); going != want[0] || ok != want[1] {
+			t.Errorf("%q: %v, %v", stat, going, ok)
+		}
+	}
+}
+
+func TestKillPending(t *testing.T) {
+	for status, want := range map[string]bool{
+		"Name:\tsh\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n": false,
+		"Name:\tsh\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n": true,
+		"Name:\tsh\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004100\n": true,
+		"Name:\tsh\nSigPnd:\t0000000000004000\nShdPnd:\t0000000000004000\n": false,
+		"Name:\tSigPnd: 100\n": false,
+		"":                     false,
+	} {
+		if got := killPending([]byte(status)); got != want {
+			t.Errorf("%q: %v", status, got)
+		}
+	}
+}

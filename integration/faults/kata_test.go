@@ -1,7 +1,11 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,19 +17,213 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// kataBed starts berth with the imitation of Kata's shim as its handler.
-func kataBed(t *testing.T, settings shims.Kata) (*bed, *testbed.Kata) {
+// kataBed starts berth with the imitation of Kata's shim as its handler, with
+// further lines in the handler's table.
+func kataBed(t *testing.T, settings shims.Kata, lines string) (*bed, *testbed.Kata) {
 	t.Helper()
 	settings.Memory = 8
 	kata := testbed.NewKata(t, settings)
-	return newBed(t, testbed.Options{Config: "default_runtime = \"kata\"\n" + kata.TOML("kata", "container_create_timeout = \"10s\"")}), kata
+	return newBed(t, testbed.Options{Config: "default_runtime = \"kata\"\n" + kata.TOML("kata", lines)}), kata
+}
+
+// machines returns the pids of this berth's machines by their sandbox.
+func (b *bed) machines(t *testing.T) map[string]int {
+	t.Helper()
+	found := map[string]int{}
+	for _, p := range b.Snapshot(t)[testbed.Processes] {
+		_, name, ok := strings.Cut(p, "qemu-system-imitation machine -name sandbox-")
+		if !ok {
+			continue
+		}
+		pid, _, _ := strings.Cut(p, " ")
+		id, _, _ := strings.Cut(name, " ")
+		found[id], _ = strconv.Atoi(pid)
+	}
+	return found
+}
+
+// awaitMachine waits for one that was not there before.
+func (b *bed) awaitMachine(t *testing.T, before map[string]int) (sandbox string, pid int) {
+	t.Helper()
+	testbed.Eventually(t, time.Minute, func() error {
+		for sandbox, pid = range b.machines(t) {
+			if before[sandbox] == 0 {
+				return nil
+			}
+		}
+		return errors.New("there is no machine")
+	})
+	return sandbox, pid
+}
+
+// machineEnded fails if a machine runs or the shim has something of it written down.
+func machineEnded(t *testing.T, sandbox string, pid int) {
+	t.Helper()
+	if alive(pid) {
+		t.Errorf("the machine of sandbox %s runs", sandbox)
+	}
+	if _, err := os.Stat(filepath.Join(shims.KataState, sandbox)); !os.IsNotExist(err) {
+		t.Errorf("the shim's notes about sandbox %s: %v", sandbox, err)
+	}
+}
+
+// hold makes a file that the shim waits for the end of, and returns what removes it.
+func hold(t *testing.T) (path string, release func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "hold")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	release = func() { _ = os.Remove(path) }
+	t.Cleanup(release)
+	return path, release
+}
+
+// TestKataCreateTooLate has the Create of a pod not answer in time, when its machine
+// runs already. Nothing may be left of it, whatever the Create does then.
+func TestKataCreateTooLate(t *testing.T) {
+	t.Parallel()
+	b, kata := kataBed(t, shims.Kata{}, "container_create_timeout = \"2s\"")
+	atRest := b.rest(t)
+	for name, c := range map[string]struct{ ends, killed bool }{
+		"it never ends":                    {},
+		"it ends later":                    {ends: true},
+		"the daemon is killed":             {killed: true},
+		"the daemon is killed and it ends": {ends: true, killed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			held, release := hold(t)
+			kata.Set(t, func(s *shims.Kata) { s.HoldCreate = held })
+			defer kata.Set(t, func(s *shims.Kata) { s.HoldCreate = "" })
+			before := b.machines(t)
+			done := make(chan error, 1)
+			go func() {
+				_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+				done <- err
+			}()
+			sandbox, pid := b.awaitMachine(t, before)
+			if c.killed {
+				b.Kill9(t)
+			}
+			if c.ends {
+				time.AfterFunc(3*time.Second, release) // later than the Create may take
+			}
+			if err := <-done; err == nil {
+				t.Error("it was accepted")
+			} else if !c.killed && !strings.Contains(err.Error(), "container_create_timeout") {
+				t.Errorf("the error does not say what to set: %v", err)
+			}
+			if c.killed {
+				b.Start(t)
+				testbed.Eventually(t, time.Minute, func() error {
+					if alive(pid) {
+						return errors.New("the machine runs")
+					}
+					return nil
+				})
+			} else {
+				machineEnded(t, sandbox, pid)
+			}
+			b.nothingLeft(t, atRest)
+			machineEnded(t, sandbox, pid)
+		})
+	}
+}
+
+// TestKataCanaryTooLate is the same for a pod of berth's own.
+func TestKataCanaryTooLate(t *testing.T) {
+	t.Parallel()
+	held, _ := hold(t)
+	b, kata := kataBed(t, shims.Kata{HoldCreate: held}, "container_create_timeout = \"2s\"\nprobe_canary = true")
+	sandbox, pid := b.awaitMachine(t, nil)
+	testbed.Eventually(t, time.Minute, func() error {
+		if alive(pid) {
+			return errors.New("the machine runs")
+		}
+		return nil
+	})
+	kata.Set(t, func(s *shims.Kata) { s.HoldCreate = "" })
+	testbed.Eventually(t, time.Minute, func() error {
+		if _, there := b.machines(t)[sandbox]; there {
+			return errors.New("it runs again")
+		}
+		return nil
+	})
+}
+
+// TestKataShimKilled kills the shim of a pod of which one container had ended before,
+// which the shim's delete action takes to be there still.
+func TestKataShimKilled(t *testing.T) {
+	t.Parallel()
+	b, kata := kataBed(t, shims.Kata{ForgetsNothing: true}, "")
+	run := func(t *testing.T) (*testbed.Pod, int) {
+		t.Helper()
+		pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"true"}})
+		pod.Container.WaitExit(t)
+		t.Cleanup(func() { _ = os.Remove(filepath.Join(shims.KataState, pod.ID)) }) // it forgets nothing
+		return pod, b.machines(t)[pod.ID]
+	}
+	atRest := b.rest(t)
+	t.Run("the sandbox is not ready at once", func(t *testing.T) {
+		held, release := hold(t)
+		kata.Set(t, func(s *shims.Kata) { s.HoldDelete = held })
+		defer kata.Set(t, func(s *shims.Kata) { s.HoldDelete = "" })
+		pod, machine := run(t)
+		b.killShim(t, pod.ID)
+		testbed.Eventually(t, time.Minute, func() error { // the delete action does not end
+			if state := pod.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+				return fmt.Errorf("the sandbox is %s", state)
+			}
+			if alive(machine) {
+				return errors.New("the machine runs")
+			}
+			return nil
+		})
+		release()
+		pod.Stop(t)
+		pod.Remove(t)
+	})
+	t.Run("a stop ends the machine", func(t *testing.T) {
+		pod, machine := run(t)
+		b.killShim(t, pod.ID)
+		pod.Stop(t)
+		if alive(machine) {
+			t.Error("the machine runs")
+		}
+		pod.Remove(t)
+	})
+	t.Run("also if the daemon was down", func(t *testing.T) {
+		pod, machine := run(t)
+		b.Kill9(t)
+		b.killShim(t, pod.ID)
+		b.Start(t)
+		pod.Stop(t)
+		if alive(machine) {
+			t.Error("the machine runs")
+		}
+		pod.Remove(t)
+	})
+	t.Run("a container that ran has ended", func(t *testing.T) {
+		pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: family})
+		machine := b.machines(t)[pod.ID]
+		b.killShim(t, pod.ID)
+		st := pod.Container.WaitExit(t)
+		if alive(machine) {
+			t.Error("the container is said to have ended, and the machine runs")
+		}
+		if st.GetExitCode() != 137 || !strings.Contains(st.GetMessage(), "shim died") {
+			t.Errorf("the container ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+		}
+		pod.Remove(t)
+	})
+	b.nothingLeft(t, atRest)
 }
 
 // TestKata runs a pod under a shim that reads options as typeurl 1 does, has its own
 // cgroup, and takes a signal to all for one to the container.
 func TestKata(t *testing.T) {
 	t.Parallel()
-	b, _ := kataBed(t, shims.Kata{})
+	b, _ := kataBed(t, shims.Kata{}, "")
 	atRest := b.rest(t)
 	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
 	if groups := pod.Container.Exec(t, "cat", "/proc/self/cgroup"); !strings.Contains(groups, "/kata_"+pod.ID+"/") {

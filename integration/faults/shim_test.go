@@ -92,10 +92,13 @@ func shimsOf(t *testing.T, sandbox string) []int {
 
 func (b *bed) killShim(t *testing.T, sandbox string) {
 	t.Helper()
-	pids := shimsOf(t, sandbox)
-	if len(pids) != 1 {
-		t.Fatalf("sandbox %s has shims %v", sandbox, pids)
-	}
+	var pids []int
+	testbed.Eventually(t, time.Minute, func() error { // a process that it starts looks like it for a moment
+		if pids = shimsOf(t, sandbox); len(pids) != 1 {
+			return fmt.Errorf("sandbox %s has shims %v", sandbox, pids)
+		}
+		return nil
+	})
 	killAs(t, pids[0], syscall.SIGKILL)
 }
 

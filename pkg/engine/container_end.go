@@ -119,19 +119,30 @@ func (b *ends) erase(ctx context.Context, c *container) {
 // eraseTask kills what runs of c, and removes what the runtime and the log's
 // writer have of it.
 func (b *ends) eraseTask(ctx context.Context, c *container) error {
+	if err := c.awaitCreated(ctx); err != nil {
+		return err
+	}
 	b.runtimes.mend(c.sandbox)
-	client, err := b.tasks.client(ctx, c.sandbox)
-	if err == nil {
-		err = endTask(ctx, client, c.ID())
+	err := b.endTask(ctx, c)
+	if lostShim(c.sandbox, err) {
+		err = b.endTask(ctx, c) // the next connection tells whether the shim is gone
 	}
 	if lostShim(c.sandbox, err) {
-		_, err = b.burials.bury(ctx, c.sandbox, c.ID())
+		_, err = b.burials.bury(ctx, c.sandbox, c.ID(), err)
 	}
 	if err != nil {
 		return err
 	}
 	b.shims.Drop(c.sandbox.Spec().Supervisor, c.ID())
 	return b.logs.closeLog(ctx, c)
+}
+
+func (b *ends) endTask(ctx context.Context, c *container) error {
+	client, err := b.tasks.client(ctx, c.sandbox)
+	if err != nil {
+		return err
+	}
+	return endTask(ctx, client, c.ID())
 }
 
 // removeParts removes what a container without a task consists of, however much

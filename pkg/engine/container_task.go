@@ -41,9 +41,13 @@ func (b *creation) createTask(ctx context.Context, u *undo, c *container, rootfs
 	if foreign {
 		request.Rootfs = mountMessages(rootfs)
 	}
-	err = callCreate(ctx, u, client, request)
+	unanswered, err := callCreate(ctx, client, request)
 	if err == nil {
 		return nil
+	}
+	if unanswered != nil {
+		c.creating.Store(unanswered)
+		u.add("create", c.awaitCreated)
 	}
 	if !foreign {
 		return fmt.Errorf("create container: %w", err)
@@ -60,33 +64,48 @@ func (b *creation) createTask(ctx context.Context, u *undo, c *container, rootfs
 // creating it.
 const createPatience = 10 * time.Second
 
+// pendingCall is a call that was given up and has not ended.
+type pendingCall struct{ ended <-chan struct{} }
+
+// await returns when the call has ended; nil is one that has.
+func (p *pendingCall) await(ctx context.Context, patience time.Duration) error {
+	if p == nil {
+		return nil
+	}
+	bound := time.NewTimer(patience)
+	defer bound.Stop()
+	select {
+	case <-p.ended:
+		return nil
+	case <-bound.C:
+		return fmt.Errorf("its shim is still creating it, try again: %w", errdefs.ErrUnavailable)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaitCreated waits for a Create of c that was given up.
+func (c *container) awaitCreated(ctx context.Context) error {
+	return c.creating.Load().await(ctx, createPatience)
+}
+
 // callCreate gives up when ctx ends. The other side does not, and what it still
-// makes can be removed only when it has: u waits for that.
-func callCreate(ctx context.Context, u *undo, client *shim.Client, request *taskapi.CreateTaskRequest) error {
-	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	answer := make(chan error, 1)
+// makes can be removed only when it has: that is returned to be waited for, and ends
+// with the shim at the latest. The other side is not told of a deadline: Kata
+// answers by it that nothing came of the call, and goes on.
+func callCreate(ctx context.Context, client *shim.Client, request *taskapi.CreateTaskRequest) (*pendingCall, error) {
+	answer, ended := make(chan error, 1), make(chan struct{})
 	go func() {
-		_, err := client.Task.Create(working, request)
+		defer close(ended)
+		_, err := client.Task.Create(context.WithoutCancel(ctx), request)
 		answer <- fromShim(err)
-		cancel()
 	}()
 	select {
 	case err := <-answer:
-		return err
+		return nil, err
 	case <-ctx.Done():
+		return &pendingCall{ended}, ctx.Err()
 	}
-	u.add("create", func(ctx context.Context) error {
-		defer cancel()
-		select {
-		case <-working.Done():
-			return nil
-		case <-time.After(createPatience):
-			return fmt.Errorf("the shim is still at it: %w", errdefs.ErrUnavailable)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
-	return ctx.Err()
 }
 
 func mountMessages(mounts []mount.Mount) []*types.Mount {

@@ -69,7 +69,7 @@ func nobodyKnows(s *sandbox, err error) bool {
 // reason err. When it answers, none of the task's processes is left.
 func (e *exits) lastWord(ctx context.Context, s *sandbox, task string, err error) (taskExit, error) {
 	if errors.Is(err, shim.ErrGone) {
-		return e.burials.bury(ctx, s, task)
+		return e.burials.bury(ctx, s, task, err)
 	}
 	return e.journaledExit(s, task), nil
 }

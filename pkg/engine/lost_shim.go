@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -67,20 +68,26 @@ func (b *burials) remainsOf(s *sandbox, task string) remains {
 	return r
 }
 
-// bury ends and cleans up what a dead shim left of a task, and returns what
-// is known of its end. It may be repeated, and works when nothing is left.
-func (b *burials) bury(ctx context.Context, s *sandbox, task string) (taskExit, error) {
+// bury ends and cleans up what a shim that is lost for the reason cause left of a
+// task, and returns what is known of its end. It may be repeated, and works when
+// nothing is left. With a shim that is gone goes all that it ran the pod in: a
+// machine may hold every container, and has its own idea of whose it is.
+func (b *burials) bury(ctx context.Context, s *sandbox, task string, cause error) (taskExit, error) {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
 	r := b.remainsOf(s, task)
 	// The count goes with the cgroup.
 	kills, _ := cgroup.OOMKills(r.group)
-	alive, err := r.group.Processes()
-	if err == nil && len(alive) > 0 {
-		err = r.group.Kill(ctx)
-	}
+	alive, err := kill(ctx, r.group)
 	if err != nil {
 		return taskExit{}, err
+	}
+	wasAlive := slices.Contains(alive, r.pid)
+	if task == s.ID() || errors.Is(cause, shim.ErrGone) {
+		if err := b.killPod(ctx, s); err != nil {
+			return taskExit{}, err
+		}
+		wasAlive = wasAlive || s.Spec().Plan.OwnKernel && r.pid > 0 && s.killed.Load()
 	}
 	now := time.Now()
 	death, err := b.shims.BuryForeign(ctx, shim.Start{Binary: b.runtimes.of(s.Spec()).Path, ID: task, Bundle: r.bundle})
@@ -92,7 +99,16 @@ func (b *burials) bury(ctx context.Context, s *sandbox, task string) (taskExit, 
 		// is then only files.
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("task", task).Warn("clean up after a dead shim")
 	}
-	return r.exit(death, slices.Contains(alive, r.pid), kills > 0, now), nil
+	return r.exit(death, wasAlive, kills > 0, now), nil
+}
+
+// kill returns what ran in a cgroup.
+func kill(ctx context.Context, group cgroup.Paths) ([]int, error) {
+	alive, err := group.Processes()
+	if err == nil && len(alive) > 0 {
+		err = group.Kill(ctx)
+	}
+	return alive, err
 }
 
 // exit is how the task ended: as its shim wrote down before it died, or else by

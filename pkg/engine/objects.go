@@ -28,6 +28,10 @@ type sandbox struct {
 	making *gate  // who creates containers in it is inside
 	cpu    usage.CPURate
 	lost   sync.Once // said that its binary was changed
+	// creating is the Create of its process, if that was given up.
+	creating atomic.Pointer[pendingCall]
+	// killed says that it ran when its shim was found dead.
+	killed atomic.Bool
 	listed atomic.Pointer[encodedItem]
 }
 
@@ -39,8 +43,10 @@ type container struct {
 	exited  chan struct{} // closed when EXITED is recorded
 	erased  chan struct{} // closed when the runtime has nothing of it any more
 	oom     atomic.Bool   // a foreign shim reported an OOM kill
-	listed  atomic.Pointer[encodedItem]
-	cpu     usage.CPURate
+	// creating is its Create, if that was given up.
+	creating atomic.Pointer[pendingCall]
+	listed   atomic.Pointer[encodedItem]
+	cpu      usage.CPURate
 }
 
 func newContainer(o *store.Object[containerSpec, containerStatus], s *sandbox) *container {

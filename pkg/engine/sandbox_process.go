@@ -72,10 +72,12 @@ func (b *sandboxProcesses) start(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	if _, err := client.Task.Create(ctx, &taskapi.CreateTaskRequest{
+	unanswered, err := callCreate(ctx, client, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.processBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
-	}); err != nil {
-		err = inTime(limit, fromShim(err))
+	})
+	s.creating.Store(unanswered)
+	if err != nil {
+		err = inTime(limit, err)
 		if s.Spec().Definition.Type == handler.Shim { // berth-shim calls no runtime yet
 			err = blamed(s.Spec().Definition, err)
 		}
@@ -234,21 +236,75 @@ func (b *sandboxProcesses) stop(ctx context.Context, s *sandbox) error {
 		return nil
 	}
 	b.runtimes.mend(s)
-	client, err := b.tasks.client(ctx, s)
-	if err == nil {
-		err = endTask(ctx, client, s.ID())
-	}
-	if lostShim(s, err) {
-		_, err = b.burials.bury(ctx, s, s.ID())
-	}
+	err := b.end(ctx, s)
 	if err != nil {
-		return fmt.Errorf("sandbox process: %w", err)
-	}
-	if err := b.tasks.dismiss(ctx, s, client); err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
 	b.shims.Drop(s.Spec().Supervisor, s.ID())
 	return mountpoint.Unmount(filepath.Join(b.processBundle(s.ID()), "rootfs"))
+}
+
+func (b *sandboxProcesses) end(ctx context.Context, s *sandbox) error {
+	if s.Spec().Definition.Type == handler.Shim {
+		return b.endForeign(ctx, s)
+	}
+	client, err := b.tasks.client(ctx, s)
+	if err != nil {
+		return err
+	}
+	return endTask(ctx, client, s.ID())
+}
+
+// shimPatience is how long a foreign shim may take to end a sandbox process. One that
+// takes longer is killed.
+const shimPatience = time.Minute
+
+// endForeign ends the process, the shim, and what the shim runs the pod in.
+func (b *sandboxProcesses) endForeign(ctx context.Context, s *sandbox) error {
+	client, err := b.endByShim(ctx, s)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded), shim.Lost(err):
+		if !errors.Is(err, shim.ErrGone) {
+			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its sandbox")
+		}
+		client = nil
+		// First, so that it makes nothing more.
+		if err := b.tasks.dismiss(ctx, s, nil); err != nil {
+			return err
+		}
+		if _, err := b.burials.bury(ctx, s, s.ID(), err); err != nil {
+			return err
+		}
+	default:
+		return err
+	}
+	if err := b.tasks.dismiss(ctx, s, client); err != nil {
+		return err
+	}
+	if client != nil && s.Status().PID == 0 {
+		// What was never started may still be in the making.
+		if err := client.AwaitGone(ctx); err != nil {
+			return err
+		}
+	}
+	return b.burials.endPod(ctx, s)
+}
+
+// endByShim has the shim end the process, if it does so in time.
+func (b *sandboxProcesses) endByShim(ctx context.Context, s *sandbox) (*shim.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	if err := s.creating.Load().await(ctx, createPatience); err != nil {
+		return nil, err
+	}
+	client, err := b.tasks.client(ctx, s)
+	if err == nil {
+		err = endTask(ctx, client, s.ID())
+	}
+	return client, err
 }
 
 // killGrace is how long a killed process may take to be reported dead.

@@ -98,7 +98,11 @@ func leaveCgroup(path string) {
 // memory, in the cgroup of the pod, and is no child of the shim: QEMU makes itself
 // a daemon (virtcontainers/qemu.go), and Kata's shim adopts no orphans
 // (cmd/containerd-shim-kata-v2/main.go, NoSubreaper).
-func startMachine(sandbox, bundle string, megabytes int) (int, error) {
+//
+// It has the shim's listening socket, as every program has that a shim starts: the
+// library leaves descriptor 3 open for them (containerd, pkg/shim/shim_unix.go,
+// serveListener). Whoever connects when the shim is dead is not refused.
+func startMachine(sandbox, bundle string, megabytes int, listening *os.File) (int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -110,6 +114,7 @@ func startMachine(sandbox, bundle string, megabytes int) (int, error) {
 	var said bytes.Buffer
 	command := exec.Command(self, "boot", "-sandbox", sandbox, "-bundle", bundle, "-m", strconv.Itoa(megabytes))
 	command.Stdout, command.Stderr = &said, &said
+	command.ExtraFiles = []*os.File{listening}
 	exits, err := reaper.Default.Start(command)
 	if err != nil {
 		return 0, err
@@ -141,6 +146,7 @@ func boot(args []string) error {
 	command := exec.Command(self, "machine", "-name", "sandbox-"+*sandbox, "-bundle", *bundle, "-m", strconv.Itoa(*megabytes))
 	command.Args[0] = "qemu-system-imitation"
 	command.Stdout = told
+	command.ExtraFiles = []*os.File{os.NewFile(socketDescriptor, "socket")}
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {
 		return err
@@ -179,6 +185,9 @@ func machine(args []string) error {
 		memory[0]++ // still needed
 	}
 }
+
+// socketDescriptor is where a shim finds the socket that it listens on.
+const socketDescriptor = 3
 
 // awaitEnd returns when a process that is nobody's child here has ended.
 func awaitEnd(pid int) {

@@ -50,6 +50,8 @@ type service struct {
 	settings shims.Kata
 	runc     task.TTRPCTaskService
 	sandbox  string
+	// listening is the socket, also after the library has closed its own.
+	listening *os.File
 
 	mu         sync.Mutex
 	containers map[string]bool // guarded by mu: those whose Create has answered
@@ -67,6 +69,10 @@ func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Ser
 	if settings.PublishBinary {
 		publisher = byBinary{publisher}
 	}
+	socket, err := unix.FcntlInt(socketDescriptor, unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
 	inner, err := runc.NewTaskService(ctx, publisher, down)
 	if err != nil {
 		return nil, err
@@ -74,7 +80,8 @@ func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Ser
 	sandbox := flag.Lookup("id").Value.String()
 	return &service{
 		context: ctx, settings: settings, runc: inner, sandbox: sandbox, containers: map[string]bool{},
-		kept: &state{Sandbox: sandbox, Containers: map[string]bool{}, Settings: settings},
+		listening: os.NewFile(uintptr(socket), "socket"),
+		kept:      &state{Sandbox: sandbox, Containers: map[string]bool{}, Settings: settings},
 	}, nil
 }
 
@@ -144,7 +151,7 @@ func (s *service) boot(ctx context.Context, bundle, specPath string) error {
 	if err := enterCgroup(cgroup); err != nil {
 		return err
 	}
-	pid, err := startMachine(s.sandbox, bundle, s.settings.Memory)
+	pid, err := startMachine(s.sandbox, bundle, s.settings.Memory, s.listening)
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,17 @@ func (m *Manager) DismissForeign(ctx context.Context, ep Endpoint, c *Client, id
 	return nil
 }
 
+// AwaitGone returns when the process is gone or its connection is. One that was
+// told to leave (DismissForeign) is, soon.
+func (c *Client) AwaitGone(ctx context.Context) error {
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // seeOff ends with the shim, or soon after leaveTimeout.
 func (m *Manager) seeOff(ep Endpoint, c *Client) {
 	select {
@@ -116,17 +127,37 @@ func (ep *Endpoint) kill() error {
 	return nil
 }
 
-// startTime is field 22 of proc_pid_stat(5). The fields are counted from behind
-// the name, which is in parentheses and may hold any character.
+// ended tells whether the shim's process is known to have ended, also if nobody has
+// waited for it yet.
+func (ep *Endpoint) ended() bool {
+	if ep.PID <= 0 {
+		return false
+	}
+	state, since, err := processStat(ep.PID)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
+	}
+	return since != ep.StartTime || state == "Z" || state == "X"
+}
+
 func startTime(pid int) (uint64, error) {
+	_, since, err := processStat(pid)
+	return since, err
+}
+
+// processStat reads fields 3 and 22 of proc_pid_stat(5), the state of a process and
+// when it started. The fields are counted from behind the name, which is in
+// parentheses and may hold any character.
+func processStat(pid int) (state string, since uint64, err error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0, err
+		return "", 0, err
 	}
-	const state, start = 3, 22
+	const first, start = 3, 22
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) <= start-state {
-		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	if len(fields) <= start-first {
+		return "", 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
 	}
-	return strconv.ParseUint(fields[start-state], 10, 64)
+	since, err = strconv.ParseUint(fields[start-first], 10, 64)
+	return fields[0], since, err
 }

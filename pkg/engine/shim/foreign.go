@@ -199,6 +199,10 @@ func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	if c, ok := m.foreign[ep.Address]; ok && !c.gone() {
 		return c, nil
 	}
+	// Its socket may be held by what it started, and take connections for ever.
+	if ep.ended() {
+		return nil, fmt.Errorf("process %d of the shim at %s has ended: %w", ep.PID, ep.Address, ErrGone)
+	}
 	conn, err := net.DialTimeout("unix", strings.TrimPrefix(ep.Address, "unix://"), 5*time.Second)
 	switch {
 	case nobodyListens(err):

@@ -1,0 +1,48 @@
+package shim
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestEndpointEnded(t *testing.T) {
+	own, err := startTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("true")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	since, err := startTime(child.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It has ended, and is there until it is waited for.
+	if err := unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	dead := Endpoint{PID: child.Process.Pid, StartTime: since}
+	for name, c := range map[string]struct {
+		ep   Endpoint
+		want bool
+	}{
+		"runs":                    {Endpoint{PID: os.Getpid(), StartTime: own}, false},
+		"is not known":            {Endpoint{}, false},
+		"is another with its pid": {Endpoint{PID: os.Getpid(), StartTime: own - 1}, true},
+		"was not waited for":      {dead, true},
+	} {
+		if got := c.ep.ended(); got != c.want {
+			t.Errorf("a shim that %s: %v", name, got)
+		}
+	}
+	if err := child.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if !dead.ended() {
+		t.Error("a shim that is gone has not ended")
+	}
+}

@@ -81,6 +81,15 @@ type Images struct {
 	// ../../../usr and to nowhere; usr has a directory in-the-image and nothing
 	// else; within is a directory.
 	Volume string
+	// Defined has VOLUMEs: /data, which has files, links and owners in the image, and
+	// /fresh/place, which is not there.
+	Defined string
+	// DefinedOdd has VOLUMEs that are written in odd ways, lead over links, or are in
+	// file systems of the kernel.
+	DefinedOdd string
+	// DefinedRoot, DefinedRootLink, DefinedFile and DefinedMany have VOLUMEs that
+	// cannot be.
+	DefinedRoot, DefinedRootLink, DefinedFile, DefinedMany string
 	// Absent is a reference that the registry answers 404 to.
 	Absent string
 }
@@ -217,6 +226,7 @@ func groups() []group {
 		{"Mounts", mountChecks},
 		{"Volumes", volumeChecks},
 		{"ImageVolumes", imageVolumeChecks},
+		{"DefinedVolumes", definedVolumeChecks},
 		{"Resources", resourceChecks},
 		{"Stats", allAlone(statsChecks)},
 		{"PodStats", allAlone(podStatsChecks)},

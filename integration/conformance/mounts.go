@@ -21,6 +21,8 @@ var mountChecks = []check{
 	{name: "a symbolic link in the image stays inside", run: mountInsideRoot},
 	{name: "a mount over a runtime's own", run: mountOverDefault},
 	{name: "mounts within mounts", run: mountNested},
+	{name: "a mount that would hide /proc is refused", berth: true, run: mountOverProc},
+	{name: "mounts over files of /proc that lxcfs has", run: mountProcFile},
 	{name: "recursive read-only", run: mountRecursiveReadonly},
 	{name: "options of mounts", needs: []Ability{MountOptions}, run: mountOptions},
 	{name: "propagation from a mount that does not propagate is refused", berth: true, run: propagationRefused},
@@ -144,6 +146,44 @@ func mountNested(t *testing.T, n *node) {
 	))
 	if got := c.exec(t, "cat", "/data/sub/file"); got != "inner\n" {
 		t.Errorf("read %q", got)
+	}
+}
+
+// mountOverProc tries all ways to put something else in the place of what a runtime
+// confines containers by.
+func mountOverProc(t *testing.T, n *node) {
+	dir := t.TempDir()
+	must(t, os.Symlink("/proc", dir+"/proc"), "symlink")
+	must(t, os.Symlink("../proc/self/attr", dir+"/attr"), "symlink")
+	p, odd := n.pod(t), n.of(t, n.Image.DefinedOdd) // in which /kernel leads to /proc
+	for _, path := range []string{
+		"/proc", "/proc/", "//proc", "/data/../proc/.", "/proc/sys", "/proc/self", "/proc/self/attr", "/proc/1/cmdline", "/proc/cpuinfo/x",
+		"/proc/new\nline", "/kernel", "/kernel/sys",
+	} {
+		_, err := p.tryCreate(t, p.containerConfig(forever(), odd, mount(&runtimeapi.Mount{ContainerPath: path, HostPath: dir})))
+		n.rejects(t, err, path, codes.InvalidArgument)
+	}
+	for _, path := range []string{"/data/proc", "/data/attr", "/data/proc/sys"} {
+		_, err := p.tryCreate(t, p.containerConfig(forever(), mount(
+			&runtimeapi.Mount{ContainerPath: path, HostPath: t.TempDir()},
+			&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir})))
+		n.rejects(t, err, path+", by way of a link in a mount", codes.InvalidArgument)
+	}
+	_, err := p.tryCreate(t, p.containerConfig(forever(), mount(n.imageMount(n.imageID, "/proc", ""))))
+	n.rejects(t, err, "an image", codes.InvalidArgument)
+	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
+		t.Errorf("%d refused containers are listed", len(got))
+	}
+	// What only sounds like it.
+	p.start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/process/proc", HostPath: dir}))
+}
+
+func mountProcFile(t *testing.T, n *node) {
+	file := filepath.Join(t.TempDir(), "uptime")
+	must(t, os.WriteFile(file, []byte("1.00 2.00\n"), 0o644), "write")
+	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/proc/uptime", HostPath: file, Readonly: true}))
+	if got := c.exec(t, "cat", "/proc/uptime"); got != "1.00 2.00\n" {
+		t.Errorf("/proc/uptime has %q", got)
 	}
 }
 

@@ -27,6 +27,7 @@ var survivors = map[string]string{
 	failpoint.SandboxReady:       "SANDBOX_READY",
 	failpoint.ContainerPlanned:   "SANDBOX_READY",
 	failpoint.ContainerMounted:   "SANDBOX_READY",
+	failpoint.ContainerVolumes:   "SANDBOX_READY",
 	failpoint.ContainerCreated:   "SANDBOX_READY CONTAINER_CREATED",
 	failpoint.ContainerRunning:   "SANDBOX_READY CONTAINER_RUNNING",
 	failpoint.ContainerStopped:   "SANDBOX_READY CONTAINER_EXITED",

@@ -163,6 +163,10 @@ type Engine struct {
 	UnprivilegedICMP bool `toml:"unprivileged_icmp"`
 	// TolerateMissingHugetlb ignores huge page limits where there is no controller.
 	TolerateMissingHugetlb bool `toml:"tolerate_missing_hugetlb"`
+	// IgnoreImageDefinedVolumes makes no volumes where images ask for them (VOLUME).
+	IgnoreImageDefinedVolumes bool `toml:"ignore_image_defined_volumes"`
+	// MaxImageDefinedVolumes is how many volumes an image may ask for.
+	MaxImageDefinedVolumes int `toml:"max_image_defined_volumes"`
 	// ExecSyncDrainTimeout bounds the wait for a grandchild that still holds
 	// the output of an ExecSync whose own process has ended. 0 does not wait.
 	ExecSyncDrainTimeout time.Duration `toml:"exec_sync_drain_timeout"`

@@ -42,6 +42,7 @@ func Default() *Config {
 			UnprivilegedPorts:      true,
 			UnprivilegedICMP:       true,
 			TolerateMissingHugetlb: true,
+			MaxImageDefinedVolumes: 100,
 			ExecSyncDrainTimeout:   10 * time.Second,
 			CDISpecDirs:            []string{"/etc/cdi", "/var/run/cdi"},
 		},

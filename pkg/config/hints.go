@@ -94,7 +94,7 @@ var foreign = map[section]map[string]elsewhere{
 		"storage_option":                      {key: "engine.overlay_mount_options"},
 		"privileged_without_host_devices":     {text: "belongs to each handler, under [runtimes.<handler>]"},
 		"container_create_timeout":            {text: "belongs to each handler, under [runtimes.<handler>]"},
-		"ignore_image_defined_volumes":        {text: "berth does not have it"},
+		"image_volumes":                       {text: "use ignore_image_defined_volumes = true for \"ignore\"; berth makes the volumes otherwise"},
 		"ignore_deprecation_warnings":         {text: "berth does not have it"},
 		"restrict_oom_score_adj":              {text: "berth clamps oom_score_adj by itself where it may not lower it"},
 		"disable_apparmor":                    {text: "berth looks at the kernel; there is nothing to disable"},

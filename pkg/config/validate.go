@@ -119,6 +119,9 @@ func (v *validator) engine(e *Engine) {
 	if e.MaxLogLineSize < 1 && e.MaxLogLineSize != -1 {
 		v.wrong("engine.max_log_line_size", "must be a number of bytes, or -1 for no limit", "")
 	}
+	if e.MaxImageDefinedVolumes < 1 {
+		v.wrong("engine.max_image_defined_volumes", "must be at least 1", "set engine.ignore_image_defined_volumes = true for none")
+	}
 	v.executable("engine.shim_path", e.ShimPath)
 	v.executable("engine.pause_path", e.PausePath)
 	v.notNegative("engine.exec_sync_drain_timeout", e.ExecSyncDrainTimeout)

@@ -46,6 +46,8 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 		UnprivilegedPorts:      e.UnprivilegedPorts,
 		UnprivilegedICMP:       e.UnprivilegedICMP,
 		TolerateMissingHugetlb: e.TolerateMissingHugetlb,
+		IgnoreImageVolumes:     e.IgnoreImageDefinedVolumes,
+		MaxImageVolumes:        e.MaxImageDefinedVolumes,
 		DefaultSeccomp:         e.DefaultSeccompProfile,
 		CDISpecDirs:            e.CDISpecDirs,
 		Network:                networkConfig(cfg.CNI, e.Root),

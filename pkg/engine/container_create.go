@@ -62,6 +62,9 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	if err := validate.CreateContainer(r, s.config()); err != nil {
 		return nil, err
 	}
+	if err := ocispec.CheckProc(r.GetConfig().GetMounts()); err != nil {
+		return nil, err
+	}
 	if err := s.open(); err != nil {
 		return nil, err
 	}
@@ -210,6 +213,11 @@ func (b *creation) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequ
 		Volumes:     volumes,
 	}
 	spec.LogDirectory, spec.LogPath = logPath(r.GetSandboxConfig(), s.config(), r.GetConfig())
+	if !kept.IgnoreImageVolumes {
+		if spec.DefinedVolumes, err = ocispec.DefinedVolumes(img.Config, b.settings.maxImageVolumes); err != nil {
+			return nil, fmt.Errorf("image %s: %w", img.ID, err)
+		}
+	}
 	spec.Config.msg = config
 	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), s.Spec().ProcessLabel)
 	return spec, err

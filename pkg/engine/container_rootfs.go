@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
@@ -65,12 +66,34 @@ func (m *mounts) mountMapped(ctx context.Context, c *container, img *image.Image
 	return nil
 }
 
-// withRootfs calls f with a directory where the root filesystem can be read.
-func (m *mounts) withRootfs(ctx context.Context, c *container, mounts []mount.Mount, f func(dir string) error) error {
+// withRootfs calls f with a directory where the root filesystem can be read. One that
+// a shim will mount is mounted meanwhile in the same place, where it is found after a
+// crash.
+func (m *mounts) withRootfs(c *container, mounts []mount.Mount, f func(dir string) error) (err error) {
+	rootfs := filepath.Join(m.containerDir(c.ID()), "rootfs")
 	if len(mounts) == 0 || c.sandbox.Spec().Definition.Type != handler.Shim {
-		return f(filepath.Join(m.containerDir(c.ID()), "rootfs"))
+		return f(rootfs)
 	}
-	return mount.WithReadonlyTempMount(ctx, mounts, f)
+	defer func() {
+		if uerr := mount.UnmountAll(rootfs, unix.MNT_DETACH); uerr != nil {
+			err = errors.Join(err, fmt.Errorf("unmount root filesystem: %w", uerr))
+		}
+	}()
+	if err := mount.All(toRead(mounts), rootfs); err != nil {
+		return fmt.Errorf("mount root filesystem: %w", err)
+	}
+	return f(rootfs)
+}
+
+// toRead are mounts that nothing can be written to, and that leave no mark on what
+// they are made of: the kernel mounts a volatile overlay only once.
+func toRead(mounts []mount.Mount) []mount.Mount {
+	mounts = slices.Clone(mount.RemoveVolatileOption(mounts))
+	for i := range mounts {
+		options := slices.DeleteFunc(slices.Clone(mounts[i].Options), func(o string) bool { return o == "rw" })
+		mounts[i].Options = append(options, "ro")
+	}
+	return mounts
 }
 
 // unmountParts unmounts all that was mounted for c.

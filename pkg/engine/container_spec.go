@@ -35,8 +35,21 @@ type specifier struct {
 func (b *specifier) buildSpec(ctx context.Context, c *container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
 	config, d := c.config(), c.sandbox.Spec().Definition
 	var user ocispec.User
-	err := b.mounts.withRootfs(ctx, c, mounts, func(dir string) (err error) {
+	images, err := b.mounts.volumeSources(c)
+	if err != nil {
+		return nil, user, err
+	}
+	var volumes []ocispec.DefinedVolume
+	err = b.mounts.withRootfs(c, mounts, func(dir string) (err error) {
 		user, err = ocispec.ResolveUser(dir, img.Config, config.GetLinux().GetSecurityContext())
+		if err != nil {
+			return err
+		}
+		targets, err := ocispec.ResolveTargets(dir, config.GetMounts(), images)
+		if err != nil {
+			return err
+		}
+		volumes, err = b.mounts.makeVolumes(ctx, c, dir, targets)
 		return err
 	})
 	if err != nil {
@@ -51,13 +64,10 @@ func (b *specifier) buildSpec(ctx context.Context, c *container, img *image.Imag
 	in := ocispec.Container{
 		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.specSandbox(c.sandbox),
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
-		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel,
+		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes,
 	}
 	if d.Type == handler.OCI && !c.sandbox.Spec().Plan.OwnKernel {
 		in.CRIUConfig = filepath.Join(b.containerDir(c.ID()), supervisor.CRIUConfigFile)
-	}
-	if in.ImageMounts, err = b.mounts.volumeSources(c); err != nil {
-		return nil, user, err
 	}
 	if in.Runtime, err = b.prober.Probe(ctx, b.runtimes.of(c.sandbox.Spec())); err != nil {
 		return nil, user, err
@@ -76,6 +86,9 @@ func (b *specifier) buildSpec(ctx context.Context, c *container, img *image.Imag
 		return nil, user, err
 	}
 	if err := ocispec.Relabel(in); err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.CheckProcOf(spec); err != nil {
 		return nil, user, err
 	}
 	return spec, user, ocispec.Fit(spec, in.Runtime)
@@ -126,6 +139,9 @@ func (b *specifier) adjust(ctx context.Context, u *undo, c *container, spec *spe
 	}
 	err = nri.Adjust(spec, changes, b.injectCDI)
 	if err != nil {
+		return err
+	}
+	if err := ocispec.CheckProcOf(spec); err != nil {
 		return err
 	}
 	if err := ocispec.FitNode(spec, b.settings.nodeOf(c.sandbox.Spec())); err != nil {

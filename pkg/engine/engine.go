@@ -57,6 +57,10 @@ type Config struct {
 	UnprivilegedICMP     bool
 	// TolerateMissingHugetlb ignores hugepage limits where there is no controller.
 	TolerateMissingHugetlb bool
+	// IgnoreImageVolumes makes no volumes that images define; MaxImageVolumes is how
+	// many an image may define otherwise, and 0 is 100.
+	IgnoreImageVolumes bool
+	MaxImageVolumes    int
 	// DefaultSeccomp is the file of the RuntimeDefault profile; empty is built in.
 	DefaultSeccomp string
 	CDISpecDirs    []string

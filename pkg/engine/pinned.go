@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -24,6 +25,7 @@ type pinned struct {
 	Snapshotter            string        `json:"snapshotter"`
 	MaxLogLineSize         int           `json:"maxLogLineSize"`
 	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`
+	IgnoreImageVolumes     bool          `json:"ignoreImageVolumes,omitempty"`
 	// PauseRoot is the name of the sandbox process's root filesystem among the
 	// tools; empty without such a process.
 	PauseRoot string `json:"pauseRoot,omitempty"`
@@ -76,6 +78,8 @@ type settings struct {
 	maxLogLineSize         int
 	tolerateMissingHugetlb bool
 	defaultSeccompFile     string // empty is the built-in profile
+	ignoreImageVolumes     bool
+	maxImageVolumes        int // bounds what is asked for now, and so is nothing to keep
 }
 
 func newSettings(ctx context.Context, c Config) (*settings, error) {
@@ -93,6 +97,7 @@ func newSettings(ctx context.Context, c Config) (*settings, error) {
 	return &settings{
 		node: node, driver: driver, snapshotter: c.Snapshotter, maxLogLineSize: c.MaxLogLineSize,
 		tolerateMissingHugetlb: c.TolerateMissingHugetlb, defaultSeccompFile: c.DefaultSeccomp,
+		ignoreImageVolumes: c.IgnoreImageVolumes, maxImageVolumes: cmp.Or(c.MaxImageVolumes, defaultMaxImageVolumes),
 	}, nil
 }
 
@@ -122,6 +127,7 @@ func (t *settings) today(d *handler.Definition) pinned {
 	p := pinned{
 		CgroupDriver: t.driver, Snapshotter: d.Snapshotter,
 		MaxLogLineSize: t.maxLogLineSize, TolerateMissingHugetlb: t.tolerateMissingHugetlb,
+		IgnoreImageVolumes: t.ignoreImageVolumes,
 	}
 	if p.Snapshotter == "" {
 		p.Snapshotter = t.snapshotter

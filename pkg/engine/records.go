@@ -125,6 +125,9 @@ type containerSpec struct {
 	MountLabel   string `json:"mountLabel,omitempty"`
 	// Volumes are the images among the mounts, in the order of their directories.
 	Volumes []imageVolume `json:"volumes,omitempty"`
+	// DefinedVolumes are where the image asks for volumes, in the order of their
+	// directories.
+	DefinedVolumes []string `json:"definedVolumes,omitempty"`
 }
 
 // containerStatus is what changes.

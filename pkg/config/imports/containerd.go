@@ -58,6 +58,8 @@ var containerdSettings = map[string]string{
 	"io.containerd.nri.v1.nri":    "see [nri]; the keys are the same",
 	"stream_processors":           "berth opens encrypted images itself; see registry.decryption_keys_path",
 	"max_container_log_line_size": "set engine.max_log_line_size",
+
+	"ignore_image_defined_volumes": "set engine.ignore_image_defined_volumes to the same",
 }
 
 func (t *translation) containerd(files []File) {

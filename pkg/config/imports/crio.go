@@ -47,6 +47,7 @@ var crioSettings = map[string]string{
 	"crio.runtime.decryption_keys_path": "set registry.decryption_keys_path",
 	"crio.runtime.workloads":            "berth has no workloads",
 	"crio.image":                        "see [registry]",
+	"crio.image.image_volumes":          "set engine.ignore_image_defined_volumes = true",
 	"crio.network":                      "see [cni]",
 	"crio.metrics":                      "set metrics.address",
 	"crio.tracing":                      "set tracing.endpoint",
@@ -97,6 +98,10 @@ func (t *translation) crioTables(f File) map[string]any {
 		if key != "runtime" {
 			t.crioSetting(f, "crio", key)
 		}
+	}
+	// The other values are of volumes that berth makes as well.
+	if asTable(crio["image"])["image_volumes"] == "ignore" {
+		t.crioSetting(f, "crio", "image", "image_volumes")
 	}
 	runtime := asTable(crio["runtime"])
 	for _, key := range sortedKeys(runtime) {

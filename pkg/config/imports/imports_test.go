@@ -68,3 +68,28 @@ func TestKindOf(t *testing.T) {
 		}
 	}
 }
+
+// TestVolumesOfImages: only handlers are imported, and a daemon that makes no volumes
+// of images is told of.
+func TestVolumesOfImages(t *testing.T) {
+	crio := func(value string) []Note {
+		return Translate(CRIO, []File{{Name: "f", Values: tables{"crio": tables{"image": tables{"image_volumes": value}}}}}, inBin).Notes
+	}
+	told := func(notes []Note) bool {
+		for _, n := range notes {
+			if strings.HasPrefix(n.Do, "set engine.ignore_image_defined_volumes") {
+				return true
+			}
+		}
+		return false
+	}
+	if !told(crio("ignore")) || told(crio("mkdir")) || told(crio("bind")) {
+		t.Errorf("CRI-O's: %+v, %+v, %+v", crio("ignore"), crio("mkdir"), crio("bind"))
+	}
+	containerd := Translate(Containerd, []File{{Name: "f", Values: tables{"plugins": tables{
+		"io.containerd.cri.v1.runtime": tables{"ignore_image_defined_volumes": true},
+	}}}}, inBin).Notes
+	if !told(containerd) {
+		t.Errorf("containerd's: %+v", containerd)
+	}
+}

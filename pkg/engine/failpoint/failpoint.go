@@ -27,6 +27,10 @@ const (
 // container's processes stand still.
 const ContainerFrozen = "container.frozen"
 
+// ContainerVolumes is passed by containers whose images define volumes: one of them
+// is made, and nothing names it yet.
+const ContainerVolumes = "container.volumes"
+
 // CanaryRunning is passed by probes, not by pods: a pod of berth's own runs.
 const CanaryRunning = "canary.running"
 

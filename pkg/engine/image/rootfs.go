@@ -23,7 +23,7 @@ import (
 const (
 	// snapshotsDir has a directory for each snapshotter.
 	snapshotsDir = "snapshots"
-	// rootfsDir has <snapshotter>/<container id>/{fs,work} for each container.
+	// rootfsDir has <snapshotter>/<container id>/{fs,work,volumes} for each container.
 	rootfsDir = "rootfs"
 	// trashDir has what was in rootfsDir, until it is deleted.
 	trashDir = "trash"
@@ -161,6 +161,21 @@ func (s *Store) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
 	return s.stacked(l, v, name, dir), nil
 }
 
+// MakeVolumes makes the directory for the volumes that a container has of its own, and
+// that its root filesystem does not hold. It goes with the root filesystem, and what is
+// in it counts as what the container wrote.
+func (s *Store) MakeVolumes(containerID, snapshotter string) (string, error) {
+	_, name, err := s.layersFor(containerID, snapshotter)
+	if err != nil {
+		return "", err
+	}
+	dir := s.volumesPath(name, containerID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", explainWritable(containerID, s.cfg.Root, err)
+	}
+	return dir, nil
+}
+
 // TellsWritten tells whether WrittenOf works with a snapshotter (empty: the
 // default); if not, the error says why.
 func (s *Store) TellsWritten(snapshotter string) error {
@@ -191,7 +206,7 @@ func (s *Store) WrittenOf(u Use) (upper string, layers []mount.Mount, err error)
 	return upper, v.stack.readonly(s.path(emptyDir)), nil
 }
 
-// RemoveRootfs removes what PrepareRootfs and PrepareVolume made for a
+// RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a
 // container, which must be unmounted. The files go in the background. Missing is
 // no error.
 func (s *Store) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
@@ -214,7 +229,8 @@ func (s *Store) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 	}
 	if thrown {
 		s.sweeper.kick()
-	} else if err := s.removeSnapshot(ctx, l, rootfsPrefix+containerID); err != nil {
+	}
+	if err := s.removeSnapshot(ctx, l, rootfsPrefix+containerID); err != nil {
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
 	}
 	s.measurer.forget(name, containerID)
@@ -290,6 +306,10 @@ func (s *Store) layersFor(containerID, snapshotter string) (*layers, string, err
 
 func (s *Store) rootfsPath(snapshotter, containerID string) string {
 	return s.path(rootfsDir, snapshotter, containerID)
+}
+
+func (s *Store) volumesPath(snapshotter, containerID string) string {
+	return filepath.Join(s.rootfsPath(snapshotter, containerID), "volumes")
 }
 
 // makeWritable makes the directories of a writable layer. They may be there; if

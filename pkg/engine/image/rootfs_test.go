@@ -2,7 +2,9 @@ package image
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -191,6 +193,9 @@ func TestRetainRemovesOrphans(t *testing.T) {
 		for _, id := range []string{"kept", "orphan"} {
 			_, err := s.PrepareRootfs(t.Context(), id+snapshotter, img, snapshotter)
 			must(t, err)
+			volumes, err := s.MakeVolumes(id+snapshotter, snapshotter)
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(volumes, "file"), make([]byte, 1<<20), 0o600))
 		}
 	}
 	s = reopen(t, s)
@@ -208,12 +213,50 @@ func TestRetainRemovesOrphans(t *testing.T) {
 			t.Errorf("%s: %v", u.Owner, err)
 		}
 	}
+	for _, snapshotter := range Snapshotters() {
+		volumes := func(id string) error {
+			_, err := os.Stat(filepath.Join(s.volumesPath(snapshotter, id+snapshotter), "file"))
+			return err
+		}
+		if err := volumes("kept"); err != nil {
+			t.Errorf("%s: the volumes of a container that is there: %v", snapshotter, err)
+		}
+		if err := volumes("orphan"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the volumes of a container that nobody knows: %v", snapshotter, err)
+		}
+	}
 	// Layers in both, one view, and the native container's snapshot.
 	wantStored(t, s, 5, 3+3+1+1)
 	eventually(t, "trash is emptied", func() bool {
 		left, _ := os.ReadDir(s.path(trashDir))
 		return len(left) == 0
 	})
+}
+
+// What a container wrote is in its root filesystem and in its volumes, and goes with both.
+func TestVolumesOfContainers(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, s, domain+"/app:1")
+	for _, snapshotter := range Snapshotters() {
+		_, err := s.PrepareRootfs(t.Context(), "c1", img, snapshotter)
+		must(t, err)
+		volumes, err := s.MakeVolumes("c1", snapshotter)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(volumes, "file"), bytes.Repeat([]byte("x"), 3<<20), 0o600))
+		eventually(t, "volumes are counted", func() bool {
+			n, _, _, err := s.WritableUsage(t.Context(), "c1", snapshotter)
+			return err == nil && n >= 3<<20
+		})
+		must(t, s.RemoveRootfs(t.Context(), "c1", snapshotter))
+		if _, err := os.Stat(volumes); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: volumes after the container: %v", snapshotter, err)
+		}
+		if _, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID, Snapshotter: snapshotter}); !errdefs.IsNotFound(err) {
+			t.Errorf("%s: the root filesystem after the container: %v", snapshotter, err)
+		}
+	}
 }
 
 func TestRootfsRefusesArguments(t *testing.T) {

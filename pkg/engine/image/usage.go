@@ -78,8 +78,8 @@ func (s *Store) measureStored(ctx context.Context) error {
 	return nil
 }
 
-// WritableUsage returns what a container wrote to its root filesystem, and a
-// path on the filesystem that holds it. The answer may be as old as some ten
+// WritableUsage returns what a container wrote to its root filesystem and the volumes
+// of its own, and a path on the filesystem that holds it. The answer may be as old as some ten
 // seconds (longer where counting takes long): trees are walked in the
 // background. errdefs.ErrUnavailable before the first answer is there,
 // ErrNotFound without a root filesystem.
@@ -102,8 +102,21 @@ func (s *Store) WritableUsage(ctx context.Context, containerID, snapshotter stri
 	return u.Bytes, u.Inodes, path, nil
 }
 
-// usageOf walks the writable layer of a container.
+// usageOf walks the writable layer of a container, and the volumes of its own.
 func (s *Store) usageOf(ctx context.Context, k measureKey) (Usage, error) {
+	layer, err := s.usageOfLayer(ctx, k)
+	if err != nil {
+		return Usage{}, err
+	}
+	volumes := s.volumesPath(k.snapshotter, k.container)
+	if _, err := os.Lstat(volumes); err != nil {
+		return layer, nil
+	}
+	du, err := fs.DiskUsage(ctx, volumes)
+	return layer.add(Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}), err
+}
+
+func (s *Store) usageOfLayer(ctx context.Context, k measureKey) (Usage, error) {
 	upper := s.path(rootfsDir, k.snapshotter, k.container, "fs")
 	if _, err := os.Lstat(upper); err == nil {
 		du, err := fs.DiskUsage(ctx, upper)

@@ -36,8 +36,9 @@ func isImageMount(m *runtimeapi.Mount) bool { return m.GetImage().GetImage() != 
 func containerPath(p string) string { return path.Join("/", p) }
 
 // setMounts gives s its mounts: the file systems it came with, the sandbox's
-// files, the request's. The request wins over both at the same path, and over
-// default file systems below it. Parents come before children.
+// files, the request's, the volumes that the image defines. The request wins over
+// all others at the same path, and over default file systems below it; a volume has
+// nothing above it. Parents come before children.
 func setMounts(s *specs.Spec, c Container, n Node) error {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	requested := make(map[string]bool, len(c.Config.GetMounts()))
@@ -53,7 +54,7 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 	}
 
 	hostSysfs(s.Mounts, c.Sandbox.Config, c.Runtime, n)
-	var out []specs.Mount
+	var out, volumes []specs.Mount
 	for _, m := range append(s.Mounts, cgroupMount(c, n)) {
 		m.Destination = containerPath(m.Destination)
 		// A base spec made by `ctr oci spec` has a tmpfs on /run that would
@@ -74,6 +75,13 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 		}
 		out = append(out, om)
 	}
+	for _, v := range c.Volumes {
+		// What the operator or the pod has there comes first.
+		if !slices.ContainsFunc(out, func(m specs.Mount) bool { return below(v.Path, m.Destination) }) {
+			volumes = append(volumes, bind(v.Source, v.Path, "rprivate", "rw"))
+		}
+	}
+	out = append(out, volumes...)
 	slices.SortStableFunc(out, func(a, b specs.Mount) int { return depth(a.Destination) - depth(b.Destination) })
 	s.Mounts = out
 	return nil

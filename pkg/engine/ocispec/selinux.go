@@ -55,8 +55,8 @@ func labelOptions(o *runtimeapi.SELinuxOption) ([]string, error) {
 	return out, nil
 }
 
-// Relabel gives the sources of mounts that ask for it (selinux_relabel), and
-// the sandbox's files, the container's label. It does nothing without SELinux
+// Relabel gives the sources of mounts that ask for it (selinux_relabel), the volumes
+// that the image defines, and the sandbox's files, the container's label. It does nothing without SELinux
 // and for privileged containers; file systems without labels are passed over.
 func Relabel(c Container) error {
 	if !selinux.GetEnabled() || c.MountLabel == "" || c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
@@ -68,6 +68,9 @@ func Relabel(c Container) error {
 		if m.GetSelinuxRelabel() && !isImageMount(m) {
 			paths = append(paths, m.GetHostPath())
 		}
+	}
+	for _, v := range c.Volumes {
+		paths = append(paths, v.Source)
 	}
 	for _, p := range paths {
 		if p == "" {

@@ -111,6 +111,8 @@ type Container struct {
 	// the host directory at which the engine mounted the image, in pods with a
 	// user namespace with the ids of that.
 	ImageMounts map[string]string
+	// Volumes are those that the image defines; the container may write to them.
+	Volumes []DefinedVolume
 	// ProcessLabel and MountLabel are the container's SELinux labels.
 	ProcessLabel, MountLabel string
 	// CRIUConfig is the file that CRIU shall read when the container is

@@ -1,0 +1,233 @@
+// Package copytree copies directories as they are: owners, modes, times, extended
+// attributes, links and devices.
+//
+//	err := copytree.Copy(ctx, "/target", "/source")
+//
+// Symbolic links are copied and never followed. Nobody else may change either
+// directory meanwhile.
+package copytree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// chunk is how much is copied between two looks at the context.
+const chunk = 16 << 20
+
+// labelName is the one attribute that belongs to a place and not to a file.
+const labelName = "security.selinux"
+
+// Copy copies what is in the directory source, and its attributes, to the directory
+// target, which must exist and be empty. It ends early with the error of ctx; what
+// was copied until then stays.
+func Copy(ctx context.Context, target, source string) error {
+	info, err := stat(source)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return fmt.Errorf("copy %s: %w", source, unix.ENOTDIR)
+	}
+	c := &copying{ctx: ctx, linked: map[inode]string{}}
+	if err := c.content(target, source); err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	if err := attributes(target, source, info); err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	return nil
+}
+
+type inode struct{ dev, ino uint64 }
+
+type copying struct {
+	ctx context.Context
+	// linked are the copies of files that have several names.
+	linked map[inode]string
+}
+
+func stat(path string) (*unix.Stat_t, error) {
+	var info unix.Stat_t
+	if err := unix.Lstat(path, &info); err != nil {
+		return nil, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	return &info, nil
+}
+
+func (c *copying) content(target, source string) error {
+	entries, err := os.ReadDir(source)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		if err := c.entry(filepath.Join(target, e.Name()), filepath.Join(source, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copying) entry(target, source string) error {
+	info, err := stat(source)
+	if err != nil {
+		return err
+	}
+	kind := info.Mode & unix.S_IFMT
+	if kind != unix.S_IFDIR && info.Nlink > 1 {
+		this := inode{info.Dev, info.Ino}
+		if first, there := c.linked[this]; there {
+			return os.Link(first, target)
+		}
+		c.linked[this] = target
+	}
+	switch kind {
+	case unix.S_IFDIR:
+		if err = os.Mkdir(target, 0o700); err == nil {
+			err = c.content(target, source)
+		}
+	case unix.S_IFREG:
+		err = c.file(target, source)
+	case unix.S_IFLNK:
+		err = link(target, source)
+	default:
+		if err = unix.Mknod(target, kind|0o600, int(info.Rdev)); err != nil {
+			err = &fs.PathError{Op: "mknod", Path: target, Err: err}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return attributes(target, source, info)
+}
+
+func (c *copying) file(target, source string) (err error) {
+	from, err := os.OpenFile(source, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	for {
+		switch _, err := io.CopyN(to, from, chunk); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+func link(target, source string) error {
+	to, err := os.Readlink(source)
+	if err != nil {
+		return err
+	}
+	return os.Symlink(to, target)
+}
+
+// attributes gives target those of source. The order matters: a change of the owner
+// clears capabilities and the set-id bits, and any change sets the time.
+func attributes(target, source string, info *unix.Stat_t) error {
+	if err := os.Lchown(target, int(info.Uid), int(info.Gid)); err != nil {
+		return err
+	}
+	isLink := info.Mode&unix.S_IFMT == unix.S_IFLNK
+	if !isLink { // a link has no mode
+		if err := unix.Chmod(target, info.Mode&0o7777); err != nil {
+			return &fs.PathError{Op: "chmod", Path: target, Err: err}
+		}
+	}
+	if err := extended(target, source); err != nil {
+		return err
+	}
+	times := []unix.Timespec{info.Atim, info.Mtim}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, target, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &fs.PathError{Op: "utimensat", Path: target, Err: err}
+	}
+	return nil
+}
+
+// extended copies extended attributes. Those that the target's file system does not
+// have are left out: there is none of its files that has them.
+func extended(target, source string) error {
+	names, err := attributeNames(source)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == labelName {
+			continue
+		}
+		value, err := attribute(source, name)
+		switch {
+		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
+			continue
+		case err != nil:
+			return &fs.PathError{Op: "lgetxattr " + name, Path: source, Err: err}
+		}
+		if err := unix.Lsetxattr(target, name, value, 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return &fs.PathError{Op: "lsetxattr " + name, Path: target, Err: err}
+		}
+	}
+	return nil
+}
+
+func attributeNames(path string) ([]string, error) {
+	list, err := grown(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })
+	switch {
+	case errors.Is(err, unix.ENOTSUP):
+		return nil, nil
+	case err != nil:
+		return nil, &fs.PathError{Op: "llistxattr", Path: path, Err: err}
+	}
+	return split(list), nil
+}
+
+func attribute(path, name string) ([]byte, error) {
+	return grown(func(b []byte) (int, error) { return unix.Lgetxattr(path, name, b) })
+}
+
+// grown calls read with room enough for its answer.
+func grown(read func([]byte) (int, error)) ([]byte, error) {
+	size, err := read(nil)
+	if err != nil || size == 0 {
+		return nil, err
+	}
+	b := make([]byte, size)
+	n, err := read(b)
+	if err != nil {
+		return nil, err
+	}
+	return b[:n], nil
+}
+
+// split splits texts that end with a NUL.
+func split(list []byte) []string {
+	var all []string
+	start := 0
+	for i, b := range list {
+		if b == 0 {
+			all = append(all, string(list[start:i]))
+			start = i + 1
+		}
+	}
+	return all
+}

@@ -1,0 +1,93 @@
+package ocispec
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// procFiles are the files of /proc that may be mounted over: what lxcfs shows, and
+// what checkpoints and FIPS need. They are those that runc allows.
+var procFiles = []string{
+	"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat",
+	"/proc/swaps", "/proc/sys/crypto/fips_enabled", "/proc/sys/kernel/ns_last_pid", "/proc/uptime",
+}
+
+// CheckProc refuses mounts that would hide a container's /proc, or something in it:
+// by /proc a runtime tells the kernel how to confine the container. runc refuses
+// them when the container is started, crun does not. What is mounted elsewhere by
+// way of a link is the business of ResolveTargets.
+func CheckProc(mounts []*runtimeapi.Mount) error {
+	for _, m := range mounts {
+		dst := containerPath(m.GetContainerPath())
+		if err := overProc(dst, dst, m.GetHostPath()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckProcOf is CheckProc for a finished spec, which others may have changed.
+func CheckProcOf(s *specs.Spec) error {
+	for _, m := range s.Mounts {
+		dst := containerPath(m.Destination)
+		if dst == "/proc" && m.Type == "proc" {
+			continue
+		}
+		if err := overProc(dst, dst, m.Source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// overProc checks what is mounted at dst, which the request has as asked. Source is
+// what is bound there.
+func overProc(asked, dst, source string) error {
+	what := fmt.Sprintf("mount %.200q", asked)
+	if dst != asked {
+		what += fmt.Sprintf(", which the image leads to %.200q,", dst)
+	}
+	switch {
+	case !below(dst, "/proc"):
+		return nil
+	case dst != "/proc":
+		if slices.Contains(procFiles, dst) {
+			return nil
+		}
+		return invalid("%s is inside of /proc, where only files that lxcfs has can be mounted over (%s); use another path", what, strings.Join(procFiles[:7], ", "))
+	}
+	isProc, err := isProcfs(source)
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrFailedPrecondition)
+	}
+	if !isProc {
+		return invalid("%s would hide the container's /proc, and %.200q is no proc file system; use another path", what, source)
+	}
+	return nil
+}
+
+// below reports whether a clean path is dir or in it.
+func below(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func isProcfs(file string) (bool, error) {
+	if !path.IsAbs(file) { // an image
+		return false, nil
+	}
+	var st unix.Statfs_t
+	err := unix.Statfs(file, &st)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // it would be made, as a directory
+	}
+	return err == nil && st.Type == unix.PROC_SUPER_MAGIC, err
+}

@@ -1,0 +1,127 @@
+package ocispec
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxLinks is how many links a path may lead over, as in the kernel.
+const maxLinks = 40
+
+// Targets are the places where the mounts of a container come to be: links of its
+// image, and of what is mounted before, lead elsewhere inside of the container.
+type Targets struct {
+	rootfs string
+	// mounted are in the order in which they are mounted.
+	mounted []target
+}
+
+type target struct{ path, source string }
+
+// ResolveTargets finds those of requested mounts in a root filesystem, which is
+// rootfs on the host, and refuses what CheckProc refuses. images has the sources of
+// image volumes, as Container.ImageMounts.
+func ResolveTargets(rootfs string, mounts []*runtimeapi.Mount, images map[string]string) (*Targets, error) {
+	t := &Targets{rootfs: rootfs}
+	ordered := slices.Clone(mounts)
+	slices.SortStableFunc(ordered, func(a, b *runtimeapi.Mount) int {
+		return depth(containerPath(a.GetContainerPath())) - depth(containerPath(b.GetContainerPath()))
+	})
+	for _, m := range ordered {
+		asked := containerPath(m.GetContainerPath())
+		at, err := t.Resolve(asked)
+		if err != nil {
+			return nil, fmt.Errorf("mount %.200q: %w", asked, err)
+		}
+		source := m.GetHostPath()
+		if isImageMount(m) {
+			source = images[asked]
+		} else if real, err := filepath.EvalSymlinks(source); err == nil {
+			source = real
+		}
+		if err := overProc(asked, at, source); err != nil {
+			return nil, err
+		}
+		t.mounted = append(t.mounted, target{at, source})
+	}
+	return t, nil
+}
+
+// Cover reports whether something is mounted at a resolved path or above it.
+func (t *Targets) Cover(p string) bool {
+	return slices.ContainsFunc(t.mounted, func(m target) bool { return below(p, m.path) })
+}
+
+// Resolve follows the links on a path in the container. What does not exist is as
+// it is written. Nothing is followed in /proc, where links are those of whoever
+// looks at them.
+func (t *Targets) Resolve(p string) (string, error) {
+	at, left, links := "/", strings.Split(path.Clean("/"+p), "/"), 0
+	for len(left) > 0 {
+		name := left[0]
+		left = left[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			at = path.Dir(at)
+			continue
+		}
+		next := path.Join(at, name)
+		to, err := t.readlink(next)
+		switch {
+		case err != nil:
+			return "", err
+		case to == "":
+			at = next
+			continue
+		case path.IsAbs(to):
+			at = "/"
+		}
+		if links++; links > maxLinks {
+			return "", invalid("%.200q leads over too many links", p)
+		}
+		left = append(strings.Split(to, "/"), left...)
+	}
+	return at, nil
+}
+
+// readlink returns where a link of the container leads, and nothing if it is none.
+func (t *Targets) readlink(p string) (string, error) {
+	if below(p, "/proc") {
+		return "", nil
+	}
+	host := filepath.Join(t.rootfs, p)
+	for _, m := range t.mounted {
+		if rest, inside := strings.CutPrefix(p, m.path+"/"); inside {
+			host = filepath.Join(m.source, rest)
+		} else if p == m.path {
+			return "", nil
+		}
+	}
+	to, err := os.Readlink(host)
+	switch err := underlying(err); err {
+	case nil:
+		return to, nil
+	case unix.EINVAL, unix.ENOENT, unix.ENOTDIR:
+		return "", nil
+	case unix.ENAMETOOLONG:
+		return "", invalid("%.64q… is too long", p)
+	default:
+		return "", fmt.Errorf("read link %.200q of the image: %w", p, err)
+	}
+}
+
+func underlying(err error) error {
+	if e, ok := err.(*os.PathError); ok { //nolint:errorlint // what os returned, unwrapped
+		return e.Err
+	}
+	return err
+}

@@ -1,0 +1,60 @@
+package ocispec
+
+import (
+	"slices"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// DefinedVolume is a volume that a container has because its image asks for it.
+type DefinedVolume struct {
+	// Path is where it is in the container: absolute, clean, and without links.
+	Path string
+	// Source is the container's own directory on the host.
+	Source string
+}
+
+// kernelDirs hold what is no image's: a VOLUME there means nothing.
+var kernelDirs = []string{"/dev", "/proc", "/sys"}
+
+// longestPath is PATH_MAX without its NUL.
+const longestPath = 4095
+
+// DefinedVolumes are the paths at which an image asks for volumes, clean and
+// without repetition, parents first. most is how many there may be.
+func DefinedVolumes(image imagespec.ImageConfig, most int) ([]string, error) {
+	if len(image.Volumes) == 0 {
+		return nil, nil
+	}
+	if len(image.Volumes) > most {
+		return nil, invalid("the image defines %d volumes, and engine.max_image_defined_volumes is %d; "+
+			"set engine.ignore_image_defined_volumes, or use an image with fewer", len(image.Volumes), most)
+	}
+	var out []string
+	for p := range image.Volumes {
+		clean := containerPath(p)
+		switch {
+		case clean == "/":
+			return nil, invalid("the image defines a volume at %.64q, which would be all of its root filesystem; "+
+				"set engine.ignore_image_defined_volumes, or use another image", p)
+		case strings.ContainsRune(clean, 0), len(clean) > longestPath:
+			return nil, invalid("the image defines a volume at %.64q, which is no path; use another image", p)
+		}
+		if !OfKernel(clean) {
+			out = append(out, clean)
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int {
+		if d := depth(a) - depth(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	return slices.Compact(out), nil
+}
+
+// OfKernel reports whether a clean path is in a file system of the kernel's.
+func OfKernel(p string) bool {
+	return slices.ContainsFunc(kernelDirs, func(dir string) bool { return below(p, dir) })
+}

@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
 	"sync"
 
@@ -10,32 +12,45 @@ import (
 )
 
 // oomCounter knows whether the kernel killed a process of a container for
-// memory. The counter is read when the container ends; but systemd may have
-// removed the cgroup by then, so the kernel's notifications (cgroup version 2)
-// are followed as well. A nil counter has seen nothing. Where containers share a
-// cgroup, kills that are none of this one's are excused.
+// memory. The counter is read when the container ends, and what the kernel says
+// of changes (cgroup version 2) is followed as well: systemd may have removed the
+// cgroup by then. If it has before all was read, the kernel's log is asked. A nil
+// counter has seen nothing. Where containers share a cgroup, kills that are none
+// of this one's are excused.
 type oomCounter struct {
 	processes *processes
 	key       string
+	// logged counts the kills by the kernel's log; nil where the counter outlives
+	// the container's processes, as it does without systemd.
+	logged func() uint64
 
 	mu     sync.Mutex
-	file   *os.File // nil when closed
+	file   *os.File // nil when there is none (any more)
+	closed bool
 	serial uint32
 	seen   uint64
 	excuse uint64
 }
 
-// countOOM opens the counter of a cgroup, or returns nil where there is none.
-func countOOM(ctx context.Context, p *processes, c Cgroup) *oomCounter {
+// countOOM opens the counter of a cgroup, or returns nil where there is nothing to
+// count by.
+func countOOM(ctx context.Context, p *processes, c Cgroup, logged func() uint64) *oomCounter {
+	gone := func() *oomCounter {
+		if logged == nil {
+			return nil
+		}
+		return &oomCounter{processes: p, logged: logged}
+	}
 	path := c.oomFile()
 	if path == "" {
-		return nil
+		return gone()
 	}
 	o, err := openCounter(p, path, "oom_kill")
 	if err != nil {
-		log.G(ctx).WithError(err).Debug("Out-of-memory kills of a container will not be seen")
-		return nil
+		log.G(ctx).WithError(err).Debug("Failed to open the counter of out-of-memory kills")
+		return gone()
 	}
+	o.logged = logged
 	return o
 }
 
@@ -56,12 +71,20 @@ func openCounter(p *processes, path, key string) (*oomCounter, error) {
 func (o *oomCounter) read() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.file == nil {
+	if o.closed {
 		return
 	}
-	var b [1024]byte
-	n, _ := o.file.ReadAt(b[:], 0)
-	o.seen = max(o.seen, parseCounter(b[:n], o.key))
+	if o.file != nil {
+		var b [1024]byte
+		n, err := o.file.ReadAt(b[:], 0)
+		o.seen = max(o.seen, parseCounter(b[:n], o.key))
+		if err == nil || errors.Is(err, io.EOF) {
+			return
+		}
+	}
+	if o.logged != nil {
+		o.seen = max(o.seen, o.logged())
+	}
 }
 
 // killed says whether there was such a kill until now.
@@ -115,6 +138,7 @@ func (o *oomCounter) close() {
 	o.processes.unwatch(o.serial)
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.closed = true
 	if o.file != nil {
 		o.file.Close()
 		o.file = nil

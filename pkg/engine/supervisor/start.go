@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -264,8 +266,9 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ i
 	j := &t.journal
 	j.State, j.Process, j.Member = TaskRunning, identity, member
 	j.OwnPIDs = isFirstOfNamespace(pid)
-	j.Cgroup = t.supervisor.locateCgroup(pid, askedCgroup(facts.Linux.CgroupsPath, t.id, j.Options.SystemdCgroup))
-	oom := countOOM(ctx, t.processes, j.Cgroup)
+	asked := askedCgroup(facts.Linux.CgroupsPath, t.id, j.Options.SystemdCgroup)
+	j.Cgroup = t.supervisor.locateCgroup(pid, asked)
+	oom := countOOM(ctx, t.processes, j.Cgroup, t.supervisor.loggedOOM(ctx, j.Cgroup, asked))
 	if member {
 		j.ExcusedOOM = oom.excuseAll()
 	}
@@ -349,6 +352,23 @@ func (f bundleFacts) sandbox(id string) string {
 		}
 	}
 	return id
+}
+
+// loggedOOM returns what counts the kills of a cgroup by the kernel's log, or nil
+// where its counter does for that. asked is where the cgroup should be, if it was
+// gone before it was found.
+func (s *Supervisor) loggedOOM(ctx context.Context, c Cgroup, asked string) func() uint64 {
+	unified := slices.IndexFunc(s.hierarchies, func(h hierarchy) bool { return h.controller == "" })
+	if unified < 0 || slices.ContainsFunc(s.hierarchies, func(h hierarchy) bool { return h.controller == "memory" }) {
+		return nil
+	}
+	if inside, ok := strings.CutPrefix(c.Unified, s.hierarchies[unified].mount); ok && inside != "" {
+		asked = inside
+	}
+	if asked == "" || asked == "/" {
+		return nil
+	}
+	return func() uint64 { return s.kernelLog.kills(ctx, asked) }
 }
 
 // locateCgroup says where the processes of a container are.

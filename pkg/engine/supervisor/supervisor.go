@@ -23,6 +23,7 @@ type Supervisor struct {
 	processes   *processes
 	backlogs    *backlogs
 	hierarchies []hierarchy
+	kernelLog   *oomLog
 	digest      func() (string, error)
 	shutdown    func() // ends the process
 
@@ -46,7 +47,7 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 		return nil, err
 	}
 	return &Supervisor{
-		ctx: ctx, dir: dir, version: version, processes: p, backlogs: newBacklogs(attachMemory), hierarchies: h,
+		ctx: ctx, dir: dir, version: version, processes: p, backlogs: newBacklogs(attachMemory), hierarchies: h, kernelLog: newOOMLog(),
 		digest: sync.OnceValues(executableDigest), shutdown: shutdown,
 		tasks: map[string]*task{}, foreign: map[string]*foreign{},
 	}, nil

@@ -196,7 +196,7 @@ func (t *task) takeOverProcess(pidfd int) {
 	ctx := t.context()
 	p, j := t.first, &t.journal
 	p.state, p.identity = running, j.Process
-	t.oom = countOOM(ctx, t.processes, j.Cgroup)
+	t.oom = countOOM(ctx, t.processes, j.Cgroup, t.supervisor.loggedOOM(ctx, j.Cgroup, ""))
 	t.oom.setExcuse(j.ExcusedOOM)
 	if pidfd <= 0 {
 		var err error

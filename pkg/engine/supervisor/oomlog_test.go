@@ -1,0 +1,159 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestVictimOf(t *testing.T) {
+	const kill = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=berth-a.scope,mems_allowed=0," +
+		"oom_memcg=/kubepods.slice/pod1.slice,task_memcg=/kubepods.slice/pod1.slice/berth-a.scope/container,task=tail,pid=812,uid=0"
+	for name, tt := range map[string]struct{ record, want string }{
+		"a kill":                {"6,339,5140900,-;" + kill + "\n SUBSYSTEM=memory\n", "/kubepods.slice/pod1.slice/berth-a.scope/container"},
+		"a level of one's own":  {"4,339,5140900,-,caller=T1;" + kill, "/kubepods.slice/pod1.slice/berth-a.scope/container"},
+		"something else":        {"6,340,5140901,-;eth0: link up", ""},
+		"a program's own words": {"12,341,5140902,-;" + kill, ""},
+		"a cgroup that lies": {"6,342,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,task_memcg=/other,task=y,mems_allowed=0," +
+			"oom_memcg=/mine,task_memcg=/mine,task=sh,pid=1,uid=0", "/mine"},
+		"the whole machine": {"6,343,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a/b,task=sh,pid=1,uid=0", "/a/b"},
+		"an older kernel":   {"6,344,1,-;Task in /a killed as a result of limit of /a", ""},
+		"nothing":           {"", ""},
+	} {
+		if got := victimOf([]byte(tt.record)); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// recorded is a log with these records, of which some were overwritten.
+func recorded(records ...string) *oomLog {
+	return &oomLog{open: func() (readRecord, error) {
+		return func(into []byte) (int, error) {
+			if len(records) == 0 {
+				return 0, unix.EAGAIN
+			}
+			next := records[0]
+			records = records[1:]
+			if next == "" {
+				return 0, unix.EPIPE
+			}
+			return copy(into, next), nil
+		}, nil
+	}}
+}
+
+func killIn(cgroup string) string {
+	return "6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=" + cgroup + ",task_memcg=" + cgroup + ",task=sh,pid=1,uid=0\n"
+}
+
+func TestKillsAreFoundByCgroup(t *testing.T) {
+	l := recorded("6,1,1,-;booted\n", "", killIn("/a/berth-1.scope/container"), killIn("/a/berth-1.scope/container/below"), killIn("/a/berth-12.scope"))
+	for cgroup, want := range map[string]uint64{
+		"/a/berth-1.scope": 2, "/a/berth-1.scope/container": 2, "/a/berth-12.scope": 1, "/a/berth-2.scope": 0, "/berth-12.scope": 1,
+	} {
+		if got := l.kills(t.Context(), cgroup); got != want {
+			t.Errorf("%s: %d kills, want %d", cgroup, got, want)
+		}
+	}
+}
+
+func TestOnlySoManyVictimsAreRemembered(t *testing.T) {
+	var records []string
+	for i := range maxVictims + 10 {
+		records = append(records, killIn(fmt.Sprintf("/n%d", i)))
+	}
+	l := recorded(records...)
+	if l.kills(t.Context(), "/n5") != 0 || l.kills(t.Context(), fmt.Sprintf("/n%d", maxVictims)) != 1 || len(l.victims) != maxVictims {
+		t.Errorf("%d victims are remembered", len(l.victims))
+	}
+}
+
+// What systemd removes as soon as it is empty is gone when it is read.
+func TestCounterOfARemovedCgroup(t *testing.T) {
+	p, err := newProcesses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kills := uint64(0)
+	logged := func() uint64 { return kills }
+	// The kernel answers a read of a removed cgroup's file by an error, as it does
+	// one of a directory.
+	o, err := openCounter(p, t.TempDir(), "oom_kill")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.logged = logged
+	never := countOOM(t.Context(), p, Cgroup{Unified: filepath.Join(t.TempDir(), "gone")}, logged)
+	nowhere := countOOM(t.Context(), p, Cgroup{}, logged)
+	for name, o := range map[string]*oomCounter{"read too late": o, "opened too late": never, "found too late": nowhere} {
+		kills = 0
+		if o.killed() {
+			t.Errorf("%s: a kill before any", name)
+		}
+		kills = 1
+		if !o.killed() {
+			t.Errorf("%s: the kill is not seen", name)
+		}
+		o.close()
+		kills = 2
+		if o.count() != 1 {
+			t.Errorf("%s: a closed counter counts on", name)
+		}
+	}
+	if o := countOOM(t.Context(), p, Cgroup{}, nil); o.killed() {
+		t.Error("nothing to count by has seen a kill")
+	}
+	// One that can be read is believed.
+	file := filepath.Join(t.TempDir(), "memory.events")
+	if err := os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o, err = openCounter(p, file, "oom_kill"); err != nil {
+		t.Fatal(err)
+	}
+	o.logged = logged
+	if o.killed() {
+		t.Error("the log is asked although the counter can be read")
+	}
+	o.close()
+}
+
+// TestKernelLogTellsOfKills kills a real process for want of memory.
+func TestKernelLogTellsOfKills(t *testing.T) {
+	if _, err := openKernelLog(); err != nil {
+		t.Skipf("the kernel's log cannot be read here: %v", err)
+	}
+	path := fmt.Sprintf("/berth-oomlog-%d", os.Getpid())
+	dir, limit := "/sys/fs/cgroup/memory"+path, "memory.limit_in_bytes"
+	if _, err := os.Stat(filepath.Dir(dir)); err != nil {
+		dir, limit = "/sys/fs/cgroup"+path, "memory.max"
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skipf("cgroups cannot be made here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, limit), []byte("8388608"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel leaves out lines when many kills come at once, as of other tests.
+	for deadline := time.Now().Add(time.Minute); newOOMLog().kills(t.Context(), path) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the kernel's log has no kill in %s", path)
+		}
+		err := exec.Command("sh", "-c", "echo $$ > "+dir+"/cgroup.procs && exec tail /dev/zero").Run()
+		if err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Fatalf("it ended with %v, want to be killed", err)
+		}
+	}
+}

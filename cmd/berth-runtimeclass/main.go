@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/cmd/internal/classcmd"
 	"github.com/berth-cri/berth/cmd/internal/classrun"
+	"github.com/berth-cri/berth/cmd/internal/output"
 )
 
 func main() {
@@ -20,14 +22,17 @@ func main() {
 	root := classcmd.New(classrun.Run, misused)
 	root.Use, root.SilenceErrors, root.SilenceUsage = classcmd.Program, true, true
 	root.SetFlagErrorFunc(misused)
-	os.Exit(report(root.ExecuteContext(context.Background())))
+	stderr := output.NewTerminal(os.Stderr)
+	root.SetOut(output.NewTerminal(os.Stdout))
+	root.SetErr(stderr)
+	os.Exit(report(root.ExecuteContext(context.Background()), stderr))
 }
 
-func report(err error) int {
+func report(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "berth:", err)
+	fmt.Fprintln(stderr, "berth:", err)
 	var exit *classcmd.Exit
 	if errors.As(err, &exit) {
 		return exit.Code

@@ -6,6 +6,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // isJournal says whether f is the journal's, by what its service manager has put
@@ -31,6 +33,18 @@ func (f forJournal) Format(e *logrus.Entry) ([]byte, error) {
 		return nil, err
 	}
 	return append(fmt.Appendf(nil, "<%d>", priority(e.Level)), text...), nil
+}
+
+// printableMessages escapes in messages what does not print. Formatters do so with
+// fields, and those of libraries have what registries say in messages.
+type printableMessages struct {
+	logrus.Formatter
+}
+
+// Format implements logrus.Formatter.
+func (f printableMessages) Format(e *logrus.Entry) ([]byte, error) {
+	e.Message = printable.Line(e.Message)
+	return f.Formatter.Format(e)
 }
 
 // priority is that of syslog(3).

@@ -31,6 +31,20 @@ func TestMessagesInTheJournalHaveTheirPriority(t *testing.T) {
 	}
 }
 
+// Libraries write into messages what registries say.
+func TestMessagesPrint(t *testing.T) {
+	var out bytes.Buffer
+	l := logrus.New()
+	l.SetOutput(&out)
+	l.SetFormatter(printableMessages{&logrus.TextFormatter{DisableTimestamp: true, ForceColors: true}})
+	l.WithField("status", "\x1b]0;owned\x07").Warn("fetch failed after status: 500 \x1b[2J\rall is well")
+	for _, order := range []string{"\x1b]", "\x1b[2J", "\r"} {
+		if bytes.Contains(out.Bytes(), []byte(order)) {
+			t.Errorf("%q orders the terminal: %q", out.String(), order)
+		}
+	}
+}
+
 func TestTheJournalIsKnownByItsFile(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
@@ -49,5 +63,16 @@ func TestTheJournalIsKnownByItsFile(t *testing.T) {
 		if got := isJournal(f, stream); got != want {
 			t.Errorf("%q: %v", stream, got)
 		}
+	}
+}
+
+// Whatever an error or a table quotes, berth's output orders a terminal nothing.
+func TestOutputPrints(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"handler", "edit", "runc", "--from", "/no/such\x1b]0;owned\x07/file"}, &stdout, &stderr); code == 0 {
+		t.Error("it was accepted")
+	}
+	if text := stdout.String() + stderr.String(); bytes.ContainsAny([]byte(text), "\x1b\x07") || !bytes.Contains([]byte(text), []byte(`such\u001b]0;owned\u0007`)) {
+		t.Errorf("%q", text)
 	}
 }

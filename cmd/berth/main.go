@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/berth-cri/berth/cmd/internal/classcmd"
+	"github.com/berth-cri/berth/cmd/internal/output"
 )
 
 // Exit codes.
@@ -30,6 +31,7 @@ func main() {
 // run runs a command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
+	stdout, stderr = output.NewTerminal(stdout), output.NewTerminal(stderr)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

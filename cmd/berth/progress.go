@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // progress tells how long work goes on: on one line of a terminal, which is
@@ -17,11 +18,13 @@ type progress struct {
 	shown int
 }
 
-func newProgress(out io.Writer) *progress { return &progress{out: out, width: output.Width(out)} }
+func newProgress(out io.Writer) *progress {
+	return &progress{out: output.Raw(out), width: output.Width(out)}
+}
 
 // step shows what is going on now.
 func (p *progress) step(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
+	line := printable.Line(fmt.Sprintf(format, args...))
 	if p.width == 0 {
 		fmt.Fprintln(p.out, line)
 		return

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/cmd/internal/classcmd"
+	"github.com/berth-cri/berth/cmd/internal/output"
 )
 
 // workOnClasses does the work of "berth runtimeclass".
@@ -28,7 +29,7 @@ func handOver(ctx context.Context, call classcmd.Call) error {
 		return err
 	}
 	work := exec.CommandContext(ctx, program, call.Line()...)
-	work.Stdin, work.Stdout, work.Stderr = call.Stdin, call.Stdout, call.Stderr
+	work.Stdin, work.Stdout, work.Stderr = call.Stdin, output.Raw(call.Stdout), output.Raw(call.Stderr)
 	err = work.Run()
 	var ended *exec.ExitError
 	if errors.As(err, &ended) && ended.Exited() {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-cri/berth/cmd/internal/classcmd"
+	"github.com/berth-cri/berth/cmd/internal/output"
 )
 
 // version is set by the build.
@@ -22,10 +23,11 @@ var version = "0.0.0-dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	root := newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	stdout, stderr := output.NewTerminal(os.Stdout), output.NewTerminal(os.Stderr)
+	root := newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: stdout, ErrOut: stderr})
 	err := root.ExecuteContext(ctx)
 	stop()
-	os.Exit(report(err, os.Stderr))
+	os.Exit(report(err, stderr))
 }
 
 // report tells of an error once, and says with what to exit.

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 const (
@@ -43,10 +45,24 @@ func (t *Table) Write(w io.Writer) error {
 // in a row than fit there is several, each with the first column. Pure.
 func (t *Table) Text(width int) string {
 	var parts []string
-	for _, part := range t.parts(width) {
+	for _, part := range t.printable().parts(width) {
 		parts = append(parts, part.lines(width))
 	}
 	return strings.Join(parts, "\n")
+}
+
+// printable is the table with cells whose every character has a width. White space
+// in them is one space.
+func (t *Table) printable() *Table {
+	shown := &Table{Header: t.Header, Whole: t.Whole}
+	for _, row := range t.Rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable.Line(strings.Join(strings.Fields(cell), " "))
+		}
+		shown.Add(cells...)
+	}
+	return shown
 }
 
 // parts are tables whose columns can be made narrow enough, if any can. Pure.
@@ -144,7 +160,7 @@ func Cut(cell string, width int) string {
 
 // Width is 0 for what is no terminal.
 func Width(w io.Writer) int {
-	f, ok := w.(*os.File)
+	f, ok := Raw(w).(*os.File)
 	if !ok {
 		return 0
 	}

@@ -39,17 +39,17 @@ func (c caller) refusal() string {
 	switch {
 	case c.forwarded:
 		return ""
-	case !c.here():
+	case !c.isHere(c.host):
 		return "the Host of the request is not the address of this server; use the URL as berth has answered it"
-	case c.origin != "" && !c.sameOrigin():
-		return "requests of web pages are not served"
+	case c.origin != "" && !c.ownOrigin():
+		return "requests of web pages of other hosts are not served"
 	}
 	return ""
 }
 
-// here says whether the request is for this end of the connection, by its address.
-func (c caller) here() bool {
-	host := c.host
+// isHere says whether a host, with or without a port, is this end of the connection,
+// by its address.
+func (c caller) isHere(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -60,10 +60,11 @@ func (c caller) here() bool {
 	return err == nil && ip.Unmap().WithZone("") == c.at.WithZone("")
 }
 
-// sameOrigin says whether the request is made for what this server itself has served.
-func (c caller) sameOrigin() bool {
+// ownOrigin says whether the origin is this host. Clients that are no browsers and
+// have to name one name that.
+func (c caller) ownOrigin() bool {
 	u, err := url.Parse(c.origin)
-	return err == nil && u.Scheme == "http" && u.Host == c.host
+	return err == nil && u.Scheme == "http" && c.isHere(u.Host)
 }
 
 // guard refuses callers before a URL is used up.

@@ -244,6 +244,26 @@ func TestKata(t *testing.T) {
 	b.nothingLeft(t, atRest)
 }
 
+// TestKataOverhead measures pods whose machine is no child of their shim, and in a cgroup
+// beside the one that the shim was told.
+func TestKataOverhead(t *testing.T) {
+	t.Parallel()
+	const megabytes = 96
+	kata := testbed.NewKata(t, shims.Kata{Memory: megabytes})
+	b := newBed(t, testbed.Options{Config: "default_runtime = \"kata\"\n" + kata.TOML("kata", "")})
+	atRest := b.rest(t)
+	o, err := b.overhead(t, "kata", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := o.GetCanary().GetMemoryBytes()
+	if m.GetP50() < megabytes<<20 || m.GetMax() > (megabytes+100)<<20 {
+		t.Errorf("machines that hold %d MiB are measured as %v", megabytes, m)
+	}
+	t.Logf("p50 %d MiB, max %d MiB", m.GetP50()>>20, m.GetMax()>>20)
+	b.nothingLeft(t, atRest)
+}
+
 // awaitNone waits until nothing of this berth runs with words in its command line.
 func (b *bed) awaitNone(t *testing.T, words string) {
 	t.Helper()

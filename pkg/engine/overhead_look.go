@@ -78,8 +78,7 @@ func (v *picture) count(m *measured) error {
 			v.tasks[pid] = true
 		}
 	}
-	own, err := v.countOwn(m)
-	if err != nil {
+	if err := v.countOwn(m); err != nil {
 		return err
 	}
 	beside, err := m.parent.Children()
@@ -87,7 +86,7 @@ func (v *picture) count(m *measured) error {
 		return err
 	}
 	for _, group := range beside {
-		if key := group.MemoryKey(); key == own || v.groups[key] {
+		if v.groups[group.MemoryKey()] {
 			continue
 		}
 		if err := v.add(m, group); err != nil {
@@ -97,25 +96,25 @@ func (v *picture) count(m *measured) error {
 	return nil
 }
 
-// countOwn counts the cgroup of the sandbox process, and returns its key.
-func (v *picture) countOwn(m *measured) (string, error) {
-	if !m.Spec().Plan.Process {
-		return "", nil
+// countOwn counts the cgroups of the sandbox process.
+func (v *picture) countOwn(m *measured) error {
+	groups, err := groupsOf(v.settings.of(m.Spec()).CgroupDriver, m.sandbox)
+	if err != nil || len(groups) == 0 {
+		return err
 	}
-	path, err := cgroup.Path(v.settings.of(m.Spec()).CgroupDriver, m.config().GetLinux().GetCgroupParent(), m.ID())
-	if err != nil {
-		return "", err
-	}
-	own := cgroup.HostPaths(path)
+	own := groups[0]
 	if m.canary != nil && m.canary.standsIn {
-		v.groups[own.MemoryKey()] = true
-	} else if err := v.add(m, own); err != nil {
-		return "", err
+		v.groups[own.MemoryKey()], groups = true, groups[1:]
+	}
+	for _, group := range groups {
+		if err := v.add(m, group); err != nil {
+			return err
+		}
 	}
 	if pid := m.Status().PID; pid > 0 && v.groups[own.MemoryKey()] && !m.Spec().Plan.OwnKernel {
 		v.tasks[pid] = true
 	}
-	return own.MemoryKey(), nil
+	return nil
 }
 
 // add counts a cgroup, if it is there: there are runtimes that make none.
@@ -154,6 +153,11 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 		}
 		if err := v.own(found, pid); err != nil {
 			return r, err
+		}
+		if bringsMachine(m.sandbox) {
+			if err := v.machineOf(func(pid int) error { return v.own(found, pid) }, m, pid); err != nil {
+				return r, err
+			}
 		}
 	}
 	if err := v.share(found, m); err != nil {

@@ -166,11 +166,8 @@ func measurePod[T any](b stats, p pod, read func(cgroup.Paths) (T, error), sum f
 // cgroupsOf are the cgroups that berth made for the pod.
 func (b stats) cgroupsOf(p pod) []cgroup.Paths {
 	var all []cgroup.Paths
-	if p.Spec().Plan.Process {
-		own, err := cgroup.Path(b.settings.of(p.Spec()).CgroupDriver, p.config().GetLinux().GetCgroupParent(), p.ID())
-		if err == nil {
-			all = append(all, cgroup.HostPaths(own))
-		}
+	if own, err := groupsOf(b.settings.of(p.Spec()).CgroupDriver, p.sandbox); err == nil {
+		all = own
 	}
 	for _, c := range p.running {
 		all = append(all, cgroup.HostPaths(c.Spec().CgroupsPath))

@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -18,6 +21,7 @@ var sandboxChecks = []check{
 	{name: "run, status, list, stop, remove", run: sandboxLife},
 	{name: "status echoes what was asked", run: sandboxEcho},
 	{name: "verbose status has info", run: sandboxVerbose},
+	{name: "verbose status has what scripts look for", run: sandboxScripts},
 	{name: "stop and remove are idempotent", run: sandboxIdempotent},
 	{name: "missing ids", run: sandboxMissing},
 	{name: "remove takes running containers along", run: sandboxRemoveRunning},
@@ -120,6 +124,43 @@ func sandboxVerbose(t *testing.T, n *node) {
 		if got := len(r.GetInfo()) > 0; got != verbose {
 			t.Errorf("verbose %v: info is %v", verbose, r.GetInfo())
 		}
+	}
+}
+
+// sandboxScripts looks for a pod's network where scripts do: by the namespace's path, by
+// a process, and by the plugins' answer.
+func sandboxScripts(t *testing.T, n *node) {
+	p := n.pod(t)
+	p.start(t, sh("sleep 1000"))
+	r, err := n.Runtime.PodSandboxStatus(call(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
+	must(t, err, "PodSandboxStatus")
+	var info struct {
+		PID         int
+		RuntimeSpec struct {
+			Linux struct{ Namespaces []struct{ Type, Path string } }
+		}
+		CNIResult map[string]json.RawMessage
+	}
+	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil {
+		t.Fatalf("info: %v", err)
+	}
+	var interfaces map[string]struct{ IPConfigs []struct{ IP string } }
+	if err := json.Unmarshal(info.CNIResult["Interfaces"], &interfaces); err != nil || len(interfaces["eth0"].IPConfigs) == 0 ||
+		interfaces["eth0"].IPConfigs[0].IP != r.GetStatus().GetNetwork().GetIp() {
+		t.Errorf("cniResult.Interfaces.eth0.IPConfigs[0].IP is not %q: %s, %v", r.GetStatus().GetNetwork().GetIp(), info.CNIResult["Interfaces"], err)
+	}
+	if info.PID == 0 {
+		t.Error("pid is 0 beside a running container")
+	}
+	at := slices.IndexFunc(info.RuntimeSpec.Linux.Namespaces, func(ns struct{ Type, Path string }) bool { return ns.Type == "network" })
+	if at < 0 {
+		t.Fatalf("runtimeSpec.linux.namespaces has no network: %v", info.RuntimeSpec.Linux.Namespaces)
+	}
+	var byPath, byPID unix.Stat_t
+	must(t, unix.Stat(info.RuntimeSpec.Linux.Namespaces[at].Path, &byPath), "stat of the namespace")
+	must(t, unix.Stat(fmt.Sprintf("/proc/%d/ns/net", info.PID), &byPID), "stat of the process's namespace")
+	if byPath.Ino != byPID.Ino {
+		t.Errorf("pid %d is in network namespace %d, and runtimeSpec names %d", info.PID, byPID.Ino, byPath.Ino)
 	}
 }
 

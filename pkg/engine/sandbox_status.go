@@ -2,18 +2,16 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/nri"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // sandboxViews show sandboxes to callers.
 type sandboxViews struct {
+	layout
 	objects  *objects
 	runtimes *runtimes
 }
@@ -74,37 +72,6 @@ func namespaceOptions(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOptio
 		return o
 	}
 	return &runtimeapi.NamespaceOption{}
-}
-
-// sandboxInfo is the verbose part of PodSandboxStatus.
-type sandboxInfo struct {
-	PID        int                 `json:"pid"`
-	Handler    string              `json:"handler"`
-	Variant    string              `json:"variant"`
-	Definition *handler.Definition `json:"definition"`
-	Digest     string              `json:"definitionDigest"`
-	Generation uint64              `json:"generation,omitempty"`
-	Plan       sandboxPlan         `json:"plan"`
-	Binaries   []binaryInfo        `json:"binaries,omitempty"`
-	Supervisor string              `json:"supervisor"`
-	NetNS      string              `json:"networkNamespace,omitempty"`
-	CNIResult  any                 `json:"cniResult,omitempty"`
-	Config     json.RawMessage     `json:"config"`
-}
-
-func (b *sandboxViews) info(s *sandbox) map[string]string {
-	st := s.Status()
-	config, _ := protojson.Marshal(s.config())
-	i := sandboxInfo{
-		PID: st.PID, Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().generation(), Plan: s.Spec().Plan, Binaries: b.runtimes.told(s.Spec()), Supervisor: s.Spec().Supervisor,
-		NetNS: st.Namespaces.Net, Config: config,
-	}
-	if st.Network != nil {
-		i.CNIResult = st.Network.Raw
-	}
-	text, _ := json.Marshal(i)
-	return map[string]string{"info": string(text)}
 }
 
 // ListPodSandbox lists sandboxes, newest first.

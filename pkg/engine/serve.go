@@ -68,7 +68,7 @@ func (e *Engine) serveSandboxes(k *core) error {
 	}
 	e.canaries = &canaries{sandboxRuns: e.sandboxRuns, tasks: k.tasks, there: map[string]bool{}, staying: map[string]*staying{}}
 	e.sandboxResizing = &sandboxResizing{objects: k.objects, hooks: k.hooks, plugins: k.plugins}
-	e.sandboxViews = &sandboxViews{objects: k.objects, runtimes: k.runtimes}
+	e.sandboxViews = &sandboxViews{layout: k.layout, objects: k.objects, runtimes: k.runtimes}
 	return complete(e.processes, e.sandboxStops, e.sandboxRuns, e.canaries, e.sandboxResizing, e.sandboxViews)
 }
 

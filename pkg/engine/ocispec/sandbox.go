@@ -59,6 +59,25 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	return s, Fit(s, sp.Runtime)
 }
 
+// DescribeSandbox tells of a sandbox without a process what its spec would tell: its
+// namespaces, as far as something holds them, hostname and annotations. It is for people
+// and scripts that look for them there; nothing runs by it.
+func DescribeSandbox(sb Sandbox) (*specs.Spec, error) {
+	namespaces, err := sandboxNamespaces(sb)
+	if err != nil {
+		return nil, err
+	}
+	if sb.UserNS != "" {
+		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: sb.UserNS})
+	}
+	namespaces = slices.DeleteFunc(namespaces, func(n specs.LinuxNamespace) bool { return n.Path == "" })
+	return &specs.Spec{
+		Version: specs.Version, Hostname: sb.Hostname,
+		Annotations: annotations(nil, sb.Definition, sb.Config, nil, sandboxAnnotations(sb)),
+		Linux:       &specs.Linux{Namespaces: namespaces},
+	}, nil
+}
+
 // sandboxSpec is the part that is alike for all sandboxes. Of a base spec it
 // takes hooks and rlimits only: the rest is meant for workloads.
 func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {

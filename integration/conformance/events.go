@@ -74,15 +74,35 @@ func (n *node) subscribe(t *testing.T) *eventLog {
 			l.add(e)
 		}
 	}()
-	select {
-	case err := <-l.failed:
-		if status.Code(err) == codes.Unimplemented {
-			t.Skip("the endpoint answers Unimplemented to GetContainerEvents")
-		}
-		t.Fatalf("GetContainerEvents ended at once: %v", err)
-	case <-time.After(200 * time.Millisecond):
-	}
+	n.heard(t, l.failed, func(sandbox string) bool { return l.take(sandbox) != nil })
 	return l
+}
+
+// heard returns when a subscription tells of pods, of which it makes some: no endpoint
+// says when it has begun to tell, and through other daemons that takes longer.
+func (n *node) heard(t *testing.T, failed <-chan error, of func(sandbox string) bool) {
+	t.Helper()
+	for end := time.Now().Add(n.Wait); ; {
+		p := n.pod(t)
+		p.stop(t)
+		p.remove(t)
+		for again := time.Now().Add(2 * time.Second); time.Now().Before(again); time.Sleep(10 * time.Millisecond) {
+			select {
+			case err := <-failed:
+				if status.Code(err) == codes.Unimplemented {
+					t.Skip("the endpoint answers Unimplemented to GetContainerEvents")
+				}
+				t.Fatalf("GetContainerEvents ended: %v", err)
+			default:
+			}
+			if of(p.ID) {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("a subscription told nothing of pods within %v", n.Wait)
+		}
+	}
 }
 
 // next returns the next event of the sandbox.
@@ -174,6 +194,21 @@ func eventsStalledReader(t *testing.T, n *node) {
 	t.Cleanup(cancel)
 	stalled, err := n.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	must(t, err, "GetContainerEvents")
+	first, failed := make(chan struct{}), make(chan error, 1)
+	go func() { // it has begun, and is read no more
+		defer close(first)
+		if _, err := stalled.Recv(); err != nil {
+			failed <- err
+		}
+	}()
+	n.heard(t, failed, func(string) bool {
+		select {
+		case <-first:
+			return len(failed) == 0
+		default:
+			return false
+		}
+	})
 	l := n.subscribe(t)
 	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
 		// What a stream holds before it waits for its reader is soon full.

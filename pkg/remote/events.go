@@ -72,7 +72,7 @@ type subscription struct {
 }
 
 const (
-	// settled is when a daemon has certainly begun to tell its events, which it
+	// settled is when a daemon has probably begun to tell its events, which it
 	// does not say; and how often one without events is looked at, as a kubelet does.
 	settled = time.Second
 	// recheck is how often lists are compared with what events told.
@@ -105,7 +105,7 @@ func (s *subscription) follow(ctx context.Context, req *runtimeapi.GetEventsRequ
 			return err
 		}
 		if s.abilities.has(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName) {
-			next = recheck
+			next = min(2*next, recheck) // on a busy machine it begins later
 		}
 	}
 }

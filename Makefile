@@ -162,6 +162,20 @@ check-generated: ## fail if generated code is not what its sources say
 # -w leaves out what only debuggers read: linking a test takes half the time.
 GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text --hide-summary skipped
 
+# What the phases of scripts/phases compile, and nothing is run. "go list -export" leaves
+# in the cache what the tests are linked from.
+COMPILED = go list -export -test -deps -f ''
+
+.PHONY: compile-vet compile-lint compile-unit compile-integration
+compile-vet compile-lint:
+	$(COMPILED) ./...
+compile-lint: $(BIN)/golangci-lint
+compile-unit: runtimes $(BIN)/gotestsum
+	$(COMPILED) -race ./cmd/... ./pkg/...
+compile-integration: build runtimes $(BIN)/containerd $(BIN)/gotestsum $(BIN)/nfpm
+	$(COMPILED) ./integration/...
+	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./integration/shims/...
+
 .PHONY: unit
 unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the race detector
 	@mkdir -p $(OUT)

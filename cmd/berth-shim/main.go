@@ -6,7 +6,12 @@
 // with a listening unix socket as descriptor 3, and from 4 on the descriptors
 // that BERTH_SHIM_INHERIT names, if it follows one that died. It outlives the
 // daemon and leaves when it is told to, or when it has nothing to hold and no
-// daemon comes back. Build it with the tag no_grpc: it serves
+// daemon comes back. Foreign shims that publish events by a program are given this
+// one:
+//
+//	berth-shim --address <socket> publish --topic <topic> --namespace <namespace>
+//
+// Build it with the tag no_grpc: it serves
 // ttrpc only, and has a budget.
 package main
 
@@ -58,8 +63,11 @@ func run(args []string) error {
 		fmt.Println("berth-shim", version)
 		return nil
 	}
+	if publishes(args) {
+		return publish(args, os.Stdin)
+	}
 	if len(args) == 0 || args[0] != "serve" {
-		return errors.New("usage: berth-shim serve --dir <directory>, or berth-shim version")
+		return errors.New("usage: berth-shim serve --dir <directory>, " + publishUsage + ", or berth-shim version")
 	}
 	flags := flag.NewFlagSet("berth-shim serve", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -151,6 +151,63 @@ func TestKataCanaryTooLate(t *testing.T) {
 	})
 }
 
+// TestKataAbstractSocket has the shim listen where there is no file, and answer an
+// address where it does not.
+func TestKataAbstractSocket(t *testing.T) {
+	t.Parallel()
+	b, kata := kataBed(t, shims.Kata{AbstractSocket: true}, "")
+	atRest := b.rest(t)
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	pod.Container.Exec(t, "true")
+	b.Kill9(t)
+	b.Start(t)
+	pod.Container.Exec(t, "true")
+	pod.Remove(t)
+	kata.Set(t, func(s *shims.Kata) { s.AnswersElsewhere = true })
+	_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+	refused(t, err, codes.Unavailable, "/no/such/socket")
+	b.nothingLeft(t, atRest)
+}
+
+// TestKataEvents has a shim publish its events by the program that it is given, and
+// reads its log after a restart.
+func TestKataEvents(t *testing.T) {
+	t.Parallel()
+	b, _ := kataBed(t, shims.Kata{PublishBinary: true}, "")
+	atRest := b.rest(t)
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	said := func() int { return strings.Count(b.Log(), "Exec() start") }
+	pod.Container.Exec(t, "true")
+	testbed.Eventually(t, time.Minute, func() error {
+		if said() == 0 {
+			return errors.New("the shim's log is not read")
+		}
+		return nil
+	})
+	b.Restart(t)
+	before := said()
+	pod.Container.Exec(t, "true")
+	testbed.Eventually(t, time.Minute, func() error {
+		if said() == before {
+			return errors.New("after a restart the shim's log is not read")
+		}
+		return nil
+	})
+	eater := pod.RunContainer(t, "eater", testbed.PodSpec{
+		Image: b.image, Command: []string{"tail", "/dev/zero"},
+		Container: func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 32 << 20 },
+	})
+	eater.WaitExit(t)
+	testbed.Eventually(t, time.Minute, func() error { // an event may come after the exit
+		if st := eater.Status(t); st.GetReason() != "OOMKilled" {
+			return fmt.Errorf("the container ended with %d %s", st.GetExitCode(), st.GetReason())
+		}
+		return nil
+	})
+	pod.Remove(t)
+	b.nothingLeft(t, atRest)
+}
+
 // TestKataShimKilled kills the shim of a pod of which one container had ended before,
 // which the shim's delete action takes to be there still.
 func TestKataShimKilled(t *testing.T) {

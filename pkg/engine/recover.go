@@ -86,9 +86,16 @@ func (e *Engine) Recover(ctx context.Context) error {
 }
 
 func (o *objects) noteOOM(task string) {
-	if c, err := o.container(task); err == nil {
-		c.oom.Store(true)
+	c, err := o.container(task)
+	if err != nil {
+		return
 	}
+	c.oom.Store(true)
+	if st := c.Status(); st.Phase != phaseExited || st.Reason != exitReason(st.ExitCode, false, false) || st.ExitCode == 0 {
+		return
+	}
+	// The news came after the exit: events have a way of their own.
+	c.force(context.Background(), func(st *containerStatus) { st.Reason = exitReason(st.ExitCode, true, false) })
 }
 
 // recovery finds out what became of what earlier daemons ran.
@@ -119,6 +126,7 @@ type survivors interface {
 	Hold(key string)
 	Live(ctx context.Context, key string) (*shim.Client, error)
 	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
+	ReadLog(s shim.Start, c *shim.Client) error
 }
 
 // sandboxes brings the sandboxes that were shown before back into the index.
@@ -163,9 +171,24 @@ func (r *recovery) sandbox(ctx context.Context, s *sandbox) error {
 	}
 	if s.Spec().Plan.Process {
 		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
+		r.readLog(ctx, s)
 		go r.processes.watch(s)
 	}
 	return nil
+}
+
+// readLog goes on reading the log of a foreign shim.
+func (r *recovery) readLog(ctx context.Context, s *sandbox) {
+	if s.Spec().Definition.Type != handler.Shim {
+		return
+	}
+	c, err := r.tasks.client(ctx, s)
+	if err == nil {
+		err = r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.processBundle(s.ID())}, c)
+	}
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of a shim")
+	}
 }
 
 // keepAgain holds what the task would lose with its supervisor, as before.

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/log"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
 	"github.com/containerd/typeurl/v2"
@@ -291,42 +292,43 @@ func (s *service) Connect(context.Context, *task.ConnectRequest) (*task.ConnectR
 }
 
 func (s *service) Pids(ctx context.Context, r *task.PidsRequest) (*task.PidsResponse, error) {
-	return locked(s, ctx, r, s.runc.Pids)
+	return locked(ctx, s, r, s.runc.Pids)
 }
 
 func (s *service) Pause(ctx context.Context, r *task.PauseRequest) (*emptypb.Empty, error) {
-	return locked(s, ctx, r, s.runc.Pause)
+	return locked(ctx, s, r, s.runc.Pause)
 }
 
 func (s *service) Resume(ctx context.Context, r *task.ResumeRequest) (*emptypb.Empty, error) {
-	return locked(s, ctx, r, s.runc.Resume)
+	return locked(ctx, s, r, s.runc.Resume)
 }
 
 func (s *service) Checkpoint(ctx context.Context, r *task.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	return locked(s, ctx, r, s.runc.Checkpoint)
+	return locked(ctx, s, r, s.runc.Checkpoint)
 }
 
 func (s *service) Exec(ctx context.Context, r *task.ExecProcessRequest) (*emptypb.Empty, error) {
-	return locked(s, ctx, r, s.runc.Exec)
+	log.G(s.context).WithField("exec", r.ExecID).Warn("Exec() start") // as service.go, Exec does, to its log
+	return locked(ctx, s, r, s.runc.Exec)
 }
 
 func (s *service) ResizePty(ctx context.Context, r *task.ResizePtyRequest) (*emptypb.Empty, error) {
-	return locked(s, ctx, r, s.runc.ResizePty)
+	return locked(ctx, s, r, s.runc.ResizePty)
 }
 
 func (s *service) CloseIO(ctx context.Context, r *task.CloseIORequest) (*emptypb.Empty, error) {
-	return locked(s, ctx, r, s.runc.CloseIO)
+	return locked(ctx, s, r, s.runc.CloseIO)
 }
 
 func (s *service) Update(ctx context.Context, r *task.UpdateTaskRequest) (*emptypb.Empty, error) {
-	return locked(s, ctx, r, s.runc.Update)
+	return locked(ctx, s, r, s.runc.Update)
 }
 
 func (s *service) Stats(ctx context.Context, r *task.StatsRequest) (*task.StatsResponse, error) {
-	return locked(s, ctx, r, s.runc.Stats)
+	return locked(ctx, s, r, s.runc.Stats)
 }
 
-func locked[Request, Response any](s *service, ctx context.Context, r *Request, call func(context.Context, *Request) (*Response, error)) (*Response, error) {
+func locked[Request, Response any](ctx context.Context, s *service, r *Request, call func(context.Context, *Request) (*Response, error)) (*Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return call(ctx, r)

@@ -8,6 +8,8 @@ import (
 
 // RegisterTTRPC serves version 2 of the Task API, which is Kata's. Its messages are
 // on the wire what those of version 3 are.
+//
+//nolint:unparam // it is how the library asks for it
 func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	server.RegisterService("containerd.task.v2.Task", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{
 		"State": method(s.State), "Create": method(s.Create), "Start": method(s.Start), "Delete": method(s.Delete),

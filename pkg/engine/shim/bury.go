@@ -27,10 +27,14 @@ type Death struct {
 }
 
 // BuryForeign runs the shim's delete action: it kills and cleans up what a dead
-// shim left of a task. Without the task's bundle there is nothing to bury.
+// shim left of a task. A shim of that task that runs all the same is killed before.
+// Without the task's bundle there is nothing to bury.
 func (m *Manager) BuryForeign(ctx context.Context, s Start) (Death, error) {
 	if _, err := os.Stat(s.Bundle); err != nil {
 		return Death{}, nil
+	}
+	if err := killStray(s); err != nil {
+		return Death{}, fmt.Errorf("kill shim: %w", err)
 	}
 	var out bytes.Buffer
 	if err := m.action(ctx, s, nil, &out, "delete"); err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,6 +86,16 @@ func (m *Manager) StartForeign(ctx context.Context, s Start) (_ Endpoint, _ *Cli
 	ep.process(ctx, c, s.ID)
 	go func() { <-c.done; closeLog() }()
 	return ep, c, nil
+}
+
+// ReadLog reads the log of a shim that an earlier daemon has started, as long as the
+// connection c to it lasts: without a reader the shim fails to write, or waits.
+func (m *Manager) ReadLog(s Start, c *Client) error {
+	closeLog, err := m.drainLog(s)
+	if err == nil {
+		go func() { <-c.done; closeLog() }()
+	}
+	return err
 }
 
 // discardTimeout bounds the roll-back of a start.
@@ -203,7 +212,7 @@ func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	if ep.ended() {
 		return nil, fmt.Errorf("process %d of the shim at %s has ended: %w", ep.PID, ep.Address, ErrGone)
 	}
-	conn, err := net.DialTimeout("unix", strings.TrimPrefix(ep.Address, "unix://"), 5*time.Second)
+	conn, err := dialForeign(ep.Address)
 	switch {
 	case nobodyListens(err):
 		return nil, fmt.Errorf("shim at %s: %w: %w", ep.Address, err, ErrGone)
@@ -239,7 +248,7 @@ func parseEndpoint(out []byte) (Endpoint, error) {
 		ep = Endpoint{Address: string(text), Protocol: "ttrpc", Version: 2}
 	}
 	ep.PID, ep.StartTime = 0, 0
-	if !strings.HasPrefix(ep.Address, "unix://") && !strings.HasPrefix(ep.Address, "/") {
+	if !strings.HasPrefix(ep.Address, "unix://") && !strings.HasPrefix(ep.Address, "/") && !strings.HasPrefix(ep.Address, "@") {
 		return Endpoint{}, fmt.Errorf("unexpected answer %q, wanted the address of a unix socket", tail(string(text)))
 	}
 	return ep, nil

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/api/events"
+	eventsapi "github.com/containerd/containerd/api/services/ttrpc/events/v1"
+	"github.com/containerd/ttrpc"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+type received chan *eventsapi.ForwardRequest
+
+func (r received) Forward(_ context.Context, f *eventsapi.ForwardRequest) (*emptypb.Empty, error) {
+	r <- f
+	return &emptypb.Empty{}, nil
+}
+
+// TestPublish calls the program with the arguments that shims built on containerd 1.2
+// give to the program that they were told publishes events.
+func TestPublish(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := ttrpc.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(received, 1)
+	eventsapi.RegisterTTRPCEventsService(srv, got)
+	go func() { _ = srv.Serve(t.Context(), l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+
+	a, err := typeurl.MarshalAnyToProto(&events.TaskOOM{ContainerID: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := proto.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--address", socket, "publish", "--topic", "/tasks/oom", "--namespace", "berth"}
+	if !publishes(args) || publishes([]string{"serve", "--dir", "publish"}) || publishes(nil) {
+		t.Error("a call to publish is not told from others")
+	}
+	if err := publish(args, bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	e := (<-got).GetEnvelope()
+	if e.GetTopic() != "/tasks/oom" || e.GetNamespace() != "berth" || e.GetTimestamp().AsTime().Unix() == 0 || !typeurl.Is(e.GetEvent(), &events.TaskOOM{}) {
+		t.Errorf("published was %v", e)
+	}
+	for name, c := range map[string]struct {
+		args  []string
+		stdin string
+		says  string
+	}{
+		"no topic":        {[]string{"--address", socket, "publish"}, "", "usage"},
+		"more arguments":  {append(args, "x"), "", "usage"},
+		"no event":        {args, "nonsense", "read the event"},
+		"an endless one":  {args, strings.Repeat("x", maxEvent+1), "larger than"},
+		"nobody listens":  {[]string{"--address", socket + "x", "publish", "--topic", "t"}, "", "publish event"},
+		"an unknown flag": {append([]string{"--nonsense"}, args...), "", "nonsense"},
+	} {
+		if err := publish(c.args, strings.NewReader(c.stdin)); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

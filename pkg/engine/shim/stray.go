@@ -1,0 +1,50 @@
+package shim
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// killStray kills the process of a shim that cannot be asked for it: it was started
+// in the task's bundle, for that id, and its connection or its answer is of no use.
+// What a shim starts has other arguments.
+func killStray(s Start) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		// Read after the open: what the pidfd refers to cannot change any more.
+		if isShimOf(s, pid) {
+			err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
+		unix.Close(fd)
+		if err != nil && err != unix.ESRCH { //nolint:errorlint // as the kernel gave it
+			return err
+		}
+	}
+	return nil
+}
+
+// isShimOf tells a shim by where it was started and by the arguments that every shim
+// passes on to its server.
+func isShimOf(s Start, pid int) bool {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	if where, err := os.Readlink(filepath.Join(dir, "cwd")); err != nil || where != s.Bundle {
+		return false
+	}
+	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	return err == nil && bytes.Contains(line, []byte("\x00-id\x00"+s.ID+"\x00"))
+}

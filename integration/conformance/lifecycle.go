@@ -143,6 +143,11 @@ func containerEcho(t *testing.T, n *node) {
 	if got := st.GetImage().GetImage(); n.Berth && got != n.Image.Busybox {
 		t.Errorf("image.image is %q, the pod's author wrote %q", got, n.Image.Busybox)
 	}
+	// Whatever the pod's author wrote, a tag is told that others know.
+	other := c.pod.create(t, forever(), func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = "written/by-the:author" })
+	if got := other.status(t).GetImage().GetImage(); got != n.Image.Busybox && got != n.Image.BusyboxAlias {
+		t.Errorf("image.image is %q, and no tag of the image", got)
+	}
 	item := n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID})[0]
 	sameMap(t, "listed labels", item.GetLabels(), c.Config.GetLabels())
 	sameMap(t, "listed annotations", item.GetAnnotations(), c.Config.GetAnnotations())

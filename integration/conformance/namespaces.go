@@ -16,6 +16,7 @@ var namespaceChecks = []check{
 	{name: "pid NODE: containers see the host's processes", needs: []Ability{HostPID}, run: pidNode},
 	{name: "pid TARGET: an ephemeral container sees its target", needs: []Ability{TargetPID}, run: pidTarget},
 	{name: "pid TARGET: a target that does not run is refused", run: pidTargetMissing},
+	{name: "pid TARGET: a pod without a target is as with CONTAINER", run: pidTargetOfPod},
 	{name: "ipc POD: containers share /dev/shm", run: ipcPod},
 	{name: "ipc NODE: containers see the host's /dev/shm", needs: []Ability{HostIPC}, run: ipcNode},
 	{name: "namespaces that the runtime cannot give are refused", berth: true, run: hostRefused},
@@ -139,6 +140,22 @@ func ipcNode(t *testing.T, n *node) {
 	}
 }
 
+// pidTargetOfPod: a pod has no target, and whoever sends its options to both means its
+// containers.
+func pidTargetOfPod(t *testing.T, n *node) {
+	p := n.pod(t, pidMode(runtimeapi.NamespaceMode_TARGET))
+	own := security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
+	})
+	if _, shared := n.Lacks[SeparatePID]; shared {
+		p.start(t, forever(), own)
+		return
+	}
+	if got := strings.TrimSpace(p.output(t, sh("echo $$"), own)); got != "1" {
+		t.Errorf("the container's shell is process %s", got)
+	}
+}
+
 // hostRefused: a pod must not be told that it has what it does not have.
 func hostRefused(t *testing.T, n *node) {
 	for ability, ask := range map[Ability]func(*runtimeapi.NamespaceOption){
@@ -149,7 +166,12 @@ func hostRefused(t *testing.T, n *node) {
 		if _, lacks := n.Lacks[ability]; !lacks {
 			continue
 		}
-		c := n.podConfig(t, func(c *runtimeapi.PodSandboxConfig) { ask(c.Linux.SecurityContext.NamespaceOptions) })
+		c := n.podConfig(t, func(c *runtimeapi.PodSandboxConfig) {
+			ask(c.Linux.SecurityContext.NamespaceOptions)
+			if ability == HostNetwork {
+				c.Hostname = "" // such a pod has the node's
+			}
+		})
 		_, err := n.tryPod(t, c)
 		mustFail(t, err, string(ability), codes.FailedPrecondition)
 	}

@@ -19,6 +19,7 @@ var securityChecks = []check{
 	{name: "seccomp: none is unconfined", needs: []Ability{SeccompReport}, run: seccompNone},
 	{name: "seccomp: an empty profile is the runtime's default", needs: []Ability{SeccompReport}, run: seccompDefault},
 	{name: "seccomp: a profile of the host", run: seccompLocalhost},
+	{name: "seccomp: a profile of the host in Docker's form", berth: true, run: seccompDockerForm},
 	{name: "seccomp: a profile of the host holds for execs", needs: []Ability{SeccompExec}, run: seccompLocalhostExec},
 	{name: "seccomp: unconfined", needs: []Ability{SeccompReport}, run: seccompUnconfined},
 	{name: "AppArmor profiles", run: apparmorProfiles},
@@ -140,6 +141,21 @@ func seccompLocalhost(t *testing.T, n *node) {
 	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600"), noMkdir(t)).waitLog(t, "1\n")
 	// Others of the pod are none the wiser.
 	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600")).waitLog(t, "0\n")
+}
+
+// seccompDockerForm has rules that are for containers with a capability, or without.
+func seccompDockerForm(t *testing.T, n *node) {
+	file := filepath.Join(t.TempDir(), "docker.json")
+	must(t, os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ALLOW",
+		"archMap": [{"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"]}, {"architecture": "SCMP_ARCH_AARCH64"}],
+		"syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "args": [], "comment": "", "includes": {}, "excludes": {"caps": ["CAP_SYS_ADMIN"]}}]}`), 0o600), "profile")
+	profile := seccomp(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: file})
+	admin := security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
+	})
+	p := n.pod(t)
+	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600"), profile).waitLog(t, "1\n")
+	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600"), profile, admin).waitLog(t, "0\n")
 }
 
 func seccompLocalhostExec(t *testing.T, n *node) {

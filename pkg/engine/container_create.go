@@ -206,6 +206,7 @@ func (b *creation) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequ
 		ImageID:     img.ID,
 		ImageRef:    imageRef(img),
 		ImageName:   imageName(r.GetConfig().GetImage(), img),
+		ImageTag:    img.Tag(r.GetConfig().GetImage().GetUserSpecifiedImage()),
 		ImageChain:  img.ChainID.String(),
 		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,

@@ -90,8 +90,8 @@ func (m *mounts) withRootfs(c *container, mounts []mount.Mount, f func(dir strin
 func toRead(mounts []mount.Mount) []mount.Mount {
 	mounts = slices.Clone(mount.RemoveVolatileOption(mounts))
 	for i := range mounts {
-		options := slices.DeleteFunc(slices.Clone(mounts[i].Options), func(o string) bool { return o == "rw" })
-		mounts[i].Options = append(options, "ro")
+		options := append(slices.Clone(mounts[i].Options), "ro")
+		mounts[i].Options = slices.DeleteFunc(options, func(o string) bool { return o == "rw" })
 	}
 	return mounts
 }

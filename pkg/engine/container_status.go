@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -71,7 +72,8 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 
 func imageSpec(spec *containerSpec, c *runtimeapi.ContainerConfig) *runtimeapi.ImageSpec {
 	return &runtimeapi.ImageSpec{
-		Image: spec.ImageName, UserSpecifiedImage: c.GetImage().GetUserSpecifiedImage(),
+		// A name that others show too; what the pod asked for stands beside it.
+		Image: cmp.Or(spec.ImageTag, spec.ImageName), UserSpecifiedImage: c.GetImage().GetUserSpecifiedImage(),
 		Annotations: c.GetImage().GetAnnotations(), RuntimeHandler: c.GetImage().GetRuntimeHandler(),
 		ImageRef: c.GetImage().GetImageRef(),
 	}

@@ -150,13 +150,13 @@ func (t *settings) nodeOf(s *sandboxSpec) ocispec.Node {
 	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
 	n.TolerateMissingHugetlb = p.TolerateMissingHugetlb
 	if p.DefaultSeccomp != (text{}) || (s.Pinned == nil && t.defaultSeccompFile != "") {
-		n.DefaultSeccomp = func() (*specs.LinuxSeccomp, error) { return t.defaultSeccomp(s) }
+		n.DefaultSeccomp = func() (*ocispec.SeccompProfile, error) { return t.defaultSeccomp(s) }
 	}
 	return n
 }
 
 // defaultSeccomp is what RuntimeDefault means for s, nil for the built-in one.
-func (t *settings) defaultSeccomp(s *sandboxSpec) (*specs.LinuxSeccomp, error) {
+func (t *settings) defaultSeccomp(s *sandboxSpec) (*ocispec.SeccompProfile, error) {
 	content, err := s.content(t.defaultSeccompFile, func(p *pinned) text { return p.DefaultSeccomp })
 	if err != nil || content == "" {
 		return nil, err

@@ -112,6 +112,7 @@ type containerSpec struct {
 	ImageID     string                                                           `json:"imageID"`
 	ImageRef    string                                                           `json:"imageRef"`
 	ImageName   string                                                           `json:"imageName"`
+	ImageTag    string                                                           `json:"imageTag,omitempty"`
 	ImageChain  string                                                           `json:"imageChain"`
 	Snapshotter string                                                           `json:"snapshotter"`
 	CgroupsPath string                                                           `json:"cgroupsPath"`

@@ -1,6 +1,8 @@
 package image
 
 import (
+	"slices"
+
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -28,4 +30,16 @@ type Image struct {
 
 	// manifest is the platform's manifest, from which the layers are unpacked.
 	manifest imagespec.Descriptor
+}
+
+// Tag is a tag of the image: the one that asked is, however it is written, else the
+// first. Empty is none.
+func (i *Image) Tag(asked string) string {
+	if named, err := parseName(asked); err == nil && slices.Contains(i.RepoTags, named.String()) {
+		return named.String()
+	}
+	if len(i.RepoTags) == 0 {
+		return ""
+	}
+	return i.RepoTags[0]
 }

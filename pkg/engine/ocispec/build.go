@@ -78,7 +78,7 @@ func setConfinement(s *specs.Spec, c Container, n Node) (err error) {
 		return err
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.
-	if s.Linux.Seccomp, err = seccompFor(sc.GetSeccomp(), sc.GetSeccompProfilePath(), sc.GetPrivileged(), s.Linux.Seccomp, s.Process.Capabilities.Bounding, n, c.Runtime); err != nil {
+	if s.Linux.Seccomp, err = seccompOf(sc.GetSeccomp(), sc.GetSeccompProfilePath(), sc.GetPrivileged(), s.Linux.Seccomp, s.Process.Capabilities.Bounding, n, c.Runtime); err != nil {
 		return err
 	}
 	if s.Process.ApparmorProfile, err = apparmorFor(sc, s.Process.ApparmorProfile, n); err != nil {

@@ -105,10 +105,10 @@ func TestBuildRefuses(t *testing.T) {
 		}, invalidArgument, "localhost_ref"},
 		"seccomp file missing":  {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/none.json") }, failedPrecondition, "/profiles/none.json"},
 		"seccomp file relative": {func(c *Container, _ *Node) { c.security().Seccomp = local("profiles/x") }, invalidArgument, "absolute"},
-		"seccomp file broken":   {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/broken.json") }, failedPrecondition, "OCI form"},
-		"seccomp file of Docker": {func(c *Container, _ *Node) {
+		"seccomp file broken":   {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/broken.json") }, failedPrecondition, "OCI's form"},
+		"seccomp file of others": {func(c *Container, _ *Node) {
 			c.security().Seccomp = local("/profiles/docker.json")
-		}, failedPrecondition, "includes"},
+		}, failedPrecondition, "users"},
 		"seccomp file with more":       {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/two.json") }, failedPrecondition, "more than one"},
 		"seccomp file without action":  {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/nothing.json") }, failedPrecondition, "defaultAction"},
 		"seccomp flag unknown to runc": {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/flags.json") }, failedPrecondition, "WAIT_KILLABLE"},

@@ -97,7 +97,7 @@ func bareNode() Node {
 
 var seccompFiles = map[string]string{
 	"/profiles/audit.json":   `{"defaultAction":"SCMP_ACT_LOG","architectures":["SCMP_ARCH_X86_64"],"syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_ERRNO"}]}`,
-	"/profiles/docker.json":  `{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["read"],"action":"SCMP_ACT_ALLOW","includes":{"caps":["CAP_SYS_ADMIN"]}}]}`,
+	"/profiles/docker.json":  `{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["read"],"action":"SCMP_ACT_ALLOW","includes":{"users":["root"]}}]}`,
 	"/profiles/broken.json":  `{"defaultAction":`,
 	"/profiles/two.json":     `{"defaultAction":"SCMP_ACT_LOG"}{}`,
 	"/profiles/nothing.json": `{}`,

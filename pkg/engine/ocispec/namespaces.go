@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -16,7 +17,7 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	pod := namespaceOptions(sb.Config)
 	opts := sc.GetNamespaceOptions()
 	if opts == nil {
-		opts = pod
+		opts = podOptions(pod)
 	}
 	for _, o := range []*runtimeapi.NamespaceOption{pod, opts} {
 		if err := checkNamespaceOptions(o); err != nil {
@@ -58,6 +59,16 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 
 func namespaceOptions(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 	return cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+// podOptions are those of containers that say nothing. A pod has no target.
+func podOptions(pod *runtimeapi.NamespaceOption) *runtimeapi.NamespaceOption {
+	if pod.GetPid() != runtimeapi.NamespaceMode_TARGET {
+		return pod
+	}
+	own := proto.CloneOf(pod)
+	own.Pid = runtimeapi.NamespaceMode_CONTAINER
+	return own
 }
 
 func checkNamespaceOptions(opts *runtimeapi.NamespaceOption) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/selinux/go-selinux"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultAppArmorProfile is the name under which berth loads its default profile.
@@ -55,6 +56,11 @@ func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
 	if n.Hostname, err = os.Hostname(); err != nil {
 		return Node{}, fmt.Errorf("find the node's name: %w", err)
 	}
+	var kernel unix.Utsname
+	if err := unix.Uname(&kernel); err != nil {
+		return Node{}, fmt.Errorf("find the kernel's version: %w", err)
+	}
+	n.Kernel = unix.ByteSliceToString(kernel.Release[:])
 	if n.Capabilities, n.MinOOMScoreAdj, err = privileges(); err != nil {
 		return Node{}, err
 	}

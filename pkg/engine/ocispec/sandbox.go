@@ -50,7 +50,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 		return nil, err
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.
-	if s.Linux.Seccomp, err = seccompFor(sc.GetSeccomp(), sc.GetSeccompProfilePath(), sc.GetPrivileged(), nil, nil, n, sp.Runtime); err != nil {
+	if s.Linux.Seccomp, err = seccompOf(sc.GetSeccomp(), sc.GetSeccompProfilePath(), sc.GetPrivileged(), nil, nil, n, sp.Runtime); err != nil {
 		return nil, err
 	}
 	setLabels(s, sp.ProcessLabel, sp.MountLabel, sc.GetPrivileged(), sp.Runtime)

@@ -1,7 +1,6 @@
 package ocispec
 
 import (
-	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -47,9 +46,9 @@ func securityProfile(p *runtimeapi.SecurityProfile, deprecated, field string) (*
 	return &runtimeapi.SecurityProfile{ProfileType: p.GetProfileType(), LocalhostRef: ref}, nil
 }
 
-// seccompFor returns the filter of a container; base is what applies when the
+// seccompOf returns the filter of a container; base is what applies when the
 // request says nothing. caps is the bounding set, on which the default filter depends.
-func seccompFor(p *runtimeapi.SecurityProfile, deprecated string, privileged bool, base *specs.LinuxSeccomp, caps []string, n Node, rt *probe.Runtime) (*specs.LinuxSeccomp, error) {
+func seccompOf(p *runtimeapi.SecurityProfile, deprecated string, privileged bool, base *specs.LinuxSeccomp, caps []string, n Node, rt *probe.Runtime) (*specs.LinuxSeccomp, error) {
 	if privileged {
 		return nil, nil
 	}
@@ -71,12 +70,20 @@ func seccompFor(p *runtimeapi.SecurityProfile, deprecated string, privileged boo
 	}
 	switch profile.GetProfileType() {
 	case runtimeapi.SecurityProfile_RuntimeDefault:
-		if n.DefaultSeccomp != nil {
-			return n.DefaultSeccomp()
+		if n.DefaultSeccomp == nil {
+			return defaultSeccomp(caps), nil
 		}
-		return defaultSeccomp(caps), nil
+		local, err := n.DefaultSeccomp()
+		if err != nil {
+			return nil, err
+		}
+		return local.filter(seccompFacts{profileArch(), caps, n.Kernel})
 	case runtimeapi.SecurityProfile_Localhost:
-		return localSeccomp(profile.GetLocalhostRef(), n)
+		local, err := localSeccomp(profile.GetLocalhostRef(), n)
+		if err != nil {
+			return nil, err
+		}
+		return local.filter(seccompFacts{profileArch(), caps, n.Kernel})
 	default:
 		return nil, invalid("seccomp profile type %d is unknown", profile.GetProfileType())
 	}
@@ -93,7 +100,7 @@ func asksLocalSeccomp(sc *runtimeapi.LinuxContainerSecurityContext) bool {
 }
 
 // localSeccomp reads a profile of the node.
-func localSeccomp(file string, n Node) (*specs.LinuxSeccomp, error) {
+func localSeccomp(file string, n Node) (*SeccompProfile, error) {
 	if !path.IsAbs(file) {
 		return nil, invalid("seccomp profile %q must be an absolute path", file)
 	}
@@ -105,25 +112,6 @@ func localSeccomp(file string, n Node) (*specs.LinuxSeccomp, error) {
 		return nil, fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	return ParseSeccomp(file, string(b))
-}
-
-// ParseSeccomp reads the content of a profile; file is for errors. A field that
-// OCI does not have is an error: what looks like a rule and is ignored would
-// leave a hole.
-func ParseSeccomp(file, content string) (*specs.LinuxSeccomp, error) {
-	profile := &specs.LinuxSeccomp{}
-	d := json.NewDecoder(strings.NewReader(content))
-	d.DisallowUnknownFields()
-	if err := d.Decode(profile); err != nil {
-		return nil, unmet("seccomp profile %s is not in OCI form: %s", file, err)
-	}
-	if d.More() {
-		return nil, unmet("seccomp profile %s holds more than one JSON value", file)
-	}
-	if !strings.HasPrefix(string(profile.DefaultAction), "SCMP_ACT_") {
-		return nil, unmet("seccomp profile %s: defaultAction %q is no SCMP_ACT_ action", file, profile.DefaultAction)
-	}
-	return profile, nil
 }
 
 // seccompCache has the default filter for each set of capabilities. Filters

@@ -11,19 +11,19 @@ import (
 
 // A node's own default profile stands in for the built-in one, and only for that.
 func TestRuntimeDefaultIsTheNodesProfile(t *testing.T) {
-	n := Node{Seccomp: true, DefaultSeccomp: func() (*specs.LinuxSeccomp, error) {
+	n := Node{Seccomp: true, DefaultSeccomp: func() (*SeccompProfile, error) {
 		return ParseSeccomp("/etc/seccomp.json", `{"defaultAction":"SCMP_ACT_LOG"}`)
 	}}
 	def := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
-	got, err := seccompFor(def, "", false, nil, nil, n, &probe.Runtime{})
+	got, err := seccompOf(def, "", false, nil, nil, n, &probe.Runtime{})
 	if err != nil || got == nil || got.DefaultAction != specs.ActLog {
 		t.Errorf("RuntimeDefault: %+v, %v", got, err)
 	}
 	n.DefaultSeccomp = nil
-	if got, err := seccompFor(def, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got == nil || got.DefaultAction == specs.ActLog {
+	if got, err := seccompOf(def, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got == nil || got.DefaultAction == specs.ActLog {
 		t.Errorf("without a profile of the node: %+v, %v", got, err)
 	}
-	if got, err := seccompFor(nil, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got != nil {
+	if got, err := seccompOf(nil, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got != nil {
 		t.Errorf("no profile asked for: %+v, %v", got, err)
 	}
 }

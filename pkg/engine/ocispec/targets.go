@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -43,8 +44,8 @@ func ResolveTargets(rootfs string, mounts []*runtimeapi.Mount, images map[string
 		source := m.GetHostPath()
 		if isImageMount(m) {
 			source = images[asked]
-		} else if real, err := filepath.EvalSymlinks(source); err == nil {
-			source = real
+		} else if resolved, err := filepath.EvalSymlinks(source); err == nil {
+			source = resolved
 		}
 		if err := overProc(asked, at, source); err != nil {
 			return nil, err
@@ -107,21 +108,14 @@ func (t *Targets) readlink(p string) (string, error) {
 		}
 	}
 	to, err := os.Readlink(host)
-	switch err := underlying(err); err {
-	case nil:
+	switch {
+	case err == nil:
 		return to, nil
-	case unix.EINVAL, unix.ENOENT, unix.ENOTDIR:
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return "", nil
-	case unix.ENAMETOOLONG:
+	case errors.Is(err, unix.ENAMETOOLONG):
 		return "", invalid("%.64q… is too long", p)
 	default:
 		return "", fmt.Errorf("read link %.200q of the image: %w", p, err)
 	}
-}
-
-func underlying(err error) error {
-	if e, ok := err.(*os.PathError); ok { //nolint:errorlint // what os returned, unwrapped
-		return e.Err
-	}
-	return err
 }

@@ -42,6 +42,8 @@ type Node struct {
 	// own bind ports below 1024, and ping, without capabilities.
 	UnprivilegedPorts bool
 	UnprivilegedICMP  bool
+	// Kernel is the release of the node's kernel.
+	Kernel string
 	// KernelRRO says that the kernel has recursive read-only mounts (5.12).
 	KernelRRO bool
 	// CgroupMountOptions are those of the host's cgroup2 file system that a mount
@@ -59,7 +61,7 @@ type Node struct {
 	ResolvePath func(path string) (string, error)
 	// DefaultSeccomp returns the profile that RuntimeDefault means; nil is the
 	// built-in one.
-	DefaultSeccomp func() (*specs.LinuxSeccomp, error)
+	DefaultSeccomp func() (*SeccompProfile, error)
 	// ReadFile reads a Localhost seccomp profile.
 	ReadFile func(path string) ([]byte, error)
 	// AppArmorLoaded reports whether a profile of that name is loaded.

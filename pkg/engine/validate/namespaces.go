@@ -6,16 +6,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sandboxNamespaces checks the modes that a sandbox may have.
+// sandboxNamespaces checks the modes that a sandbox may have. One with the PID mode
+// TARGET, which is meant for containers, is as with CONTAINER: others take it so.
 func sandboxNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 	return first(
 		func() error { return sharedNamespaces(field, o) },
-		func() error {
-			if o.GetPid() == runtimeapi.NamespaceMode_TARGET {
-				return invalid(field+".pid", "TARGET names a container, and a sandbox has none yet; use POD, CONTAINER or NODE")
-			}
-			return nil
-		},
 		func() error { return userns(field+".userns_options", o.GetUsernsOptions()) },
 		func() error { return usernsBesideHost(field, o) },
 	)

@@ -19,6 +19,7 @@ func sandboxConfig(field string, c *runtimeapi.PodSandboxConfig) error {
 		func() error { return dns(field+".dns_config", c.GetDnsConfig()) },
 		func() error { return each(field+".port_mappings", c.GetPortMappings(), portMapping) },
 		func() error { return linuxSandbox(field+".linux", c.GetLinux()) },
+		func() error { return hostnameOfNode(field+".hostname", c) },
 	)
 }
 
@@ -42,6 +43,15 @@ func hostname(field, h string) error {
 		return invalid(field, "%s is no host name; use letters, digits, '-' and '.'", quoted(h))
 	}
 	return clean(field, h)
+}
+
+// hostnameOfNode refuses a name that a pod in the host's network would not get:
+// renaming it would rename the node.
+func hostnameOfNode(field string, c *runtimeapi.PodSandboxConfig) error {
+	if c.GetHostname() == "" || c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		return nil
+	}
+	return invalid(field, "%s is set for a pod in the host's network, which has the name of the node; leave it empty", quoted(c.GetHostname()))
 }
 
 // dns keeps line breaks, and whatever else could forge a line, out of the

@@ -56,8 +56,13 @@ func TestSandboxRefuses(t *testing.T) {
 		"ipc of a target": {"config.linux.security_context.namespace_options.ipc", func(c *config) {
 			c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_TARGET
 		}},
-		"target for a sandbox": {"config.linux.security_context.namespace_options.pid", func(c *config) {
-			c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_TARGET
+		"hostname in the host's network": {"config.hostname", func(c *config) {
+			c.Hostname = "own"
+			c.Linux.Sysctls = nil
+			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		}},
+		"unknown pid mode": {"config.linux.security_context.namespace_options.pid", func(c *config) {
+			c.Linux.SecurityContext.NamespaceOptions.Pid = 17
 		}},
 		"negative user": {"config.linux.security_context.run_as_user", func(c *config) { c.Linux.SecurityContext.RunAsUser.Value = -1 }},
 		"user that is no user": {"config.linux.security_context.run_as_user", func(c *config) {

@@ -2,6 +2,7 @@ package output
 
 import (
 	"io"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/berth-cri/berth/pkg/printable"
@@ -29,7 +30,7 @@ func Raw(w io.Writer) io.Writer {
 
 // Write implements io.Writer. It keeps a character that is not whole for the next.
 func (t *Terminal) Write(text []byte) (int, error) {
-	all := append(t.rest, text...)
+	all := slices.Concat(t.rest, text)
 	whole := len(all)
 	for back := 1; back < utf8.UTFMax && back <= len(all); back++ {
 		if at := len(all) - back; utf8.RuneStart(all[at]) {
@@ -39,7 +40,7 @@ func (t *Terminal) Write(text []byte) (int, error) {
 			break
 		}
 	}
-	t.rest = append([]byte(nil), all[whole:]...)
+	t.rest = all[whole:]
 	if _, err := io.WriteString(t.raw, printable.Lines(string(all[:whole]))); err != nil {
 		return 0, err
 	}

@@ -33,7 +33,7 @@ func withoutAdvice(ctx context.Context) context.Context {
 	entry := log.G(ctx)
 	quiet := &logrus.Logger{
 		Out: entry.Logger.Out, Formatter: entry.Logger.Formatter, Hooks: entry.Logger.Hooks,
-		Level: min(entry.Logger.GetLevel(), logrus.WarnLevel), ExitFunc: entry.Logger.ExitFunc,
+		Level: min(entry.Logger.GetLevel(), log.WarnLevel), ExitFunc: entry.Logger.ExitFunc,
 	}
 	return log.WithLogger(ctx, &logrus.Entry{Logger: quiet, Data: maps.Clone(entry.Data)})
 }

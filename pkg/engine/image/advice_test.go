@@ -17,7 +17,7 @@ import (
 // logged is a context whose log is kept, from the level of an operator on.
 func logged(ctx context.Context) (context.Context, *bytes.Buffer) {
 	var text bytes.Buffer
-	logger := &logrus.Logger{Out: &text, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}, Level: logrus.InfoLevel}
+	logger := &logrus.Logger{Out: &text, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}, Level: log.InfoLevel}
 	return log.WithLogger(ctx, logrus.NewEntry(logger)), &text
 }
 

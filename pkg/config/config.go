@@ -170,6 +170,8 @@ type Engine struct {
 	// ExecSyncDrainTimeout bounds the wait for a grandchild that still holds
 	// the output of an ExecSync whose own process has ended. 0 does not wait.
 	ExecSyncDrainTimeout time.Duration `toml:"exec_sync_drain_timeout"`
+	// MaxExecSyncs bounds how many ExecSync commands run at once. 0 is no bound.
+	MaxExecSyncs int `toml:"max_exec_syncs"`
 	// DefaultSeccompProfile is the file of the RuntimeDefault profile; empty
 	// is the built-in one.
 	DefaultSeccompProfile string `toml:"default_seccomp_profile"`
@@ -230,6 +232,8 @@ type Streaming struct {
 	// PermittedRemoteHosts are names and IP addresses, besides the node's own, where
 	// other CRI daemons may serve sessions.
 	PermittedRemoteHosts []string `toml:"permitted_remote_hosts"`
+	// MaxSessions bounds the sessions of each kind. 0 is no bound.
+	MaxSessions int `toml:"max_sessions"`
 }
 
 // Metrics is the Prometheus endpoint.

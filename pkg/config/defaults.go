@@ -44,6 +44,7 @@ func Default() *Config {
 			TolerateMissingHugetlb: true,
 			MaxImageDefinedVolumes: 100,
 			ExecSyncDrainTimeout:   10 * time.Second,
+			MaxExecSyncs:           512,
 			CDISpecDirs:            []string{"/etc/cdi", "/var/run/cdi"},
 		},
 		CNI: CNI{
@@ -64,7 +65,7 @@ func Default() *Config {
 			MaxVerifiers:       10,
 			PerVerifierTimeout: 10 * time.Second,
 		},
-		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: 4 * time.Hour, PermittedRemoteHosts: []string{}},
+		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: 4 * time.Hour, MaxSessions: 512, PermittedRemoteHosts: []string{}},
 		NRI: NRI{
 			PluginPath:                "/opt/nri/plugins",
 			PluginConfigPath:          "/etc/nri/conf.d",

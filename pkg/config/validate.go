@@ -125,6 +125,7 @@ func (v *validator) engine(e *Engine) {
 	v.executable("engine.shim_path", e.ShimPath)
 	v.executable("engine.pause_path", e.PausePath)
 	v.notNegative("engine.exec_sync_drain_timeout", e.ExecSyncDrainTimeout)
+	v.count("engine.max_exec_syncs", e.MaxExecSyncs)
 	if p := e.DefaultSeccompProfile; p != "" {
 		if m := seccompMistake(p); m != "" {
 			v.wrong("engine.default_seccomp_profile", m, "")
@@ -240,6 +241,7 @@ func (v *validator) streaming(s *Streaming) {
 			v.wrong("streaming.permitted_remote_hosts", fmt.Sprintf("%q is neither a host name nor an IP address; write it without a port", host), "")
 		}
 	}
+	v.count("streaming.max_sessions", s.MaxSessions)
 }
 
 func (v *validator) observation(c *Config) {
@@ -315,6 +317,12 @@ func (v *validator) executable(key, path string) {
 func (v *validator) notNegative(key string, t time.Duration) {
 	if t < 0 {
 		v.wrong(key, "must not be negative", "")
+	}
+}
+
+func (v *validator) count(key string, n int) {
+	if n < 0 {
+		v.wrong(key, "must be 0, for no limit, or more", "")
 	}
 }
 

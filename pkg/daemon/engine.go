@@ -43,6 +43,7 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 		Snapshotter:            e.Snapshotter,
 		MaxLogLineSize:         e.MaxLogLineSize,
 		ExecSyncDrainTimeout:   e.ExecSyncDrainTimeout,
+		MaxExecSyncs:           e.MaxExecSyncs,
 		UnprivilegedPorts:      e.UnprivilegedPorts,
 		UnprivilegedICMP:       e.UnprivilegedICMP,
 		TolerateMissingHugetlb: e.TolerateMissingHugetlb,
@@ -55,6 +56,7 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 		Images:                 imageConfig(cfg),
 		Streaming: streaming.Config{
 			Address: cfg.Streaming.Address, Port: cfg.Streaming.Port, IdleTimeout: cfg.Streaming.IdleTimeout,
+			MaxSessions: cfg.Streaming.MaxSessions,
 		},
 	}
 }

@@ -127,7 +127,12 @@ func (b *canaries) tryExec(ctx context.Context, client *shim.Client, s *sandbox,
 	}
 	e := &execution{client: client, container: s.ID(), id: newExecID(), dir: dir, drain: canaryGrace}
 	defer e.clean()
-	got, err := e.run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
+	e.spill = b.root
+	exit, err := e.run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
+	if err != nil {
+		return err
+	}
+	got, err := e.answer(exit)
 	if err != nil {
 		return err
 	}

@@ -53,8 +53,10 @@ type Config struct {
 	// ExecSyncDrainTimeout bounds the wait for a descendant that holds the
 	// output of an ended ExecSync command.
 	ExecSyncDrainTimeout time.Duration
-	UnprivilegedPorts    bool
-	UnprivilegedICMP     bool
+	// MaxExecSyncs bounds how many ExecSync commands run at once; 0 is no bound.
+	MaxExecSyncs      int
+	UnprivilegedPorts bool
+	UnprivilegedICMP  bool
 	// TolerateMissingHugetlb ignores hugepage limits where there is no controller.
 	TolerateMissingHugetlb bool
 	// IgnoreImageVolumes makes no volumes that images define; MaxImageVolumes is how

@@ -7,11 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -37,20 +35,9 @@ type execs struct {
 	tasks      *tasks
 	// drain bounds the wait for a descendant that holds the output of an ended command.
 	drain time.Duration
-}
-
-// maxExecOutput is how much of each stream ExecSync returns (CRI proto).
-const maxExecOutput = 16 << 20
-
-// execAnswer is how much ExecSync returns of both together: a kubelet takes no
-// message over 16 MiB, and would get nothing of one that is.
-const execAnswer = maxExecOutput - 64
-
-// fitAnswer shortens what a command wrote to what an answer has room for. Neither
-// stream takes from the other's half what that needs. Pure.
-func fitAnswer(stdout, stderr []byte) (out, errOut []byte) {
-	forErr := min(len(stderr), max(execAnswer/2, execAnswer-len(stdout)))
-	return stdout[:min(len(stdout), execAnswer-forErr)], stderr[:forErr]
+	// commands bounds how many run at once, and answers the memory of what they say.
+	commands *gauge
+	answers  answers
 }
 
 // ExecSync runs a command in a RUNNING container and returns what it wrote and
@@ -64,6 +51,11 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
+	if !b.commands.enter() {
+		return nil, fmt.Errorf("%d commands run in this node's containers, which is engine.max_exec_syncs; try again later: %w", b.commands.limit, errdefs.ErrResourceExhausted)
+	}
+	defer b.commands.leave()
+	call := ctx
 	if r.GetTimeout() > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.GetTimeout())*time.Second)
@@ -78,9 +70,13 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		return nil, err
 	}
 	e := &execution{client: client, container: c.ID(), id: newExecID(), dir: filepath.Join(b.containerDir(c.ID()), "io"), drain: b.drain}
+	e.spill = b.root
 	defer e.clean()
-	resp, err := e.run(ctx, process)
-	return resp, judged(ctx, c, client, err)
+	exit, err := e.run(ctx, process)
+	if err != nil {
+		return nil, judged(ctx, c, client, err)
+	}
+	return b.answers.of(call, e, exit)
 }
 
 // process is the container's own process with another command.
@@ -122,6 +118,7 @@ type execution struct {
 	client         *shim.Client
 	container, id  string
 	dir            string
+	spill          string // the directory for output that is large
 	drain          time.Duration
 	stdout, stderr *output
 	// made says that the other side may know the command, started that it may run.
@@ -152,38 +149,36 @@ func (e *execution) register(ctx context.Context, r *taskapi.ExecProcessRequest)
 	}
 }
 
-// run returns the command's result.
-func (e *execution) run(ctx context.Context, process *anypb.Any) (*runtimeapi.ExecSyncResponse, error) {
-	var err error
-	if e.stdout, err = newOutput(filepath.Join(e.dir, e.id+"-out")); err != nil {
-		return nil, err
+// run returns the command's exit code. What it wrote is in its outputs.
+func (e *execution) run(ctx context.Context, process *anypb.Any) (exitCode int32, err error) {
+	if e.stdout, err = newOutput(filepath.Join(e.dir, e.id+"-out"), e.spill); err != nil {
+		return 0, err
 	}
-	if e.stderr, err = newOutput(filepath.Join(e.dir, e.id+"-err")); err != nil {
-		return nil, err
+	if e.stderr, err = newOutput(filepath.Join(e.dir, e.id+"-err"), e.spill); err != nil {
+		return 0, err
 	}
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
 		ID: e.container, ExecID: e.id, Stdout: e.stdout.path, Stderr: e.stderr.path, Spec: process,
 	}); err != nil {
-		return nil, execError(ctx, err)
+		return 0, execError(ctx, err)
 	}
 	// A start whose answer does not come in time may still happen.
 	e.started = true
 	if _, err := e.client.Task.Start(ctx, &taskapi.StartRequest{ID: e.container, ExecID: e.id}); err != nil {
-		return nil, execError(ctx, e.explain(fromShim(err)))
+		return 0, execError(ctx, e.explain(fromShim(err)))
 	}
 	// Only now: a FIFO without a writer looks like one at its end.
 	e.stdout.collect()
 	e.stderr.collect()
 	exit, err := e.client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.container, ExecID: e.id})
 	if err != nil {
-		return nil, execError(ctx, fromShim(err))
+		return 0, execError(ctx, fromShim(err))
 	}
 	e.started = false
 	if err := e.drainOutput(ctx); err != nil {
-		return nil, err
+		return 0, err
 	}
-	stdout, stderr := fitAnswer(e.stdout.bytes(), e.stderr.bytes())
-	return &runtimeapi.ExecSyncResponse{ExitCode: int32(exit.GetExitStatus()), Stdout: stdout, Stderr: stderr}, nil
+	return int32(exit.GetExitStatus()), nil
 }
 
 // explain adds what the runtime wrote to the stderr that it had for the command:
@@ -342,58 +337,4 @@ func sessionOf(pipe string) (command string, ok bool) {
 	default:
 		return pipe[:end], strings.HasPrefix(pipe, execPrefix)
 	}
-}
-
-// output is a stream of a command, read from a FIFO of its own.
-type output struct {
-	path string
-	file *os.File
-	done chan struct{}
-	once sync.Once
-
-	mu  sync.Mutex
-	buf []byte // guarded by mu
-}
-
-func newOutput(path string) (*output, error) {
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, fmt.Errorf("make pipe %s: %w", path, err)
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open pipe: %w", err), os.Remove(path))
-	}
-	return &output{path: path, file: f, done: make(chan struct{})}, nil
-}
-
-// collect begins to read. What is over the limit is read and dropped, so that
-// the command never waits.
-func (o *output) collect() { o.once.Do(func() { go o.read() }) }
-
-func (o *output) read() {
-	defer close(o.done)
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := o.file.Read(buf)
-		o.mu.Lock()
-		o.buf = append(o.buf, buf[:min(n, maxExecOutput-len(o.buf))]...)
-		o.mu.Unlock()
-		if err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
-				log.L.WithError(err).Debug("read a command's output")
-			}
-			return
-		}
-	}
-}
-
-func (o *output) bytes() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf
-}
-
-func (o *output) close() {
-	_ = o.file.Close()
-	_ = os.Remove(o.path)
 }

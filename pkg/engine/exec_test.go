@@ -71,11 +71,11 @@ func TestFitAnswer(t *testing.T) {
 		{half + 5, half + 5, half, half},
 		{half - 5, half + 50, half - 5, half + 5},
 	} {
-		out, errOut := fitAnswer(make([]byte, c.out), make([]byte, c.err))
-		if len(out) != c.wantOut || len(errOut) != c.wantErr {
-			t.Errorf("of %d and %d: %d and %d, want %d and %d", c.out, c.err, len(out), len(errOut), c.wantOut, c.wantErr)
+		out, errOut := fitAnswer(c.out, c.err)
+		if out != c.wantOut || errOut != c.wantErr {
+			t.Errorf("of %d and %d: %d and %d, want %d and %d", c.out, c.err, out, errOut, c.wantOut, c.wantErr)
 		}
-		answer := &runtimeapi.ExecSyncResponse{Stdout: out, Stderr: errOut, ExitCode: -1}
+		answer := &runtimeapi.ExecSyncResponse{Stdout: make([]byte, out), Stderr: make([]byte, errOut), ExitCode: -1}
 		if size := proto.Size(answer); size > maxExecOutput {
 			t.Errorf("of %d and %d the answer has %d bytes", c.out, c.err, size)
 		}

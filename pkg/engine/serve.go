@@ -26,6 +26,7 @@ func (e *Engine) serve(k *core) (err error) {
 	}
 	e.execs = execs{
 		layout: k.layout, background: k.background, objects: k.objects, tasks: k.tasks, drain: k.config.ExecSyncDrainTimeout,
+		commands: &gauge{limit: k.config.MaxExecSyncs}, answers: answers{newOpLock()},
 	}
 	open := sessions{execs: e.execs, runtimes: k.runtimes, shims: k.shims}
 	if err := complete(e.execs, open); err != nil {

@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -45,6 +46,8 @@ type Config struct {
 	Port    int
 	// IdleTimeout ends a session on which nothing moves; 0 is four hours.
 	IdleTimeout time.Duration
+	// MaxSessions bounds the exec and the attach sessions, each; 0 is no bound.
+	MaxSessions int
 }
 
 // Server hands out URLs (GetExec, GetAttach, GetPortForward, of which each may
@@ -69,7 +72,7 @@ func Serve(c Config, rt Runtime) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	s := &Server{clients: clients, sessions: &sessions{Runtime: rt, clients: clients}}
+	s := &Server{clients: clients, sessions: &sessions{Runtime: rt, clients: clients, limit: c.MaxSessions, now: map[string]int{}}}
 	config := streaming.DefaultConfig
 	config.Addr = l.Addr().String()
 	config.BaseURL = &url.URL{Scheme: "http", Host: config.Addr}
@@ -108,22 +111,55 @@ func (s *Server) Close() error {
 type sessions struct {
 	Runtime
 	clients *clients
+	limit   int // of each kind; 0 is none
 
 	mu      sync.Mutex
+	now     map[string]int // by kind
 	ended   bool           // guarded by mu
 	running sync.WaitGroup // grows only under mu while ended is false
 }
 
+// Kinds of sessions that are limited, as users see them.
+const (
+	execKind   = "exec"
+	attachKind = "attach"
+)
+
 var errClosed = errors.New("the daemon is about to end")
 
-func (s *sessions) begin() error {
+// begin counts a session, until the function that it returns is called. Those of a
+// kind that is empty are not limited.
+func (s *sessions) begin(kind string) (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return errClosed
+		return nil, errClosed
 	}
+	if err := s.full(kind); err != nil {
+		return nil, err
+	}
+	s.now[kind]++
 	s.running.Add(1)
-	return nil
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.now[kind]--
+		s.running.Done()
+	}, nil
+}
+
+// full needs s.mu.
+func (s *sessions) full(kind string) error {
+	if kind == "" || s.limit == 0 || s.now[kind] < s.limit {
+		return nil
+	}
+	return fmt.Errorf("this node has %d %s sessions, which is streaming.max_sessions; end some, or try again later: %w", s.limit, kind, errdefs.ErrResourceExhausted)
+}
+
+func (s *sessions) room(kind string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.full(kind)
 }
 
 // end lets no session begin any more and waits for those that run.
@@ -142,20 +178,22 @@ func (s *sessions) end(bound time.Duration) error {
 }
 
 func (s *sessions) Exec(ctx context.Context, name string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize) error {
-	if err := s.begin(); err != nil {
+	end, err := s.begin(execKind)
+	if err != nil {
 		return err
 	}
-	defer s.running.Done()
+	defer end()
 	id, asked := parseTarget(name)
 	in, out, errOut = asked.of(in, out, errOut)
 	return shown(s.Runtime.Exec(ctx, id, cmd, in, out, errOut, tty, sizes))
 }
 
 func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize) error {
-	if err := s.begin(); err != nil {
+	end, err := s.begin(attachKind)
+	if err != nil {
 		return err
 	}
-	defer s.running.Done()
+	defer end()
 	id, asked := parseTarget(name)
 	in, out, errOut = asked.of(in, out, errOut)
 	return shown(s.Runtime.Attach(ctx, id, in, out, errOut, tty, sizes))
@@ -163,10 +201,11 @@ func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, e
 
 // PortForward gets from cri-streaming a context that never ends.
 func (s *sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	if err := s.begin(); err != nil {
+	end, err := s.begin("")
+	if err != nil {
 		return err
 	}
-	defer s.running.Done()
+	defer end()
 	ctx, cancel, stream := s.clients.follow(ctx, stream)
 	defer cancel()
 	return shown(s.Runtime.PortForward(ctx, id, port, stream))

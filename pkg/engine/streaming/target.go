@@ -58,16 +58,23 @@ func (a asked) of(in io.Reader, out, errOut io.WriteCloser) (io.Reader, io.Write
 	return in, out, errOut
 }
 
-// GetExec returns the URL of a session with a command.
+// GetExec returns the URL of a session with a command, if there may be one more.
 func (s *Server) GetExec(r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if err := s.sessions.room(execKind); err != nil {
+		return nil, err
+	}
 	return s.Server.GetExec(&runtimeapi.ExecRequest{
 		ContainerId: asked{r.GetStdin(), r.GetStdout(), r.GetStderr()}.target(r.GetContainerId()),
 		Cmd:         r.GetCmd(), Tty: r.GetTty(), Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(),
 	})
 }
 
-// GetAttach returns the URL of a session with a container's first process.
+// GetAttach returns the URL of a session with a container's first process, if there
+// may be one more.
 func (s *Server) GetAttach(r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	if err := s.sessions.room(attachKind); err != nil {
+		return nil, err
+	}
 	return s.Server.GetAttach(&runtimeapi.AttachRequest{
 		ContainerId: asked{r.GetStdin(), r.GetStdout(), r.GetStderr()}.target(r.GetContainerId()),
 		Tty:         r.GetTty(), Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(),

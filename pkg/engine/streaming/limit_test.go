@@ -1,0 +1,43 @@
+package streaming_test
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"k8s.io/client-go/tools/remotecommand"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/streaming"
+)
+
+// TestSessionsAreLimited has one exec session where there may be one. A second is
+// refused, whether it has its URL already or not; an attach is another matter.
+func TestSessionsAreLimited(t *testing.T) {
+	p, begun, ended := waiting()
+	s := serve(t, streaming.Config{MaxSessions: 1}, p)
+	first, late := execURL(t, s, streams{in: true, out: true}), execURL(t, s, streams{out: true})
+	conn, _, _ := dialSPDY(t, first, "v4.channel.k8s.io", []string{"error", "stdin", "stdout"})
+	soon(t, begun, "the session has begun")
+	err := open(t, clients["SPDY"], late, remotecommand.StreamOptions{Stdout: io.Discard})
+	if err == nil || !strings.Contains(err.Error(), "streaming.max_sessions") {
+		t.Errorf("a session over the limit ended with %v", err)
+	}
+	ask := &runtimeapi.ExecRequest{ContainerId: "abc", Cmd: []string{"a"}, Stdout: true}
+	if _, err := s.GetExec(ask); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "streaming.max_sessions") {
+		t.Errorf("the call over the limit answers %v", err)
+	}
+	if _, err := s.GetAttach(&runtimeapi.AttachRequest{ContainerId: "abc", Stdout: true}); err != nil {
+		t.Errorf("an attach is refused for an exec: %v", err)
+	}
+	conn.Close()
+	soon(t, ended, "the session has ended")
+	for err = errdefs.ErrResourceExhausted; errdefs.IsResourceExhausted(err); _, err = s.GetExec(ask) {
+		time.Sleep(time.Millisecond) // it is counted until it has answered its client
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

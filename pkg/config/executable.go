@@ -42,12 +42,26 @@ func inexecutable(path string) string {
 // replaceable says who else than root can put another file in the place of one
 // that is run as root, or nothing.
 func replaceable(path string) string {
+	return openAbove(path, "which would be run as root", "who could change what is run as root")
+}
+
+func openAbove(path, placed, owned string) string {
 	for dir, info := range upwards(path) {
-		if m := openToOthers(dir, info, trusted()); m != "" {
+		if m := openToOthers(dir, info, trusted(), placed, owned); m != "" {
 			return m
 		}
 	}
 	return ""
+}
+
+// changeable says who else than root can change a file that berth trusts, or put
+// another one in its place, or nothing. What is missing is not its concern.
+func changeable(path string) string {
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().IsRegular() && info.Mode()&0o002 != 0 {
+		return fmt.Sprintf("can be changed by every user (mode %04o), and berth would trust it; run chmod o-w %s", info.Mode().Perm(), path)
+	}
+	return openAbove(path, "which berth would trust", "who could change what berth trusts")
 }
 
 // upwards yields a file and all directories above it, and the same of what it is a
@@ -90,12 +104,12 @@ var trusted = sync.OnceValue(func() map[uint32]bool {
 
 // openToOthers is about one file or directory of a path. In a sticky directory
 // nobody can replace what is another's.
-func openToOthers(file string, info fs.FileInfo, trusted map[uint32]bool) string {
+func openToOthers(file string, info fs.FileInfo, trusted map[uint32]bool, placed, owned string) string {
 	if info.IsDir() && info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-		return fmt.Sprintf("every user can put another file into %s (mode %04o), which would be run as root; run chmod o-w on it", file, info.Mode().Perm())
+		return fmt.Sprintf("every user can put another file into %s (mode %04o), %s; run chmod o-w on it", file, info.Mode().Perm(), placed)
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && !trusted[st.Uid] {
-		return fmt.Sprintf("%s belongs to user %d, who could change what is run as root; run chown root on it", file, st.Uid)
+		return fmt.Sprintf("%s belongs to user %d, %s; run chown root on it", file, st.Uid, owned)
 	}
 	return ""
 }

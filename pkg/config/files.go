@@ -194,6 +194,9 @@ func fetch(file string) fetched {
 	if m := sizeMistake(info); m != "" {
 		return fetched{mistake: m}
 	}
+	if m := changeable(file); m != "" {
+		return fetched{mistake: m}
+	}
 	for range readAttempts {
 		data, whole, m := readOnce(file)
 		switch {

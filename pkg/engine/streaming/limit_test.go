@@ -32,7 +32,7 @@ func TestSessionsAreLimited(t *testing.T) {
 	if _, err := s.GetAttach(&runtimeapi.AttachRequest{ContainerId: "abc", Stdout: true}); err != nil {
 		t.Errorf("an attach is refused for an exec: %v", err)
 	}
-	conn.Close()
+	_ = conn.Close()
 	soon(t, ended, "the session has ended")
 	for err = errdefs.ErrResourceExhausted; errdefs.IsResourceExhausted(err); _, err = s.GetExec(ask) {
 		time.Sleep(time.Millisecond) // it is counted until it has answered its client

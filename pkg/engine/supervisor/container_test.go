@@ -3,6 +3,9 @@ package supervisor_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +56,41 @@ func TestExitStatus(t *testing.T) {
 		}
 		if entries, _ := os.ReadDir(b.root()); len(entries) > 0 && r.name != "runsc" {
 			t.Errorf("the runtime still has %v", entries)
+		}
+	})
+}
+
+// Whoever stops a container as soon as it is started signals the program, and not
+// what the runtime prepares it in. On an idle machine one is as good as the other.
+func TestStartAnswersForTheProgram(t *testing.T) {
+	forEachRuntime(t, []string{"runc"}, func(t *testing.T, r ociRuntime) {
+		b := newBed(t, r)
+		for range 8 * runtime.GOMAXPROCS(0) {
+			busy := exec.Command("sh", "-c", "while :; do :; done")
+			if err := busy.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = busy.Process.Kill()
+				_ = busy.Wait()
+			})
+		}
+		for i := range 30 {
+			c := b.run(fmt.Sprintf("c%d", i), shell("exec sleep 1000"))
+			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(string(name), "runc:") {
+				t.Errorf("start %d: the process is still %s", i, name)
+			}
+			if err := c.kill(unix.SIGKILL, true); err != nil {
+				t.Fatal(err)
+			}
+			c.wait()
+			if _, err := c.delete(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -253,6 +254,7 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ i
 		// Whatever it is, it is not ours to watch, much less to kill.
 		return 0, fmt.Errorf("process %d that it named is no child of it", pid)
 	}
+	awaitProgram(ctx, pid, pidfd)
 	var master *os.File
 	if l.console != nil {
 		if master, err = l.console.receive(); err != nil {
@@ -290,6 +292,28 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ i
 	}
 	t.carryTerminalInput()
 	return pid, nil
+}
+
+// runcInit is the name of the process in which runc prepares a container, until it
+// becomes the container's program.
+const runcInit = "runc:[2:INIT]\n"
+
+// programPatience bounds the wait for a program whose file is slow to be read.
+const programPatience = 10 * time.Second
+
+// awaitProgram waits until a process has become the container's program, or has
+// ended. runc answers a moment before: a signal that came then would end runc, and
+// the program would never have run.
+func awaitProgram(ctx context.Context, pid, pidfd int) {
+	for begin := time.Now(); time.Since(begin) < programPatience && ctx.Err() == nil; {
+		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		if err != nil || string(name) != runcInit {
+			return
+		}
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 1); n > 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
+			return
+		}
+	}
 }
 
 // watchFirst makes the end of the first process known. t.mu is held.

@@ -41,7 +41,7 @@ func (b *specifier) buildSpec(ctx context.Context, c *container, img *image.Imag
 	}
 	var volumes []ocispec.DefinedVolume
 	err = b.mounts.withRootfs(c, mounts, func(dir string) (err error) {
-		user, err = ocispec.ResolveUser(dir, img.Config, config.GetLinux().GetSecurityContext())
+		user, err = ocispec.ResolveUser(ctx, dir, img.Config, config.GetLinux().GetSecurityContext())
 		if err != nil {
 			return err
 		}

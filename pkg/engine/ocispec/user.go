@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,9 @@ import (
 // maxDatabase bounds what is read of an image's passwd or group file.
 const maxDatabase = 16 << 20
 
+// maxGroups is how many supplementary groups the kernel gives a process.
+const maxGroups = 65536
+
 // wanted is a user as a request or an image names it.
 type wanted struct {
 	user  string // Name or number; empty is root.
@@ -34,12 +38,12 @@ type wanted struct {
 // The files are the image's and are not trusted: symbolic links are followed
 // inside rootfs only, and only regular files are read. A user given by number
 // need not be in them; one given by name must.
-func ResolveUser(rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
+func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
 	w, err := wantedUser(img, sc)
 	if err != nil {
 		return User{}, err
 	}
-	db := database{rootfs: rootfs}
+	db := database{ctx: ctx, rootfs: rootfs}
 	u, err := db.user(w)
 	if err != nil {
 		return User{}, err
@@ -100,7 +104,10 @@ func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurity
 }
 
 // database is the user database of an image.
-type database struct{ rootfs string }
+type database struct {
+	ctx    context.Context // of the one call that the database is made for
+	rootfs string
+}
 
 func (db database) user(w wanted) (User, error) {
 	if w.user == "" {
@@ -157,11 +164,14 @@ func (db database) groupsOf(user string) ([]uint32, error) {
 	}
 	var gids []uint32
 	err := db.groups(func(e groupEntry) bool {
-		if slices.Contains(e.members, user) {
+		if e.has(user) {
 			gids = append(gids, e.gid)
 		}
-		return true
+		return len(gids) <= maxGroups
 	})
+	if err == nil && len(gids) > maxGroups {
+		err = unmet("user %q is in more than %d groups of the image's /etc/group", user, maxGroups)
+	}
 	return gids, err
 }
 
@@ -199,7 +209,11 @@ func (db database) read(name string, parse func(io.Reader) error) error {
 		return fmt.Errorf("the image's %s: %w: %w", name, err, errdefs.ErrFailedPrecondition)
 	}
 	defer f.Close()
-	if err := parse(io.LimitReader(f, maxDatabase)); err != nil {
+	err = parse(whileAlive{db.ctx, io.LimitReader(f, maxDatabase)})
+	if err != nil && db.ctx.Err() != nil {
+		return db.ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("the image's %s: %w: %w", name, err, errdefs.ErrFailedPrecondition)
 	}
 	return nil

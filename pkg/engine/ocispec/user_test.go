@@ -1,7 +1,9 @@
 package ocispec
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,7 +86,7 @@ func TestResolveUser(t *testing.T) {
 			User{1000, 1001, []uint32{9, 1001}, "app", "/home/app"}},
 		"largest": {"", &sc{RunAsUser: id(2147483647)}, User{2147483647, 0, []uint32{0}, "", ""}},
 	} {
-		got, err := ResolveUser(root, imagespec.ImageConfig{User: c.image}, c.sc)
+		got, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: c.image}, c.sc)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -119,7 +121,7 @@ func TestResolveUserRefuses(t *testing.T) {
 		"image user wraps":        {"4294967296", nil, errdefs.ErrInvalidArgument, "range"},
 		"image with three parts":  {"a:b:c", nil, errdefs.ErrInvalidArgument, "user[:group]"},
 	} {
-		_, err := ResolveUser(root, imagespec.ImageConfig{User: c.image}, c.sc)
+		_, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: c.image}, c.sc)
 		if !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, want class %v saying %q", name, err, c.class, c.says)
 		}
@@ -131,7 +133,7 @@ func TestResolveUserHostileImage(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	write(t, secret, "victim:x:666:666::/:\n")
 	user := func(root string) (User, error) {
-		return ResolveUser(root, imagespec.ImageConfig{}, &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "victim"})
+		return ResolveUser(t.Context(), root, imagespec.ImageConfig{}, &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "victim"})
 	}
 	inRoot := func(t *testing.T, root string) {
 		write(t, filepath.Join(root, secret), "victim:x:42:42::/:\n")
@@ -226,11 +228,60 @@ func link(t *testing.T, target, path string) {
 func TestResolveUserWithoutFiles(t *testing.T) {
 	root := t.TempDir()
 	for image, want := range map[string]User{"": {}, "65532:65532": {UID: 65532, GID: 65532}, "1000": {UID: 1000}} {
-		got, err := ResolveUser(root, imagespec.ImageConfig{User: image}, nil)
+		got, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: image}, nil)
 		if err != nil || got.UID != want.UID || got.GID != want.GID || !slices.Equal(got.AdditionalGids, []uint32{want.GID}) {
 			t.Errorf("%q: got %+v, %v, want %+v", image, got, err, want)
 		}
 	}
+}
+
+// A line of a group may have any number of members, and an image any number of groups.
+func TestResolveUserReadsEachMemberOnce(t *testing.T) {
+	var members strings.Builder
+	for i := range 120_000 {
+		fmt.Fprintf(&members, "m%d,", i)
+	}
+	root := t.TempDir()
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Mkdir(filepath.Join(root, "etc"), 0o755))
+	must(os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("app:x:7:7::/:"), 0o600))
+	line := "g:x:%d:" + members.String() + "app\n"
+	file := ""
+	for gid := range 16 {
+		file += fmt.Sprintf(line, 100+gid)
+	}
+	must(os.WriteFile(filepath.Join(root, "etc/group"), []byte(file), 0o600))
+	// Looking for each member among those before it took minutes of processor time.
+	before := processorTime(t)
+	u, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil)
+	if err != nil || len(u.AdditionalGids) != 17 {
+		t.Errorf("%d groups, %v", len(u.AdditionalGids), err)
+	}
+	if took := processorTime(t) - before; took > 20*time.Second {
+		t.Errorf("it took %v of processor time", took)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ResolveUser(gone, root, imagespec.ImageConfig{User: "app"}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("for a caller who is gone: %v", err)
+	}
+	must(os.WriteFile(filepath.Join(root, "etc/group"), []byte(strings.Repeat("g::1:app\n", maxGroups+1)), 0o600))
+	if _, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("more groups than the kernel takes: %v", err)
+	}
+}
+
+// processorTime is what this process used so far.
+func processorTime(t *testing.T) time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano())
 }
 
 func FuzzUserDatabase(f *testing.F) {
@@ -248,7 +299,7 @@ func FuzzUserDatabase(f *testing.F) {
 			t.Errorf("root out of nothing: %+v", e)
 		}
 		_ = eachGroup(strings.NewReader(content), func(g groupEntry) bool {
-			if g.name == "" || g.gid > 1<<31-1 || slices.Contains(g.members, "") {
+			if g.name == "" || g.gid > 1<<31-1 || g.has("") {
 				t.Errorf("group %+v", g)
 			}
 			return g.name != name
@@ -267,7 +318,7 @@ func BenchmarkResolveUser(b *testing.B) {
 		}
 	}
 	for b.Loop() {
-		if _, err := ResolveUser(root, imagespec.ImageConfig{User: "app"}, nil); err != nil {
+		if _, err := ResolveUser(b.Context(), root, imagespec.ImageConfig{User: "app"}, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -2,9 +2,9 @@ package ocispec
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -23,7 +23,17 @@ type passwdEntry struct {
 type groupEntry struct {
 	name    string
 	gid     uint32
-	members []string
+	members string // Names, with commas between them.
+}
+
+// has says whether a user is a member.
+func (e groupEntry) has(user string) bool {
+	for m := range strings.SplitSeq(e.members, ",") {
+		if m = strings.TrimSpace(m); m != "" && m == user {
+			return true
+		}
+	}
+	return false
 }
 
 // findPasswd returns the first entry that match accepts. Lines that are not of
@@ -60,7 +70,7 @@ func eachLine(r io.Reader, visit func(string) bool) error {
 
 // parsePasswd reads name:password:uid:gid:gecos:home:shell.
 func parsePasswd(line string) (passwdEntry, bool) {
-	f := strings.Split(line, ":")
+	f := strings.SplitN(line, ":", 7)
 	if len(f) < 4 || f[0] == "" || f[0][0] == '#' {
 		return passwdEntry{}, false
 	}
@@ -75,18 +85,14 @@ func parsePasswd(line string) (passwdEntry, bool) {
 
 // parseGroup reads name:password:gid:member,member.
 func parseGroup(line string) (groupEntry, bool) {
-	f := strings.Split(line, ":")
+	f := strings.SplitN(line, ":", 5)
 	if len(f) < 3 || f[0] == "" || f[0][0] == '#' {
 		return groupEntry{}, false
 	}
 	gid, ok := parseID(f[2])
 	e := groupEntry{name: f[0], gid: gid}
 	if len(f) > 3 {
-		for m := range strings.SplitSeq(f[3], ",") {
-			if m = strings.TrimSpace(m); m != "" && !slices.Contains(e.members, m) {
-				e.members = append(e.members, m)
-			}
-		}
+		e.members = f[3]
 	}
 	return e, ok
 }
@@ -97,4 +103,17 @@ func parseID(s string) (uint32, bool) {
 		return 0, false
 	}
 	return uint32(v), true
+}
+
+// whileAlive is a file that ends with an error when nobody waits for it any more.
+type whileAlive struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r whileAlive) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
 }

@@ -203,6 +203,19 @@ type Registry struct {
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
 	// PullProgressTimeout ends a pull that got no byte for so long. 0 is never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
+	// MinDownloadRate is how many bytes per second a registry must send of a
+	// layer, on average over PullProgressTimeout. 0 is any.
+	MinDownloadRate int `toml:"min_download_rate"`
+	// AnswerTimeout is how long a registry may take, over a whole pull, for what
+	// is not a layer. 0 is any time.
+	AnswerTimeout time.Duration `toml:"answer_timeout"`
+	// MaxManifestSize bounds manifests, configurations and other answers that
+	// are not layers, in bytes.
+	MaxManifestSize int `toml:"max_manifest_size"`
+	// MaxLayers bounds the layers of an image.
+	MaxLayers int `toml:"max_layers"`
+	// MaxZstdWindow bounds the memory that opening zstd takes, in bytes.
+	MaxZstdWindow int `toml:"max_zstd_window"`
 	// DecryptionKeysPath is the directory of the keys of encrypted images; empty
 	// is none.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`

@@ -205,6 +205,19 @@ func (v *validator) registry(r *Registry) {
 		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
 	}
 	v.notNegative("registry.pull_progress_timeout", r.PullProgressTimeout)
+	v.notNegative("registry.answer_timeout", r.AnswerTimeout)
+	if r.MinDownloadRate < 0 {
+		v.wrong("registry.min_download_rate", "must be 1 or more bytes per second, or 0 for any", "")
+	}
+	if r.MaxManifestSize < 64<<10 || r.MaxManifestSize > 64<<20 {
+		v.wrong("registry.max_manifest_size", "must be from 65536 (64 KiB) to 67108864 (64 MiB)", "")
+	}
+	if r.MaxLayers < 1 || r.MaxLayers > 500 {
+		v.wrong("registry.max_layers", "must be from 1 to 500, which is as many as overlayfs stacks", "")
+	}
+	if r.MaxZstdWindow < 8<<20 || r.MaxZstdWindow > 512<<20 {
+		v.wrong("registry.max_zstd_window", "must be from 8388608 (8 MiB) to 536870912 (512 MiB)", "")
+	}
 	for _, p := range r.PinnedImages {
 		if p == "" || strings.ContainsAny(p, " \t") {
 			v.wrong("registry.pinned_images", fmt.Sprintf("%q is no name of an image", p), "")

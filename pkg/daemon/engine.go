@@ -91,16 +91,26 @@ func imageConfig(cfg *config.Config) image.Config {
 		DefaultSnapshotter:     cfg.Engine.Snapshotter,
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
-		MountOptions:           cfg.Engine.OverlayMountOptions,
-		SyncRootfs:             cfg.Engine.SyncRootfs,
-		PinnedImages:           cfg.Registry.PinnedImages,
-		DecryptionKeysDir:      cfg.Registry.DecryptionKeysPath,
+		Limits: image.Limits{
+			MaxManifestSize: int64(cfg.Registry.MaxManifestSize), MaxLayers: cfg.Registry.MaxLayers, AnswerTimeout: cfg.Registry.AnswerTimeout,
+			MinDownloadRate: int64(cfg.Registry.MinDownloadRate), MaxZstdWindow: int64(cfg.Registry.MaxZstdWindow),
+		},
+		MountOptions:      cfg.Engine.OverlayMountOptions,
+		SyncRootfs:        cfg.Engine.SyncRootfs,
+		PinnedImages:      cfg.Registry.PinnedImages,
+		DecryptionKeysDir: cfg.Registry.DecryptionKeysPath,
 		Verifiers: image.Verifiers{
 			BinDir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
 		},
 	}
 	if i.PullProgressTimeout == 0 { // "never" in the configuration
 		i.PullProgressTimeout = -1
+	}
+	if i.Limits.AnswerTimeout == 0 {
+		i.Limits.AnswerTimeout = -1
+	}
+	if i.Limits.MinDownloadRate == 0 {
+		i.Limits.MinDownloadRate = -1
 	}
 	return i
 }

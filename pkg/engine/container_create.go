@@ -49,6 +49,7 @@ type creation struct {
 // imageIndex finds images by what pods call them.
 type imageIndex interface {
 	Get(name string) (*image.Image, error)
+	Whole(ctx context.Context, img *image.Image) (*image.Image, error)
 }
 
 // CreateContainer makes a container in a READY sandbox, up to but not including
@@ -72,6 +73,9 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 		return nil, err
 	}
 	img, err := b.images.Get(r.GetConfig().GetImage().GetImage())
+	if err == nil {
+		img, err = b.images.Whole(ctx, img)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,8 @@ type Config struct {
 	// PullProgressTimeout ends a pull that has a request open and got no byte
 	// for this long. 0 is 5 minutes, negative is never.
 	PullProgressTimeout time.Duration
+	// Limits bound what a pull can cost.
+	Limits Limits
 	// MountOptions are added to the overlay mounts of root filesystems.
 	MountOptions []string
 	// SyncRootfs makes fsync in a container's root filesystem, and its unmount,
@@ -67,5 +69,6 @@ func (c Config) complete() (Config, error) {
 	if c.PullProgressTimeout == 0 {
 		c.PullProgressTimeout = defaultProgressTimeout
 	}
+	c.Limits = c.Limits.complete()
 	return c, nil
 }

@@ -13,7 +13,8 @@ import (
 // credentials are what a caller gave for a pull. Nil is anonymous: what
 // hosts.toml says about a registry then counts alone.
 type credentials struct {
-	// server limits the credentials to one registry host; empty is any.
+	// server limits the credentials to one registry host; empty is all hosts
+	// that are configured for the image's registry.
 	server string
 	// user is empty when secret is an identity token.
 	user, secret string
@@ -58,12 +59,19 @@ func decodeBasic(auth string) (user, secret string, err error) {
 	return user, secret, nil
 }
 
-// forHost is asked by the registry client when a host wants credentials.
+// forHost is asked when a host that is configured for the image's registry wants
+// credentials; no other host gets any (authorizer).
 func (c *credentials) forHost(host string) (user, secret string, err error) {
 	if c == nil || (c.server != "" && c.server != registryHost(host)) {
 		return "", "", nil
 	}
 	return c.user, c.secret, nil
+}
+
+// isFor says whether a host that asks gets something.
+func (c *credentials) isFor(host string) bool {
+	_, secret, err := c.forHost(host)
+	return err == nil && secret != ""
 }
 
 // prevail takes the Authorization header that hosts.toml has for the registry
@@ -75,7 +83,7 @@ func (c *credentials) prevail(registry string, hosts []docker.RegistryHost) {
 		if i < len(hosts)-1 && h.Host != registry {
 			continue
 		}
-		if _, secret, err := c.forHost(h.Host); err == nil && secret != "" {
+		if c.isFor(h.Host) {
 			h.Header.Del("Authorization")
 		}
 	}

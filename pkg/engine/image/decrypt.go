@@ -2,6 +2,9 @@ package image
 
 import (
 	"context"
+	"crypto/aes"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +17,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	"github.com/containers/ocicrypt"
+	"github.com/containers/ocicrypt/blockcipher"
 	"github.com/containers/ocicrypt/config"
 	"github.com/containers/ocicrypt/helpers"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -87,7 +91,7 @@ func decrypter(_ context.Context, mediaType string) (diff.StreamProcessorInit, b
 	if !encrypted {
 		return nil, false
 	}
-	return func(_ context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
+	return func(ctx context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
 		layer, ok := payloads[decryption].(*encryptedLayer)
 		if !ok {
 			return nil, fmt.Errorf("nobody said where the keys are: %w", errdefs.ErrInternal)
@@ -96,12 +100,61 @@ func decrypter(_ context.Context, mediaType string) (diff.StreamProcessorInit, b
 		if err != nil {
 			return nil, &decryptError{layer.keysDir, err}
 		}
-		opened, _, err := ocicrypt.DecryptLayer(keys, stream, layer.desc, false)
+		opened, err := open(ctx, keys, stream, layer.desc)
 		if err != nil {
 			return nil, &decryptError{layer.keysDir, err}
 		}
 		return &openedLayer{Reader: opened, Closer: stream, mediaType: plain}, nil
 	}, true
+}
+
+// open opens a layer with the keys that are there.
+func open(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, desc imagespec.Descriptor) (opened io.Reader, err error) {
+	if err := checkEncryption(desc); err != nil {
+		return nil, err
+	}
+	// What the keys unwrap is not trusted either, and is used unlooked at.
+	defer caught(ctx, &err)
+	opened, _, err = ocicrypt.DecryptLayer(keys, stream, desc, false)
+	return opened, err
+}
+
+const (
+	wrappedKeyPrefix  = "org.opencontainers.image.enc.keys."
+	cipherAnnotation  = "org.opencontainers.image.enc.pubopts"
+	maxWrappedKeys    = 128
+	maxWrappedKeySize = 16 << 10
+)
+
+// checkEncryption checks what an encrypted layer says of itself: the number of
+// keys, each of which costs time, and the nonce, whose length nobody else checks.
+func checkEncryption(desc imagespec.Descriptor) error {
+	if strings.Contains(strings.TrimSuffix(desc.MediaType, encryptedSuffix), encryptedSuffix) {
+		return fmt.Errorf("layer is encrypted more than once: %w", errdefs.ErrInvalidArgument)
+	}
+	n := 0
+	for name, value := range desc.Annotations {
+		if !strings.HasPrefix(name, wrappedKeyPrefix) {
+			continue
+		}
+		for key := range strings.SplitSeq(value, ",") {
+			if n++; n > maxWrappedKeys || len(key) > maxWrappedKeySize {
+				return beyond("layer is encrypted for more than %d keys, or one has more than %d bytes", maxWrappedKeys, maxWrappedKeySize)
+			}
+		}
+	}
+	text, err := base64.StdEncoding.DecodeString(desc.Annotations[cipherAnnotation])
+	if err != nil || len(text) == 0 {
+		return err
+	}
+	var public blockcipher.PublicLayerBlockCipherOptions
+	if err := json.Unmarshal(text, &public); err != nil {
+		return fmt.Errorf("read the cipher's options: %w", err)
+	}
+	if nonce, ok := public.CipherOptions["nonce"]; ok && len(nonce) != aes.BlockSize {
+		return fmt.Errorf("nonce of the cipher has %d bytes, not %d: %w", len(nonce), aes.BlockSize, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // openedLayer is what is inside of an encrypted layer.

@@ -67,8 +67,9 @@ func (f *flights) join(ctx context.Context, key string, fly func(context.Context
 	fctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f.running[key], f.cancels[fl] = fl, cancel
 	f.wg.Go(func() {
+		defer f.land(key, fl)
+		defer caught(fctx, &fl.err)
 		fl.img, fl.err = fly(fctx, cancel)
-		f.land(key, fl)
 	})
 	return fl, nil
 }

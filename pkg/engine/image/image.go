@@ -21,7 +21,7 @@ type Image struct {
 	ChainID digest.Digest
 	// Size is the bytes of manifest, configuration and compressed layers.
 	Size uint64
-	// Config is what the image says about running it.
+	// Config is what the image says about running it; Store.Whole has all of it.
 	Config imagespec.ImageConfig
 	// Platform is what the image was built for.
 	Platform imagespec.Platform
@@ -30,6 +30,8 @@ type Image struct {
 
 	// manifest is the platform's manifest, from which the layers are unpacked.
 	manifest imagespec.Descriptor
+	// partial says that Config has no more than the user.
+	partial bool
 }
 
 // Tag is a tag of the image: the one that asked is, however it is written, else the

@@ -3,9 +3,6 @@ package image
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -46,44 +43,4 @@ func (p *progress) watch(ctx context.Context, timeout time.Duration, cancel cont
 			return
 		}
 	}
-}
-
-// transport counts what passes through rt.
-func (p *progress) transport(rt http.RoundTripper) http.RoundTripper {
-	return countingTransport{rt: rt, p: p}
-}
-
-type countingTransport struct {
-	rt http.RoundTripper
-	p  *progress
-}
-
-func (t countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	t.p.open.Add(1)
-	resp, err := t.rt.RoundTrip(r)
-	if err != nil {
-		t.p.open.Add(-1)
-		return nil, err
-	}
-	// An answer is progress, also one without a body.
-	t.p.bytes.Add(1)
-	resp.Body = &countingBody{ReadCloser: resp.Body, p: t.p}
-	return resp, nil
-}
-
-type countingBody struct {
-	io.ReadCloser
-	p    *progress
-	once sync.Once
-}
-
-func (b *countingBody) Read(buf []byte) (int, error) {
-	n, err := b.ReadCloser.Read(buf)
-	b.p.bytes.Add(int64(n))
-	return n, err
-}
-
-func (b *countingBody) Close() error {
-	b.once.Do(func() { b.p.open.Add(-1) })
-	return b.ReadCloser.Close()
 }

@@ -115,11 +115,14 @@ func (s *Store) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc)
 }
 
 func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image, error) {
-	reg := newRegistry(ctx, s.cfg.HostsDir, p.creds, watched)
+	reg := newRegistry(ctx, s.cfg.HostsDir, p.creds, s.wire(watched))
 	defer reg.close()
 	_, target, err := reg.resolver.Resolve(ctx, p.name.String())
 	if err != nil {
 		return nil, &resolveError{err}
+	}
+	if err := s.cfg.Limits.document("manifest", target); err != nil {
+		return nil, err
 	}
 	if err := s.verify(ctx, p.name.String(), target); err != nil {
 		return nil, err
@@ -127,7 +130,7 @@ func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image
 	if img := s.already(ctx, p, target); img != nil {
 		return img, nil
 	}
-	fetcher, err := reg.resolver.Fetcher(ctx, p.name.String())
+	inner, err := reg.resolver.Fetcher(ctx, p.name.String())
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +138,7 @@ func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.bringIn(leased, p, target, fetcher)
+	img, err := s.bringIn(leased, p, target, &fetcher{Fetcher: inner, elsewhere: reg.elsewhere()})
 	if err == nil {
 		img, err = s.publish(ctx, p, img, target, lease)
 	}
@@ -143,6 +146,15 @@ func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image
 		s.abandon(ctx, lease, err)
 	}
 	return img, err
+}
+
+// wire is what the requests of a pull pass through.
+func (s *Store) wire(watched *progress) *wire {
+	window := s.cfg.PullProgressTimeout
+	if window < 0 { // never a stall, but there is a rate all the same
+		window = defaultProgressTimeout
+	}
+	return &wire{limits: s.cfg.Limits, window: window, progress: watched}
 }
 
 // already returns the image if target is in the store, under this name, and
@@ -166,14 +178,20 @@ func (s *Store) already(ctx context.Context, p pull, target imagespec.Descriptor
 }
 
 // bringIn fetches and unpacks under a lease, and reads what came.
-func (s *Store) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, fetcher remotes.Fetcher) (*Image, error) {
+func (s *Store) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, f *fetcher) (*Image, error) {
+	fetch := safely(remotes.FetchHandler(s.content, f))
+	manifest, err := s.inspect(ctx, target, fetch)
+	if err != nil {
+		return nil, err
+	}
+	f.expect(manifest.Layers)
 	u, err := s.unpacker(ctx, p.layers, p.snapshotter)
 	if err != nil {
 		return nil, err
 	}
 	children := images.SetChildrenLabels(s.content, images.ChildrenHandler(s.content))
 	children = images.LimitManifests(images.FilterPlatforms(children, s.platform), s.platform, 1)
-	handler := u.Unpack(images.Handlers(remotes.FetchHandler(s.content, fetcher), children))
+	handler := u.Unpack(images.Handlers(fetch, safely(children)))
 	dispatchErr := images.Dispatch(ctx, handler, nil, target)
 	if _, err := u.Wait(); err != nil {
 		return nil, err

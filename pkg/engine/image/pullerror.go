@@ -78,6 +78,12 @@ func (f pullFailure) judge() (text string, class error) {
 	switch {
 	case errors.Is(f.cause, errStalled):
 		return fmt.Sprintf("%s: pull %s: registry %s sent nothing for too long (pull_progress_timeout), check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case errors.Is(f.err, errSlowDownload):
+		return fmt.Sprintf("%s: pull %s: registry %s sends a layer more slowly than registry.min_download_rate, check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case errors.Is(f.err, errSlowAnswers):
+		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes longer than registry.answer_timeout, check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case isBeyond(f.err):
+		return fmt.Sprintf("pull %s: the image, or an answer of registry %s, exceeds a limit", f.ref, f.host), errdefs.ErrInvalidArgument
 	case errors.Is(f.cause, errClosing):
 		return fmt.Sprintf("pull %s: the daemon is stopping", f.ref), errdefs.ErrUnavailable
 	case isContextErr(f.err) && f.cause != nil:

@@ -2,10 +2,8 @@ package image
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
@@ -101,28 +99,72 @@ func (s *Store) load(ctx context.Context, target imagespec.Descriptor) (*Image, 
 	if err := s.readJSON(ctx, desc, &manifest); err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
-	if !images.IsConfigType(manifest.Config.MediaType) {
-		return nil, fmt.Errorf("it is no container image but %q: %w", manifest.Config.MediaType, errdefs.ErrInvalidArgument)
+	if err := s.cfg.Limits.manifest(manifest); err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
 	}
 	var config imagespec.Image
 	if err := s.readJSON(ctx, manifest.Config, &config); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	if len(manifest.Layers) != len(config.RootFS.DiffIDs) {
-		return nil, fmt.Errorf("manifest has %d layers, configuration %d: %w", len(manifest.Layers), len(config.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
+	if err := checkConfig(manifest, config); err != nil {
+		return nil, err
 	}
 	size := uint64(desc.Size) + uint64(manifest.Config.Size)
 	for _, l := range manifest.Layers {
 		size += uint64(l.Size)
 	}
-	return &Image{
+	img := &Image{
 		ID:       manifest.Config.Digest.String(),
 		ChainID:  identity.ChainID(config.RootFS.DiffIDs),
 		Size:     size,
 		Config:   config.Config,
 		Platform: platforms.Normalize(config.Platform),
-		manifest: desc,
-	}, nil
+		// All images stay in memory: nothing that an index may have added does.
+		manifest: imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
+	}
+	img.Platform.OSFeatures = nil
+	if weight(img.Config) > maxKept {
+		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
+	}
+	return img, nil
+}
+
+// maxKept bounds what stays in memory of an image's configuration.
+const maxKept = 16 << 10
+
+// weight is about what a configuration takes in memory.
+func weight(c imagespec.ImageConfig) int {
+	const each = 64
+	n := len(c.User) + len(c.WorkingDir) + len(c.StopSignal)
+	for _, list := range [][]string{c.Env, c.Entrypoint, c.Cmd} {
+		for _, s := range list {
+			n += each + len(s)
+		}
+	}
+	for _, set := range []map[string]struct{}{c.ExposedPorts, c.Volumes} {
+		for s := range set {
+			n += each + len(s)
+		}
+	}
+	for k, v := range c.Labels {
+		n += each + len(k) + len(v)
+	}
+	return n
+}
+
+// Whole returns an image with its whole Config: of a large one only the user
+// stays in memory.
+func (s *Store) Whole(ctx context.Context, img *Image) (*Image, error) {
+	if !img.partial {
+		return img, nil
+	}
+	spec, err := s.config(ctx, img)
+	if err != nil {
+		return nil, err
+	}
+	whole := *img
+	whole.Config, whole.partial = spec.Config, false
+	return &whole, nil
 }
 
 // platformManifest finds, in the content store, the manifest of this node's
@@ -147,14 +189,6 @@ func (s *Store) platformManifest(ctx context.Context, target imagespec.Descripto
 		return imagespec.Descriptor{}, fmt.Errorf("no match for platform in %s: %w", target.Digest, errdefs.ErrNotFound)
 	}
 	return *found, nil
-}
-
-func (s *Store) readJSON(ctx context.Context, desc imagespec.Descriptor, into any) error {
-	b, err := content.ReadBlob(ctx, s.content, desc)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, into)
 }
 
 // config reads the whole configuration of an image.

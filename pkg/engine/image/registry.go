@@ -17,6 +17,7 @@ const userAgent = "berth"
 // the pull does.
 type registry struct {
 	resolver remotes.Resolver
+	wire     *wire
 
 	mu         sync.Mutex
 	hosts      map[string][]docker.RegistryHost
@@ -25,12 +26,11 @@ type registry struct {
 
 // newRegistry makes a client that reads hosts.toml files below hostsDir (none
 // if empty) and uses creds where a host asks for credentials.
-func newRegistry(ctx context.Context, hostsDir string, creds *credentials, p *progress) *registry {
-	r := &registry{hosts: map[string][]docker.RegistryHost{}}
+func newRegistry(ctx context.Context, hostsDir string, creds *credentials, w *wire) *registry {
+	r := &registry{wire: w, hosts: map[string][]docker.RegistryHost{}}
 	options := config.HostOptions{
-		Credentials: creds.forHost,
 		UpdateClient: func(c *http.Client) error {
-			r.adopt(c, p)
+			r.adopt(c)
 			return nil
 		},
 	}
@@ -59,6 +59,7 @@ func (r *registry) once(creds *credentials, hosts docker.RegistryHosts) docker.R
 			return nil, err
 		}
 		creds.prevail(name, found)
+		bindCredentials(creds, r.wire, found)
 		r.mu.Lock()
 		r.hosts[name] = found
 		r.mu.Unlock()
@@ -66,16 +67,24 @@ func (r *registry) once(creds *credentials, hosts docker.RegistryHosts) docker.R
 	}
 }
 
-// adopt counts the client's traffic, and remembers its connections for close.
-func (r *registry) adopt(c *http.Client, p *progress) {
+// adopt bounds what the client is answered, and remembers its connections for close.
+func (r *registry) adopt(c *http.Client) {
 	if t, ok := c.Transport.(*http.Transport); ok {
+		t.MaxResponseHeaderBytes = maxHeader
 		r.mu.Lock()
 		r.transports = append(r.transports, t)
 		r.mu.Unlock()
 	}
-	if _, counted := c.Transport.(countingTransport); !counted {
-		c.Transport = p.transport(c.Transport)
+	if _, adopted := c.Transport.(wireTransport); !adopted {
+		c.Transport = r.wire.transport(c.Transport)
 	}
+}
+
+// elsewhere is the client for what lies on no registry: it has no credentials.
+func (r *registry) elsewhere() *http.Client {
+	c := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
+	r.adopt(c)
+	return c
 }
 
 // close gives up the idle connections; without it each would hold memory for minutes.

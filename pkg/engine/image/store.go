@@ -46,6 +46,7 @@ type Store struct {
 	// verifier is nil if any image may be pulled.
 	verifier *bindir.ImageVerifier
 	layers   map[string]*layers
+	windows  *windows
 
 	index   *index
 	flights *flights
@@ -98,6 +99,7 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 		flights:  newFlights(),
 		views:    newViews(),
 		layers:   map[string]*layers{},
+		windows:  newWindows(c.Limits.MaxZstdWindow),
 	}
 	defer func() {
 		if retErr != nil {
@@ -161,7 +163,7 @@ func (s *Store) openFiles(ctx context.Context) error {
 	s.content = s.db.ContentStore()
 	s.images = metadata.NewImageStore(s.db)
 	s.leases = metadata.NewLeaseManager(s.db)
-	s.applier = apply.NewFileSystemApplier(s.content)
+	s.applier = safeApplier{apply.NewFileSystemApplier(s.content)}
 	return nil
 }
 

@@ -392,7 +392,7 @@ func TestNotAnImage(t *testing.T) {
 	reg.push(t, "chart:1", chart)
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/chart:1"})
-	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "no container image") {
+	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "not a container image") {
 		t.Errorf("chart: %v", err)
 	}
 	wantStored(t, s, 0, 0)

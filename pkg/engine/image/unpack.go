@@ -25,7 +25,7 @@ func (s *Store) unpacker(ctx context.Context, l *layers, name string) (*unpack.U
 			SnapshotterKey: name,
 			Snapshotter:    l,
 			Applier:        s.applier,
-			ApplyOpts:      []diff.ApplyOpt{diff.WithSyncFs(true), withKeys(s.cfg.DecryptionKeysDir)},
+			ApplyOpts:      []diff.ApplyOpt{diff.WithSyncFs(true), withKeys(s.cfg.DecryptionKeysDir), withWindows(s.windows)},
 		}),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(s.cfg.MaxConcurrentDownloads))),
 		unpack.WithDuplicationSuppressor(&s.unpacking),
@@ -47,7 +47,7 @@ func (s *Store) unpackLocal(ctx context.Context, l *layers, k viewKey, img *Imag
 	children := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		return images.Children(ctx, s.content, desc)
 	})
-	dispatchErr := images.Dispatch(ctx, u.Unpack(children), nil, img.manifest)
+	dispatchErr := images.Dispatch(ctx, u.Unpack(safely(children)), nil, img.manifest)
 	if _, err := u.Wait(); err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package image
 import (
 	"context"
 	"sync"
+
+	"github.com/containerd/log"
 )
 
 // worker runs one job in the background, again and again when it is asked to.
@@ -52,11 +54,20 @@ func (w *worker) run(ctx context.Context, job func(context.Context)) {
 		case <-w.wake:
 		}
 		done := w.take()
-		job(ctx)
+		if err := quietly(ctx, job); err != nil {
+			log.G(ctx).WithError(err).Error("Background work on images failed")
+		}
 		if done != nil {
 			close(done)
 		}
 	}
+}
+
+// quietly runs a job, which costs itself if it panics.
+func quietly(ctx context.Context, job func(context.Context)) (err error) {
+	defer caught(ctx, &err)
+	job(ctx)
+	return nil
 }
 
 func (w *worker) take() chan struct{} {

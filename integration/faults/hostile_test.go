@@ -1,0 +1,345 @@
+package faults
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	ocidigest "github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// maxGrowth is how much memory an image, or a registry, may cost the daemon.
+const maxGrowth = 64 << 20
+
+// endless is what a body without an end sends at most: enough to be seen, and
+// not so much that a daemon without bounds takes the machine down.
+const endless = 512 << 20
+
+// An attack is something that a pod's author can have pulled.
+type attack struct {
+	// image sets the registry up and returns what to pull.
+	image func(*testing.T, *hostile) string
+	// code and says are the answer; codes.OK if it is only expensive.
+	code codes.Code
+	says string
+	// then is done with an image that was pulled.
+	then func(*testing.T, *bed, string)
+}
+
+func attacks() map[string]attack {
+	const invalid = codes.InvalidArgument
+	return map[string]attack{
+		"endless token":          {image: endlessToken, code: invalid, says: "is longer than"},
+		"endless manifest":       {image: endlessManifest, code: invalid, says: "is longer than"},
+		"dripping manifest":      {image: drippingManifest, code: codes.Unknown, says: "registry.answer_timeout"},
+		"dripping layer":         {image: drippingLayer, code: codes.Unknown, says: "registry.min_download_rate"},
+		"large manifest":         {image: largeManifest, code: invalid, says: "registry.max_manifest_size"},
+		"large configuration":    {image: largeConfig, code: invalid, says: "registry.max_manifest_size"},
+		"millions of variables":  {image: manyVariables(6_000_000), code: invalid, says: "registry.max_manifest_size"},
+		"a million of variables": {image: manyVariables(1_000_000), code: invalid, says: "elements"},
+		"1500 layers":            {image: manyLayers, code: invalid, says: "registry.max_layers"},
+		"indexes in indexes":     {image: nestedIndexes, code: invalid, says: "indexes above its manifest"},
+		"layer is an index":      {image: layerIsIndex, code: invalid, says: "is not a layer"},
+		"many urls":              {image: manyURLs, code: invalid, says: "urls"},
+		"unpacking manifest":     {image: zippedManifest, code: invalid, says: "is longer than"},
+		"long header":            {image: longHeader, code: codes.Unknown, says: "RegistryUnavailable"},
+		"endless error":          {image: endlessError, code: codes.Unknown, says: "RegistryUnavailable"},
+		"redirects in a circle":  {image: circle, code: codes.Unknown, says: "RegistryUnavailable"},
+		"wide zstd window":       {image: wideWindow, code: invalid, says: "registry.max_zstd_window"},
+		"long labels":            {image: longLabels, then: inspected},
+		"long environment":       {image: longEnvironment, then: inspected},
+	}
+}
+
+func endlessToken(_ *testing.T, h *hostile) string {
+	h.answer("/v2/token-please/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm=%q,service="s",scope="repository:x:pull"`, h.URL+"/token"))
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	h.answer("/token", func(w http.ResponseWriter, _ *http.Request) { _ = padded(`{"token":"`, endless, "a", `"}`)(w) })
+	return h.host() + "/token-please/app:1"
+}
+
+func endlessManifest(_ *testing.T, h *hostile) string {
+	h.answer("/v2/endless/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", imagespec.MediaTypeImageManifest)
+		if r.Method == http.MethodGet {
+			_ = padded("{", endless, " ", "}")(w)
+		}
+	})
+	return h.host() + "/endless/app:1"
+}
+
+func drippingManifest(_ *testing.T, h *hostile) string {
+	h.answer("/v2/drips/", func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			drip(w, r)
+		}
+	})
+	return h.host() + "/drips/app:1"
+}
+
+func drippingLayer(t *testing.T, h *hostile) string {
+	gone := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: ocidigest.FromString("drips"), Size: 10 << 30}
+	h.answer("/v2/hostile/app/blobs/"+gone.Digest.String(), func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(gone.Size))
+		drip(w, r)
+	})
+	return h.image(t, "drips", h.config(t, nil, gone.Digest), gone)
+}
+
+func largeManifest(t *testing.T, h *hostile) string {
+	m := h.put(t, imagespec.MediaTypeImageManifest, padded(`{"schemaVersion":2,"annotations":{"a":"`, 300<<20, "a", `"}}`))
+	return h.tag("manifest", h.index(t, m))
+}
+
+func largeConfig(t *testing.T, h *hostile) string {
+	c := h.put(t, imagespec.MediaTypeImageConfig, padded(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"author":"`, 300<<20, "a", `"}`))
+	return h.image(t, "config", c)
+}
+
+func manyVariables(n int64) func(*testing.T, *hostile) string {
+	return func(t *testing.T, h *hostile) string {
+		c := h.put(t, imagespec.MediaTypeImageConfig, padded(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"config":{"Env":[`, 3*n, `"",`, `""]}}`))
+		return h.image(t, fmt.Sprint("variables", n), c)
+	}
+}
+
+func manyLayers(t *testing.T, h *hostile) string {
+	text, inside := emptyTar(t)
+	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
+	var layers []imagespec.Descriptor
+	var diffs []ocidigest.Digest
+	for range 1500 {
+		layers, diffs = append(layers, layer), append(diffs, inside)
+	}
+	return h.image(t, "layers", h.config(t, nil, diffs...), layers...)
+}
+
+func nestedIndexes(t *testing.T, h *hostile) string {
+	desc := h.manifest(t, h.config(t, nil))
+	for range 200 {
+		desc = h.index(t, desc)
+	}
+	return h.tag("nested", desc)
+}
+
+func layerIsIndex(t *testing.T, h *hostile) string {
+	inner := h.index(t, h.manifest(t, h.config(t, nil)))
+	return h.image(t, "inner", h.config(t, nil, inner.Digest), inner)
+}
+
+func manyURLs(t *testing.T, h *hostile) string {
+	text, inside := emptyTar(t)
+	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
+	for range 20_000 {
+		layer.URLs = append(layer.URLs, h.URL+"/elsewhere")
+	}
+	return h.image(t, "urls", h.config(t, nil, inside), layer)
+}
+
+// zippedManifest is short on the wire, and long when it is unpacked.
+func zippedManifest(t *testing.T, h *hostile) string {
+	text := zipped(t, padded("{", endless, " ", "}"))
+	h.answer("/v2/zipped/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", imagespec.MediaTypeImageManifest)
+		w.Header().Set("Content-Encoding", "gzip")
+		if r.Method == http.MethodGet {
+			_, _ = w.Write(text)
+		}
+	})
+	return h.host() + "/zipped/app:1"
+}
+
+func longHeader(_ *testing.T, h *hostile) string {
+	h.answer("/v2/header/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Long", strings.Repeat("a", 9<<20))
+		w.WriteHeader(http.StatusInternalServerError)
+	})
+	return h.host() + "/header/app:1"
+}
+
+func endlessError(_ *testing.T, h *hostile) string {
+	h.answer("/v2/error/", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		_ = padded("", endless, "a", "")(w)
+	})
+	return h.host() + "/error/app:1"
+}
+
+func circle(_ *testing.T, h *hostile) string {
+	h.answer("/v2/circle/", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
+	})
+	return h.host() + "/circle/app:1"
+}
+
+func wideWindow(t *testing.T, h *hostile) string {
+	text, inside := wideZstd(t)
+	layer := h.putBytes(t, imagespec.MediaTypeImageLayerZstd, text)
+	return h.image(t, "zstd", h.config(t, nil, inside), layer)
+}
+
+// longLabels and longEnvironment are as large as an image may be: one is not too
+// much, and dozens are not either.
+func longLabels(t *testing.T, h *hostile) string {
+	return manyImages(t, h, "labels", func(i int, spec *imagespec.Image) {
+		spec.Config.Labels = map[string]string{"number": fmt.Sprint(i), "long": strings.Repeat("a", 3<<20)}
+	})
+}
+
+func longEnvironment(t *testing.T, h *hostile) string {
+	return manyImages(t, h, "environment", func(i int, spec *imagespec.Image) {
+		for n := range 20_000 {
+			spec.Config.Env = append(spec.Config.Env, fmt.Sprintf("V%d=%d %0100d", n, i, n))
+		}
+	})
+}
+
+const imagesOfOne = 25
+
+// manyImages tags images from 0 on; the name is that of all, without the number.
+func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagespec.Image)) string {
+	text, inside := emptyTar(t)
+	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
+	ref := ""
+	for i := range imagesOfOne {
+		ref = h.image(t, name+strconv.Itoa(i), h.config(t, func(spec *imagespec.Image) { change(i, spec) }, inside), layer)
+	}
+	return strings.TrimSuffix(ref, strconv.Itoa(imagesOfOne-1)) + "0"
+}
+
+// inspected pulls the other images of manyImages, and asks about all.
+func inspected(t *testing.T, b *bed, image string) {
+	for i := range imagesOfOne {
+		ref := strings.TrimSuffix(image, "0") + strconv.Itoa(i)
+		if err := b.pull(t, ref); err != nil {
+			t.Fatalf("pull %s: %v", ref, err)
+		}
+	}
+	for range 3 {
+		_, err := b.client.ImageStatus(within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}, Verbose: true})
+		if err != nil {
+			t.Errorf("status: %v", err)
+		}
+	}
+}
+
+func (b *bed) pull(t *testing.T, image string) error {
+	t.Helper()
+	_, err := b.client.PullImage(within(t, 5*time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	return err
+}
+
+// TestHostileImages pulls what is made to cost the node its memory, its time or its
+// daemon, and measures that it costs a failed pull.
+func TestHostileImages(t *testing.T) {
+	h := newHostile(t)
+	for name, a := range attacks() {
+		t.Run(name, func(t *testing.T) {
+			// Each has a daemon of its own: what one leaves is not counted for another.
+			b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nanswer_timeout = \"3s\"\n[log]\nlevel = \"info\"\n"})
+			image := a.image(t, h)
+			b.client.Pull(t, "", b.image)
+			pid := b.PID()
+			before := memory(t, pid, "VmRSS")
+			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			err := b.pull(t, image)
+			took := time.Since(start)
+			if a.then != nil && err == nil {
+				a.then(t, b, image)
+			}
+			if !b.Running() || b.PID() != pid {
+				t.Fatalf("the daemon is gone; its answer was %v", err)
+			}
+			growth := memory(t, pid, "VmHWM") - before
+			t.Logf("growth %d MiB, %.1f s", growth>>20, took.Seconds())
+			if status.Code(err) != a.code || a.code != codes.OK && !strings.Contains(err.Error(), a.says) {
+				t.Errorf("pull: %.700v, want %v with %q", err, a.code, a.says)
+			}
+			if growth > maxGrowth {
+				t.Errorf("the daemon grew by %d MiB", growth>>20)
+			}
+		})
+	}
+}
+
+// TestNeighbourOfHostileImages runs a pod while all of them are pulled.
+func TestNeighbourOfHostileImages(t *testing.T) {
+	h := newHostile(t)
+	b := newBed(t, testbed.Options{})
+	pid := b.PID()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	pulls := 0
+	for _, a := range attacks() {
+		image := a.image(t, h)
+		pulls++
+		go func() {
+			defer func() { ended <- struct{}{} }()
+			for ctx.Err() == nil {
+				_, err := b.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+				if err == nil {
+					return
+				}
+			}
+		}()
+	}
+	for range 3 {
+		b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "600"}}).Remove(t)
+	}
+	cancel()
+	for range pulls {
+		<-ended
+	}
+	if !b.Running() || b.PID() != pid {
+		t.Error("the daemon is gone")
+	}
+}
+
+// memory reads a figure of a process, in bytes.
+func memory(t *testing.T, pid int, name string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); f[0] == name+":" {
+			kib, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Fatal(errors.New("no " + name))
+	return 0
+}
+
+func zipped(t *testing.T, write func(io.Writer) error) []byte {
+	t.Helper()
+	var b strings.Builder
+	z := gzip.NewWriter(&b)
+	if err := errors.Join(write(z), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return []byte(b.String())
+}

@@ -1,0 +1,138 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
+	"github.com/containerd/errdefs"
+)
+
+// maxRedirects bounds the redirects of a request.
+const maxRedirects = 10
+
+// origin is a scheme with a host and a port, all of which are one server.
+type origin struct{ scheme, host, port string }
+
+func originOf(u *url.URL) origin {
+	o := origin{strings.ToLower(u.Scheme), strings.ToLower(u.Hostname()), u.Port()}
+	if o.port == "" {
+		o.port = map[string]string{"http": "80", "https": "443"}[o.scheme]
+	}
+	return o
+}
+
+// secures says that to is where a server listens with TLS which otherwise is o.
+func (o origin) secures(to origin) bool {
+	return o == origin{"http", to.host, "80"} && to == origin{"https", to.host, "443"}
+}
+
+// authorizer gives a configured host of a registry what it may have, and nobody
+// else: whoever that host redirects to is asked as a stranger.
+type authorizer struct {
+	self origin
+	// known are those of all hosts that are configured for the registry.
+	known map[origin]*hostAuth
+	// stranger asks for tokens without credentials.
+	stranger docker.Authorizer
+}
+
+// hostAuth is what one configured host gets.
+type hostAuth struct {
+	docker.Authorizer
+	// secret says that there are credentials or headers for it.
+	secret bool
+	// plain says that it is configured to be reached without TLS.
+	plain bool
+}
+
+// strangers are the headers that go to hosts that are not configured.
+var strangers = []string{"Accept", "Accept-Encoding", "Range", "Referer", "User-Agent"}
+
+// bindCredentials sets the authorizers of a registry's hosts.
+func bindCredentials(creds *credentials, w *wire, hosts []docker.RegistryHost) {
+	known := map[origin]*hostAuth{}
+	for _, h := range hosts {
+		o := originOf(&url.URL{Scheme: h.Scheme, Host: h.Host})
+		a := &hostAuth{plain: o.scheme == "http", secret: creds.isFor(h.Host) || len(h.Header) > 0}
+		if _, ours := h.Client.Transport.(wireTransport); !ours {
+			// containerd's fallback: it may be spoken to without TLS.
+			a.plain = true
+			known[origin{"http", o.host, o.port}] = a
+		}
+		client := &http.Client{Transport: w.tokens(h.Client.Transport), CheckRedirect: a.checkRedirect}
+		a.Authorizer = docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthHeader(h.Header), docker.WithAuthCreds(creds.forHost))
+		known[o] = a
+	}
+	for i, h := range hosts {
+		client := &http.Client{Transport: w.tokens(h.Client.Transport)}
+		hosts[i].Authorizer = &authorizer{
+			self: originOf(&url.URL{Scheme: h.Scheme, Host: h.Host}), known: known,
+			stranger: docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthCreds((*credentials)(nil).forHost)),
+		}
+	}
+}
+
+// Authorize implements docker.Authorizer. It is asked for each request, also for
+// those that follow a redirect, whose headers are then those of the first.
+func (a *authorizer) Authorize(ctx context.Context, r *http.Request) error {
+	o := originOf(r.URL)
+	host := a.known[o]
+	if o != a.self && host != a.known[a.self] {
+		for name := range r.Header {
+			if !slices.Contains(strangers, name) {
+				r.Header.Del(name)
+			}
+		}
+	}
+	if host != nil {
+		return host.Authorize(ctx, r)
+	}
+	return a.stranger.Authorize(ctx, r)
+}
+
+// AddResponses implements docker.Authorizer.
+func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
+	last := responses[len(responses)-1]
+	host := a.known[originOf(last.Request.URL)]
+	if host == nil {
+		return a.stranger.AddResponses(ctx, responses)
+	}
+	if err := host.checkRealm(last); err != nil {
+		return err
+	}
+	return host.AddResponses(ctx, responses)
+}
+
+// checkRealm refuses a token server that would get secrets in the clear.
+func (a *hostAuth) checkRealm(resp *http.Response) error {
+	if !a.secret || a.plain {
+		return nil
+	}
+	for _, c := range auth.ParseAuthHeader(resp.Header) {
+		realm, err := url.Parse(c.Parameters["realm"])
+		if c.Scheme == auth.BearerAuth && (err != nil || !strings.EqualFold(realm.Scheme, "https")) {
+			return fmt.Errorf("registry %s names a token server without TLS, which does not get credentials: %w", resp.Request.URL.Host, errdefs.ErrPermissionDenied)
+		}
+	}
+	return nil
+}
+
+// checkRedirect keeps a token server from handing on what it was given.
+func (a *hostAuth) checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) >= maxRedirects {
+		return errors.New("too many redirects")
+	}
+	from, to := originOf(via[0].URL), originOf(r.URL)
+	if a.secret && from != to && !from.secures(to) {
+		return fmt.Errorf("token server %s redirects to %s, which does not get credentials: %w", net.JoinHostPort(from.host, from.port), net.JoinHostPort(to.host, to.port), errdefs.ErrPermissionDenied)
+	}
+	return nil
+}

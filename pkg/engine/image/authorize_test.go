@@ -1,0 +1,216 @@
+package image
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func encodeBase64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+
+// eavesdropper notes everything that it is sent.
+type eavesdropper struct {
+	*httptest.Server
+	mu    sync.Mutex
+	heard strings.Builder
+}
+
+func newEavesdropper(t *testing.T, secure bool, answer func(*eavesdropper, http.ResponseWriter, *http.Request)) (e *eavesdropper, ca string) {
+	t.Helper()
+	e = &eavesdropper{}
+	e.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e.mu.Lock()
+		_ = r.ParseForm()
+		fmt.Fprintf(&e.heard, "%s %s %v %v\n", r.Method, r.URL, r.Header, r.PostForm)
+		if user, password, ok := r.BasicAuth(); ok {
+			fmt.Fprintf(&e.heard, "%s:%s\n", user, password)
+		}
+		e.mu.Unlock()
+		answer(e, w, r)
+	}))
+	if secure {
+		ca = serveTLS(t, e.Server)
+	} else {
+		e.Start()
+	}
+	t.Cleanup(e.Close)
+	return e, ca
+}
+
+func (e *eavesdropper) text() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heard.String()
+}
+
+// wants asks for credentials.
+func wants(challenge func(e *eavesdropper) string) func(*eavesdropper, http.ResponseWriter, *http.Request) {
+	return func(e *eavesdropper, w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/token") {
+			_, _ = fmt.Fprint(w, `{"token":"of-the-eavesdropper","access_token":"of-the-eavesdropper"}`)
+			return
+		}
+		w.Header().Set("WWW-Authenticate", challenge(e))
+		w.WriteHeader(http.StatusUnauthorized)
+	}
+}
+
+func basicChallenge(*eavesdropper) string { return `Basic realm="here"` }
+
+func bearerChallenge(e *eavesdropper) string {
+	return fmt.Sprintf(`Bearer realm="%s/token",service="s",scope="repository:app:pull"`, e.URL)
+}
+
+// Whoever a registry, or its token server, redirects to gets no credentials, and
+// nobody gets them in the clear.
+func TestCredentialsStayWithTheRegistry(t *testing.T) {
+	const header = "header-for-the-registry"
+	given := map[string]*runtimeapi.AuthConfig{
+		"password": {Username: user, Password: password},
+		"token":    {IdentityToken: idToken},
+	}
+	for kind, auth := range given {
+		for name, c := range map[string]struct {
+			secure bool
+			answer func(*eavesdropper, http.ResponseWriter, *http.Request)
+			// lead makes the registry lead to the eavesdropper.
+			lead func(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool
+		}{
+			"blob redirected basic":     {true, wants(basicChallenge), redirectBlobs},
+			"blob redirected bearer":    {true, wants(bearerChallenge), redirectBlobs},
+			"blob redirected in clear":  {false, wants(bearerChallenge), redirectBlobs},
+			"manifest redirected":       {true, wants(bearerChallenge), redirectAll},
+			"token server in clear":     {false, wants(bearerChallenge), challengeOf},
+			"token server redirects":    {true, wants(bearerChallenge), redirectTokens},
+			"token server into clear":   {false, wants(bearerChallenge), redirectTokens},
+			"blob redirected no answer": {false, func(_ *eavesdropper, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, redirectBlobs},
+		} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				reg := newTestRegistry(t)
+				reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+				e, ca := newEavesdropper(t, c.secure, c.answer)
+				reg.setGuard(c.lead(reg, e))
+				cas := fmt.Sprintf("[%q]", reg.ca)
+				if ca != "" {
+					cas = fmt.Sprintf("[%q, %q]", reg.ca, ca)
+				}
+				hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", reg.URL, cas, header))
+				s := openStore(t, Config{HostsDir: hosts})
+				if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: auth}); err == nil {
+					t.Error("the pull succeeded")
+				}
+				heard := e.text()
+				for _, secret := range []string{password, idToken, basic(user, password), header} {
+					if strings.Contains(heard, secret) {
+						t.Errorf("the eavesdropper heard %q:\n%s", secret, heard)
+					}
+				}
+				if heard == "" && !strings.HasPrefix(name, "token server") {
+					t.Error("nobody asked the eavesdropper")
+				}
+			})
+		}
+	}
+}
+
+func redirectBlobs(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool {
+	allow := bearerAuth(reg, user, password, idToken)
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if allow(w, r) {
+			return true
+		}
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			http.Redirect(w, r, e.URL+r.URL.Path, http.StatusTemporaryRedirect)
+			return true
+		}
+		return false
+	}
+}
+
+func redirectAll(_ *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, e.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		return true
+	}
+}
+
+// challengeOf makes the eavesdropper the registry's token server.
+func challengeOf(_ *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("WWW-Authenticate", bearerChallenge(e))
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+}
+
+// redirectTokens makes the registry's own token server send its clients on.
+func redirectTokens(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool {
+	allow := bearerAuth(reg, "nobody", "at all", "none")
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/token" {
+			http.Redirect(w, r, e.URL+"/token", http.StatusTemporaryRedirect)
+			return true
+		}
+		return allow(w, r)
+	}
+}
+
+// A token server may be another host, as Docker Hub's is, and a blob may be on a
+// host that wants a token of its own from strangers.
+func TestHonestRedirects(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	tokens, ca := newEavesdropper(t, true, func(_ *eavesdropper, w http.ResponseWriter, r *http.Request) {
+		if r.PostFormValue("password") == password {
+			_, _ = fmt.Fprint(w, `{"access_token":"for-the-registry"}`)
+			return
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	store, storeCA := newEavesdropper(t, true, func(e *eavesdropper, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/token" && r.Header.Get("Authorization") != "Bearer of-the-eavesdropper" {
+			w.Header().Set("WWW-Authenticate", bearerChallenge(e))
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if r.URL.Path == "/token" {
+			_, _ = fmt.Fprint(w, `{"token":"of-the-eavesdropper"}`)
+			return
+		}
+		resp, err := http.Get(reg.back.URL + r.URL.Path)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer resp.Body.Close()
+		w.Header().Set("Content-Length", fmt.Sprint(resp.ContentLength))
+		_, _ = copyBody(w, resp)
+	})
+	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") != "Bearer for-the-registry" {
+			w.Header().Set("WWW-Authenticate", bearerChallenge(tokens))
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			http.Redirect(w, r, store.URL+r.URL.Path, http.StatusTemporaryRedirect)
+			return true
+		}
+		return false
+	})
+	hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = [%q, %q, %q]\n", reg.URL, reg.ca, ca, storeCA))
+	s := openStore(t, Config{HostsDir: hosts})
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: &runtimeapi.AuthConfig{Username: user, Password: password}}); err != nil {
+		t.Errorf("pull: %v", err)
+	}
+	if heard := store.text(); strings.Contains(heard, password) || strings.Contains(heard, "for-the-registry") {
+		t.Errorf("the store of blobs heard:\n%s", heard)
+	}
+}

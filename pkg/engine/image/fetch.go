@@ -1,0 +1,83 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// fetcher fetches what a manifest lists: documents within their bound, layers
+// within the size that the manifest gives them.
+type fetcher struct {
+	remotes.Fetcher
+	// layers are the digests of what is not read into memory.
+	layers map[digest.Digest]bool
+	// elsewhere is the client for layers that are not on the registry.
+	elsewhere *http.Client
+}
+
+// expect says which layers there are. It is called before they are fetched.
+func (f *fetcher) expect(layers []imagespec.Descriptor) {
+	f.layers = map[digest.Digest]bool{}
+	for _, l := range layers {
+		f.layers[l.Digest] = true
+	}
+}
+
+// Fetch implements remotes.Fetcher.
+func (f *fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.ReadCloser, error) {
+	urls := desc.URLs
+	// The registry client would ask these by a client without any bounds.
+	desc.URLs = nil
+	if !f.layers[desc.Digest] {
+		return f.Fetcher.Fetch(ctx, desc)
+	}
+	ctx = withLayer(ctx, desc.Size)
+	if !images.IsNonDistributable(desc.MediaType) {
+		return f.Fetcher.Fetch(ctx, desc)
+	}
+	var errs []error
+	for _, u := range urls {
+		body, err := f.get(ctx, u)
+		if err == nil {
+			return body, nil
+		}
+		errs = append(errs, err)
+	}
+	body, err := f.Fetcher.Fetch(ctx, desc)
+	if err != nil {
+		err = errors.Join(append(errs, err)...)
+	}
+	return body, err
+}
+
+// get asks for a layer where its manifest says that it is.
+func (f *fetcher) get(ctx context.Context, address string) (io.ReadCloser, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		return nil, fmt.Errorf("layer is at %.100q, which is not a web address: %w", address, errdefs.ErrInvalidArgument)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("User-Agent", userAgent)
+	resp, err := f.elsewhere.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("layer is not at %s, which answers %d: %w", u.Host, resp.StatusCode, errdefs.ErrNotFound)
+	}
+	return resp.Body, nil
+}

@@ -1,0 +1,109 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// inspect fetches what describes an image, and returns its manifest: what is to
+// be refused is refused before a layer is downloaded.
+func (s *Store) inspect(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Manifest, error) {
+	var m imagespec.Manifest
+	desc, err := s.findManifest(ctx, target, fetch)
+	if err != nil {
+		return m, err
+	}
+	if err := s.readJSON(ctx, desc, &m); err != nil {
+		return m, fmt.Errorf("manifest: %w", err)
+	}
+	if err := s.cfg.Limits.manifest(m); err != nil {
+		return m, fmt.Errorf("manifest: %w", err)
+	}
+	if _, err := fetch(ctx, m.Config); err != nil {
+		return m, fmt.Errorf("configuration: %w", err)
+	}
+	var config imagespec.Image
+	if err := s.readJSON(ctx, m.Config, &config); err != nil {
+		return m, fmt.Errorf("configuration: %w", err)
+	}
+	return m, checkConfig(m, config)
+}
+
+// findManifest fetches indexes, from target on, down to the manifest of this
+// node's platform.
+func (s *Store) findManifest(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
+	pick := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(s.content), s.platform), s.platform, 1)
+	desc := target
+	for range maxIndexDepth + 1 {
+		isIndex := images.IsIndexType(desc.MediaType)
+		if !isIndex && !images.IsManifestType(desc.MediaType) {
+			return desc, fmt.Errorf("unexpected media type %.100q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
+		}
+		if err := s.cfg.Limits.document("manifest", desc); err != nil {
+			return desc, err
+		}
+		if _, err := fetch(ctx, desc); err != nil {
+			return desc, err
+		}
+		if _, err := s.readDocument(ctx, desc); err != nil {
+			return desc, fmt.Errorf("manifest: %w", err)
+		}
+		if !isIndex {
+			return desc, nil
+		}
+		children, err := pick(ctx, desc)
+		if err != nil {
+			return desc, err
+		}
+		if len(children) == 0 {
+			return desc, fmt.Errorf("no match for platform in %s: %w", desc.Digest, errdefs.ErrNotFound)
+		}
+		desc = children[0]
+	}
+	return desc, beyond("image has more than %d indexes above its manifest", maxIndexDepth)
+}
+
+// checkConfig checks what is known of an image before its layers are.
+func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
+	if len(m.Layers) != len(config.RootFS.DiffIDs) {
+		return fmt.Errorf("manifest has %d layers, configuration %d: %w", len(m.Layers), len(config.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
+	}
+	if p := config.Platform; len(config.Config.User)+len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > maxName {
+		return beyond("user and platform in the configuration have more than %d bytes", maxName)
+	}
+	return nil
+}
+
+// readDocument reads a manifest or a configuration, unless it is too large.
+func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
+	info, err := s.content.Info(ctx, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	// What was there before was not fetched, nor was its size compared.
+	if info.Size != desc.Size {
+		return nil, fmt.Errorf("%s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+	}
+	if err := s.cfg.Limits.document("document", desc); err != nil {
+		return nil, err
+	}
+	text, err := content.ReadBlob(ctx, s.content, desc)
+	if err != nil {
+		return nil, err
+	}
+	return text, elements(text)
+}
+
+func (s *Store) readJSON(ctx context.Context, desc imagespec.Descriptor, into any) error {
+	text, err := s.readDocument(ctx, desc)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}

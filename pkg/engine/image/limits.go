@@ -1,0 +1,154 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Limits bound what an image and its registry can cost the node. The zero value
+// of each field is its default.
+type Limits struct {
+	// MaxManifestSize bounds, in bytes, an index, a manifest, a configuration and
+	// every other answer of a registry that is not a layer. 0 is 4 MiB.
+	MaxManifestSize int64
+	// MaxLayers bounds the layers of an image. 0 is 500, as many as overlayfs
+	// can stack.
+	MaxLayers int
+	// AnswerTimeout is how long the registry may take, over a whole pull, for its
+	// answers that are not layers. 0 is 5 minutes, negative is any time.
+	AnswerTimeout time.Duration
+	// MinDownloadRate is how many bytes per second a registry must send of a
+	// layer, on average over PullProgressTimeout. 0 is 1024, negative is none.
+	MinDownloadRate int64
+	// MaxZstdWindow bounds, in bytes, the memory that opening a layer compressed
+	// with zstd takes. 0 is 32 MiB.
+	MaxZstdWindow int64
+}
+
+const (
+	defaultMaxManifestSize = 4 << 20
+	defaultMaxLayers       = 500
+	defaultAnswerTimeout   = 5 * time.Minute
+	defaultMinDownloadRate = 1 << 10
+	defaultMaxZstdWindow   = 32 << 20
+)
+
+// Of these no image has a tenth.
+const (
+	// maxIndexDepth is how many indexes may lie above a manifest.
+	maxIndexDepth = 4
+	// maxElements bounds what a manifest or a configuration consists of. Each
+	// takes many times the memory that it takes as text.
+	maxElements = 1 << 15
+	// maxName bounds what lists of images show of a configuration.
+	maxName = 1024
+	// maxMediaType bounds the name of a layer's type.
+	maxMediaType = 255
+	// maxURLs and maxURLLength bound where else a layer may be.
+	maxURLs, maxURLLength = 4, 2048
+)
+
+func (l Limits) complete() Limits {
+	if l.MaxManifestSize <= 0 {
+		l.MaxManifestSize = defaultMaxManifestSize
+	}
+	if l.MaxLayers <= 0 {
+		l.MaxLayers = defaultMaxLayers
+	}
+	if l.AnswerTimeout == 0 {
+		l.AnswerTimeout = defaultAnswerTimeout
+	}
+	if l.MinDownloadRate == 0 {
+		l.MinDownloadRate = defaultMinDownloadRate
+	}
+	if l.MaxZstdWindow <= 0 {
+		l.MaxZstdWindow = defaultMaxZstdWindow
+	}
+	return l
+}
+
+// limitError is an image or an answer that exceeds a limit.
+type limitError struct{ text string }
+
+func (e *limitError) Error() string { return e.text }
+func (e *limitError) Unwrap() error { return errdefs.ErrInvalidArgument }
+
+func beyond(format string, args ...any) error { return &limitError{fmt.Sprintf(format, args...)} }
+
+func isBeyond(err error) bool {
+	_, ok := errors.AsType[*limitError](err)
+	return ok
+}
+
+// document checks the descriptor of what is read into memory.
+func (l Limits) document(what string, desc imagespec.Descriptor) error {
+	if desc.Size > l.MaxManifestSize {
+		return beyond("%s %s has %d bytes, more than registry.max_manifest_size (%d)", what, desc.Digest, desc.Size, l.MaxManifestSize)
+	}
+	if desc.Size < 0 {
+		return fmt.Errorf("%s %s has a size of %d: %w", what, desc.Digest, desc.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// manifest checks what a manifest leads to, before any of it is downloaded.
+func (l Limits) manifest(m imagespec.Manifest) error {
+	if !images.IsConfigType(m.Config.MediaType) {
+		return fmt.Errorf("not a container image but %.100q: %w", m.Config.MediaType, errdefs.ErrInvalidArgument)
+	}
+	if err := l.document("configuration", m.Config); err != nil {
+		return err
+	}
+	if len(m.Layers) > l.MaxLayers {
+		return beyond("image has %d layers, more than registry.max_layers (%d)", len(m.Layers), l.MaxLayers)
+	}
+	for _, layer := range m.Layers {
+		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || layer.Size < 0 {
+			return fmt.Errorf("layer %s of %d bytes and type %.100q is not a layer: %w", layer.Digest, layer.Size, layer.MediaType, errdefs.ErrInvalidArgument)
+		}
+		if len(layer.MediaType) > maxMediaType {
+			return beyond("layer %s has a media type of %d bytes, more than %d", layer.Digest, len(layer.MediaType), maxMediaType)
+		}
+		if err := checkURLs(layer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkURLs(layer imagespec.Descriptor) error {
+	if len(layer.URLs) > maxURLs {
+		return beyond("layer %s has %d urls, more than %d", layer.Digest, len(layer.URLs), maxURLs)
+	}
+	for _, u := range layer.URLs {
+		if len(u) > maxURLLength {
+			return beyond("layer %s has a url of %d bytes, more than %d", layer.Digest, len(u), maxURLLength)
+		}
+	}
+	return nil
+}
+
+// elements checks of how many parts a JSON text consists, without reading it
+// into memory a second time.
+func elements(text []byte) error {
+	n, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == ',' || c == '{' || c == '['):
+			n++
+		}
+	}
+	if n > maxElements {
+		return beyond("document has %d elements, more than %d", n, maxElements)
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package image
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+func TestManifestLimits(t *testing.T) {
+	l := Limits{}.complete()
+	config := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageConfig, Digest: digest.FromString("c"), Size: 100}
+	layers := func(n int, change func(*imagespec.Descriptor)) []imagespec.Descriptor {
+		var all []imagespec.Descriptor
+		for range n {
+			d := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: digest.FromString("l"), Size: 1 << 40}
+			if change != nil {
+				change(&d)
+			}
+			all = append(all, d)
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		m    imagespec.Manifest
+		says string // empty: it passes
+	}{
+		"as many layers as overlayfs takes": {imagespec.Manifest{Config: config, Layers: layers(500, nil)}, ""},
+		"one more":                          {imagespec.Manifest{Config: config, Layers: layers(501, nil)}, "registry.max_layers"},
+		"no layers":                         {imagespec.Manifest{Config: config}, ""},
+		"large configuration": {
+			imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: l.MaxManifestSize + 1}}, "registry.max_manifest_size",
+		},
+		"negative configuration": {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: -1}}, "size of -1"},
+		"chart":                  {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: "application/vnd.cncf.helm.config.v1+json"}}, "not a container image"},
+		"layer is a manifest": {
+			imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageManifest })}, "not a layer",
+		},
+		"negative layer":  {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.Size = -1 })}, "not a layer"},
+		"long media type": {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = "a/" + strings.Repeat("+encrypted", 100) })}, "media type"},
+		"urls":            {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{"https://a.test/", "https://b.test/"} })}, ""},
+		"many urls":       {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = make([]string, maxURLs+1) })}, "urls"},
+		"long url":        {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{strings.Repeat("a", maxURLLength+1)} })}, "url of"},
+	} {
+		switch err := l.manifest(c.m); {
+		case c.says == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.says != "" && (!errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+	}
+}
+
+func TestElements(t *testing.T) {
+	many := func(n int) string { return "[" + strings.Repeat(`"",`, n) + `""]` }
+	for name, c := range map[string]struct {
+		text  string
+		loose bool
+	}{
+		"as many":               {many(maxElements - 1), true},
+		"one more":              {many(maxElements), false},
+		"nested":                {strings.Repeat("[", maxElements+1), false},
+		"objects":               {`{"a":[` + strings.Repeat("{},", maxElements) + `{}]}`, false},
+		"commas in a string":    {`{"a":"` + strings.Repeat(",", maxElements+1) + `"}`, true},
+		"quotes in a string":    {`{"a":"` + strings.Repeat(`\",`, maxElements+1) + `"}`, true},
+		"backslash ends before": {`["\\"` + strings.Repeat(`,""`, maxElements+1) + `]`, false},
+		"nothing":               {"", true},
+		"cut short":             {`"\`, true},
+	} {
+		if err := elements([]byte(c.text)); (err == nil) != c.loose {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPace(t *testing.T) {
+	const window, rate = 10 * time.Second, 1000
+	type read struct {
+		n    int
+		took time.Duration
+	}
+	for name, c := range map[string]struct {
+		reads []read
+		slow  bool
+	}{
+		"fast":                       {[]read{{1 << 20, time.Second}, {1 << 20, time.Second}}, false},
+		"slow, but not for long":     {[]read{{1, 9 * time.Second}}, false},
+		"drips":                      {[]read{{1, 5 * time.Second}, {1, 6 * time.Second}}, true},
+		"just enough":                {[]read{{5000, 5 * time.Second}, {5000, 5 * time.Second}}, false},
+		"drips after a fast start":   {[]read{{1 << 30, 10 * time.Second}, {1, 10 * time.Second}}, true},
+		"pauses between fast phases": {[]read{{1, 9 * time.Second}, {20_000, time.Second}, {1, 9 * time.Second}, {20_000, time.Second}}, false},
+	} {
+		var p pace
+		slow := false
+		for _, r := range c.reads {
+			slow = slow || p.tooSlow(r.n, r.took, window, rate)
+		}
+		if slow != c.slow {
+			t.Errorf("%s: slow %v", name, slow)
+		}
+		if (&pace{}).tooSlow(0, time.Hour, window, -1) {
+			t.Errorf("%s: there is no rate", name)
+		}
+	}
+}
+
+func TestCheckEncryption(t *testing.T) {
+	const jwe = wrappedKeyPrefix + "jwe"
+	opts := func(json string) map[string]string {
+		return map[string]string{cipherAnnotation: encodeBase64(json), jwe: "a,b"}
+	}
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		mediaType   string
+		works       bool
+	}{
+		"none":            {nil, "", true},
+		"usual":           {opts(`{"cipher":"AES_256_CTR_HMAC_SHA256","hmac":"YQ==","cipheroptions":{}}`), "", true},
+		"right nonce":     {opts(`{"cipheroptions":{"nonce":"MDEyMzQ1Njc4OWFiY2RlZg=="}}`), "", true},
+		"short nonce":     {opts(`{"cipheroptions":{"nonce":"YQ=="}}`), "", false},
+		"empty nonce":     {opts(`{"cipheroptions":{"nonce":""}}`), "", false},
+		"no JSON":         {opts("{"), "", false},
+		"no base64":       {map[string]string{cipherAnnotation: "!"}, "", false},
+		"many keys":       {map[string]string{jwe: strings.Repeat("a,", maxWrappedKeys)}, "", false},
+		"long key":        {map[string]string{jwe: strings.Repeat("a", maxWrappedKeySize+1)}, "", false},
+		"encrypted twice": {nil, imagespec.MediaTypeImageLayerGzip + encryptedSuffix + encryptedSuffix, false},
+	} {
+		if c.mediaType == "" {
+			c.mediaType = imagespec.MediaTypeImageLayerGzip + encryptedSuffix
+		}
+		if err := checkEncryption(imagespec.Descriptor{MediaType: c.mediaType, Annotations: c.annotations}); (err == nil) != c.works {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// What others wrote runs here on what others sent, in goroutines of our own and of
+// containerd's: none of them may end the daemon.
+
+// caught turns a panic into an error. It is deferred.
+func caught(ctx context.Context, err *error) {
+	if p := recover(); p != nil {
+		log.G(ctx).WithField("panic", fmt.Sprint(p)).WithField("stack", string(debug.Stack())).Error("Panic while handling images; please report this with the stack")
+		*err = fmt.Errorf("panic while handling images, the log has the stack: %v: %w", p, errdefs.ErrInternal)
+	}
+}
+
+// safely is h without its panics.
+func safely(h images.HandlerFunc) images.HandlerFunc {
+	return func(ctx context.Context, desc imagespec.Descriptor) (children []imagespec.Descriptor, err error) {
+		defer caught(ctx, &err)
+		return h(ctx, desc)
+	}
+}
+
+// safeApplier is an applier without its panics.
+type safeApplier struct{ diff.Applier }
+
+// Apply implements diff.Applier.
+func (a safeApplier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (_ imagespec.Descriptor, err error) {
+	defer caught(ctx, &err)
+	return a.Applier.Apply(ctx, desc, mounts, opts...)
+}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 )
 
 // Bounds of calls that measure everything. A process that runs tasks may hang;
@@ -114,8 +116,17 @@ func ask[R any](ctx context.Context, l *lanes, key string, question func(context
 	go func() {
 		defer l.leave(key)
 		defer func() { <-way.slots }()
-		value, err := question(ctx)
-		answered <- answer{value, err}
+		var a answer
+		defer func() {
+			// What processes of others answer is read here.
+			if p := recover(); p != nil {
+				log.G(ctx).WithFields(log.Fields{"asked": key, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
+					Error("Question to a process panicked; please report this with the stack")
+				a.err = fmt.Errorf("panic while asking, the log has the stack: %w", errdefs.ErrInternal)
+			}
+			answered <- a
+		}()
+		a.value, a.err = question(ctx)
 	}()
 	defer cancel()
 	select {

@@ -67,6 +67,17 @@ func TestAskOfOneThatHangs(t *testing.T) {
 	})
 }
 
+func TestAskOutlivesPanic(t *testing.T) {
+	l := newLanes()
+	_, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })
+	if !errdefs.IsInternal(err) {
+		t.Errorf("who asked got %v, want an Internal", err)
+	}
+	if got, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { return 7, nil }); got != 7 || err != nil {
+		t.Errorf("the next got %d, %v", got, err)
+	}
+}
+
 func TestAskWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLanes()

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 
 	events "github.com/containerd/containerd/api/events"
 	eventsapi "github.com/containerd/containerd/api/services/ttrpc/events/v1"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -37,7 +40,14 @@ func (m *Manager) ServeEvents(ctx context.Context, oom func(task string)) error 
 
 type sink struct{ oom func(string) }
 
-func (s *sink) Forward(_ context.Context, r *eventsapi.ForwardRequest) (*emptypb.Empty, error) {
+func (s *sink) Forward(ctx context.Context, r *eventsapi.ForwardRequest) (_ *emptypb.Empty, err error) {
+	// Any shim may call this, and any type that is linked in be asked for.
+	defer func() {
+		if p := recover(); p != nil {
+			log.G(ctx).WithFields(log.Fields{"panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("Event of a shim caused a panic; please report this with the stack")
+			err = fmt.Errorf("read event: %w", errdefs.ErrInternal)
+		}
+	}()
 	if r.Envelope != nil && r.Envelope.Event != nil && typeurl.Is(r.Envelope.Event, &events.TaskOOM{}) {
 		var e events.TaskOOM
 		if err := typeurl.UnmarshalTo(r.Envelope.Event, &e); err == nil {

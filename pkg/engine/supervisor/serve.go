@@ -8,10 +8,12 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"github.com/containerd/ttrpc"
@@ -103,8 +105,16 @@ func serve(ctx context.Context, server *ttrpc.Server, l net.Listener) error {
 	return nil
 }
 
-// answer gives errors their code on the wire.
-func answer(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+// answer gives errors their code on the wire. A panic is the answer of the one
+// call: all pods of a handler may depend on this process.
+func answer(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (_ any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.G(ctx).WithFields(log.Fields{"rpc": info.FullMethod, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
+				Error("Call panicked; please report this with the stack")
+			err = errgrpc.ToGRPC(fmt.Errorf("%s panicked, the supervisor's log has the stack: %w", info.FullMethod, errdefs.ErrInternal))
+		}
+	}()
 	response, err := method(ctx, unmarshal)
 	if err == nil {
 		return response, nil

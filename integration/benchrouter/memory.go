@@ -29,7 +29,7 @@ func (r *report) memory(t testbed.T, o options) {
 		running.Go(func() {
 			defer func() { <-turn }()
 			config := berth.Client.SandboxConfig("")
-			config.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+			config.Hostname, config.Linux.SecurityContext.NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 			if _, err := berth.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: remoteHandler}); err != nil {
 				t.Errorf("run a sandbox: %v", err)
 			}

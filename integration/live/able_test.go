@@ -122,6 +122,9 @@ func (b *bed) refuses(t *testing.T, handler string, table capability.Table) {
 		},
 	} {
 		config := b.client.SandboxConfig("")
+		if n == capability.HostNetwork {
+			config.Hostname = "" // such a pod has the node's
+		}
 		config.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: options}
 		r, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		if refused := err != nil; refused != (table.Of(n).Answer == capability.No) {

@@ -26,7 +26,7 @@ func (b *bed) share(t *testing.T, handler string) map[string]string {
 	for i := range uids {
 		uid := fmt.Sprintf("uid-%d", i)
 		pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
-			c.Metadata.Uid = uid
+			c.Metadata.Uid, c.Hostname = uid, ""
 			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE // is sooner there
 		}})
 		r, err := b.client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})

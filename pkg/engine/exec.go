@@ -211,7 +211,10 @@ func (e *execution) drainOutput(ctx context.Context) error {
 // execError says why a command failed; the kubelet tells a timeout from
 // everything else by its code.
 func execError(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	// Who runs the command is told the deadline, and may be the first to say that it is over.
+	end, bounded := ctx.Deadline()
+	first := bounded && errdefs.IsDeadlineExceeded(err) && time.Until(end) < time.Second
+	if first || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("command timed out: %w", context.DeadlineExceeded)
 	}
 	return fmt.Errorf("run command: %w", err)

@@ -3,11 +3,14 @@ package engine
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -78,6 +81,17 @@ func TestFitAnswer(t *testing.T) {
 		answer := &runtimeapi.ExecSyncResponse{Stdout: make([]byte, out), Stderr: make([]byte, errOut), ExitCode: -1}
 		if size := proto.Size(answer); size > maxExecOutput {
 			t.Errorf("of %d and %d the answer has %d bytes", c.out, c.err, size)
+		}
+	}
+}
+
+func TestExecErrorOfADeadlineThatTheOtherSideSawFirst(t *testing.T) {
+	for left, want := range map[time.Duration]string{time.Hour: "run command", 500 * time.Millisecond: "timed out"} {
+		ctx, cancel := context.WithTimeout(t.Context(), left)
+		err := execError(ctx, fromShim(errgrpc.ToGRPC(context.DeadlineExceeded)))
+		cancel()
+		if !strings.Contains(err.Error(), want) || !errdefs.IsDeadlineExceeded(err) {
+			t.Errorf("with %v left it is %v", left, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -78,7 +79,23 @@ func (r *remote) features(ctx context.Context, c *cobra.Command, daemon *client.
 	if of[0].Table.Empty() {
 		return degraded("nothing is known of handler %q; see \"berth handler probe %s\"", of[0].Name, of[0].Name)
 	}
+	if canary && !tried(of[0].Table) {
+		fmt.Fprintln(c.ErrOrStderr(), untried)
+	}
 	return encode(c.OutOrStdout(), r.output, inventory{of}, func(w io.Writer) error { return featureList(of[0], r.wide()).write(w) })
+}
+
+// untried is said of a self-check pod that showed nothing but that it runs.
+const untried = "the self-check pod ran; under this handler it tries nothing else, so what is not declared or probed is unknown"
+
+// tried says whether a self-check pod tried anything. Pure.
+func tried(t capability.Table) bool {
+	for _, k := range t.Capabilities {
+		if k.Source == capability.Ran {
+			return true
+		}
+	}
+	return false
 }
 
 // inventory is the list of handlers that "berth runtimeclass --handlers" reads.

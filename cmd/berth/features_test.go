@@ -1,0 +1,22 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+func TestTried(t *testing.T) {
+	var none, declared, ran capability.Table
+	declared.Set(capability.Exec, capability.Yes, capability.Declared, "")
+	ran.Set(capability.HostPID, capability.No, capability.Declared, "")
+	ran.Set(capability.Exec, capability.Yes, capability.Ran, "")
+	for name, c := range map[string]struct {
+		table capability.Table
+		want  bool
+	}{"nothing known": {none, false}, "what its kind can do": {declared, false}, "a command": {ran, true}} {
+		if got := tried(c.table); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -73,9 +73,7 @@ func (v *picture) machineOf(add func(pid int) error, m *measured, shim int) erro
 			return err
 		}
 	}
-	for _, p := range v.processes.Below(shim, func(process.Process) bool { return false }) {
-		naming = append(naming, p)
-	}
+	naming = append(naming, v.processes.Below(shim, func(process.Process) bool { return false })...)
 	groups, err := groupsOf(v.settings.of(m.Spec()).CgroupDriver, m.sandbox)
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ func TestExitStatus(t *testing.T) {
 func TestStartAnswersForTheProgram(t *testing.T) {
 	forEachRuntime(t, []string{"runc"}, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
-		for range 8 * runtime.GOMAXPROCS(0) {
+		for range 2 * runtime.GOMAXPROCS(0) {
 			busy := exec.Command("sh", "-c", "while :; do :; done")
 			if err := busy.Start(); err != nil {
 				t.Fatal(err)

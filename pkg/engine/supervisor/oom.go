@@ -19,7 +19,6 @@ import (
 // of this one's are excused.
 type oomCounter struct {
 	processes *processes
-	key       string
 	// logged counts the kills by the kernel's log; nil where the counter outlives
 	// the container's processes, as it does without systemd.
 	logged func() uint64
@@ -31,6 +30,9 @@ type oomCounter struct {
 	seen   uint64
 	excuse uint64
 }
+
+// oomKills is the key of the counter, in both versions' files.
+const oomKills = "oom_kill"
 
 // countOOM opens the counter of a cgroup, or returns nil where there is nothing to
 // count by.
@@ -45,7 +47,7 @@ func countOOM(ctx context.Context, p *processes, c Cgroup, logged func() uint64)
 	if path == "" {
 		return gone()
 	}
-	o, err := openCounter(p, path, "oom_kill")
+	o, err := openCounter(p, path)
 	if err != nil {
 		log.G(ctx).WithError(err).Debug("Failed to open the counter of out-of-memory kills")
 		return gone()
@@ -54,13 +56,13 @@ func countOOM(ctx context.Context, p *processes, c Cgroup, logged func() uint64)
 	return o
 }
 
-func openCounter(p *processes, path, key string) (*oomCounter, error) {
+func openCounter(p *processes, path string) (*oomCounter, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	// Not for Go's poller: the file is always readable.
-	o := &oomCounter{processes: p, key: key, file: os.NewFile(uintptr(fd), path)}
+	o := &oomCounter{processes: p, file: os.NewFile(uintptr(fd), path)}
 	// Where files cannot be watched (version 1: EPERM) the end will tell.
 	if serial, err := p.watch(fd, unix.EPOLLPRI|unix.EPOLLET, func() { o.read() }); err == nil {
 		o.serial = serial
@@ -77,7 +79,7 @@ func (o *oomCounter) read() {
 	if o.file != nil {
 		var b [1024]byte
 		n, err := o.file.ReadAt(b[:], 0)
-		o.seen = max(o.seen, parseCounter(b[:n], o.key))
+		o.seen = max(o.seen, parseCounter(b[:n], oomKills))
 		if err == nil || errors.Is(err, io.EOF) {
 			return
 		}

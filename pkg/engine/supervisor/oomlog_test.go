@@ -85,7 +85,7 @@ func TestCounterOfARemovedCgroup(t *testing.T) {
 	logged := func() uint64 { return kills }
 	// The kernel answers a read of a removed cgroup's file by an error, as it does
 	// one of a directory.
-	o, err := openCounter(p, t.TempDir(), "oom_kill")
+	o, err := openCounter(p, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestCounterOfARemovedCgroup(t *testing.T) {
 	if err := os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if o, err = openCounter(p, file, "oom_kill"); err != nil {
+	if o, err = openCounter(p, file); err != nil {
 		t.Fatal(err)
 	}
 	o.logged = logged

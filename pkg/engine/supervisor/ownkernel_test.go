@@ -43,7 +43,7 @@ func TestOOMKillsAreExcused(t *testing.T) {
 		if err := os.MkdirAll(c.dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if c.oom, err = openCounter(p, file, "oom_kill"); err != nil {
+		if c.oom, err = openCounter(p, file); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.oom.close)

@@ -29,6 +29,7 @@ export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
 export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
 export BERTH_TEST_KUBERNETES ?= $(BIN)
+export BERTH_TEST_VM ?= $(BIN)/vm
 
 .PHONY: help
 help: ## list the targets
@@ -184,15 +185,35 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 # Empty where Kubernetes is built beside the tests (scripts/phases).
 KUBERNETES ?= kubernetes
 
+# What runs in virtual machines has its own targets: it needs the processors to itself.
+WITHOUT_VM = $(shell go list ./integration/... | grep -v '/integration/vm$$')
+
 .PHONY: integration
 integration: build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
-	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages ./integration/... \
+	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
 		-- -count=1 -ldflags=-w -p 1 -timeout 30m
 
 .PHONY: kubelet
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)
 	go test -count=1 -v -timeout 20m ./integration/kubelet
+
+.PHONY: vm-image
+vm-image: ## build the disk of the node that tests boot, if its recipe has changed (root, minutes)
+	scripts/vm-image $(BERTH_TEST_VM) node
+
+.PHONY: vm
+vm: vm-image build runtimes $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
+	@mkdir -p $(OUT)
+	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 60m ./integration/vm
+
+.PHONY: vm-short
+vm-short: vm-image build runtimes $(BIN)/gotestsum $(BIN)/nfpm ## the heart of them: the packaged unit under pods (root)
+	@mkdir -p $(OUT)
+	$(GOTESTVM) --jsonfile $(OUT)/vm-short.json -- -count=1 -ldflags=-w -timeout 40m -run '^TestHeart$$' ./integration/vm
+
+# A name with its time for each test: minutes may pass without one.
+GOTESTVM = BERTH_TEST_REQUIRE=1 $(BIN)/gotestsum --format testname --format-icons text --hide-summary skipped
 
 .PHONY: checklist
 checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last unit and integration (docs/testing.md)

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 var eventChecks = []check{
@@ -108,7 +110,7 @@ func (n *node) heard(t *testing.T, failed <-chan error, of func(sandbox string) 
 // next returns the next event of the sandbox.
 func (l *eventLog) next(t *testing.T, n *node, sandbox string) *runtimeapi.ContainerEventResponse {
 	t.Helper()
-	timeout := time.After(n.Wait)
+	timeout := time.After(patience.Of(n.Wait))
 	for {
 		if e := l.take(sandbox); e != nil {
 			return e

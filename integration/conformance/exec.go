@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 var execChecks = []check{
@@ -90,7 +92,7 @@ func execTimeout(t *testing.T, n *node) {
 	began := time.Now()
 	_, err := c.execSync(t, time.Second, "sh", "-c", "trap '' TERM; exec sleep 4321")
 	mustFail(t, err, "ExecSync over its timeout", codes.DeadlineExceeded)
-	if d := time.Since(began); d > execBound {
+	if d := time.Since(began); d > patience.Of(execBound) {
 		t.Errorf("a timeout of 1s took %v", d)
 	}
 	n.eventually(t, "nothing of the exec is left", func() bool {
@@ -163,8 +165,8 @@ func (c *container) bigExec(t *testing.T, script string) (*runtimeapi.ExecSyncRe
 func execBackgroundChild(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	began := time.Now()
-	r, err := c.execSync(t, 40*time.Second, "sh", "-c", "sleep 4322 & echo parent; exit 6")
-	if d := time.Since(began); d > 30*time.Second {
+	r, err := c.execSync(t, patience.Of(40*time.Second), "sh", "-c", "sleep 4322 & echo parent; exit 6")
+	if d := time.Since(began); d > patience.Of(30*time.Second) {
 		t.Fatalf("the answer took %v: a child that holds stdout must not block it for ever", d)
 	}
 	must(t, err, "ExecSync")

@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/integration/patience"
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
@@ -30,7 +31,7 @@ func (c *container) logged(t *testing.T) logged {
 	t.Helper()
 	path := c.logFile()
 	var last int64 = -1
-	end := time.Now().Add(time.Minute)
+	end := time.Now().Add(patience.Of(time.Minute))
 	for began := time.Now(); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		fi, err := os.Stat(path)
 		must(t, err, "log file")

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 var networkChecks = []check{
@@ -168,12 +170,12 @@ func hostPort(t *testing.T, n *node) {
 
 // httpGet asks for /index.html and returns whatever came.
 func httpGet(addr string) string {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	conn, err := net.DialTimeout("tcp", addr, patience.Of(time.Second))
 	if err != nil {
 		return ""
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience.Of(2 * time.Second)))
 	if _, err := fmt.Fprint(conn, "GET /index.html HTTP/1.0\r\n\r\n"); err != nil {
 		return ""
 	}

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // node is a target with the images the checks need, already pulled.
@@ -45,7 +47,7 @@ func call(t *testing.T) context.Context {
 
 func callWithin(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Of(d))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -141,6 +143,7 @@ func (n *node) eventually(t *testing.T, what string, ok func() bool) {
 // takes: some questions start a process, and others need the processors too.
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
+	bound = patience.Of(bound)
 	end := time.Now().Add(bound)
 	for pause := 10 * time.Millisecond; !ok(); pause = min(pause*3/2, 250*time.Millisecond) {
 		if time.Now().After(end) {

@@ -12,6 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/integration/patience"
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
@@ -78,7 +79,7 @@ func (n *node) tryPod(t *testing.T, c *runtimeapi.PodSandboxConfig) (*pod, error
 // destroy stops and removes the sandbox, as the kubelet does.
 func (p *pod) destroy(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Of(time.Minute))
 	defer cancel()
 	if _, err := p.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID}); err != nil {
 		t.Errorf("StopPodSandbox at the end: %v", err)

@@ -20,6 +20,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
 	spdystream "k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // forwardURL asks for the URL of a port-forward.
@@ -159,7 +161,7 @@ func forwardKubectl(t *testing.T, n *node) {
 	}()
 	select {
 	case <-ready:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience.Of(30 * time.Second)):
 		t.Fatalf("port-forward is not ready: %s", errOut.String())
 	}
 	ports, err := pf.GetPorts()
@@ -185,7 +187,7 @@ func forwardWebSocket(t *testing.T, n *node) {
 	_, err = ws.Write(append([]byte{0}, request...))
 	must(t, err, "send")
 	var got [4]string
-	must(t, ws.SetReadDeadline(time.Now().Add(30*time.Second)), "deadline")
+	must(t, ws.SetReadDeadline(time.Now().Add(patience.Of(30*time.Second))), "deadline")
 	for !strings.HasSuffix(got[0], "websocket\n") || len(got[3]) <= 2 {
 		var frame []byte
 		if err := xwebsocket.Message.Receive(ws, &frame); err != nil {

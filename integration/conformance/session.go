@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // protocol is how a client speaks with the streaming server.
@@ -62,7 +64,7 @@ type session struct {
 }
 
 // sessionBound ends what a check's own bounds did not.
-const sessionBound = 3 * time.Minute
+var sessionBound = patience.Of(3 * time.Minute)
 
 // execURL asks for the URL of an exec.
 func (c *container) execURL(t *testing.T, s streams, cmd ...string) string {
@@ -151,6 +153,7 @@ func (s *session) wait() error {
 
 func (s *session) waitFor(d time.Duration) error {
 	s.t.Helper()
+	d = patience.Of(d)
 	select {
 	case <-s.done:
 		return s.err

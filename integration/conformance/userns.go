@@ -139,15 +139,25 @@ func usernsFiles(t *testing.T, n *node) {
 // usernsCapabilities needs namespaces that belong to the user namespace: in the
 // host's, or one that the host's root made, the pod's capabilities are void.
 func usernsCapabilities(t *testing.T, n *node) {
-	c := n.pod(t, withUserNS).start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+	p := n.pod(t, withUserNS)
+	capable := security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 		s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN", "SYS_ADMIN"}}
-	}))
+	})
+	// The default profile of AppArmor, which is the one of other daemons, forbids mounts to
+	// whoever has it: what a user namespace allows is seen without.
+	c := p.start(t, forever(), capable, apparmor(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}))
 	c.exec(t, "ip", "link", "set", "lo", "mtu", "1400")
 	if got := c.line(t, "cat", "/sys/class/net/lo/mtu"); got != "1400" {
 		t.Errorf("the mtu is %s", got)
 	}
 	c.exec(t, "hostname", "renamed")
 	c.exec(t, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m")
+	if _, lacks := n.Lacks[Labels]; !lacks && hostAppArmor() {
+		confined := p.start(t, forever(), capable)
+		if r, err := confined.execSync(t, execBound, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m"); err != nil || r.GetExitCode() == 0 {
+			t.Errorf("the default profile of AppArmor lets a pod mount: %v, %v", r, err)
+		}
+	}
 	if r, err := c.execSync(t, execBound, "sh", "-c", "echo 1 > /proc/sys/vm/drop_caches"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("the pod may change the host's memory management: %v, %v", r, err)
 	}

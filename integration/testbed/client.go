@@ -8,11 +8,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // callTimeout bounds a call of the helpers here. It is long because a cold
 // gVisor on a busy machine is slow, not because anything may take that long.
-const callTimeout = 2 * time.Minute
+var callTimeout = patience.Of(2 * time.Minute)
 
 // Client speaks CRI with a daemon: the plain generated clients, and helpers for
 // pods.

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // Daemon is a real CRI daemon with directories of its own: a berth, or a peer to
@@ -50,7 +52,7 @@ type process struct {
 
 // startTimeout bounds the wait for the first answer. A daemon that recovers
 // hundreds of pods takes a second or two.
-const startTimeout = time.Minute
+var startTimeout = patience.Of(time.Minute)
 
 // newDaemon makes the directories of a daemon that is yet to start. A cleanup
 // removes its pods, stops it, and takes away whatever it left.

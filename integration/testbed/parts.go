@@ -89,7 +89,7 @@ func FindPart(name string) (string, error) {
 		}
 		return path, nil
 	}
-	if root, err := repository(); err == nil {
+	if root, err := Repository(); err == nil {
 		if variable == kubernetesVariable {
 			if err := awaitBuild(filepath.Join(root, "bin")); err != nil {
 				return "", err
@@ -214,7 +214,7 @@ func build(tags string) (string, error) {
 // buildInto builds packages of the repository into a directory of it, which it
 // returns.
 func buildInto(below, tags, packages string) (string, error) {
-	root, err := repository()
+	root, err := Repository()
 	if err != nil {
 		return "", err
 	}
@@ -246,8 +246,8 @@ func buildInto(below, tags, packages string) (string, error) {
 	return dir, nil
 }
 
-// repository returns the top of the source tree that the process runs in.
-var repository = sync.OnceValues(func() (string, error) {
+// Repository returns the top of the source tree that the process runs in.
+var Repository = sync.OnceValues(func() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // PodSpec is a pod of one container, as short as it can be said.
@@ -299,7 +301,7 @@ func (c *Container) Exec(t T, command ...string) string {
 func (c *Container) WaitState(t T, state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
 	t.Helper()
 	var last *runtimeapi.ContainerStatus
-	Eventually(t, callTimeout, func() error {
+	Eventually(t, stateTimeout, func() error {
 		last = c.Status(t)
 		if last.GetState() != state {
 			return fmt.Errorf("container %s is in state %s, not %s", c.ID, last.GetState(), state)
@@ -315,10 +317,14 @@ func (c *Container) WaitExit(t T) *runtimeapi.ContainerStatus {
 	return c.WaitState(t, runtimeapi.ContainerState_CONTAINER_EXITED)
 }
 
+// stateTimeout bounds the wait for a container's state.
+const stateTimeout = 2 * time.Minute
+
 // Eventually calls check until it returns nil, and fails with its last error
-// after the timeout.
+// after the timeout, which is longer on a machine that is slower.
 func Eventually(t T, timeout time.Duration, check func() error) {
 	t.Helper()
+	timeout = patience.Of(timeout)
 	deadline := time.Now().Add(timeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := check()

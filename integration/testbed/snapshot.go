@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // Snapshot is what a daemon has on the host at one moment, by kind. Things that
@@ -156,9 +158,9 @@ func (s Snapshot) Leaks(after Snapshot) []string {
 
 // leakPatience is how long supervisors and kernel may take to be done with a pod
 // after its removal was answered.
-const leakPatience = 30 * time.Second
+var leakPatience = patience.Of(30 * time.Second)
 
-// NoLeaks fails unless all that came since before goes within half a minute.
+// NoLeaks fails unless all that came since before goes within leakPatience.
 func (d *Daemon) NoLeaks(t T, before Snapshot) {
 	t.Helper()
 	deadline := time.Now().Add(leakPatience)

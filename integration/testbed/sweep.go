@@ -13,6 +13,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/integration/patience"
 )
 
 // sweep takes away what a daemon that was killed, or that failed, left on the
@@ -28,7 +30,7 @@ func (d *Daemon) sweep(t T) {
 // killProcesses kills what runs in the pods' cgroups, and every process that was
 // started with a path of this daemon: supervisors, shims, runtimes.
 func (d *Daemon) killProcesses() error {
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience.Of(30 * time.Second))
 	for {
 		processes := d.processes()
 		if len(processes) == 0 {
@@ -192,7 +194,7 @@ func (d *Daemon) removeCgroups() error {
 
 // removeCgroup waits for the kernel to let go of processes that are dead already.
 func removeCgroup(dir string) error {
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.Of(20 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil

@@ -1,0 +1,213 @@
+//go:build berth_vm
+
+package inside
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+const (
+	socket  = "/run/berth/berth.sock"
+	logs    = "/var/log/pods"
+	network = `{"cniVersion": "1.0.0", "name": "node", "plugins": [
+  {"type": "bridge", "bridge": "node0", "isGateway": true, "ipMasq": true,
+   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "portmap", "capabilities": {"portMappings": true}}]}`
+	handlers = "[runtimes.runc]\nruntime_path = \"/b/runc\"\n[runtimes.crun]\nruntime_path = \"/usr/bin/crun\"\n"
+	// soon is far above what systemd takes for anything here.
+	soon = time.Minute
+)
+
+// both are the handlers of the node.
+var both = []string{"runc", "crun"}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unit is a property of the service.
+func unit(t *testing.T, property string) string {
+	t.Helper()
+	return run(t, "systemctl", "show", "--value", "--property="+property, "berth.service")
+}
+
+// otherPID waits for the service to run, and to answer, as another process than that.
+func otherPID(t *testing.T, c *testbed.Client, old string) string {
+	t.Helper()
+	var now string
+	testbed.Eventually(t, soon, func() error {
+		now = unit(t, "MainPID")
+		if state := unit(t, "ActiveState"); state != "active" || now == old || now == "0" {
+			return fmt.Errorf("it is %s as process %s, and was process %s", state, now, old)
+		}
+		_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})
+		return err
+	})
+	return now
+}
+
+func dial(t *testing.T) *testbed.Client {
+	t.Helper()
+	return testbed.Dial(t, socket, logs, "")
+}
+
+// pull makes an image that a registry of this test has known to the node.
+func pull(t *testing.T, c *testbed.Client, name string, options ...testbed.ImageOption) string {
+	t.Helper()
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	registry.WriteHosts(t, "/etc/berth/hosts.d")
+	image := registry.Push(t, name, testbed.Busybox(t, options...))
+	c.Pull(t, "", image)
+	return image
+}
+
+// life is the start of a container's first process: another process has another.
+func life(t *testing.T, c *testbed.Client, id string) string {
+	t.Helper()
+	r, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct {
+		PID int `json:"pid"`
+	}
+	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil || info.PID == 0 {
+		t.Fatalf("the container says %v: %v", r.GetInfo(), err)
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", info.PID))
+	if err != nil {
+		t.Fatalf("the container's process: %v", err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):]))
+	return fmt.Sprint(info.PID, " since ", fields[20])
+}
+
+// ready waits until both handlers take pods: on a busy machine a runtime may be too
+// slow for the first look at it, and berth looks again.
+func ready(t *testing.T, c *testbed.Client) {
+	t.Helper()
+	testbed.Eventually(t, soon, func() error {
+		status, err := c.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+		if err != nil {
+			return err
+		}
+		var all struct {
+			Handlers []struct{ Name, State string }
+		}
+		if err := json.Unmarshal([]byte(status.GetInfo()["handlers"]), &all); err != nil {
+			return err
+		}
+		states := map[string]string{}
+		for _, h := range all.Handlers {
+			states[h.Name] = h.State
+		}
+		for _, handler := range both {
+			if states[handler] != "ready" {
+				return fmt.Errorf("handlers are %v", states)
+			}
+		}
+		return nil
+	})
+}
+
+// make is a pod that a test leaves behind, so it has no cleanup.
+func (n *node) make(t *testing.T, handler, image string) {
+	t.Helper()
+	config := n.client.SandboxConfig(fmt.Sprintf("%s-%d", handler, len(n.Pods)))
+	s, err := n.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := n.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: s.GetPodSandboxId(), SandboxConfig: config,
+		Config: n.client.ContainerConfig("main", image, "sleep", "100000"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()}); err != nil {
+		t.Fatal(err)
+	}
+	n.Pods = append(n.Pods, &left{Handler: handler, Sandbox: s.GetPodSandboxId(), Container: c.GetContainerId()})
+}
+
+// node is what one test leaves for those that come after it.
+type node struct {
+	Image string
+	Pods  []*left
+
+	client *testbed.Client
+}
+
+type left struct{ Handler, Sandbox, Container string }
+
+const memory = "/var/lib/node.json"
+
+// found is what the test before left.
+func found(t *testing.T) *node {
+	t.Helper()
+	n := &node{client: dial(t)}
+	text, err := os.ReadFile(memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// leave writes it down so that a power cut does not take it along.
+func (n *node) leave(t *testing.T) {
+	t.Helper()
+	text, err := json.Marshal(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, memory, string(text))
+	run(t, "sync", memory, filepath.Dir(memory))
+}
+
+// alive fails unless all pods run, each in the process that it ran in.
+func (n *node) alive(t *testing.T, lives map[string]string, after string) {
+	t.Helper()
+	for _, p := range n.Pods {
+		if now := life(t, n.client, p.Container); now != lives[p.Container] {
+			t.Errorf("after %s: %s's process was %s and is %s", after, p.Handler, lives[p.Container], now)
+		}
+		r, err := n.client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: p.Container, Cmd: []string{"true"}, Timeout: 60})
+		if err != nil || r.GetExitCode() != 0 {
+			t.Errorf("after %s: exec in %s's container: %v, %v", after, p.Handler, r, err)
+		}
+		s, err := n.client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.Sandbox})
+		if err != nil || s.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+			t.Errorf("after %s: %s's sandbox is %v, %v", after, p.Handler, s.GetStatus().GetState(), err)
+		}
+	}
+}

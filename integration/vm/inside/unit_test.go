@@ -1,0 +1,89 @@
+//go:build berth_vm
+
+package inside
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestInstall installs the package, and runs a pod of each handler, which it leaves.
+func TestInstall(t *testing.T) {
+	write(t, "/etc/cni/net.d/10-node.conflist", network)
+	write(t, "/etc/berth/conf.d/handlers.toml", handlers)
+	run(t, "dpkg", "-i", "/b/berth.deb")
+	run(t, "systemctl", "enable", "--now", "berth")
+	n := &node{client: dial(t)}
+	config, err := n.client.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
+	if err != nil || config.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_SYSTEMD {
+		t.Errorf("the driver of cgroups that a kubelet is told: %v, %v", config, err)
+	}
+	ready(t, n.client)
+	n.Image = pull(t, n.client, "node/busybox:1")
+	for _, handler := range both {
+		n.make(t, handler, n.Image)
+	}
+	n.leave(t)
+}
+
+// TestUnit is about what the unit says to systemd.
+func TestUnit(t *testing.T) {
+	n := found(t)
+	for property, want := range map[string]string{
+		"ActiveState": "active", "KillMode": "process", "Delegate": "yes", "TasksMax": "infinity", "OOMScoreAdjust": "-999", "WatchdogUSec": "1min",
+	} {
+		if got := unit(t, property); got != want {
+			t.Errorf("%s is %q, want %q", property, got, want)
+		}
+	}
+	if score, err := os.ReadFile("/proc/" + unit(t, "MainPID") + "/oom_score_adj"); strings.TrimSpace(string(score)) != "-999" {
+		t.Errorf("its oom_score_adj is %q, %v", score, err)
+	}
+	for _, p := range n.Pods {
+		scope := run(t, "systemctl", "list-units", "--type=scope", "--state=running", "--no-legend", "--plain", "*"+p.Container+"*")
+		if strings.Count(scope, "\n") != 0 || !strings.Contains(scope, p.Container) {
+			t.Errorf("%s's container is in no scope of its own: %q", p.Handler, scope)
+		}
+	}
+}
+
+// TestUnitEnds ends the daemon in every way that systemd has, under pods that go on.
+func TestUnitEnds(t *testing.T) {
+	n := found(t)
+	lives := map[string]string{}
+	for _, p := range n.Pods {
+		lives[p.Container] = life(t, n.client, p.Container)
+	}
+	pid := unit(t, "MainPID")
+	for _, end := range []struct {
+		name string
+		how  []string
+	}{
+		{"kill -9", []string{"kill", "-KILL", pid}},
+		{"systemctl restart", []string{"systemctl", "restart", "berth"}},
+		{"daemon-reexec and restart", []string{"sh", "-ec", "systemctl daemon-reload; systemctl daemon-reexec; systemctl restart berth"}},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			run(t, end.how[0], end.how[1:]...)
+			pid = otherPID(t, n.client, pid)
+			n.alive(t, lives, end.name)
+		})
+	}
+	t.Run("watchdog", func(t *testing.T) {
+		write(t, "/run/systemd/system/berth.service.d/watchdog.conf", "[Service]\nWatchdogSec=20\n")
+		run(t, "systemctl", "daemon-reload")
+		run(t, "systemctl", "restart", "berth")
+		pid = otherPID(t, n.client, pid)
+		run(t, "kill", "-STOP", pid)
+		pid = otherPID(t, n.client, pid)
+		n.alive(t, lives, "the watchdog")
+		if result := run(t, "journalctl", "-u", "berth", "--no-pager", "-o", "cat", "--grep", "(?i)watchdog timeout"); result == "" {
+			t.Error("the journal says nothing of the watchdog")
+		}
+		run(t, "rm", "-r", "/run/systemd/system/berth.service.d")
+		run(t, "systemctl", "daemon-reload")
+	})
+}

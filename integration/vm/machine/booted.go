@@ -1,0 +1,155 @@
+package machine
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bootedVersion goes up with changes below that make another machine.
+const bootedVersion = 2
+
+// booted returns the directory of a machine of this kind that has booted and was then
+// put away: its memory in "state", its disk in "disk.qcow2". The first that asks makes it.
+func (i image) booted(ctx context.Context, agent string, o Options) (string, error) {
+	key, err := i.key(agent, o)
+	if err != nil {
+		return "", err
+	}
+	dir := i.path("booted-" + key)
+	lock, err := os.OpenFile(i.path(".booted.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close() // which also unlocks it
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		now := time.Now()
+		return dir, errors.Join(err, os.Chtimes(dir, now, now))
+	}
+	m := &Machine{options: o, image: i, agent: agent}
+	if err := m.make(""); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(m.dir)
+	if err := m.start(ctx, ""); err != nil {
+		return "", err
+	}
+	defer m.kill()
+	fresh, err := os.MkdirTemp(i.dir, ".booted-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(fresh)
+	// Whatever a boot still does would be done by every machine that begins here.
+	if out, err := m.Command("sh", "-c", `systemctl is-system-running --wait >/dev/null; sync; echo 3 >/proc/sys/vm/drop_caches`).Output(ctx); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	m.line.end(errors.New("the machine is put away"))
+	if err := m.putAway(filepath.Join(fresh, "state")); err != nil {
+		return "", fmt.Errorf("put a booted machine away: %w", err)
+	}
+	if err := os.Rename(filepath.Join(m.dir, "disk.qcow2"), filepath.Join(fresh, "disk.qcow2")); err != nil {
+		return "", errors.Join(err, tool("cp", "--sparse=always", filepath.Join(m.dir, "disk.qcow2"), fresh+"/"))
+	}
+	if err := i.forget(); err != nil {
+		return "", err
+	}
+	return dir, os.Rename(fresh, dir)
+}
+
+// forgotten is after how long a booted machine is of no use to anyone: no test takes
+// a part of that, and programs change.
+const forgotten = 24 * time.Hour
+
+// forget removes the machines that nobody begins with any more.
+func (i image) forget() error {
+	all, err := filepath.Glob(i.path("booted-*"))
+	if err != nil {
+		return err
+	}
+	for _, old := range all {
+		if info, err := os.Stat(old); err == nil && time.Since(info.ModTime()) > forgotten {
+			if err := os.RemoveAll(old); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// putAway writes the machine's memory to a file and ends it.
+func (m *Machine) putAway(state string) error {
+	conn, err := m.dial("qmp", time.Now().Add(time.Minute))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	q := &monitor{conn, bufio.NewScanner(conn)}
+	for _, order := range []string{
+		`{"execute":"qmp_capabilities"}`,
+		`{"execute":"migrate-set-parameters","arguments":{"max-bandwidth":8589934592}}`,
+		fmt.Sprintf(`{"execute":"migrate","arguments":{"uri":%q}}`, "exec:cat >"+state),
+	} {
+		if _, err := q.do(order); err != nil {
+			return err
+		}
+	}
+	for until := time.Now().Add(bootBound); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		answer, err := q.do(`{"execute":"query-migrate"}`)
+		switch {
+		case err != nil:
+			return err
+		case strings.Contains(answer, `"status": "completed"`):
+			_, err := q.do(`{"execute":"quit"}`)
+			<-m.ended
+			return err
+		case strings.Contains(answer, `"status": "failed"`):
+			return errors.New(answer)
+		}
+	}
+	return errors.New("it does not end")
+}
+
+// monitor is a machine's QMP.
+type monitor struct {
+	conn  net.Conn
+	lines *bufio.Scanner
+}
+
+func (q *monitor) do(order string) (string, error) {
+	if _, err := fmt.Fprintln(q.conn, order); err != nil {
+		return "", err
+	}
+	for q.lines.Scan() {
+		var answer struct {
+			Return *json.RawMessage `json:"return"`
+			Error  *json.RawMessage `json:"error"`
+		}
+		if err := json.Unmarshal(q.lines.Bytes(), &answer); err != nil {
+			return "", err
+		}
+		switch {
+		case answer.Error != nil:
+			return "", fmt.Errorf("%s: %s", order, *answer.Error)
+		case answer.Return != nil:
+			return q.lines.Text(), nil
+		}
+	}
+	return "", errors.Join(errors.New("QEMU's monitor has ended"), q.lines.Err())
+}

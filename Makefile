@@ -221,7 +221,7 @@ checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last
 
 .PHONY: test
 test: ## everything CI runs (root)
-	@scripts/phases deps build runtimes fmt-check vet lint tidy-check check-generated unit kubernetes integration checklist
+	@scripts/phases deps build runtimes fmt-check vet lint tidy-check check-generated unit kubernetes integration vm-short checklist
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

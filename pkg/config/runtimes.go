@@ -55,6 +55,15 @@ type nextTable struct {
 	Threshold   int    `toml:"threshold"`
 }
 
+// unlessDefault leaves a Definition of the default timeout as those of older builds
+// are: another one would make all their pods run on an outdated one.
+func unlessDefault(timeout time.Duration) time.Duration {
+	if timeout == DefaultSelfCheckTimeout {
+		return 0
+	}
+	return timeout
+}
+
 func defaultTable() runtimeTable {
 	return runtimeTable{
 		ContainerCreateTimeout: DefaultCreateTimeout,
@@ -122,7 +131,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		},
 		RequiredDevices:  t.devices(),
 		ProbeCanary:      t.ProbeCanary,
-		SelfCheckTimeout: t.SelfCheckTimeout,
+		SelfCheckTimeout: unlessDefault(t.SelfCheckTimeout),
 	}
 	if d.Type == handler.OCI {
 		d.Supervision = or(t.Supervision, e.Supervision)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
@@ -133,7 +134,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		StartTimeout:                 d.Limits.StartTimeout,
 		RequiredDevices:              d.RequiredDevices,
 		ProbeCanary:                  d.ProbeCanary,
-		SelfCheckTimeout:             d.SelfCheckTimeout,
+		SelfCheckTimeout:             cmp.Or(d.SelfCheckTimeout, DefaultSelfCheckTimeout),
 	}
 	if d.Type == handler.CRI {
 		t.Endpoint = "unix://" + d.Endpoint

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // creation makes containers.
@@ -116,7 +117,7 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 func (b *creation) showFailed(ctx context.Context, c *container, cause error) {
 	c.force(ctx, func(st *containerStatus) {
 		st.Phase, st.ExitCode, st.Reason = phaseExited, startFailedCode, "CreateError"
-		st.Message, st.FinishedAt = cause.Error(), b.clock.now()
+		st.Message, st.FinishedAt = printable.Line(cause.Error()), b.clock.now()
 	})
 	close(c.exited)
 	close(c.erased) // as far as it could be
@@ -218,7 +219,7 @@ func (b *creation) plan(s *sandbox, id string, r *runtimeapi.CreateContainerRequ
 		Volumes:     volumes,
 	}
 	spec.LogDirectory, spec.LogPath = logPath(r.GetSandboxConfig(), s.config(), r.GetConfig())
-	if !kept.IgnoreImageVolumes {
+	if kept.ImageVolumes {
 		if spec.DefinedVolumes, err = ocispec.DefinedVolumes(img.Config, b.settings.maxImageVolumes); err != nil {
 			return nil, fmt.Errorf("image %s: %w", img.ID, err)
 		}

@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"sync"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -149,13 +148,25 @@ func (o *output) keep(chunk []byte) {
 		return
 	}
 	if o.rest == nil {
-		if o.rest, o.err = unnamed(o.spill); o.err != nil {
+		rest, err := unnamed(o.spill)
+		if err != nil {
+			o.lose(err)
 			return
 		}
+		o.rest = rest
 	}
 	n, err := o.rest.Write(chunk)
 	o.more += n
+	if err != nil {
+		o.lose(err)
+	}
+}
+
+// lose cuts the output off where it cannot be kept, as on a full disk: how the
+// command ended says more than the end of what it wrote. o.mu is held.
+func (o *output) lose(err error) {
 	o.err = err
+	log.L.WithError(err).WithField("directory", o.spill).Warn("Failed to keep a command's output; the rest of it is missing in the answer")
 }
 
 // unnamed makes a file that is gone when it is closed.
@@ -180,9 +191,6 @@ func (o *output) size() int {
 func (o *output) first(size int) ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err != nil {
-		return nil, fmt.Errorf("keep the command's output in %s: %w: %w", o.spill, o.err, errdefs.ErrResourceExhausted)
-	}
 	all := make([]byte, size)
 	n := copy(all, o.head)
 	if n < size {

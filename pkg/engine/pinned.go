@@ -25,7 +25,7 @@ type pinned struct {
 	Snapshotter            string        `json:"snapshotter"`
 	MaxLogLineSize         int           `json:"maxLogLineSize"`
 	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`
-	IgnoreImageVolumes     bool          `json:"ignoreImageVolumes,omitempty"`
+	ImageVolumes           bool          `json:"imageVolumes,omitempty"` // records of older builds have it not, whose pods have none
 	// PauseRoot is the name of the sandbox process's root filesystem among the
 	// tools; empty without such a process.
 	PauseRoot string `json:"pauseRoot,omitempty"`
@@ -127,7 +127,7 @@ func (t *settings) today(d *handler.Definition) pinned {
 	p := pinned{
 		CgroupDriver: t.driver, Snapshotter: d.Snapshotter,
 		MaxLogLineSize: t.maxLogLineSize, TolerateMissingHugetlb: t.tolerateMissingHugetlb,
-		IgnoreImageVolumes: t.ignoreImageVolumes,
+		ImageVolumes: !t.ignoreImageVolumes,
 	}
 	if p.Snapshotter == "" {
 		p.Snapshotter = t.snapshotter

@@ -181,3 +181,22 @@ func reopened(t *testing.T, dir string, spec sandboxSpec) *store.Object[sandboxS
 	}
 	return o
 }
+
+// Pods of builds that made no volumes for images go on without: one that is made for
+// a container's restart would be new to its programs, or be refused.
+func TestPodsOfOlderBuildsHaveNoImageVolumes(t *testing.T) {
+	var older pinned
+	if err := json.Unmarshal([]byte(`{"cgroupDriver":"systemd","snapshotter":"overlayfs","maxLogLineSize":16384}`), &older); err != nil {
+		t.Fatal(err)
+	}
+	today := &settings{ignoreImageVolumes: false}
+	if today.of(&sandboxSpec{Pinned: &older}).ImageVolumes {
+		t.Error("a pod of an older build gets volumes that its image defines")
+	}
+	d := &handler.Definition{Name: "runc", Type: handler.OCI}
+	for ignore, want := range map[bool]bool{false: true, true: false} {
+		if got := (&settings{ignoreImageVolumes: ignore}).today(d); got.ImageVolumes != want {
+			t.Errorf("with ignore_image_defined_volumes = %v a new pod has volumes: %v", ignore, got.ImageVolumes)
+		}
+	}
+}

@@ -111,7 +111,8 @@ type Definition struct {
 	Limits Limits `json:"limits,omitzero"`
 	// ProbeCanary has probes run a pod of berth's own under the handler.
 	ProbeCanary bool `json:"probeCanary,omitempty"`
-	// SelfCheckTimeout bounds the life of such a pod, from its start to its end.
+	// SelfCheckTimeout bounds the life of such a pod, from its start to its end. Zero
+	// is the default.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty"`
 	// RequiredDevices are device files without which no pod can run.
 	RequiredDevices []string `json:"requiredDevices,omitempty"`

@@ -42,9 +42,20 @@ func killStray(s Start) error {
 // passes on to its server.
 func isShimOf(s Start, pid int) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	if where, err := os.Readlink(filepath.Join(dir, "cwd")); err != nil || where != s.Bundle {
+	where, err := os.Stat(filepath.Join(dir, "cwd"))
+	if err != nil {
+		return false
+	}
+	// Not by name: the bundle's may lead over links.
+	if bundle, err := os.Stat(s.Bundle); err != nil || !os.SameFile(where, bundle) {
 		return false
 	}
 	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	return err == nil && bytes.Contains(line, []byte("\x00-id\x00"+s.ID+"\x00"))
+	return err == nil && runsShimOf(s.ID, line)
+}
+
+// runsShimOf tells by a command line whether it is that of a task's shim, and not of
+// the delete action, which cleans up after it. Pure.
+func runsShimOf(id string, line []byte) bool {
+	return bytes.Contains(line, []byte("\x00-id\x00"+id+"\x00")) && !bytes.HasSuffix(line, []byte("\x00delete\x00"))
 }

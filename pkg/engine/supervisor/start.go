@@ -83,7 +83,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		t.discard()
 		return 0, err
 	}
-	pid, err := t.running(ctx, l, <-facts)
+	pid, err := t.running(ctx, l, <-facts, ended)
 	if err != nil {
 		l.discard()
 		ended()
@@ -227,8 +227,9 @@ func (t *task) prepareStdio(l *launchIO) (err error) {
 	return nil
 }
 
-// running takes over what the runtime has started.
-func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ int, retErr error) {
+// running takes over what the runtime has started, and calls adopted as soon as its
+// process is a known child: others' orphans wait for that.
+func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts, adopted func()) (_ int, retErr error) {
 	pid, err := readPIDFile(l.pidFile)
 	if err != nil {
 		return 0, fmt.Errorf("its pid is not known: %w", err)
@@ -254,6 +255,7 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts) (_ i
 		// Whatever it is, it is not ours to watch, much less to kill.
 		return 0, fmt.Errorf("process %d that it named is no child of it", pid)
 	}
+	adopted()
 	awaitProgram(ctx, pid, pidfd)
 	var master *os.File
 	if l.console != nil {

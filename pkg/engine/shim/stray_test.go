@@ -1,0 +1,54 @@
+package shim
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+func TestRunsShimOf(t *testing.T) {
+	for line, want := range map[string]bool{
+		"/bin/shim\x00-namespace\x00berth\x00-id\x00abc\x00-address\x00/run/x\x00": true,
+		"/bin/shim\x00-namespace\x00berth\x00-id\x00abc\x00start\x00":              true,
+		"/bin/shim\x00-namespace\x00berth\x00-id\x00abc\x00delete\x00":             false,
+		"/bin/shim\x00-namespace\x00berth\x00-id\x00abcd\x00":                      false,
+		"qemu\x00-name\x00sandbox-abc\x00":                                         false,
+		"":                                                                         false,
+	} {
+		if got := runsShimOf("abc", []byte(line)); got != want {
+			t.Errorf("%q: %v, want %v", line, got, want)
+		}
+	}
+}
+
+// A state directory may be reached over a link, as /var/run is.
+func TestStrayInABundleBehindALink(t *testing.T) {
+	dir := t.TempDir()
+	bundle, link := filepath.Join(dir, "bundle"), filepath.Join(dir, "link")
+	if err := os.Mkdir(bundle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(bundle, link); err != nil {
+		t.Fatal(err)
+	}
+	stray := exec.Command("sh", "-c", "read line", "shim", "-id", "abc", "serve")
+	stray.Dir = bundle
+	if _, err := stray.StdinPipe(); err != nil { // which nobody writes to
+		t.Fatal(err)
+	}
+	if err := stray.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- stray.Wait() }()
+	if err := killStray(Start{ID: "other", Bundle: link}); err != nil {
+		t.Fatal(err)
+	}
+	if err := killStray(Start{ID: "abc", Bundle: link}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || err.Error() != "signal: killed" {
+		t.Errorf("the stray ended with %v", err)
+	}
+}

@@ -69,6 +69,19 @@ func (s *Store) findManifest(ctx context.Context, target imagespec.Descriptor, f
 	return desc, beyond("image has more than %d indexes above its manifest", maxIndexDepth)
 }
 
+// checkManifest checks that a manifest is one of a container image.
+func checkManifest(m imagespec.Manifest) error {
+	if !images.IsConfigType(m.Config.MediaType) {
+		return fmt.Errorf("not a container image but %.100q: %w", m.Config.MediaType, errdefs.ErrInvalidArgument)
+	}
+	for _, layer := range m.Layers {
+		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || layer.Size < 0 {
+			return fmt.Errorf("layer %s of %d bytes and type %.100q is not a layer: %w", layer.Digest, layer.Size, layer.MediaType, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
 // checkConfig checks what is known of an image before its layers are.
 func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	if len(m.Layers) != len(config.RootFS.DiffIDs) {
@@ -80,7 +93,8 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	return nil
 }
 
-// readDocument reads a manifest or a configuration, unless it is too large.
+// readDocument reads a manifest or a configuration from the store, unless it
+// would take too much memory. Whether it may be pulled was checked before.
 func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
 	info, err := s.content.Info(ctx, desc.Digest)
 	if err != nil {
@@ -90,8 +104,8 @@ func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]
 	if info.Size != desc.Size {
 		return nil, fmt.Errorf("%s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
 	}
-	if err := s.cfg.Limits.document("document", desc); err != nil {
-		return nil, err
+	if desc.Size > maxStored {
+		return nil, beyond("document %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(maxStored))
 	}
 	text, err := content.ReadBlob(ctx, s.content, desc)
 	if err != nil {

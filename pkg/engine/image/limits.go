@@ -5,16 +5,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Limits bound what an image and its registry can cost the node. The zero value
-// of each field is its default.
+// Limits bound what an image and its registry can cost the node when it is
+// pulled; what is in the store stays there. The zero value of each field is its
+// default.
 type Limits struct {
 	// MaxManifestSize bounds, in bytes, an index, a manifest, a configuration and
-	// every other answer of a registry that is not a layer. 0 is 4 MiB.
+	// every other answer of a registry that is not a layer. 0 is 4 MiB, the most
+	// is 64 MiB.
 	MaxManifestSize int64
 	// MaxLayers bounds the layers of an image. 0 is 500, as many as overlayfs
 	// can stack.
@@ -38,6 +39,10 @@ const (
 	defaultMaxZstdWindow   = 32 << 20
 )
 
+// maxStored bounds what is read into memory of an image in the store. It is the
+// most that MaxManifestSize may be, so that a lower one hides no image.
+const maxStored = 64 << 20
+
 // Of these no image has a tenth.
 const (
 	// maxIndexDepth is how many indexes may lie above a manifest.
@@ -57,6 +62,7 @@ func (l Limits) complete() Limits {
 	if l.MaxManifestSize <= 0 {
 		l.MaxManifestSize = defaultMaxManifestSize
 	}
+	l.MaxManifestSize = min(l.MaxManifestSize, maxStored)
 	if l.MaxLayers <= 0 {
 		l.MaxLayers = defaultMaxLayers
 	}
@@ -98,8 +104,8 @@ func (l Limits) document(what string, desc imagespec.Descriptor) error {
 
 // manifest checks what a manifest leads to, before any of it is downloaded.
 func (l Limits) manifest(m imagespec.Manifest) error {
-	if !images.IsConfigType(m.Config.MediaType) {
-		return fmt.Errorf("not a container image but %.100q: %w", m.Config.MediaType, errdefs.ErrInvalidArgument)
+	if err := checkManifest(m); err != nil {
+		return err
 	}
 	if err := l.document("configuration", m.Config); err != nil {
 		return err
@@ -108,9 +114,6 @@ func (l Limits) manifest(m imagespec.Manifest) error {
 		return beyond("image has %d layers, more than registry.max_layers (%d)", len(m.Layers), l.MaxLayers)
 	}
 	for _, layer := range m.Layers {
-		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || layer.Size < 0 {
-			return fmt.Errorf("layer %s of %d bytes and type %.100q is not a layer: %w", layer.Digest, layer.Size, layer.MediaType, errdefs.ErrInvalidArgument)
-		}
 		if len(layer.MediaType) > maxMediaType {
 			return beyond("layer %s has a media type of %d bytes, more than %d", layer.Digest, len(layer.MediaType), maxMediaType)
 		}

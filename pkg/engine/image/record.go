@@ -89,7 +89,8 @@ func (s *Store) forget(ctx context.Context, ref string) (*Image, error) {
 	return img, nil
 }
 
-// load reads an image, without names, from its content.
+// load reads an image, without names, from its content. The limits for what is
+// pulled do not count here, only those that bound the memory of the daemon.
 func (s *Store) load(ctx context.Context, target imagespec.Descriptor) (*Image, error) {
 	desc, err := s.platformManifest(ctx, target)
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *Store) load(ctx context.Context, target imagespec.Descriptor) (*Image, 
 	if err := s.readJSON(ctx, desc, &manifest); err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
-	if err := s.cfg.Limits.manifest(manifest); err != nil {
+	if err := checkManifest(manifest); err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
 	var config imagespec.Image

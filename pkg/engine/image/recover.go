@@ -70,7 +70,8 @@ func (s *Store) dropDownloads() error {
 }
 
 // loadImages fills the index. A record whose content is damaged is removed, so
-// that the kubelet pulls the image again.
+// that the kubelet pulls the image again. An image that would take too much memory
+// is whole: it stays on disk for a version that reads it.
 func (s *Store) loadImages(ctx context.Context) error {
 	records, err := s.images.List(ctx)
 	if err != nil {
@@ -79,6 +80,10 @@ func (s *Store) loadImages(ctx context.Context) error {
 	damaged := false
 	for _, rec := range records {
 		img, err := s.load(ctx, rec.Target)
+		if isBeyond(err) {
+			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("image exceeds a limit, leaving it unused on disk")
+			continue
+		}
 		if err != nil {
 			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("image is damaged, forgetting it")
 			if err := s.images.Delete(ctx, rec.Name, images.DeleteTarget(&rec.Target)); err != nil {

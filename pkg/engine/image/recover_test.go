@@ -1,0 +1,131 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Limits are for what is pulled: what is there stays, and can be used.
+func TestImagesOutliveLowerLimits(t *testing.T) {
+	reg := newTestRegistry(t)
+	env := "LONG=" + strings.Repeat("x", 2*maxKept)
+	reg.push(t, "app:1", build(t, v1.Config{User: "7", Env: []string{env}},
+		layer(t, file{name: "a"}), layer(t, file{name: "b"}), layer(t, file{name: "c"})))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pulled := pullImage(t, s, domain+"/app:1")
+	before := s.Usage()
+	must(t, s.Close())
+
+	for name, limits := range map[string]Limits{
+		"fewer layers":      {MaxLayers: 1},
+		"smaller documents": {MaxManifestSize: 64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := s.cfg
+			c.Limits = limits
+			s, err := Open(t.Context(), c)
+			must(t, err)
+			defer func() { must(t, s.Close()) }()
+			img, err := s.Get(domain + "/app:1")
+			if err != nil {
+				t.Fatalf("the image is gone: %v", err)
+			}
+			whole, err := s.Whole(t.Context(), img)
+			if err != nil || !slices.Equal(whole.Config.Env, []string{env}) {
+				t.Errorf("its configuration cannot be read: %v", err)
+			}
+			if img.ID != pulled.ID || len(s.List()) != 1 || img.Size != pulled.Size {
+				t.Errorf("it is another one: %+v", img)
+			}
+			if now := s.Usage(); now != before {
+				t.Errorf("stored %+v, was %+v", now, before)
+			}
+			ctx := s.context(t.Context())
+			var m imagespec.Manifest
+			must(t, s.readJSON(ctx, img.manifest, &m))
+			for _, l := range m.Layers {
+				if _, err := s.content.Info(ctx, l.Digest); err != nil {
+					t.Errorf("layer: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// What an earlier version pulled is deleted only if it is damaged, not because
+// this one would not pull it.
+func TestStartDeletesOnlyDamagedImages(t *testing.T) {
+	s := openStore(t, Config{})
+	ctx := s.context(t.Context())
+	manyURLs := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: digest.FromString("l"), Size: 1, URLs: make([]string, maxURLs+1)}
+	longType := imagespec.Descriptor{MediaType: "a/" + strings.Repeat("b", maxMediaType), Digest: digest.FromString("m"), Size: 1}
+	longUser, missing := strings.Repeat("u", maxName+1), "missing"
+	cases := map[string]struct {
+		user         string
+		layer        imagespec.Descriptor
+		kept, usable bool
+	}{
+		"usual":     {"a", imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("k"), Size: 1}, true, true},
+		"urls":      {"b", manyURLs, true, true},
+		"type":      {"c", longType, true, true},
+		"long-user": {longUser, manyURLs, true, false},
+		"damaged":   {missing, manyURLs, false, false},
+	}
+	manifests, configs := map[string]imagespec.Descriptor{}, map[string]imagespec.Descriptor{}
+	for name, c := range cases {
+		manifests[name], configs[name] = storeImage(ctx, t, s, name, c.user, c.layer)
+	}
+	must(t, s.content.Delete(ctx, configs["damaged"].Digest))
+
+	s = reopen(t, s)
+	for name, c := range cases {
+		_, err := s.images.Get(ctx, name)
+		if c.kept && err != nil || !c.kept && !errdefs.IsNotFound(err) {
+			t.Errorf("%s: record: %v", name, err)
+		}
+		if _, err := s.content.Info(ctx, manifests[name].Digest); (err == nil) != c.kept {
+			t.Errorf("%s: content: %v", name, err)
+		}
+		if _, err := s.Get(configs[name].Digest.String()); (err == nil) != c.usable {
+			t.Errorf("%s: image: %v", name, err)
+		}
+	}
+}
+
+// storeImage puts an image of one layer, which is not there, into the store,
+// past all limits.
+func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, layer imagespec.Descriptor) (manifest, config imagespec.Descriptor) {
+	t.Helper()
+	put := func(what any, mediaType string, labels map[string]string) imagespec.Descriptor {
+		text, err := json.Marshal(what)
+		must(t, err)
+		desc := imagespec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(text), Size: int64(len(text))}
+		must(t, content.WriteBlob(ctx, s.content, name+mediaType, bytes.NewReader(text), desc, content.WithLabels(labels)))
+		return desc
+	}
+	config = put(imagespec.Image{
+		Platform: imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH},
+		Config:   imagespec.ImageConfig{User: user},
+		RootFS:   imagespec.RootFS{Type: "layers", DiffIDs: []digest.Digest{layer.Digest}},
+	}, imagespec.MediaTypeImageConfig, nil)
+	manifest = put(imagespec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest,
+		Config: config, Layers: []imagespec.Descriptor{layer},
+	}, imagespec.MediaTypeImageManifest, map[string]string{"containerd.io/gc.ref.content.config": config.Digest.String()})
+	_, err := s.images.Create(ctx, images.Image{Name: name, Target: manifest})
+	must(t, err)
+	return manifest, config
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -29,13 +30,19 @@ func originOf(u *url.URL) origin {
 	return o
 }
 
-// secures says that to is where a server listens with TLS which otherwise is o.
-func (o origin) secures(to origin) bool {
-	return o == origin{"http", to.host, "80"} && to == origin{"https", to.host, "443"}
+// covers says that to may have what o is given: it is the same server, or o's host
+// over TLS on any port. From TLS to another port only a name leads: an address
+// may be shared by servers that have nothing to do with each other.
+func (o origin) covers(to origin) bool {
+	if o == to {
+		return true
+	}
+	_, err := netip.ParseAddr(o.host)
+	return to.scheme == "https" && o.host == to.host && (o.scheme == "http" || err != nil)
 }
 
 // authorizer gives a configured host of a registry what it may have, and nobody
-// else: whoever that host redirects to is asked as a stranger.
+// else: whoever that host redirects to is asked as a stranger, unless it is itself.
 type authorizer struct {
 	self origin
 	// known are those of all hosts that are configured for the registry.
@@ -67,8 +74,10 @@ func bindCredentials(creds *credentials, w *wire, hosts []docker.RegistryHost) {
 			a.plain = true
 			known[origin{"http", o.host, o.port}] = a
 		}
+		// Also where the host redirects to itself, under another port.
+		own := func(string) (user, secret string, err error) { return creds.forHost(h.Host) }
 		client := &http.Client{Transport: w.tokens(h.Client.Transport), CheckRedirect: a.checkRedirect}
-		a.Authorizer = docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthHeader(h.Header), docker.WithAuthCreds(creds.forHost))
+		a.Authorizer = docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthHeader(h.Header), docker.WithAuthCreds(own))
 		known[o] = a
 	}
 	for i, h := range hosts {
@@ -80,11 +89,22 @@ func bindCredentials(creds *credentials, w *wire, hosts []docker.RegistryHost) {
 	}
 }
 
+// host returns the configured host that is at o; nil is a stranger.
+func (a *authorizer) host(o origin) *hostAuth {
+	if host, ok := a.known[o]; ok {
+		return host
+	}
+	if a.self.covers(o) {
+		return a.known[a.self]
+	}
+	return nil
+}
+
 // Authorize implements docker.Authorizer. It is asked for each request, also for
 // those that follow a redirect, whose headers are then those of the first.
 func (a *authorizer) Authorize(ctx context.Context, r *http.Request) error {
 	o := originOf(r.URL)
-	host := a.known[o]
+	host := a.host(o)
 	if o != a.self && host != a.known[a.self] {
 		for name := range r.Header {
 			if !slices.Contains(strangers, name) {
@@ -101,7 +121,7 @@ func (a *authorizer) Authorize(ctx context.Context, r *http.Request) error {
 // AddResponses implements docker.Authorizer.
 func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
 	last := responses[len(responses)-1]
-	host := a.known[originOf(last.Request.URL)]
+	host := a.host(originOf(last.Request.URL))
 	if host == nil {
 		return a.stranger.AddResponses(ctx, responses)
 	}
@@ -131,7 +151,7 @@ func (a *hostAuth) checkRedirect(r *http.Request, via []*http.Request) error {
 		return errors.New("too many redirects")
 	}
 	from, to := originOf(via[0].URL), originOf(r.URL)
-	if a.secret && from != to && !from.secures(to) {
+	if a.secret && !from.covers(to) {
 		return fmt.Errorf("token server %s redirects to %s, which does not get credentials: %w", net.JoinHostPort(from.host, from.port), net.JoinHostPort(to.host, to.port), errdefs.ErrPermissionDenied)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -159,6 +160,109 @@ func redirectTokens(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter
 			return true
 		}
 		return allow(w, r)
+	}
+}
+
+// onName is the address of a server on loopback by its name.
+func onName(address string) string { return strings.Replace(address, "127.0.0.1", "localhost", 1) }
+
+// A registry that redirects to itself, under the same name but another scheme or
+// port, gets the credentials there too; never without TLS.
+func TestCredentialsFollowTheName(t *testing.T) {
+	const header = "header-for-the-registry"
+	for name, c := range map[string]struct {
+		front, back bool // with TLS
+		works       bool
+	}{
+		"to TLS":          {false, true, true},
+		"to another port": {true, true, true},
+		"back into clear": {true, false, false},
+		"stays in clear":  {false, false, false},
+	} {
+		for kind, auth := range map[string]*runtimeapi.AuthConfig{
+			"password": {Username: user, Password: password},
+			"basic":    {Username: user, Password: password},
+			"token":    {IdentityToken: idToken},
+			"server":   {Username: user, Password: password, ServerAddress: "of the front"},
+		} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				reg := newTestRegistry(t)
+				reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+				guard := bearerAuth(reg, user, password, idToken)
+				if kind == "basic" {
+					guard = basicAuth(user, password)
+				}
+				reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path != "/token" && r.Header.Get("X-Secret") != header {
+						http.Error(w, "the header is missing", http.StatusForbidden)
+						return true
+					}
+					return guard(w, r)
+				})
+				clear, _ := newEavesdropper(t, false, wants(basicChallenge))
+				target := reg.URL
+				if !c.back {
+					target = clear.URL
+				}
+				front, ca := newEavesdropper(t, c.front, func(_ *eavesdropper, w http.ResponseWriter, r *http.Request) {
+					http.Redirect(w, r, onName(target)+r.URL.Path, http.StatusTemporaryRedirect)
+				})
+				cas := fmt.Sprintf("[%q]", reg.ca)
+				if c.front {
+					cas = fmt.Sprintf("[%q, %q]", reg.ca, ca)
+				}
+				if auth.ServerAddress != "" {
+					auth = &runtimeapi.AuthConfig{Username: user, Password: password, ServerAddress: onName(front.URL)}
+				}
+				hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", onName(front.URL), cas, header))
+				s := openStore(t, Config{HostsDir: hosts})
+				_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: auth})
+				if (err == nil) != c.works {
+					t.Errorf("pull: %v", err)
+				}
+				heard := clear.text()
+				for _, secret := range []string{password, idToken, basic(user, password), header} {
+					if strings.Contains(heard, secret) {
+						t.Errorf("who listens without TLS heard %q:\n%s", secret, heard)
+					}
+				}
+				if !c.back && heard == "" {
+					t.Error("nobody was redirected")
+				}
+			})
+		}
+	}
+}
+
+func TestOriginCovers(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		covers   bool
+	}{
+		{"http://r", "https://r", true},
+		{"http://r", "http://R:80", true},
+		{"http://r", "https://r:8443", true},
+		{"https://r", "https://r:8443", true},
+		{"https://r:8443", "https://r", true},
+		{"https://r", "http://r", false},
+		{"https://r", "http://r:443", false},
+		{"http://r", "http://r:8080", false},
+		{"https://r", "https://s.r", false},
+		{"https://s.r", "https://r", false},
+		{"https://r", "https://r.", false},
+		{"https://10.0.0.1", "https://10.0.0.1:8443", false},
+		{"https://[::1]", "https://[::1]:8443", false},
+		{"https://[fe80::1%25eth0]", "https://[fe80::1%25eth0]:8443", false},
+		{"http://10.0.0.1", "https://10.0.0.1", true},
+		{"https://10.0.0.1", "http://10.0.0.1", false},
+	} {
+		from, err := url.Parse(c.from)
+		must(t, err)
+		to, err := url.Parse(c.to)
+		must(t, err)
+		if got := originOf(from).covers(originOf(to)); got != c.covers {
+			t.Errorf("%s covers %s: %v", c.from, c.to, got)
+		}
 	}
 }
 

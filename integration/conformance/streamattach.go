@@ -46,7 +46,11 @@ func attachLive(t *testing.T, n *node) {
 		sign := "/in/" + string(proto)
 		c := p.start(t, sh("echo early; echo early >&2; while [ ! -e "+sign+" ]; do echo tick; echo tock >&2; sleep 0.1; done; echo late; echo late >&2; sleep 1"),
 			mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
-		c.waitLog(t, "tick\n")
+		// Each stream is read by itself: what one was read of says nothing of the other.
+		n.eventually(t, "both streams have been read", func() bool {
+			l := c.logged(t)
+			return strings.Contains(l.stdout, "tick\n") && strings.Contains(l.stderr, "tock\n")
+		})
 		first, second := c.attach(t, proto, streams{}), c.attach(t, proto, streams{})
 		onlyErr := c.attach(t, proto, streams{noStdout: true})
 		first.shows("tick\n")

@@ -48,7 +48,7 @@ func attachLive(t *testing.T, n *node) {
 			mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
 		// Each stream is read by itself: what one was read of says nothing of the other.
 		n.eventually(t, "both streams have been read", func() bool {
-			l := c.logged(t)
+			l := readLog(t, c.logFile())
 			return strings.Contains(l.stdout, "tick\n") && strings.Contains(l.stderr, "tock\n")
 		})
 		first, second := c.attach(t, proto, streams{}), c.attach(t, proto, streams{})

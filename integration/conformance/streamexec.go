@@ -87,17 +87,10 @@ func streamedTerminal(t *testing.T, n *node) {
 func streamedFirstSize(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	overEach(t, func(t *testing.T, p protocol) {
-		const tries = 10
-		for try := 1; ; try++ {
+		n.eventually(t, "the first size in a session is the client's", func() bool {
 			s := c.open(t, p, streams{stdin: true, tty: true, columns: 77, rows: 33}, "stty", "size")
-			code, got := s.exitCode(), strings.TrimSpace(s.stdout.String())
-			if code == 0 && got == "33 77" {
-				return
-			}
-			if try == tries {
-				t.Fatalf("in each of %d sessions the first size is not the client's, at last %q (exit code %d)", tries, got, code)
-			}
-		}
+			return s.exitCode() == 0 && strings.TrimSpace(s.stdout.String()) == "33 77"
+		})
 	})
 }
 

@@ -62,7 +62,6 @@ func (b *bed) badSandboxes(t *testing.T) {
 		"unknown pid mode":    {func(c *runtimeapi.PodSandboxConfig) { options(c).Pid = 99 }, "pid"},
 		"unknown ipc mode":    {func(c *runtimeapi.PodSandboxConfig) { options(c).Ipc = 99 }, "ipc"},
 		"net of a container":  {func(c *runtimeapi.PodSandboxConfig) { options(c).Network = runtimeapi.NamespaceMode_CONTAINER }, "network"},
-		"pid of a target":     {func(c *runtimeapi.PodSandboxConfig) { options(c).Pid = runtimeapi.NamespaceMode_TARGET }, "pid"},
 		"unknown userns mode": {func(c *runtimeapi.PodSandboxConfig) { options(c).UsernsOptions = &runtimeapi.UserNamespace{Mode: 99} }, "user"},
 		"userns without a map": {func(c *runtimeapi.PodSandboxConfig) {
 			options(c).UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: []*runtimeapi.IDMapping{{HostId: 5, ContainerId: 5, Length: 1}}}

@@ -159,8 +159,11 @@ func (f filling) scalar(field protoreflect.FieldDescriptor, where string) protor
 	number := int64(field.Number())
 	switch field.Kind() {
 	case protoreflect.StringKind:
-		if field.Name() == "runtime_handler" {
+		switch field.Name() {
+		case "runtime_handler":
 			return protoreflect.ValueOfString(f.handler)
+		case "url": // sessions are passed on to this node only
+			return protoreflect.ValueOfString("http://127.0.0.1:1/" + where)
 		}
 		return protoreflect.ValueOfString(where)
 	case protoreflect.BytesKind:

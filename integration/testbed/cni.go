@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -223,8 +224,13 @@ func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// freeSubnet returns a /24 that nothing on this host routes. Processes start
-// their search at different places, so that two at once do not choose the same.
+// given are the subnets that this process was given: a network has no route before
+// its first pod.
+var given sync.Map
+
+// freeSubnet returns a /24 that nothing on this host routes, and never the same
+// twice. Processes start their search at different places, so that two at once do
+// not choose the same.
 func freeSubnet() (string, error) {
 	routes, err := whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
@@ -235,7 +241,10 @@ func freeSubnet() (string, error) {
 	for i := range subnets {
 		n := (start + i) % subnets
 		candidate := &net.IPNet{IP: net.IPv4(10, byte(128+n>>8), byte(n), 0).To4(), Mask: net.CIDRMask(24, 32)}
-		if !routed(routes, candidate) {
+		if routed(routes, candidate) {
+			continue
+		}
+		if _, taken := given.LoadOrStore(candidate.String(), true); !taken {
 			return candidate.String(), nil
 		}
 	}

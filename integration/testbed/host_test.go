@@ -205,3 +205,15 @@ func joinCgroup(t *testing.T, daemon *Daemon, pid int) {
 		t.Fatal(err)
 	}
 }
+
+// A subnet without a route yet is not given twice in one process.
+func TestSubnetsDiffer(t *testing.T) {
+	seen := map[string]bool{}
+	for range 40 {
+		subnet, err := freeSubnet()
+		if err != nil || seen[subnet] {
+			t.Fatalf("subnet %q, %v; before: %v", subnet, err, seen)
+		}
+		seen[subnet] = true
+	}
+}

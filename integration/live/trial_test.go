@@ -158,8 +158,9 @@ func TestATrialThatFailsEndsByItself(t *testing.T) {
 	b.drop(t, "own", table("own", stable)+fmt.Sprintf("next = { runtime_path = %q, percent = 50, abort_after = 3 }\n", next))
 	b.command(t, "reload", "--wait")
 	b.trialIs(t, "own", "running")
+	// Pods fall to either binary by chance: the first three may all have the next one.
 	worked, failed := b.starts(t, "own", 3)
-	if worked == 0 || failed != 3 {
+	if failed != 3 {
 		t.Errorf("%d pods have started, %d have not", worked, failed)
 	}
 	b.trialIs(t, "own", "aborted")

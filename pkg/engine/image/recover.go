@@ -81,7 +81,7 @@ func (s *Store) loadImages(ctx context.Context) error {
 	for _, rec := range records {
 		img, err := s.load(ctx, rec.Target)
 		if isBeyond(err) {
-			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("image exceeds a limit, leaving it unused on disk")
+			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image exceeds a limit; leaving it unused on disk")
 			continue
 		}
 		if err != nil {

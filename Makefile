@@ -210,7 +210,7 @@ vm: vm-image build runtimes $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole nod
 .PHONY: vm-short
 vm-short: vm-image build runtimes $(BIN)/gotestsum $(BIN)/nfpm ## the heart of them: the packaged unit under pods (root)
 	@mkdir -p $(OUT)
-	$(GOTESTVM) --jsonfile $(OUT)/vm-short.json -- -count=1 -ldflags=-w -timeout 40m -run '^TestHeart$$' ./integration/vm
+	$(GOTESTVM) --jsonfile $(OUT)/vm-short.json -- -count=1 -ldflags=-w -timeout 40m -run '^TestHeart' ./integration/vm
 
 # A name with its time for each test: minutes may pass without one.
 GOTESTVM = BERTH_TEST_REQUIRE=1 $(BIN)/gotestsum --format testname --format-icons text --hide-summary skipped

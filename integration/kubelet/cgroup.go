@@ -14,7 +14,28 @@ import (
 // PodCgroup is the path of a pod's cgroup in every hierarchy.
 func (c *Cluster) PodCgroup(pod *corev1.Pod) string {
 	class := map[corev1.PodQOSClass]string{corev1.PodQOSBestEffort: "besteffort", corev1.PodQOSBurstable: "burstable"}[pod.Status.QOSClass]
-	return filepath.Join(c.machine.Cgroup, "kubepods", class, "pod"+string(pod.UID))
+	if !testbed.SystemdCgroups() {
+		return filepath.Join(c.machine.Cgroup, "kubepods", class, "pod"+string(pod.UID))
+	}
+	// A slice is named after those that it is in, and a dash begins the next.
+	slice := "kubepods"
+	path := "/" + slice + ".slice"
+	for _, part := range []string{class, "pod" + strings.ReplaceAll(string(pod.UID), "-", "_")} {
+		if part != "" {
+			slice += "-" + part
+			path = filepath.Join(path, slice+".slice")
+		}
+	}
+	return path
+}
+
+// ContainerCgroup is the path of a container's cgroup below that of its pod.
+func (c *Cluster) ContainerCgroup(pod *corev1.Pod, status corev1.ContainerStatus) string {
+	name := containerID(status)
+	if testbed.SystemdCgroups() {
+		name = "berth-" + name + ".scope"
+	}
+	return filepath.Join(c.PodCgroup(pod), name)
 }
 
 // MemoryLimit is how many bytes a cgroup may use.
@@ -73,4 +94,10 @@ func numbers(t testbed.T, paths ...string) []int {
 	}
 	t.Fatalf("there is none of %v", paths)
 	return nil
+}
+
+// containerID is the CRI's id of a container.
+func containerID(status corev1.ContainerStatus) string {
+	_, id, _ := strings.Cut(status.ContainerID, "://")
+	return id
 }

@@ -36,6 +36,8 @@ type Options struct {
 	Machine *Machine
 	// FeatureGates are the kubelet's.
 	FeatureGates map[string]bool
+	// Kubelet is more of the kubelet's configuration, which wins.
+	Kubelet map[string]any
 	// NodeLabels are put on the node, key=value.
 	NodeLabels string
 }

@@ -44,6 +44,12 @@ const (
 
 func newBed(t *testing.T, gates map[string]bool) *bed {
 	t.Helper()
+	return newBedOf(t, Options{FeatureGates: gates})
+}
+
+// newBedOf is newBed for a cluster with other options.
+func newBedOf(t *testing.T, o Options) *bed {
+	t.Helper()
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	b := &bed{
 		cni:      testbed.NewCNI(t),
@@ -60,7 +66,8 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 		Registries:     []*testbed.Registry{b.registry, b.private},
 		Config:         b.metricsConfig(t),
 	})
-	b.Cluster = Start(t, Options{Berth: b.berth, FeatureGates: gates, NodeLabels: "berth.test/sandboxes=yes," + labels(t, b.berth)})
+	o.Berth, o.NodeLabels = b.berth, "berth.test/sandboxes=yes,"+labels(t, b.berth)
+	b.Cluster = Start(t, o)
 	root := func(handler string) string { return filepath.Join(b.berth.State, "runtimes", handler) }
 	b.classes = []class{
 		{name: "runc", ran: conformance.RanByOCIRuntime(runc, root("runc"))},
@@ -172,10 +179,4 @@ func running(n *Namespace, pod *corev1.Pod) conformance.Running {
 			return n.Exec(t, pod.Name, cmd...)
 		},
 	}
-}
-
-// containerID is the CRI's id of a container.
-func containerID(status corev1.ContainerStatus) string {
-	_, id, _ := strings.Cut(status.ContainerID, "://")
-	return id
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -72,7 +73,7 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 	} {
 		never[signal] = "0%"
 	}
-	return object{
+	config := object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"containerRuntimeEndpoint": "unix://" + c.machine.Socket,
 		"address":                  c.Address.String(), "port": port, "healthzPort": 0,
@@ -88,6 +89,15 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 		"containerLogMaxSize": "300Ki", "containerLogMaxFiles": 10, "containerLogMonitorInterval": "3s",
 		"allowedUnsafeSysctls": []string{"net.core.somaxconn"},
 	}
+	// Where systemd makes the cgroups they are where a kubelet has them by default, and
+	// the CRI says who makes them.
+	if testbed.SystemdCgroups() {
+		for _, key := range []string{"cgroupDriver", "cgroupRoot", "failCgroupV1"} {
+			delete(config, key)
+		}
+	}
+	maps.Copy(config, options.Kubelet)
+	return config
 }
 
 // ClusterDNS is the name server that pods are told. Nobody serves there.

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -64,7 +63,7 @@ spec:
 		if after.ContainerID != before.ContainerID || after.RestartCount != 0 {
 			t.Errorf("%s: the container was restarted: %+v", class.name, after)
 		}
-		cgroup := filepath.Join(b.PodCgroup(pod), containerID(after))
+		cgroup := b.ContainerCgroup(pod, after)
 		if limit := b.MemoryLimit(t, cgroup); limit != 96<<20 {
 			t.Errorf("%s: the container may use %d bytes", class.name, limit)
 		}

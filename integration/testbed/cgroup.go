@@ -16,3 +16,6 @@ const (
 func cgroupDriver() string {
 	return cmp.Or(os.Getenv("BERTH_TEST_CGROUP_DRIVER"), cgroupfsDriver)
 }
+
+// SystemdCgroups says whether systemd makes the cgroups of pods.
+func SystemdCgroups() bool { return cgroupDriver() == systemdDriver }

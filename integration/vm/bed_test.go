@@ -4,7 +4,10 @@
 package vm
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,11 +18,22 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/integration/vm/inside"
 	"github.com/berth-cri/berth/integration/vm/machine"
 )
 
-// place is where programs are in a machine.
-const place = "/b"
+const (
+	// place is where programs are in a machine.
+	place = "/b"
+	// bound is what any of the tests here may take together on a host.
+	bound = 5 * time.Minute
+)
+
+// Who makes the cgroups of pods.
+const (
+	systemd  = "systemd"
+	cgroupfs = "cgroupfs"
+)
 
 // programs are berth's.
 var programs = []string{"berth", "berth-shim", "berth-pause", "berth-runtimeclass"}
@@ -113,4 +127,44 @@ func deb(t *testing.T, version string) string {
 		t.Fatalf("packages: %v, %v", files, err)
 	}
 	return files[0]
+}
+
+// cut has a test of integration/vm/inside bring berth to where the power is to go, and cuts it.
+func cut(t *testing.T, m *machine.Machine, name string) {
+	t.Helper()
+	said, out := io.Pipe()
+	c := m.Command(place+"/inside.test", "-test.v", "-test.run=^"+name+"$", "-test.timeout="+m.Scaled(bound).String())
+	c.Env, c.Stdout, c.Stderr = append(m.Environment(), environment()...), out, out
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(c.Run(t.Context()), out.Close()) }()
+	lines := bufio.NewScanner(said)
+	for lines.Scan() {
+		t.Log(lines.Text())
+		if lines.Text() == inside.Held {
+			m.Cut(t)
+			go io.Copy(io.Discard, said) //nolint:errcheck // until its end, which the cut brings
+			<-ended
+			return
+		}
+	}
+	t.Fatalf("it ended before the power could be cut: %v", <-ended)
+}
+
+// within runs tests of integration/vm/inside, in this order.
+func within(t *testing.T, m *machine.Machine, names ...string) {
+	t.Helper()
+	m.Put(t, compiled(t, "integration/vm/inside", "berth_vm"), place+"/inside.test")
+	for _, name := range names {
+		m.Test(t, machine.Tests{Binary: place + "/inside.test", Run: "^" + name + "$", Timeout: bound, Env: environment()})
+	}
+}
+
+// conforms runs checks of the conformance suite.
+func conforms(t *testing.T, m *machine.Machine, driver, checks string) {
+	t.Helper()
+	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)
+	m.Put(t, compiled(t, "integration/conformance", ""), place+"/conformance.test")
+	m.Test(t, machine.Tests{
+		Binary: place + "/conformance.test", Run: checks, Timeout: bound, Env: environment("BERTH_TEST_CGROUP_DRIVER=" + driver),
+	})
 }

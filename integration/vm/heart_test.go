@@ -1,50 +1,55 @@
 package vm
 
 import (
+	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/berth-cri/berth/integration/testbed"
 	"github.com/berth-cri/berth/integration/vm/machine"
 )
 
-// bound is what any of the tests here may take together on a host.
-const bound = 5 * time.Minute
-
 // TestHeart is what every change has to show of a whole node: the packaged unit under
-// pods.
+// pods, those of a kubelet among them, and a power cut in the middle of everything.
 func TestHeart(t *testing.T) {
 	m := boot(t)
-	t.Run("unit", func(t *testing.T) { packaged(t, m) })
+	t.Run("unit", func(t *testing.T) {
+		program(t, m)
+		packaged(t, m, "TestInstall", "TestUnit", "TestUnitTakesNothing", "TestUnitEnds")
+	})
+	t.Run("power cut", func(t *testing.T) { powerCut(t, m) })
+	t.Run("kubelet", func(t *testing.T) {
+		m.Put(t, testbed.Part(t, testbed.Kubelet), place+"/kubelet")
+		within(t, m, "TestKubeletPod")
+	})
 }
 
-// TestConformance is what the suite shows where systemd makes the cgroups, all of them
-// v2: the groups that ask for them.
-func TestConformance(t *testing.T) {
-	conforms(t, boot(t), "systemd", groups("runc|crun", "Exit", "Resources", "Stats", "Metrics", "UserNamespaces"))
+// TestHeartConformance is the part of the suite that cgroups matter to most.
+func TestHeartConformance(t *testing.T) {
+	conforms(t, boot(t), systemd, groups("runc|crun", "Exit", "Metrics", "Resources", "UserNamespaces"))
 }
 
-// packaged is the package in a machine that has never had it: the unit, and every end
-// of the daemon under pods. The machine has the package and two pods then.
-func packaged(t *testing.T, m *machine.Machine) {
+// packaged is the package in a machine that has never had it. The machine has it, and
+// what pods the tests leave, then.
+func packaged(t *testing.T, m *machine.Machine, tests ...string) {
 	m.Put(t, deb(t, "1.0.0"), place+"/berth.deb")
 	m.Put(t, testbed.Part(t, testbed.Runc), place+"/runc")
-	inside(t, m, "(TestInstall|TestUnit|TestUnitEnds)")
+	within(t, m, tests...)
 }
 
-// inside runs tests of integration/vm/inside.
-func inside(t *testing.T, m *machine.Machine, name string) {
+// program brings a 32-bit program for pods.
+func program(t *testing.T, m *machine.Machine) {
 	t.Helper()
-	m.Put(t, compiled(t, "integration/vm/inside", "berth_vm"), place+"/inside.test")
-	m.Test(t, machine.Tests{Binary: place + "/inside.test", Run: "^" + name + "$", Timeout: bound, Env: environment()})
+	path, err := machine.Built("program", "./integration/vm/program", "386")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Put(t, path, place+"/program")
 }
 
-// conforms runs checks of the conformance suite.
-func conforms(t *testing.T, m *machine.Machine, driver, checks string) {
-	t.Helper()
-	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)
-	m.Put(t, compiled(t, "integration/conformance", ""), place+"/conformance.test")
-	m.Test(t, machine.Tests{
-		Binary: place + "/conformance.test", Run: checks, Timeout: bound, Env: environment("BERTH_TEST_CGROUP_DRIVER=" + driver),
-	})
+// powerCut takes the power away in the middle of everything that berth writes down.
+func powerCut(t *testing.T, m *machine.Machine) {
+	m.Put(t, filepath.Join(testbed.Built(t, "berth_failpoints"), "berth"), place+"/failpoints/berth")
+	cut(t, m, "TestHold")
+	m.Boot(t)
+	within(t, m, "TestAfterPowerCut")
 }

@@ -3,3 +3,6 @@
 // integration/vm runs them in their order, and reboots the machine or cuts its power
 // between them.
 package inside
+
+// Held is what TestHold says when the power may be cut.
+const Held = "all are held"

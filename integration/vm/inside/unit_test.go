@@ -3,11 +3,16 @@
 package inside
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // TestInstall installs the package, and runs a pod of each handler, which it leaves.
@@ -72,6 +77,21 @@ func TestUnitEnds(t *testing.T) {
 			n.alive(t, lives, end.name)
 		})
 	}
+	t.Run("kill -9 of the supervisors", func(t *testing.T) {
+		old := supervisors(t)
+		if len(old) == 0 {
+			t.Fatal("there is no supervisor")
+		}
+		run(t, "kill", append([]string{"-KILL"}, old...)...)
+		testbed.Eventually(t, soon, func() error {
+			now := supervisors(t)
+			if len(now) != len(old) || slices.ContainsFunc(now, func(pid string) bool { return slices.Contains(old, pid) }) {
+				return fmt.Errorf("supervisors were %v and are %v", old, now)
+			}
+			return nil
+		})
+		n.alive(t, lives, "the end of the supervisors")
+	})
 	t.Run("watchdog", func(t *testing.T) {
 		write(t, "/run/systemd/system/berth.service.d/watchdog.conf", "[Service]\nWatchdogSec=20\n")
 		run(t, "systemctl", "daemon-reload")
@@ -86,4 +106,21 @@ func TestUnitEnds(t *testing.T) {
 		run(t, "rm", "-r", "/run/systemd/system/berth.service.d")
 		run(t, "systemctl", "daemon-reload")
 	})
+}
+
+// supervisors are the processes that hold pods.
+func supervisors(t *testing.T) []string {
+	t.Helper()
+	var pids []string
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range lines {
+		text, _ := os.ReadFile(line) // it may have ended
+		if args := strings.Split(string(text), "\x00"); len(args) > 3 && args[1] == "serve" && strings.HasPrefix(args[3], "/run/berth/") {
+			pids = append(pids, filepath.Base(filepath.Dir(line)))
+		}
+	}
+	return pids
 }

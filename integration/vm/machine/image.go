@@ -83,8 +83,8 @@ func (i image) path(name string) string { return filepath.Join(i.dir, name) }
 // builds are made once for each architecture.
 var builds sync.Map
 
-// built builds a static program beside berth's own, for an architecture or the host's.
-func built(name, pkg, architecture string) (string, error) {
+// Built builds a static program beside berth's own, for an architecture or the host's.
+func Built(name, pkg, architecture string) (string, error) {
 	once, _ := builds.LoadOrStore(name+architecture, sync.OnceValues(func() (string, error) {
 		root, err := testbed.Repository()
 		if err != nil {

@@ -41,7 +41,7 @@ func (m *Machine) Test(t *testing.T, tests Tests) {
 	if tests.Parallel > 0 {
 		args = append(args, fmt.Sprintf("-test.parallel=%d", tests.Parallel))
 	}
-	converter, err := built("test2json", "cmd/test2json", "")
+	converter, err := Built("test2json", "cmd/test2json", "")
 	if err != nil {
 		t.Fatal(err)
 	}

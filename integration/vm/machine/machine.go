@@ -68,7 +68,7 @@ func Start(t testbed.T, o Options) *Machine {
 	}
 	m := &Machine{options: o, image: find(t, o.Kind)}
 	var err error
-	if m.agent, err = built("agent", "./integration/vm/guest", o.Kind.architecture()); err != nil {
+	if m.agent, err = Built("agent", "./integration/vm/guest", o.Kind.architecture()); err != nil {
 		t.Fatalf("%v", err)
 	}
 	booted := ""

@@ -4,6 +4,10 @@
 // that BERTH_FAILPOINT names; in every other build Hit is empty and is compiled
 // away. Each name stands between two writes of one life-cycle path, so that the
 // tests can prove what a crash there leaves behind.
+//
+// BERTH_HOLD=DIRECTORY:PLACE,PLACE... keeps the first caller at each of these places
+// instead, and makes a file of its name in the directory: a machine whose power is cut
+// then was in the middle of all of them.
 package failpoint
 
 // The places, in the order in which a pod's life passes them.
@@ -30,6 +34,9 @@ const ContainerFrozen = "container.frozen"
 // ContainerVolumes is passed by containers whose images define volumes: one of them
 // is made, and nothing names it yet.
 const ContainerVolumes = "container.volumes"
+
+// ImageUnpacked is passed by pulls: the layers are there, and no record names the image.
+const ImageUnpacked = "image.unpacked"
 
 // CanaryRunning is passed by probes, not by pods: a pod of berth's own runs.
 const CanaryRunning = "canary.running"

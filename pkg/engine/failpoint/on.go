@@ -4,15 +4,40 @@ package failpoint
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
-var armed = os.Getenv("BERTH_FAILPOINT")
+var (
+	armed       = os.Getenv("BERTH_FAILPOINT")
+	holds, held = parse(os.Getenv("BERTH_HOLD"))
+)
 
-// Hit kills the daemon if name is the armed place.
+// parse takes DIRECTORY:PLACE,PLACE...
+func parse(text string) (places []string, directory string) {
+	directory, names, ok := strings.Cut(text, ":")
+	if !ok {
+		return nil, ""
+	}
+	return strings.Split(names, ","), directory
+}
+
+// Hit kills the daemon if name is the armed place. At a place that holds, it keeps the
+// first who comes by for ever, and makes a file of that name to say so.
 func Hit(name string) {
 	if name == armed {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
+	if !slices.Contains(holds, name) {
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(held, name), os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return // somebody is there
+	}
+	_ = f.Close()
+	select {}
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/distribution/reference"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
 // PullRequest says what to pull and how.
@@ -140,6 +142,7 @@ func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image
 	}
 	img, err := s.bringIn(leased, p, target, &fetcher{Fetcher: inner, elsewhere: reg.elsewhere()})
 	if err == nil {
+		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.publish(ctx, p, img, target, lease)
 	}
 	if err != nil {

@@ -1,0 +1,233 @@
+//go:build berth_vm
+
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestWholeNode is what only a node shows that is all the kubelet's: cgroups of the
+// second version, which systemd makes, swap, and memory that runs out.
+func TestWholeNode(t *testing.T) {
+	swapOn(t)
+	b := newBedOf(t, Options{
+		FeatureGates: map[string]bool{"PodAndContainerStatsFromCRI": true},
+		Kubelet: map[string]any{
+			"memorySwap":   map[string]any{"swapBehavior": "LimitedSwap"},
+			"evictionHard": map[string]any{"memory.available": fmt.Sprintf("%dMi", availableMemory(t)-eatenMemory/2), "nodefs.available": "0%", "imagefs.available": "0%"},
+			// Whoever is evicted is not missed for long.
+			"evictionPressureTransitionPeriod": "5s",
+		},
+	})
+	b.pods(t, "handlers", "resize", "out-of-memory")
+	for name, check := range map[string]func(*testing.T, *Namespace){
+		"resize of a pod": b.resizePod, "pressure": b.pressure, "swap": b.swap, "described": b.described,
+	} {
+		t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.image)) })
+	}
+	// The last, for it takes whoever is there.
+	t.Run("eviction", func(t *testing.T) { b.eviction(t, b.NewNamespace(t, b.image)) })
+}
+
+// eatenMemory is what a pod takes to be evicted, in MiB.
+const eatenMemory = 800
+
+// availableMemory is the node's in MiB, after what a cluster will take.
+func availableMemory(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kilobytes int
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d", &kilobytes); n == 1 {
+			const cluster = 1600
+			return kilobytes/1024 - cluster
+		}
+	}
+	t.Fatalf("the kernel does not say how much memory is available:\n%s", text)
+	return 0
+}
+
+// swapOn gives the node swap.
+func swapOn(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "swap")
+	for _, command := range [][]string{
+		{"dd", "if=/dev/zero", "of=" + file, "bs=1M", "count=256", "status=none"}, {"chmod", "600", file}, {"mkswap", "-q", file}, {"swapon", file},
+	} {
+		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", command, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("swapoff", file).CombinedOutput(); err != nil {
+			t.Errorf("swapoff: %v\n%s", err, out)
+		}
+	})
+}
+
+// resizePod changes the limits of a pod as a whole while it runs.
+func (b *bed) resizePod(t *testing.T, n *Namespace) {
+	for _, class := range b.classes {
+		if class.sandboxed {
+			continue // it takes no new limits
+		}
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  terminationGracePeriodSeconds: 1
+  resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}
+  containers:
+  - {name: main, image: IMAGE, command: [sleep, "3600"]}
+`, class.name))
+		before := n.WaitReady(t, class.name)
+		if limit := b.MemoryLimit(t, b.PodCgroup(before)); limit != 128<<20 {
+			t.Errorf("%s: the pod may use %d bytes", class.name, limit)
+		}
+		n.Kubectl(t, "patch", "pod", class.name, "--subresource=resize", "--patch",
+			`{"spec":{"resources":{"requests":{"cpu":"100m","memory":"64Mi"},"limits":{"cpu":"300m","memory":"192Mi"}}}}`)
+		testbed.Eventually(t, patience, func() error {
+			if limit := b.MemoryLimit(t, b.PodCgroup(before)); limit != 192<<20 {
+				return fmt.Errorf("%s: the pod may use %d bytes", class.name, limit)
+			}
+			if quota, period := b.CPULimit(t, b.PodCgroup(before)); quota*10 != period*3 {
+				return fmt.Errorf("%s: the pod may run %d µs of %d", class.name, quota, period)
+			}
+			return nil
+		})
+		if after := n.Pod(t, class.name).Status.ContainerStatuses[0]; after.RestartCount != 0 {
+			t.Errorf("%s: the container was restarted: %+v", class.name, after)
+		}
+	}
+}
+
+// pressure looks for the time that a pod lost because it waited for the processor.
+func (b *bed) pressure(t *testing.T, n *Namespace) {
+	n.Create(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: throttled}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: IMAGE, command: [sh, -c, 'while :; do :; done'], resources: {limits: {cpu: 20m}}}
+`)
+	n.WaitReady(t, "throttled")
+	type pressure struct{ Some struct{ Total uint64 } }
+	type used struct{ PSI *pressure }
+	testbed.Eventually(t, patience, func() error {
+		var s struct {
+			Pods []struct {
+				PodRef     struct{ Name, Namespace string }
+				CPU        used
+				Memory     used
+				Containers []struct{ CPU, Memory used }
+			}
+		}
+		if err := b.get("/api/v1/nodes/"+NodeName+"/proxy/stats/summary", &s); err != nil {
+			return err
+		}
+		for _, pod := range s.Pods {
+			if pod.PodRef.Namespace != n.Name || len(pod.Containers) != 1 {
+				continue
+			}
+			main := pod.Containers[0]
+			switch {
+			case pod.CPU.PSI == nil || main.CPU.PSI == nil || pod.Memory.PSI == nil || main.Memory.PSI == nil:
+				return fmt.Errorf("there is no pressure: %+v", pod)
+			case main.CPU.PSI.Some.Total == 0:
+				return fmt.Errorf("the container waits for nothing: %+v", main.CPU.PSI)
+			}
+			return nil
+		}
+		return fmt.Errorf("the pod is not among %+v", s.Pods)
+	})
+}
+
+// swap looks at what containers may have swapped out: by their requests, if there is no limit.
+func (b *bed) swap(t *testing.T, n *Namespace) {
+	n.Create(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: burstable}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: IMAGE, command: [sleep, "3600"], resources: {requests: {memory: 512Mi}}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: guaranteed}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 64Mi, cpu: 100m}}}]
+`)
+	for name, want := range map[string]bool{"burstable": true, "guaranteed": false} {
+		pod := n.WaitReady(t, name)
+		cgroup := b.ContainerCgroup(pod, pod.Status.ContainerStatuses[0])
+		if most := numbers(t, filepath.Join("/sys/fs/cgroup", cgroup, "memory.swap.max"))[0]; most > 0 != want {
+			t.Errorf("the %s container may have %d bytes swapped out", name, most)
+		}
+	}
+}
+
+// described reads what an operator is told of a container that ran out of memory.
+func (b *bed) described(t *testing.T, n *Namespace) {
+	for _, class := range b.classes {
+		if class.sandboxed {
+			continue // its limit is the pod's
+		}
+		n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  runtimeClassName: %[1]s
+  restartPolicy: Never
+  containers:
+  - {name: main, image: IMAGE, command: [sh, -c, 'tail /dev/zero; exit 5'], resources: {limits: {memory: 32Mi}}}
+`, class.name))
+		n.WaitPhase(t, class.name, corev1.PodFailed)
+		told := n.Kubectl(t, "describe", "pod", class.name)
+		if !strings.Contains(strings.Join(strings.Fields(told), " "), "Reason: OOMKilled Exit Code: 5") {
+			t.Errorf("kubectl describe says:\n%s", told)
+		}
+	}
+}
+
+// eviction has a pod take more memory than the node can spare.
+func (b *bed) eviction(t *testing.T, n *Namespace) {
+	n.Create(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: greedy}
+spec:
+  restartPolicy: Never
+  volumes: [{name: memory, emptyDir: {medium: Memory, sizeLimit: 3Gi}}]
+  containers:
+  - name: main
+    image: IMAGE
+    command: [sh, -c, 'i=0; while [ $i -lt 3000 ]; do dd if=/dev/zero of=/memory/$i bs=1M count=50 2>/dev/null; i=$((i+1)); sleep 1; done']
+    volumeMounts: [{name: memory, mountPath: /memory}]
+`))
+	pod := n.WaitPhase(t, "greedy", corev1.PodFailed)
+	if pod.Status.Reason != "Evicted" || !strings.Contains(pod.Status.Message, "memory") {
+		t.Errorf("the pod ended as %q: %s", pod.Status.Reason, pod.Status.Message)
+	}
+	if _, err := b.Node(NodeName); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,62 @@
+//go:build berth_vm
+
+package inside
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestUnitTakesNothing runs a program in pods that says what the unit leaves them. A
+// filter of the unit's would hold in every process that the daemon ever starts.
+func TestUnitTakesNothing(t *testing.T) {
+	n := found(t)
+	// More of the unit's settings may be tried by hand.
+	if more := os.Getenv("BERTH_TEST_UNIT"); more != "" {
+		write(t, "/run/systemd/system/berth.service.d/more.conf", "[Service]\n"+strings.ReplaceAll(more, ";", "\n")+"\n")
+		run(t, "systemctl", "daemon-reload")
+		run(t, "systemctl", "stop", "berth")
+		for _, pid := range supervisors(t) { // which are older than the filters
+			run(t, "kill", pid)
+		}
+		run(t, "systemctl", "start", "berth")
+		otherPID(t, n.client, "")
+		ready(t, n.client)
+	}
+	body, err := os.ReadFile("/b/program")
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := pull(t, n.client, "node/program:1", testbed.WithLayer(testbed.File{Path: "program", Mode: 0o755, Body: body}))
+	// The directory is made by whoever mounts the volume.
+	volume := t.TempDir()
+	for _, handler := range both {
+		c := n.client.RunPod(t, testbed.PodSpec{
+			Handler: handler, Image: image, Command: []string{"sh", "-c", "/program; stat -c 'target %a' /made; sleep 1000"},
+			Container: func(c *runtimeapi.ContainerConfig) {
+				c.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_NICE"}}
+				c.Mounts = []*runtimeapi.Mount{{HostPath: volume, ContainerPath: "/made/here"}}
+			},
+		}).Container
+		var said string
+		testbed.Eventually(t, time.Minute, func() error {
+			text, err := os.ReadFile(c.LogPath)
+			said = string(text)
+			if err == nil && !strings.Contains(said, "target") {
+				err = os.ErrNotExist
+			}
+			return err
+		})
+		for _, want := range []string{"F runs as 386\n", "F changes its personality\n", "F runs in real time\n", "F umask 0022\n", "F core true\n", "F target 755\n"} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s: the pod does not say %q:\n%s", handler, want[2:], said)
+			}
+		}
+	}
+}

@@ -1,0 +1,287 @@
+//go:build berth_vm
+
+package inside
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+const (
+	// holding is where the places are named at which something was kept.
+	holding = "/run/holding"
+	// layerPulled is a place that no failpoint names: half of a layer has come.
+	layerPulled = "image.layer"
+	// reason is what a cordon says.
+	reason = "the power is about to go"
+	// large has more than what comes before a layer stalls.
+	large = 8 << 20
+)
+
+// places are those at which the power is cut.
+var places = []string{
+	failpoint.SandboxReserved, failpoint.SandboxPinned, failpoint.SandboxNetworked, failpoint.SandboxReady,
+	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
+	layerPulled, failpoint.ImageUnpacked, failpoint.BinaryCopied,
+}
+
+// TestHold brings berth to all places at once, where the power is to be cut: it says so
+// and does not end.
+func TestHold(t *testing.T) {
+	n := found(t)
+	for _, handler := range slices.Concat(both, both) {
+		n.make(t, handler, n.Image)
+	}
+	// Until here nothing may be lost; from here on only what berth itself did not flush.
+	n.leave(t)
+	run(t, "sync")
+	run(t, "berth", "handler", "add", "third", "--path", "/usr/bin/crun")
+	run(t, "berth", "handler", "cordon", "third", "--reason", reason)
+
+	if err := os.MkdirAll(holding, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	hold := slices.DeleteFunc(slices.Clone(places), func(place string) bool { return place == layerPulled })
+	// What is below /run goes with the power.
+	write(t, "/run/systemd/system/berth.service.d/hold.conf", fmt.Sprintf(
+		"[Service]\nExecStart=\nExecStart=/b/failpoints/berth serve\nEnvironment=BERTH_HOLD=%s:%s\n", holding, strings.Join(hold, ",")))
+	run(t, "systemctl", "daemon-reload")
+	pid := unit(t, "MainPID")
+	run(t, "systemctl", "restart", "berth")
+	otherPID(t, n.client, pid)
+	ready(t, n.client)
+
+	ctx := t.Context()
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	image := registry.Push(t, "node/large:1", largeImage(t))
+	stalling := stalls(t, registry)
+	goes := func(name string, call func() error) {
+		go func() { t.Logf("%s was answered: %v", name, call()) }()
+	}
+	for range 4 { // one for each place of a sandbox
+		goes("RunPodSandbox", func() error {
+			_, err := n.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: n.client.SandboxConfig("held"), RuntimeHandler: "runc"})
+			return err
+		})
+	}
+	for _, p := range n.Pods[2:] { // one for each place of a container, in a pod of its own
+		goes("CreateContainer", func() error {
+			config := n.client.SandboxConfig("of no interest")
+			c, err := n.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+				PodSandboxId: p.Sandbox, SandboxConfig: config, Config: n.client.ContainerConfig("held", n.Image, "sleep", "100000"),
+			})
+			if err != nil {
+				return err
+			}
+			_, err = n.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
+			return err
+		})
+	}
+	for _, reference := range []string{image, strings.Replace(image, registry.Host, stalling, 1)} {
+		goes("PullImage", func() error {
+			_, err := n.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reference}})
+			return err
+		})
+	}
+	// Another runc by its content, which berth copies when it reads its configuration.
+	runc, err := os.ReadFile("/b/runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile("/b/runc.new", append(runc, "upgraded"...), 0o755), os.Rename("/b/runc.new", "/b/runc")); err != nil {
+		t.Fatal(err)
+	}
+	goes("reload", func() error { return exec.CommandContext(ctx, "berth", "reload", "--wait").Run() })
+
+	last := ""
+	testbed.Eventually(t, soon, func() error {
+		var missing []string
+		for _, place := range places {
+			if _, err := os.Stat(filepath.Join(holding, place)); err != nil {
+				missing = append(missing, place)
+			}
+		}
+		if now := fmt.Sprint(missing); now != last {
+			t.Logf("nobody has come to %s", now)
+			last = now
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("nobody has come to %v", missing)
+		}
+		return nil
+	})
+	fmt.Println(Held)
+	select {}
+}
+
+// largeImage has a file that takes a while to come, and whose content says whether it
+// is whole.
+func largeImage(t *testing.T) v1.Image {
+	t.Helper()
+	return testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "large", Mode: 0o644, Body: largeBody()}))
+}
+
+// largeBody cannot be compressed, and is always the same.
+func largeBody() []byte {
+	body := make([]byte, large)
+	rand.NewChaCha8([32]byte{}).Read(body) //nolint:errcheck // it has no errors
+	return body
+}
+
+// stalls serves what a registry does, but for the end of large answers.
+func stalls(t *testing.T, registry *testbed.Registry) string {
+	t.Helper()
+	target, err := url.Parse(registry.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		ModifyResponse: func(r *http.Response) error {
+			if r.Request.Method == http.MethodGet && r.ContentLength > large/2 {
+				r.Body = struct {
+					io.Reader
+					io.Closer
+				}{io.MultiReader(io.LimitReader(r.Body, large/2), stall{}), r.Body}
+			}
+			return nil
+		},
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go http.Serve(listener, proxy) //nolint:errcheck,gosec // as long as the machine is there
+	host := listener.Addr().String()
+	write(t, filepath.Join("/etc/berth/hosts.d", host, "hosts.toml"), fmt.Sprintf("server = %q\n", "http://"+host))
+	return host
+}
+
+// stall is a reader from which nothing comes.
+type stall struct{}
+
+func (stall) Read([]byte) (int, error) {
+	if err := os.WriteFile(filepath.Join(holding, layerPulled), nil, 0o600); err != nil {
+		return 0, err
+	}
+	select {}
+}
+
+// TestAfterPowerCut looks at what a power cut has left, and that it can all be removed
+// and made anew.
+func TestAfterPowerCut(t *testing.T) {
+	n := found(t)
+	otherPID(t, n.client, "")
+	ready(t, n.client)
+
+	n.ended(t)
+	containers, err := n.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range containers.GetContainers() {
+		if c.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+			t.Errorf("container %s is %s", c.GetId(), c.GetState())
+		}
+	}
+	if third := run(t, "berth", "handler", "show", "third"); !strings.Contains(third, "cordoned") || !strings.Contains(third, reason) {
+		t.Errorf("what an operator added and cordoned is not there:\n%s", third)
+	}
+
+	n.wholeImages(t)
+	n.empty(t)
+}
+
+// ended fails unless all that is listed has ended, and every pod that was left is.
+func (n *node) ended(t *testing.T) {
+	t.Helper()
+	sandboxes, err := n.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, s := range sandboxes.GetItems() {
+		listed[s.GetId()] = true
+		if s.GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+			t.Errorf("sandbox %s of %s is %s", s.GetId(), s.GetMetadata().GetName(), s.GetState())
+		}
+	}
+	for _, p := range n.Pods {
+		if !listed[p.Sandbox] {
+			t.Errorf("%s's sandbox is not listed", p.Handler)
+		}
+		c, err := n.client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.Container})
+		if err != nil || c.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || c.GetStatus().GetReason() == "" {
+			t.Errorf("%s's container is %v, %v", p.Handler, c.GetStatus(), err)
+		}
+	}
+}
+
+// wholeImages runs what was pulled before, and what was being pulled, and compares
+// their files with what they have to be.
+func (n *node) wholeImages(t *testing.T) {
+	t.Helper()
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := map[string][]byte{"/bin/busybox": busybox, "/large": largeBody()}
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	registry.WriteHosts(t, "/etc/berth/hosts.d")
+	again := registry.Push(t, "node/large:1", largeImage(t))
+	for _, handler := range both {
+		for image, files := range map[string][]string{n.Image: {"/bin/busybox"}, again: {"/bin/busybox", "/large"}} {
+			pod := n.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: image, Command: []string{"sleep", "1000"}})
+			for _, file := range files {
+				want := fmt.Sprintf("%x", sha256.Sum256(bodies[file]))
+				if got := pod.Container.Exec(t, "sha256sum", file); !strings.HasPrefix(got, want) {
+					t.Errorf("%s: %s of %s is not whole: %s", handler, file, image, got)
+				}
+			}
+			pod.Remove(t)
+		}
+	}
+}
+
+// empty removes all that is listed, and fails if anything of it is left.
+func (n *node) empty(t *testing.T) {
+	t.Helper()
+	if err := n.client.RemoveAllPods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.Pods = nil
+	n.leave(t)
+	for what, pattern := range map[string]string{
+		"addresses": "/var/lib/cni/networks/node/10.*", "namespaces": "/run/netns/berth-*",
+		"records": "/var/lib/berth/records/*/*", "half pulled content": "/var/lib/berth/images/content/ingest/*",
+		"directories of sandboxes": "/run/berth/sandboxes/*", "directories of containers": "/run/berth/containers/*",
+	} {
+		testbed.Eventually(t, 10*time.Second, func() error {
+			left, err := filepath.Glob(pattern)
+			if err == nil && len(left) > 0 {
+				err = fmt.Errorf("%s are left: %v", what, left)
+			}
+			return err
+		})
+	}
+}

@@ -1,0 +1,58 @@
+package vm
+
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/integration/vm/machine"
+)
+
+// TestConformance is what the suite shows where systemd makes the cgroups, all of them
+// v2: every kind of runtime, in the groups that ask for them.
+func TestConformance(t *testing.T) {
+	m := boot(t)
+	t.Run("systemd", func(t *testing.T) {
+		conforms(t, m, systemd, groups("runsc|shim", "Exit", "Metrics", "Resources", "UserNamespaces"))
+		conforms(t, m, systemd, groups("runc|crun|runsc|shim", "Stats", "PodStats", "Security"))
+	})
+	t.Run("cgroupfs", func(t *testing.T) {
+		conforms(t, m, cgroupfs, groups("runc|crun", "Exit", "Metrics", "Resources", "Stats", "PodStats"))
+	})
+}
+
+// TestRecovery ends daemons and supervisors under pods, and takes a checkpoint: the
+// criu of this node knows its kernel.
+func TestRecovery(t *testing.T) {
+	m := boot(t)
+	bring(t, m, testbed.Runc, testbed.RuncShim)
+	m.Put(t, compiled(t, "integration/faults", ""), place+"/faults.test")
+	m.Test(t, machine.Tests{
+		Binary: place + "/faults.test", Timeout: bound, Env: environment(),
+		Run: "^(TestSupervisorKilled|TestSupervisorOfOnePod|TestBothKilled|TestDaemonKilled|TestCheckpoint)$",
+	})
+}
+
+// TestPackage upgrades the package under pods, and reboots the node.
+func TestPackage(t *testing.T) {
+	m := boot(t)
+	m.Put(t, deb(t, "1.1.0"), place+"/newer.deb")
+	packaged(t, m, "TestInstall", "TestUpgrade")
+	m.Reboot(t)
+	within(t, m, "TestAfterReboot")
+}
+
+// TestKubelet runs pods that a control plane asks for.
+func TestKubelet(t *testing.T) {
+	m := machine.Start(t, machine.Options{Memory: 6144})
+	bring(t, m, testbed.Runc, testbed.Runsc)
+	for _, part := range []string{
+		testbed.Etcd, testbed.KubeAPIServer, testbed.KubeControllerManager, testbed.KubeScheduler, testbed.Kubectl, testbed.Kubelet,
+	} {
+		m.Put(t, testbed.Part(t, part), place+"/"+part)
+	}
+	m.Put(t, compiled(t, "integration/kubelet", "berth_vm"), place+"/kubelet.test")
+	m.Test(t, machine.Tests{
+		Binary: place + "/kubelet.test", Run: "^TestWholeNode$", Timeout: bound,
+		Env: environment("BERTH_TEST_CGROUP_DRIVER="+systemd, "BERTH_TEST_KUBERNETES="+place),
+	})
+}

@@ -35,6 +35,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 )
 
@@ -84,6 +85,9 @@ func run(args []string) error {
 }
 
 func serve(dir, level string, patience time.Duration) error {
+	if err := coredump.Forbid(); err != nil { // what pods read and write
+		return err
+	}
 	if err := logTo(filepath.Join(dir, "log"), level); err != nil {
 		return err
 	}

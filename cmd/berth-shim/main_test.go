@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 )
 
@@ -102,23 +103,21 @@ func TestWhatCannotServeSaysWhy(t *testing.T) {
 	}
 }
 
-// What a terminal's or a service manager's end sends to its children does not
-// end a supervisor, and neither does a log that nobody reads.
-func TestServesUntilItIsKilled(t *testing.T) {
+// serving starts the program and waits until it serves.
+func serving(t *testing.T, env ...string) (cmd *exec.Cmd, dir, socket string) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("BERTH_TEST_REQUIRE") == "1" {
 			t.Fatal("a supervisor needs root")
 		}
 		t.Skip("a supervisor needs root")
 	}
-	dir := t.TempDir()
-	path := filepath.Join(dir, "shim.sock")
-	cmd := shim([]*os.File{socketIn(t, path)}, nil, "serve", "--dir", dir)
+	dir = t.TempDir()
+	socket = filepath.Join(dir, "shim.sock")
+	cmd = shim([]*os.File{socketIn(t, socket)}, env, "serve", "--dir", dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	serves := func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "log"))
 		return err == nil && bytes.Contains(text, []byte("Supervisor serves"))
@@ -128,6 +127,23 @@ func TestServesUntilItIsKilled(t *testing.T) {
 			t.Fatal("it does not serve")
 		}
 	}
+	return cmd, dir, socket
+}
+
+// It holds what pods read and write, and what they are given on their stdin.
+func TestLeavesNoCore(t *testing.T) {
+	coredumptest.Need(t)
+	if cmd, _, _ := serving(t, coredumptest.Environment); coredumptest.Crashed(t, cmd) {
+		t.Error("it left a core, in / if that is where cores go")
+	}
+}
+
+// What a terminal's or a service manager's end sends to its children does not
+// end a supervisor, and neither does a log that nobody reads.
+func TestServesUntilItIsKilled(t *testing.T) {
+	cmd, dir, path := serving(t)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	if session, err := unix.Getsid(cmd.Process.Pid); err != nil || session != cmd.Process.Pid {
 		t.Errorf("its session is %d, %v", session, err)
 	}

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )
 
 // asBerth makes this test's binary be berth.
@@ -30,13 +32,8 @@ func TestMain(m *testing.M) {
 
 // TestServeProcess runs berth as a process of its own, on the real engine.
 func TestServeProcess(t *testing.T) {
-	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
-	socket := filepath.Join(dir, "cri.sock")
+	cmd, dir, socket := served(t)
 	out := &journal{}
-	cmd := exec.Command("/bin/sh", "-c", `umask 077; exec "$0" "$@"`, os.Args[0], "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--socket", socket,
-		"--set", "engine.root="+filepath.Join(dir, "root"), "--set", "engine.state="+filepath.Join(dir, "state"),
-		"--set", "cni.cache_dir="+filepath.Join(dir, "cni"), "--set", "cni.conf_dir="+filepath.Join(dir, "net.d"))
-	cmd.Env = append(os.Environ(), asBerth+"=1")
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -86,6 +83,33 @@ func TestServeProcess(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, out)
 		}
+	}
+}
+
+// served is a berth that is to serve at socket, with a umask that tells nobody anything.
+func served(t *testing.T) (cmd *exec.Cmd, dir, socket string) {
+	t.Helper()
+	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
+	socket = filepath.Join(dir, "cri.sock")
+	cmd = exec.Command("/bin/sh", "-c", `umask 077; exec "$0" "$@"`, os.Args[0], "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--socket", socket,
+		"--set", "engine.root="+filepath.Join(dir, "root"), "--set", "engine.state="+filepath.Join(dir, "state"),
+		"--set", "cni.cache_dir="+filepath.Join(dir, "cni"), "--set", "cni.conf_dir="+filepath.Join(dir, "net.d"))
+	cmd.Env = append(os.Environ(), asBerth+"=1")
+	return cmd, dir, socket
+}
+
+// TestServeLeavesNoCore has a daemon crash, which may hold the credentials of registries.
+func TestServeLeavesNoCore(t *testing.T) {
+	coredumptest.Need(t)
+	cmd, dir, socket := served(t)
+	cmd.Env, cmd.Dir = append(cmd.Env, coredumptest.Environment), dir
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	answers(t, socket)
+	if coredumptest.Crashed(t, cmd) {
+		t.Error("it left a core")
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/daemon"
 )
 
@@ -52,6 +53,9 @@ func serve(c *cobra.Command, f serveFlags) error {
 	hangups := make(chan struct{}, 1)
 	ctx, done := untilSignal(c.Context(), hangups)
 	defer done()
+	if err := coredump.Forbid(); err != nil { // credentials of registries
+		return err
+	}
 	options, err := f.options()
 	if err != nil {
 		return &codedError{exitConfig, err}

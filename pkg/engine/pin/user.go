@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
@@ -117,11 +118,8 @@ func (u *User) asRoot(f func() error) error {
 		// The thread ends with its work, and what is left to do needs the host's root.
 		return fmt.Errorf("become root of the host again: %w", back)
 	}
-	// A change of user makes the whole process one that leaves no core.
-	if dump := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); dump != nil {
-		return errors.Join(err, fmt.Errorf("let the process be dumped again: %w", dump))
-	}
-	return err
+	// A change of user gives the whole process fs.suid_dumpable, which may allow cores.
+	return errors.Join(err, coredump.Forbid())
 }
 
 // setEUID changes this thread alone; the standard library's changes them all.

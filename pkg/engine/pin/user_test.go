@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/coredump"
 )
 
 func podUser() *User {
@@ -67,9 +69,12 @@ func TestUserOwnsTheOthers(t *testing.T) {
 		"fs.mqueue.msg_max":                   "11",
 		"kernel.domainname":                   "berth.test",
 	}
+	if err := coredump.Forbid(); err != nil {
+		t.Fatal(err)
+	}
 	ns := create(t, r)
-	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 1 || err != nil {
-		t.Errorf("the process can be dumped: %d, %v", dumpable, err)
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 || err != nil {
+		t.Errorf("the process, which forbade it, can be dumped: %d, %v", dumpable, err)
 	}
 	user := inode(t, ns.User)
 	if user == inode(t, hostNamespace("user")) {

@@ -1,0 +1,68 @@
+package coredump_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/coredump"
+	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
+)
+
+// what makes this test's binary a process that forbids its cores; if "exec", it then
+// becomes a program that says what it may do.
+const what = "COREDUMP_TEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(what) == "" {
+		os.Exit(m.Run())
+	}
+	if err := coredump.Forbid(); err != nil {
+		panic(err)
+	}
+	if os.Getenv(what) == "exec" {
+		child := exec.Command("sh", "-c", "ulimit -c unlimited; kill -QUIT $$")
+		err := child.Run()
+		_, _ = os.Stdout.WriteString(err.Error())
+		return
+	}
+	_, _ = os.Stdout.WriteString("forbidden")
+	time.Sleep(time.Hour)
+}
+
+func process(t *testing.T, how string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), what+"="+how, coredumptest.Environment)
+	c.Dir = t.TempDir()
+	return c
+}
+
+func TestForbid(t *testing.T) {
+	coredumptest.Need(t)
+	c := process(t, "wait")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if coredumptest.Crashed(t, c) {
+		t.Error("it left a core")
+	}
+}
+
+// TestProgramsLeaveCores is about those that such a process starts: they may be pods'.
+func TestProgramsLeaveCores(t *testing.T) {
+	coredumptest.Need(t)
+	out, err := process(t, "exec").Output()
+	if err != nil || !strings.Contains(string(out), "core dumped") {
+		t.Errorf("a program that it started: %q, %v", out, err)
+	}
+}

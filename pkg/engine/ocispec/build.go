@@ -42,7 +42,8 @@ func Build(c Container, n Node) (*specs.Spec, error) {
 	if s.Linux.Resources, err = UpdateResources(s.Linux.Resources, resources, n); err != nil {
 		return nil, err
 	}
-	if resources != nil {
+	// Without a score a container would have that of whoever starts it, which the kernel spares.
+	if resources != nil || s.Process.OOMScoreAdj == nil {
 		s.Process.OOMScoreAdj = clampOOMScoreAdj(resources.GetOomScoreAdj(), n)
 	}
 	s.Linux.CgroupsPath = c.CgroupsPath

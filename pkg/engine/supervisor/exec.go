@@ -52,6 +52,15 @@ func execSpec(spec []byte, terminal bool) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
+// execScore is the oom_score_adj of an OCI process; nil if it names none.
+func execScore(spec []byte) *int {
+	var process struct {
+		OOMScoreAdj *int `json:"oomScoreAdj"`
+	}
+	_ = json.Unmarshal(spec, &process) // the runtime's to refuse
+	return process.OOMScoreAdj
+}
+
 // startExec starts a process that addExec remembered, once.
 func (t *task) startExec(execID string) (int, error) {
 	ctx, abort := context.WithCancel(t.context())
@@ -134,7 +143,7 @@ func (t *task) prepareExec(p *process) (_ *execIO, retErr error) {
 	if err := os.WriteFile(specFile, p.spec, 0o600); err != nil {
 		return nil, err
 	}
-	e.call = &call{logFile: logFile}
+	e.call = &call{logFile: logFile, score: execScore(p.spec)}
 	e.call.args = []string{"exec", "--detach", "--process", specFile, "--pid-file", e.pidFile}
 	if t.journal.Options.OwnKernel {
 		e.call.args = append(e.call.args, "--internal-pid-file", e.innerFile)

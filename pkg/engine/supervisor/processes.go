@@ -157,23 +157,28 @@ func (p *processes) ended(pidfd int, end func()) error {
 	return err
 }
 
-// fork starts a program as a known child, with a process group of its own, and
+// fork starts a runtime as a known child, with a process group of its own, and
 // returns its pid and pidfd. The caller reaps it by reap.
-func (p *processes) fork(path string, argv, env []string, files []uintptr, deathSignal syscall.Signal) (pid, pidfd int, err error) {
+func (p *processes) fork(c *call, files []uintptr) (pid, pidfd int, err error) {
 	pidfd = -1
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pid, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Env:   env,
+	restore, err := assumeScore(c.score)
+	if err != nil {
+		return 0, -1, err
+	}
+	pid, err = syscall.ForkExec(c.options.Runtime, c.argv(), &syscall.ProcAttr{
+		Env:   environment(),
 		Files: files,
 		Sys: &syscall.SysProcAttr{
 			Setpgid:   true,
-			Pdeathsig: deathSignal,
+			Pdeathsig: c.deathSignal,
 			PidFD:     &pidfd,
 		},
 	})
+	restore()
 	if err != nil {
-		return 0, -1, fmt.Errorf("%s: %w", path, err)
+		return 0, -1, fmt.Errorf("%s: %w", c.options.Runtime, err)
 	}
 	p.known[pid] = struct{}{}
 	return pid, pidfd, nil

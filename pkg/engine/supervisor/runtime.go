@@ -42,6 +42,9 @@ type call struct {
 	stdio *[3]int
 	// deathSignal is sent to the runtime when this process dies.
 	deathSignal syscall.Signal
+	// score is the oom_score_adj that the runtime starts with, and whatever it starts;
+	// nil for that of this process.
+	score *int
 }
 
 // argv is the whole command line. The flags of the configuration come after
@@ -151,7 +154,7 @@ func (p *processes) begin(c *call) (_ *invocation, retErr error) {
 	if c.stdio == nil {
 		defer unix.Close(int(files[0]))
 	}
-	r.pid, r.pidfd, err = p.fork(c.options.Runtime, c.argv(), environment(), files, c.deathSignal)
+	r.pid, r.pidfd, err = p.fork(c, files)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 			err = fmt.Errorf("%w: %w: %w", errNoRuntime, err, errdefs.ErrFailedPrecondition)

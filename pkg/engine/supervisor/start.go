@@ -74,6 +74,8 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer l.close()
+	bundle := <-facts
+	l.call.score = bundle.Process.OOMScoreAdj
 	ended := t.processes.launch()
 	defer ended()
 	if _, err := t.call(ctx, l.call); err != nil {
@@ -83,7 +85,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		t.discard()
 		return 0, err
 	}
-	pid, err := t.running(ctx, l, <-facts, ended)
+	pid, err := t.running(ctx, l, bundle, ended)
 	if err != nil {
 		l.discard()
 		ended()
@@ -344,7 +346,10 @@ func (t *task) carryTerminalInput() {
 // bundleFacts is what matters here of a bundle's config.json.
 type bundleFacts struct {
 	Annotations map[string]string `json:"annotations"`
-	Linux       struct {
+	Process     struct {
+		OOMScoreAdj *int `json:"oomScoreAdj"`
+	} `json:"process"`
+	Linux struct {
 		CgroupsPath string `json:"cgroupsPath"`
 	} `json:"linux"`
 }

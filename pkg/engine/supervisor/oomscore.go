@@ -1,0 +1,41 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/log"
+)
+
+const ownScore = "/proc/self/oom_score_adj"
+
+// assumeScore gives this process an oom_score_adj for the moment in which it forks, and
+// returns what takes it back: a child has its parent's score, and a supervisor's is one
+// that the kernel spares. runc gives containers the score of their spec, but crun's execs
+// have the one that crun was started with, and before 1.9 also containers whose score is
+// 0; and while it makes a container, a runtime is in its cgroup, where the kernel must
+// find somebody to kill. Nobody else may fork meanwhile.
+func assumeScore(score *int) (restore func(), err error) {
+	if score == nil {
+		return func() {}, nil
+	}
+	before, err := os.ReadFile(ownScore)
+	if err != nil {
+		return nil, fmt.Errorf("read the supervisor's oom_score_adj: %w", err)
+	}
+	own := strings.TrimSpace(string(before))
+	if own == strconv.Itoa(*score) {
+		return func() {}, nil
+	}
+	if err := os.WriteFile(ownScore, []byte(strconv.Itoa(*score)), 0); err != nil {
+		// The runtime says better what it may not set, if it tries.
+		return func() {}, nil //nolint:nilerr // see above
+	}
+	return func() {
+		if err := os.WriteFile(ownScore, []byte(own), 0); err != nil {
+			log.L.WithError(err).WithField("score", own).Error("Failed to restore the supervisor's OOM score; the kernel may kill it before pods")
+		}
+	}, nil
+}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
 // dialGVisor has berth-pause connect, by an exec in the sandbox's first container:
@@ -26,7 +28,9 @@ func (b sessions) dialGVisor(ctx context.Context, s *sandbox, port int) (halfClo
 	d := b.runtimes.of(s.Spec())
 	args := append([]string{"--root", b.runtimeRoot(d)}, globalFlags(d)...)
 	args = append(args, "exec", s.ID(), "/"+connectName, strconv.Itoa(port))
-	c, err := startConnect(exec.Command(d.Path, args...))
+	command := exec.Command(d.Path, args...)
+	command.Env = shim.Environment()
+	c, err := startConnect(command)
 	if err != nil {
 		return nil, err
 	}

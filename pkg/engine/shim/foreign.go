@@ -155,8 +155,8 @@ func (m *Manager) action(ctx context.Context, s Start, stdin []byte, out io.Writ
 	}
 	cmd := exec.CommandContext(ctx, s.Binary, append(args, action)...)
 	cmd.Dir = s.Bundle
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "MAX_SHIM_VERSION=2",
-		"TTRPC_ADDRESS="+m.config.Events, "GRPC_ADDRESS="+m.config.Events, "NAMESPACE="+Namespace, "NOTIFY_SOCKET=")
+	cmd.Env = append(environment(os.Environ(), kataConfig), "GOMAXPROCS=2", "MAX_SHIM_VERSION=2",
+		"TTRPC_ADDRESS="+m.config.Events, "GRPC_ADDRESS="+m.config.Events, "NAMESPACE="+Namespace)
 	cmd.Stdin = bytes.NewReader(stdin)
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = out, &stderr

@@ -200,13 +200,16 @@ func (m *Manager) spawn(s *supervisor, program string, listener *os.File) error 
 	}
 	defer logFile.Close()
 	cmd := exec.Command(program, "serve", "--dir", s.dir)
-	cmd.Env = append(os.Environ(), "BERTH_SHIM_INHERIT="+string(env), "NOTIFY_SOCKET=")
+	cmd.Env = append(Environment(), berthshim.InheritEnv+"="+string(env))
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.ExtraFiles = append([]*os.File{listener}, files...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
+	}
+	if err := diesBefore(cmd.Process.Pid); err != nil {
+		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("Failed to set the supervisor's OOM score; the kernel may kill the daemon first")
 	}
 	go reap(cmd)
 	return nil

@@ -1,0 +1,186 @@
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestSecretsOfTheEnvironment gives the daemon a password in its environment. No process
+// of a pod has it, nor has a runtime or a shim that does its work and ends.
+func TestSecretsOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	secret := fmt.Sprintf("hunter%d", os.Getpid())
+	dir := t.TempDir()
+	seen := filepath.Join(dir, "environments")
+	wrapped := map[string]string{}
+	for _, name := range []string{testbed.Runc, testbed.Crun, testbed.Runsc, testbed.RuncShim} {
+		wrapped[name] = filepath.Join(dir, name)
+		script := fmt.Sprintf("#!/bin/sh\n{ echo \"%s $*\"; env; } >>%s\nexec %s \"$@\"\n", name, seen, testbed.Part(t, name))
+		if err := os.WriteFile(wrapped[name], []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kata := testbed.NewKata(t, shims.Kata{Memory: 8})
+	b := newBed(t, testbed.Options{
+		DefaultRuntime: "runc",
+		Runtimes:       map[string]string{"runc": wrapped[testbed.Runc], "crun": wrapped[testbed.Crun], "runsc": wrapped[testbed.Runsc]},
+		Config: kata.TOML("kata", "") + fmt.Sprintf("[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
+			wrapped[testbed.RuncShim], wrapped[testbed.Runc]),
+		Environment: []string{"HTTPS_PROXY=http://user:" + secret + "@127.0.0.1:1", "NO_PROXY=*", "REGISTRY_TOKEN=" + secret, "LC_BERTH_TEST=kept"},
+	})
+	for _, handler := range []string{"runc", "crun", "runsc", "shim", "kata"} {
+		t.Run(handler, func(t *testing.T) {
+			p := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
+			p.Container.Exec(t, "true")
+			for pid := range withEnvironment(t, secret) {
+				if pid != b.PID() {
+					line, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+					t.Errorf("process %d has the secret: %q", pid, line)
+				}
+			}
+			if !withEnvironment(t, secret)[b.PID()] {
+				t.Error("the daemon does not have it: this test shows nothing")
+			}
+			p.Remove(t)
+		})
+	}
+	said, err := os.ReadFile(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call, calls := "", map[string]int{}
+	for line := range strings.Lines(string(said)) {
+		name, _, _ := strings.Cut(line, " ")
+		if wrapped[name] != "" {
+			call = strings.TrimSpace(line)
+		}
+		if strings.Contains(line, secret) {
+			t.Errorf("%s was called with %s", call, line)
+		}
+		if strings.TrimSpace(line) == "LC_BERTH_TEST=kept" {
+			name, _, _ := strings.Cut(call, " ")
+			calls[name]++
+		}
+	}
+	for name := range wrapped {
+		if calls[name] == 0 {
+			t.Errorf("%s was never called with what it may have", name)
+		}
+	}
+}
+
+// withEnvironment returns the processes that were started with some text in a variable.
+func withEnvironment(t *testing.T, text string) map[int]bool {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[int]bool{}
+	for _, path := range files {
+		if environ, err := os.ReadFile(path); err == nil && bytes.Contains(environ, []byte(text)) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			found[pid] = true
+		}
+	}
+	return found
+}
+
+// TestOOMScores gives the daemon a score. Its supervisors have one more, and containers
+// and their execs have that of their configuration, which is 0 if it names none.
+func TestOOMScores(t *testing.T) {
+	t.Parallel()
+	const daemon = 123
+	b := newBed(t, testbed.Options{
+		DefaultRuntime: "runc",
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun)},
+	})
+	if err := os.WriteFile(filepath.Join("/proc", strconv.Itoa(b.PID()), "oom_score_adj"), []byte(strconv.Itoa(daemon)), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, handler := range []string{"runc", "crun"} {
+		for name, c := range map[string]struct {
+			resources *runtimeapi.LinuxContainerResources
+			want      int
+		}{
+			"with a score":      {&runtimeapi.LinuxContainerResources{OomScoreAdj: 321}, 321},
+			"without a score":   {&runtimeapi.LinuxContainerResources{CpuShares: 2}, 0},
+			"without resources": {nil, 0},
+		} {
+			t.Run(handler+" "+name, func(t *testing.T) {
+				p := b.client.RunPod(t, testbed.PodSpec{
+					Handler: handler, Image: b.image, Command: []string{"sleep", "3600"},
+					Container: func(config *runtimeapi.ContainerConfig) { config.Linux.Resources = c.resources },
+				})
+				for _, process := range []string{"1", "self"} {
+					if got := strings.TrimSpace(p.Container.Exec(t, "cat", "/proc/"+process+"/oom_score_adj")); got != strconv.Itoa(c.want) {
+						t.Errorf("the score of process %s is %s, want %d", process, got, c.want)
+					}
+				}
+				p.Remove(t)
+			})
+		}
+	}
+	supervisors := b.supervisors(t)
+	if len(supervisors) != 2 {
+		t.Errorf("there are %d supervisors", len(supervisors))
+	}
+	for _, pid := range supervisors {
+		if got, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj")); strings.TrimSpace(string(got)) != strconv.Itoa(daemon+1) {
+			t.Errorf("a supervisor's score is %q, %v", got, err)
+		}
+	}
+}
+
+// TestCoresOfPods gives the daemon a limit for cores. It leaves none itself, nor do its
+// supervisors; containers and their execs have the limit all the same.
+func TestCoresOfPods(t *testing.T) {
+	t.Parallel()
+	const limit = 24_112 * 512 // bytes; shells count in blocks of 512
+	b := newBed(t, testbed.Options{
+		DefaultRuntime: "runc",
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun)},
+	})
+	var cores unix.Rlimit
+	if err := unix.Prlimit(b.PID(), unix.RLIMIT_CORE, nil, &cores); err != nil {
+		t.Fatal(err)
+	}
+	if cores.Max < limit {
+		testbed.Missing(t, "the hard limit of cores is %d", cores.Max)
+	}
+	cores.Cur = limit
+	if err := unix.Prlimit(b.PID(), unix.RLIMIT_CORE, &cores, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, handler := range []string{"runc", "crun"} {
+		for name, users := range map[string]*runtimeapi.UserNamespace{
+			"the node's users": nil,
+			"users of its own": userNS(),
+		} {
+			t.Run(handler+" "+name, func(t *testing.T) {
+				p := b.client.RunPod(t, testbed.PodSpec{
+					Handler: handler, Image: b.image, Command: []string{"sh", "-c", "ulimit -c; exec sleep 3600"},
+					Sandbox:   func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users },
+					Container: func(c *runtimeapi.ContainerConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users },
+				})
+				want := strconv.Itoa(limit / 512)
+				p.Container.WaitLog(t, want)
+				if got := strings.TrimSpace(p.Container.Exec(t, "sh", "-c", "ulimit -c")); got != want {
+					t.Errorf("an exec's limit is %s, want %s", got, want)
+				}
+				p.Remove(t)
+			})
+		}
+	}
+}

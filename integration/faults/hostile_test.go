@@ -1,13 +1,16 @@
 package faults
 
 import (
+	"archive/tar"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,6 +62,10 @@ func attacks() map[string]attack {
 		"long header":            {image: longHeader, code: codes.Unknown, says: "RegistryUnavailable"},
 		"endless error":          {image: endlessError, code: codes.Unknown, says: "RegistryUnavailable"},
 		"redirects in a circle":  {image: circle, code: codes.Unknown, says: "RegistryUnavailable"},
+		"many entries":           {image: manyEntries, code: invalid, says: "registry.max_image_entries"},
+		"long names":             {image: longNames},
+		"long attributes":        {image: longAttributes},
+		"nothing but holes":      {image: holes, code: codes.ResourceExhausted, says: "no space left"},
 		"wide zstd window":       {image: wideWindow, code: invalid, says: "registry.max_zstd_window"},
 		"long labels":            {image: longLabels, then: inspected},
 		"long environment":       {image: longEnvironment, then: inspected},
@@ -194,6 +201,83 @@ func wideWindow(t *testing.T, h *hostile) string {
 	return h.image(t, "zstd", h.config(t, nil, inside), layer)
 }
 
+// ofLayer makes an image of one layer.
+func ofLayer(t *testing.T, h *hostile, name string, write func(io.Writer) error) string {
+	t.Helper()
+	sum := sha256.New()
+	text := zipped(t, func(w io.Writer) error { return write(io.MultiWriter(w, sum)) })
+	inside := ocidigest.NewDigest(ocidigest.SHA256, sum)
+	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
+	return h.image(t, name, h.config(t, nil, inside), layer)
+}
+
+// entries writes an archive of so many entries without content.
+func entries(n int, of func(int) *tar.Header) func(io.Writer) error {
+	return func(to io.Writer) error {
+		w := tar.NewWriter(to)
+		for i := range n {
+			if err := w.WriteHeader(of(i)); err != nil {
+				return err
+			}
+		}
+		return w.Close()
+	}
+}
+
+// maxEntries is what the daemons of these tests let an image have.
+const maxEntries = 16_000
+
+func manyEntries(t *testing.T, h *hostile) string {
+	return ofLayer(t, h, "entries", entries(maxEntries+1, func(i int) *tar.Header {
+		return &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint("d", i/1000, "/", i), Mode: 0o644}
+	}))
+}
+
+func longNames(t *testing.T, h *hostile) string {
+	long := strings.Repeat(strings.Repeat("n", 250)+"/", 14)
+	return ofLayer(t, h, "names", entries(maxEntries-1000, func(i int) *tar.Header {
+		return &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(long, i/1000, "/", i), Mode: 0o644}
+	}))
+}
+
+// longAttributes is what a directory is remembered with until the layer is unpacked.
+func longAttributes(t *testing.T, h *hostile) string {
+	long := strings.Repeat("a", 1_000_000)
+	return ofLayer(t, h, "attributes", entries(300, func(i int) *tar.Header {
+		return &tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i, "/"), Mode: 0o755, PAXRecords: map[string]string{"BERTH.long": long}}
+	}))
+}
+
+// holes is a file without content that unpacking would write all the same.
+func holes(t *testing.T, h *hostile) string {
+	const size = 1 << 60
+	attributes := ""
+	for name, value := range map[string]string{"major": "0", "minor": "1", "size": fmt.Sprint(size), "numblocks": "1", "map": fmt.Sprint(size, ",0")} {
+		record := fmt.Sprint(" GNU.sparse.", name, "=", value, "\n")
+		attributes += fmt.Sprint(len(record)+2, record)
+	}
+	return ofLayer(t, h, "holes", func(w io.Writer) error {
+		text := slices.Concat(tarBlock("attributes", 'x', len(attributes)), []byte(attributes), make([]byte, 512-len(attributes)%512),
+			tarBlock("holes", tar.TypeReg, 0), make([]byte, 1024))
+		_, err := w.Write(text)
+		return err
+	})
+}
+
+// tarBlock is a header that tar.Writer would not write.
+func tarBlock(name string, kind byte, size int) []byte {
+	b := make([]byte, 512)
+	copy(b, name)
+	copy(b[100:], fmt.Sprintf("0000644\x000000000\x000000000\x00%011o\x0000000000000\x00        %c", size, kind))
+	copy(b[257:], "ustar\x0000")
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return b
+}
+
 // longLabels and longEnvironment are as large as an image may be: one is not too
 // much, and dozens are not either.
 func longLabels(t *testing.T, h *hostile) string {
@@ -252,7 +336,7 @@ func TestHostileImages(t *testing.T) {
 	for name, a := range attacks() {
 		t.Run(name, func(t *testing.T) {
 			// Each has a daemon of its own: what one leaves is not counted for another.
-			b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nanswer_timeout = \"3s\"\n[log]\nlevel = \"info\"\n"})
+			b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nanswer_timeout = \"3s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
 			image := a.image(t, h)
 			b.client.Pull(t, "", b.image)
 			pid := b.PID()

@@ -216,6 +216,9 @@ type Registry struct {
 	MaxLayers int `toml:"max_layers"`
 	// MaxZstdWindow bounds the memory that opening zstd takes, in bytes.
 	MaxZstdWindow int `toml:"max_zstd_window"`
+	// MaxImageEntries bounds the files, directories, links and whiteouts of all
+	// layers of an image.
+	MaxImageEntries int `toml:"max_image_entries"`
 	// DecryptionKeysPath is the directory of the keys of encrypted images; empty
 	// is none.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`

@@ -62,6 +62,7 @@ func Default() *Config {
 			MaxManifestSize:        4 << 20,
 			MaxLayers:              500,
 			MaxZstdWindow:          32 << 20,
+			MaxImageEntries:        5_000_000,
 			DecryptionKeysPath:     "/etc/berth/keys",
 			PinnedImages:           []string{},
 		},

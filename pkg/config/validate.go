@@ -218,6 +218,9 @@ func (v *validator) registry(r *Registry) {
 	if r.MaxZstdWindow < 8<<20 || r.MaxZstdWindow > 512<<20 {
 		v.wrong("registry.max_zstd_window", "must be from 8388608 (8 MiB) to 536870912 (512 MiB)", "")
 	}
+	if r.MaxImageEntries < 1 {
+		v.wrong("registry.max_image_entries", "must be 1 or more", "")
+	}
 	for _, p := range r.PinnedImages {
 		if p == "" || strings.ContainsAny(p, " \t") {
 			v.wrong("registry.pinned_images", fmt.Sprintf("%q is no name of an image", p), "")

@@ -94,6 +94,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		Limits: image.Limits{
 			MaxManifestSize: int64(cfg.Registry.MaxManifestSize), MaxLayers: cfg.Registry.MaxLayers, AnswerTimeout: cfg.Registry.AnswerTimeout,
 			MinDownloadRate: int64(cfg.Registry.MinDownloadRate), MaxZstdWindow: int64(cfg.Registry.MaxZstdWindow),
+			MaxImageEntries: int64(cfg.Registry.MaxImageEntries),
 		},
 		MountOptions:      cfg.Engine.OverlayMountOptions,
 		SyncRootfs:        cfg.Engine.SyncRootfs,

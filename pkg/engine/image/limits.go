@@ -29,6 +29,9 @@ type Limits struct {
 	// MaxZstdWindow bounds, in bytes, the memory that opening a layer compressed
 	// with zstd takes. 0 is 32 MiB.
 	MaxZstdWindow int64
+	// MaxImageEntries bounds the files, directories, links and whiteouts of all
+	// layers of an image. 0 is 5,000,000.
+	MaxImageEntries int64
 }
 
 const (
@@ -37,6 +40,7 @@ const (
 	defaultAnswerTimeout   = 5 * time.Minute
 	defaultMinDownloadRate = 1 << 10
 	defaultMaxZstdWindow   = 32 << 20
+	defaultMaxImageEntries = 5_000_000
 )
 
 // maxStored bounds what is read into memory of an image in the store. It is the
@@ -74,6 +78,9 @@ func (l Limits) complete() Limits {
 	}
 	if l.MaxZstdWindow <= 0 {
 		l.MaxZstdWindow = defaultMaxZstdWindow
+	}
+	if l.MaxImageEntries <= 0 {
+		l.MaxImageEntries = defaultMaxImageEntries
 	}
 	return l
 }

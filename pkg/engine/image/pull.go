@@ -188,7 +188,7 @@ func (s *Store) bringIn(ctx context.Context, p pull, target imagespec.Descriptor
 		return nil, err
 	}
 	f.expect(manifest.Layers)
-	u, err := s.unpacker(ctx, p.layers, p.snapshotter)
+	u, err := s.unpacker(ctx, p.layers, p.snapshotter, s.cfg.Limits.MaxImageEntries)
 	if err != nil {
 		return nil, err
 	}
@@ -232,11 +232,12 @@ func (s *Store) publish(ctx context.Context, p pull, img *Image, target imagespe
 }
 
 // abandon gives up what a failed pull wrote. On a full disk it waits until the
-// space is free, so that the next attempt finds it.
+// space is free, so that the next attempt finds it; and after an image that was too
+// much, so that attempts do not add up.
 func (s *Store) abandon(ctx context.Context, lease leases.Lease, cause error) {
 	s.endLease(ctx, lease)
 	collected := s.collector.request()
-	if isNoSpace(cause) {
+	if isNoSpace(cause) || isBeyond(cause) {
 		<-collected
 	}
 }

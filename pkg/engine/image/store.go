@@ -11,7 +11,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
-	"github.com/containerd/containerd/v2/core/diff/apply"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata"
@@ -163,7 +162,7 @@ func (s *Store) openFiles(ctx context.Context) error {
 	s.content = s.db.ContentStore()
 	s.images = metadata.NewImageStore(s.db)
 	s.leases = metadata.NewLeaseManager(s.db)
-	s.applier = safeApplier{apply.NewFileSystemApplier(s.content)}
+	s.applier = safeApplier{&applier{content: s.content, scratch: s.cfg.Root, portion: defaultPortion}}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/images"
@@ -16,8 +17,8 @@ import (
 
 // unpacker returns what unpacks layers into a snapshotter while h fetches them.
 // Each layer is flushed to disk before its snapshot is committed: a committed
-// snapshot is whole, also after a power cut.
-func (s *Store) unpacker(ctx context.Context, l *layers, name string) (*unpack.Unpacker, error) {
+// snapshot is whole, also after a power cut. Limit bounds the entries of all layers.
+func (s *Store) unpacker(ctx context.Context, l *layers, name string, limit int64) (*unpack.Unpacker, error) {
 	return unpack.NewUnpacker(ctx, s.content,
 		unpack.WithUnpackPlatform(unpack.Platform{
 			// What is unpacked was chosen before; images without a platform are welcome.
@@ -25,7 +26,7 @@ func (s *Store) unpacker(ctx context.Context, l *layers, name string) (*unpack.U
 			SnapshotterKey: name,
 			Snapshotter:    l,
 			Applier:        s.applier,
-			ApplyOpts:      []diff.ApplyOpt{diff.WithSyncFs(true), withKeys(s.cfg.DecryptionKeysDir), withWindows(s.windows)},
+			ApplyOpts:      []diff.ApplyOpt{diff.WithSyncFs(true), withKeys(s.cfg.DecryptionKeysDir), withWindows(s.windows), withEntries(limit)},
 		}),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(s.cfg.MaxConcurrentDownloads))),
 		unpack.WithDuplicationSuppressor(&s.unpacking),
@@ -35,12 +36,13 @@ func (s *Store) unpacker(ctx context.Context, l *layers, name string) (*unpack.U
 	)
 }
 
-// unpackLocal unpacks an image whose content is in the store.
+// unpackLocal unpacks an image whose content is in the store: no limit counts for
+// it that it had not when it was pulled.
 func (s *Store) unpackLocal(ctx context.Context, l *layers, k viewKey, img *Image) error {
 	if done, err := isUnpacked(ctx, l, k); done || err != nil {
 		return err
 	}
-	u, err := s.unpacker(ctx, l, k.snapshotter)
+	u, err := s.unpacker(ctx, l, k.snapshotter, math.MaxInt64)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,292 @@
+package image
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/pkg/archive"
+	continuity "github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// defaultPortion leaves room for the garbage beside what is remembered.
+	defaultPortion = 4 << 20
+	// maxHeaders bounds what one entry has before its content: a name, a link and
+	// attributes, each of which Go reads up to 1 MiB of.
+	maxHeaders = 8 << 20
+	// rememberedEntry is what containerd remembers of an entry, beside its path,
+	// and rememberedDir what of a directory.
+	rememberedEntry, rememberedDir = 64, 512
+	// largeFile is from where on it is looked whether there is room for a file.
+	largeFile = 64 << 20
+)
+
+// errPortion ends a portion before an entry, which the next one begins with.
+var errPortion = errors.New("portion is full")
+
+// portions unpacks an archive in parts, each of which is an archive of its own to
+// containerd. What it forgets between them are directories, whose times it would
+// set last, and which paths opaque directories do not hide.
+type portions struct {
+	tape          *tape
+	limit         *entryLimit
+	size          int64
+	scratch, root string
+	overlay       bool
+
+	// empty says that nothing was below root.
+	empty bool
+	// number counts the portions before this one.
+	number int
+	// remembered is what containerd remembers of this portion.
+	remembered int64
+	// dirs are those of this portion, with earlier ones in the file.
+	dirs    []dirTimes
+	earlier *os.File
+	encoder *gob.Encoder
+	// begin is where the last entry's content begins, and last its length.
+	begin, last int64
+}
+
+// dirTimes are the times that a directory has in the archive, in nanoseconds.
+type dirTimes struct {
+	Name            string
+	Access, Changed int64
+}
+
+func (p *portions) apply(ctx context.Context, opts ...archive.ApplyOpt) (err error) {
+	below, err := os.ReadDir(p.root)
+	if err != nil {
+		return err
+	}
+	p.empty = len(below) == 0
+	defer func() { err = errors.Join(err, p.close()) }()
+	opts = append(opts, archive.WithFilter(p.filter))
+	for {
+		_, err := archive.Apply(ctx, p.root, p.tape, opts...)
+		if !errors.Is(err, errPortion) {
+			if err == nil && p.number > 0 {
+				err = p.setTimes()
+			}
+			return err
+		}
+		if err := p.next(); err != nil {
+			return err
+		}
+	}
+}
+
+// filter is asked about each entry when its headers are read, before it is unpacked.
+func (p *portions) filter(h *tar.Header) (bool, error) {
+	headers := p.tape.read - p.begin - p.last
+	if p.tape.recording {
+		return false, errPortion
+	}
+	if err := p.limit.count(); err != nil {
+		return false, err
+	}
+	content, known := contentOf(h)
+	p.begin, p.last = p.tape.read, content
+	if err := p.checkRoom(h); err != nil {
+		return false, err
+	}
+	p.remember(h, headers)
+	if p.remembered > p.size {
+		if known {
+			p.tape.record(padded(content))
+		} else if p.remembered > 4*p.size {
+			return false, beyond("layer has too many sparse files one behind the other")
+		}
+	}
+	return p.wanted(h)
+}
+
+// wanted tells whether an entry is unpacked.
+func (p *portions) wanted(h *tar.Header) (bool, error) {
+	if p.overlay || filepath.Base(h.Name) != ".wh..wh..opq" {
+		return true, nil
+	}
+	if p.empty {
+		return false, nil // there is nothing to hide
+	}
+	if p.number > 0 {
+		return false, fmt.Errorf("layer hides %.300q of the layers below behind so many entries that only snapshotter %s unpacks it: %w", filepath.Dir(h.Name), Overlayfs, errdefs.ErrFailedPrecondition)
+	}
+	return true, nil
+}
+
+// checkRoom refuses a file that cannot fit, before the disk is full of it.
+func (p *portions) checkRoom(h *tar.Header) error {
+	if h.Size < largeFile {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(p.root, &st); err != nil {
+		return fmt.Errorf("look for room in %s: %w", p.root, err)
+	}
+	if room := st.Bavail * uint64(st.Bsize); uint64(h.Size) > room { //nolint:gosec // neither is negative
+		return fmt.Errorf("layer has a file of %d bytes, and %d are free: %w", h.Size, room, unix.ENOSPC)
+	}
+	return nil
+}
+
+func (p *portions) remember(h *tar.Header, headers int64) {
+	p.remembered += int64(len(p.root)+len(h.Name)) + rememberedEntry
+	if h.Typeflag != tar.TypeDir {
+		return
+	}
+	p.remembered += max(headers, 0) + rememberedDir + int64(len(h.PAXRecords))*rememberedEntry
+	access := h.ModTime
+	if h.AccessTime.After(access) {
+		access = h.AccessTime
+	}
+	// The name may be a part of a much longer text.
+	p.dirs = append(p.dirs, dirTimes{strings.Clone(h.Name), bound(access), bound(h.ModTime)})
+}
+
+// bound is a time as containerd sets it: one that a file cannot have is 1970.
+func bound(t time.Time) int64 {
+	if t.Before(time.Unix(0, 0)) || t.After(time.Unix(0, math.MaxInt64)) {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// contentOf is how many bytes follow the headers of an entry, if they say.
+func contentOf(h *tar.Header) (n int64, known bool) {
+	switch h.Typeflag {
+	case tar.TypeLink, tar.TypeSymlink, tar.TypeChar, tar.TypeBlock, tar.TypeDir, tar.TypeFifo:
+		return 0, true
+	case tar.TypeGNUSparse, tar.TypeXGlobalHeader:
+		return 0, false
+	}
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, "GNU.sparse.") {
+			return 0, false
+		}
+	}
+	return h.Size, true
+}
+
+// padded is the length of a content in the archive.
+func padded(n int64) int64 { return (n + 511) &^ 511 }
+
+// next begins a portion with the entry that ended the last one.
+func (p *portions) next() (err error) {
+	if p.earlier == nil {
+		if p.earlier, err = os.CreateTemp(p.scratch, "directories-"); err != nil {
+			return err
+		}
+		if err := os.Remove(p.earlier.Name()); err != nil {
+			return err
+		}
+		p.encoder = gob.NewEncoder(p.earlier)
+	}
+	if err := p.encoder.Encode(p.dirs); err != nil {
+		return fmt.Errorf("keep the times of directories: %w", err)
+	}
+	p.tape.rewind()
+	p.number++
+	p.begin, p.last = p.tape.read, 0
+	p.dirs, p.remembered = nil, 0
+	return nil
+}
+
+// setTimes gives directories the times that they have in the archive: later
+// portions have written into them.
+func (p *portions) setTimes() error {
+	if _, err := p.earlier.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	decoder := gob.NewDecoder(bufio.NewReader(p.earlier))
+	for {
+		var dirs []dirTimes
+		err := decoder.Decode(&dirs)
+		if errors.Is(err, io.EOF) {
+			return p.setTimesOf(p.dirs)
+		}
+		if err == nil {
+			err = p.setTimesOf(dirs)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (p *portions) setTimesOf(dirs []dirTimes) error {
+	for _, d := range dirs {
+		path, err := continuity.RootPath(p.root, d.Name)
+		if err != nil {
+			return err
+		}
+		times := []unix.Timespec{unix.NsecToTimespec(d.Access), unix.NsecToTimespec(d.Changed)}
+		// A later entry may have taken its place.
+		if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, times, unix.AT_SYMLINK_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("set times of %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (p *portions) close() error {
+	if p.earlier == nil {
+		return nil
+	}
+	return p.earlier.Close()
+}
+
+// tape is an archive that can be read again from before the headers of an entry.
+type tape struct {
+	from io.Reader
+	// n is what came of it, and read that with what was read again.
+	n, read int64
+	// again is what is read before from.
+	again *bytes.Reader
+	// recording begins after skip bytes.
+	recording bool
+	skip      int64
+	recorded  []byte
+}
+
+// record keeps what is read when skip more bytes are.
+func (t *tape) record(skip int64) { t.recording, t.skip = true, skip }
+
+// rewind lets what was recorded be read once more.
+func (t *tape) rewind() {
+	t.again = bytes.NewReader(t.recorded)
+	t.recording, t.recorded = false, nil
+}
+
+func (t *tape) Read(b []byte) (n int, err error) {
+	if t.again != nil && t.again.Len() > 0 {
+		n, err = t.again.Read(b)
+	} else {
+		t.again = nil
+		n, err = t.from.Read(b)
+		t.n += int64(n)
+	}
+	t.read += int64(n)
+	if t.recording {
+		skipped := min(t.skip, int64(n))
+		t.skip -= skipped
+		t.recorded = append(t.recorded, b[skipped:n]...)
+		if len(t.recorded) > maxHeaders {
+			return 0, beyond("layer has an entry with more than %d bytes of headers", maxHeaders)
+		}
+	}
+	return n, err
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -30,15 +29,11 @@ func originOf(u *url.URL) origin {
 	return o
 }
 
-// covers says that to may have what o is given: it is the same server, or o's host
-// over TLS on any port. From TLS to another port only a name leads: an address
-// may be shared by servers that have nothing to do with each other.
+// covers says that to may have what o is given: it is the same server, or o's host,
+// be that a name or an address, over TLS on any port. Only o itself leads there, and
+// whoever answers there has a certificate for the same host.
 func (o origin) covers(to origin) bool {
-	if o == to {
-		return true
-	}
-	_, err := netip.ParseAddr(o.host)
-	return to.scheme == "https" && o.host == to.host && (o.scheme == "http" || err != nil)
+	return o == to || to.scheme == "https" && o.host == to.host
 }
 
 // authorizer gives a configured host of a registry what it may have, and nobody

@@ -3,6 +3,7 @@ package image
 import (
 	"encoding/base64"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -23,7 +24,19 @@ type eavesdropper struct {
 	heard strings.Builder
 }
 
+// newEavesdropper listens on the host of the registry, on another port.
 func newEavesdropper(t *testing.T, secure bool, answer func(*eavesdropper, http.ResponseWriter, *http.Request)) (e *eavesdropper, ca string) {
+	t.Helper()
+	return eavesdropperAt(t, "127.0.0.1", secure, answer)
+}
+
+// newStranger listens on another host.
+func newStranger(t *testing.T, secure bool, answer func(*eavesdropper, http.ResponseWriter, *http.Request)) (e *eavesdropper, ca string) {
+	t.Helper()
+	return eavesdropperAt(t, "127.0.0.2", secure, answer)
+}
+
+func eavesdropperAt(t *testing.T, address string, secure bool, answer func(*eavesdropper, http.ResponseWriter, *http.Request)) (e *eavesdropper, ca string) {
 	t.Helper()
 	e = &eavesdropper{}
 	e.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,6 +49,10 @@ func newEavesdropper(t *testing.T, secure bool, answer func(*eavesdropper, http.
 		e.mu.Unlock()
 		answer(e, w, r)
 	}))
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	must(t, err)
+	must(t, e.Listener.Close())
+	e.Listener = listener
 	if secure {
 		ca = serveTLS(t, e.Server)
 	} else {
@@ -96,7 +113,7 @@ func TestCredentialsStayWithTheRegistry(t *testing.T) {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				reg := newTestRegistry(t)
 				reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
-				e, ca := newEavesdropper(t, c.secure, c.answer)
+				e, ca := newStranger(t, c.secure, c.answer)
 				reg.setGuard(c.lead(reg, e))
 				cas := fmt.Sprintf("[%q]", reg.ca)
 				if ca != "" {
@@ -166,18 +183,26 @@ func redirectTokens(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter
 // onName is the address of a server on loopback by its name.
 func onName(address string) string { return strings.Replace(address, "127.0.0.1", "localhost", 1) }
 
-// A registry that redirects to itself, under the same name but another scheme or
-// port, gets the credentials there too; never without TLS.
+func onAddress(address string) string { return address }
+
+// A registry that redirects to itself, under the same name or address but another
+// scheme or port, gets the credentials there too; never without TLS.
 func TestCredentialsFollowTheName(t *testing.T) {
 	const header = "header-for-the-registry"
 	for name, c := range map[string]struct {
 		front, back bool // with TLS
 		works       bool
+		// called is how the server is: by a name, or by its address.
+		called func(string) string
 	}{
-		"to TLS":          {false, true, true},
-		"to another port": {true, true, true},
-		"back into clear": {true, false, false},
-		"stays in clear":  {false, false, false},
+		"to TLS":                      {false, true, true, onName},
+		"to another port":             {true, true, true, onName},
+		"back into clear":             {true, false, false, onName},
+		"stays in clear":              {false, false, false, onName},
+		"address to TLS":              {false, true, true, onAddress},
+		"address to another port":     {true, true, true, onAddress},
+		"address back into clear":     {true, false, false, onAddress},
+		"address that stays in clear": {false, false, false, onAddress},
 	} {
 		for kind, auth := range map[string]*runtimeapi.AuthConfig{
 			"password": {Username: user, Password: password},
@@ -205,16 +230,16 @@ func TestCredentialsFollowTheName(t *testing.T) {
 					target = clear.URL
 				}
 				front, ca := newEavesdropper(t, c.front, func(_ *eavesdropper, w http.ResponseWriter, r *http.Request) {
-					http.Redirect(w, r, onName(target)+r.URL.Path, http.StatusTemporaryRedirect)
+					http.Redirect(w, r, c.called(target)+r.URL.Path, http.StatusTemporaryRedirect)
 				})
 				cas := fmt.Sprintf("[%q]", reg.ca)
 				if c.front {
 					cas = fmt.Sprintf("[%q, %q]", reg.ca, ca)
 				}
 				if auth.ServerAddress != "" {
-					auth = &runtimeapi.AuthConfig{Username: user, Password: password, ServerAddress: onName(front.URL)}
+					auth = &runtimeapi.AuthConfig{Username: user, Password: password, ServerAddress: c.called(front.URL)}
 				}
-				hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", onName(front.URL), cas, header))
+				hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", c.called(front.URL), cas, header))
 				s := openStore(t, Config{HostsDir: hosts})
 				_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: auth})
 				if (err == nil) != c.works {
@@ -250,9 +275,11 @@ func TestOriginCovers(t *testing.T) {
 		{"https://r", "https://s.r", false},
 		{"https://s.r", "https://r", false},
 		{"https://r", "https://r.", false},
-		{"https://10.0.0.1", "https://10.0.0.1:8443", false},
-		{"https://[::1]", "https://[::1]:8443", false},
-		{"https://[fe80::1%25eth0]", "https://[fe80::1%25eth0]:8443", false},
+		{"https://10.0.0.1", "https://10.0.0.1:8443", true},
+		{"https://10.0.0.1:8443", "https://10.0.0.2:8443", false},
+		{"https://[::1]", "https://[::1]:8443", true},
+		{"https://[fe80::1%25eth0]", "https://[fe80::1%25eth0]:8443", true},
+		{"https://[fe80::1%25eth0]", "https://[fe80::1%25eth1]:8443", false},
 		{"http://10.0.0.1", "https://10.0.0.1", true},
 		{"https://10.0.0.1", "http://10.0.0.1", false},
 	} {
@@ -271,14 +298,14 @@ func TestOriginCovers(t *testing.T) {
 func TestHonestRedirects(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
-	tokens, ca := newEavesdropper(t, true, func(_ *eavesdropper, w http.ResponseWriter, r *http.Request) {
+	tokens, ca := newStranger(t, true, func(_ *eavesdropper, w http.ResponseWriter, r *http.Request) {
 		if r.PostFormValue("password") == password {
 			_, _ = fmt.Fprint(w, `{"access_token":"for-the-registry"}`)
 			return
 		}
 		w.WriteHeader(http.StatusUnauthorized)
 	})
-	store, storeCA := newEavesdropper(t, true, func(e *eavesdropper, w http.ResponseWriter, r *http.Request) {
+	store, storeCA := newStranger(t, true, func(e *eavesdropper, w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/token" && r.Header.Get("Authorization") != "Bearer of-the-eavesdropper" {
 			w.Header().Set("WWW-Authenticate", bearerChallenge(e))
 			w.WriteHeader(http.StatusUnauthorized)

@@ -86,7 +86,7 @@ func serveTLS(t testing.TB, srv *httptest.Server) string {
 		Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}, nil, nil)
 	key, cert := makeCert(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "test registry"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		Subject: pkix.Name{CommonName: "test registry"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}, DNSNames: []string{"localhost"},
 	}, caCert, caKey)
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}
 	srv.StartTLS()

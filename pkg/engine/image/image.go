@@ -32,6 +32,9 @@ type Image struct {
 	manifest imagespec.Descriptor
 	// partial says that Config has no more than the user.
 	partial bool
+	// unusable is why nothing can be done with the image but remove it. Config,
+	// ChainID and Platform are then empty.
+	unusable error
 }
 
 // Tag is a tag of the image: the one that asked is, however it is written, else the

@@ -164,7 +164,7 @@ func (s *Store) wire(watched *progress) *wire {
 // unpacked: a pod whose pull policy is Always then costs no disk write.
 func (s *Store) already(ctx context.Context, p pull, target imagespec.Descriptor) *Image {
 	img := s.index.current(p.name.String(), target.Digest)
-	if img == nil {
+	if img == nil || img.usable() != nil {
 		return nil
 	}
 	k := viewKey{snapshotter: p.snapshotter, chain: img.ChainID}

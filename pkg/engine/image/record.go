@@ -154,8 +154,11 @@ func weight(c imagespec.ImageConfig) int {
 }
 
 // Whole returns an image with its whole Config: of a large one only the user
-// stays in memory.
+// stays in memory. errdefs.ErrFailedPrecondition if it would take too much.
 func (s *Store) Whole(ctx context.Context, img *Image) (*Image, error) {
+	if err := img.usable(); err != nil {
+		return nil, err
+	}
 	if !img.partial {
 		return img, nil
 	}
@@ -172,7 +175,7 @@ func (s *Store) Whole(ctx context.Context, img *Image) (*Image, error) {
 // platform below target.
 func (s *Store) platformManifest(ctx context.Context, target imagespec.Descriptor) (imagespec.Descriptor, error) {
 	var found *imagespec.Descriptor
-	find := images.HandlerFunc(func(_ context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+	find := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		if images.IsManifestType(desc.MediaType) {
 			found = &desc
 			return nil, images.ErrSkipDesc
@@ -180,7 +183,9 @@ func (s *Store) platformManifest(ctx context.Context, target imagespec.Descripto
 		if !images.IsIndexType(desc.MediaType) {
 			return nil, fmt.Errorf("unexpected media type %q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
 		}
-		return nil, nil
+		// What reads it next knows no bound.
+		_, err := s.readDocument(ctx, desc)
+		return nil, err
 	})
 	children := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(s.content), s.platform), s.platform, 1)
 	if err := images.Walk(ctx, images.Handlers(find, children), target); err != nil {

@@ -71,7 +71,7 @@ func (s *Store) dropDownloads() error {
 
 // loadImages fills the index. A record whose content is damaged is removed, so
 // that the kubelet pulls the image again. An image that would take too much memory
-// is whole: it stays on disk for a version that reads it.
+// is whole: it stays, and can be removed.
 func (s *Store) loadImages(ctx context.Context) error {
 	records, err := s.images.List(ctx)
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *Store) loadImages(ctx context.Context) error {
 	for _, rec := range records {
 		img, err := s.load(ctx, rec.Target)
 		if isBeyond(err) {
-			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image exceeds a limit; leaving it unused on disk")
-			continue
+			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
+			img, err = s.unusable(ctx, rec.Target, err)
 		}
 		if err != nil {
 			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("image is damaged, forgetting it")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Limits are for what is pulled: what is there stays, and can be used.
@@ -26,6 +28,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 		layer(t, file{name: "a"}), layer(t, file{name: "b"}), layer(t, file{name: "c"})))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pulled := pullImage(t, s, domain+"/app:1")
+	must(t, s.measureStored(s.context(t.Context())))
 	before := s.Usage()
 	must(t, s.Close())
 
@@ -99,9 +102,87 @@ func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 		if _, err := s.content.Info(ctx, manifests[name].Digest); (err == nil) != c.kept {
 			t.Errorf("%s: content: %v", name, err)
 		}
-		if _, err := s.Get(configs[name].Digest.String()); (err == nil) != c.usable {
+		img, err := s.Get(configs[name].Digest.String())
+		if (err == nil) != c.kept {
 			t.Errorf("%s: image: %v", name, err)
 		}
+		if err != nil {
+			continue
+		}
+		if _, err := s.Whole(ctx, img); (err == nil) != c.usable {
+			t.Errorf("%s: usable: %v", name, err)
+		}
+	}
+}
+
+// An image that would take too much memory cannot be used, but it can be seen and
+// removed, with all that it has on disk.
+func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
+	long := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("l"), Size: 1}
+	many := long
+	many.Annotations = map[string]string{}
+	for i := range maxElements {
+		many.Annotations[fmt.Sprint(i)] = ""
+	}
+	for name, store := range map[string]func(ctx context.Context, s *Store) (id, target digest.Digest){
+		"configuration": func(ctx context.Context, s *Store) (id, target digest.Digest) {
+			manifest, config := storeImage(ctx, t, s, domain+"/app:1", strings.Repeat("u", maxName+1), long)
+			return config.Digest, manifest.Digest
+		},
+		"manifest": func(ctx context.Context, s *Store) (id, target digest.Digest) {
+			manifest, _ := storeImage(ctx, t, s, domain+"/app:1", "u", many)
+			return manifest.Digest, manifest.Digest
+		},
+		"index": func(ctx context.Context, s *Store) (id, target digest.Digest) {
+			manifest, _ := storeImage(ctx, t, s, domain+"/app:1", "u", long)
+			manifest.Annotations = many.Annotations
+			text, err := json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}})
+			must(t, err)
+			index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
+			labels := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
+			must(t, content.WriteBlob(ctx, s.content, "index", bytes.NewReader(text), index, labels))
+			_, err = s.images.Update(ctx, images.Image{Name: domain + "/app:1", Target: index})
+			must(t, err)
+			return index.Digest, index.Digest
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, Config{})
+			ctx := s.context(t.Context())
+			id, target := store(ctx, s)
+			s = reopen(t, s)
+			list := s.List()
+			if len(list) != 1 || list[0].ID != id.String() || !slices.Equal(list[0].RepoTags, []string{domain + "/app:1"}) {
+				t.Fatalf("listed are %+v, want %s", list, id)
+			}
+			stored := uint64(0)
+			must(t, s.content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
+			if list[0].Size != stored {
+				t.Errorf("its size is %d, %d bytes are stored", list[0].Size, stored)
+			}
+			img, err := s.Get(domain + "/app:1")
+			must(t, err)
+			status, err := NewService(s).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.ID}, Verbose: true})
+			if err != nil || status.GetImage().GetId() != img.ID || !strings.Contains(status.GetInfo()["info"], "more than") {
+				t.Errorf("status: %v %v", status, err)
+			}
+			_, wholeErr := s.Whole(ctx, img)
+			_, rootErr := s.PrepareRootfs(ctx, "container", img, "")
+			_, volumeErr := s.PrepareVolume(ctx, "container", img, "")
+			for _, err := range []error{wholeErr, rootErr, volumeErr} {
+				if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "remove it") {
+					t.Errorf("used: %v", err)
+				}
+			}
+			must(t, s.Remove(ctx, id.String()))
+			if _, err := s.content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
+				t.Errorf("it is left: %v, %v", err, s.List())
+			}
+			s = reopen(t, s)
+			if list := s.List(); len(list) > 0 {
+				t.Errorf("it is back: %+v", list)
+			}
+		})
 	}
 }
 

@@ -95,6 +95,9 @@ func cannotMap(snapshotter string) error {
 // for one that does not work here, ErrNotFound when the image is gone.
 func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
 	ctx = s.context(ctx)
+	if err := img.usable(); err != nil {
+		return nil, err
+	}
 	l, name, err := s.layersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
@@ -123,6 +126,9 @@ func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Imag
 // volume. The image's layers stay until RemoveRootfs of the same container.
 func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) ([]mount.Mount, error) {
 	ctx = s.context(ctx)
+	if err := img.usable(); err != nil {
+		return nil, err
+	}
 	l, name, err := s.layersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err

@@ -93,6 +93,10 @@ func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequ
 
 // info is what crictl inspecti prints beside the status.
 func (s *Service) info(ctx context.Context, img *Image) (map[string]string, error) {
+	if err := img.usable(); err != nil {
+		b, err := json.Marshal(map[string]string{"unusable": err.Error()})
+		return map[string]string{"info": string(b)}, err
+	}
 	spec, err := s.store.config(ctx, img)
 	if err != nil {
 		return nil, err

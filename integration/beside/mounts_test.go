@@ -177,3 +177,33 @@ func TestForeignUnmount(t *testing.T) {
 		b.nothingLeft(t)
 	})
 }
+
+// TestCoveredNamespaces has somebody mount an empty directory over that of all
+// network namespaces, and leave it there.
+func TestCoveredNamespaces(t *testing.T) {
+	onNode(t, nil, func(t *testing.T) {
+		b := newBed(t)
+		hidden, after := b.pod(t), b.pod(t)
+		run(t, "mount", "-t", "tmpfs", "theirs", netns)
+		theirs := makeFile(t, filepath.Join(netns, "theirs"))
+
+		hidden.Container.Exec(t, "true")
+		hidden.Stop(t)
+		hidden.Remove(t)
+		b.pod(t).Remove(t)
+		b.Kill9(t)
+		b.Start(t)
+		after.Container.Exec(t, "true")
+		after.Remove(t)
+		b.atRest[testbed.Mounts] = append(b.atRest[testbed.Mounts], netns)
+		b.nothingLeft(t)
+
+		if _, err := os.Stat(theirs); err != nil {
+			t.Errorf("what is theirs: %v", err)
+		}
+		run(t, "umount", netns)
+		b.nothingLeft(t)
+		b.pod(t).Remove(t)
+		b.nothingLeft(t)
+	})
+}

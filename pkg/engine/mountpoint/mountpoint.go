@@ -72,33 +72,78 @@ func removed(path string, remove func(string) error) error {
 // below it: the name is one in the working directory of a thread that lives no
 // longer than the call.
 func withoutMounts(path string, remove func(name string) error) error {
+	return thread.Run(func() error { return leaveAndRemove(path, remove) })
+}
+
+// leaveAndRemove is withoutMounts on a thread of its own.
+func leaveAndRemove(path string, remove func(name string) error) error {
+	dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("clone the mount of %s: %w", filepath.Dir(path), err)
+	}
+	defer unix.Close(dir)
+	if err := leaveMounts(); err != nil {
+		return fmt.Errorf("remove %s from a mount namespace without mounts: %w", path, err)
+	}
+	if err := unix.Fchdir(dir); err != nil {
+		return err
+	}
+	if err := remove(filepath.Base(path)); err != nil {
+		return fmt.Errorf("in %s: %w", filepath.Dir(path), err)
+	}
+	return nil
+}
+
+// RemoveCovered removes a file that is not to be seen because somebody has mounted
+// something over the directory that it is in, or over one above. Only the first
+// one that is found below is removed; none is no error.
+func RemoveCovered(path string) error {
 	return thread.Run(func() error {
-		dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-		if err != nil {
-			return fmt.Errorf("clone the mount of %s: %w", filepath.Dir(path), err)
+		if err := copyMounts(); err != nil {
+			return fmt.Errorf("look below what is mounted over %s: %w", filepath.Dir(path), err)
 		}
-		defer unix.Close(dir)
-		if err := leaveMounts(); err != nil {
-			return fmt.Errorf("remove %s from a mount namespace without mounts: %w", path, err)
+		for !exists(path) {
+			if !uncoverOne(filepath.Dir(path)) {
+				return nil
+			}
 		}
-		if err := unix.Fchdir(dir); err != nil {
-			return err
-		}
-		if err := remove(filepath.Base(path)); err != nil {
-			return fmt.Errorf("in %s: %w", filepath.Dir(path), err)
-		}
-		return nil
+		return leaveAndRemove(path, os.Remove)
 	})
 }
 
-// leaveMounts moves the thread into a mount namespace that has nothing but its
-// root. It is a copy, so nothing is unmounted for anybody else.
-func leaveMounts() error {
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// uncoverOne unmounts what is uppermost at dir, or else at the next directory above
+// it. False if nothing is mounted at any but the root.
+func uncoverOne(dir string) bool {
+	for ; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
+		if unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// copyMounts moves the thread into a mount namespace that is a copy, in which
+// nothing is unmounted for anybody else.
+func copyMounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("keep what is unmounted from propagating: %w", err)
+	}
+	return nil
+}
+
+// leaveMounts moves the thread into a mount namespace that has nothing but its
+// root.
+func leaveMounts() error {
+	if err := copyMounts(); err != nil {
+		return err
 	}
 	table, err := os.Open("/proc/thread-self/mountinfo") // stays readable when /proc is gone
 	if err != nil {

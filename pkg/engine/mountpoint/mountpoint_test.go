@@ -204,3 +204,63 @@ func TestRemoveWhatAnotherMountNamespaceHas(t *testing.T) {
 		t.Error("the other namespace still holds it")
 	}
 }
+
+// TestRemoveCovered removes what is mounted on, below what others have mounted over
+// the directories that it is in.
+func TestRemoveCovered(t *testing.T) {
+	for name, cover := range map[string]func(t *testing.T, top, dir string){
+		"directory": func(t *testing.T, _, dir string) { mustMount(t, "tmpfs", dir, "tmpfs", 0) },
+		"twice": func(t *testing.T, _, dir string) {
+			mustMount(t, "tmpfs", dir, "tmpfs", 0)
+			mustMount(t, "tmpfs", dir, "tmpfs", 0)
+		},
+		"directory above":   func(t *testing.T, top, _ string) { mustMount(t, "tmpfs", top, "tmpfs", 0) },
+		"bound onto itself": func(t *testing.T, _, dir string) { bindOntoItself(t, dir); mustMount(t, "tmpfs", dir, "tmpfs", 0) },
+		"both": func(t *testing.T, top, dir string) {
+			mustMount(t, "tmpfs", dir, "tmpfs", 0)
+			mustMount(t, "tmpfs", top, "tmpfs", 0)
+		},
+	} {
+		for kind, propagation := range map[string]uintptr{"private": unix.MS_PRIVATE, "shared": unix.MS_SHARED} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				top := place(t, propagation)
+				dir := filepath.Join(top, "dir")
+				for _, d := range []string{dir, filepath.Join(dir, "of-others")} {
+					if err := os.MkdirAll(d, 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+				path, other := filepath.Join(dir, "file"), filepath.Join(dir, "other")
+				for _, f := range []string{path, other} {
+					if err := os.WriteFile(f, nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
+					mustMount(t, "/proc/self/ns/uts", f, "", unix.MS_BIND)
+				}
+				below, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer unix.Close(below)
+				cover(t, top, dir)
+				before := len(mountsBelow(t, top))
+				for range 2 {
+					if err := RemoveCovered(path); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var st unix.Stat_t
+				if err := unix.Fstatat(below, "file", &st, 0); !errors.Is(err, unix.ENOENT) {
+					t.Errorf("the file is there: %v", err)
+				}
+				if err := unix.Fstatat(below, "other", &st, 0); err != nil {
+					t.Errorf("another file is gone: %v", err)
+				}
+				left := strings.Join(mountsBelow(t, top), "")
+				if strings.Contains(left, path+" ") || !strings.Contains(left, other+" ") || strings.Count(left, "\n") >= before {
+					t.Errorf("of %d mounts these are left:\n%s", before, left)
+				}
+			})
+		}
+	}
+}

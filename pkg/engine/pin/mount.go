@@ -121,11 +121,20 @@ func Release(dir string) error {
 func release(path string) error {
 	target, err := os.Readlink(path)
 	if err == nil {
-		if err := releaseFile(target); err != nil {
+		if err := releaseLinked(target); err != nil {
 			return err
 		}
 	}
 	return releaseFile(path)
+}
+
+// releaseLinked releases a file in a directory that others use too, and may have
+// mounted something over: the link is all that tells of it.
+func releaseLinked(path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		return releaseFile(path)
+	}
+	return mountpoint.RemoveCovered(path)
 }
 
 // releaseFile is lazy about the mount, because a CNI plugin or a runtime may have

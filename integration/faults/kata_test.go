@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -273,6 +274,45 @@ func TestKataShimKilled(t *testing.T) {
 		}
 		pod.Remove(t)
 	})
+	b.nothingLeft(t, atRest)
+}
+
+// TestForeignShimHangs stops the shim of pods whose containers run, so that it takes
+// calls and answers none. A stop of the pod ends in time, and then nothing of it runs.
+func TestForeignShimHangs(t *testing.T) {
+	t.Parallel()
+	kata := testbed.NewKata(t, shims.Kata{Memory: 8})
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) + kata.TOML("kata", "")})
+	atRest := b.rest(t)
+	for _, handler := range []string{"kata", "shim"} {
+		t.Run(handler, func(t *testing.T) {
+			pod := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: family})
+			other := pod.RunContainer(t, "other", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+			inside := inCgroup(t, b.info(t, pod.Container.ID).PID)
+			if machine := b.machines(t)[pod.ID]; machine > 0 {
+				inside = append(inside, machine)
+			}
+			shim := shimsOf(t, pod.ID)
+			if len(shim) != 1 || len(inside) < 2 {
+				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
+			}
+			killAs(t, shim[0], syscall.SIGSTOP)
+			if _, err := b.client.StopPodSandbox(within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			for _, pid := range append(inside, shim...) {
+				if alive(pid) {
+					t.Errorf("process %d runs", pid)
+				}
+			}
+			for _, c := range []*testbed.Container{pod.Container, other} {
+				if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+					t.Errorf("a container is %s with %d", st.GetState(), st.GetExitCode())
+				}
+			}
+			pod.Remove(t)
+		})
+	}
 	b.nothingLeft(t, atRest)
 }
 

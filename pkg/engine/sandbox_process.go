@@ -271,11 +271,7 @@ func (b *sandboxProcesses) endForeign(ctx context.Context, s *sandbox) error {
 			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its sandbox")
 		}
 		client = nil
-		// First, so that it makes nothing more.
-		if err := b.tasks.dismiss(ctx, s, nil); err != nil {
-			return err
-		}
-		if _, err := b.burials.bury(ctx, s, s.ID(), err); err != nil {
+		if err := b.killShim(ctx, s, err); err != nil {
 			return err
 		}
 	default:
@@ -291,6 +287,17 @@ func (b *sandboxProcesses) endForeign(ctx context.Context, s *sandbox) error {
 		}
 	}
 	return b.burials.endPod(ctx, s)
+}
+
+// killShim kills the shim of s, and cleans up after it as after one that was lost for
+// the reason cause.
+func (b *sandboxProcesses) killShim(ctx context.Context, s *sandbox, cause error) error {
+	// First, so that it makes nothing more.
+	if err := b.tasks.dismiss(ctx, s, nil); err != nil {
+		return err
+	}
+	_, err := b.burials.bury(ctx, s, s.ID(), cause)
+	return err
 }
 
 // endByShim has the shim end the process, if it does so in time.

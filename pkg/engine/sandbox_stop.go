@@ -20,6 +20,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // sandboxStops ends and removes sandboxes.
@@ -82,20 +84,7 @@ func (b *sandboxStops) stop(ctx context.Context, s *sandbox) error {
 	if err := b.endMaking(ctx, s); err != nil {
 		return err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	for _, c := range b.objects.containersOf(s.ID()) {
-		g.Go(func() error {
-			err := b.inside.end(gctx, c)
-			if err == nil {
-				b.plugins.StopContainer(gctx, b.hooks.container(c))
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if err := awaitErased(ctx, s, b.objects.containersOf(s.ID())); err != nil {
+	if err := b.endInside(ctx, s); err != nil {
 		return err
 	}
 	b.plugins.StopPodSandbox(ctx, b.hooks.pod(s))
@@ -108,6 +97,49 @@ func (b *sandboxStops) stop(ctx context.Context, s *sandbox) error {
 		b.events.announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
+}
+
+// endInside ends the containers of s. A foreign shim that does not do so in time is
+// killed, and with it all that it runs the pod in: nobody else can end that.
+func (b *sandboxStops) endInside(ctx context.Context, s *sandbox) error {
+	if s.Spec().Definition.Type != handler.Shim {
+		return b.endContainers(ctx, s)
+	}
+	err := within(ctx, shimPatience, func(ctx context.Context) error { return b.endContainers(ctx, s) })
+	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its containers")
+	if err := b.processes.killShim(ctx, s, shim.ErrGone); err != nil {
+		return fmt.Errorf("kill its shim: %w", err)
+	}
+	return within(ctx, buryTimeout, func(ctx context.Context) error { return b.endContainers(ctx, s) })
+}
+
+// within calls f with a bound.
+func within(ctx context.Context, bound time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	return f(ctx)
+}
+
+// endContainers returns when no container of s runs, and the shim has forgotten them.
+func (b *sandboxStops) endContainers(ctx context.Context, s *sandbox) error {
+	inside := b.objects.containersOf(s.ID())
+	g, gctx := errgroup.WithContext(ctx)
+	for _, c := range inside {
+		g.Go(func() error {
+			err := b.inside.end(gctx, c)
+			if err == nil {
+				b.plugins.StopContainer(gctx, b.hooks.container(c))
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return awaitErased(ctx, s, inside)
 }
 
 // makingGrace is how long a stop waits for calls that make containers. They were

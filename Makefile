@@ -203,12 +203,12 @@ vm-image: ## build the disk of the node that tests boot, if its recipe has chang
 	scripts/vm-image $(BERTH_TEST_VM) node
 
 .PHONY: vm
-vm: vm-image build runtimes $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
+vm: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
 	@mkdir -p $(OUT)
 	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 60m ./integration/vm
 
 .PHONY: vm-short
-vm-short: vm-image build runtimes $(BIN)/gotestsum $(BIN)/nfpm ## the heart of them: the packaged unit under pods (root)
+vm-short: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## the heart of them: the packaged unit under pods (root)
 	@mkdir -p $(OUT)
 	$(GOTESTVM) --jsonfile $(OUT)/vm-short.json -- -count=1 -ldflags=-w -timeout 40m -run '^TestHeart' ./integration/vm
 

@@ -73,8 +73,9 @@ func TestHold(t *testing.T) {
 
 	ctx := t.Context()
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	image := registry.Push(t, "node/large:1", largeImage(t))
-	stalling := stalls(t, registry)
+	// Pulls wait for each other's layers, so these have none in common that is new.
+	whole := registry.Push(t, "node/other:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "other", Mode: 0o644, Body: []byte("other")})))
+	half := strings.Replace(registry.Push(t, "node/large:1", largeImage(t)), registry.Host, stalls(t, registry), 1)
 	goes := func(name string, call func() error) {
 		go func() { t.Logf("%s was answered: %v", name, call()) }()
 	}
@@ -97,7 +98,7 @@ func TestHold(t *testing.T) {
 			return err
 		})
 	}
-	for _, reference := range []string{image, strings.Replace(image, registry.Host, stalling, 1)} {
+	for _, reference := range []string{whole, half} {
 		goes("PullImage", func() error {
 			_, err := n.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reference}})
 			return err

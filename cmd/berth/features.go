@@ -86,7 +86,7 @@ func (r *remote) features(ctx context.Context, c *cobra.Command, daemon *client.
 }
 
 // untried is said of a self-check pod that showed nothing but that it runs.
-const untried = "the self-check pod ran; under this handler it tries nothing else, so what is not declared or probed is unknown"
+const untried = "the self-check pod ran, and could try nothing else under this handler: what is not declared or probed is unknown"
 
 // tried says whether a self-check pod tried anything. Pure.
 func tried(t capability.Table) bool {

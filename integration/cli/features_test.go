@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/integration/shims"
 	"github.com/berth-cri/berth/integration/testbed"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -93,4 +94,29 @@ func TestFeatures(t *testing.T) {
 		}
 	}
 	has(t, live, "gvisor")
+}
+
+// TestFeaturesOfMachines: a canary pod under a shim with a kernel of its own tries what it
+// can, unless its first container is the shim's: then nothing is said that is not known.
+func TestFeaturesOfMachines(t *testing.T) {
+	n := newNode(t)
+	for name, c := range map[string]struct {
+		settings shims.Kata
+		source   capability.Source
+	}{
+		"ours":     {shims.Kata{Memory: 8}, capability.Ran},
+		"anothers": {shims.Kata{Memory: 8, FirstProgram: testbed.Part(t, testbed.BusyboxBinary)}, capability.Declared},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kata := testbed.NewKata(t, c.settings)
+			n.berth(t, 0, "handler", "add", name, "--type", "shim", "--path", kata.Path, "--set", "runtime_config_path="+kata.Config)
+			table := n.told(t, name, "--canary")[name]
+			if k := table.Of(capability.Exec); k.Answer != capability.Yes || k.Source != c.source {
+				t.Errorf("exec is %+v", k)
+			}
+			if k := table.Of(capability.InPlaceResize); k.Source == capability.Ran {
+				t.Errorf("what was not tried is %+v", k)
+			}
+		})
+	}
 }

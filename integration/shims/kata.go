@@ -28,4 +28,7 @@ type Kata struct {
 	// ForgetsNothing has the shim keep containers that were deleted in what it writes
 	// down: its delete action then takes them to be there, and leaves the machine.
 	ForgetsNothing bool `json:",omitempty"`
+	// FirstProgram is a static busybox, which sleeps in place of the first container's
+	// program, as the pause of the guest's image does where the guest pulls images.
+	FirstProgram string `json:",omitempty"`
 }

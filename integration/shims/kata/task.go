@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	task "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task"
 	"github.com/containerd/containerd/v2/pkg/shim"
@@ -19,6 +20,7 @@ import (
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
 	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -126,6 +128,11 @@ func (s *service) create(ctx context.Context, r *task.CreateTaskRequest) error {
 	if err != nil {
 		return err
 	}
+	if r.ID == s.sandbox && s.settings.FirstProgram != "" {
+		if err := s.replaceFirst(r, spec); err != nil {
+			return err
+		}
+	}
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return err
@@ -138,6 +145,25 @@ func (s *service) create(ctx context.Context, r *task.CreateTaskRequest) error {
 	}
 	_, err = s.runc.Create(ctx, r)
 	return err
+}
+
+// replaceFirst has the first container be the guest's: agent's
+// confidential_data_hub/image.rs, unpack_pause_image.
+func (s *service) replaceFirst(r *task.CreateTaskRequest, spec *specs.Spec) error {
+	body, err := os.ReadFile(s.settings.FirstProgram)
+	if err != nil {
+		return err
+	}
+	root := filepath.Join(r.Bundle, "guest")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, "busybox"), body, 0o755); err != nil {
+		return err
+	}
+	r.Rootfs = []*types.Mount{{Type: "bind", Source: root, Options: []string{"rbind"}}}
+	spec.Process.Args = []string{"/busybox", "sleep", "3600"}
+	return nil
 }
 
 // boot starts the machine. That it runs is known only when its agent answers, which

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-cri/berth/pkg/trust"
 )
 
 // Whoever writes into a configuration directory must not be able to stop the
@@ -110,11 +110,13 @@ func isDropIn(e fs.DirEntry) bool {
 func list(dir string, wanted func(fs.DirEntry) bool) (names []string, problem string) {
 	type listing struct {
 		entries []fs.DirEntry
+		refused *trust.Refused
 		err     error
 	}
 	found, late := look("list", dir, func() listing {
 		entries, err := os.ReadDir(dir)
-		return listing{entries, err}
+		refused, _ := errors.AsType[*trust.Refused](trust.CheckDir(dir, trust.Configuration))
+		return listing{entries, refused, err}
 	})
 	if late {
 		return nil, "cannot be listed: " + hangs
@@ -132,7 +134,12 @@ func list(dir string, wanted func(fs.DirEntry) bool) (names []string, problem st
 		return names[:maxFiles], fmt.Sprintf("has %d configuration files; the first %d are read, up to %s; remove those that are not needed",
 			len(names), maxFiles, names[maxFiles-1])
 	}
-	return names, ""
+	// Each file is judged by itself, too. A sticky directory is fine for those that
+	// are there, and not for those that anybody may add.
+	if found.refused != nil && len(names) > 0 {
+		problem = found.refused.Error()
+	}
+	return names, problem
 }
 
 func unread(file, message string) *document {
@@ -182,7 +189,9 @@ func (l *looker) content(file string, most int64) ([]byte, *document) {
 // fetch waits for as long as the file's file system does.
 func fetch(file string) fetched {
 	// To open a device can do things; to look at it does nothing.
-	info, err := os.Stat(file)
+	w := trust.Find(file)
+	defer w.Close()
+	info, err := w.Stat()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fetched{mistake: "the file does not exist", absent: true}
@@ -194,11 +203,11 @@ func fetch(file string) fetched {
 	if m := sizeMistake(info); m != "" {
 		return fetched{mistake: m}
 	}
-	if m := changeable(file); m != "" {
+	if m := openToOthers(w, trust.Configuration); m != "" {
 		return fetched{mistake: m}
 	}
 	for range readAttempts {
-		data, whole, m := readOnce(file)
+		data, whole, m := readOnce(w)
 		switch {
 		case m != "":
 			return fetched{mistake: m}
@@ -216,9 +225,8 @@ const readPatience = time.Second
 const readAttempts = 3
 
 // readOnce reads a file. It is not whole if it changed meanwhile.
-func readOnce(file string) (data []byte, whole bool, mistake string) {
-	// The file may be a FIFO by now, and must not be waited for.
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+func readOnce(w *trust.Way) (data []byte, whole bool, mistake string) {
+	f, err := w.Open()
 	if err != nil {
 		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
 	}

@@ -17,7 +17,7 @@ func TestImportMistakes(t *testing.T) {
 		{"missing binary", "crio", crio + "runtime_path = \"/no/a\"", `2:1: runtimes.a.runtime_path: /no/a does not exist; install it, or correct the path`},
 		{"no binary of its name", "crio", crio, `1:2: runtimes.a.runtime_path: a is in none of $DIR/bin; install it`},
 		{"relative path", "crio", crio + "runtime_path = \"bin/no-such-runtime\"", `2:1: runtimes.a.runtime_path: "bin/no-such-runtime" must be an absolute path`},
-		{"everybody's binary", "crio", crio + "runtime_path = \"$BIN/open\"", `2:1: runtimes.a.runtime_path: $DIR/bin/open can be changed by every user (mode 0777) and would be run as root; run chmod o-w on it`},
+		{"everybody's binary", "crio", crio + "runtime_path = \"$BIN/open\"", `2:1: runtimes.a.runtime_path: $DIR/bin/open can be changed by every user (owner 0, mode 0777), which would be run as root; run chmod o-w $DIR/bin/open`},
 		{"type that is none", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_type = \"virtual\"", `3:1: runtimes.a.runtime_type: "virtual" must be "oci", "shim" or "cri"`},
 		{"shim that is called oci", "crio", crio + "runtime_path = \"$BIN/containerd-shim-kata-v2\"", `1:2: runtimes.a.runtime_type: containerd-shim-kata-v2 is a shim, not an OCI runtime (did you mean "shim"?)`},
 		{"runtime that is called vm", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_type = \"vm\"", `3:1: runtimes.a.runtime_type: crun is an OCI runtime, not a shim (did you mean "oci"?)`},

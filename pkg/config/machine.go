@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/trust"
 )
 
 // lack is something that a handler names and this machine has not.
@@ -47,7 +50,7 @@ func lacking(d *handler.Definition) []lack {
 		}
 	}
 	find("runtime_path", d.Path, executableMistake)
-	find("runtime_config_path", d.ConfigPath, readableMistake)
+	find("runtime_config_path", d.ConfigPath, configMistake)
 	find("base_runtime_spec", d.BaseRuntimeSpec, specMistake)
 	driven, _ := d.ShimOptions["BinaryName"].(string)
 	find("options.BinaryName", driven, executableMistake)
@@ -85,34 +88,55 @@ func noDevice(path string) string {
 	return ""
 }
 
-// readableMistake says why a file cannot be used, or nothing.
-func readableMistake(file string) string { return mistake("read", file, unreadable) }
+// configMistake says why a runtime's configuration file cannot be used, or nothing.
+// The runtime reads it, as root.
+func configMistake(file string) string { return mistake("config", file, noConfig) }
 
-func unreadable(file string) string {
-	info, err := os.Stat(file)
+func noConfig(file string) string {
+	w := trust.Find(file)
+	defer w.Close()
+	return unusable(file, w)
+}
+
+// unusable says why what was found is no file to act on, or nothing.
+func unusable(file string, w *trust.Way) string {
+	info, err := w.Stat()
 	switch {
-	case os.IsNotExist(err):
+	case errors.Is(err, fs.ErrNotExist):
 		return file + " does not exist"
 	case err != nil:
 		return fmt.Sprintf("%s cannot be looked at: %v", file, pathless(err))
 	case !info.Mode().IsRegular():
 		return fmt.Sprintf("%s is no file but %s", file, kindOf(info.Mode()))
 	}
-	return ""
+	return openToOthers(w, trust.Configuration)
+}
+
+// trusted is what is in a file that only root can change, or why it is not used.
+func trusted(file string) (data []byte, mistake string) {
+	w := trust.Find(file)
+	defer w.Close()
+	if m := unusable(file, w); m != "" {
+		return nil, m
+	}
+	f, err := w.Open()
+	if err == nil {
+		defer f.Close()
+		data, err = io.ReadAll(f)
+	}
+	if err != nil {
+		return nil, fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
+	}
+	return data, ""
 }
 
 func specMistake(file string) string { return mistake("spec", file, noSpec) }
 
+// noSpec asks for trust, since the hooks of a spec are run as root.
 func noSpec(file string) string {
-	if m := unreadable(file); m != "" {
+	data, m := trusted(file)
+	if m != "" {
 		return m
-	}
-	if m := changeable(file); m != "" { // its hooks are run as root
-		return m
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
 	}
 	var spec specs.Spec
 	if err := json.Unmarshal(data, &spec); err != nil {

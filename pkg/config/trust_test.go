@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,16 @@ func TestChangeableFiles(t *testing.T) {
 			}
 			return os.Symlink(target, f)
 		}, "belongs to user 12345"},
+		{"file for a group", func(_ *node, f string) error { return errors.Join(os.Chown(f, 0, stranger), os.Chmod(f, 0o664)) }, "run chmod g-w"},
+		{"directory for a group", func(_ *node, f string) error {
+			return errors.Join(os.Chown(filepath.Dir(f), 0, stranger), os.Chmod(filepath.Dir(f), 0o775))
+		}, "run chmod g-w"},
+		{"link by way of a directory of another user", func(n *node, f string) error {
+			// f -> theirs/link/crun.toml, theirs/link -> ours
+			return errors.Join(os.Mkdir(n.path("theirs"), 0o755), os.Mkdir(n.path("ours"), 0o755), os.Rename(f, n.path("ours/crun.toml")),
+				os.Symlink(n.path("ours"), n.path("theirs/link")), os.Symlink(n.path("theirs/link/crun.toml"), f),
+				os.Chown(n.path("theirs"), stranger, stranger))
+		}, "belongs to user 12345"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, "runc", "crun")
@@ -53,6 +64,20 @@ func TestChangeableFiles(t *testing.T) {
 			}
 		})
 	}
+	t.Run("sticky directory", func(t *testing.T) {
+		n := newNode(t, "runc", "crun")
+		n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
+		n.write("conf.d/crun.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
+		if err := os.Chmod(n.path("conf.d"), 0o777|os.ModeSticky); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), "every user can put another file into") {
+			t.Errorf("Load says %v", err)
+		}
+		if got := names(n.tolerate()); got != "crun runc" {
+			t.Errorf("handlers %q; that of a file of root's is to stay", got)
+		}
+	})
 	t.Run("main file", func(t *testing.T) {
 		n := newNode(t, "runc")
 		n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
@@ -76,6 +101,44 @@ func TestChangeableFiles(t *testing.T) {
 		}
 		if m := specMistake(n.path("base.json")); !strings.Contains(m, "belongs to user 12345") {
 			t.Errorf("it says %q", m)
+		}
+	})
+	t.Run("default seccomp profile", func(t *testing.T) {
+		n := newNode(t, "runc")
+		n.write("profile.json", `{"defaultAction": "SCMP_ACT_ALLOW"}`)
+		if m := seccompMistake(n.path("profile.json")); m != "" {
+			t.Fatal(m)
+		}
+		if err := os.Chmod(n.path("profile.json"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if m := seccompMistake(n.path("profile.json")); !strings.Contains(m, "run chmod o-w") {
+			t.Errorf("it says %q", m)
+		}
+	})
+	t.Run("imported file", func(t *testing.T) {
+		n := newNode(t, "runc")
+		n.write("config.toml", "[import]\ncontainerd = [\""+n.path("containerd.toml")+"\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
+		n.write("containerd.toml", "version = 3\n")
+		n.load()
+		if err := os.Chown(n.path("containerd.toml"), stranger, stranger); err != nil {
+			t.Fatal(err)
+		}
+		if cfg, err := Load(n.options()); err == nil && !strings.Contains(cfg.Problems.Error(), "belongs to user 12345") ||
+			err != nil && !strings.Contains(err.Error(), "belongs to user 12345") {
+			t.Errorf("Load says %v", err)
+		}
+	})
+	t.Run("configuration of a runtime", func(t *testing.T) {
+		n := newNode(t, "runsc")
+		n.write("config.toml", "[runtimes.gvisor]\nruntime_path = \"$BIN/runsc\"\nruntime_config_path = \""+n.path("runsc.toml")+"\"\n")
+		n.write("runsc.toml", "")
+		n.load()
+		if err := os.Chmod(n.path("runsc.toml"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), "runtime_config_path") || !strings.Contains(err.Error(), "run chmod o-w") {
+			t.Errorf("Load says %v", err)
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/user"
 	"path/filepath"
 	"regexp"
@@ -163,12 +162,9 @@ func seccompMistake(file string) string {
 }
 
 func noProfile(file string) string {
-	if m := unreadable(file); m != "" {
+	data, m := trusted(file)
+	if m != "" {
 		return m
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
 	}
 	var profile struct {
 		DefaultAction string `json:"defaultAction"`

@@ -1,0 +1,67 @@
+package trust
+
+import (
+	"io/fs"
+	"strings"
+	"testing"
+)
+
+func TestJudge(t *testing.T) {
+	const dir, link, sticky = fs.ModeDir, fs.ModeSymlink | 0o777, fs.ModeSticky
+	owners := map[uint32]bool{0: true, 1000: true}
+	for name, c := range map[string]struct {
+		hop Hop
+		// what is said of it as configuration, as a program, and as something that
+		// others install; a "~" says that it is used all the same
+		configuration, program, installed string
+	}{
+		"file":                           {Hop{Mode: 0o644}, "", "", ""},
+		"directory":                      {Hop{Mode: dir | 0o755}, "", "", ""},
+		"file for all":                   {Hop{Mode: 0o666}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"directory for all":              {Hop{Mode: dir | 0o777}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"sticky directory":               {Hop{Mode: dir | sticky | 0o777}, "", "", ""},
+		"sticky directory of drop-ins":   {Hop{Mode: dir | sticky | 0o777, Listed: true}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"device for all":                 {Hop{Mode: fs.ModeDevice | 0o666}, "", "", ""},
+		"another's file":                 {Hop{UID: 1001, Mode: 0o644}, "chown root", "chown root", "~chown root"},
+		"another's directory":            {Hop{UID: 1001, Mode: dir | 0o755}, "chown root", "chown root", "~chown root"},
+		"another's file for all":         {Hop{UID: 1001, Mode: 0o666}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"another's sticky directory":     {Hop{UID: 1001, Mode: dir | sticky | 0o777}, "chown root", "chown root", "~chown root"},
+		"nobody's file":                  {Hop{UID: 65534, Mode: 0o644}, "user namespace", "user namespace", "~user namespace"},
+		"a trusted user's file":          {Hop{UID: 1000, GID: 50, Mode: 0o644}, "", "", ""},
+		"file for its user's own group":  {Hop{UID: 1000, GID: 1000, Mode: 0o664}, "", "", ""},
+		"file for root's group":          {Hop{Mode: 0o664}, "", "", ""},
+		"file for a group":               {Hop{GID: 50, Mode: 0o664}, "group 50", "chmod g-w", "~chmod g-w"},
+		"directory for a group":          {Hop{GID: 50, Mode: dir | 0o775}, "chmod g-w", "", "~chmod g-w"},
+		"sticky directory for a group":   {Hop{GID: 50, Mode: dir | sticky | 0o775}, "", "", ""},
+		"file with an ACL":               {Hop{Mode: 0o664, ACL: true}, "setfacl -b", "setfacl -b", "~setfacl -b"},
+		"file with an ACL that reads":    {Hop{Mode: 0o644, ACL: true}, "", "", ""},
+		"link":                           {Hop{Mode: link}, "", "", ""},
+		"another's link":                 {Hop{UID: 1001, Mode: link}, "", "", ""},
+		"another's link in a sticky one": {Hop{UID: 1001, Mode: link, InSticky: true}, "chown -h root", "chown -h root", "~chown -h root"},
+		"root's link in a sticky one":    {Hop{Mode: link, InSticky: true}, "", "", ""},
+		"volume of the kubelet":          {Hop{Mode: dir | 0o777, Volume: true}, "", "", ""},
+		"listed volume of the kubelet":   {Hop{Mode: dir | sticky | 0o777, Volume: true, Listed: true}, "", "", ""},
+		"another's volume":               {Hop{UID: 1001, Mode: dir | 0o777, Volume: true}, "chown root", "chown root", "~chown root"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.hop.Path = "/a/b"
+			for p, want := range map[Purpose]string{Configuration: c.configuration, Program: c.program, Installed: c.installed} {
+				want, warned := strings.CutPrefix(want, "~")
+				refused, warnings := Judge(p, owners, []Hop{{Path: "/", Mode: dir | 0o755}, c.hop, {Path: "/a/b/c", Mode: 0o644}})
+				switch {
+				case want == "" && (refused != nil || len(warnings) > 0):
+					t.Errorf("%d: %v, %v, want nothing", p, refused, warnings)
+				case want == "":
+				case warned && (refused != nil || len(warnings) != 1 || !strings.Contains(warnings[0].Error(), want)):
+					t.Errorf("%d: %v, warnings %v, want %q", p, refused, warnings, want)
+				case !warned && (refused == nil || refused.Path != "/a/b" || !strings.Contains(refused.Error(), want)):
+					t.Errorf("%d: %v, want %q", p, refused, want)
+				}
+				if refused != nil && !strings.Contains(refused.Error(), "(mode ") && !strings.Contains(refused.Error(), "mode 0") &&
+					!strings.Contains(refused.Error(), "mode 1") {
+					t.Errorf("%v does not name the mode", refused)
+				}
+			}
+		})
+	}
+}

@@ -12,6 +12,8 @@ SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 BIN     := $(CURDIR)/bin
 OUT     := $(CURDIR)/out
+# Where programs are that run here, if those in BIN are for another processor.
+NATIVE  ?= $(BIN)
 
 # Go would note it by itself, but only if git answers and not in a tree without.
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
@@ -33,7 +35,7 @@ export BERTH_TEST_VM ?= $(BIN)/vm
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ## Building
 
@@ -51,16 +53,16 @@ install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
 	  || install -m 0644 configs/berth.toml '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml'
 	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/berth' \
 	  contrib/crictl.yaml contrib/grafana/berth.json contrib/prometheus/berth.rules.yaml
-	rm -rf '$(OUT)/man' && $(BIN)/berth man '$(OUT)/man' && gzip -9n '$(OUT)'/man/*
+	rm -rf '$(OUT)/man' && $(NATIVE)/berth man '$(OUT)/man' && gzip -9n '$(OUT)'/man/*
 	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man8' '$(OUT)'/man/*.8.gz
-	$(BIN)/berth completion bash | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth'
-	$(BIN)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_berth'
-	$(BIN)/berth completion fish | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish'
+	$(NATIVE)/berth completion bash | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth'
+	$(NATIVE)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_berth'
+	$(NATIVE)/berth completion fish | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish'
 
 .PHONY: install-kubectl
 install-kubectl: build ## install kubectl berth, which nodes do not need (DESTDIR, PREFIX)
 	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/kubectl-berth contrib/kubectl/kubectl_complete-berth
-	rm -rf '$(OUT)/man1' && $(BIN)/kubectl-berth man '$(OUT)/man1' && gzip -9n '$(OUT)'/man1/*
+	rm -rf '$(OUT)/man1' && $(NATIVE)/kubectl-berth man '$(OUT)/man1' && gzip -9n '$(OUT)'/man1/*
 	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man1' '$(OUT)'/man1/*.1.gz
 
 # Debian sorts "~" before everything, as a semantic version does its "-".
@@ -69,16 +71,20 @@ DEB_ARCH   ?= $(shell dpkg --print-architecture)
 STAGE       = $(OUT)/deb
 
 .PHONY: deb
-deb: $(BIN)/nfpm ## build the Debian packages berth and kubectl-berth into ./out
+deb: $(NATIVE)/nfpm ## build the Debian packages berth and kubectl-berth into ./out
 	rm -rf '$(STAGE)'
 	$(MAKE) --no-print-directory install DESTDIR='$(STAGE)' PREFIX=/usr SYSCONFDIR=/etc UNITDIR=/usr/lib/systemd/system
 	STAGE='$(STAGE)' VERSION='$(DEB_VERSION)' ARCH='$(DEB_ARCH)' \
-	  $(BIN)/nfpm package --config contrib/debian/nfpm.yaml --packager deb --target '$(OUT)/'
+	  $(NATIVE)/nfpm package --config contrib/debian/nfpm.yaml --packager deb --target '$(OUT)/'
 	rm -rf '$(STAGE)'
 	$(MAKE) --no-print-directory install-kubectl DESTDIR='$(STAGE)' PREFIX=/usr
 	STAGE='$(STAGE)' VERSION='$(DEB_VERSION)' ARCH='$(DEB_ARCH)' \
-	  $(BIN)/nfpm package --config contrib/debian/kubectl-berth.yaml --packager deb --target '$(OUT)/'
+	  $(NATIVE)/nfpm package --config contrib/debian/kubectl-berth.yaml --packager deb --target '$(OUT)/'
 	rm -rf '$(STAGE)'
+
+.PHONY: deb-arm64
+deb-arm64: build $(BIN)/nfpm ## build them for arm64, on any machine
+	GOARCH=arm64 $(MAKE) --no-print-directory deb DEB_ARCH=arm64 BIN='$(OUT)/arm64' NATIVE='$(BIN)'
 
 .PHONY: clean
 clean: ## remove what was built here
@@ -205,7 +211,16 @@ vm-image: ## build the disk of the node that tests boot, if its recipe has chang
 .PHONY: vm
 vm: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
 	@mkdir -p $(OUT)
-	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 60m ./integration/vm
+	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 90m -skip '^(TestARM64|TestSELinux)$$' ./integration/vm
+
+# Their disks are made with programs of another processor, and take longer to make than to test.
+.PHONY: vm-arm64 vm-selinux
+vm-arm64: ## the package on an emulated arm64 node (root; Debian's qemu-system-arm, qemu-user-static, arch-test)
+vm-selinux: ## a pod on a node with SELinux and Debian's policy (root)
+vm-arm64 vm-selinux: vm-%: build $(BIN)/gotestsum $(BIN)/nfpm
+	@mkdir -p $(OUT)
+	scripts/vm-image $(BERTH_TEST_VM) $*
+	$(GOTESTVM) --jsonfile $(OUT)/vm-$*.json -- -count=1 -ldflags=-w -timeout 60m -run '(?i)^Test$*$$' ./integration/vm
 
 .PHONY: vm-short
 vm-short: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## the heart of them: the packaged unit under pods (root)

@@ -4,7 +4,6 @@ package kubelet
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -22,8 +21,7 @@ func TestWholeNode(t *testing.T) {
 	b := newBedOf(t, Options{
 		FeatureGates: map[string]bool{"PodAndContainerStatsFromCRI": true},
 		Kubelet: map[string]any{
-			"memorySwap":   map[string]any{"swapBehavior": "LimitedSwap"},
-			"evictionHard": map[string]any{"memory.available": fmt.Sprintf("%dMi", availableMemory(t)-eatenMemory/2), "nodefs.available": "0%", "imagefs.available": "0%"},
+			"memorySwap": map[string]any{"swapBehavior": "LimitedSwap"},
 			// Whoever is evicted is not missed for long.
 			"evictionPressureTransitionPeriod": "5s",
 		},
@@ -36,27 +34,6 @@ func TestWholeNode(t *testing.T) {
 	}
 	// The last, for it takes whoever is there.
 	t.Run("eviction", func(t *testing.T) { b.eviction(t, b.NewNamespace(t, b.image)) })
-}
-
-// eatenMemory is what a pod takes to be evicted, in MiB.
-const eatenMemory = 800
-
-// availableMemory is the node's in MiB, after what a cluster will take.
-func availableMemory(t *testing.T) int {
-	t.Helper()
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		var kilobytes int
-		if n, _ := fmt.Sscanf(line, "MemAvailable: %d", &kilobytes); n == 1 {
-			const cluster = 1600
-			return kilobytes/1024 - cluster
-		}
-	}
-	t.Fatalf("the kernel does not say how much memory is available:\n%s", text)
-	return 0
 }
 
 // swapOn gives the node swap.
@@ -208,8 +185,21 @@ spec:
 	}
 }
 
-// eviction has a pod take more memory than the node can spare.
+// eviction has a pod take more memory than the node is to spare.
 func (b *bed) eviction(t *testing.T, n *Namespace) {
+	var s struct {
+		Node struct {
+			Memory struct{ AvailableBytes uint64 }
+		}
+	}
+	if err := b.get("/api/v1/nodes/"+NodeName+"/proxy/stats/summary", &s); err != nil || s.Node.Memory.AvailableBytes == 0 {
+		t.Fatalf("the node's memory: %+v, %v", s, err)
+	}
+	const spared = 500 << 20
+	b.node.config["evictionHard"] = map[string]any{
+		"memory.available": fmt.Sprint(s.Node.Memory.AvailableBytes - spared), "nodefs.available": "0%", "imagefs.available": "0%",
+	}
+	b.RestartKubelet(t, b.berth.Socket)
 	n.Create(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod

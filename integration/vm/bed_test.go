@@ -41,15 +41,21 @@ var programs = []string{"berth", "berth-shim", "berth-pause", "berth-runtimeclas
 // compiled builds the tests of a package for a machine, once.
 func compiled(t *testing.T, pkg, tags string) string {
 	t.Helper()
-	once, _ := binaries.LoadOrStore(pkg, sync.OnceValues(func() (string, error) {
+	return compiledFor(t, runtime.GOARCH, pkg, tags)
+}
+
+// compiledFor is compiled for another processor.
+func compiledFor(t *testing.T, architecture, pkg, tags string) string {
+	t.Helper()
+	once, _ := binaries.LoadOrStore(architecture+pkg, sync.OnceValues(func() (string, error) {
 		root, err := testbed.Repository()
 		if err != nil {
 			return "", err
 		}
-		path := filepath.Join(root, "bin", "vm-tests", filepath.Base(pkg)+".test")
+		path := filepath.Join(root, "bin", "vm-tests", architecture, filepath.Base(pkg)+".test")
 		c := exec.Command("go", "test", "-c", "-trimpath", "-tags", tags, "-ldflags=-s -w", "-o", path, "./"+pkg)
 		c.Dir = root
-		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+architecture)
 		if out, err := c.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build the tests of %s: %w\n%s", pkg, err, out)
 		}
@@ -105,22 +111,32 @@ func groups(handlers string, groups ...string) string {
 	return fmt.Sprintf("^TestBerth$/^(%s)$/^(%s)$", handlers, strings.Join(groups, "|"))
 }
 
-// deb builds berth's package.
+// deb builds berth's package for this machine's processor.
 func deb(t *testing.T, version string) string {
+	t.Helper()
+	bin := t.TempDir() // other tests run what is in ./bin
+	return packageOf(t, "deb", "VERSION="+version, "BIN="+bin, "NATIVE="+bin)
+}
+
+// packageOf has make build the package. It takes what packages are made with from ./bin.
+func packageOf(t *testing.T, target string, arguments ...string) string {
 	t.Helper()
 	root, err := testbed.Repository()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, bin := t.TempDir(), t.TempDir()
-	// Other tests run what is in ./bin.
-	if err := os.Symlink(filepath.Join(root, "bin", "nfpm"), filepath.Join(bin, "nfpm")); err != nil {
-		t.Fatal(err)
+	out := t.TempDir()
+	for _, argument := range arguments {
+		if bin, ok := strings.CutPrefix(argument, "NATIVE="); ok {
+			if err := os.Symlink(filepath.Join(root, "bin", "nfpm"), filepath.Join(bin, "nfpm")); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	c := exec.CommandContext(t.Context(), "make", "--no-print-directory", "deb", "VERSION="+version, "OUT="+out, "BIN="+bin)
+	c := exec.CommandContext(t.Context(), "make", append([]string{"--no-print-directory", target, "OUT=" + out}, arguments...)...)
 	c.Dir = root
 	if text, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("make deb: %v\n%s", err, text)
+		t.Fatalf("make %s: %v\n%s", target, err, text)
 	}
 	files, err := filepath.Glob(filepath.Join(out, "berth_*.deb"))
 	if err != nil || len(files) != 1 {
@@ -153,7 +169,7 @@ func cut(t *testing.T, m *machine.Machine, name string) {
 // within runs tests of integration/vm/inside, in this order.
 func within(t *testing.T, m *machine.Machine, names ...string) {
 	t.Helper()
-	m.Put(t, compiled(t, "integration/vm/inside", "berth_vm"), place+"/inside.test")
+	m.Put(t, compiledFor(t, m.Architecture(), "integration/vm/inside", "berth_vm"), place+"/inside.test")
 	for _, name := range names {
 		m.Test(t, machine.Tests{Binary: place + "/inside.test", Run: "^" + name + "$", Timeout: bound, Env: environment()})
 	}

@@ -56,3 +56,11 @@ func TestKubelet(t *testing.T) {
 		Env: environment("BERTH_TEST_CGROUP_DRIVER="+systemd, "BERTH_TEST_KUBERNETES="+place),
 	})
 }
+
+// TestARM64 is the package on another processor, with a pod of its crun.
+func TestARM64(t *testing.T) {
+	file := packageOf(t, "deb-arm64", "VERSION=1.0.0")
+	m := machine.Start(t, machine.Options{Kind: machine.ARM64})
+	m.Put(t, file, place+"/berth.deb")
+	within(t, m, "TestInstall")
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,12 @@ func TestInstall(t *testing.T) {
 	n.Image = pull(t, n.client, "node/busybox:1")
 	for _, handler := range both {
 		n.make(t, handler, n.Image)
+	}
+	for _, p := range n.Pods {
+		r, err := n.client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: p.Container, Cmd: []string{"uname", "-m"}, Timeout: 60})
+		if want := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]; err != nil || strings.TrimSpace(string(r.GetStdout())) != want {
+			t.Errorf("uname in %s's pod: %v, %v", p.Handler, r, err)
+		}
 	}
 	n.leave(t)
 }

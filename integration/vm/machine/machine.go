@@ -219,6 +219,9 @@ func (m *Machine) Reboot(t testbed.T) {
 	m.Boot(t)
 }
 
+// Architecture is that of the machine's processor.
+func (m *Machine) Architecture() string { return m.image.kind.architecture() }
+
 // Console is what the machine wrote there.
 func (m *Machine) Console() string {
 	const most = 16 << 10

@@ -3,6 +3,9 @@ package faults
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +15,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/portforward"
+	spdyclient "k8s.io/client-go/transport/spdy"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	spdystream "k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/berth-cri/berth/integration/shims"
 	"github.com/berth-cri/berth/integration/testbed"
@@ -372,4 +379,86 @@ func (b *bed) awaitNone(t *testing.T, words string) {
 		}
 		return nil
 	})
+}
+
+// TestKataPortForward forwards to a program that listens in a machine, which has the
+// pod's address, and nobody in the network namespace that its shim was given.
+func TestKataPortForward(t *testing.T) {
+	t.Parallel()
+	b, _ := kataBed(t, shims.Kata{Network: true}, "")
+	atRest := b.rest(t)
+	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{
+		"sh", "-c", "httpd -p 127.0.0.1:8081; exec nc -ll -p 8080 -e echo hello",
+	}})
+	machine, err := os.Stat(filepath.Join("/proc", strconv.Itoa(b.machines(t)[pod.ID]), "ns", "net"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := os.Stat(filepath.Join("/run/netns", "berth-"+pod.ID[:32]))
+	if err != nil || os.SameFile(machine, given) {
+		t.Fatalf("the machine's network is the one that its shim was given: %v", err)
+	}
+	testbed.Eventually(t, time.Minute, func() error { // the program may not listen yet
+		said, err := b.forward(t, pod.ID, 8080)
+		if said != "hello\n" {
+			return fmt.Errorf("it said %q: %w", said, err)
+		}
+		return nil
+	})
+	for _, port := range []int{8081, 8082} { // inside of the machine, and nowhere
+		if said, err := b.forward(t, pod.ID, port); said != "" || err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("port %d: it said %q, %v", port, said, err)
+		}
+	}
+	pod.Remove(t)
+	b.nothingLeft(t, atRest)
+}
+
+// forward returns what a pod says to who connects to a port of it, as kubectl
+// port-forward does.
+func (b *bed) forward(t *testing.T, sandbox string, port int) (said string, err error) {
+	t.Helper()
+	r, err := b.client.PortForward(within(t, time.Minute), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox, Port: []int32{int32(port)}})
+	if err != nil {
+		return "", err
+	}
+	u, err := url.Parse(r.GetUrl())
+	if err != nil {
+		return "", err
+	}
+	upgrader, err := spdystream.NewRoundTripperWithConfig(spdystream.RoundTripperConfig{PingPeriod: 5 * time.Second})
+	if err != nil {
+		return "", err
+	}
+	dialer := spdyclient.NewDialerForStreaming(spdyclient.NewUpgraderForStreaming(upgrader), &http.Client{Transport: upgrader}, http.MethodPost, u)
+	conn, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	headers := http.Header{}
+	headers.Set(corev1.StreamType, corev1.StreamTypeError)
+	headers.Set(corev1.PortHeader, strconv.Itoa(port))
+	headers.Set(corev1.PortForwardRequestIDHeader, "1")
+	failure, err := conn.CreateStream(headers)
+	if err != nil {
+		return "", err
+	}
+	_ = failure.Close() // for reading only
+	headers.Set(corev1.StreamType, corev1.StreamTypeData)
+	data, err := conn.CreateStream(headers)
+	if err != nil {
+		return "", err
+	}
+	time.AfterFunc(30*time.Second, func() { _ = conn.Close() })
+	_ = data.Close() // there is nothing to say
+	texts := make(chan string, 1)
+	go func() {
+		text, _ := io.ReadAll(data) // does not end without a connection to the pod
+		texts <- string(text)
+	}()
+	if why, err := io.ReadAll(failure); len(why) > 0 || err != nil {
+		return "", errors.Join(errors.New(string(why)), err)
+	}
+	return <-texts, nil
 }

@@ -28,6 +28,9 @@ type Kata struct {
 	// ForgetsNothing has the shim keep containers that were deleted in what it writes
 	// down: its delete action then takes them to be there, and leaves the machine.
 	ForgetsNothing bool `json:",omitempty"`
+	// Network gives the machine a network of its own, with the addresses of the pod.
+	// Nothing of the pod listens in the network namespace that the shim was given then.
+	Network bool `json:",omitempty"`
 	// FirstProgram is a static busybox, which sleeps in place of the first container's
 	// program, as the pause of the guest's image does where the guest pulls images.
 	FirstProgram string `json:",omitempty"`

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/sys/reaper"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/integration/shims"
 )
 
 // cgroupPrefix begins the name of the cgroup that holds a pod, beside the one that
@@ -102,7 +104,7 @@ func leaveCgroup(path string) {
 // It has the shim's listening socket, as every program has that a shim starts: the
 // library leaves descriptor 3 open for them (containerd, pkg/shim/shim_unix.go,
 // serveListener). Whoever connects when the shim is dead is not refused.
-func startMachine(sandbox, bundle string, megabytes int, listening *os.File) (int, error) {
+func startMachine(sandbox, bundle string, settings shims.Kata, listening *os.File) (int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -112,7 +114,8 @@ func startMachine(sandbox, bundle string, megabytes int, listening *os.File) (in
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }()
 	var said bytes.Buffer
-	command := exec.Command(self, "boot", "-sandbox", sandbox, "-bundle", bundle, "-m", strconv.Itoa(megabytes))
+	command := exec.Command(self, "boot", "-sandbox", sandbox, "-bundle", bundle, "-m", strconv.Itoa(settings.Memory),
+		"-network="+strconv.FormatBool(settings.Network))
 	command.Stdout, command.Stderr = &said, &said
 	command.ExtraFiles = []*os.File{listening}
 	exits, err := reaper.Default.Start(command)
@@ -131,7 +134,7 @@ func startMachine(sandbox, bundle string, megabytes int, listening *os.File) (in
 func boot(args []string) error {
 	flags := flag.NewFlagSet("boot", flag.ContinueOnError)
 	sandbox, bundle := flags.String("sandbox", "", ""), flags.String("bundle", "", "")
-	megabytes := flags.Int("m", 0, "")
+	megabytes, network := flags.Int("m", 0, ""), flags.Bool("network", false, "")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -148,6 +151,9 @@ func boot(args []string) error {
 	command.Stdout = told
 	command.ExtraFiles = []*os.File{os.NewFile(socketDescriptor, "socket")}
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if *network {
+		command.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
+	}
 	if err := command.Start(); err != nil {
 		return err
 	}

@@ -116,9 +116,12 @@ func (s *service) create(ctx context.Context, r *task.CreateTaskRequest) error {
 		return err
 	}
 	if r.ID == s.sandbox {
-		if err := s.boot(ctx, r.Bundle, spec.Linux.CgroupsPath); err != nil {
+		if err := s.boot(ctx, r.Bundle, spec); err != nil {
 			return err
 		}
+	}
+	if network := networkOf(spec); s.settings.Network && network != nil {
+		*network = fmt.Sprintf("/proc/%d/ns/net", s.machine())
 	}
 	s.made.Lock()
 	s.kept.Containers[r.ID] = true
@@ -168,8 +171,8 @@ func (s *service) replaceFirst(r *task.CreateTaskRequest, spec *specs.Spec) erro
 
 // boot starts the machine. That it runs is known only when its agent answers, which
 // is what HoldCreate delays: virtcontainers/sandbox.go, startVM.
-func (s *service) boot(ctx context.Context, bundle, specPath string) error {
-	cgroup, err := machineCgroup(specPath)
+func (s *service) boot(ctx context.Context, bundle string, spec *specs.Spec) error {
+	cgroup, err := machineCgroup(spec.Linux.CgroupsPath)
 	if err != nil {
 		return err
 	}
@@ -178,7 +181,7 @@ func (s *service) boot(ctx context.Context, bundle, specPath string) error {
 	if err := enterCgroup(cgroup); err != nil {
 		return err
 	}
-	pid, err := startMachine(s.sandbox, bundle, s.settings.Memory, s.listening)
+	pid, err := startMachine(s.sandbox, bundle, s.settings, s.listening)
 	if err != nil {
 		return err
 	}
@@ -188,6 +191,11 @@ func (s *service) boot(ctx context.Context, bundle, specPath string) error {
 	s.made.Unlock()
 	if err != nil {
 		return err
+	}
+	if network := networkOf(spec); s.settings.Network && network != nil {
+		if err := connect(*network, pid); err != nil {
+			return err
+		}
 	}
 	if err := hold(ctx, s.settings.HoldCreate); err != nil {
 		return err

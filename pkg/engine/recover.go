@@ -126,7 +126,7 @@ type survivors interface {
 	Hold(key string)
 	Live(ctx context.Context, key string) (*shim.Client, error)
 	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
-	ReadLog(s shim.Start, c *shim.Client) error
+	ReadLog(s shim.Start, ep shim.Endpoint) error
 }
 
 // sandboxes brings the sandboxes that were shown before back into the index.
@@ -182,9 +182,10 @@ func (r *recovery) readLog(ctx context.Context, s *sandbox) {
 	if s.Spec().Definition.Type != handler.Shim {
 		return
 	}
-	c, err := r.tasks.client(ctx, s)
+	// Without a connection: a shim that does not take one now may go on all the same.
+	ep, err := r.tasks.endpoint(ctx, s)
 	if err == nil {
-		err = r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.processBundle(s.ID())}, c)
+		err = r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.processBundle(s.ID())}, ep)
 	}
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of a shim")

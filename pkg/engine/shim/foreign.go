@@ -84,18 +84,8 @@ func (m *Manager) StartForeign(ctx context.Context, s Start) (_ Endpoint, _ *Cli
 		return Endpoint{}, nil, err
 	}
 	ep.process(ctx, c, s.ID)
-	go func() { <-c.done; closeLog() }()
+	go m.closeAfter(ep, closeLog)
 	return ep, c, nil
-}
-
-// ReadLog reads the log of a shim that an earlier daemon has started, as long as the
-// connection c to it lasts: without a reader the shim fails to write, or waits.
-func (m *Manager) ReadLog(s Start, c *Client) error {
-	closeLog, err := m.drainLog(s)
-	if err == nil {
-		go func() { <-c.done; closeLog() }()
-	}
-	return err
 }
 
 // discardTimeout bounds the roll-back of a start.

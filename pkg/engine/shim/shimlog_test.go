@@ -1,0 +1,100 @@
+package shim
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+)
+
+// safeBuffer is one that others may write while it is read.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Contains(s.b.Bytes(), []byte(text))
+}
+
+// The log of a shim is read as long as its process is there, whatever becomes of the
+// connection to it.
+func TestLogOutlivesTheConnection(t *testing.T) {
+	dir := stateDir(t)
+	m := manager(t, dir, "/none")
+	said := &safeBuffer{}
+	m.config.Log = log.L.Dup()
+	m.config.Log.Logger = &logrus.Logger{Out: said, Level: log.DebugLevel, Formatter: &logrus.TextFormatter{}, Hooks: logrus.LevelHooks{}}
+	process := exec.Command("sleep", "3600")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := sync.OnceFunc(func() { _, _ = process.Process.Kill(), process.Wait() })
+	t.Cleanup(ended)
+	since, err := startTime(process.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "shim.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ep := Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3, PID: process.Process.Pid, StartTime: since}
+	c, err := m.Foreign(t.Context(), ep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.ReadLog(Start{Binary: "/shim", ID: "pod", Bundle: dir}, ep); err != nil {
+		t.Fatal(err)
+	}
+	says := func(text string) error {
+		f, err := os.OpenFile(filepath.Join(dir, "log"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = f.WriteString(text + "\n")
+		return err
+	}
+	if err := says("before"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the log is read", func() bool { return said.has("before") })
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-c.done
+	for range 100 { // it must not end a moment later
+		if err := says("after"); err != nil {
+			t.Fatalf("nobody reads the log after the connection broke: %v", err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	eventually(t, "the log is read after the connection broke", func() bool { return said.has("after") })
+	ended()
+	eventually(t, "nobody reads the log of a shim that has ended", func() bool { return errors.Is(says("gone"), unix.ENXIO) })
+}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/trust"
 )
 
 // specifier writes what runtimes are to make of containers.
@@ -122,7 +124,28 @@ func (b *specifier) injectCDI(spec *specs.Spec, devices []string) error {
 	if err != nil {
 		return fmt.Errorf("CDI: %w", err)
 	}
+	if err := trustedDevices(cache, devices); err != nil {
+		return err
+	}
 	return ocispec.ApplyCDI(spec, devices, cache)
+}
+
+// trustedDevices refuses devices of CDI specs that others can change: their hooks
+// are run as root. Specs that nobody asks for cost nothing.
+func trustedDevices(cache *cdi.Cache, devices []string) error {
+	for _, name := range devices {
+		d := cache.GetDevice(name)
+		if d == nil {
+			continue
+		}
+		file := d.GetSpec().GetPath()
+		for _, err := range []error{trust.CheckDir(filepath.Dir(file), trust.Configuration), trust.Check(file, trust.Configuration)} {
+			if refused, is := errors.AsType[*trust.Refused](err); is {
+				return fmt.Errorf("CDI device %s: %w", name, refused)
+			}
+		}
+	}
+	return nil
 }
 
 // adjust changes the spec of a new container as plugins want it, and undoes with

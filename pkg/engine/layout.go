@@ -20,6 +20,7 @@ func newLayout(root, state string) (layout, error) {
 	return layout{root: root, state: state}, nil
 }
 
+func (l layout) pluginLinks() string           { return filepath.Join(l.state, "nri-plugins") }
 func (l layout) sandboxDir(id string) string   { return filepath.Join(l.state, "sandboxes", id) }
 func (l layout) containerDir(id string) string { return filepath.Join(l.state, "containers", id) }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"unique"
 
 	"github.com/containerd/errdefs"
@@ -15,6 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/trust"
 )
 
 // pinned is what a sandbox takes from the configuration beside its Definition:
@@ -193,7 +193,7 @@ func readText(path string) (text, error) {
 	if path == "" {
 		return text{}, nil
 	}
-	b, err := os.ReadFile(path)
+	b, err := trust.ReadFile(path, trust.Configuration)
 	if err != nil {
 		return text{}, fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
 	}

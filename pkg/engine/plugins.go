@@ -73,8 +73,8 @@ func (t subject) Pod() nri.Pod {
 }
 
 // openPlugins opens the way for plugins; they are told who runs the pods.
-func openPlugins(c nri.Config, version string, n nri.Node) (*nri.Plugins, error) {
-	c.Name, c.Version = runtimeName, version
+func openPlugins(c nri.Config, l layout, version string, n nri.Node) (*nri.Plugins, error) {
+	c.Name, c.Version, c.LinkDir = runtimeName, version, l.pluginLinks()
 	return nri.Open(c, n)
 }
 

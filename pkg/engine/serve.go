@@ -11,7 +11,7 @@ import (
 // fails after it.
 func (e *Engine) serve(k *core) (err error) {
 	limits := newResources(k.layout, k.settings, k.tasks)
-	if k.plugins, err = openPlugins(k.config.Plugins, k.config.Version, pluginNode{k.objects, k.hooks, limits}); err != nil {
+	if k.plugins, err = openPlugins(k.config.Plugins, k.layout, k.config.Version, pluginNode{k.objects, k.hooks, limits}); err != nil {
 		return err
 	}
 	k.closers = append(k.closers, k.plugins)

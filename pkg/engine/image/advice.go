@@ -23,6 +23,10 @@ func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts 
 		}
 		if dir, err := o.HostDir(host); errdefs.IsNotFound(err) || err == nil && dir == "" {
 			return untold(host)
+		} else if err == nil {
+			if err := trustedHosts(dir); err != nil {
+				return nil, err
+			}
 		}
 		return told(host)
 	}

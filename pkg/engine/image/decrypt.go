@@ -202,6 +202,9 @@ func readKeys(dir string) (*config.DecryptConfig, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read keys: %w", err)
 		}
+		if err := trustedKeys(dir, files); err != nil {
+			return nil, err
+		}
 	}
 	keys, err := helpers.CreateDecryptCryptoConfig(files, nil)
 	if err != nil {

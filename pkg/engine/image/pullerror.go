@@ -66,6 +66,10 @@ type pullFailure struct {
 // explainPull turns the error of a pull into one for the caller.
 func explainPull(f pullFailure) error {
 	text, class := f.judge()
+	// What is above it would take the room of the command that mends it.
+	if untrusted, is := errors.AsType[*untrustedError](f.err); is {
+		f.err = untrusted
+	}
 	detail := strings.TrimSpace(strings.ReplaceAll(f.clean.text(f.err.Error()), "\n", " "))
 	if len(detail) > maxCause {
 		detail = detail[:maxCause] + "…"
@@ -88,6 +92,8 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("pull %s: the daemon is stopping", f.ref), errdefs.ErrUnavailable
 	case isContextErr(f.err) && f.cause != nil:
 		return "pull " + f.ref, context.Canceled
+	case isUntrusted(f.err):
+		return fmt.Sprintf("pull %s: others than root can change what this node goes by", f.ref), errdefs.ErrFailedPrecondition
 	case isRefused(f.err):
 		return fmt.Sprintf("%s: pull %s: an image verifier in %s does not let it pass", signatureValidationFailed, f.ref, f.verifiers), errdefs.ErrUnknown
 	case isLocked(f.err):

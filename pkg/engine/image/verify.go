@@ -59,6 +59,9 @@ func (s *Store) verify(ctx context.Context, name string, target imagespec.Descri
 	if s.verifier == nil {
 		return nil
 	}
+	if err := trustedVerifiers(s.cfg.Verifiers); err != nil {
+		return err
+	}
 	judgement, err := s.verifier.VerifyImage(ctx, name, target)
 	if err != nil {
 		return &verifyError{err}

@@ -37,7 +37,7 @@ func BenchmarkTeardown(b *testing.B) {
 
 func plain(b *testing.B) (*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) {
 	n := newRealNode(b)
-	lists, err := load(n.config.ConfDir, 1)
+	lists, _, err := load(n.config.ConfDir, 1)
 	if err != nil {
 		b.Fatal(err)
 	}

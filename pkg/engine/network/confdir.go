@@ -7,14 +7,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/trust"
 )
 
 // directory reads the configurations in one directory, again when they changed.
@@ -30,9 +34,13 @@ type directory struct {
 	// state is what the directory looked like when lists was read.
 	state string
 	lists []*libcni.NetworkConfigList
+	// files are what lists was read from.
+	files []string
 	// settled is false while a file is so new that a further change could leave
 	// its time as it is.
 	settled bool
+	// warned are the plugins that were looked at for their owners.
+	warned map[string]bool
 }
 
 // networks returns the configurations to connect a pod to, at least one. All
@@ -49,12 +57,14 @@ func (d *directory) networks(ctx context.Context) ([]*libcni.NetworkConfigList, 
 	}
 	if !d.settled || state != d.state {
 		d.settled = false
-		if d.lists, err = load(d.path, d.max); err != nil {
+		if d.lists, d.files, err = load(d.path, d.max); err != nil {
 			return nil, d.unavailable(err)
 		}
 		d.state, d.settled = state, time.Since(newest) > settleTime
+	} else if err := trusted(d.path, d.files); err != nil {
+		return nil, d.unavailable(err)
 	}
-	if err := findPlugins(d.lists, d.binDirs); err != nil {
+	if err := d.findPlugins(ctx); err != nil {
 		return nil, d.unavailable(err)
 	}
 	return d.lists, nil
@@ -117,26 +127,54 @@ func confFiles(path string) ([]string, error) {
 
 // load reads the first max configurations. One that is broken fails them all:
 // the next one may be another network than the pods were meant for.
-func load(dir string, max int) ([]*libcni.NetworkConfigList, error) {
-	files, err := confFiles(dir)
+func load(dir string, max int) (lists []*libcni.NetworkConfigList, files []string, err error) {
+	all, err := confFiles(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var lists []*libcni.NetworkConfigList
-	for _, file := range files {
-		if filepath.Dir(file) != filepath.Clean(dir) || (max > 0 && len(lists) == max) {
-			break
-		}
+	own, parts := split(dir, all)
+	if max > 0 && len(own) > max {
+		own = own[:max]
+	}
+	if len(own) == 0 {
+		return nil, nil, fmt.Errorf("no network configuration in %s: install a CNI plugin configuration (*.conflist) there", dir)
+	}
+	files = append(slices.Clone(own), parts...)
+	if err := trusted(dir, files); err != nil {
+		return nil, nil, err
+	}
+	for _, file := range own {
 		list, err := loadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("network configuration %s: %w: correct the file or remove it", file, err)
+			return nil, nil, fmt.Errorf("network configuration %s: %w: correct the file or remove it", file, err)
 		}
 		lists = append(lists, list)
 	}
-	if len(lists) == 0 {
-		return nil, fmt.Errorf("no network configuration in %s: install a CNI plugin configuration (*.conflist) there", dir)
+	return lists, files, nil
+}
+
+// split tells the files of a directory from those of directories in it.
+func split(dir string, files []string) (own, parts []string) {
+	n := slices.IndexFunc(files, func(f string) bool { return filepath.Dir(f) != filepath.Clean(dir) })
+	if n < 0 {
+		return files, nil
 	}
-	return lists, nil
+	return files[:n], files[n:]
+}
+
+// trusted refuses configurations that others can change: they say what is run as
+// root, and with what. The library reads them right after that.
+func trusted(dir string, files []string) error {
+	err := trust.CheckDir(dir, trust.Configuration)
+	for _, file := range files {
+		if err == nil {
+			err = trust.Check(file, trust.Configuration)
+		}
+	}
+	if refused, is := errors.AsType[*trust.Refused](err); is {
+		return fmt.Errorf("network configuration: %w", refused)
+	}
+	return nil // what is missing, the reader says
 }
 
 func loadFile(file string) (*libcni.NetworkConfigList, error) {
@@ -178,15 +216,44 @@ func selfContained(list *libcni.NetworkConfigList) ([]byte, error) {
 	return json.Marshal(text)
 }
 
-// findPlugins reports the first plugin that is named and not installed, before
-// a pod finds out.
-func findPlugins(lists []*libcni.NetworkConfigList, binDirs []string) error {
-	for _, list := range lists {
+// findPlugins reports the first plugin that is named and not installed, or not to
+// be run, before a pod finds out.
+func (d *directory) findPlugins(ctx context.Context) error {
+	for _, list := range d.lists {
 		for _, plugin := range list.Plugins {
-			if _, err := invoke.FindInPath(plugin.Network.Type, binDirs); err != nil {
-				return fmt.Errorf("network %q: %w", list.Name, missing(plugin.Network.Type, binDirs))
+			path, err := find(plugin.Network.Type, d.binDirs)
+			if err != nil {
+				return fmt.Errorf("network %q: %w", list.Name, err)
 			}
+			d.warn(ctx, path)
 		}
 	}
 	return nil
+}
+
+// find finds a plugin's executable. One that every user can change is not run; one
+// of another owner is, since archives of plugins are often unpacked with theirs.
+func find(plugin string, binDirs []string) (string, error) {
+	path, err := invoke.FindInPath(plugin, binDirs)
+	if err != nil {
+		return "", missing(plugin, binDirs)
+	}
+	if err := trust.Check(path, trust.Installed); err != nil {
+		return "", fmt.Errorf("CNI plugin: %w", err)
+	}
+	return path, nil
+}
+
+// warn tells of a plugin that is run although others can change it, once.
+func (d *directory) warn(ctx context.Context, plugin string) {
+	if d.warned[plugin] {
+		return
+	}
+	for _, text := range trust.Warnings(plugin, trust.Installed) {
+		log.G(ctx).WithFields(log.Fields{"plugin": plugin, "reason": text}).Warn("CNI plugin can be changed by another user than root")
+	}
+	if d.warned == nil {
+		d.warned = map[string]bool{}
+	}
+	d.warned[plugin] = true
 }

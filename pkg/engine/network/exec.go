@@ -29,11 +29,7 @@ var _ invoke.Exec = (*pluginExec)(nil)
 
 // FindInPath finds a plugin's executable.
 func (*pluginExec) FindInPath(plugin string, paths []string) (string, error) {
-	path, err := invoke.FindInPath(plugin, paths)
-	if err != nil {
-		return "", missing(plugin, paths)
-	}
-	return path, nil
+	return find(plugin, paths)
 }
 
 // ExecPlugin runs a plugin and returns what it wrote to stdout. A plugin that

@@ -248,6 +248,7 @@ func testConfig(t *testing.T) Config {
 	dir := t.TempDir()
 	return Config{
 		SocketPath: filepath.Join(dir, "nri.sock"), PluginPath: filepath.Join(dir, "plugins"), PluginConfigPath: filepath.Join(dir, "conf.d"),
+		LinkDir:             filepath.Join(dir, "links"),
 		RegistrationTimeout: 10 * time.Second, RequestTimeout: requestTimeout, Name: "berth", Version: "1.2.3",
 	}
 }

@@ -18,11 +18,8 @@ package nri
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +41,9 @@ type Config struct {
 	PluginPath string
 	// PluginConfigPath holds the configurations of those.
 	PluginConfigPath string
+	// LinkDir is made, with links to the plugins that are started, if others must
+	// not be. Nobody else may use it.
+	LinkDir string
 	// RegistrationTimeout and RequestTimeout bound what a plugin may take.
 	RegistrationTimeout, RequestTimeout time.Duration
 	// Name and Version are what the plugins are told of the runtime.
@@ -90,12 +90,12 @@ func Open(c Config, n Node) (*Plugins, error) {
 	if c.Disable {
 		return nil, nil
 	}
-	installed, err := installed(c.PluginPath)
+	found, err := install(c)
 	if err != nil {
 		return nil, err
 	}
 	listen := c.SocketPath != "" && !c.DisableConnections
-	if !installed && !listen {
+	if !found.any && !listen {
 		return nil, nil
 	}
 	p := &Plugins{
@@ -104,7 +104,7 @@ func Open(c Config, n Node) (*Plugins, error) {
 	}
 	p.close = sync.OnceFunc(func() { close(p.closed) })
 	options := []adaptation.Option{
-		adaptation.WithPluginPath(c.PluginPath),
+		adaptation.WithPluginPath(found.dir),
 		adaptation.WithPluginConfigPath(c.PluginConfigPath),
 		adaptation.WithMetrics(counter{p}),
 	}
@@ -124,41 +124,6 @@ func Open(c Config, n Node) (*Plugins, error) {
 		return nil, fmt.Errorf("nri: %w", err)
 	}
 	return p, nil
-}
-
-// installed tells whether there are plugins to start. A name that the interface
-// cannot make sense of would keep all the others out, so it is told here.
-func installed(dir string) (bool, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("nri.plugin_path: %w", err)
-	}
-	if st, err := os.Stat(dir); err != nil {
-		return false, fmt.Errorf("nri.plugin_path: %w", err)
-	} else if len(entries) > 0 && st.Mode()&0o002 != 0 {
-		return false, fmt.Errorf("nri.plugin_path: every user can put programs into %s (mode %04o), which would be run as root; run chmod o-w on it: %w",
-			dir, st.Mode().Perm(), errdefs.ErrInvalidArgument)
-	}
-	found := false
-	for _, e := range entries {
-		info, err := os.Stat(filepath.Join(dir, e.Name())) // what is run is the target of a link
-		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-			continue
-		}
-		if info.Mode()&0o002 != 0 && info.Mode().IsRegular() {
-			return false, fmt.Errorf("nri.plugin_path: %s can be changed by every user (mode %04o) and would be run as root; run chmod o-w on it: %w",
-				filepath.Join(dir, e.Name()), info.Mode().Perm(), errdefs.ErrInvalidArgument)
-		}
-		if _, _, err := api.ParsePluginName(e.Name()); err != nil {
-			return false, fmt.Errorf("nri.plugin_path: %s is no plugin: its name must be two digits, a dash and a name, such as 10-example; rename or remove it: %w",
-				filepath.Join(dir, e.Name()), errdefs.ErrInvalidArgument)
-		}
-		found = true
-	}
-	return found, nil
 }
 
 // free makes sure that nobody listens on the socket: the adaptation would take

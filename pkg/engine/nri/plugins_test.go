@@ -87,25 +87,6 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("a directory that every user can write", func(t *testing.T) {
-		c := testConfig(t)
-		if err := errors.Join(os.Mkdir(c.PluginPath, 0o755), os.WriteFile(filepath.Join(c.PluginPath, "10-fine"), nil, 0o700), os.Chmod(c.PluginPath, 0o777)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Open(c, &node{}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "chmod o-w") {
-			t.Errorf("got %v", err)
-		}
-	})
-	t.Run("a link to a program that every user can write", func(t *testing.T) {
-		c := testConfig(t)
-		program := filepath.Join(t.TempDir(), "program")
-		if err := errors.Join(os.Mkdir(c.PluginPath, 0o755), os.WriteFile(program, nil, 0o700), os.Chmod(program, 0o707), os.Symlink(program, filepath.Join(c.PluginPath, "10-link"))); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Open(c, &node{}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "10-link") {
-			t.Errorf("got %v", err)
-		}
-	})
 	t.Run("another's socket", func(t *testing.T) {
 		c := testConfig(t)
 		l, err := net.Listen("unix", c.SocketPath)
@@ -476,6 +457,58 @@ func TestInstalledPlugin(t *testing.T) {
 	if n := p.count.Load(); n != 1 {
 		t.Errorf("there are %d plugins", n)
 	}
+}
+
+// TestChangeablePlugins has plugins that others than root can change: they are left
+// out, and the others and the daemon start.
+func TestChangeablePlugins(t *testing.T) {
+	const stranger = 12345
+	program := func(c Config) string { return filepath.Join(c.PluginPath, "20-theirs") }
+	for name, tt := range map[string]struct {
+		change func(c Config) error
+		want   int32 // plugins that start
+	}{
+		"fine":                              {func(Config) error { return nil }, 2},
+		"program for all":                   {func(c Config) error { return os.Chmod(program(c), 0o777) }, 1},
+		"program of another":                {func(c Config) error { return os.Chown(program(c), stranger, 0) }, 1},
+		"target of a link":                  {func(c Config) error { return replaceByLink(t, program(c)) }, 1},
+		"configuration for all":             {func(c Config) error { return os.Chmod(filepath.Join(c.PluginConfigPath, "theirs.conf"), 0o666) }, 1},
+		"directory for all":                 {func(c Config) error { return os.Chmod(c.PluginPath, 0o777) }, 0},
+		"configurations' directory for all": {func(c Config) error { return os.Chmod(c.PluginConfigPath, 0o777) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := testConfig(t)
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(self)
+			if err != nil {
+				t.Fatal(err)
+			}
+			notes := t.TempDir()
+			if err := errors.Join(os.Mkdir(c.PluginPath, 0o755), os.Mkdir(c.PluginConfigPath, 0o755),
+				os.WriteFile(filepath.Join(c.PluginPath, "10-ours"), text, 0o755), os.WriteFile(program(c), text, 0o755), //nolint:gosec // programs
+				os.WriteFile(filepath.Join(c.PluginConfigPath, "ours.conf"), []byte(filepath.Join(notes, "ours")), 0o600),
+				os.WriteFile(filepath.Join(c.PluginConfigPath, "theirs.conf"), []byte(filepath.Join(notes, "theirs")), 0o600),
+				tt.change(c)); err != nil {
+				t.Fatal(err)
+			}
+			p := start(t, c, &node{})
+			if n := p.count.Load(); n != tt.want {
+				t.Errorf("%d plugins were started, want %d", n, tt.want)
+			}
+			if _, err := os.Stat(filepath.Join(notes, "theirs")); (err == nil) != (tt.want == 2) {
+				t.Errorf("notes of the plugin that others can change: %v", err)
+			}
+		})
+	}
+}
+
+// replaceByLink puts a link to a program that every user can write in its place.
+func replaceByLink(t *testing.T, program string) error {
+	target := filepath.Join(t.TempDir(), "program")
+	return errors.Join(os.Rename(program, target), os.Chmod(target, 0o707), os.Symlink(target, program))
 }
 
 func TestHooksWaitForTheStart(t *testing.T) {

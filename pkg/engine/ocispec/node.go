@@ -49,7 +49,7 @@ func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
 		HostDevices:            oci.HostDevices,
 		Devices:                devicesAt,
 		ResolvePath:            filepath.EvalSymlinks,
-		ReadFile:               os.ReadFile,
+		ReadFile:               readProfile,
 		AppArmorLoaded:         profileLoaded,
 	}
 	var err error

@@ -1,0 +1,49 @@
+// Package registryhosts reads what berth itself needs to know of a hosts.toml, which
+// containerd's library follows: the files that it names. Pure.
+package registryhosts
+
+import (
+	"path/filepath"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// named are the keys that name files. Each is a string, a list, or a list of lists.
+type named struct {
+	CA     any `toml:"ca"`
+	Client any `toml:"client"`
+}
+
+// Files are the certificates and keys that a hosts.toml in dir names. One that
+// cannot be parsed names none: the library does not follow it either.
+func Files(dir string, text []byte) []string {
+	var f struct {
+		named
+		Host map[string]named `toml:"host"`
+	}
+	if err := toml.Unmarshal(text, &f); err != nil {
+		return nil
+	}
+	files := append(paths(dir, f.CA), paths(dir, f.Client)...)
+	for _, h := range f.Host {
+		files = append(append(files, paths(dir, h.CA)...), paths(dir, h.Client)...)
+	}
+	return files
+}
+
+func paths(dir string, value any) []string {
+	switch v := value.(type) {
+	case string:
+		if !filepath.IsAbs(v) {
+			v = filepath.Join(dir, v)
+		}
+		return []string{v}
+	case []any:
+		var all []string
+		for _, e := range v {
+			all = append(all, paths(dir, e)...)
+		}
+		return all
+	}
+	return nil
+}

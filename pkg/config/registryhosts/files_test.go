@@ -1,0 +1,27 @@
+package registryhosts
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestFiles(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"nothing":    {`server = "https://a"`, ""},
+		"one":        {`ca = "ca.pem"`, "/d/ca.pem"},
+		"absolute":   {`ca = "/etc/ca.pem"`, "/etc/ca.pem"},
+		"list":       {`ca = ["a", "b"]`, "/d/a /d/b"},
+		"client":     {`client = "both.pem"`, "/d/both.pem"},
+		"pairs":      {`client = [["a.cert", "a.key"], ["b.cert", "b.key"]]`, "/d/a.cert /d/a.key /d/b.cert /d/b.key"},
+		"of hosts":   {"ca = \"a\"\n[host.\"https://m\"]\nca = \"b\"\nclient = [\"c\"]\n[host.\"https://n\"]\nca = \"d\"", "/d/a /d/b /d/c /d/d"},
+		"no strings": {`ca = 3`, ""},
+		"not TOML":   {`ca = `, ""},
+	} {
+		got := Files("/d", []byte(c.text))
+		slices.Sort(got)
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

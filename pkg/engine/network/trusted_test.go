@@ -1,0 +1,59 @@
+package network
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+const stranger = 12345
+
+// TestChangeableNetworks has configurations and plugins that others than root can
+// change: no pod is connected by them, and Status says why.
+func TestChangeableNetworks(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(conf, plugin string) error
+		want   string
+	}{
+		"fine":                            {func(string, string) error { return nil }, ""},
+		"configuration for all":           {func(conf, _ string) error { return os.Chmod(conf, 0o666) }, "chmod o-w"},
+		"configuration of another":        {func(conf, _ string) error { return os.Chown(conf, stranger, 0) }, "chown root"},
+		"directory for all":               {func(conf, _ string) error { return os.Chmod(filepath.Dir(conf), 0o777) }, "chmod o-w"},
+		"sticky directory":                {func(conf, _ string) error { return os.Chmod(filepath.Dir(conf), 0o777|os.ModeSticky) }, "chmod o-w"},
+		"plugin for all":                  {func(_, plugin string) error { return os.Chmod(plugin, 0o777) }, "chmod o-w"},
+		"plugins' directory for all":      {func(_, plugin string) error { return os.Chmod(filepath.Dir(plugin), 0o777) }, "chmod o-w"},
+		"plugin of its archive's owner":   {func(_, plugin string) error { return os.Chown(plugin, stranger, stranger) }, ""},
+		"plugins of their archive's user": {func(_, plugin string) error { return os.Chown(filepath.Dir(plugin), stranger, stranger) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.script("plugin", "exit 1")
+			n.configure("a.conflist", `{"cniVersion": "1.0.0", "name": "a", "plugins": [{"type": "plugin"}]}`)
+			p := New(n.config)
+			conf, plugin := filepath.Join(n.config.ConfDir, "a.conflist"), filepath.Join(n.config.BinDirs[0], "plugin")
+			if _, err := p.directory("").networks(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.change(conf, plugin); err != nil {
+				t.Fatal(err)
+			}
+			_, err := p.directory("").networks(t.Context()) // of one that has read before
+			_, first := New(n.config).directory("").networks(t.Context())
+			for _, err := range []error{err, first} {
+				if c.want != "" {
+					checkError(t, err, errdefs.IsUnavailable, "cni plugin not initialized", c.want)
+				} else if err != nil {
+					t.Error(err)
+				}
+			}
+			if strings.HasPrefix(name, "plugin") {
+				if _, err := (&pluginExec{}).FindInPath("plugin", n.config.BinDirs); (err == nil) != (c.want == "") {
+					t.Errorf("the plugin that is run: %v", err)
+				}
+			}
+		})
+	}
+}

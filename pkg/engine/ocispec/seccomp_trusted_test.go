@@ -1,0 +1,44 @@
+package ocispec
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+// TestChangeableProfile has profiles of the node that others than root can change.
+func TestChangeableProfile(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving files to another user needs root")
+	}
+	n, err := DetectNode(t.Context(), NodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(file string) error
+		want   string
+	}{
+		"fine":              {func(string) error { return nil }, ""},
+		"for all":           {func(file string) error { return os.Chmod(file, 0o666) }, "chmod o-w"},
+		"directory for all": {func(file string) error { return os.Chmod(filepath.Dir(file), 0o777) }, "chmod o-w"},
+		"of an operator":    {func(file string) error { return os.Chown(file, 65535, 65535) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "profile.json")
+			if err := os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.change(file); err != nil {
+				t.Fatal(err)
+			}
+			_, err := localSeccomp(file, n)
+			if c.want == "" && err != nil || c.want != "" && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}

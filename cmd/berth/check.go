@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -57,6 +58,7 @@ type checked struct {
 	Sources  []string         `json:"sources"`
 	Handlers []checkedHandler `json:"handlers"`
 	Notes    []string         `json:"notes"`
+	Warnings []string         `json:"warnings"`
 	Problems []string         `json:"problems"`
 }
 
@@ -76,20 +78,25 @@ func check(o config.Options, form string, stdout, stderr io.Writer) int {
 		err = cfg.Helpers()
 	}
 	var problems config.Problems
+	var warnings []string
 	switch {
 	case err == nil:
-		// Imported handlers cannot stop a daemon, and are not what an operator wants
-		// to find not ready.
-		problems = cfg.Problems
+		// Imported handlers, and files that others can change, cannot stop a daemon, and
+		// are not what an operator wants to find at a pod.
+		problems, warnings = cfg.Changeable()
+		problems = append(slices.Clip(cfg.Problems), problems...)
 	case !errors.As(err, &problems):
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	default:
 		cfg = &config.Config{}
 	}
-	if err := encode(stdout, form, foundIn(cfg, problems), func(w io.Writer) error {
+	if err := encode(stdout, form, foundIn(cfg, warnings, problems), func(w io.Writer) error {
 		summarize(cfg, w)
 		printNotes(cfg.ImportNotes, w)
+		for _, text := range warnings {
+			fmt.Fprintln(w, "warning:", text)
+		}
 		return nil
 	}); err != nil {
 		fmt.Fprintln(stderr, err)
@@ -102,8 +109,11 @@ func check(o config.Options, form string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func foundIn(cfg *config.Config, problems config.Problems) checked {
-	c := checked{Sources: cfg.Sources, Handlers: []checkedHandler{}, Notes: []string{}, Problems: []string{}}
+func foundIn(cfg *config.Config, warnings []string, problems config.Problems) checked {
+	c := checked{Sources: cfg.Sources, Handlers: []checkedHandler{}, Notes: []string{}, Warnings: warnings, Problems: []string{}}
+	if c.Warnings == nil {
+		c.Warnings = []string{}
+	}
 	if c.Sources == nil {
 		c.Sources = []string{}
 	}

@@ -58,6 +58,84 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckTellsWhoCanChangeFiles has one directory of each kind that is read while
+// pods run. The daemon starts all the same.
+func TestCheckTellsWhoCanChangeFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving files to another user needs root")
+	}
+	const places = `[runtimes.runc]
+runtime_path = "$DIR/runc"
+[cni]
+conf_dir = "$DIR/net.d"
+bin_dirs = ["$DIR/cni"]
+[engine]
+cdi_spec_dirs = ["$DIR/cdi"]
+[nri]
+plugin_path = "$DIR/nri"
+plugin_config_path = "$DIR/nri.d"
+[registry]
+hosts_dir = "$DIR/hosts"
+decryption_keys_path = "$DIR/keys"
+[image_verifier]
+bin_dir = "$DIR/verifiers"
+`
+	files := map[string]string{
+		"net.d/a.conflist": "{}", "cni/bridge": "", "cdi/a.json": "{}", "nri/10-a": "", "nri.d/a.conf": "", "keys/team/a.pem": "",
+		"hosts/a/hosts.toml": "ca = '../../ca.pem'", "ca.pem": "", "verifiers/a": "",
+	}
+	for _, c := range []struct {
+		name   string
+		change func(dir string) error
+		code   int
+		want   []string
+	}{
+		{"fine", func(string) error { return nil }, 0, nil},
+		{"files for all", func(dir string) error {
+			var errs []error
+			for f := range files {
+				errs = append(errs, os.Chmod(filepath.Join(dir, f), 0o666))
+			}
+			return errors.Join(errs...)
+		}, exitConfig, []string{
+			"config.toml:4:1: cni.conf_dir: $DIR/net.d/a.conflist can be changed by every user (owner 0, mode 0666)", "run chmod o-w $DIR/cni/bridge", "run chmod o-w $DIR/cdi/a.json",
+			"run chmod o-w $DIR/nri/10-a", "run chmod o-w $DIR/nri.d/a.conf", "run chmod o-w $DIR/keys/team/a.pem", "run chmod o-w $DIR/hosts/a/hosts.toml", "run chmod o-w $DIR/verifiers/a",
+		}},
+		{"what a registry's file names", func(dir string) error { return os.Chmod(dir+"/ca.pem", 0o666) }, exitConfig, []string{"registry.hosts_dir: $DIR/ca.pem can be changed"}},
+		{"plugins of their archive's owner", func(dir string) error { return os.Chown(dir+"/cni/bridge", 1001, 1001) }, 0,
+			[]string{"warning: cni.bin_dirs: $DIR/cni/bridge belongs to user 1001"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, o := written(t, places)
+			for f, text := range files {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755), os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := c.change(dir); err != nil {
+				t.Fatal(err)
+			}
+			var stdout, stderr bytes.Buffer
+			code := check(o, "table", &stdout, &stderr)
+			out := strings.ReplaceAll(stdout.String()+stderr.String(), dir, "$DIR")
+			if code != c.code {
+				t.Errorf("exit status %d, want %d", code, c.code)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("%q is not in\n%s", want, out)
+				}
+			}
+			if c.want == nil && (strings.Contains(out, "warning") || stderr.Len() > 0) {
+				t.Errorf("it says\n%s", out)
+			}
+			if _, err := config.Load(o); err != nil {
+				t.Errorf("a daemon would not start: %v", err)
+			}
+		})
+	}
+}
+
 func TestCheckMissesOwnBinaries(t *testing.T) {
 	dir, o := written(t, "")
 	if err := os.Remove(filepath.Join(dir, "berth-shim")); err != nil {

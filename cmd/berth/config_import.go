@@ -50,7 +50,7 @@ func importFiles(paths []string, o config.Options, form string, stdout, stderr i
 	if err != nil {
 		return err
 	}
-	found := foundIn(&config.Config{ImportNotes: t.Notes}, t.Problems)
+	found := foundIn(&config.Config{ImportNotes: t.Notes}, nil, t.Problems)
 	if err := encode(stdout, form, map[string]any{"dropIn": string(t.DropIn), "notes": found.Notes, "problems": found.Problems}, func(w io.Writer) error {
 		_, err := w.Write(t.DropIn)
 		return err

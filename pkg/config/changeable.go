@@ -1,0 +1,149 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/berth-cri/berth/pkg/config/registryhosts"
+	"github.com/berth-cri/berth/pkg/trust"
+)
+
+// changeable collects what others than root can change.
+type changeable struct {
+	validator
+	warnings []string
+}
+
+// Changeable looks at the directories that are read while pods run. Files of theirs
+// that others than root can change are refused then, and are Problems here; the rest
+// is used all the same, and warned of. Load leaves that to its callers: it is no reason
+// for a daemon not to start.
+func (c *Config) Changeable() (refused Problems, warnings []string) {
+	v := &changeable{validator: validator{cfg: c}}
+	v.directory("cni.conf_dir", c.CNI.ConfDir, trust.Configuration, ".conflist", ".conf", ".json")
+	for _, d := range c.Runtimes {
+		if d.CNIConfDir != "" {
+			v.directory(under("runtimes", d.Name)+".cni_conf_dir", d.CNIConfDir, trust.Configuration, ".conflist", ".conf", ".json")
+		}
+	}
+	for _, dir := range c.CNI.BinDirs {
+		v.directory("cni.bin_dirs", dir, trust.Installed)
+	}
+	for _, dir := range c.Engine.CDISpecDirs {
+		v.directory("engine.cdi_spec_dirs", dir, trust.Configuration, ".json", ".yaml")
+	}
+	if !c.NRI.Disable {
+		v.directory("nri.plugin_path", c.NRI.PluginPath, trust.Program)
+		v.directory("nri.plugin_config_path", c.NRI.PluginConfigPath, trust.Configuration, ".conf")
+	}
+	v.directory("registry.hosts_dir", c.Registry.HostsDir, trust.Configuration, ".toml", ".crt", ".cert", ".key")
+	v.named("registry.hosts_dir", c.Registry.HostsDir)
+	v.directory("registry.decryption_keys_path", c.Registry.DecryptionKeysPath, trust.Configuration)
+	v.directory("image_verifier.bin_dir", c.ImageVerifier.BinDir, trust.Program)
+	return v.problems, v.warnings
+}
+
+// found is what was said of a directory's files.
+type found struct {
+	refused  []*trust.Refused
+	warnings []string
+}
+
+// directory is about a directory and the files in it with one of the endings, or all.
+func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...string) {
+	if dir == "" {
+		return
+	}
+	v.report(key, dir, func() found {
+		f := found{}
+		f.add(trust.CheckDir(dir, p))
+		for _, file := range filesBelow(dir, endings...) {
+			f.add(trust.Check(file, p))
+			f.warnings = append(f.warnings, trust.Warnings(file, p)...)
+		}
+		return f
+	})
+}
+
+// named is about the certificates and keys that registries' files name.
+func (v *changeable) named(key, dir string) {
+	if dir == "" {
+		return
+	}
+	v.report(key, dir+"\x00named", func() found {
+		f := found{}
+		for _, file := range filesBelow(dir, ".toml") {
+			text, err := trust.ReadFile(file, trust.Configuration)
+			if err != nil {
+				continue // said already
+			}
+			for _, other := range registryhosts.Files(filepath.Dir(file), text) {
+				f.add(trust.Check(other, trust.Configuration))
+			}
+		}
+		return f
+	})
+}
+
+func (f *found) add(err error) {
+	if refused, is := errors.AsType[*trust.Refused](err); is {
+		f.refused = append(f.refused, refused)
+	}
+}
+
+// maxSaid is how many files of a directory are told of.
+const maxSaid = 10
+
+// report tells of each file or directory that is to be mended once.
+func (v *changeable) report(key, dir string, question func() found) {
+	f, late := look("changeable", dir, question)
+	if late {
+		v.wrong(key, fmt.Sprintf("%s cannot be looked at: %s", dir, hangs), "")
+		return
+	}
+	said := map[string]bool{}
+	for _, r := range f.refused {
+		if !said[r.Path] && len(said) < maxSaid {
+			v.wrong(key, r.Error(), "")
+		}
+		said[r.Path] = true
+	}
+	slices.Sort(f.warnings)
+	f.warnings = slices.Compact(f.warnings)
+	for i, text := range f.warnings {
+		if i == maxSaid {
+			v.warnings = append(v.warnings, fmt.Sprintf("%s: the same of %d more files", key, len(f.warnings)-maxSaid))
+			break
+		}
+		v.warnings = append(v.warnings, fmt.Sprintf("%s: %s", key, text))
+	}
+}
+
+// filesBelow are the files in a directory and those in it, as far as they can be
+// listed. Links to files count.
+func filesBelow(dir string, endings ...string) []string {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil
+	}
+	var files []string
+	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return nil // who reads it says so
+		case len(files) == maxFiles:
+			return fs.SkipAll
+		case e.IsDir() || len(endings) > 0 && !slices.Contains(endings, filepath.Ext(path)):
+			return nil
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			files = append(files, path)
+		}
+		return nil
+	})
+	return files
+}

@@ -162,6 +162,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	err := e.streams.server.Close()
 	e.stop()
 	e.canaries.close(ctx)
+	e.core.abilities.idMapping.settle(ctx)
 	return errors.Join(err, e.core.close())
 }
 

@@ -100,6 +100,21 @@ func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} 
 	return done
 }
 
+// settle waits for the probe that is under way: its mounts would stay until the next
+// start.
+func (m *idMapping) settle(ctx context.Context) {
+	m.mu.Lock()
+	done := m.done
+	m.mu.Unlock()
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
 // canMap says why, whatever the runtime can do, this node cannot give pods of a
 // handler a user namespace.
 func (a *abilities) canMap(ctx context.Context, d *handler.Definition) error {

@@ -108,3 +108,25 @@ func TestPassable(t *testing.T) {
 		t.Errorf("a missing one: %v", err)
 	}
 }
+
+// TestProbeIsOverWhenTheEngineCloses has an engine close while a probe has mounts.
+func TestProbeIsOverWhenTheEngineCloses(t *testing.T) {
+	var m idMapping
+	m.settle(t.Context()) // nobody has asked
+	background, stop := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	done := m.ask(background, dir)
+	stop()
+	m.settle(t.Context())
+	select {
+	case <-done:
+	default:
+		t.Error("the probe goes on")
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
+		t.Errorf("%q is left", left)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	(&idMapping{done: make(chan struct{})}).settle(ended) // one that hangs keeps nobody
+}

@@ -36,8 +36,9 @@ func (c *container) attachUnread(name string) string {
 }
 
 // TestMemoryOfClientsThatDoNotRead attaches 150 of them to containers that write
-// without end. All are cut off, the supervisor stays small, and one that reads is
-// still attached.
+// without end. All are cut off, the supervisor stays small, and one that is not behind is
+// still attached. Its container waits for its turn: on a busy machine nobody may keep up
+// with the others.
 func TestMemoryOfClientsThatDoNotRead(t *testing.T) {
 	if raceDetector {
 		t.Skip("without the race detector: it costs more than the budget")
@@ -48,7 +49,10 @@ func TestMemoryOfClientsThatDoNotRead(t *testing.T) {
 	config := shell(script)
 	config.stdin = true
 	all := []*container{b.run("a", config), b.run("b", config)}
-	out, _, _ := all[0].attachAs("reads", false, &supervisorv1.AttachRequest{})
+	waits := shell("read go; echo $go")
+	waits.stdin = true
+	quiet := b.run("c", waits)
+	out, _, _ := quiet.attachAs("reads", false, &supervisorv1.AttachRequest{})
 	before, most := b.pss(), 0
 	var fifos []string
 	for n := range clients {
@@ -77,7 +81,11 @@ func TestMemoryOfClientsThatDoNotRead(t *testing.T) {
 	}
 	select {
 	case end := <-out:
-		t.Errorf("the client that reads was cut off, after %d bytes", len(end))
+		t.Fatalf("the client that was not behind was cut off, after %d bytes", len(end))
 	default:
+	}
+	quiet.send("its turn\n")
+	if got := <-out; got != "its turn\n" {
+		t.Errorf("the client that was not behind has read %q", got)
 	}
 }

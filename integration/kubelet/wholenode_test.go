@@ -17,21 +17,21 @@ import (
 // TestWholeNode is what only a node shows that is all the kubelet's: cgroups of the
 // second version, which systemd makes, swap, and memory that runs out.
 func TestWholeNode(t *testing.T) {
-	swapOn(t)
 	b := newBedOf(t, Options{
 		FeatureGates: map[string]bool{"PodAndContainerStatsFromCRI": true},
 		Kubelet: map[string]any{
-			"memorySwap": map[string]any{"swapBehavior": "LimitedSwap"},
 			// Whoever is evicted is not missed for long.
 			"evictionPressureTransitionPeriod": "5s",
 		},
 	})
 	b.pods(t, "handlers", "resize", "out-of-memory")
 	for name, check := range map[string]func(*testing.T, *Namespace){
-		"resize of a pod": b.resizePod, "pressure": b.pressure, "swap": b.swap, "described": b.described,
+		"resize of a pod": b.resizePod, "pressure": b.pressure, "described": b.described,
 	} {
 		t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.image)) })
 	}
+	// A kubelet refuses to resize containers that may have memory swapped out.
+	t.Run("swap", func(t *testing.T) { b.swap(t, b.NewNamespace(t, b.image)) })
 	// The last, for it takes whoever is there.
 	t.Run("eviction", func(t *testing.T) { b.eviction(t, b.NewNamespace(t, b.image)) })
 }
@@ -137,6 +137,9 @@ spec:
 
 // swap looks at what containers may have swapped out: by their requests, if there is no limit.
 func (b *bed) swap(t *testing.T, n *Namespace) {
+	swapOn(t)
+	b.node.config["memorySwap"] = map[string]any{"swapBehavior": "LimitedSwap"}
+	b.RestartKubelet(t, b.berth.Socket)
 	n.Create(t, `
 apiVersion: v1
 kind: Pod
@@ -200,7 +203,7 @@ func (b *bed) eviction(t *testing.T, n *Namespace) {
 		"memory.available": fmt.Sprint(s.Node.Memory.AvailableBytes - spared), "nodefs.available": "0%", "imagefs.available": "0%",
 	}
 	b.RestartKubelet(t, b.berth.Socket)
-	n.Create(t, fmt.Sprintf(`
+	n.Create(t, `
 apiVersion: v1
 kind: Pod
 metadata: {name: greedy}
@@ -212,7 +215,7 @@ spec:
     image: IMAGE
     command: [sh, -c, 'i=0; while [ $i -lt 3000 ]; do dd if=/dev/zero of=/memory/$i bs=1M count=50 2>/dev/null; i=$((i+1)); sleep 1; done']
     volumeMounts: [{name: memory, mountPath: /memory}]
-`))
+`)
 	pod := n.WaitPhase(t, "greedy", corev1.PodFailed)
 	if pod.Status.Reason != "Evicted" || !strings.Contains(pod.Status.Message, "memory") {
 		t.Errorf("the pod ended as %q: %s", pod.Status.Reason, pod.Status.Message)

@@ -159,7 +159,9 @@ func cut(t *testing.T, m *machine.Machine, name string) {
 		if lines.Text() == inside.Held {
 			m.Cut(t)
 			go io.Copy(io.Discard, said) //nolint:errcheck // until its end, which the cut brings
-			<-ended
+			if <-ended == nil {
+				t.Error("the test ended although it was cut off")
+			}
 			return
 		}
 	}

@@ -131,7 +131,9 @@ func TestHold(t *testing.T) {
 		}
 		return nil
 	})
-	fmt.Println(Held)
+	if _, err := os.Stdout.WriteString(Held + "\n"); err != nil {
+		t.Fatal(err)
+	}
 	select {}
 }
 

@@ -5,7 +5,9 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,25 +19,29 @@ const (
 )
 
 func main() {
-	fmt.Printf("runs as %s\n", runtime.GOARCH)
-	_, _, errno := unix.Syscall(unix.SYS_PERSONALITY, linux32, 0, 0)
-	say("changes its personality", errno)
-	priority := int32(1)
-	_, _, errno = unix.Syscall(unix.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
-	say("runs in real time", errno)
-	fmt.Printf("umask %04o\n", unix.Umask(0))
-	var core unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil {
-		fmt.Printf("core %v\n", err)
-		return
+	if _, err := os.Stdout.WriteString(report()); err != nil {
+		os.Exit(1)
 	}
-	fmt.Printf("core %t\n", core.Max > 0)
 }
 
-func say(what string, errno unix.Errno) {
+func report() string {
+	said := &strings.Builder{}
+	fmt.Fprintf(said, "runs as %s\n", runtime.GOARCH)
+	_, _, errno := unix.Syscall(unix.SYS_PERSONALITY, linux32, 0, 0)
+	say(said, "changes its personality", errno)
+	priority := int32(1)
+	_, _, errno = unix.Syscall(unix.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
+	say(said, "runs in real time", errno)
+	fmt.Fprintf(said, "umask %04o\n", unix.Umask(0))
+	var core unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_CORE, &core)
+	fmt.Fprintf(said, "core %t\n", err == nil && core.Max > 0)
+	return said.String()
+}
+
+func say(to *strings.Builder, what string, errno unix.Errno) {
 	if errno != 0 {
-		fmt.Printf("%s: %v\n", what, errno)
-		return
+		what = fmt.Sprintf("%s: %v", what, errno)
 	}
-	fmt.Println(what)
+	to.WriteString(what + "\n")
 }

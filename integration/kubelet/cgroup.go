@@ -38,16 +38,25 @@ func (c *Cluster) ContainerCgroup(pod *corev1.Pod, status corev1.ContainerStatus
 	return filepath.Join(c.PodCgroup(pod), name)
 }
 
+// within is the cgroup that crun makes below the scope of a container, where there is
+// one: what is changed later is changed there.
+func within(cgroup string) string {
+	if inner := filepath.Join(cgroup, "container"); exists(filepath.Join("/sys/fs/cgroup", inner)) {
+		return inner
+	}
+	return cgroup
+}
+
 // MemoryLimit is how many bytes a cgroup may use.
 func (c *Cluster) MemoryLimit(t testbed.T, cgroup string) int {
 	t.Helper()
-	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", cgroup, "memory.max"))[0]
+	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", within(cgroup), "memory.max"))[0]
 }
 
 // CPULimit is how long a cgroup may run in each period, in µs.
 func (c *Cluster) CPULimit(t testbed.T, cgroup string) (quota, period int) {
 	t.Helper()
-	if v2 := filepath.Join("/sys/fs/cgroup", cgroup, "cpu.max"); exists(v2) {
+	if v2 := filepath.Join("/sys/fs/cgroup", within(cgroup), "cpu.max"); exists(v2) {
 		both := numbers(t, v2)
 		return both[0], both[1]
 	}

@@ -164,7 +164,9 @@ spec:
 	}
 }
 
-// described reads what an operator is told of a container that ran out of memory.
+// described reads what an operator is told of a container that ran out of memory. Its
+// shell could say how its child ended, but the kubelet asks for memory.oom.group, by which
+// the kernel ends all of it.
 func (b *bed) described(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		if class.sandboxed {
@@ -182,7 +184,7 @@ spec:
 `, class.name))
 		n.WaitPhase(t, class.name, corev1.PodFailed)
 		told := n.Kubectl(t, "describe", "pod", class.name)
-		if !strings.Contains(strings.Join(strings.Fields(told), " "), "Reason: OOMKilled Exit Code: 5") {
+		if !strings.Contains(strings.Join(strings.Fields(told), " "), "Reason: OOMKilled Exit Code: 137") {
 			t.Errorf("kubectl describe says:\n%s", told)
 		}
 	}

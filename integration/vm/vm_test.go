@@ -64,3 +64,12 @@ func TestARM64(t *testing.T) {
 	m.Put(t, file, place+"/berth.deb")
 	within(t, m, "TestInstall")
 }
+
+// TestSELinux is what the suite shows of labels on a node with Debian's policy. It is not
+// enforced: the policy has no rules for a container runtime that is not installed as its
+// own, so that what it would forbid says nothing of berth.
+func TestSELinux(t *testing.T) {
+	m := machine.Start(t, machine.Options{Kind: machine.SELinux, Kernel: "security=selinux selinux=1 enforcing=0"})
+	m.Run(t, "sh", "-ec", "test -e /sys/fs/selinux/enforce; restorecon -R /etc /usr /var /run /root")
+	conforms(t, m, systemd, groups("runc|crun|shim", "Security"))
+}

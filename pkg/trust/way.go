@@ -34,6 +34,10 @@ func Find(name string) *Way {
 		return w
 	}
 	w.file, w.err = w.walk(name)
+	// What the caller asked for, as the kernel would say it, wherever on the way it ended.
+	if e, ok := errors.AsType[*fs.PathError](w.err); ok {
+		w.err = &fs.PathError{Op: e.Op, Path: name, Err: e.Err}
+	}
 	return w
 }
 

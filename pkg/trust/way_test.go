@@ -112,6 +112,10 @@ func TestCheckDir(t *testing.T) {
 	if err := CheckDir(d, Configuration); err == nil || !strings.Contains(err.Error(), "mode 1777") {
 		t.Errorf("a directory to which everybody adds: %v", err)
 	}
+	below := filepath.Join(d, "none", "file")
+	if _, err := ReadFile(below, Configuration); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), below) {
+		t.Errorf("a file in a directory that is missing: %v", err)
+	}
 	if err := CheckDir(filepath.Join(d, "none"), Configuration); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("one that is not there: %v", err)
 	}

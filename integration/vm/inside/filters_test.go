@@ -58,5 +58,12 @@ func TestUnitTakesNothing(t *testing.T) {
 				t.Errorf("%s: the pod does not say %q:\n%s", handler, want[2:], said)
 			}
 		}
+		user := n.client.RunPod(t, testbed.PodSpec{
+			Handler: handler, Image: n.Image, Command: []string{"sleep", "1000"},
+			Container: func(c *runtimeapi.ContainerConfig) {
+				c.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: 1000}
+			},
+		})
+		user.Container.Exec(t, "sh", "-ec", "cat /etc/hosts /etc/hostname /etc/resolv.conf; ls / /dev/shm; touch /dev/shm/mine /tmp/mine")
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/moby/sys/capability"
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,7 +41,7 @@ func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
 		SystemdCgroup:          o.SystemdCgroup,
 		Seccomp:                seccomp.IsEnabled(),
 		AppArmor:               apparmor.HostSupports(),
-		SELinux:                selinux.GetEnabled(),
+		SELinux:                labelled(),
 		TolerateMissingHugetlb: o.TolerateMissingHugetlb,
 		UnprivilegedPorts:      o.UnprivilegedPorts,
 		UnprivilegedICMP:       o.UnprivilegedICMP,

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"sync"
 	"syscall"
 
+	"github.com/containerd/log"
 	"github.com/opencontainers/selinux/go-selinux"
 	"github.com/opencontainers/selinux/go-selinux/label"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -14,13 +16,33 @@ import (
 // levelForm is the level of an MLS or MCS policy: s0, s0-s1, s0:c1,c2, s0:c0.c1023.
 var levelForm = regexp.MustCompile(`^s\d+(-s\d+)?(:c\d+([.,]c\d+)*)?(-s\d+:c\d+([.,]c\d+)*)?$`)
 
+// labelled says whether containers of this node get SELinux labels. Debian's policy is
+// one that names a type for containers which it does not have: with that label none would
+// start.
+var labelled = sync.OnceValue(func() bool {
+	if !selinux.GetEnabled() {
+		return false
+	}
+	process, _, err := label.InitLabels(nil)
+	if err == nil {
+		selinux.ReleaseLabel(process)
+		err = selinux.SecurityCheckContext(process)
+	}
+	if err != nil {
+		log.L.WithError(err).WithField("label", process).
+			Warn("SELinux policy of this node does not know the label of containers; they get none. Install a policy for containers, such as container-selinux, and restart berth")
+	}
+	return err == nil
+})
+
 // SELinuxLabels returns the labels for a sandbox (sandboxLabel empty) or a
 // container (its sandbox's process label), and reserves the categories. The caller
 // counts who has them, and ends that with selinux.ReleaseLabel. Without options a
-// sandbox gets categories of its own, and a container its sandbox's. On a node without SELinux both are empty,
-// whatever was asked for, as with other CRI daemons.
+// sandbox gets categories of its own, and a container its sandbox's. On a node without
+// SELinux, or with a policy that does not know containers, both are empty, whatever was
+// asked for, as with other CRI daemons.
 func SELinuxLabels(o *runtimeapi.SELinuxOption, sandboxLabel string) (process, mount string, err error) {
-	if !selinux.GetEnabled() {
+	if !labelled() {
 		return "", "", nil
 	}
 	options, err := labelOptions(o)
@@ -59,7 +81,7 @@ func labelOptions(o *runtimeapi.SELinuxOption) ([]string, error) {
 // that the image defines, and the sandbox's files, the container's label. It does nothing without SELinux
 // and for privileged containers; file systems without labels are passed over.
 func Relabel(c Container) error {
-	if !selinux.GetEnabled() || c.MountLabel == "" || c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+	if !labelled() || c.MountLabel == "" || c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		return nil
 	}
 	sb := c.Sandbox

@@ -24,8 +24,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// counting is a container that shows that it goes on.
-const counting = "i=0; while :; do i=$((i+1)); echo $i >/count; echo line $i; sleep 0.05; done"
+// counting is a container that shows that it goes on. Its file is never empty.
+const counting = "i=0; while :; do i=$((i+1)); echo $i >/next; mv /next /count; echo line $i; sleep 0.05; done"
 
 // withCRIU restarts berth with another program as its criu, first in its PATH.
 func (b *bed) withCRIU(t *testing.T, program string) {

@@ -152,6 +152,14 @@ func TestRuntimeDeleted(t *testing.T) {
 		if err := os.Rename(aside, runtime.Path); err != nil {
 			t.Fatal(err)
 		}
+		// The handler may have been seen without it, and is soon seen with it.
+		testbed.Eventually(t, time.Minute, func() error {
+			s, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+			if err == nil {
+				_, err = b.client.RemovePodSandbox(within(t, time.Minute), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetPodSandboxId()})
+			}
+			return err
+		})
 	}
 
 	without(func() {

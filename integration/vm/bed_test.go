@@ -111,30 +111,49 @@ func groups(handlers string, groups ...string) string {
 	return fmt.Sprintf("^TestBerth$/^(%s)$/^(%s)$", handlers, strings.Join(groups, "|"))
 }
 
-// deb builds berth's package for this machine's processor.
-func deb(t *testing.T, version string) string {
-	t.Helper()
-	bin := t.TempDir() // other tests run what is in ./bin
-	return packageOf(t, "deb", "VERSION="+version, "BIN="+bin, "NATIVE="+bin)
-}
-
-// packageOf has make build the package. It takes what packages are made with from ./bin.
-func packageOf(t *testing.T, target string, arguments ...string) string {
+// repository is where the source of berth is.
+func repository(t *testing.T) string {
 	t.Helper()
 	root, err := testbed.Repository()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := t.TempDir()
-	for _, argument := range arguments {
-		if bin, ok := strings.CutPrefix(argument, "NATIVE="); ok {
-			if err := os.Symlink(filepath.Join(root, "bin", "nfpm"), filepath.Join(bin, "nfpm")); err != nil {
-				t.Fatal(err)
-			}
-		}
+	return root
+}
+
+// deb builds the package of a source for this machine's processor.
+func deb(t *testing.T, source, version string) string {
+	t.Helper()
+	bin := t.TempDir() // other tests run what is in ./bin
+	if err := os.Symlink(filepath.Join(repository(t), "bin", "nfpm"), filepath.Join(bin, "nfpm")); err != nil {
+		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), "make", append([]string{"--no-print-directory", target, "OUT=" + out}, arguments...)...)
+	return packageOf(t, source, "deb", "VERSION="+version, "BIN="+bin, "NATIVE="+bin)
+}
+
+// before is the source of the version before: what BERTH_TEST_BEFORE names to git, or
+// this very source.
+func before(t *testing.T) string {
+	t.Helper()
+	root, commit := repository(t), os.Getenv("BERTH_TEST_BEFORE")
+	if commit == "" {
+		return root
+	}
+	dir := t.TempDir()
+	c := exec.CommandContext(t.Context(), "sh", "-ec", `git archive --format=tar "$1" >"$2.tar"; tar -xf "$2.tar" -C "$2"; rm "$2.tar"`, "sh", commit, dir)
 	c.Dir = root
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("the source of BERTH_TEST_BEFORE=%s: %v\n%s", commit, err, out)
+	}
+	return dir
+}
+
+// packageOf has make build the package.
+func packageOf(t *testing.T, source, target string, arguments ...string) string {
+	t.Helper()
+	out := t.TempDir()
+	c := exec.CommandContext(t.Context(), "make", append([]string{"--no-print-directory", target, "OUT=" + out}, arguments...)...)
+	c.Dir = source
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("make %s: %v\n%s", target, err, text)
 	}

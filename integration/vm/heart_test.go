@@ -30,8 +30,8 @@ func TestHeartConformance(t *testing.T) {
 
 // packaged is the package in a machine that has never had it. The machine has it, and
 // what pods the tests leave, then.
-func packaged(t *testing.T, m *machine.Machine, tests ...string) {
-	m.Put(t, deb(t, "1.0.0"), place+"/berth.deb")
+func packaged(t *testing.T, m *machine.Machine, source string, tests ...string) {
+	m.Put(t, deb(t, source, "1.0.0"), place+"/berth.deb")
 	m.Put(t, testbed.Part(t, testbed.Runc), place+"/runc")
 	within(t, m, tests...)
 }

@@ -32,13 +32,22 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestPackage upgrades the package under pods, and reboots the node.
+// TestPackage upgrades the package of the version before under pods, and reboots the node.
 func TestPackage(t *testing.T) {
 	m := boot(t)
-	m.Put(t, deb(t, "1.1.0"), place+"/newer.deb")
-	packaged(t, m, "TestInstall", "TestUpgrade")
+	m.Put(t, deb(t, repository(t), "1.1.0"), place+"/newer.deb")
+	packaged(t, m, before(t), "TestInstall", "TestUpgrade")
 	m.Reboot(t)
 	within(t, m, "TestAfterReboot")
+}
+
+// TestBeside has a containerd with a unit of its own on a packaged node.
+func TestBeside(t *testing.T) {
+	m := boot(t)
+	for _, part := range []string{testbed.Containerd, testbed.RuncShim} {
+		m.Put(t, testbed.Part(t, part), place+"/"+part)
+	}
+	packaged(t, m, repository(t), "TestInstall", "TestBesideContainerd")
 }
 
 // TestKubelet runs pods that a control plane asks for.
@@ -59,7 +68,7 @@ func TestKubelet(t *testing.T) {
 
 // TestARM64 is the package on another processor, with a pod of its crun.
 func TestARM64(t *testing.T) {
-	file := packageOf(t, "deb-arm64", "VERSION=1.0.0")
+	file := packageOf(t, repository(t), "deb-arm64", "VERSION=1.0.0")
 	m := machine.Start(t, machine.Options{Kind: machine.ARM64})
 	m.Put(t, file, place+"/berth.deb")
 	within(t, m, "TestInstall")

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/router"
@@ -39,17 +40,19 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 		Supervisor: e.ShimPath, Pause: e.PausePath,
 		Version:                b.Version,
 		RuntimeName:            cfg.Server.RuntimeName,
-		CgroupDriver:           string(e.CgroupDriver),
-		Snapshotter:            e.Snapshotter,
-		MaxLogLineSize:         e.MaxLogLineSize,
+		Settings: settings.Config{
+			CgroupDriver:           string(e.CgroupDriver),
+			Snapshotter:            e.Snapshotter,
+			MaxLogLineSize:         e.MaxLogLineSize,
+			UnprivilegedPorts:      e.UnprivilegedPorts,
+			UnprivilegedICMP:       e.UnprivilegedICMP,
+			TolerateMissingHugetlb: e.TolerateMissingHugetlb,
+			IgnoreImageVolumes:     e.IgnoreImageDefinedVolumes,
+			MaxImageVolumes:        e.MaxImageDefinedVolumes,
+			DefaultSeccomp:         e.DefaultSeccompProfile,
+		},
 		ExecSyncDrainTimeout:   e.ExecSyncDrainTimeout,
 		MaxExecSyncs:           e.MaxExecSyncs,
-		UnprivilegedPorts:      e.UnprivilegedPorts,
-		UnprivilegedICMP:       e.UnprivilegedICMP,
-		TolerateMissingHugetlb: e.TolerateMissingHugetlb,
-		IgnoreImageVolumes:     e.IgnoreImageDefinedVolumes,
-		MaxImageVolumes:        e.MaxImageDefinedVolumes,
-		DefaultSeccomp:         e.DefaultSeccompProfile,
 		CDISpecDirs:            e.CDISpecDirs,
 		Network:                networkConfig(cfg.CNI, e.Root),
 		Plugins:                pluginConfig(cfg.NRI),

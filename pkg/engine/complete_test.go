@@ -4,16 +4,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
 
 func TestComplete(t *testing.T) {
-	whole := &resizing{objects: newObjects(), resources: &resources{}, hooks: &hooks{}}
+	whole := &container.Resizing{Objects: pod.NewIndex(), Resources: &container.Resources{}, Hooks: &hooks.Hooks{}}
 	if err := complete(whole, reserve.NewNames()); err != nil {
 		t.Errorf("only plugins are missing: %v", err)
 	}
-	whole.hooks = nil
-	err := complete(whole, &abilities{})
+	whole.Hooks = nil
+	err := complete(whole, &capabilities.Checker{})
 	if err == nil {
 		t.Fatal("nobody misses hooks")
 	}

@@ -3,25 +3,26 @@ package engine
 import (
 	"testing"
 
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // The router takes the inventory again only if the edition has changed.
 func TestEditionChangesWithWhatIsAdded(t *testing.T) {
-	k := deafCore(t)
-	c := deafContainer(t, k, handler.Definition{})
-	e := &Engine{core: &core{objects: newObjects()}}
+	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}))
+	e := &Engine{core: &core{objects: pod.NewIndex()}}
 	o := e.core.objects
 	empty := e.Edition()
-	o.addSandbox(c.sandbox)
+	o.AddSandbox(c.Sandbox)
 	one := e.Edition()
-	o.addContainer(c)
+	o.AddContainer(c)
 	if two := e.Edition(); empty == one || one == two || empty == two {
 		t.Errorf("editions %d, %d, %d", empty, one, two)
 	}
 	before := e.Edition()
-	o.dropContainer(c.ID())
-	o.addContainer(c)
+	o.DropContainer(c.ID())
+	o.AddContainer(c)
 	if e.Edition() == before {
 		t.Error("what came back is not new")
 	}

@@ -24,13 +24,25 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/overheads"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podstats"
+	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/selfcheck"
+	"github.com/berth-cri/berth/pkg/engine/session"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/status"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Config is what an engine needs to know of its node. Every field without a
@@ -45,28 +57,15 @@ type Config struct {
 	// RuntimeName is the runtime's name in Version; empty is "berth". It becomes
 	// the scheme of container ids in the Kubernetes API.
 	RuntimeName string
-	// CgroupDriver is auto, cgroupfs or systemd.
-	CgroupDriver string
-	Snapshotter  string
-	// MaxLogLineSize bounds the content of a log line in bytes; -1 is no bound.
-	MaxLogLineSize int
+	// Settings are what new sandboxes keep.
+	Settings settings.Config
 	// ExecSyncDrainTimeout bounds the wait for a descendant that holds the
 	// output of an ended ExecSync command.
 	ExecSyncDrainTimeout time.Duration
 	// MaxExecSyncs bounds how many ExecSync commands run at once; 0 is no bound.
-	MaxExecSyncs      int
-	UnprivilegedPorts bool
-	UnprivilegedICMP  bool
-	// TolerateMissingHugetlb ignores hugepage limits where there is no controller.
-	TolerateMissingHugetlb bool
-	// IgnoreImageVolumes makes no volumes that images define; MaxImageVolumes is how
-	// many an image may define otherwise, and 0 is 100.
-	IgnoreImageVolumes bool
-	MaxImageVolumes    int
-	// DefaultSeccomp is the file of the RuntimeDefault profile; empty is built in.
-	DefaultSeccomp string
-	CDISpecDirs    []string
-	Network        network.Config
+	MaxExecSyncs int
+	CDISpecDirs  []string
+	Network      network.Config
 	// Plugins says where NRI plugins come from; its name and version are set here.
 	Plugins nri.Config
 	Images  image.Config
@@ -86,31 +85,41 @@ type Config struct {
 
 // Engine is the embedded backend.
 type Engine struct {
-	*sandboxViews
-	*sandboxRuns
-	*sandboxStops
-	*sandboxResizing
-	*containerViews
-	*creation
-	*starts
-	*stops
-	*resizing
-	*checkpoints
-	*logs
-	execs
-	streams
-	stats
-	node
-	events
+	sandboxes
+	containers
+	session.Execs
+	session.Streams
+	podstats.Stats
+	status.Node
+	events.Calls
 	images
 	fallback
 
-	canaries  *canaries
-	overheads *overheads
-	processes *sandboxProcesses
-	ends      *ends
+	canaries  *selfcheck.Pods
+	overheads *overheads.Readings
+	processes *sandbox.Processes
+	ends      *container.Ends
 	core      *core
 	stop      context.CancelFunc
+}
+
+// sandboxes answer the calls about pod sandboxes.
+type sandboxes struct {
+	*sandbox.Views
+	*sandbox.Runs
+	*sandbox.Stops
+	*sandbox.Resizing
+}
+
+// containers answer the calls about containers.
+type containers struct {
+	*container.Views
+	*container.Creation
+	*container.Starts
+	*container.Stops
+	*container.Resizing
+	*container.Checkpoints
+	*container.Logs
 }
 
 // fallback answers what nothing above it does. It is one level deeper than the
@@ -159,10 +168,10 @@ func (c Config) check() error {
 // Close ends what the engine does by itself and lets every pod run.
 func (e *Engine) Close(ctx context.Context) error {
 	// First, while the commands of sessions can still be killed.
-	err := e.streams.server.Close()
+	err := e.Streams.Server.Close()
 	e.stop()
-	e.canaries.close(ctx)
-	e.core.abilities.idMapping.settle(ctx)
+	e.canaries.Close(ctx)
+	e.core.abilities.IdMapping.Settle(ctx)
 	return errors.Join(err, e.core.close())
 }
 
@@ -170,9 +179,9 @@ func (e *Engine) Close(ctx context.Context) error {
 // back; see probe.Canary.
 func (e *Engine) Canary(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
 	if thorough {
-		return e.canaries.prove(ctx, d, rt)
+		return e.canaries.Prove(ctx, d, rt)
 	}
-	return nil, e.canaries.run(ctx, d, nil)
+	return nil, e.canaries.Run(ctx, d, nil)
 }
 
 // Overhead reads what pods have beyond their containers.
@@ -184,10 +193,10 @@ func (e *Engine) ID() string { return "engine" }
 // Inventory lists what the engine has, for the router's owners.
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
-	for _, s := range e.core.objects.allSandboxes() {
-		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().generation()}
-		o.Binaries = owned(e.core.runtimes.told(s.Spec()))
-		for _, c := range e.core.objects.containersOf(s.ID()) {
+	for _, s := range e.core.objects.AllSandboxes() {
+		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.Config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().Generation()}
+		o.Binaries = owned(e.core.runtimes.Told(s.Spec()))
+		for _, c := range e.core.objects.ContainersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}
 		all = append(all, o)
@@ -196,16 +205,16 @@ func (e *Engine) Inventory() []handler.Owned {
 }
 
 // Edition implements router.Editioned.
-func (e *Engine) Edition() uint64 { return e.core.objects.added() }
+func (e *Engine) Edition() uint64 { return e.core.objects.Added() }
 
 // Installed tells the programs that a new pod of a handler would keep. It costs a few
 // stats, unless one of them was changed since somebody looked.
 func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
-	all, err := e.core.runtimes.installed(ctx, d)
+	all, err := e.core.runtimes.Installed(ctx, d)
 	return owned(all), err
 }
 
-func owned(binaries []binaryInfo) []handler.OwnedBinary {
+func owned(binaries []binaries.BinaryInfo) []handler.OwnedBinary {
 	var all []handler.OwnedBinary
 	for _, one := range binaries {
 		all = append(all, handler.OwnedBinary(one))
@@ -216,11 +225,20 @@ func owned(binaries []binaryInfo) []handler.OwnedBinary {
 // Live says whether a sandbox may still use what pods use. A stop that fails
 // half-way leaves it live; after a reboot none is.
 func (e *Engine) Live(sandbox string) bool {
-	s, err := e.core.objects.sandbox(sandbox)
-	return err == nil && s.Status().Phase == phaseReady
+	s, err := e.core.objects.Sandbox(sandbox)
+	return err == nil && s.Status().Phase == pod.PhaseReady
 }
 
 var (
 	_ runtimeapi.RuntimeServiceServer = (*Engine)(nil)
 	_ runtimeapi.ImageServiceServer   = (*Engine)(nil)
 )
+
+// Capabilities tells what a handler, whose runtime is rt, can do for pods on this node,
+// and how that is known. Proof is what canary pods did on it; may be nil. It waits for
+// the look at whether this node maps ids no longer than probeWait.
+func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
+	return e.core.abilities.Survey(ctx, d, rt, proof)
+}
+
+const runtimeName = "berth"

@@ -3,15 +3,27 @@ package engine
 import (
 	"cmp"
 
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/overheads"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podstats"
+	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/selfcheck"
+	"github.com/berth-cri/berth/pkg/engine/session"
+	"github.com/berth-cri/berth/pkg/engine/status"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 )
 
 // serve puts together who serves the CRI's calls. What listens comes last: nothing
 // fails after it.
 func (e *Engine) serve(k *core) (err error) {
-	limits := newResources(k.layout, k.settings, k.tasks)
-	if k.plugins, err = openPlugins(k.config.Plugins, k.layout, k.config.Version, pluginNode{k.objects, k.hooks, limits}); err != nil {
+	limits := container.NewResources(k.Layout, k.settings, k.tasks)
+	c := k.config.Plugins
+	c.Name, c.Version, c.LinkDir = runtimeName, k.config.Version, k.PluginLinks()
+	if k.plugins, err = nri.Open(c, container.PluginNode{k.objects, k.hooks, limits}); err != nil {
 		return err
 	}
 	k.closers = append(k.closers, k.plugins)
@@ -24,84 +36,84 @@ func (e *Engine) serve(k *core) (err error) {
 	if err := e.serveNode(k); err != nil {
 		return err
 	}
-	e.execs = execs{
-		layout: k.layout, background: k.background, objects: k.objects, tasks: k.tasks, drain: k.config.ExecSyncDrainTimeout,
-		commands: &gauge{limit: k.config.MaxExecSyncs}, answers: answers{newOpLock()},
+	e.Execs = session.Execs{
+		Layout: k.Layout, Background: k.background, Objects: k.objects, Tasks: k.tasks, Drain: k.config.ExecSyncDrainTimeout,
+		Commands: &session.Gauge{Limit: k.config.MaxExecSyncs}, Answers: session.Answers{pod.NewOpLock()},
 	}
-	open := sessions{execs: e.execs, runtimes: k.runtimes, shims: k.shims}
-	if err := complete(e.execs, open); err != nil {
+	open := session.Sessions{Execs: e.Execs, Runtimes: k.runtimes, Shims: k.shims}
+	if err := complete(e.Execs, open); err != nil {
 		return err
 	}
 	server, err := streaming.Serve(k.config.Streaming, open)
-	e.streams = streams{k.objects, server}
+	e.Streams = session.Streams{k.objects, server}
 	return err
 }
 
 // serveNode puts together who serves what is no call about one object.
 func (e *Engine) serveNode(k *core) error {
-	e.node = node{
-		layout: k.layout, name: cmp.Or(k.config.RuntimeName, runtimeName), version: k.config.Version, snapshotter: k.config.Snapshotter,
-		definitions: k.config.Definitions, settings: k.settings, abilities: k.abilities, binaries: k.binaries, prober: k.prober,
-		cni: k.cni, features: &featureMemory{},
+	e.Node = status.Node{
+		Layout: k.Layout, RuntimeName: cmp.Or(k.config.RuntimeName, runtimeName), RuntimeVersion: k.config.Version, Snapshotter: k.config.Settings.Snapshotter,
+		Definitions: k.config.Definitions, Settings: k.settings, Abilities: k.abilities, Binaries: k.binaries, Prober: k.prober,
+		Cni: k.cni, Features: &status.FeatureMemory{},
 	}
-	e.stats = stats{objects: k.objects, settings: k.settings, tasks: k.tasks, images: k.images, lanes: newLanes()}
-	e.overheads = &overheads{objects: k.objects, settings: k.settings, shims: k.shims, canaries: e.canaries, stats: e.stats}
-	e.events = events{k.broker, k.log}
+	e.Stats = podstats.Stats{Objects: k.objects, Settings: k.settings, Tasks: k.tasks, Images: k.images, Lanes: podstats.NewLanes()}
+	e.overheads = &overheads.Readings{Objects: k.objects, Settings: k.settings, Shims: k.shims, Canaries: e.canaries, Stats: e.Stats}
+	e.Calls = events.Calls{k.broker, k.log}
 	e.images = images{image.NewService(k.images)}
-	return complete(e.node, e.stats, e.overheads, e.events)
+	return complete(e.Node, e.Stats, e.overheads, e.Calls)
 }
 
 // serveSandboxes puts together who serves the calls about pod sandboxes.
 func (e *Engine) serveSandboxes(k *core) error {
-	e.processes = &sandboxProcesses{
-		layout: k.layout, background: k.background, settings: k.settings, runtimes: k.runtimes, tasks: k.tasks, exits: k.exits,
-		burials: k.burials, prober: k.prober, tools: k.tools, shims: k.shims, events: k.events,
+	e.processes = &sandbox.Processes{
+		Layout: k.Layout, Background: k.background, Settings: k.settings, Runtimes: k.runtimes, Tasks: k.tasks, Exits: k.exits,
+		Burials: k.burials, Prober: k.prober, Tools: k.tools, Shims: k.shims, Events: k.events,
 	}
-	e.sandboxStops = &sandboxStops{
-		layout: k.layout, background: k.background, objects: k.objects, names: k.names, labels: k.labels, records: k.pods,
-		settings: k.settings, binaries: k.binaries, collector: k.collector, residue: k.residue, tools: k.tools, network: k.cni, shims: k.shims,
-		processes: e.processes, inside: e.stops, events: k.events, hooks: k.hooks, plugins: k.plugins,
+	e.sandboxes.Stops = &sandbox.Stops{
+		Layout: k.Layout, Background: k.background, Objects: k.objects, Names: k.names, Labels: k.labels, Records: k.pods,
+		Settings: k.settings, Binaries: k.binaries, Collector: k.collector, Residue: k.residue, Tools: k.tools, Network: k.cni, Shims: k.shims,
+		Processes: e.processes, Inside: e.containers.Stops, Events: k.events, Hooks: k.hooks, Plugins: k.plugins,
 	}
-	e.sandboxRuns = &sandboxRuns{
-		layout: k.layout, background: k.background, boot: k.boot, objects: k.objects, names: k.names, labels: k.labels, clock: k.clock,
-		records: k.pods, abilities: k.abilities, settings: k.settings, binaries: k.binaries, tools: k.tools, prober: k.prober,
-		cni: k.cni, shims: k.shims, processes: e.processes, stops: e.sandboxStops, events: k.events, hooks: k.hooks, plugins: k.plugins,
+	e.sandboxes.Runs = &sandbox.Runs{
+		Layout: k.Layout, Background: k.background, Boot: k.boot, Objects: k.objects, Names: k.names, Labels: k.labels, Clock: k.clock,
+		Records: k.pods, Abilities: k.abilities, Settings: k.settings, Binaries: k.binaries, Tools: k.tools, Prober: k.prober,
+		Cni: k.cni, Shims: k.shims, Processes: e.processes, Stops: e.sandboxes.Stops, Events: k.events, Hooks: k.hooks, Plugins: k.plugins,
 	}
-	e.canaries = &canaries{sandboxRuns: e.sandboxRuns, tasks: k.tasks, there: map[string]bool{}, staying: map[string]*staying{}}
-	e.sandboxResizing = &sandboxResizing{objects: k.objects, hooks: k.hooks, plugins: k.plugins}
-	e.sandboxViews = &sandboxViews{layout: k.layout, objects: k.objects, runtimes: k.runtimes}
-	return complete(e.processes, e.sandboxStops, e.sandboxRuns, e.canaries, e.sandboxResizing, e.sandboxViews)
+	e.canaries = &selfcheck.Pods{Runs: e.sandboxes.Runs, Tasks: k.tasks, There: map[string]bool{}, Staying: map[string]*selfcheck.Staying{}}
+	e.sandboxes.Resizing = &sandbox.Resizing{Objects: k.objects, Hooks: k.hooks, Plugins: k.plugins}
+	e.sandboxes.Views = &sandbox.Views{Layout: k.Layout, Objects: k.objects, Runtimes: k.runtimes}
+	return complete(e.processes, e.sandboxes.Stops, e.sandboxes.Runs, e.canaries, e.sandboxes.Resizing, e.sandboxes.Views)
 }
 
 // serveContainers puts together who serves the calls about containers.
-func (e *Engine) serveContainers(k *core, limits *resources) error {
-	e.logs = &logs{layout: k.layout, background: k.background, objects: k.objects, settings: k.settings, shims: k.shims}
-	e.ends = &ends{
-		layout: k.layout, background: k.background, clock: k.clock, events: k.events, logs: e.logs, runtimes: k.runtimes,
-		tasks: k.tasks, exits: k.exits, burials: k.burials, mounts: k.mounts, residue: k.residue, hooks: k.hooks, plugins: k.plugins, shims: k.shims,
+func (e *Engine) serveContainers(k *core, limits *container.Resources) error {
+	e.containers.Logs = &container.Logs{Layout: k.Layout, Background: k.background, Objects: k.objects, Settings: k.settings, Shims: k.shims}
+	e.ends = &container.Ends{
+		Layout: k.Layout, Background: k.background, Clock: k.clock, Events: k.events, Logs: e.containers.Logs, Runtimes: k.runtimes,
+		Tasks: k.tasks, Exits: k.exits, Burials: k.burials, Mounts: k.mounts, Residue: k.residue, Hooks: k.hooks, Plugins: k.plugins, Shims: k.shims,
 	}
-	specs := &specifier{
-		layout: k.layout, objects: k.objects, settings: k.settings, runtimes: k.runtimes, mounts: k.mounts, prober: k.prober,
-		cdiDirs: k.config.CDISpecDirs, hooks: k.hooks, plugins: k.plugins,
+	specs := &container.Specifier{
+		Layout: k.Layout, Objects: k.objects, Settings: k.settings, Runtimes: k.runtimes, Mounts: k.mounts, Prober: k.prober,
+		CdiDirs: k.config.CDISpecDirs, Hooks: k.hooks, Plugins: k.plugins,
 	}
-	e.creation = &creation{
-		layout: k.layout, objects: k.objects, names: k.names, labels: k.labels, clock: k.clock, records: k.ctrs, images: k.images,
-		abilities: k.abilities, settings: k.settings, runtimes: k.runtimes, tasks: k.tasks, mounts: k.mounts, specs: specs,
-		logs: e.logs, ends: e.ends, events: k.events, hooks: k.hooks, plugins: k.plugins,
+	e.containers.Creation = &container.Creation{
+		Layout: k.Layout, Objects: k.objects, Names: k.names, Labels: k.labels, Clock: k.clock, Records: k.ctrs, Images: k.images,
+		Abilities: k.abilities, Settings: k.settings, Runtimes: k.runtimes, Tasks: k.tasks, Mounts: k.mounts, Specs: specs,
+		Logs: e.containers.Logs, Ends: e.ends, Events: k.events, Hooks: k.hooks, Plugins: k.plugins,
 	}
-	e.starts = &starts{
-		layout: k.layout, background: k.background, objects: k.objects, clock: k.clock, events: k.events, runtimes: k.runtimes,
-		tasks: k.tasks, exits: k.exits, ends: e.ends, hooks: k.hooks, plugins: k.plugins,
+	e.containers.Starts = &container.Starts{
+		Layout: k.Layout, Background: k.background, Objects: k.objects, Clock: k.clock, Events: k.events, Runtimes: k.runtimes,
+		Tasks: k.tasks, Exits: k.exits, Ends: e.ends, Hooks: k.hooks, Plugins: k.plugins,
 	}
-	e.stops = &stops{
-		background: k.background, objects: k.objects, names: k.names, labels: k.labels, clock: k.clock, records: k.ctrs,
-		events: k.events, runtimes: k.runtimes, tasks: k.tasks, ends: e.ends, hooks: k.hooks, plugins: k.plugins,
+	e.containers.Stops = &container.Stops{
+		Background: k.background, Objects: k.objects, Names: k.names, Labels: k.labels, Clock: k.clock, Records: k.ctrs,
+		Events: k.events, Runtimes: k.runtimes, Tasks: k.tasks, Ends: e.ends, Hooks: k.hooks, Plugins: k.plugins,
 	}
-	e.resizing = &resizing{objects: k.objects, resources: limits, hooks: k.hooks, plugins: k.plugins}
-	e.checkpoints = &checkpoints{
-		layout: k.layout, objects: k.objects, abilities: k.abilities, runtimes: k.runtimes, tasks: k.tasks,
-		prober: k.prober, images: k.images,
+	e.containers.Resizing = &container.Resizing{Objects: k.objects, Resources: limits, Hooks: k.hooks, Plugins: k.plugins}
+	e.containers.Checkpoints = &container.Checkpoints{
+		Layout: k.Layout, Objects: k.objects, Abilities: k.abilities, Runtimes: k.runtimes, Tasks: k.tasks,
+		Prober: k.prober, Images: k.images,
 	}
-	e.containerViews = &containerViews{layout: k.layout, objects: k.objects, runtimes: k.runtimes}
-	return complete(e.logs, e.ends, specs, e.creation, e.starts, e.stops, limits, e.resizing, e.checkpoints, e.containerViews)
+	e.containers.Views = &container.Views{Layout: k.Layout, Objects: k.objects, Runtimes: k.runtimes}
+	return complete(e.containers.Logs, e.ends, specs, e.containers.Creation, e.containers.Starts, e.containers.Stops, limits, e.containers.Resizing, e.containers.Checkpoints, e.containers.Views)
 }

@@ -1,0 +1,152 @@
+package binaries
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// What is in the tools' directory, each followed by the beginning of a hash.
+const (
+	shimPrefix      = "berth-shim-"
+	pausePrefix     = "berth-pause-"
+	pauseRootPrefix = "pause-"
+	// Halves: copies that did not come to their end, and removals.
+	newPrefix = keep.HalfPrefix
+	oldPrefix = ".old-"
+)
+
+// toolUse says which tools are needed, by name.
+type toolUse struct {
+	shims, pauseRoots, runtimes map[string]bool
+	// These are set when somebody does not say which.
+	allShims, allPauseRoots, allRuntimes bool
+}
+
+// unused are those of the names in the tools' directory that nobody needs. What
+// it does not know it leaves alone.
+func (u toolUse) unused(names []string) []string {
+	var out []string
+	for _, name := range names {
+		switch hash, isPause := strings.CutPrefix(name, pausePrefix); {
+		case strings.HasPrefix(name, newPrefix), strings.HasPrefix(name, oldPrefix):
+		case strings.HasPrefix(name, shimPrefix) && !u.allShims && !u.shims[name]:
+		case isPause && !u.allPauseRoots && !u.pauseRoots[pauseRootPrefix+hash]:
+		case strings.HasPrefix(name, pauseRootPrefix) && !u.allPauseRoots && !u.pauseRoots[name]:
+		case strings.HasPrefix(name, keep.Prefix) && !u.allRuntimes && !u.runtimes[name]:
+		default:
+			continue
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// collector removes what is kept for pods and no longer needed.
+type Collector struct {
+	Background context.Context // ends with the engine
+	Log        *log.Entry
+	Tools      Tools
+	Binaries   *Copies
+	Programs   programs
+	Pods       *pod.SandboxRecords
+	Unreadable bool // there are pods whose records cannot be read
+	Configured func() []*handler.Definition
+
+	mu sync.Mutex // held while it collects
+}
+
+// programs are what supervisors run.
+type programs interface{ Programs() ([]string, error) }
+
+// use finds out who needs what. New pods take today's tools only, so what is
+// not needed now never will be by this daemon. Runtimes are asked for first: a pod
+// in the making that is not seen there has its record already, or takes today's.
+func (c *Collector) use() (toolUse, error) {
+	u := toolUse{
+		shims:      map[string]bool{filepath.Base(c.Tools.Supervisor): true, shimPrefix + c.Tools.SupervisorHash[:16]: true},
+		pauseRoots: map[string]bool{filepath.Base(c.Tools.PauseRoot): true},
+		runtimes:   c.Binaries.needed(c.Configured()),
+		// What new pods take is not known yet, or what a pod is of that cannot be read.
+		allRuntimes: !c.Binaries.takenUp.Load() || c.Unreadable,
+	}
+	programs, err := c.Programs.Programs()
+	if errdefs.IsFailedPrecondition(err) {
+		u.allShims = true
+	} else if err != nil {
+		return u, err
+	}
+	for _, p := range programs {
+		u.shims[filepath.Base(p)] = true
+	}
+	for _, o := range c.Pods.List() {
+		s := o.Spec()
+		maps.Copy(u.runtimes, dirs(s.Binaries()))
+		switch {
+		case !s.Plan.Process:
+		case s.Pinned == nil: // of an older build
+			u.allPauseRoots = true
+		default:
+			u.pauseRoots[s.Pinned.PauseRoot] = true
+		}
+	}
+	return u, nil
+}
+
+// collect removes the kept programs that nobody needs any more. A daemon
+// that is killed over it leaves nothing that is taken for whole: a directory is
+// renamed first.
+func (c *Collector) Collect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.Binaries.without(c.try); err != nil {
+		c.Log.WithError(err).Warn("remove programs that no pod needs any more")
+	}
+}
+
+// collectUnlessClosed is for those who come late: what a successor of this engine
+// in the same process keeps is none of its business.
+func (c *Collector) CollectUnlessClosed() {
+	if c.Background.Err() == nil {
+		c.Collect()
+	}
+}
+
+func (c *Collector) try() error {
+	dir := c.Tools.Dir
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	use, err := c.use()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range use.unused(names) {
+		path := filepath.Join(dir, name)
+		if !strings.HasPrefix(name, oldPrefix) {
+			path = filepath.Join(dir, oldPrefix+name)
+			errs = append(errs, os.Rename(filepath.Join(dir, name), path))
+		}
+		errs = append(errs, os.RemoveAll(path))
+		c.Binaries.Store.Forget(name)
+		c.Log.WithField("program", name).Debug("removed a program that no pod needs any more")
+	}
+	return errors.Join(errs...)
+}

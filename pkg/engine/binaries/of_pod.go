@@ -1,0 +1,192 @@
+package binaries
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// runtimes knows which binaries a pod runs on.
+type Runtimes struct {
+	binaries *Copies
+	log      *log.Entry
+}
+
+func NewRuntimes(b *Copies, entry *log.Entry) *Runtimes { return &Runtimes{b, entry} }
+
+// of is the Definition of s with the binaries that it was made with in
+// place of those that are installed now.
+func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
+	all := s.Binaries()
+	if len(all) == 0 {
+		return s.Definition
+	}
+	return onBinaries(s.Definition, all, r.binaries.Store)
+}
+
+// binaryInfo is what a verbose status says about a binary.
+type BinaryInfo struct {
+	// Path is where it was installed, Runs what is run.
+	Path    string `json:"path"`
+	Runs    string `json:"runs"`
+	SHA256  string `json:"sha256"`
+	Version string `json:"version,omitempty"`
+}
+
+// told is what may be shown of the binaries of s.
+func (r *Runtimes) Told(s *pod.SandboxSpec) []BinaryInfo {
+	return r.shown(s.Binaries())
+}
+
+func (r *Runtimes) shown(binaries []keep.Binary) []BinaryInfo {
+	var all []BinaryInfo
+	for _, one := range binaries {
+		all = append(all, BinaryInfo{Path: one.Path, Runs: r.binaries.Store.Abs(one), SHA256: one.SHA256, Version: one.Version})
+	}
+	return all
+}
+
+// installed is what a new pod of a handler would be made with at this moment.
+func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]BinaryInfo, error) {
+	_, all, release, err := r.binaries.ForPod(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return r.shown(all), nil
+}
+
+// need is for who begins something new with the binaries of s: a copy that
+// was touched is read, and made again if it is damaged.
+func (r *Runtimes) Need(s *pod.Sandbox) error {
+	for _, one := range s.Spec().Binaries() {
+		if one.Kept == "" {
+			tellChanged(r.log, s, one)
+			continue
+		}
+		if r.binaries.Store.Untouched(one) {
+			continue
+		}
+		if err := r.binaries.verify(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mend is need for who ends something, which must be possible
+// without them as well.
+func (r *Runtimes) Mend(s *pod.Sandbox) {
+	if err := r.Need(s); err != nil {
+		r.log.WithError(err).WithField("sandbox", s.ID()).Error("a pod is ended without its runtime")
+	}
+}
+
+// tellChanged says once that s has lost its binary.
+func tellChanged(entry *log.Entry, s *pod.Sandbox, one keep.Binary) {
+	if keep.Changed(one) {
+		s.Lost.Do(func() {
+			entry.WithField("sandbox", s.ID()).WithField("runtime", one.Path).WithField("sha256", one.SHA256).
+				Warn("the runtime that a pod was made with was changed, and no copy of it is kept: the pod goes on with what is installed")
+		})
+	}
+}
+
+func (b *Copies) verify(one keep.Binary) error {
+	b.making.RLock()
+	defer b.letCollect()
+	defer b.making.RUnlock()
+	return b.Store.Verify(one)
+}
+
+// inspection looks at binaries before anybody needs them.
+type Inspection struct {
+	Background  context.Context // ends with the engine
+	Log         *log.Entry
+	Binaries    *Copies
+	Runtimes    *Runtimes
+	Collector   *Collector
+	Prober      Prober
+	Objects     *pod.Index
+	Definitions func() []*handler.Definition
+	Configured  func() []*handler.Definition
+}
+
+// run takes up the binaries of today's handlers, and then reads those
+// that pods were made with, before they are needed.
+func (i *Inspection) Run() {
+	ready := map[string]bool{}
+	for _, d := range i.awaitHandlers() {
+		ready[d.Digest()] = true
+		i.takeUp(d)
+	}
+	// What others run on, and what is on trial, is kept as well: a handler that is
+	// not ready now may be so again.
+	for _, d := range i.Configured() {
+		if !ready[d.Digest()] {
+			i.takeUp(d)
+		}
+	}
+	i.Binaries.takenUp.Store(true)
+	seen := map[string]bool{}
+	for _, s := range i.Objects.AllSandboxes() {
+		for _, one := range s.Spec().Binaries() {
+			if one.Kept == "" {
+				tellChanged(i.Log, s, one)
+				continue
+			}
+			if seen[one.Kept] || i.Background.Err() != nil {
+				continue
+			}
+			seen[one.Kept] = true
+			if err := i.Binaries.verify(one); err != nil {
+				i.Log.WithError(err).WithField("runtime", one.Path).Error("pods have lost their runtime")
+			}
+		}
+		// So that the next container does not wait for the answer.
+		if len(s.Spec().Binaries()) > 0 {
+			_, _ = i.Prober.Probe(i.Background, i.Runtimes.Of(s.Spec()))
+		}
+	}
+	i.Collector.Collect()
+}
+
+// handlersPatience is how long a daemon that starts is given to find out which
+// handlers are ready.
+const handlersPatience = 30 * time.Second
+
+// awaitHandlers returns the handlers that are ready; none only if none becomes so.
+func (i *Inspection) awaitHandlers() []*handler.Definition {
+	enough := time.NewTimer(handlersPatience)
+	defer enough.Stop()
+	for {
+		if all := i.Definitions(); len(all) > 0 {
+			return all
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-enough.C:
+			return nil
+		case <-i.Background.Done():
+			return nil
+		}
+	}
+}
+
+// takeUp asks a runtime, and keeps it, before the first pod needs it.
+func (i *Inspection) takeUp(d *handler.Definition) {
+	ctx, cancel := context.WithTimeout(i.Background, takeUpTimeout)
+	defer cancel()
+	_, _, release, err := i.Binaries.ForPod(ctx, d)
+	if err == nil {
+		release()
+	} else if !errors.Is(err, context.Canceled) {
+		i.Log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("a handler's runtime does not answer")
+	}
+}

@@ -1,0 +1,13 @@
+package binaries
+
+import (
+	"context"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// prober asks runtimes what they are.
+type Prober interface {
+	Probe(ctx context.Context, d *handler.Definition) (*probe.Runtime, error)
+}

@@ -1,0 +1,138 @@
+package binaries
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/keep"
+)
+
+// tools are the engine's own programs, copied below the state directory under
+// their content hash: a package upgrade that replaces the installed ones does
+// not touch what live pods need when a supervisor has to be started again. Copies
+// that no pod needs any more are removed by the collector.
+type Tools struct {
+	Dir string
+	// noExec says that programs in dir cannot be run. What is installed is run then.
+	NoExec         bool
+	Supervisor     string
+	SupervisorHash string
+	// pauseRoot is a root filesystem with nothing in it but berth-pause, by both its
+	// names.
+	PauseRoot string
+}
+
+// newTools copies the programs unless the same ones are there already.
+func NewTools(root, supervisor, pause string, entry *log.Entry) (Tools, error) {
+	t := Tools{Dir: filepath.Join(root, "tools")}
+	err := os.MkdirAll(t.Dir, 0o755)
+	if err == nil {
+		t.NoExec, err = keep.NoExec(t.Dir)
+	}
+	if err != nil {
+		return t, fmt.Errorf("engine: directory of tools: %w", err)
+	}
+	if t.Supervisor, t.SupervisorHash, err = keepProgram(supervisor, t.Dir, shimPrefix); err != nil {
+		return t, fmt.Errorf("engine: supervisor binary: %w", err)
+	}
+	kept, hash, err := keepProgram(pause, t.Dir, pausePrefix)
+	if err != nil {
+		return t, fmt.Errorf("engine: sandbox process binary: %w", err)
+	}
+	t.PauseRoot = filepath.Join(t.Dir, pauseRootPrefix+hash[:16])
+	if t.NoExec {
+		t.Supervisor = supervisor
+		entry.WithField("dir", t.Dir).
+			Warn("the root directory is mounted noexec: pods run on the installed binaries, and an upgrade changes those under them; mount it exec, or move engine.root")
+	}
+	return t, newPauseRoot(t.PauseRoot, kept)
+}
+
+// keepProgram copies path to dir/<prefix><hash> and returns that and the hash.
+func keepProgram(path, dir, prefix string) (kept, hash string, err error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return "", "", err
+	}
+	defer in.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, in); err != nil {
+		return "", "", err
+	}
+	hash = hex.EncodeToString(h.Sum(nil))
+	kept = filepath.Join(dir, prefix+hash[:16])
+	if _, err := os.Stat(kept); err == nil {
+		return kept, hash, nil
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return "", "", err
+	}
+	return kept, hash, copyProgram(in, kept)
+}
+
+func copyProgram(in io.Reader, to string) (err error) {
+	out, err := os.CreateTemp(filepath.Dir(to), newPrefix+"*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(out.Name()))
+		}
+	}()
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), to)
+}
+
+// newPauseRoot makes the root filesystem of sandbox processes. It is mounted
+// read-only, so whatever runtimes mount onto has to be there.
+func newPauseRoot(dir, pause string) error {
+	for _, d := range []string{"dev", "proc", "sys", "tmp", "etc"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, f := range []string{"hosts", "hostname", "resolv.conf"} {
+		if err := os.WriteFile(filepath.Join(dir, "etc", f), nil, 0o644); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{PauseName, ConnectName} {
+		if err := linkProgram(pause, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// berth-pause does what its name says: be a sandbox's process, or carry a
+// connection.
+const (
+	PauseName   = "pause"
+	ConnectName = "connect"
+)
+
+func linkProgram(pause, to string) error {
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	if err := os.Link(pause, to); err == nil || errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	in, err := os.Open(pause)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return copyProgram(in, to)
+}

@@ -1,0 +1,172 @@
+package binaries
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+func TestUnusedTools(t *testing.T) {
+	all := []string{"berth-shim-a", "berth-shim-b", "berth-pause-a", "berth-pause-b", "pause-a", "pause-b", ".new-1", ".old-pause-c", "README"}
+	for name, tc := range map[string]struct {
+		use  toolUse
+		want string
+	}{
+		"one of each": {
+			toolUse{shims: map[string]bool{"berth-shim-a": true}, pauseRoots: map[string]bool{"pause-b": true}},
+			"berth-shim-b berth-pause-a pause-a .new-1 .old-pause-c",
+		},
+		"unknown supervisors": {
+			toolUse{allShims: true, pauseRoots: map[string]bool{"pause-a": true}},
+			"berth-pause-b pause-b .new-1 .old-pause-c",
+		},
+		"unknown sandbox processes": {
+			toolUse{shims: map[string]bool{"berth-shim-b": true}, allPauseRoots: true},
+			"berth-shim-a .new-1 .old-pause-c",
+		},
+	} {
+		if got := strings.Join(tc.use.unused(all), " "); got != tc.want {
+			t.Errorf("%s: unused are %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// toolBed is what a daemon runs pods on.
+type toolBed struct {
+	root      string
+	log       *log.Entry
+	tools     Tools
+	binaries  *Copies
+	runtimes  *Runtimes
+	pods      *pod.SandboxRecords
+	shims     *shim.Manager
+	collector *Collector
+}
+
+// daemon is one life of a daemon, as far as its tools go. Each build has other
+// programs.
+func daemon(t *testing.T, dir, build string) *toolBed {
+	t.Helper()
+	c := struct{ Root, State, Supervisor, Pause string }{
+		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"),
+		Supervisor: put(t, filepath.Join(dir, "berth-shim"), "shim "+build),
+		Pause:      put(t, filepath.Join(dir, "berth-pause"), "pause "+build),
+	}
+	k := &toolBed{root: c.Root, log: log.L}
+	var err error
+	if k.tools, err = NewTools(c.Root, c.Supervisor, c.Pause, log.L); err != nil {
+		t.Fatal(err)
+	}
+	k.binaries = NewCopies(k.tools.Dir, probe.New(nil), false, k.log, func() {})
+	k.runtimes = NewRuntimes(k.binaries, k.log)
+	k.binaries.takenUp.Store(true)
+	if k.pods, _, err = store.Open[pod.SandboxSpec, pod.SandboxStatus](filepath.Join(c.Root, "records")); err != nil {
+		t.Fatal(err)
+	}
+	if k.shims, err = shim.New(shim.Config{State: c.State, Supervisor: k.tools.Supervisor}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.shims.Close)
+	k.collector = &Collector{
+		Background: t.Context(), Log: k.log, Tools: k.tools, Binaries: k.binaries, Programs: k.shims,
+		Pods: k.pods, Configured: func() []*handler.Definition { return nil },
+	}
+	return k
+}
+
+func (k *toolBed) kept(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(k.root, "tools"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
+	dir := t.TempDir()
+	old := daemon(t, dir, "old")
+	olds := old.kept(t)
+	pauseRoot := filepath.Base(old.tools.PauseRoot)
+	if _, err := old.pods.Create("pod", pod.SandboxSpec{
+		Definition: &handler.Definition{}, Plan: pod.Plan{Process: true}, Pinned: &pod.Pinned{PauseRoot: pauseRoot},
+	}, pod.SandboxStatus{}, store.Relaxed); err != nil {
+		t.Fatal(err)
+	}
+	supervised := old.shims.SupervisorDir("old")
+	if err := os.Mkdir(supervised, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(old.tools.Supervisor, filepath.Join(supervised, "program")); err != nil {
+		t.Fatal(err)
+	}
+
+	now := daemon(t, dir, "now")
+	// A daemon that was killed left halves.
+	tools := filepath.Join(now.root, "tools")
+	put(t, filepath.Join(tools, ".new-123"), "half")
+	if err := os.MkdirAll(filepath.Join(tools, ".old-pause-gone", "dev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	both := slices.DeleteFunc(now.kept(t), func(name string) bool { return name[0] == '.' })
+	if len(both) != 2*len(olds) {
+		t.Fatalf("kept are %q, of the old build %q", both, olds)
+	}
+	expect := func(what string, want []string) {
+		t.Helper()
+		now.collector.Collect()
+		if got := now.kept(t); !slices.Equal(got, want) {
+			t.Errorf("%s: kept are %q, want %q", what, got, want)
+		}
+	}
+	expect("the old ones are needed", both)
+
+	// An older build's supervisor and pod do not say what they need.
+	older := now.shims.SupervisorDir("older")
+	if err := os.Mkdir(older, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := now.pods.Create("older", pod.SandboxSpec{Definition: &handler.Definition{}, Plan: pod.Plan{Process: true}}, pod.SandboxStatus{}, store.Relaxed); err != nil {
+		t.Fatal(err)
+	}
+	if err := now.pods.Delete("pod"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(supervised); err != nil {
+		t.Fatal(err)
+	}
+	expect("nobody says", both)
+
+	if err := now.pods.Delete("older"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(older); err != nil {
+		t.Fatal(err)
+	}
+	expect("nobody needs them", slices.DeleteFunc(both, func(name string) bool { return slices.Contains(olds, name) }))
+	if again := daemon(t, dir, "old"); !slices.Contains(again.kept(t), pauseRoot) {
+		t.Error("the old build does not find its tools again")
+	}
+}
+
+func put(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

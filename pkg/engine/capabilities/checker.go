@@ -1,0 +1,132 @@
+package capabilities
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/preflight"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// abilities tells what handlers can do on this node, and refuses who asks for more.
+type Checker struct {
+	Background context.Context // ends with the engine
+	Layout     pod.Layout
+	Settings   *settings.Settings
+	Runtimes   *binaries.Runtimes
+	Prober     binaries.Prober
+	Images     snapshotters
+	Accepting  func() []*handler.Definition
+	IdMapping  idMapping
+}
+
+// snapshotters say why one of them cannot do what not all can.
+type snapshotters interface {
+	Root() string
+	CanMap(snapshotter string) error
+	TellsWritten(snapshotter string) error
+}
+
+// checkSandbox refuses a pod that asks for what its handler, whose runtime is rt,
+// cannot give it.
+func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
+	return a.Refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Sandbox(c, h) })
+}
+
+// checkContainer refuses a container that asks for what the handler of its
+// pod cannot give it. A runtime that does not answer is told of later.
+func (a *Checker) CheckContainer(ctx context.Context, c *runtimeapi.ContainerConfig, s *pod.SandboxSpec) error {
+	rt, err := a.Prober.Probe(ctx, a.Runtimes.Of(s))
+	if err != nil {
+		return nil
+	}
+	return a.Refuse(ctx, s.Definition, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Container(c, h) })
+}
+
+func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.Runtime, check func(preflight.Handler) *preflight.Lack) error {
+	return preflight.Refuse(a.Of(ctx, d, rt), func() []preflight.Handler { return a.all(ctx) }, check)
+}
+
+// of is what is known of a handler whose runtime is rt.
+func (a *Checker) Of(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
+	return preflight.Handler{
+		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
+		Node:           preflight.Node{MountSetattr: a.Settings.Node.KernelRRO, AppArmor: a.Settings.Node.AppArmor, SELinux: a.Settings.Node.SELinux},
+		UserNamespaces: func() error { return a.canMap(ctx, d) },
+		Checkpoints:    func() error { return a.canDump(d) },
+	}
+}
+
+// all asks the handlers that accept pods, all at once. A runtime that
+// takes longer than probeWait is not recommended to anybody.
+func (a *Checker) all(ctx context.Context) []preflight.Handler {
+	asking, cancel := context.WithTimeout(ctx, ProbeWait)
+	defer cancel()
+	definitions := a.Accepting()
+	all := make([]preflight.Handler, len(definitions))
+	var wg sync.WaitGroup
+	for i, d := range definitions {
+		wg.Go(func() {
+			rt, err := a.Prober.Probe(asking, d)
+			if err != nil {
+				rt = nil
+			}
+			all[i] = a.Of(ctx, d, rt)
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// usesHostNetwork says whether gVisor was told by a flag to use the host's network
+// stack, or another.
+func usesHostNetwork(d *handler.Definition) (host, told bool) {
+	if d.Type != handler.OCI {
+		return false, true
+	}
+	flags := d.OCI.GlobalFlags
+	for i, f := range flags {
+		name, value, given := strings.Cut(strings.TrimLeft(f, "-"), "=")
+		if name != "network" {
+			continue
+		}
+		return given && value == "host" || !given && slices.Equal(flags[i+1:min(i+2, len(flags))], []string{"host"}), true
+	}
+	return false, false
+}
+
+// mayUseHostNetwork says whether gVisor was told to use the host's network stack:
+// by a flag, or perhaps by its own configuration file.
+func mayUseHostNetwork(d *handler.Definition) bool {
+	host, told := usesHostNetwork(d)
+	return host || !told && d.ConfigPath != ""
+}
+
+// canDump says why, whatever the runtime can do, containers of a handler cannot
+// be checkpointed.
+func (a *Checker) canDump(d *handler.Definition) error {
+	if d.Type == handler.Shim && !task.IsRuncShim(d.Path) {
+		return fmt.Errorf("%s is no shim that is known to make checkpoints", d.Path)
+	}
+	if _, err := exec.LookPath("criu"); err != nil {
+		return fmt.Errorf("berth finds no criu (%w); install the package criu", err)
+	}
+	return a.Images.TellsWritten(a.Settings.Today(d).Snapshotter)
+}
+
+// probeWait is how long Status waits for runtimes that were not asked yet. A
+// probe goes on without it, so a later Status has the answer.
+const ProbeWait = 250 * time.Millisecond

@@ -1,0 +1,102 @@
+package capabilities
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// canMap says why, whatever the runtime can do, this node cannot give pods of a
+// handler a user namespace.
+func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
+	if err := a.Images.CanMap(a.Settings.Today(d).Snapshotter); err != nil {
+		return err
+	}
+	if err := passable(a.Layout.State); err != nil {
+		return err
+	}
+	if err := a.IdMapping.probe(ctx, a.Background, a.Images.Root()); err != nil {
+		return fmt.Errorf("this node cannot map the ids of images: %w", err)
+	}
+	return nil
+}
+
+// passable tells whether users of pods get to their files below a directory: to
+// the kernel root of a pod is one of the others.
+func passable(dir string) error {
+	for d := dir; d != "/"; d = filepath.Dir(d) {
+		st, err := os.Stat(d)
+		if err != nil {
+			return err
+		}
+		if st.Mode()&0o001 == 0 {
+			return fmt.Errorf("%s lets nobody but its owner pass to the files of pods below it; run: chmod o+x %s", d, d)
+		}
+	}
+	return nil
+}
+
+// idMapping remembers whether this node can map the ids of root filesystems.
+type idMapping struct {
+	mu     sync.Mutex
+	done   chan struct{} // of the last probe; closed when answer is there
+	asked  time.Time
+	answer error
+}
+
+// failedProbe is how long a no counts: its reason may be a limit that somebody
+// raises. A yes counts for good.
+const failedProbe = time.Minute
+
+// probe waits for the answer no longer than ctx. The probe goes on without it,
+// under background.
+func (m *idMapping) probe(ctx, background context.Context, dir string) error {
+	done := m.ask(background, dir)
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return fmt.Errorf("it was not found out in time: %w", context.Cause(ctx))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.answer
+}
+
+func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.done != nil && (m.answer == nil || time.Since(m.asked) < failedProbe) {
+		return m.done
+	}
+	done := make(chan struct{})
+	m.done, m.asked, m.answer = done, time.Now(), nil
+	go func() {
+		defer close(done)
+		answer := idmap.Probe(background, dir)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.answer = answer
+	}()
+	return done
+}
+
+// settle waits for the probe that is under way: its mounts would stay until the next
+// start.
+func (m *idMapping) Settle(ctx context.Context) {
+	m.mu.Lock()
+	done := m.done
+	m.mu.Unlock()
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,97 @@
+package capabilities
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A yes is remembered for good, a no for a while.
+func TestIDMappingRemembers(t *testing.T) {
+	ctx := t.Context()
+	dir := filepath.Join(t.TempDir(), "store")
+	var m idMapping
+	if err := m.probe(ctx, ctx, dir); err == nil {
+		t.Fatal("a missing directory passes")
+	}
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.probe(ctx, ctx, dir); err == nil {
+		t.Error("a no is forgotten at once")
+	}
+	m.asked = m.asked.Add(-2 * failedProbe)
+	if err := m.probe(ctx, ctx, dir); err != nil {
+		t.Errorf("asked again: %v", err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Errorf("the probe left something: %v", err)
+	}
+	m.asked = m.asked.Add(-24 * time.Hour)
+	if err := m.probe(ctx, ctx, dir); err != nil {
+		t.Errorf("a yes was forgotten: %v", err)
+	}
+}
+
+func TestIDMappingDoesNotWait(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	m := idMapping{done: make(chan struct{})} // a probe that hangs
+	if err := m.probe(ended, t.Context(), t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPassable(t *testing.T) {
+	closed := t.TempDir()
+	state := filepath.Join(closed, "run", "state")
+	if err := os.MkdirAll(state, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []os.FileMode{0o700, 0o766} {
+		if err := os.Chmod(closed, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := passable(state); err == nil || !strings.Contains(err.Error(), "chmod o+x "+closed) {
+			t.Errorf("mode %o: %v", mode, err)
+		}
+	}
+	// Where tests' directories are is nobody else's to enter.
+	for d := closed; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := passable(state); err != nil {
+		t.Error(err)
+	}
+	if err := passable(state + "x"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing one: %v", err)
+	}
+}
+
+// TestProbeIsOverWhenTheEngineCloses has an engine close while a probe has mounts.
+func TestProbeIsOverWhenTheEngineCloses(t *testing.T) {
+	var m idMapping
+	m.Settle(t.Context()) // nobody has asked
+	background, stop := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	done := m.ask(background, dir)
+	stop()
+	m.Settle(t.Context())
+	select {
+	case <-done:
+	default:
+		t.Error("the probe goes on")
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
+		t.Errorf("%q is left", left)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	(&idMapping{done: make(chan struct{})}).Settle(ended) // one that hangs keeps nobody
+}

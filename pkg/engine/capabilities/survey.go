@@ -1,0 +1,56 @@
+package capabilities
+
+import (
+	"context"
+	"os"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/survey"
+)
+
+// Where the kernel and systemd show what a node has.
+const (
+	hugePagesDir = "/sys/kernel/mm/hugepages"
+	// systemdDir is there while systemd is the first process of the node.
+	systemdDir = "/run/systemd/system"
+)
+
+// crunHandler is the annotation by which crun chooses what runs a container.
+const crunHandler = "run.oci.handler"
+
+func (a *Checker) Survey(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
+	f := survey.Facts{Handler: a.Of(ctx, d, rt), Node: a.surveyed(), Proof: proof}
+	f.HostNetwork, _ = usesHostNetwork(d)
+	f.Krun = d.DefaultAnnotations[crunHandler] == "krun"
+	if rt != nil && !rt.OwnKernel {
+		ctx, cancel := context.WithTimeout(ctx, ProbeWait)
+		defer cancel()
+		lack := a.canMap(ctx, d)
+		f.Unsure = lack != nil && ctx.Err() != nil
+		f.Handler.UserNamespaces = func() error { return lack }
+	}
+	return survey.Of(f)
+}
+
+// surveyed is what of the node may change while the daemon runs, and what may not.
+func (a *Checker) surveyed() survey.Node {
+	node := a.Settings.Node
+	n := survey.Node{
+		Seccomp: node.Seccomp, Cgroup: 1,
+		HugePageLimits: node.HugetlbController || node.TolerateMissingHugetlb,
+	}
+	if node.CgroupUnified {
+		n.Cgroup = 2
+	}
+	if st, err := os.Stat(systemdDir); err == nil {
+		n.Systemd = st.IsDir()
+	}
+	if sizes, err := os.ReadDir(hugePagesDir); err == nil {
+		for _, size := range sizes {
+			n.HugePages = append(n.HugePages, size.Name())
+		}
+	}
+	return n
+}

@@ -1,0 +1,51 @@
+package container
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+const stranger = 12345
+
+// TestChangeableDevices has a CDI spec that others than root can change. Devices of
+// the other spec are given.
+func TestChangeableDevices(t *testing.T) {
+	text := func(vendor string) string {
+		return `{"cdiVersion": "0.6.0", "kind": "` + vendor + `/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["GPU=0"]}}]}`
+	}
+	for name, c := range map[string]struct {
+		change func(dir string) error
+		want   string
+	}{
+		"for all":           {func(dir string) error { return os.Chmod(dir+"/theirs.json", 0o666) }, "chmod o-w"},
+		"of another":        {func(dir string) error { return os.Chown(dir+"/theirs.json", stranger, 0) }, "chown root"},
+		"directory for all": {func(dir string) error { return os.Chmod(dir, 0o777) }, "chmod o-w"},
+		"sticky directory":  {func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "chmod o-w"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := t.TempDir(), t.TempDir()
+			put(t, filepath.Join(ours, "ours.json"), text("ours.com"))
+			put(t, filepath.Join(theirs, "theirs.json"), text("theirs.com"))
+			if err := c.change(theirs); err != nil {
+				t.Fatal(err)
+			}
+			b := &Specifier{CdiDirs: []string{ours, theirs}}
+			spec := &specs.Spec{Process: &specs.Process{}}
+			err := b.injectCDI(spec, []string{"ours.com/gpu=0", "theirs.com/gpu=0"})
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "theirs.com/gpu=0") {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if err := b.injectCDI(spec, []string{"ours.com/gpu=0"}); err != nil {
+				t.Error(err)
+			}
+			if len(spec.Process.Env) != 1 {
+				t.Errorf("environment %q, want what one device has", spec.Process.Env)
+			}
+		})
+	}
+}

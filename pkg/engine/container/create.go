@@ -1,0 +1,314 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/log"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/printable"
+)
+
+// creation makes containers.
+type Creation struct {
+	pod.Layout
+	Objects   *pod.Index
+	Names     *reserve.Names
+	Labels    *reserve.Labels
+	Clock     *pod.Clock
+	Records   *pod.ContainerRecords
+	Images    imageIndex
+	Abilities *capabilities.Checker
+	Settings  *settings.Settings
+	Runtimes  *binaries.Runtimes
+	Tasks     *task.Tasks
+	Mounts    *rootfs.Mounts
+	Specs     *Specifier
+	Logs      *Logs
+	Ends      *Ends
+	Events    *events.Announcer
+	Hooks     *hooks.Hooks
+	Plugins   *nri.Plugins // nil unless there can be any
+}
+
+// imageIndex finds images by what pods call them.
+type imageIndex interface {
+	Get(name string) (*image.Image, error)
+	Whole(ctx context.Context, img *image.Image) (*image.Image, error)
+}
+
+// CreateContainer makes a container in a READY sandbox, up to but not including
+// its first process. After an error nothing is left, or, if something could not be
+// taken back, the container is listed EXITED. A stop of the sandbox ends the call.
+func (b *Creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if err := validate.CreateContainer(r, s.Config()); err != nil {
+		return nil, err
+	}
+	if err := ocispec.CheckProc(r.GetConfig().GetMounts()); err != nil {
+		return nil, err
+	}
+	if err := s.Open(); err != nil {
+		return nil, err
+	}
+	if err := b.Abilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
+		return nil, err
+	}
+	img, err := b.Images.Get(r.GetConfig().GetImage().GetImage())
+	if err == nil {
+		img, err = b.Images.Whole(ctx, img)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, leave, err := s.Making.Enter(ctx)
+	if err != nil {
+		return nil, s.NotReady()
+	}
+	defer leave()
+	if err := task.NeedNamespaces(ctx, s, b.Events); err != nil {
+		return nil, err
+	}
+	id := pod.NewID()
+	name := reserve.ContainerName(s.ID(), r.GetConfig().GetMetadata())
+	if err := b.Names.Reserve(name, id); err != nil {
+		return nil, b.Objects.Taken(err)
+	}
+	u := &pod.Undo{}
+	u.Add("name", func(context.Context) error { b.Names.Release(name, id); return nil })
+	c, err := b.make(ctx, u, s, id, r, img)
+	if err != nil {
+		if s.Making.Ctx.Err() != nil {
+			err = s.NotReady()
+		}
+		if uerr := u.Run(); uerr != nil {
+			log.G(ctx).WithError(uerr).WithField("container", id).Error("a failed container could not be taken back; it is listed as exited")
+			b.ShowFailed(ctx, c, err)
+		}
+		return nil, err
+	}
+	failpoint.Hit(failpoint.ContainerCreated)
+	b.Events.Announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.Plugins.PostCreateContainer(ctx, b.Hooks.Container(c))
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// showFailed lists a container that neither came to be nor could be taken back,
+// so that the kubelet removes it; forgetting it would leak what is left.
+func (b *Creation) ShowFailed(ctx context.Context, c *pod.Container, cause error) {
+	c.Record(ctx, func(st *pod.ContainerStatus) {
+		st.Phase, st.ExitCode, st.Reason = pod.PhaseExited, pod.StartFailedCode, "CreateError"
+		st.Message, st.FinishedAt = printable.Line(cause.Error()), b.Clock.Now()
+	})
+	close(c.Exited)
+	close(c.Erased) // as far as it could be
+	b.Objects.AddContainer(c)
+}
+
+// make makes the parts of a container one after the other; u takes them back. The
+// container is there, also after an error, if it has a record.
+func (b *Creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.Container, error) {
+	if err := b.Runtimes.Need(s); err != nil {
+		return nil, err
+	}
+	spec, err := b.plan(s, id, r, img)
+	if err != nil {
+		return nil, err
+	}
+	b.Labels.Hold(spec.ProcessLabel)
+	u.Add("label", func(context.Context) error { b.Labels.Release(spec.ProcessLabel); return nil })
+	o, err := b.Records.Create(id, *spec, pod.ContainerStatus{}, store.Relaxed)
+	if err != nil {
+		return nil, err
+	}
+	c := pod.NewContainer(o, s)
+	u.Add("record", func(context.Context) error { return b.Records.Delete(id) })
+	u.Add("bundle", func(ctx context.Context) error { return b.Ends.RemoveParts(ctx, c) })
+	failpoint.Hit(failpoint.ContainerPlanned)
+	return c, b.makeParts(ctx, u, c, img)
+}
+
+func (b *Creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, img *image.Image) error {
+	rootfs, err := b.Mounts.PrepareRootfs(ctx, c, img)
+	if err != nil {
+		return err
+	}
+	if err := b.Mounts.MountVolumes(ctx, c); err != nil {
+		return err
+	}
+	ociSpec, user, err := b.Specs.buildSpec(ctx, c, img, rootfs)
+	if err != nil {
+		return err
+	}
+	if err := b.Specs.adjust(ctx, u, c, ociSpec); err != nil {
+		return err
+	}
+	if err := b.Specs.mapMounts(ctx, c, ociSpec); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ContainerMounted)
+	if err := b.writeBundle(c, ociSpec); err != nil {
+		return err
+	}
+	u.Add("task", func(ctx context.Context) error { return b.Ends.EraseTask(ctx, c) })
+	if err := b.createTask(ctx, u, c, rootfs); err != nil {
+		return err
+	}
+	if err := c.Sandbox.Open(); err != nil {
+		return err // it was stopped meanwhile
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return b.Plugins.Shown(b.Hooks.Container(c), func() error {
+		err := c.Update(func(st *pod.ContainerStatus) error {
+			st.Phase = pod.PhaseCreated
+			st.User = user
+			st.Resources.Msg = ocispec.ContainerResources(ociSpec)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return c.Sandbox.Making.Show(func() { b.Objects.AddContainer(c) })
+	})
+}
+
+// plan is what the container's record says for its whole life.
+func (b *Creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.ContainerSpec, error) {
+	kept := b.Settings.Of(s.Spec())
+	path, err := cgroup.Path(kept.CgroupDriver, s.Config().GetLinux().GetCgroupParent(), id)
+	if err != nil {
+		return nil, err
+	}
+	config, volumes, err := b.Mounts.PlanVolumes(s, r.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	_, signal := ocispec.StopSignal(config, img.Config.StopSignal)
+	spec := &pod.ContainerSpec{
+		Sandbox:     s.ID(),
+		CreatedAt:   b.Clock.Now(),
+		ImageID:     img.ID,
+		ImageRef:    imageRef(img),
+		ImageName:   imageName(r.GetConfig().GetImage(), img),
+		ImageTag:    img.Tag(r.GetConfig().GetImage().GetUserSpecifiedImage()),
+		ImageChain:  img.ChainID.String(),
+		Snapshotter: kept.Snapshotter,
+		CgroupsPath: path,
+		StopSignal:  signal,
+		Volumes:     volumes,
+	}
+	spec.LogDirectory, spec.LogPath = logPath(r.GetSandboxConfig(), s.Config(), r.GetConfig())
+	if kept.ImageVolumes {
+		if spec.DefinedVolumes, err = ocispec.DefinedVolumes(img.Config, b.Settings.MaxImageVolumes); err != nil {
+			return nil, fmt.Errorf("image %s: %w", img.ID, err)
+		}
+	}
+	spec.Config.Msg = config
+	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), s.Spec().ProcessLabel)
+	return spec, err
+}
+
+// imageRef is the digested name that users see; the id where there is none.
+func imageRef(img *image.Image) string {
+	if len(img.RepoDigests) > 0 {
+		return img.RepoDigests[0]
+	}
+	return img.ID
+}
+
+// imageName is the name that the pod asked for.
+func imageName(s *runtimeapi.ImageSpec, img *image.Image) string {
+	switch {
+	case s.GetUserSpecifiedImage() != "":
+		return s.GetUserSpecifiedImage()
+	case len(img.RepoTags) > 0:
+		return img.RepoTags[0]
+	}
+	return s.GetImage()
+}
+
+// logPath is the container's log file and the directory that the kubelet gave for
+// it, both empty when it has none. The directory of the call counts: a kubelet may
+// have moved its logs since the sandbox was run.
+func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) (dir, path string) {
+	dir = now.GetLogDirectory()
+	if dir == "" {
+		dir = then.GetLogDirectory()
+	}
+	if dir == "" || c.GetLogPath() == "" {
+		return "", ""
+	}
+	return dir, filepath.Join(dir, c.GetLogPath())
+}
+
+// writeBundle writes what the runtime reads, and the pipes of the container.
+func (b *Creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
+	dir := b.ContainerDir(c.ID())
+	if err := pod.WriteSpec(dir, spec); err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	// ExecSync needs only this part of the spec.
+	process, err := json.Marshal(spec.Process)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "process.json"), process, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "io"), 0o700); err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	for _, p := range b.Stdio(c).Paths() {
+		if err := unix.Mkfifo(p, 0o600); err != nil {
+			return fmt.Errorf("make pipe %s: %w", p, err)
+		}
+	}
+	if err := makeLogDirectory(c.Spec()); err != nil {
+		return fmt.Errorf("log directory: %w", err)
+	}
+	return nil
+}
+
+// makeLogDirectory makes the directory of the container's log. What is below the
+// pod's own may be the pod's to write into, who mounts it.
+func makeLogDirectory(spec *pod.ContainerSpec) error {
+	if spec.LogPath == "" {
+		return nil
+	}
+	if err := os.MkdirAll(spec.LogDirectory, 0o755); err != nil {
+		return err
+	}
+	root, name, err := beneath.Split(spec.LogDirectory, spec.LogPath)
+	if err != nil {
+		return err
+	}
+	return beneath.MakeParents(root, name, 0o755)
+}

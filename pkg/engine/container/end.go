@@ -1,0 +1,189 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
+)
+
+// ends does what follows the end of a container: it is recorded and told, and
+// what was there of the container goes.
+type Ends struct {
+	pod.Layout
+	Background context.Context // ends with the engine
+	Clock      *pod.Clock
+	Events     *events.Announcer
+	Logs       *Logs
+	Runtimes   *binaries.Runtimes
+	Tasks      *task.Tasks
+	Exits      *task.Exits
+	Burials    *task.LostShims
+	Mounts     *rootfs.Mounts
+	Residue    *rootfs.Residue
+	Hooks      *hooks.Hooks
+	Plugins    *nri.Plugins // nil unless there can be any
+	Shims      task.Keeper
+}
+
+// watch waits for the end of a running container and records it.
+func (b *Ends) Watch(c *pod.Container) {
+	exit, err := b.Exits.Await(c.Sandbox, c.ID())
+	if err != nil {
+		return // the engine is closing
+	}
+	b.ended(c, exit)
+}
+
+// ended records the end of c, tells everybody, and lets the runtime forget it.
+func (b *Ends) ended(c *pod.Container, exit task.Exit) {
+	b.Logs.flushLog(c)
+	b.RecordEnd(c, exit)
+	if b.Plugins != nil {
+		go b.Plugins.StopContainer(b.Background, b.Hooks.Container(c)) // who removes c waits for it
+	}
+	b.EraseEnded(c)
+}
+
+// killedForMemory tells what a foreign shim may report too late, or to nobody:
+// the cgroup's own count, which is there until the task is deleted.
+func (b *Ends) killedForMemory(c *pod.Container) bool {
+	if c.Oom.Load() {
+		return true
+	}
+	if s := c.Sandbox.Spec(); s.Definition.Type != handler.Shim || s.Plan.OwnKernel {
+		return false
+	}
+	kills, err := cgroup.OOMKills(cgroup.HostPaths(c.Spec().CgroupsPath))
+	return err == nil && kills > 0
+}
+
+// recordEnd makes c EXITED.
+func (b *Ends) RecordEnd(c *pod.Container, exit task.Exit) {
+	oom := exit.OOM || b.killedForMemory(c)
+	err := c.Force(func(st *pod.ContainerStatus) {
+		if exit.Unknown {
+			st.LostExit(exit.At)
+			return
+		}
+		st.Phase, st.PID = pod.PhaseExited, 0
+		st.ExitCode, st.Reason = int32(exit.Status), pod.ExitReason(int32(exit.Status), oom, false)
+		st.Message = printable.Line(exit.Why)
+		// The supervisor may see the end of a short life before its start is
+		// recorded here.
+		st.FinishedAt = max(exit.At.UnixNano(), st.StartedAt)
+	})
+	if err != nil && !errdefs.IsNotFound(err) {
+		log.G(b.Background).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
+	}
+	b.Clock.Seen(exit.At.UnixNano())
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	close(c.Exited) // only now may somebody remove it, and announce that
+}
+
+func (b *Ends) EraseEnded(c *pod.Container) {
+	ctx, cancel := context.WithTimeout(b.Background, pod.UndoTimeout)
+	defer cancel()
+	b.erase(ctx, c)
+}
+
+// erase lets the runtime forget an ended container. What fails here is tried
+// again when the daemon starts and when the container is removed.
+func (b *Ends) erase(ctx context.Context, c *pod.Container) {
+	defer close(c.Erased)
+	if err := b.EraseTask(ctx, c); err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
+		return
+	}
+	if err := b.Mounts.UnmountParts(c.ID()); err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
+		return
+	}
+	if err := c.Force(func(st *pod.ContainerStatus) { st.Erased = true }); err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
+	}
+}
+
+// eraseTask kills what runs of c, and removes what the runtime and the log's
+// writer have of it.
+func (b *Ends) EraseTask(ctx context.Context, c *pod.Container) error {
+	if err := c.AwaitCreated(ctx); err != nil {
+		return err
+	}
+	b.Runtimes.Mend(c.Sandbox)
+	err := b.endTask(ctx, c)
+	if task.LostShim(c.Sandbox, err) {
+		err = b.endTask(ctx, c) // the next connection tells whether the shim is gone
+	}
+	if task.LostShim(c.Sandbox, err) {
+		_, err = b.Burials.Bury(ctx, c.Sandbox, c.ID(), err)
+	}
+	if err != nil {
+		return err
+	}
+	b.Shims.Drop(c.Sandbox.Spec().Supervisor, c.ID())
+	return b.Logs.closeLog(ctx, c)
+}
+
+func (b *Ends) endTask(ctx context.Context, c *pod.Container) error {
+	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	return task.EndTask(ctx, client, c.ID())
+}
+
+// removeParts removes what a container without a task consists of, however much
+// of it there is.
+func (b *Ends) RemoveParts(ctx context.Context, c *pod.Container) error {
+	group := cgroup.HostPaths(c.Spec().CgroupsPath)
+	// Whoever ran the task may have lost it: what still runs is nobody's.
+	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
+		if err := group.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.Mounts.UnmountParts(c.ID()); err != nil {
+		return err
+	}
+	if err := b.Mounts.RemoveRootfs(ctx, c); err != nil {
+		return err
+	}
+	return errors.Join(
+		group.Remove(ctx),
+		removeRuntimeState(b.Layout, c),
+		b.Residue.Erase(b.ContainerDir(c.ID()), func() error { return b.Mounts.EraseContainer(c.ID()) }),
+	)
+}
+
+// removeRuntimeState removes what a runtime that was never told of the end may
+// have written about c. A directory that the handler names is not ours.
+func removeRuntimeState(l pod.Layout, c *pod.Container) error {
+	if c.Sandbox == nil || c.Sandbox.Spec().Definition.Root != "" {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(l.RuntimeRoot(c.Sandbox.Spec().Definition), c.ID()))
+}
+
+// gone records that a created container cannot be started any more.
+func (e *Ends) Gone(ctx context.Context, c *pod.Container) {
+	c.Record(ctx, func(st *pod.ContainerStatus) { st.LostExit(time.Now()) })
+	close(c.Exited)
+	go e.EraseEnded(c)
+}

@@ -1,0 +1,114 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// logs are written by supervisors, also for foreign shims, which do not know the
+// CRI's format.
+type Logs struct {
+	pod.Layout
+	Background context.Context // ends with the engine
+	Objects    *pod.Index
+	Settings   *settings.Settings
+	Shims      Supervisors
+}
+
+// supervisors are found by their keys, and started where there is none.
+type Supervisors interface {
+	Supervisor(ctx context.Context, key string) (*shim.Client, error)
+}
+
+// flushLogTimeout bounds what the supervisor bounds itself, if it answers.
+const flushLogTimeout = 2 * time.Second
+
+// flushLog waits for the log of an ended container to be whole, because whoever
+// hears of the end may read its last lines. Tasks of the supervisor's own have
+// ended only then.
+func (b *Logs) flushLog(c *pod.Container) {
+	s := c.Sandbox.Spec()
+	if s.Definition.Type != handler.Shim {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.Background, flushLogTimeout)
+	defer cancel()
+	drain, err := b.Shims.Supervisor(ctx, s.Supervisor)
+	if err == nil {
+		_, err = drain.Supervisor.FlushStdio(ctx, &supervisorapi.FlushStdioRequest{Id: c.ID()})
+		err = task.FromShim(err)
+	}
+	// A supervisor of an older build cannot be asked.
+	if err != nil && !errdefs.IsNotImplemented(err) {
+		log.G(b.Background).WithError(err).WithField("container", c.ID()).Debug("wait for the log of an ended container")
+	}
+}
+
+// drainShim has a supervisor read the pipes of a foreign shim's container into
+// its log: such a shim does not know the CRI's format.
+func (b *Logs) drainShim(ctx context.Context, c *pod.Container) error {
+	if c.Sandbox.Spec().Definition.Type != handler.Shim {
+		return nil
+	}
+	drain, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	if err != nil {
+		return err
+	}
+	io := b.Stdio(c)
+	_, err = drain.Supervisor.OpenStdio(ctx, &supervisorapi.OpenStdioRequest{
+		Id: c.ID(), Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Terminal: c.Config().GetTty(),
+		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(b.Settings.Of(c.Sandbox.Spec()).MaxLogLineSize),
+	})
+	if err != nil {
+		return fmt.Errorf("open log: %w", task.FromShim(err))
+	}
+	return nil
+}
+
+// closeLog takes drainShim back.
+func (b *Logs) closeLog(ctx context.Context, c *pod.Container) error {
+	if c.Sandbox.Spec().Definition.Type != handler.Shim {
+		return nil
+	}
+	drain, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	if err != nil {
+		return err
+	}
+	if _, err := drain.Supervisor.CloseStdio(ctx, &supervisorapi.CloseStdioRequest{Id: c.ID()}); err != nil {
+		return fmt.Errorf("close log: %w", task.FromShim(err))
+	}
+	return nil
+}
+
+// ReopenContainerLog makes the log's writer go on in a new file at the log's
+// path. When it answers, that file exists.
+func (b *Logs) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	c, err := b.Objects.Container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if c.Status().Phase != pod.PhaseRunning {
+		return nil, fmt.Errorf("container %s does not run, nothing writes its log: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	// Foreign shims' logs are written by a supervisor as well.
+	writer, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := writer.Supervisor.ReopenLog(ctx, &supervisorapi.ReopenLogRequest{Id: c.ID()}); err != nil {
+		return nil, fmt.Errorf("reopen log: %w", task.FromShim(err))
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, nil
+}

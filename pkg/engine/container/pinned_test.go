@@ -1,0 +1,135 @@
+package container
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/log"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+func put(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pinBed is what of a daemon is asked here.
+type pinBed struct {
+	clock    *pod.Clock
+	layout   pod.Layout
+	settings *settings.Settings
+	tasks    *task.Tasks
+}
+
+// told is what a core does with a pod, as far as the configuration decides it.
+type told struct {
+	systemd                 bool
+	maxLog                  int32
+	snapshotter, cgroupPath string
+	hostname                string // of the base spec; empty without one
+	seccomp                 specs.LinuxSeccompAction
+	tolerates               bool
+}
+
+func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
+	t.Helper()
+	options, err := k.tasks.Options(s.Spec(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := &supervisorapi.TaskOptions{}
+	if err := options.UnmarshalTo(task); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := (&Creation{Settings: k.settings, Clock: k.clock, Mounts: rootfs.New(k.layout, nil)}).plan(s, strings.Repeat("c", pod.IdLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
+	base, err := k.settings.BaseSpec(s.Spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if base != nil {
+		got.hostname = base.Hostname
+	}
+	node := k.settings.NodeOf(s.Spec())
+	if node.SystemdCgroup != got.systemd {
+		t.Errorf("the node's driver is systemd: %v, the task's: %v", node.SystemdCgroup, got.systemd)
+	}
+	got.tolerates = node.TolerateMissingHugetlb
+	if node.DefaultSeccomp != nil {
+		profile, err := node.DefaultSeccomp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.seccomp = profile.DefaultAction
+	}
+	return got
+}
+
+// A pod keeps what the configuration said when it was made, through a record on
+// disk, another configuration, and other contents of the files.
+func TestPodKeepsItsConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	d := &handler.Definition{Name: "runc", Type: handler.OCI, Path: "/runc", BaseRuntimeSpec: filepath.Join(dir, "base.json")}
+	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"then"}`)
+	profile := put(t, filepath.Join(dir, "seccomp.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
+	before := &settings.Settings{Driver: cgroup.Systemd, Snapshotter: "overlayfs", MaxLogLineSize: 100, TolerateMissingHugetlb: true, DefaultSeccompFile: profile}
+	kept, err := before.Pin(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := t.TempDir()
+	spec := pod.SandboxSpec{Definition: d, Pinned: kept}
+	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
+	old := enginetest.Sandbox(t, records, spec)
+	spec.Pinned = nil // as an older build wrote it
+	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
+	older := enginetest.Sandbox(t, records, spec)
+
+	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"now"}`)
+	put(t, profile, `{"defaultAction":"SCMP_ACT_KILL"}`)
+	after := &pinBed{clock: &pod.Clock{}, layout: pod.Layout{State: dir}, settings: &settings.Settings{
+		Driver: cgroup.Cgroupfs, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
+	}}
+	after.tasks = task.New(after.layout, after.settings, binaries.NewRuntimes(nil, log.L), nil)
+	id := strings.Repeat("c", pod.IdLength)
+	want := told{true, 100, "overlayfs", "pods.slice:berth:" + id, "then", specs.ActLog, true}
+	if got := tell(t, after, old); got != want {
+		t.Errorf("the old pod has %+v, want %+v", got, want)
+	}
+	want = told{false, 200, "native", "/berth/" + id, "now", specs.ActKill, false}
+	if got := tell(t, after, older); got != want {
+		t.Errorf("a pod of an older build has %+v, want %+v", got, want)
+	}
+	// Without files a pod keeps that there were none.
+	plain := *d
+	plain.BaseRuntimeSpec = ""
+	before.DefaultSeccompFile = ""
+	if kept, err = before.Pin(&plain); err != nil {
+		t.Fatal(err)
+	}
+	spec = pod.SandboxSpec{Definition: &plain, Pinned: kept}
+	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
+	if got := tell(t, after, enginetest.Sandbox(t, records, spec)); got.hostname != "" || got.seccomp != "" {
+		t.Errorf("a pod without files has %+v", got)
+	}
+}

@@ -1,0 +1,195 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/trust"
+)
+
+// specifier writes what runtimes are to make of containers.
+type Specifier struct {
+	pod.Layout
+	Objects  *pod.Index
+	Settings *settings.Settings
+	Runtimes *binaries.Runtimes
+	Mounts   *rootfs.Mounts
+	Prober   binaries.Prober
+	CdiDirs  []string
+	Hooks    *hooks.Hooks
+	Plugins  *nri.Plugins // nil unless there can be any
+}
+
+// buildSpec looks up what the spec depends on, and builds it.
+func (b *Specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
+	config, d := c.Config(), c.Sandbox.Spec().Definition
+	var user ocispec.User
+	images, err := b.Mounts.VolumeSources(c)
+	if err != nil {
+		return nil, user, err
+	}
+	var volumes []ocispec.DefinedVolume
+	err = b.Mounts.WithRootfs(c, mounts, func(dir string) (err error) {
+		user, err = ocispec.ResolveUser(ctx, dir, img.Config, config.GetLinux().GetSecurityContext())
+		if err != nil {
+			return err
+		}
+		targets, err := ocispec.ResolveTargets(dir, config.GetMounts(), images)
+		if err != nil {
+			return err
+		}
+		volumes, err = b.Mounts.MakeVolumes(ctx, c, dir, targets)
+		return err
+	})
+	if err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.CheckMounts(config.GetMounts()); err != nil {
+		return nil, user, err
+	}
+	if err := makeHostPaths(config); err != nil {
+		return nil, user, err
+	}
+	in := ocispec.Container{
+		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.SpecSandbox(c.Sandbox),
+		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
+		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes,
+	}
+	if d.Type == handler.OCI && !c.Sandbox.Spec().Plan.OwnKernel {
+		in.CRIUConfig = filepath.Join(b.ContainerDir(c.ID()), supervisor.CRIUConfigFile)
+	}
+	if in.Runtime, err = b.Prober.Probe(ctx, b.Runtimes.Of(c.Sandbox.Spec())); err != nil {
+		return nil, user, err
+	}
+	if in.Base, err = b.Settings.BaseSpec(c.Sandbox.Spec()); err != nil {
+		return nil, user, err
+	}
+	if in.TargetPID, err = b.Objects.TargetPID(c.Sandbox, config); err != nil {
+		return nil, user, err
+	}
+	spec, err := ocispec.Build(in, b.Settings.NodeOf(c.Sandbox.Spec()))
+	if err != nil {
+		return nil, user, err
+	}
+	if err := b.injectDevices(spec, config); err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.Relabel(in); err != nil {
+		return nil, user, err
+	}
+	if err := ocispec.CheckProcOf(spec); err != nil {
+		return nil, user, err
+	}
+	return spec, user, ocispec.Fit(spec, in.Runtime)
+}
+
+// makeHostPaths makes directories of the mounts' sources that do not exist. Those
+// that do may be files.
+func makeHostPaths(config *runtimeapi.ContainerConfig) error {
+	for _, path := range ocispec.HostPathsToCreate(config) {
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return fmt.Errorf("make missing host path of a mount: %w", err)
+		}
+	}
+	return nil
+}
+
+// injectDevices adds CDI devices. Their specs are read when a container asks.
+func (b *Specifier) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfig) error {
+	devices, err := ocispec.CDIDevices(c)
+	if err != nil || len(devices) == 0 {
+		return err
+	}
+	return b.injectCDI(spec, devices)
+}
+
+func (b *Specifier) injectCDI(spec *specs.Spec, devices []string) error {
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.CdiDirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return fmt.Errorf("CDI: %w", err)
+	}
+	if err := trustedDevices(cache, devices); err != nil {
+		return err
+	}
+	return ocispec.ApplyCDI(spec, devices, cache)
+}
+
+// trustedDevices refuses devices of CDI specs that others can change: their hooks
+// are run as root. Specs that nobody asks for cost nothing.
+func trustedDevices(cache *cdi.Cache, devices []string) error {
+	for _, name := range devices {
+		d := cache.GetDevice(name)
+		if d == nil {
+			continue
+		}
+		file := d.GetSpec().GetPath()
+		for _, err := range []error{trust.CheckDir(filepath.Dir(file), trust.Configuration), trust.Check(file, trust.Configuration)} {
+			if refused, is := errors.AsType[*trust.Refused](err); is {
+				return fmt.Errorf("CDI device %s: %w", name, refused)
+			}
+		}
+	}
+	return nil
+}
+
+// adjust changes the spec of a new container as plugins want it, and undoes with
+// u what they know of it.
+func (b *Specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec) error {
+	if b.Plugins == nil {
+		return nil
+	}
+	t := b.Hooks.Planned(c, spec)
+	u.Add("plugins", func(ctx context.Context) error { b.Plugins.RemoveContainer(ctx, t); return nil })
+	changes, err := b.Plugins.CreateContainer(ctx, t)
+	if err != nil || changes == nil {
+		return err
+	}
+	err = nri.Adjust(spec, changes, b.injectCDI)
+	if err != nil {
+		return err
+	}
+	if err := ocispec.CheckProcOf(spec); err != nil {
+		return err
+	}
+	if err := ocispec.FitNode(spec, b.Settings.NodeOf(c.Sandbox.Spec())); err != nil {
+		return err
+	}
+	rt, err := b.Prober.Probe(ctx, b.Runtimes.Of(c.Sandbox.Spec()))
+	if err != nil {
+		return err
+	}
+	return ocispec.Fit(spec, rt)
+}
+
+// mapMounts does what the runtime of c would fail at.
+func (b *Specifier) mapMounts(ctx context.Context, c *pod.Container, spec *specs.Spec) error {
+	if c.Sandbox.Spec().Plan.User == nil {
+		return nil
+	}
+	runtime, err := b.Prober.Probe(ctx, b.Runtimes.Of(c.Sandbox.Spec()))
+	if err != nil {
+		return err
+	}
+	return b.Mounts.MapFor(c, spec, runtime)
+}

@@ -1,0 +1,101 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// containerViews show containers to callers.
+type Views struct {
+	pod.Layout
+	Objects  *pod.Index
+	Runtimes *binaries.Runtimes
+}
+
+// ContainerStatus tells everything about one container, in every state.
+func (b *Views) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	c, err := b.Objects.Container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.ContainerStatusResponse{Status: c.CRIStatus()}
+	if r.GetVerbose() {
+		resp.Info = b.info(c)
+	}
+	return resp, nil
+}
+
+// containerInfo is the verbose part of ContainerStatus.
+type containerInfo struct {
+	PID         int                   `json:"pid"`
+	SandboxID   string                `json:"sandboxID"`
+	Handler     string                `json:"handler"`
+	Runtime     string                `json:"runtime"`
+	Version     string                `json:"runtimeVersion"`
+	RuntimePath string                `json:"runtimePath"`
+	Binaries    []binaries.BinaryInfo `json:"binaries,omitempty"`
+	Snapshotter string                `json:"snapshotter"`
+	CgroupsPath string                `json:"cgroupsPath"`
+	Supervisor  string                `json:"supervisor"`
+	RuntimeSpec json.RawMessage       `json:"runtimeSpec,omitempty"`
+}
+
+func (b *Views) info(c *pod.Container) map[string]string {
+	s := c.Sandbox.Spec()
+	i := containerInfo{
+		PID: c.Status().PID, SandboxID: c.Sandbox.ID(), Handler: s.Definition.Name,
+		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
+		Binaries: b.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
+	}
+	if spec, err := os.ReadFile(filepath.Join(b.ContainerDir(c.ID()), "config.json")); err == nil {
+		i.RuntimeSpec = spec
+	}
+	text, err := json.Marshal(i)
+	if err != nil {
+		return nil
+	}
+	return map[string]string{"info": string(text)}
+}
+
+// ListContainers lists containers in all states, newest first.
+func (b *Views) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: b.List(r.GetFilter())}, nil
+}
+
+func (b *Views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	all := b.Objects.AllContainers()
+	items := make([]*runtimeapi.Container, 0, len(all))
+	for _, c := range all {
+		if state := c.State(); c.MatchesIn(state, f) {
+			items = append(items, c.ItemIn(state))
+		}
+	}
+	return items
+}
+
+// EncodedContainers is the answer of ListContainers as it is sent.
+func (b *Views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
+	return pod.EncodedList(b.Objects.AllContainers(), func(c *pod.Container) ([]byte, error) {
+		state := c.State()
+		if !c.MatchesIn(state, f) {
+			return nil, nil
+		}
+		return c.Encoded(state)
+	})
+}
+
+// StreamContainers is ListContainers in messages of bounded size.
+func (b *Views) StreamContainers(r *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	return chunk.Send(b.List(r.GetFilter()), func(part []*runtimeapi.Container) error {
+		return to.Send(&runtimeapi.StreamContainersResponse{Containers: part})
+	})
+}

@@ -1,0 +1,266 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+)
+
+// stops are of containers, for a while or for good.
+type Stops struct {
+	Background context.Context // ends with the engine
+	Objects    *pod.Index
+	Names      *reserve.Names
+	Labels     *reserve.Labels
+	Clock      *pod.Clock
+	Records    *pod.ContainerRecords
+	Events     *events.Announcer
+	Runtimes   *binaries.Runtimes
+	Tasks      *task.Tasks
+	Ends       *Ends
+	Hooks      *hooks.Hooks
+	Plugins    *nri.Plugins // nil unless there can be any
+}
+
+// StopContainer ends a container: its stop signal, and after timeout seconds
+// SIGKILL. It answers when the container is EXITED. Overlapping calls do not
+// wait for each other. Missing and ended containers are fine.
+func (b *Stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	c, err := b.Objects.Container(r.GetContainerId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// A caller that gives up must not leave half a stop: the container was, or was
+	// to be, told to end, and would live on because nobody waits for it.
+	stopped := make(chan error, 1)
+	go func() { stopped <- b.stopOn(ctx, c, graceOf(r.GetTimeout())) }()
+	select {
+	case err = <-stopped:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.Plugins.StopContainer(ctx, b.Hooks.Container(c))
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// stopOn stops c also when the caller leaves. It ends with the engine; a kubelet
+// that still wants the container stopped asks again.
+func (b *Stops) stopOn(ctx context.Context, c *pod.Container, grace time.Duration) error {
+	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(b.Background, cancel)()
+	err := b.stop(working, c, grace)
+	if err == nil && c.SharesProcesses() {
+		err = c.AwaitErased(working)
+	}
+	if err != nil && ctx.Err() != nil && b.Background.Err() == nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end a container whose stop was given up")
+	}
+	return err
+}
+
+// graceOf turns the seconds of a request into a time that can be added to.
+func graceOf(seconds int64) time.Duration {
+	const longest = 365 * 24 * 60 * 60
+	return time.Duration(min(max(seconds, 0), longest)) * time.Second
+}
+
+func (b *Stops) stop(ctx context.Context, c *pod.Container, grace time.Duration) error {
+	if grace == 0 {
+		return b.End(ctx, c)
+	}
+	if c.Status().Phase == pod.PhaseCreated {
+		// A start may be under way: what comes of it gets its signal and its time.
+		if err := b.withdraw(ctx, c, grace); err != nil {
+			return err
+		}
+	}
+	if c.Status().Phase == pod.PhaseRunning {
+		if err := b.signal(ctx, c, c.StopSignal(), false); err != nil {
+			return err
+		}
+		failpoint.Hit(failpoint.ContainerStopped)
+		if done, err := c.AwaitEnd(ctx, grace); done || err != nil {
+			return err
+		}
+	}
+	return b.End(ctx, c)
+}
+
+// withdraw ends a container that was not started, unless a start is under way and
+// comes to its end, or to none within d.
+func (b *Stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration) error {
+	bounded, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	if err := c.Op.Lock(bounded); err != nil {
+		return ctx.Err()
+	}
+	defer c.Op.Unlock()
+	b.cancel(ctx, c)
+	return nil
+}
+
+// end makes c EXITED now. One that never ran becomes so without a process.
+func (b *Stops) End(ctx context.Context, c *pod.Container) error {
+	for {
+		switch c.Status().Phase {
+		case pod.PhaseExited:
+			return nil
+		case pod.PhaseCreated:
+			if err := b.abort(ctx, c); err != nil {
+				return err
+			}
+			continue // it may have been started
+		}
+		if err := b.signal(ctx, c, unix.SIGKILL, true); err != nil {
+			return err
+		}
+		if done, err := c.AwaitEnd(ctx, pod.KillGrace); done || err != nil {
+			return err
+		}
+		return fmt.Errorf("container %s does not die: it was sent SIGKILL %s ago, look for processes in uninterruptible sleep: %w",
+			c.ID(), pod.KillGrace, errdefs.ErrUnavailable)
+	}
+}
+
+// abort ends a container that does not run yet. A start that is under way is not
+// waited for, but made to fail; it may be too late for that.
+func (b *Stops) abort(ctx context.Context, c *pod.Container) error {
+	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
+	defer cancel()
+	again := time.NewTicker(task.AbortInterval)
+	defer again.Stop()
+	for !c.Op.LockNow() {
+		// Who starts it takes this for the order to give up.
+		err := b.signal(bounded, c, unix.SIGKILL, true)
+		if err != nil && bounded.Err() == nil {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-bounded.Done():
+			return fmt.Errorf("container %s is being started, and that does not end: look at its runtime: %w", c.ID(), errdefs.ErrUnavailable)
+		}
+	}
+	defer c.Op.Unlock()
+	b.cancel(ctx, c)
+	return nil
+}
+
+// cancel ends c if it was never started. It needs c.op.
+func (b *Stops) cancel(ctx context.Context, c *pod.Container) {
+	if c.Status().Phase != pod.PhaseCreated {
+		return
+	}
+	c.Record(ctx, func(st *pod.ContainerStatus) {
+		st.Phase, st.ExitCode, st.Reason = pod.PhaseExited, 128+int32(unix.SIGKILL), "Error"
+		st.Message = "the container was stopped before it was started"
+		st.FinishedAt = b.Clock.Now()
+	})
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	close(c.Exited) // only now may somebody remove it, and announce that
+	go b.Ends.EraseEnded(c)
+}
+
+func (b *Stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
+	b.Runtimes.Mend(c.Sandbox)
+	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	_, err = client.Task.Kill(ctx, &taskapi.KillRequest{ID: c.ID(), Signal: uint32(sig), All: all})
+	return task.FromShim(err)
+}
+
+// signal sends a signal to the container's first process, or to all.
+func (b *Stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
+	err := b.kill(ctx, c, sig, all)
+	if shim.Lost(err) {
+		err = b.kill(ctx, c, sig, all) // by a supervisor's successor
+	}
+	switch {
+	case err == nil, errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
+		return nil // it has ended; the watcher is about to say so
+	case shim.Lost(err):
+		return nil // awaitEnd tells whether it ended with its shim
+	}
+	return fmt.Errorf("signal container %s: %w", c.ID(), err)
+}
+
+// RemoveContainer removes a container, killing it if it runs. Its log stays:
+// that is the kubelet's. A missing one is fine.
+func (b *Stops) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	c, err := b.Objects.Container(r.GetContainerId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.RemoveContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Remove(ctx, c); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+func (b *Stops) Remove(ctx context.Context, c *pod.Container) error {
+	if err := b.End(ctx, c); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	select {
+	case <-c.Erased:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	b.Plugins.StopContainer(ctx, b.Hooks.Container(c))
+	if err := c.Op.Lock(ctx); err != nil {
+		return err
+	}
+	defer c.Op.Unlock()
+	if _, err := b.Objects.Container(c.ID()); errdefs.IsNotFound(err) {
+		return nil // somebody else removed it
+	}
+	if !c.Status().Erased {
+		if err := b.Ends.EraseTask(ctx, c); err != nil {
+			return err
+		}
+	}
+	b.Plugins.RemoveContainer(ctx, b.Hooks.Container(c))
+	if err := b.Ends.RemoveParts(ctx, c); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ContainerErased)
+	if err := b.Records.Delete(c.ID()); err != nil {
+		return err
+	}
+	b.Objects.DropContainer(c.ID())
+	b.Labels.Release(c.Spec().ProcessLabel)
+	b.Names.Release(reserve.ContainerName(c.Sandbox.ID(), c.Config().GetMetadata()), c.ID())
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	return nil
+}

@@ -1,0 +1,88 @@
+package container
+
+import (
+	"context"
+	"fmt"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/core/mount"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// createTask tells whoever runs the pod's tasks about the container. It does not
+// end with the caller's context, but with the sandbox.
+func (b *Creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
+	s := c.Sandbox
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
+	defer cancel()
+	defer context.AfterFunc(s.Making.Ctx, cancel)()
+	client, err := b.Tasks.Worker(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := b.Tasks.Options(s.Spec(), c.Spec().LogDirectory, c.Spec().LogPath)
+	if err != nil {
+		return err
+	}
+	if err := b.Logs.drainShim(ctx, c); err != nil {
+		return err
+	}
+	io := b.Stdio(c)
+	request := &taskapi.CreateTaskRequest{
+		ID: c.ID(), Bundle: b.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
+		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options,
+	}
+	foreign := s.Spec().Definition.Type == handler.Shim
+	if foreign {
+		request.Rootfs = mountMessages(rootfs)
+	}
+	unanswered, err := CallCreate(ctx, client, request)
+	if err == nil {
+		return nil
+	}
+	if unanswered != nil {
+		c.Creating.Store(unanswered)
+		u.Add("create", c.AwaitCreated)
+	}
+	if !foreign {
+		return fmt.Errorf("create container: %w", err)
+	}
+	if shim.Lost(err) || ctx.Err() != nil {
+		return fmt.Errorf("create container: %w", task.Blamed(s.Spec().Definition, err))
+	}
+	// A shim calls its runtime here already, berth-shim at the start. That a
+	// program cannot be run is for StartContainer to say (CRI: StartError).
+	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
+}
+
+// callCreate gives up when ctx ends. The other side does not, and what it still
+// makes can be removed only when it has: that is returned to be waited for, and ends
+// with the shim at the latest. The other side is not told of a deadline: Kata
+// answers by it that nothing came of the call, and goes on.
+func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.CreateTaskRequest) (*pod.PendingCall, error) {
+	answer, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := client.Task.Create(context.WithoutCancel(ctx), request)
+		answer <- task.FromShim(err)
+	}()
+	select {
+	case err := <-answer:
+		return nil, err
+	case <-ctx.Done():
+		return &pod.PendingCall{ended}, ctx.Err()
+	}
+}
+
+func mountMessages(mounts []mount.Mount) []*types.Mount {
+	all := make([]*types.Mount, 0, len(mounts))
+	for _, m := range mounts {
+		all = append(all, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	return all
+}

@@ -1,0 +1,54 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// A runtime that takes back nothing must not keep the spec from being put back,
+// nor hold up the roll-back past its time.
+func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
+	k := enginetest.NewDeaf(t)
+	c := k.Container(t, handler.Definition{ContainerCreateTimeout: time.Second})
+	limit := func(n int64) *specs.LinuxResources {
+		return &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &n}}
+	}
+	spec := &specs.Spec{Linux: &specs.Linux{Resources: limit(1)}}
+	u := &pod.Undo{}
+	if err := NewResources(k.Layout, k.Settings, k.Tasks).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+		t.Fatalf("the update: %v", err)
+	}
+	holds := func(want int64) {
+		t.Helper()
+		now, err := pod.ReadSpec(k.Layout.ContainerDir(c.ID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *now.Linux.Resources.Memory.Limit; got != want {
+			t.Errorf("the spec has %d, want %d", got, want)
+		}
+	}
+	holds(2)
+	if err := u.Run(); err == nil {
+		t.Error("a deaf runtime put the limits back")
+	}
+	holds(1)
+	over, end := context.WithCancel(t.Context())
+	end()
+	var failed error
+	for _, s := range u.Steps {
+		failed = errors.Join(failed, s.Back(over))
+	}
+	if failed == nil || !strings.Contains(failed.Error(), context.Canceled.Error()) {
+		t.Errorf("the roll-back goes on past its time: %v", failed)
+	}
+}

@@ -1,0 +1,113 @@
+// Package enginetest makes what tests of the engine's rooms need of each other: pods
+// with records on disk, and supervisors that do not do their work.
+package enginetest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Sandbox writes a record below dir, and reads it as the next daemon does.
+func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec) *pod.Sandbox {
+	t.Helper()
+	id := pod.NewID()
+	records, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](dir)
+	if err == nil {
+		_, err = records.Create(id, spec, pod.SandboxStatus{}, store.Relaxed)
+	}
+	if err == nil {
+		records, _, err = store.Open[pod.SandboxSpec, pod.SandboxStatus](dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, ok := records.Get(id)
+	if !ok {
+		t.Fatal("the record is gone")
+	}
+	return pod.NewSandbox(o)
+}
+
+// Container is one that runs, as far as its record says.
+func Container(t *testing.T, s *pod.Sandbox) *pod.Container {
+	t.Helper()
+	records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := records.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod.NewContainer(o, s)
+}
+
+// File writes a file for root alone, and returns its path.
+func File(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Deaf is an engine's state with one supervisor, which never reads.
+type Deaf struct {
+	Layout   pod.Layout
+	Settings *settings.Settings
+	Tasks    *task.Tasks
+}
+
+// NewDeaf gives one. What it has ends with the test.
+func NewDeaf(t *testing.T) *Deaf {
+	t.Helper()
+	state, err := os.MkdirTemp("", "be-") // the paths of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(state) })
+	shims, err := shim.New(shim.Config{State: state, Supervisor: "/none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(shims.Close)
+	dir := shims.SupervisorDir("deaf")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "shim.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	layout, err := pod.NewLayout(state, state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Deaf{Layout: layout, Settings: &settings.Settings{}}
+	d.Tasks = task.New(d.Layout, d.Settings, binaries.NewRuntimes(nil, log.L), shims)
+	return d
+}
+
+// Container is one of a pod of the supervisor, with a directory.
+func (d *Deaf) Container(t *testing.T, of handler.Definition) *pod.Container {
+	t.Helper()
+	of.Type = handler.OCI
+	c := Container(t, Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &of, Supervisor: "deaf"}))
+	if err := os.MkdirAll(filepath.Join(d.Layout.ContainerDir(c.ID()), "io"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

@@ -1,0 +1,153 @@
+package events
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// events serves GetContainerEvents.
+type Calls struct {
+	Broker *Broker
+	Log    *log.Entry
+}
+
+// subscriberBuffer is how many events a reader may be behind.
+const subscriberBuffer = 1024
+
+// errMissed ends the subscription of a reader that is further behind. A
+// life-cycle call must never wait for a reader, and one that silently misses an
+// event takes a pod for what it is no more; one that is told so lists.
+var errMissed = fmt.Errorf("the reader is more than %d events behind and misses some: list sandboxes and containers, and subscribe again: %w",
+	subscriberBuffer, errdefs.ErrUnavailable)
+
+// broker hands events to all subscribers.
+type Broker struct {
+	mu     sync.Mutex
+	subs   map[*subscriber]struct{}
+	closed bool
+}
+
+// subscriber is one stream. Its channel is closed when there will be no more.
+type subscriber struct {
+	events chan *runtimeapi.ContainerEventResponse
+	// missed says that it was cut off. It is written before the channel is closed.
+	missed bool
+}
+
+func NewBroker() *Broker { return &Broker{subs: map[*subscriber]struct{}{}} }
+
+func (k *Broker) subscribe() *subscriber {
+	s := &subscriber{events: make(chan *runtimeapi.ContainerEventResponse, subscriberBuffer)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		close(s.events)
+		return s
+	}
+	k.subs[s] = struct{}{}
+	return s
+}
+
+func (k *Broker) unsubscribe(s *subscriber) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.subs, s)
+}
+
+// publish calls event only if somebody listens, under the lock: events reach
+// every subscriber in the order of their times. It waits for nobody.
+func (k *Broker) publish(event func() *runtimeapi.ContainerEventResponse) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.subs) == 0 {
+		return
+	}
+	e := event()
+	for s := range k.subs {
+		select {
+		case s.events <- e:
+		default:
+			delete(k.subs, s)
+			s.cut()
+		}
+	}
+}
+
+// cut ends a subscription and lets go of what its reader did not take.
+func (s *subscriber) cut() {
+	s.missed = true
+	for {
+		select {
+		case <-s.events:
+		default:
+			close(s.events)
+			return
+		}
+	}
+}
+
+func (k *Broker) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
+	for s := range k.subs {
+		close(s.events)
+		delete(k.subs, s)
+	}
+}
+
+// GetContainerEvents streams what happens from now on.
+func (b Calls) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	s := b.Broker.subscribe()
+	defer b.Broker.unsubscribe(s)
+	for {
+		select {
+		case e, ok := <-s.events:
+			if !ok {
+				return s.ended(b.Log)
+			}
+			if err := stream.Send(e); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (s *subscriber) ended(log *log.Entry) error {
+	if !s.missed {
+		return nil
+	}
+	log.WithField("buffer", subscriberBuffer).Warn("A reader of events was too slow and is cut off")
+	return errMissed
+}
+
+// announcer tells subscribers what happens to sandboxes and containers.
+type Announcer struct {
+	broker  *Broker
+	clock   *pod.Clock
+	objects *pod.Index
+}
+
+func NewAnnouncer(b *Broker, c *pod.Clock, o *pod.Index) *Announcer { return &Announcer{b, c, o} }
+
+// announce tells subscribers what happened to id, with the pod's state after it.
+func (a *Announcer) Announce(id string, s *pod.Sandbox, t runtimeapi.ContainerEventType) {
+	a.broker.publish(func() *runtimeapi.ContainerEventResponse {
+		e := &runtimeapi.ContainerEventResponse{
+			ContainerId: id, ContainerEventType: t, CreatedAt: a.clock.Now(), PodSandboxStatus: s.CRIStatus(),
+		}
+		for _, c := range a.objects.ContainersOf(s.ID()) {
+			e.ContainersStatuses = append(e.ContainersStatuses, c.CRIStatus())
+		}
+		return e
+	})
+}

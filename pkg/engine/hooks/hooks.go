@@ -1,0 +1,110 @@
+package hooks
+
+import (
+	"context"
+	"strings"
+
+	"github.com/containerd/log"
+	"github.com/containerd/nri/pkg/api"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+)
+
+// hooks show sandboxes and containers to plugins.
+type Hooks struct {
+	pod.Layout
+	background context.Context // ends with the engine
+	settings   *settings.Settings
+}
+
+func NewHooks(background context.Context, l pod.Layout, s *settings.Settings) *Hooks {
+	return &Hooks{l, background, s}
+}
+
+// subject is a sandbox, or a container, as NRI plugins are told of it.
+type subject struct {
+	*Hooks
+	sandbox *pod.Sandbox
+	of      *pod.Container // nil for a sandbox
+	spec    *specs.Spec    // of a container that has no bundle yet
+}
+
+func (h *Hooks) Pod(s *pod.Sandbox) nri.Subject { return subject{Hooks: h, sandbox: s} }
+
+func (h *Hooks) Container(c *pod.Container) nri.Subject {
+	return subject{Hooks: h, sandbox: c.Sandbox, of: c}
+}
+
+// planned is a container that has no bundle yet.
+func (h *Hooks) Planned(c *pod.Container, spec *specs.Spec) nri.Subject {
+	return subject{Hooks: h, sandbox: c.Sandbox, of: c, spec: spec}
+}
+
+func (t subject) ID() string {
+	if t.of != nil {
+		return t.of.ID()
+	}
+	return t.sandbox.ID()
+}
+
+func (t subject) Pod() nri.Pod {
+	spec, st := t.sandbox.Spec(), t.sandbox.Status()
+	p := nri.Pod{
+		ID: t.sandbox.ID(), Handler: spec.Handler, Config: spec.Config.Msg, PID: st.PID, Stopped: st.Stopped,
+		Overhead: st.Overhead.Msg, Resources: st.Resources.Msg,
+	}
+	if p.Overhead == nil {
+		p.Overhead = p.Config.GetLinux().GetOverhead()
+	}
+	if p.Resources == nil {
+		p.Resources = p.Config.GetLinux().GetResources()
+	}
+	ns := st.Namespaces
+	p.UserNS, p.NetNS, p.IPCNS, p.UTSNS = existing(ns.User), existing(ns.Net), existing(ns.IPC), existing(ns.UTS)
+	if st.Network != nil {
+		p.IPs = st.Network.IPs
+	}
+	if spec.Plan.Process {
+		// A path that cannot be made up kept the sandbox from being run.
+		p.CgroupsPath, _ = cgroup.Path(t.settings.Of(spec).CgroupDriver, p.Config.GetLinux().GetCgroupParent(), t.sandbox.ID())
+	}
+	return p
+}
+
+// openPlugins opens the way for plugins; they are told who runs the pods.
+// existing is the path of a namespace, or nothing once it is released.
+func existing(path string) string {
+	if path == "" || !pin.Exists(path) {
+		return ""
+	}
+	return path
+}
+
+func (t subject) Container() nri.Container {
+	c := t.of
+	spec, st := c.Spec(), c.Status()
+	facts := nri.Container{
+		ID: c.ID(), Sandbox: spec.Sandbox, Config: c.Config(), Spec: t.spec, State: nri.State(c.State()), PID: st.PID,
+		CreatedAt: spec.CreatedAt, StartedAt: st.StartedAt, FinishedAt: st.FinishedAt,
+		ExitCode: st.ExitCode, Reason: st.Reason, Message: st.Message,
+		ImageName: spec.ImageName, ImageID: spec.ImageID,
+	}
+	_, facts.ImageDigest, _ = strings.Cut(spec.ImageRef, "@")
+	if st.Phase == pod.PhasePlanned {
+		// It is CREATED to whom learns of it before its creation has ended.
+		facts.State = api.ContainerState_CONTAINER_CREATED
+	}
+	if facts.Spec == nil {
+		s, err := pod.ReadSpec(t.ContainerDir(c.ID()))
+		if err != nil {
+			log.G(t.background).WithError(err).WithField("container", c.ID()).Warn("NRI plugins are told of a container without its spec")
+		}
+		facts.Spec = s
+	}
+	return facts
+}

@@ -1,0 +1,283 @@
+package overheads
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podstats"
+	"github.com/berth-cri/berth/pkg/engine/process"
+	"github.com/berth-cri/berth/pkg/engine/selfcheck"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/overhead"
+)
+
+// passing is the age below which a process is taken for a call to a runtime, which
+// will be over at once.
+const passing = time.Second
+
+// measured is a pod that is being looked at.
+type measured struct {
+	*pod.Sandbox
+	canary *selfcheck.Staying // nil for a pod
+	parent cgroup.Paths
+	all    []*pod.Container
+	// parts are its cgroups.
+	parts []overhead.Part
+	err   error
+}
+
+// picture is a look at all pods and all processes of the host.
+type picture struct {
+	*Readings
+	processes *process.All
+	pods      []*measured
+	// groups are cgroups whose processes are not looked at one by one: they are
+	// counted as a whole, or are containers'.
+	groups map[string]bool
+	// tasks are first processes of sandboxes and containers of which the same holds.
+	tasks map[int]bool
+	// supervised are the pods of each supervisor.
+	supervised map[string][]*measured
+}
+
+// look lists the pods that are ready, and the canaries that stay.
+func (b *Readings) look() (*picture, error) {
+	processes, err := process.Look()
+	if err != nil {
+		return nil, err
+	}
+	v := &picture{Readings: b, processes: processes, groups: map[string]bool{}, tasks: map[int]bool{}, supervised: map[string][]*measured{}}
+	for _, p := range b.Stats.Measurable(func(*pod.Sandbox) bool { return true }) {
+		v.pods = append(v.pods, &measured{Sandbox: p.Sandbox, parent: p.Parent})
+	}
+	for _, c := range b.Canaries.Present() {
+		v.pods = append(v.pods, &measured{Sandbox: c.Sandbox, canary: c})
+	}
+	containers := map[string][]*pod.Container{}
+	for _, c := range b.Objects.AllContainers() {
+		containers[c.Spec().Sandbox] = append(containers[c.Spec().Sandbox], c)
+	}
+	for _, m := range v.pods {
+		m.all = containers[m.ID()]
+		v.supervised[m.Spec().Supervisor] = append(v.supervised[m.Spec().Supervisor], m)
+		m.err = v.count(m)
+	}
+	return v, nil
+}
+
+// count tells the cgroups of a pod apart. They have to be known of all pods before
+// processes are looked at.
+func (v *picture) count(m *measured) error {
+	for _, c := range m.all {
+		v.groups[cgroup.HostPaths(c.Spec().CgroupsPath).MemoryKey()] = true
+		if pid := c.Status().PID; pid > 0 && !m.Spec().Plan.OwnKernel {
+			v.tasks[pid] = true
+		}
+	}
+	if err := v.countOwn(m); err != nil {
+		return err
+	}
+	beside, err := m.parent.Children()
+	if err != nil {
+		return err
+	}
+	for _, group := range beside {
+		if v.groups[group.MemoryKey()] {
+			continue
+		}
+		if err := v.add(m, group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countOwn counts the cgroups of the sandbox process.
+func (v *picture) countOwn(m *measured) error {
+	groups, err := podstats.GroupsOf(v.Settings.Of(m.Spec()).CgroupDriver, m.Sandbox)
+	if err != nil || len(groups) == 0 {
+		return err
+	}
+	own := groups[0]
+	if m.canary != nil && m.canary.StandsIn {
+		v.groups[own.MemoryKey()], groups = true, groups[1:]
+	}
+	for _, group := range groups {
+		if err := v.add(m, group); err != nil {
+			return err
+		}
+	}
+	if pid := m.Status().PID; pid > 0 && v.groups[own.MemoryKey()] && !m.Spec().Plan.OwnKernel {
+		v.tasks[pid] = true
+	}
+	return nil
+}
+
+// add counts a cgroup, if it is there: there are runtimes that make none.
+func (v *picture) add(m *measured, group cgroup.Paths) error {
+	part, err := counted(group)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m.parts, v.groups[part.Key] = append(m.parts, part), true
+	return nil
+}
+
+// read adds the processes that are in none of those cgroups.
+func (v *picture) read(m *measured) (overhead.Reading, error) {
+	if m.err != nil {
+		return overhead.Reading{}, m.err
+	}
+	r := overhead.Reading{Pod: m.ID(), Parts: m.parts}
+	beside, err := m.parent.Own()
+	if err != nil {
+		return r, err
+	}
+	found := map[int]overhead.Part{}
+	for _, pid := range beside {
+		if err := v.own(found, pid); err != nil {
+			return r, err
+		}
+	}
+	if m.Spec().Definition.Type == handler.Shim {
+		pid, err := v.shimOf(m)
+		if err != nil {
+			return r, err
+		}
+		if err := v.own(found, pid); err != nil {
+			return r, err
+		}
+		if podstats.BringsMachine(m.Sandbox) {
+			if err := v.machineOf(func(pid int) error { return v.own(found, pid) }, m, pid); err != nil {
+				return r, err
+			}
+		}
+	}
+	if err := v.share(found, m); err != nil {
+		return r, err
+	}
+	for _, part := range found {
+		r.Parts = append(r.Parts, part)
+	}
+	return r, nil
+}
+
+// shimOf is the process of a foreign shim.
+func (v *picture) shimOf(m *measured) (int, error) {
+	ep := m.Status().Shim
+	if ep == nil || ep.PID == 0 {
+		return 0, fmt.Errorf("its shim does not say which process it is: %w", errdefs.ErrNotImplemented)
+	}
+	if p, there := v.processes.Find(ep.PID); !there || p.Started != ep.StartTime {
+		return 0, fmt.Errorf("its shim is gone: %w", errdefs.ErrNotFound)
+	}
+	return ep.PID, nil
+}
+
+// own adds a process that is the pod's alone, and those that it started.
+func (v *picture) own(found map[int]overhead.Part, pid int) error {
+	for _, p := range v.processes.Below(pid, v.elsewhere) {
+		if err := note(found, p, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share adds the pod's supervisor, which it may have together with others, and what
+// that has started: a process whose arguments name the pod or a container of it is
+// the pod's alone.
+func (v *picture) share(found map[int]overhead.Part, m *measured) error {
+	key := m.Spec().Supervisor
+	pid, there := v.supervisor(key)
+	if !there {
+		if m.Spec().Definition.Type == handler.OCI {
+			return fmt.Errorf("its supervisor is not there: %w", errdefs.ErrUnavailable)
+		}
+		return nil // it has none before it has a container
+	}
+	mine, others := ids(m), []string{}
+	for _, o := range v.supervised[key] {
+		if o != m {
+			others = append(others, ids(o)...)
+		}
+	}
+	for _, p := range v.processes.Below(pid, v.elsewhere) {
+		pods := len(v.supervised[key])
+		if p.PID != pid && pods > 1 {
+			named, err := p.Names(mine)
+			if err == nil && len(named) > 0 {
+				pods = 1
+			} else if named, err := p.Names(others); err == nil && len(named) > 0 {
+				continue
+			}
+		}
+		if err := note(found, p, pods); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ids(m *measured) []string {
+	all := []string{m.ID()}
+	for _, c := range m.all {
+		all = append(all, c.ID())
+	}
+	return all
+}
+
+// supervisor is the process of one. Its directory is among its arguments.
+func (v *picture) supervisor(key string) (int, bool) {
+	pid, known := v.Shims.Process(key)
+	if !known {
+		return 0, false
+	}
+	p, there := v.processes.Find(pid)
+	if !there {
+		return 0, false
+	}
+	named, err := p.Names([]string{v.Shims.SupervisorDir(key)})
+	return pid, err == nil && len(named) > 0
+}
+
+// elsewhere says of a process that it is counted with its cgroup, or is a container's,
+// or not worth counting.
+func (v *picture) elsewhere(p process.Process) bool {
+	if v.tasks[p.PID] || v.processes.Age(p) < passing {
+		return true
+	}
+	key, err := cgroup.ProcessKey(p.PID)
+	for ; err == nil && len(key) > 1; key = filepath.Dir(key) {
+		if v.groups[key] {
+			return true
+		}
+	}
+	return false
+}
+
+// note adds a process, unless it has ended.
+func note(found map[int]overhead.Part, p process.Process, pods int) error {
+	memory, err := p.Memory()
+	cpu, err2 := p.CPU()
+	if err = errors.Join(err, err2); errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	found[p.PID] = overhead.Part{Key: fmt.Sprintf("%d:%d", p.PID, p.Started), Memory: memory, CPU: cpu, Pods: pods}
+	return nil
+}
+
+func nanoseconds(n uint64) time.Duration { return time.Duration(min(n, math.MaxInt64)) } //nolint:gosec // it is bounded here

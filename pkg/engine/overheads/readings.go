@@ -1,0 +1,120 @@
+package overheads
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podstats"
+	"github.com/berth-cri/berth/pkg/engine/selfcheck"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/overhead"
+)
+
+// overheads reads what pods have beyond their containers: cgroups by what is charged
+// to them, and processes that are in none of those by what they have of the host's
+// memory. It is read when somebody asks, in this process.
+type Readings struct {
+	Objects  *pod.Index
+	Settings *settings.Settings
+	Shims    supervisorProcesses
+	Canaries *selfcheck.Pods
+	Stats    podstats.Stats
+}
+
+// supervisorProcesses knows who runs the tasks of pods.
+type supervisorProcesses interface {
+	Process(key string) (pid int, known bool)
+	SupervisorDir(key string) string
+}
+
+// Pods implements overhead.Source.
+func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
+	all, err := b.look()
+	if err != nil {
+		return nil, err
+	}
+	pods := map[string]overhead.Pods{}
+	for _, m := range all.pods {
+		if m.Spec().Canary {
+			continue
+		}
+		name := m.Spec().Definition.Name
+		p := pods[name]
+		p.Declared = append(p.Declared, declaredFor(m.Sandbox))
+		if m.Spec().Plan.OwnKernel {
+			p.OwnKernel++
+		} else if r, err := all.read(m); err == nil {
+			p.Readings = append(p.Readings, r)
+		} else {
+			log.G(ctx).WithError(err).WithField("sandbox", m.ID()).Debug("read the overhead of a pod")
+			p.Unread, p.Why = p.Unread+1, err.Error()
+		}
+		pods[name] = p
+	}
+	return pods, nil
+}
+
+// Canary implements overhead.Source.
+func (b *Readings) Canary(ctx context.Context, d *handler.Definition) (overhead.Canary, error) {
+	return b.Canaries.Stay(ctx, d)
+}
+
+// Read implements overhead.Source.
+func (b *Readings) Read(_ context.Context, canaries []overhead.Canary) ([]overhead.Reading, error) {
+	all, err := b.look()
+	if err != nil {
+		return nil, err
+	}
+	readings := make([]overhead.Reading, len(canaries))
+	for i, c := range canaries {
+		at := slices.IndexFunc(all.pods, func(m *measured) bool { return m.canary != nil && overhead.Canary(m.canary) == c })
+		if at < 0 {
+			return nil, fmt.Errorf("canary pod %d is gone: %w", i+1, errdefs.ErrUnavailable)
+		}
+		if readings[i], err = all.read(all.pods[at]); err != nil {
+			return nil, fmt.Errorf("canary pod %d: %w", i+1, err)
+		}
+	}
+	return readings, nil
+}
+
+// declaredFor is what the kubelet reserves for a pod beyond its containers.
+func declaredFor(s *pod.Sandbox) overhead.Declared {
+	msg := s.Status().Overhead.Msg
+	if msg == nil {
+		msg = s.Config().GetLinux().GetOverhead()
+	}
+	return declaredBy(msg)
+}
+
+// declaredBy reads what the kubelet makes of a class's overhead. Of the CPU it sends
+// shares, of which every pod has 2 at least, and a quota, which is rounded up to 10m:
+// the shares are closer. Pure.
+func declaredBy(r *runtimeapi.LinuxContainerResources) overhead.Declared {
+	const leastShares, sharesOfCore, milli = 2, 1024, 1000
+	d := overhead.Declared{Memory: max(r.GetMemoryLimitInBytes(), 0)}
+	if shares := r.GetCpuShares(); shares > leastShares {
+		d.CPU = (shares*milli + sharesOfCore - 1) / sharesOfCore
+	}
+	return d
+}
+
+// counted is a cgroup that is a part of a pod's overhead.
+func counted(p cgroup.Paths) (overhead.Part, error) {
+	used, err := cgroup.ReadStats(p)
+	if err != nil {
+		return overhead.Part{}, err
+	}
+	if !used.WorkingSet.Known {
+		return overhead.Part{}, fmt.Errorf("this host does not count the memory of cgroups: %w", errdefs.ErrNotImplemented)
+	}
+	return overhead.Part{Key: p.MemoryKey(), Memory: used.WorkingSet.N, CPU: nanoseconds(used.CPUUsageNano.N), Pods: 1}, nil
+}

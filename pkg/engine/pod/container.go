@@ -1,0 +1,223 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/usage"
+)
+
+// container is a container that callers can see.
+type Container struct {
+	*store.Object[ContainerSpec, ContainerStatus]
+	Sandbox *Sandbox
+	Op      OpLock        // held by calls that change it: start, update, remove
+	Exited  chan struct{} // closed when EXITED is recorded
+	Erased  chan struct{} // closed when the runtime has nothing of it any more
+	Oom     atomic.Bool   // a foreign shim reported an OOM kill
+	// creating is its Create, if that was given up.
+	Creating atomic.Pointer[PendingCall]
+	listed   atomic.Pointer[encodedItem]
+	Cpu      usage.CPURate
+}
+
+func NewContainer(o *store.Object[ContainerSpec, ContainerStatus], s *Sandbox) *Container {
+	return &Container{Object: o, Sandbox: s, Op: NewOpLock(), Exited: make(chan struct{}), Erased: make(chan struct{})}
+}
+
+func (c *Container) Config() *runtimeapi.ContainerConfig { return c.Spec().Config.Msg }
+
+// force records what was found, also on a full disk: a daemon that does not start
+// there could not make room.
+func (c *Container) Record(ctx context.Context, change func(*ContainerStatus)) {
+	if err := c.Force(change); err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record the state of a container")
+	}
+}
+
+func (c *Container) State() runtimeapi.ContainerState {
+	switch c.Status().Phase {
+	case PhaseCreated:
+		return runtimeapi.ContainerState_CONTAINER_CREATED
+	case PhaseRunning:
+		return runtimeapi.ContainerState_CONTAINER_RUNNING
+	case PhaseExited:
+		return runtimeapi.ContainerState_CONTAINER_EXITED
+	}
+	return runtimeapi.ContainerState_CONTAINER_UNKNOWN
+}
+
+func (c *Container) CRIStatus() *runtimeapi.ContainerStatus {
+	spec, st, config := c.Spec(), c.Status(), c.Config()
+	return &runtimeapi.ContainerStatus{
+		Id:          c.ID(),
+		Metadata:    config.GetMetadata(),
+		State:       c.State(),
+		CreatedAt:   spec.CreatedAt,
+		StartedAt:   st.StartedAt,
+		FinishedAt:  st.FinishedAt,
+		ExitCode:    st.ExitCode,
+		Image:       imageSpec(spec, config),
+		ImageRef:    spec.ImageRef,
+		ImageId:     spec.ImageID,
+		Reason:      st.Reason,
+		Message:     st.Message,
+		Labels:      config.GetLabels(),
+		Annotations: config.GetAnnotations(),
+		Mounts:      config.GetMounts(),
+		LogPath:     spec.LogPath,
+		Resources:   st.Resources.Msg,
+		User:        containerUser(st),
+		StopSignal:  ocispec.CRISignal(spec.StopSignal),
+	}
+}
+
+func (c *Container) ItemIn(state runtimeapi.ContainerState) *runtimeapi.Container {
+	spec, config := c.Spec(), c.Config()
+	return &runtimeapi.Container{
+		Id: c.ID(), PodSandboxId: spec.Sandbox, Metadata: config.GetMetadata(),
+		Image: imageSpec(spec, config), ImageRef: spec.ImageRef, ImageId: spec.ImageID,
+		State: state, CreatedAt: spec.CreatedAt, Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+	}
+}
+
+func (c *Container) Matches(f *runtimeapi.ContainerFilter) bool { return c.MatchesIn(c.State(), f) }
+
+// matchesIn is matches for a state that was looked at before: what is listed by its
+// state has that one.
+func (c *Container) MatchesIn(state runtimeapi.ContainerState, f *runtimeapi.ContainerFilter) bool {
+	return strings.HasPrefix(c.ID(), f.GetId()) &&
+		strings.HasPrefix(c.Spec().Sandbox, f.GetPodSandboxId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == state) &&
+		selects(f.GetLabelSelector(), c.Config().GetLabels())
+}
+
+func (c *Container) Encoded(state runtimeapi.ContainerState) ([]byte, error) {
+	if e := c.listed.Load(); e != nil && e.state == int32(state) {
+		return e.bytes, nil
+	}
+	e, err := encodeItem(int32(state), c.ItemIn(state))
+	if err != nil {
+		return nil, fmt.Errorf("list container %s: %w", c.ID(), err)
+	}
+	c.listed.Store(e)
+	return e.bytes, nil
+}
+
+// mustAsk tells whether only the process that runs c knows what it uses: no
+// cgroup of this host is the container's own.
+func (c *Container) MustAsk() bool {
+	return c.Sandbox.MustAsk() && c.Status().Phase == PhaseRunning
+}
+
+// notRunning is the error of what needs a RUNNING container.
+func (c *Container) NotRunning() error {
+	return fmt.Errorf("container %s is not running: %w", c.ID(), errdefs.ErrFailedPrecondition)
+}
+
+// ended is why nothing of c can change.
+func (c *Container) Ended() error {
+	return fmt.Errorf("container %s has ended, its resources cannot change: %w", c.ID(), ErrEnded)
+}
+
+// sharesProcesses tells whether processes of c may outlive its first one: nothing
+// but the runtime's removal ends them.
+func (c *Container) SharesProcesses() bool {
+	return c.Config().GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
+}
+
+// awaitErased waits for what follows the end, with a bound: what is still there
+// then is tried again at the removal.
+func (c *Container) AwaitErased(ctx context.Context) error {
+	t := time.NewTimer(KillGrace)
+	defer t.Stop()
+	select {
+	case <-c.Erased:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// stopSignal was chosen when the container was created.
+func (c *Container) StopSignal() syscall.Signal {
+	s, _ := ocispec.StopSignal(c.Config(), c.Spec().StopSignal)
+	return s
+}
+
+// awaitEnd waits until c is EXITED, or the time is up.
+func (c *Container) AwaitEnd(ctx context.Context, d time.Duration) (bool, error) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c.Exited:
+		return true, nil
+	case <-t.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// awaitCreated waits for a Create of c that was given up.
+func (c *Container) AwaitCreated(ctx context.Context) error {
+	return c.Creating.Load().Await(ctx, CreatePatience)
+}
+
+func imageSpec(spec *ContainerSpec, c *runtimeapi.ContainerConfig) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{
+		// A name that others show too; what the pod asked for stands beside it.
+		Image: cmp.Or(spec.ImageTag, spec.ImageName), UserSpecifiedImage: c.GetImage().GetUserSpecifiedImage(),
+		Annotations: c.GetImage().GetAnnotations(), RuntimeHandler: c.GetImage().GetRuntimeHandler(),
+		ImageRef: c.GetImage().GetImageRef(),
+	}
+}
+
+func containerUser(st *ContainerStatus) *runtimeapi.ContainerUser {
+	u := &runtimeapi.LinuxContainerUser{Uid: int64(st.User.UID), Gid: int64(st.User.GID)}
+	for _, g := range st.User.AdditionalGids {
+		u.SupplementalGroups = append(u.SupplementalGroups, int64(g))
+	}
+	return &runtimeapi.ContainerUser{Linux: u}
+}
+
+// pendingCall is a call that was given up and has not ended.
+type PendingCall struct{ Ended <-chan struct{} }
+
+// await returns when the call has ended; nil is one that has.
+func (p *PendingCall) Await(ctx context.Context, patience time.Duration) error {
+	if p == nil {
+		return nil
+	}
+	bound := time.NewTimer(patience)
+	defer bound.Stop()
+	select {
+	case <-p.Ended:
+		return nil
+	case <-bound.C:
+		return fmt.Errorf("its shim is still creating it, try again: %w", errdefs.ErrUnavailable)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// createPatience is how long the undo of a task waits for whoever goes on
+// creating it.
+const CreatePatience = 10 * time.Second
+
+var ErrEnded = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
+
+// killGrace is how long a killed process may take to be reported dead.
+const KillGrace = 10 * time.Second

@@ -1,0 +1,27 @@
+package pod
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+)
+
+// makePodDir makes the directory of a sandbox or a container. What is mounted
+// below it may hold setuid programs, which no user of the host may run, and
+// shared memory, which none may write.
+func (p *Plan) MakePodDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return p.ClosePodDir(dir)
+}
+
+// closePodDir lets nobody into a directory but root, and the root of a pod that
+// has users of its own: its runtime looks for what it mounts as that one.
+func (p *Plan) ClosePodDir(dir string) error {
+	if p.User == nil {
+		return os.Chmod(dir, 0o700)
+	}
+	_, gid := p.Root()
+	return errors.Join(os.Lchown(dir, 0, int(gid)), os.Chmod(dir, 0o710))
+}

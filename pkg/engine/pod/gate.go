@@ -1,0 +1,86 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// gate lets in those who make something in a sandbox, until it is shut for good.
+// What they make becomes visible inside the gate or not at all, so that whoever
+// has shut it sees everything that there will ever be.
+type gate struct {
+	Ctx  context.Context // ends when the gate is shut
+	end  context.CancelFunc
+	left chan struct{} // closed when it is shut and everybody has left
+
+	mu     sync.Mutex
+	inside int  // guarded by mu
+	closed bool // guarded by mu
+}
+
+var errShut = errors.New("the sandbox is being stopped")
+
+func newGate() *gate {
+	g := &gate{left: make(chan struct{})}
+	g.Ctx, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// enter fails with errShut when the gate is shut. The returned context ends when
+// it will be. Everybody who entered must leave, once.
+func (g *gate) Enter(ctx context.Context) (inside context.Context, leave func(), err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, nil, errShut
+	}
+	g.inside++
+	inside, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(g.Ctx, cancel)
+	return inside, func() {
+		stop()
+		cancel()
+		g.leave()
+	}, nil
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inside--
+	if g.closed && g.inside == 0 {
+		close(g.left)
+	}
+}
+
+// show calls f, which makes something visible, unless the gate is shut.
+func (g *gate) Show(f func()) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return errShut
+	}
+	f()
+	return nil
+}
+
+// shut lets nobody in any more, ends the contexts of those inside, and waits
+// until they have left. It may be repeated.
+func (g *gate) Shut(ctx context.Context) error {
+	g.mu.Lock()
+	if !g.closed {
+		g.closed = true
+		g.end()
+		if g.inside == 0 {
+			close(g.left)
+		}
+	}
+	g.mu.Unlock()
+	select {
+	case <-g.left:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,78 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestGateEndsThoseInsideAndWaitsForThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		inside, leave, err := g.Enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Show(func() {}); err != nil {
+			t.Errorf("an open gate: %v", err)
+		}
+		go func() {
+			<-inside.Done()
+			if g.Ctx.Err() == nil {
+				t.Error("the context ended, and the gate is open")
+			}
+			time.Sleep(time.Minute)
+			if err := g.Show(func() { t.Error("it was shown behind a shut gate") }); !errors.Is(err, errShut) {
+				t.Errorf("behind a shut gate: %v", err)
+			}
+			leave()
+		}()
+		bounded, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := g.Shut(bounded); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("while somebody is inside: %v", err)
+		}
+		if _, _, err := g.Enter(t.Context()); !errors.Is(err, errShut) {
+			t.Errorf("a shut gate lets somebody in: %v", err)
+		}
+		begin := time.Now()
+		if err := g.Shut(t.Context()); err != nil || time.Since(begin) != time.Minute-time.Second {
+			t.Errorf("it was left after %v, %v", time.Since(begin), err)
+		}
+		if err := g.Shut(t.Context()); err != nil {
+			t.Errorf("the third time: %v", err)
+		}
+	})
+}
+
+// What is shown at all is seen by whoever shut the gate.
+func TestNothingIsShownAfterTheGateWasShut(t *testing.T) {
+	for range 200 {
+		var shown, last int
+		g := newGate()
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for {
+					_, leave, err := g.Enter(t.Context())
+					if err != nil {
+						return
+					}
+					_ = g.Show(func() { shown++ }) // shut meanwhile
+					leave()
+				}
+			})
+		}
+		if err := g.Shut(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		last = shown // the race detector looks too
+		all.Wait()
+		if shown != last {
+			t.Fatalf("%d were shown when the gate was shut, %d in the end", last, shown)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+)
+
+// opLock is a mutex whose wait a context can end.
+type OpLock chan struct{}
+
+func NewOpLock() OpLock { return make(OpLock, 1) }
+
+func (l OpLock) Lock(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// lockNow does not wait.
+func (l OpLock) LockNow() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l OpLock) Unlock() { <-l }
+
+// objects is the index of what callers can see. Objects enter it when the call
+// that creates them has succeeded (or could not be undone).
+type Index struct {
+	mu         sync.RWMutex
+	sandboxes  map[string]*Sandbox
+	containers map[string]*Container
+	// additions counts what was ever added.
+	additions uint64
+}
+
+// added is how much was ever added.
+func (o *Index) Added() uint64 {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.additions
+}
+
+func NewIndex() *Index {
+	return &Index{sandboxes: map[string]*Sandbox{}, containers: map[string]*Container{}}
+}
+
+func (o *Index) AddSandbox(s *Sandbox) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sandboxes[s.ID()] = s
+	o.additions++
+}
+
+func (o *Index) AddContainer(c *Container) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.containers[c.ID()] = c
+	o.additions++
+}
+
+func (o *Index) DropSandbox(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.sandboxes, id)
+}
+
+func (o *Index) DropContainer(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.containers, id)
+}
+
+// sandbox finds by full id or unique prefix.
+func (o *Index) Sandbox(id string) (*Sandbox, error) {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return find(o.sandboxes, "sandbox", id)
+}
+
+// container finds by full id or unique prefix.
+func (o *Index) Container(id string) (*Container, error) {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return find(o.containers, "container", id)
+}
+
+// running finds one that runs.
+func (o *Index) Running(id string) (*Container, error) {
+	c, err := o.Container(id)
+	if err != nil {
+		return nil, err
+	}
+	if c.Status().Phase != PhaseRunning {
+		return nil, c.NotRunning()
+	}
+	return c, nil
+}
+
+// taken tells who has asked for a name that another has what to do about it.
+func (o *Index) Taken(err error) error {
+	var t *reserve.TakenError
+	if !errors.As(err, &t) {
+		return err
+	}
+	const next = "or retry with the next attempt"
+	if _, missing := o.Sandbox(t.Owner); missing == nil {
+		return fmt.Errorf("%w, which is a pod sandbox: remove that (crictl rmp -f %s), %s", err, t.Owner, next)
+	}
+	if _, missing := o.Container(t.Owner); missing == nil {
+		return fmt.Errorf("%w, which is a container: remove that (crictl rm -f %s), %s", err, t.Owner, next)
+	}
+	return fmt.Errorf("%w, which another call is making: wait until that ends, %s", err, next)
+}
+
+func find[T any](all map[string]T, kind, id string) (T, error) {
+	if x, ok := all[id]; ok {
+		return x, nil
+	}
+	var zero T
+	if id == "" {
+		return zero, fmt.Errorf("no %s id given: %w", kind, errdefs.ErrInvalidArgument)
+	}
+	if len(id) >= IdLength {
+		return zero, fmt.Errorf("%s %q: %w", kind, id, errdefs.ErrNotFound)
+	}
+	var hits []string
+	for full := range all {
+		if strings.HasPrefix(full, id) {
+			hits = append(hits, full)
+		}
+	}
+	switch len(hits) {
+	case 0:
+		return zero, fmt.Errorf("%s %q: %w", kind, id, errdefs.ErrNotFound)
+	case 1:
+		return all[hits[0]], nil
+	}
+	slices.Sort(hits)
+	return zero, fmt.Errorf("%s id %q is ambiguous, it may be %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
+}
+
+func (o *Index) AllSandboxes() []*Sandbox {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	all := make([]*Sandbox, 0, len(o.sandboxes))
+	for _, s := range o.sandboxes {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *Sandbox) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
+	return all
+}
+
+func (o *Index) AllContainers() []*Container {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	all := make([]*Container, 0, len(o.containers))
+	for _, c := range o.containers {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *Container) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
+	return all
+}
+
+func (o *Index) ContainersOf(sandbox string) []*Container {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	var of []*Container
+	for _, c := range o.containers {
+		if c.Spec().Sandbox == sandbox {
+			of = append(of, c)
+		}
+	}
+	slices.SortFunc(of, func(a, b *Container) int { return cmp.Compare(a.Spec().CreatedAt, b.Spec().CreatedAt) })
+	return of
+}
+
+// idLength is the length of an id: 64 hex digits by the CRI's convention, which
+// cAdvisor's expressions depend on.
+const IdLength = 64
+
+func NewID() string {
+	b := make([]byte, IdLength/2)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// clock gives times that never repeat and never go back: the kubelet sorts by
+// created_at and takes the last for the newest.
+type Clock struct{ last atomic.Int64 }
+
+func (c *Clock) Now() int64 {
+	for {
+		last := c.last.Load()
+		next := max(time.Now().UnixNano(), last+1)
+		if c.last.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// seen makes later times greater than t.
+func (c *Clock) Seen(t int64) {
+	for {
+		last := c.last.Load()
+		if t <= last || c.last.CompareAndSwap(last, t) {
+			return
+		}
+	}
+}
+
+// targetPID is the process whose PID namespace a container with mode TARGET joins.
+func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
+	asked := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if asked.GetPid() != runtimeapi.NamespaceMode_TARGET {
+		return 0, nil
+	}
+	t, err := o.Container(asked.GetTargetId())
+	if err != nil {
+		return 0, fmt.Errorf("target container: %w", err)
+	}
+	if t.Sandbox != s || t.Status().Phase != PhaseRunning {
+		return 0, fmt.Errorf("target container %s must run in the same sandbox: %w", asked.GetTargetId(), errdefs.ErrFailedPrecondition)
+	}
+	return t.Status().PID, nil
+}
+
+func (o *Index) NoteOOM(task string) {
+	c, err := o.Container(task)
+	if err != nil {
+		return
+	}
+	c.Oom.Store(true)
+	if st := c.Status(); st.Phase != PhaseExited || st.Reason != ExitReason(st.ExitCode, false, false) || st.ExitCode == 0 {
+		return
+	}
+	// The news came after the exit: events have a way of their own.
+	c.Record(context.Background(), func(st *ContainerStatus) { st.Reason = ExitReason(st.ExitCode, true, false) })
+}

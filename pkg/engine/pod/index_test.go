@@ -1,0 +1,40 @@
+package pod
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+func TestFind(t *testing.T) {
+	long := strings.Repeat("a", IdLength)
+	all := map[string]int{long: 1, "ab" + long[2:]: 2, "cd" + long[2:]: 3}
+	for id, want := range map[string]int{long: 1, "ab": 2, "cd": 3} {
+		if got, err := find(all, "sandbox", id); err != nil || got != want {
+			t.Errorf("find %q: %d, %v", id, got, err)
+		}
+	}
+	for id, class := range map[string]func(error) bool{
+		"a": errdefs.IsInvalidArgument, "": errdefs.IsInvalidArgument, "ef": errdefs.IsNotFound, strings.Repeat("b", IdLength): errdefs.IsNotFound,
+	} {
+		if _, err := find(all, "sandbox", id); !class(err) {
+			t.Errorf("find %q: %v", id, err)
+		}
+	}
+}
+
+func TestClockNeverRepeats(t *testing.T) {
+	c := &Clock{}
+	future := time.Now().Add(time.Hour).UnixNano()
+	c.Seen(future)
+	last := future
+	for range 1000 {
+		if now := c.Now(); now <= last {
+			t.Fatalf("%d after %d", now, last)
+		} else {
+			last = now
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package pod
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// layout is where the engine has what: root is kept over reboots, state is not.
+type Layout struct{ Root, State string }
+
+func NewLayout(root, state string) (Layout, error) {
+	for _, d := range []struct{ name, path string }{{"root", root}, {"state", state}} {
+		if !filepath.IsAbs(d.path) {
+			return Layout{}, fmt.Errorf("engine: %s %q must be an absolute path", d.name, d.path)
+		}
+	}
+	return Layout{Root: root, State: state}, nil
+}
+
+func (l Layout) PluginLinks() string           { return filepath.Join(l.State, "nri-plugins") }
+func (l Layout) SandboxDir(id string) string   { return filepath.Join(l.State, "sandboxes", id) }
+func (l Layout) ContainerDir(id string) string { return filepath.Join(l.State, "containers", id) }
+
+// nsDir has the namespaces of a sandbox.
+func (l Layout) NsDir(id string) string { return filepath.Join(l.SandboxDir(id), "ns") }
+
+// processBundle ends with the id: shims find their tasks by it.
+func (l Layout) ProcessBundle(id string) string {
+	return filepath.Join(l.SandboxDir(id), "bundle", id)
+}
+
+func (l Layout) FilesOf(id string) sandboxFiles {
+	dir := l.SandboxDir(id)
+	return sandboxFiles{
+		Hosts: filepath.Join(dir, "hosts"), Hostname: filepath.Join(dir, "hostname"),
+		ResolvConf: filepath.Join(dir, "resolv.conf"), Shm: filepath.Join(dir, "shm"),
+	}
+}
+
+// stdio are the FIFOs of a container's first process.
+func (l Layout) Stdio(c *Container) stdio {
+	dir := filepath.Join(l.ContainerDir(c.ID()), "io")
+	s := stdio{Stdout: filepath.Join(dir, "stdout")}
+	if !c.Config().GetTty() {
+		s.Stderr = filepath.Join(dir, "stderr")
+	}
+	if c.Config().GetStdin() {
+		s.Stdin = filepath.Join(dir, "stdin")
+	}
+	return s
+}
+
+// scratchDir is there while a root filesystem or a volume of a pod with a user
+// namespace is being mounted.
+func (l Layout) ScratchDir(id string) string { return filepath.Join(l.ContainerDir(id), "scratch") }
+
+func (l Layout) VolumesDir(id string) string { return filepath.Join(l.ContainerDir(id), "volumes") }
+
+func (l Layout) VolumeDir(id string, i int) string {
+	return filepath.Join(l.VolumesDir(id), strconv.Itoa(i))
+}
+
+// mappedDir holds volumes that are mapped for a runtime that cannot.
+func (l Layout) MappedDir(id string) string { return filepath.Join(l.ContainerDir(id), "mapped") }
+
+// checkpointsDir holds what checkpoints are made of. A directory in it says that
+// the container of that name may stand still.
+func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
+
+// runtimeRoot is where the runtime keeps its state for that handler.
+func (l Layout) RuntimeRoot(d *handler.Definition) string {
+	if d.Root != "" {
+		return d.Root
+	}
+	return filepath.Join(l.State, "runtimes", d.Name)
+}
+
+// specSandbox are the facts about s that specs depend on.
+func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
+	f, st, plan := l.FilesOf(s.ID()), s.Status(), s.Spec().Plan
+	facts := ocispec.Sandbox{
+		ID: s.ID(), Config: s.Config(), Definition: s.Spec().Definition,
+		NetNS: st.Namespaces.Net, IPCNS: st.Namespaces.IPC, UTSNS: st.Namespaces.UTS, UserNS: st.Namespaces.User,
+		PID: st.PID, Hostname: plan.Hostname, ProcessLabel: s.Spec().ProcessLabel, MountLabel: s.Spec().MountLabel,
+		HostsPath: f.Hosts, HostnamePath: f.Hostname, ResolvConfPath: f.ResolvConf,
+	}
+	if plan.IPC {
+		facts.ShmPath = f.Shm
+	}
+	return facts
+}
+
+// stdio are the FIFOs of a process, empty for those that it has not.
+type stdio struct{ Stdin, Stdout, Stderr string }
+
+func (s stdio) Paths() []string {
+	var all []string
+	for _, p := range []string{s.Stdin, s.Stdout, s.Stderr} {
+		if p != "" {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// sandboxFiles are the files of a sandbox that its containers mount.
+type sandboxFiles struct{ Hosts, Hostname, ResolvConf, Shm string }

@@ -1,0 +1,80 @@
+package pod
+
+import (
+	"encoding/json"
+	"fmt"
+	"unique"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/trust"
+)
+
+// pinned is what a sandbox takes from the configuration beside its Definition:
+// it holds for all that is ever done to the sandbox and its containers, whatever
+// the configuration, and the files that it names, say by then.
+type Pinned struct {
+	CgroupDriver           cgroup.Driver `json:"cgroupDriver"`
+	Snapshotter            string        `json:"snapshotter"`
+	MaxLogLineSize         int           `json:"maxLogLineSize"`
+	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`
+	ImageVolumes           bool          `json:"imageVolumes,omitempty"` // records of older builds have it not, whose pods have none
+	// PauseRoot is the name of the sandbox process's root filesystem among the
+	// tools; empty without such a process.
+	PauseRoot string `json:"pauseRoot,omitempty"`
+	// Binaries are the handler's, then the one that its shim drives; none in
+	// records of older builds.
+	Binaries []keep.Binary `json:"binaries,omitempty"`
+	// Generation is that of the table by which the sandbox was routed; 0 in records
+	// of older builds.
+	Generation uint64 `json:"generation,omitempty"`
+	// BaseSpec and DefaultSeccomp are what the files said; empty is no file.
+	BaseSpec       Text `json:"baseSpec,omitzero"`
+	DefaultSeccomp Text `json:"defaultSeccomp,omitzero"`
+}
+
+// text is the content of a file. Equal ones share their memory: the pods of a
+// node mostly have the same.
+type Text struct{ handle unique.Handle[string] }
+
+func newText(s string) Text {
+	if s == "" {
+		return Text{}
+	}
+	return Text{unique.Make(s)}
+}
+
+func (t Text) String() string {
+	if t == (Text{}) {
+		return ""
+	}
+	return t.handle.Value()
+}
+
+func (t Text) MarshalJSON() ([]byte, error) { return json.Marshal(t.String()) }
+
+func (t *Text) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	*t = newText(s)
+	return nil
+}
+
+// readText reads a file that the configuration may name.
+func ReadText(path string) (Text, error) {
+	if path == "" {
+		return Text{}, nil
+	}
+	b, err := trust.ReadFile(path, trust.Configuration)
+	if err != nil {
+		return Text{}, fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	if len(b) == 0 {
+		return Text{}, fmt.Errorf("%s is empty: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	return newText(string(b)), nil
+}

@@ -1,0 +1,39 @@
+package pod
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+const stranger = 12345
+
+// TestChangeablePinnedFiles has files that became another's after the daemon had
+// loaded its configuration.
+func TestChangeablePinnedFiles(t *testing.T) {
+	file := put(t, filepath.Join(t.TempDir(), "base.json"), "{}")
+	if _, err := ReadText(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(file, stranger, stranger); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadText(file); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "chown root") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := ReadText(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("one that is not there: %v", err)
+	}
+}
+
+func put(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

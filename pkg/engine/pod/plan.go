@@ -1,0 +1,69 @@
+package pod
+
+import (
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// sandboxPlan is what a sandbox will consist of. It is decided once.
+type Plan struct {
+	// Process says that the sandbox has a process of its own.
+	Process bool `json:"process,omitempty"`
+	// OwnKernel says that the containers do not run on this host's kernel.
+	OwnKernel bool `json:"ownKernel,omitempty"`
+	// Net, IPC and UTS say which namespaces are pinned.
+	Net bool `json:"net,omitempty"`
+	IPC bool `json:"ipc,omitempty"`
+	UTS bool `json:"uts,omitempty"`
+	// User is the pod's user namespace; nil is the host's.
+	User *pin.User `json:"user,omitempty"`
+	// Hostname is empty where the pod has the node's.
+	Hostname string `json:"hostname,omitempty"`
+	// Runtime is the name that the runtime gives itself.
+	Runtime string `json:"runtime,omitempty"`
+	// Version is the runtime's.
+	Version string `json:"version,omitempty"`
+}
+
+// planSandbox decides what a sandbox consists of. Rules: CRI proto
+// (NamespaceOption); a container's UTS namespace follows the network's.
+func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) Plan {
+	opts := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	p := Plan{
+		OwnKernel: rt.OwnKernel,
+		Net:       opts.GetNetwork() != runtimeapi.NamespaceMode_NODE,
+		IPC:       opts.GetIpc() != runtimeapi.NamespaceMode_NODE,
+		Runtime:   rt.Name,
+		Version:   rt.Version,
+	}
+	p.UTS = p.Net
+	if p.Net {
+		p.Hostname = c.GetHostname()
+	}
+	p.Process = AlwaysProcess(d, rt) || opts.GetPid() == runtimeapi.NamespaceMode_POD
+	p.User = podUser(c)
+	return p
+}
+
+// alwaysProcess says of a handler that each of its sandboxes has a process.
+func AlwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
+	return d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel || d.Type == handler.Shim
+}
+
+// pinRequest asks for the namespaces of the plan with the pod's sysctls in them.
+func (p Plan) PinRequest(dir, netPath string, sysctls map[string]string) pin.Request {
+	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: map[string]string{}}
+	if p.Net {
+		r.NetPath = netPath
+	}
+	for name, value := range sysctls {
+		switch ns := pin.NamespaceOf(name); {
+		case ns == pin.NetNamespace && p.Net, ns == pin.IPCNamespace && p.IPC, ns == pin.UTSNamespace && p.UTS:
+			r.Sysctls[name] = value
+		}
+	}
+	return r
+}

@@ -1,0 +1,230 @@
+package pod
+
+import (
+	"encoding/json"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
+)
+
+// message stores a protobuf message inside a JSON record. The wire form keeps
+// fields that this build does not know.
+type message[M any, P interface {
+	*M
+	proto.Message
+}] struct{ Msg P }
+
+func (m message[M, P]) MarshalJSON() ([]byte, error) {
+	if m.Msg == nil {
+		return []byte("null"), nil
+	}
+	b, err := proto.Marshal(m.Msg)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(b)
+}
+
+func (m *message[M, P]) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		return nil
+	}
+	var b []byte
+	if err := json.Unmarshal(text, &b); err != nil {
+		return err
+	}
+	m.Msg = P(new(M))
+	return proto.Unmarshal(b, m.Msg)
+}
+
+// phase is how far an object has come. The zero value is the one of a record
+// whose creation never ended: such an object was never shown to anybody.
+type Phase string
+
+const (
+	PhasePlanned Phase = ""
+	PhaseReady   Phase = "ready"   // sandboxes
+	PhaseStopped Phase = "stopped" // sandboxes
+	PhaseCreated Phase = "created" // containers
+	PhaseRunning Phase = "running" // containers
+	PhaseExited  Phase = "exited"  // containers
+)
+
+// The records on disk, and what is known of them.
+type (
+	SandboxRecords   = store.Store[SandboxSpec, SandboxStatus]
+	ContainerRecords = store.Store[ContainerSpec, ContainerStatus]
+)
+
+// sandboxSpec is what a sandbox is created with and keeps for its whole life:
+// the pin.
+type SandboxSpec struct {
+	// Handler is the name as requested; "" stays "".
+	Handler    string                                                             `json:"handler"`
+	Definition *handler.Definition                                                `json:"definition"`
+	Config     message[runtimeapi.PodSandboxConfig, *runtimeapi.PodSandboxConfig] `json:"config"`
+	CreatedAt  int64                                                              `json:"createdAt"`
+	Supervisor string                                                             `json:"supervisor"`
+	// Boot is the boot of the node in which it was created.
+	Boot string `json:"boot,omitempty"`
+	// ProcessLabel and MountLabel are the pod's SELinux labels.
+	ProcessLabel string `json:"processLabel,omitempty"`
+	MountLabel   string `json:"mountLabel,omitempty"`
+	Plan         Plan   `json:"plan"`
+	// Canary says that it is berth's own, to see whether the handler works: it has
+	// no network, and nobody is told of it.
+	Canary bool `json:"canary,omitempty"`
+	// Pinned is nil in records of older builds.
+	Pinned *Pinned `json:"pinned,omitempty"`
+}
+
+// sandboxStatus is what changes.
+type SandboxStatus struct {
+	Phase Phase `json:"phase"`
+	// Stopping says that StopPodSandbox was called, Stopped that it came to its end.
+	Stopping   bool            `json:"stopping,omitempty"`
+	Stopped    bool            `json:"stopped,omitempty"`
+	Namespaces pin.Namespaces  `json:"namespaces"`
+	Network    *network.Result `json:"network,omitempty"`
+	// Tried is set before CNI ADD runs, so that DEL runs after a crash.
+	Tried bool           `json:"tried,omitempty"`
+	PID   int            `json:"pid,omitempty"`
+	Shim  *shim.Endpoint `json:"shim,omitempty"`
+	// Overhead and Resources are what UpdatePodSandboxResources sent last.
+	Overhead  message[runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources] `json:"overhead"`
+	Resources message[runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources] `json:"resources"`
+}
+
+// containerSpec is what a container is created with.
+type ContainerSpec struct {
+	Sandbox     string                                                           `json:"sandbox"`
+	Config      message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
+	CreatedAt   int64                                                            `json:"createdAt"`
+	ImageID     string                                                           `json:"imageID"`
+	ImageRef    string                                                           `json:"imageRef"`
+	ImageName   string                                                           `json:"imageName"`
+	ImageTag    string                                                           `json:"imageTag,omitempty"`
+	ImageChain  string                                                           `json:"imageChain"`
+	Snapshotter string                                                           `json:"snapshotter"`
+	CgroupsPath string                                                           `json:"cgroupsPath"`
+	LogPath     string                                                           `json:"logPath,omitempty"`
+	// LogDirectory is the part of LogPath that the kubelet gave; what is below it is
+	// not trusted. Records of older builds do not have it.
+	LogDirectory string `json:"logDirectory,omitempty"`
+	StopSignal   string `json:"stopSignal"`
+	// ProcessLabel and MountLabel are the container's SELinux labels.
+	ProcessLabel string `json:"processLabel,omitempty"`
+	MountLabel   string `json:"mountLabel,omitempty"`
+	// Volumes are the images among the mounts, in the order of their directories.
+	Volumes []ImageVolume `json:"volumes,omitempty"`
+	// DefinedVolumes are where the image asks for volumes, in the order of their
+	// directories.
+	DefinedVolumes []string `json:"definedVolumes,omitempty"`
+}
+
+// containerStatus is what changes.
+type ContainerStatus struct {
+	Phase      Phase  `json:"phase"`
+	PID        int    `json:"pid,omitempty"`
+	StartedAt  int64  `json:"startedAt,omitempty"`
+	FinishedAt int64  `json:"finishedAt,omitempty"`
+	ExitCode   int32  `json:"exitCode,omitempty"`
+	Reason     string `json:"reason,omitempty"`
+	// User is who the first process runs as.
+	User    ocispec.User `json:"user"`
+	Message string       `json:"message,omitempty"`
+	// Unstartable is why a shim could not create the task: the start says so.
+	Unstartable string `json:"unstartable,omitempty"`
+	// Erased says that the runtime has nothing of the container any more.
+	Erased    bool                                                                   `json:"erased,omitempty"`
+	Resources message[runtimeapi.ContainerResources, *runtimeapi.ContainerResources] `json:"resources"`
+}
+
+// exitReason is the reason that the CRI shows for an ended container.
+func ExitReason(code int32, oom, unknown bool) string {
+	switch {
+	case oom:
+		return "OOMKilled"
+	case unknown:
+		return "Unknown"
+	case code == 0:
+		return "Completed"
+	}
+	return "Error"
+}
+
+// unknownExitCode is reported where the true code is lost.
+const UnknownExitCode = 255
+
+// startFailedCode is the exit code of a container that could not be started.
+const StartFailedCode = 128
+
+// failedStart is the status of a container that could not be started.
+func (s *ContainerStatus) FailedStart(cause error, now int64) {
+	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, "StartError"
+	s.Message, s.FinishedAt = printable.Line(cause.Error()), now
+}
+
+// lostExit is the status of a container whose end nobody saw.
+func (s *ContainerStatus) LostExit(now time.Time) {
+	s.Phase, s.PID = PhaseExited, 0
+	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, false, true)
+	s.Message = "the container ended while nobody watched; its exit code is lost"
+	s.FinishedAt = now.UnixNano()
+}
+
+// generation is that of the table by which s was routed; 0 in records of older builds.
+func (s *SandboxSpec) Generation() uint64 {
+	if s.Pinned == nil {
+		return 0
+	}
+	return s.Pinned.Generation
+}
+
+// binaries are what s was made with; none in records of older builds.
+func (s *SandboxSpec) Binaries() []keep.Binary {
+	if s.Pinned == nil {
+		return nil
+	}
+	return s.Pinned.Binaries
+}
+
+// content is what a file said when s was created; that of a record that does not
+// know is what it says now.
+func (s *SandboxSpec) Content(path string, then func(*Pinned) Text) (string, error) {
+	if s.Pinned != nil {
+		return then(s.Pinned).String(), nil
+	}
+	now, err := ReadText(path)
+	return now.String(), err
+}
+
+// selects tells whether labels have every pair of selector.
+func selects(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if has, ok := labels[k]; !ok || has != v {
+			return false
+		}
+	}
+	return true
+}
+
+// imageVolume is an image that a container has among its mounts.
+type ImageVolume struct {
+	// Path is the mount's cleaned path in the container.
+	Path string `json:"path"`
+	// SubPath is the directory of the image that is mounted; empty is all of it.
+	SubPath    string `json:"subPath,omitempty"`
+	ImageID    string `json:"imageID"`
+	ImageChain string `json:"imageChain"`
+}

@@ -1,0 +1,64 @@
+package pod
+
+import (
+	"encoding/json"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestMessageKeepsWhatThisBuildDoesNotKnow(t *testing.T) {
+	config := &runtimeapi.ContainerConfig{Envs: []*runtimeapi.KeyValue{{Key: "K", Value: []byte{0xff, 0}}}}
+	config.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 0x01}) // field 1023, varint 1
+	in := message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]{Msg: config}
+	text, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(in.Msg, out.Msg) {
+		t.Errorf("got %v", out.Msg)
+	}
+	var none message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
+	if text, _ := json.Marshal(none); string(text) != "null" || json.Unmarshal(text, &none) != nil || none.Msg != nil {
+		t.Errorf("no message became %s, %v", text, none.Msg)
+	}
+}
+
+func TestExitReason(t *testing.T) {
+	for _, tc := range []struct {
+		code         int32
+		oom, unknown bool
+		want         string
+	}{
+		{0, false, false, "Completed"}, {1, false, false, "Error"}, {137, false, false, "Error"},
+		{137, true, false, "OOMKilled"}, {0, true, false, "OOMKilled"}, {255, false, true, "Unknown"},
+	} {
+		if got := ExitReason(tc.code, tc.oom, tc.unknown); got != tc.want {
+			t.Errorf("exitReason(%d, %v, %v) = %s, want %s", tc.code, tc.oom, tc.unknown, got, tc.want)
+		}
+	}
+}
+
+// A node's pods have the same files: a record of each must not cost memory each.
+func TestTextsAreShared(t *testing.T) {
+	var a, b, none Text
+	for into, from := range map[*Text]string{&a: `"long"`, &b: `"long"`, &none: `""`} {
+		if err := json.Unmarshal([]byte(from), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a != b || a.String() != "long" {
+		t.Errorf("%v and %v", a, b)
+	}
+	if none != (Text{}) || none.String() != "" {
+		t.Errorf("nothing became %v", none)
+	}
+	if err := json.Unmarshal([]byte("1"), &a); err == nil {
+		t.Error("a number is taken for a text")
+	}
+}

@@ -1,0 +1,130 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/usage"
+)
+
+// sandbox is a sandbox that callers can see.
+type Sandbox struct {
+	*store.Object[SandboxSpec, SandboxStatus]
+	Op     OpLock // held by calls that change it as a whole: stop, remove
+	Making *gate  // who creates containers in it is inside
+	Cpu    usage.CPURate
+	Lost   sync.Once // said that its binary was changed
+	// creating is the Create of its process, if that was given up.
+	Creating atomic.Pointer[PendingCall]
+	// killed says that it ran when its shim was found dead.
+	Killed atomic.Bool
+	listed atomic.Pointer[encodedItem]
+}
+
+func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus]) *Sandbox {
+	return &Sandbox{Object: o, Op: NewOpLock(), Making: newGate()}
+}
+
+func (s *Sandbox) Config() *runtimeapi.PodSandboxConfig { return s.Spec().Config.Msg }
+
+// open tells whether new containers may be created and started in s.
+func (s *Sandbox) Open() error {
+	st := s.Status()
+	if st.Phase != PhaseReady || st.Stopping {
+		return s.NotReady()
+	}
+	return nil
+}
+
+func (s *Sandbox) NotReady() error {
+	return fmt.Errorf("sandbox %s is not ready: run a new sandbox for the pod: %w", s.ID(), errdefs.ErrFailedPrecondition)
+}
+
+// force records a step of the way down. That must go on even on a full disk:
+// removing things is how it gets empty again. Each step may be repeated, so a
+// restarted daemon that does not know of one does it again.
+func (s *Sandbox) Record(ctx context.Context, change func(*SandboxStatus)) {
+	if err := s.Force(change); err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("record the stop of a sandbox")
+	}
+}
+
+func (s *Sandbox) State() runtimeapi.PodSandboxState {
+	if st := s.Status(); st.Phase == PhaseReady && !st.Stopping {
+		return runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+}
+
+func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
+	c := s.Config()
+	status := &runtimeapi.PodSandboxStatus{
+		Id:             s.ID(),
+		Metadata:       c.GetMetadata(),
+		State:          s.State(),
+		CreatedAt:      s.Spec().CreatedAt,
+		Labels:         c.GetLabels(),
+		Annotations:    c.GetAnnotations(),
+		RuntimeHandler: s.Spec().Handler,
+		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
+			Options: namespaceOptions(c),
+		}},
+	}
+	if s.Spec().Plan.Net {
+		status.Network = &runtimeapi.PodSandboxNetworkStatus{}
+		if n := s.Status().Network; n != nil && len(n.IPs) > 0 {
+			status.Network.Ip = n.IPs[0]
+			for _, ip := range n.IPs[1:] {
+				status.Network.AdditionalIps = append(status.Network.AdditionalIps, &runtimeapi.PodIP{Ip: ip})
+			}
+		}
+	}
+	return status
+}
+
+func (s *Sandbox) ItemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
+	return &runtimeapi.PodSandbox{
+		Id: s.ID(), Metadata: s.Config().GetMetadata(), State: state, CreatedAt: s.Spec().CreatedAt,
+		Labels: s.Config().GetLabels(), Annotations: s.Config().GetAnnotations(), RuntimeHandler: s.Spec().Handler,
+	}
+}
+
+func (s *Sandbox) Matches(f *runtimeapi.PodSandboxFilter) bool { return s.MatchesIn(s.State(), f) }
+
+// matchesIn is as that of containers.
+func (s *Sandbox) MatchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodSandboxFilter) bool {
+	return strings.HasPrefix(s.ID(), f.GetId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == state) &&
+		selects(f.GetLabelSelector(), s.Config().GetLabels())
+}
+
+func (s *Sandbox) Encoded(state runtimeapi.PodSandboxState) ([]byte, error) {
+	if e := s.listed.Load(); e != nil && e.state == int32(state) {
+		return e.bytes, nil
+	}
+	e, err := encodeItem(int32(state), s.ItemIn(state))
+	if err != nil {
+		return nil, fmt.Errorf("list sandbox %s: %w", s.ID(), err)
+	}
+	s.listed.Store(e)
+	return e.bytes, nil
+}
+
+func (s *Sandbox) MustAsk() bool { return s.Spec().Plan.OwnKernel }
+
+// namespaceOptions echoes what was asked for: the kubelet recreates a pod whose
+// answer differs.
+func namespaceOptions(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
+	if o := c.GetLinux().GetSecurityContext().GetNamespaceOptions(); o != nil {
+		return o
+	}
+	return &runtimeapi.NamespaceOption{}
+}

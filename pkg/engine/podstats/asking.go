@@ -1,0 +1,143 @@
+package podstats
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+)
+
+// Bounds of calls that measure everything. A process that runs tasks may hang;
+// that must cost what it alone knows, and no more.
+const (
+	// measureTimeout bounds a whole list, if the caller's deadline is later.
+	measureTimeout = 10 * time.Second
+	// askTimeout bounds one question about one container.
+	askTimeout = 3 * time.Second
+	// askedAtOnce is how many questions one process is asked at the same time:
+	// gVisor answers each by running a program.
+	askedAtOnce = 4
+)
+
+// answerIn leaves a tenth of the caller's time for the answer.
+func answerIn(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := measureTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)*9/10)
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+// collect returns f of all items, in their order. Those for which a process must
+// be asked wait beside each other; the others only read files, and take turns on
+// the CPUs.
+func collect[T, R any](items []T, asks func(T) bool, f func(T) R) []R {
+	results := make([]R, len(items))
+	var all sync.WaitGroup
+	var files []int
+	for i, item := range items {
+		if asks(item) {
+			all.Go(func() { results[i] = f(item) })
+		} else {
+			files = append(files, i)
+		}
+	}
+	var taken atomic.Int64
+	work := func() {
+		for next := taken.Add(1); next <= int64(len(files)); next = taken.Add(1) {
+			i := files[next-1]
+			results[i] = f(items[i])
+		}
+	}
+	for range min(runtime.GOMAXPROCS(0), len(files)) - 1 {
+		all.Go(work)
+	}
+	work()
+	all.Wait()
+	return results
+}
+
+// lanes bound the questions that go on at one time, by the process that is asked.
+type lanes struct {
+	mu  sync.Mutex
+	all map[string]*lane // guarded by mu
+}
+
+type lane struct {
+	slots chan struct{}
+	users int // guarded by lanes.mu
+}
+
+func NewLanes() *lanes { return &lanes{all: map[string]*lane{}} }
+
+func (l *lanes) enter(key string) *lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all[key] == nil {
+		l.all[key] = &lane{slots: make(chan struct{}, askedAtOnce)}
+	}
+	l.all[key].users++
+	return l.all[key]
+}
+
+func (l *lanes) leave(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all[key].users--; l.all[key].users == 0 {
+		delete(l.all, key)
+	}
+}
+
+// ask puts a question to the process with that key. It waits for its turn as long
+// as ctx lasts, and then for the answer no longer than askTimeout, even if the
+// question does not heed its context. That keeps its place until it does end: a
+// process that hangs is not asked more and more.
+func ask[R any](ctx context.Context, l *lanes, key string, question func(context.Context) (R, error)) (R, error) {
+	way := l.enter(key)
+	select {
+	case way.slots <- struct{}{}:
+	case <-ctx.Done():
+		l.leave(key)
+		return *new(R), fmt.Errorf("what runs it has other questions to answer first: %w", context.Cause(ctx))
+	}
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	type answer struct {
+		value R
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		defer l.leave(key)
+		defer func() { <-way.slots }()
+		var a answer
+		defer func() {
+			// What processes of others answer is read here.
+			if p := recover(); p != nil {
+				log.G(ctx).WithFields(log.Fields{"asked": key, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
+					Error("Question to a process panicked; please report this with the stack")
+				a.err = fmt.Errorf("panic while asking, the log has the stack: %w", errdefs.ErrInternal)
+			}
+			answered <- a
+		}()
+		a.value, a.err = question(ctx)
+	}()
+	defer cancel()
+	select {
+	case a := <-answered:
+		if a.err == nil || ctx.Err() == nil {
+			return a.value, a.err
+		}
+	case <-ctx.Done():
+	}
+	if caller.Err() != nil {
+		return *new(R), context.Cause(caller)
+	}
+	return *new(R), fmt.Errorf("what runs it did not answer within %s: %w", askTimeout, errdefs.ErrUnavailable)
+}

@@ -1,0 +1,157 @@
+package podstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// A process that hangs, and does not even heed the context, costs its own
+// questions their time, and is never asked more than a few at once.
+func TestAskOfOneThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLanes()
+		release := make(chan struct{})
+		var inside atomic.Int32
+		hang := func(context.Context) (int, error) {
+			inside.Add(1)
+			<-release
+			return 0, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*askTimeout)
+		defer cancel()
+		begin := time.Now()
+		var asking sync.WaitGroup
+		var asked atomic.Int32
+		for range 10 {
+			asking.Go(func() {
+				_, err := ask(ctx, l, "sick", hang)
+				if time.Since(begin) == askTimeout {
+					asked.Add(1)
+					if !errdefs.IsUnavailable(err) {
+						t.Errorf("who asked got %v, want an Unavailable", err)
+					}
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("who had no turn got %v, want his own deadline", err)
+				}
+			})
+		}
+		asking.Go(func() {
+			got, err := ask(ctx, l, "well", func(context.Context) (int, error) { return 7, nil })
+			if got != 7 || err != nil || time.Since(begin) > 0 {
+				t.Errorf("another process answers %d, %v after %s", got, err, time.Since(begin))
+			}
+		})
+		asking.Wait()
+		if took := time.Since(begin); took > 2*askTimeout {
+			t.Errorf("it took %s", took)
+		}
+		if n := asked.Load(); n != askedAtOnce {
+			t.Errorf("%d got to ask, want %d", n, askedAtOnce)
+		}
+		if n := inside.Load(); n != askedAtOnce {
+			t.Errorf("asked %d times at once, want %d", n, askedAtOnce)
+		}
+		close(release)
+		synctest.Wait()
+		if len(l.all) != 0 {
+			t.Errorf("%d lanes are left", len(l.all))
+		}
+	})
+}
+
+func TestAskOutlivesPanic(t *testing.T) {
+	l := NewLanes()
+	_, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })
+	if !errdefs.IsInternal(err) {
+		t.Errorf("who asked got %v, want an Internal", err)
+	}
+	if got, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { return 7, nil }); got != 7 || err != nil {
+		t.Errorf("the next got %d, %v", got, err)
+	}
+}
+
+func TestAskWaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLanes()
+		var asking sync.WaitGroup
+		for range 4 * askedAtOnce {
+			asking.Go(func() {
+				_, err := ask(t.Context(), l, "slow", func(ctx context.Context) (int, error) {
+					select {
+					case <-time.After(askTimeout * 9 / 10):
+						return 0, nil
+					case <-ctx.Done():
+						return 0, ctx.Err()
+					}
+				})
+				if err != nil {
+					t.Errorf("one that had to wait for others: %v", err)
+				}
+			})
+		}
+		asking.Wait()
+	})
+}
+
+// Everything is done once and in its place, and those that wait do not wait for
+// each other.
+func TestCollect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, n := range []int{0, 1, 2, 100} {
+			items := make([]int, n)
+			for i := range items {
+				items[i] = i
+			}
+			var done atomic.Int64
+			begin := time.Now()
+			results := collect(items, func(i int) bool { return i%3 == 0 }, func(i int) int {
+				if i%3 == 0 {
+					time.Sleep(time.Second)
+				}
+				done.Add(1)
+				return 2 * i
+			})
+			for i, got := range results {
+				if got != 2*i {
+					t.Errorf("result %d of %d is %d", i, n, got)
+				}
+			}
+			if len(results) != n || done.Load() != int64(n) {
+				t.Errorf("%d results of %d items, done %d times", len(results), n, done.Load())
+			}
+			if took := time.Since(begin); took > time.Second {
+				t.Errorf("%d items took %s", n, took)
+			}
+		}
+	})
+}
+
+func TestAnswerIn(t *testing.T) {
+	for _, given := range []time.Duration{0, time.Second, time.Hour} {
+		t.Run(fmt.Sprint(given), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, want := t.Context(), measureTimeout
+				if given > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, given)
+					defer cancel()
+					want = min(want, given*9/10)
+				}
+				ctx, cancel := answerIn(ctx)
+				defer cancel()
+				deadline, _ := ctx.Deadline()
+				if got := time.Until(deadline); got != want {
+					t.Errorf("there is time for %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package podstats
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/podmetrics"
+	"github.com/berth-cri/berth/pkg/engine/usage"
+)
+
+// devices remembers the names of block devices by their numbers, while one list is
+// made: a device that is plugged in later may have the numbers of another.
+type devices struct{ names sync.Map }
+
+// filesystem is what the one at path has in all.
+func (d *devices) filesystem(path string) podmetrics.Filesystem {
+	fs := podmetrics.Filesystem{Device: d.at(path)}
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err == nil {
+		fs.Limit, fs.Inodes, fs.InodesFree = usage.Known(st.Blocks*uint64(st.Frsize)), usage.Known(st.Files), usage.Known(st.Ffree)
+	}
+	return fs
+}
+
+// at is the device of the filesystem at path. One that is on no block device of
+// its own (btrfs, overlayfs) is named as in the table of mounts.
+func (d *devices) at(path string) string {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return ""
+	}
+	numbers := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	if unix.Major(st.Dev) != 0 {
+		return d.name(numbers)
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
+	if err != nil || len(mounts) == 0 {
+		return numbers
+	}
+	deepest := mounts[0]
+	for _, m := range mounts {
+		if len(m.Mountpoint) >= len(deepest.Mountpoint) {
+			deepest = m // the last one covers those before
+		}
+	}
+	return deepest.Source
+}
+
+// name is the path of a block device, or its numbers where it has none.
+func (d *devices) name(numbers string) string {
+	if name, ok := d.names.Load(numbers); ok {
+		return name.(string)
+	}
+	name := numbers
+	text, _ := os.ReadFile("/sys/dev/block/" + numbers + "/uevent")
+	for line := range bytes.Lines(text) {
+		if node, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("DEVNAME=")); ok {
+			name = "/dev/" + string(node)
+		}
+	}
+	d.names.Store(numbers, name)
+	return name
+}
+
+func (d *devices) named(all []cgroup.DeviceIO) []podmetrics.BlockIO {
+	named := make([]podmetrics.BlockIO, 0, len(all))
+	for _, io := range all {
+		major, minor, _ := strings.Cut(io.Device, ":")
+		named = append(named, podmetrics.BlockIO{Device: d.name(io.Device), Major: major, Minor: minor, DeviceIO: io})
+	}
+	return named
+}

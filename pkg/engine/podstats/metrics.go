@@ -1,0 +1,146 @@
+package podstats
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/openfiles"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podmetrics"
+	"github.com/berth-cri/berth/pkg/engine/usage"
+)
+
+// ListMetricDescriptors tells which metrics this host has. The kubelet asks once.
+func (b Stats) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: podmetrics.Descriptors(cgroup.HostFacts())}, nil
+}
+
+// ListPodSandboxMetrics measures all ready pods and the containers that run in
+// them.
+func (b Stats) ListPodSandboxMetrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: b.listMetrics(ctx)}, nil
+}
+
+func (b Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics {
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	pods := b.Measurable(func(*pod.Sandbox) bool { return true })
+	d := &devices{}
+	disk := d.filesystem(b.Images.Root())
+	return collect(pods, podStats.MustAsk, func(p podStats) *runtimeapi.PodSandboxMetrics {
+		return &runtimeapi.PodSandboxMetrics{
+			PodSandboxId: p.ID(), Metrics: podmetrics.Of(b.podSample(ctx, p, d), cgroup.HostFacts()),
+			ContainerMetrics: b.containerMetrics(ctx, p, d, disk),
+		}
+	})
+}
+
+// containerMetrics leaves out what cannot be measured.
+func (b Stats) containerMetrics(ctx context.Context, p podStats, d *devices, disk podmetrics.Filesystem) []*runtimeapi.ContainerMetrics {
+	return present(collect(p.running, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerMetrics {
+		s, err := b.containerSample(ctx, p, c, d, disk)
+		if err != nil {
+			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("read metrics")
+			return nil
+		}
+		return &runtimeapi.ContainerMetrics{ContainerId: c.ID(), Metrics: podmetrics.Of(s, cgroup.HostFacts())}
+	}))
+}
+
+// podSample is the pod as a whole: its network, and what all of it uses.
+func (b Stats) podSample(ctx context.Context, p podStats, d *devices) podmetrics.Sample {
+	meta := p.Config().GetMetadata()
+	s := podmetrics.Sample{
+		Subject: podmetrics.Subject{Pod: meta.GetName(), Namespace: meta.GetNamespace(), ID: p.ID()},
+		Seen:    time.Now(), Started: time.Unix(0, p.Spec().CreatedAt),
+	}
+	var err error
+	if s.Network, err = p.interfaces(); err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read network metrics")
+	}
+	detail, processes, err := b.podDetail(p)
+	if err == nil {
+		s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(processes)), d.named(detail.IO)
+	} else if !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read the pod's metrics")
+	}
+	return s
+}
+
+// readCgroup adds what a cgroup tells, and returns its processes.
+func readCgroup(p cgroup.Paths, d *devices, s *podmetrics.Sample) ([]int, error) {
+	detail, err := cgroup.ReadDetail(p)
+	if err != nil {
+		return nil, err
+	}
+	pids, err := p.Processes()
+	if err != nil {
+		return nil, err
+	}
+	s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(len(pids))), d.named(detail.IO)
+	return pids, nil
+}
+
+func (b Stats) containerSample(ctx context.Context, p podStats, c *pod.Container, d *devices, disk podmetrics.Filesystem) (podmetrics.Sample, error) {
+	meta := p.Config().GetMetadata()
+	st := c.Status()
+	s := podmetrics.Sample{
+		Subject: podmetrics.Subject{
+			Pod: meta.GetName(), Namespace: meta.GetNamespace(), Container: c.Config().GetMetadata().GetName(), ID: c.ID(), Image: shownImage(c),
+		},
+		Seen: time.Now(), Started: time.Unix(0, st.StartedAt),
+		Spec: specOf(st.Resources.Msg.GetLinux()),
+	}
+	if layer := b.writableLayer(ctx, c); layer != nil {
+		disk.Used = usage.Known(layer.GetUsedBytes().GetValue())
+		s.Filesystem = &disk
+	}
+	if c.MustAsk() {
+		used, err := b.usage(ctx, c)
+		s.Cgroup, s.Processes = &cgroup.Detail{Stats: used}, used.Pids
+		return s, err
+	}
+	pids, err := readCgroup(cgroup.HostPaths(c.Spec().CgroupsPath), d, &s)
+	if err != nil {
+		return s, err
+	}
+	s.Spec.MemoryReservation = s.Cgroup.MemoryReservation
+	open, err := openfiles.Count(ctx, pids)
+	if err != nil {
+		return s, err
+	}
+	s.FileDescriptors, s.Sockets = usage.Known(open.Files), usage.Known(open.Sockets)
+	s.OpenFilesLimit.N, s.OpenFilesLimit.Known, err = openfiles.SoftLimit(st.PID)
+	return s, err
+}
+
+// shownImage is the image as the pod's author wrote it.
+func shownImage(c *pod.Container) string {
+	if name := c.Config().GetImage().GetUserSpecifiedImage(); name != "" {
+		return name
+	}
+	return c.Spec().ImageName
+}
+
+// specOf are the limits that are in force; zero is not set.
+func specOf(r *runtimeapi.LinuxContainerResources) *podmetrics.Spec {
+	set := func(n int64) cgroup.Value { return cgroup.Value{N: uint64(n), Known: n > 0} }
+	return &podmetrics.Spec{
+		CPUPeriod: set(r.GetCpuPeriod()), CPUQuota: set(r.GetCpuQuota()), CPUShares: set(r.GetCpuShares()),
+		MemoryLimit: set(r.GetMemoryLimitInBytes()), SwapLimit: set(r.GetMemorySwapLimitInBytes()),
+	}
+}
+
+// StreamPodSandboxMetrics is ListPodSandboxMetrics in messages of bounded size.
+func (b Stats) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+	return chunk.Send(b.listMetrics(to.Context()), func(part []*runtimeapi.PodSandboxMetrics) error {
+		return to.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: part})
+	})
+}

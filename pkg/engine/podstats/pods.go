@@ -1,0 +1,225 @@
+package podstats
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/usage"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// PodSandboxStats tells what one pod uses. A sandbox that is not ready uses
+// nothing that could be told.
+func (b Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Open(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	pods := b.Measurable(func(other *pod.Sandbox) bool { return other == s })
+	if len(pods) == 0 {
+		return nil, s.Open() // it was stopped meanwhile
+	}
+	return &runtimeapi.PodSandboxStatsResponse{Stats: b.readPod(ctx, pods[0])}, nil
+}
+
+// ListPodSandboxStats tells what the ready pods that match use.
+func (b Stats) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	return &runtimeapi.ListPodSandboxStatsResponse{Stats: b.listPods(ctx, r.GetFilter())}, nil
+}
+
+func (b Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi.PodSandboxStats {
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	filter := &runtimeapi.PodSandboxFilter{Id: f.GetId(), LabelSelector: f.GetLabelSelector()}
+	pods := b.Measurable(func(s *pod.Sandbox) bool { return s.Matches(filter) })
+	return collect(pods, podStats.MustAsk, func(p podStats) *runtimeapi.PodSandboxStats { return b.readPod(ctx, p) })
+}
+
+// pod is a ready sandbox, and where what it uses is counted.
+type podStats struct {
+	*pod.Sandbox
+	running []*pod.Container
+	// parent is the cgroup that the kubelet made for this pod. It is the zero value
+	// for a pod without one: then only the cgroups below it count.
+	Parent cgroup.Paths
+}
+
+// measurable returns the ready sandboxes that are wanted. A cgroup_parent that
+// several of them name is no pod's: what all of them use must not be told of each.
+func (b Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
+	var pods []podStats
+	users := map[string]int{}
+	for _, s := range b.Objects.AllSandboxes() {
+		if s.Open() != nil {
+			continue
+		}
+		users[parentOf(s)]++
+		if wanted(s) {
+			pods = append(pods, podStats{Sandbox: s})
+		}
+	}
+	running := map[string][]*pod.Container{}
+	for _, c := range b.Objects.AllContainers() {
+		if c.Status().Phase == pod.PhaseRunning {
+			running[c.Spec().Sandbox] = append(running[c.Spec().Sandbox], c)
+		}
+	}
+	for i := range pods {
+		p := &pods[i]
+		p.running = running[p.ID()]
+		if parent := parentOf(p.Sandbox); users[parent] == 1 {
+			p.Parent = cgroup.ParentPaths(parent, b.Settings.Of(p.Spec()).CgroupDriver)
+		}
+	}
+	return pods
+}
+
+func parentOf(s *pod.Sandbox) string {
+	parent := s.Config().GetLinux().GetCgroupParent()
+	if parent == "" {
+		return ""
+	}
+	return path.Clean("/" + parent)
+}
+
+// readPod leaves out what cannot be read.
+func (b Stats) readPod(ctx context.Context, p podStats) *runtimeapi.PodSandboxStats {
+	config := p.Config()
+	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
+	if used, processes, err := b.podUsage(p); err == nil {
+		linux.Cpu = usage.CPU(used, p.Cpu.Next(used.Time, used.CPUUsageNano))
+		linux.Memory, linux.Io = usage.Memory(used), usage.IO(used)
+		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(processes))}
+	} else if !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read statistics")
+	}
+	if interfaces, err := p.interfaces(); err == nil {
+		linux.Network = usage.Network(time.Now(), interfaces)
+	} else if !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read network statistics")
+	}
+	return &runtimeapi.PodSandboxStats{
+		Attributes: &runtimeapi.PodSandboxAttributes{
+			Id: p.ID(), Metadata: config.GetMetadata(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		},
+		Linux: linux,
+	}
+}
+
+// interfaces are those of the pod's own network: what the host's carry is not the
+// pod's.
+func (p podStats) interfaces() ([]network.InterfaceStats, error) {
+	if !p.Spec().Plan.Net {
+		return nil, nil
+	}
+	return network.Stats(p.Status().Namespaces.Net)
+}
+
+// podUsage is what the pod uses, and how many processes it has.
+func (b Stats) podUsage(p podStats) (cgroup.Stats, int, error) {
+	return measurePod(b, p, cgroup.ReadStats, cgroup.Sum)
+}
+
+// podDetail is podUsage with what metrics tell beside.
+func (b Stats) podDetail(p podStats) (cgroup.Detail, int, error) {
+	return measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
+}
+
+// measurePod reads what the pod's cgroup counts: its containers, the sandbox
+// process, and all else that runs for the pod. A pod without a cgroup of its own
+// uses the sum of what is counted in those below.
+func measurePod[T any](b Stats, p podStats, read func(cgroup.Paths) (T, error), sum func(...T) T) (T, int, error) {
+	var none T
+	used, processes, err := measureCgroup(p.Parent, read)
+	if !errdefs.IsNotFound(err) {
+		return used, processes, err
+	}
+	var parts []T
+	for _, paths := range b.cgroupsOf(p) {
+		part, n, err := measureCgroup(paths, read)
+		if errdefs.IsNotFound(err) {
+			continue // it ended just now
+		}
+		if err != nil {
+			return none, 0, err
+		}
+		parts, processes = append(parts, part), processes+n
+	}
+	if len(parts) == 0 && p.MustAsk() {
+		return none, 0, fmt.Errorf("sandbox %s has no cgroup on this host: %w", p.ID(), errdefs.ErrNotFound)
+	}
+	return sum(parts...), processes, nil
+}
+
+// cgroupsOf are the cgroups that berth made for the pod.
+func (b Stats) cgroupsOf(p podStats) []cgroup.Paths {
+	var all []cgroup.Paths
+	if own, err := GroupsOf(b.Settings.Of(p.Spec()).CgroupDriver, p.Sandbox); err == nil {
+		all = own
+	}
+	for _, c := range p.running {
+		all = append(all, cgroup.HostPaths(c.Spec().CgroupsPath))
+	}
+	return all
+}
+
+func measureCgroup[T any](p cgroup.Paths, read func(cgroup.Paths) (T, error)) (T, int, error) {
+	used, err := read(p)
+	if err != nil {
+		return used, 0, err
+	}
+	pids, err := p.Processes()
+	return used, len(pids), err
+}
+
+// StreamPodSandboxStats is ListPodSandboxStats in messages of bounded size.
+func (b Stats) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
+	return chunk.Send(b.listPods(to.Context(), r.GetFilter()), func(part []*runtimeapi.PodSandboxStats) error {
+		return to.Send(&runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: part})
+	})
+}
+
+// groupsOf are the cgroups of a sandbox's own process, of which some may not exist.
+func GroupsOf(driver cgroup.Driver, s *pod.Sandbox) ([]cgroup.Paths, error) {
+	if !s.Spec().Plan.Process {
+		return nil, nil
+	}
+	own, err := cgroup.Path(driver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+	if err != nil {
+		return nil, err
+	}
+	all := []cgroup.Paths{cgroup.HostPaths(own)}
+	if !BringsMachine(s) {
+		return all, nil
+	}
+	found, err := cgroup.OfPod(own, s.ID())
+	for _, group := range found {
+		if group.MemoryKey() != all[0].MemoryKey() {
+			all = append(all, group)
+		}
+	}
+	return all, err
+}
+
+// bringsMachine says that a sandbox's shim brings a kernel along, as far as berth knows:
+// in a virtual machine, which may be no child of the shim, nor in the cgroup that it was
+// told.
+func BringsMachine(s *pod.Sandbox) bool {
+	return s.Spec().Plan.OwnKernel && s.Spec().Definition.Type == handler.Shim
+}

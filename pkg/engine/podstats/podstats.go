@@ -1,0 +1,173 @@
+package podstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/engine/usage"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// stats serves the calls about what containers and pods use. Nothing is
+// collected ahead of a call.
+type Stats struct {
+	Objects  *pod.Index
+	Settings *settings.Settings
+	Tasks    *task.Tasks
+	Images   filesystems
+	Lanes    *lanes
+}
+
+// filesystems knows what containers have written.
+type filesystems interface {
+	Root() string
+	WritableUsage(ctx context.Context, id, snapshotter string) (bytes, inodes uint64, path string, err error)
+}
+
+// ContainerStats tells what one container uses.
+func (b Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	c, err := b.Objects.Container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	s, err := b.read(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ContainerStatsResponse{Stats: s}, nil
+}
+
+// ListContainerStats tells what all containers that match use. Ended ones have
+// their attributes and their writable layer.
+func (b Stats) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+	return &runtimeapi.ListContainerStatsResponse{Stats: b.list(ctx, r.GetFilter())}, nil
+}
+
+func (b Stats) list(ctx context.Context, f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
+	filter := &runtimeapi.ContainerFilter{Id: f.GetId(), PodSandboxId: f.GetPodSandboxId(), LabelSelector: f.GetLabelSelector()}
+	var matching []*pod.Container
+	for _, c := range b.Objects.AllContainers() {
+		if c.Matches(filter) {
+			matching = append(matching, c)
+		}
+	}
+	ctx, cancel := answerIn(ctx)
+	defer cancel()
+	return b.readAll(ctx, matching)
+}
+
+// readAll leaves out the containers that cannot be read: one that is just ending,
+// or whose runtime does not answer, must not cost the others.
+func (b Stats) readAll(ctx context.Context, all []*pod.Container) []*runtimeapi.ContainerStats {
+	return present(collect(all, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerStats {
+		s, err := b.read(ctx, c)
+		if err != nil {
+			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("read statistics")
+			return nil
+		}
+		return s
+	}))
+}
+
+// present drops what is nil, in place.
+func present[T any](all []*T) []*T {
+	kept := all[:0]
+	for _, x := range all {
+		if x != nil {
+			kept = append(kept, x)
+		}
+	}
+	return kept
+}
+
+func (b Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.ContainerStats, error) {
+	config := c.Config()
+	s := &runtimeapi.ContainerStats{
+		Attributes: &runtimeapi.ContainerAttributes{
+			Id: c.ID(), Metadata: config.GetMetadata(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		},
+		WritableLayer: b.writableLayer(ctx, c),
+	}
+	if c.Status().Phase != pod.PhaseRunning {
+		return s, nil
+	}
+	used, err := b.usage(ctx, c)
+	if errdefs.IsNotFound(err) || errors.Is(err, os.ErrNotExist) {
+		return s, nil // it ended just now
+	}
+	if err != nil {
+		return nil, fmt.Errorf("statistics of container %s: %w", c.ID(), err)
+	}
+	s.Cpu = usage.CPU(used, c.Cpu.Next(used.Time, used.CPUUsageNano))
+	s.Memory, s.Swap, s.Io = usage.Memory(used), usage.Swap(used), usage.IO(used)
+	return s, nil
+}
+
+func (b Stats) writableLayer(ctx context.Context, c *pod.Container) *runtimeapi.FilesystemUsage {
+	bytes, inodes, path, err := b.Images.WritableUsage(ctx, c.ID(), c.Spec().Snapshotter)
+	if err != nil {
+		return nil // not counted yet
+	}
+	return &runtimeapi.FilesystemUsage{
+		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: path},
+		UsedBytes: usage.Wrap(bytes), InodesUsed: usage.Wrap(inodes),
+	}
+}
+
+// usage reads the container's cgroup, or asks who runs it.
+func (b Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
+	if !c.Sandbox.MustAsk() {
+		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))
+	}
+	spec := c.Sandbox.Spec()
+	asked := spec.Supervisor
+	if spec.Definition.Type != handler.OCI {
+		asked = c.Sandbox.ID() // it has a shim of its own
+	}
+	used, err := ask(ctx, b.Lanes, asked, func(ctx context.Context) (cgroup.Stats, error) { return b.taskUsage(ctx, c) })
+	if spec.Definition.Type == handler.OCI {
+		used = usage.OnlyWithin(used)
+	}
+	return used, err
+}
+
+// taskUsage asks by the Task API.
+func (b Stats) taskUsage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
+	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	if err != nil {
+		return cgroup.Stats{}, err
+	}
+	resp, err := client.Task.Stats(ctx, &taskapi.StatsRequest{ID: c.ID()})
+	if err != nil {
+		return cgroup.Stats{}, task.FromShim(err)
+	}
+	m, err := typeurl.UnmarshalAny(resp.GetStats())
+	if err != nil {
+		return cgroup.Stats{}, err
+	}
+	return usage.FromMetrics(m)
+}
+
+// StreamContainerStats is ListContainerStats in messages of bounded size.
+func (b Stats) StreamContainerStats(r *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+	return chunk.Send(b.list(to.Context(), r.GetFilter()), func(part []*runtimeapi.ContainerStats) error {
+		return to.Send(&runtimeapi.StreamContainerStatsResponse{ContainerStats: part})
+	})
+}

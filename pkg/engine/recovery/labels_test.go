@@ -1,0 +1,80 @@
+package recovery
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/log"
+	"github.com/opencontainers/selinux/go-selinux"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// taken asks the library whether it would give out the categories of a label. It
+// keeps its list with and without SELinux in the kernel.
+func taken(t *testing.T, label string) bool {
+	t.Helper()
+	err := selinux.ReserveLabelV2(label)
+	if err == nil {
+		selinux.ReleaseLabel(label)
+		return false
+	}
+	if !errors.Is(err, selinux.ErrMCSAlreadyExists) {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// A daemon that starts again takes back the labels of all that there is.
+func TestRecoveryTakesLabels(t *testing.T) {
+	const shared, own = "system_u:system_r:container_t:s0:c103,c104", "system_u:system_r:container_t:s0:c105,c106"
+	dir := t.TempDir()
+	pods, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](filepath.Join(dir, "sandboxes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctrs, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](filepath.Join(dir, "containers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shims, err := shim.New(shim.Config{State: dir, Supervisor: "/none", Log: log.L})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandboxRecord := pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, ProcessLabel: shared}
+	sandboxRecord.Config.Msg = &runtimeapi.PodSandboxConfig{}
+	if _, err := pods.Create("pod", sandboxRecord, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Relaxed); err != nil {
+		t.Fatal(err)
+	}
+	for id, label := range map[string]string{"same": shared, "own": own} {
+		record := pod.ContainerSpec{Sandbox: "pod", ProcessLabel: label}
+		record.Config.Msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}}
+		if _, err := ctrs.Create(id, record, pod.ContainerStatus{Phase: pod.PhaseExited, Erased: true}, store.Relaxed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &Recovery{
+		Objects: pod.NewIndex(), Names: reserve.NewNames(), Labels: reserve.NewLabels(), Clock: &pod.Clock{}, Pods: pods, Ctrs: ctrs, Shims: shims, Silent: NewSilence(),
+	}
+	if err := errors.Join(r.Sandboxes(t.Context()), r.Containers(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if !taken(t, shared) || !taken(t, own) {
+		t.Error("categories of recovered objects would be given out again")
+	}
+	r.Labels.Release(own)
+	r.Labels.Release(shared)
+	if taken(t, own) || !taken(t, shared) {
+		t.Error("the removal of a container does not free its own categories, or frees its sandbox's")
+	}
+	r.Labels.Release(shared)
+	if taken(t, shared) {
+		t.Error("the categories stay taken")
+	}
+}

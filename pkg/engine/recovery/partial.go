@@ -1,0 +1,135 @@
+package recovery
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/selfcheck"
+)
+
+// undoPatience is how long a start waits for half-made sandboxes to be undone.
+// Those that take longer are listed NOTREADY and are undone beside the calls.
+const undoPatience = 5 * time.Second
+
+// halfMades takes back what an earlier daemon had not made whole.
+type Partial struct {
+	Background context.Context // ends with the engine
+	Objects    *pod.Index
+	Names      *reserve.Names
+	Labels     *reserve.Labels
+	Pods       *pod.SandboxRecords
+	Ctrs       *pod.ContainerRecords
+	Canaries   *selfcheck.Pods
+	Stops      *sandbox.Stops
+	Creation   *container.Creation
+	Ends       *container.Ends
+	Silent     *silence
+}
+
+// dropHalfMade takes back objects whose creation never ended, and containers
+// whose sandbox is gone.
+func (r *Partial) DropHalfMade(ctx context.Context) {
+	r.dropContainers(ctx)
+	var quick, slow []*halfMade
+	for _, o := range r.Pods.List() {
+		if o.Status().Phase != pod.PhasePlanned {
+			continue
+		}
+		s := pod.NewSandbox(o)
+		r.reserve(ctx, s)
+		s.Op <- struct{}{} // whoever wants to remove it waits
+		if h := (&halfMade{Sandbox: s}); r.Silent.has(runner(s)) {
+			slow = append(slow, h)
+		} else {
+			quick = append(quick, h)
+		}
+	}
+	r.undo(quick, undoPatience)
+	r.undo(slow, 0)
+}
+
+// halfMade is a sandbox that is being undone.
+type halfMade struct {
+	*pod.Sandbox
+	mu    sync.Mutex
+	shown bool // guarded by mu: it is listed, and stays until it is removed
+}
+
+// undo takes sandboxes back, and waits no longer than patience before it shows
+// what is left of them.
+func (r *Partial) undo(all []*halfMade, patience time.Duration) {
+	if len(all) == 0 {
+		return
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g := errgroup.Group{}
+		g.SetLimit(recoveryParallel)
+		for _, h := range all {
+			g.Go(func() error { r.takeBack(h); return nil })
+		}
+		_ = g.Wait()
+	}()
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
+	select {
+	case <-ended:
+	case <-enough.C:
+		for _, h := range all {
+			r.show(h)
+		}
+	}
+}
+
+// show lists h unless it is gone.
+func (r *Partial) show(h *halfMade) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.Spec().Canary {
+		return // it is berth's own
+	}
+	if _, there := r.Pods.Get(h.ID()); there && !h.shown {
+		h.shown = true
+		r.Objects.AddSandbox(h.Sandbox)
+	}
+}
+
+// takeBack undoes h. One that was listed meanwhile stays so, with nothing in it:
+// the kubelet has seen it and removes it. So does one that cannot be undone.
+func (r *Partial) takeBack(h *halfMade) {
+	defer h.Op.Unlock()
+	ctx, cancel := context.WithTimeout(r.Background, pod.UndoTimeout)
+	defer cancel()
+	b := r.Stops
+	err := b.TearDown(ctx, h.Sandbox)
+	if r.Background.Err() != nil {
+		return // the next start does it again
+	}
+	h.mu.Lock()
+	if err == nil && !h.shown {
+		if err = b.Forget(h.Sandbox); err == nil {
+			h.mu.Unlock()
+			return
+		}
+	}
+	h.mu.Unlock()
+	if h.Spec().Canary {
+		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("a canary pod of an earlier daemon could not be taken back yet")
+		go r.Canaries.TakeBackLater(h.Sandbox, func() {})
+		return
+	}
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Error("a half-made sandbox could not be taken back; it is listed as not ready")
+	}
+	h.Record(ctx, func(st *pod.SandboxStatus) { st.Phase, st.Stopped = pod.PhaseStopped, err == nil })
+	r.show(h)
+}

@@ -1,0 +1,101 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// silentAfter is how long who runs pods may take for a first answer. They are all
+// asked at once, so this is what silent ones cost a start, however many they are
+// and whatever they run.
+const silentAfter = 5 * time.Second
+
+// errSilent is what asking a silent one fails with.
+var errSilent = errors.New("it did not answer before")
+
+// silence knows who runs pods and does not answer: stopped by somebody, or stuck.
+// They are not asked again during recovery.
+type silence struct {
+	mu  sync.Mutex
+	who map[string]bool // by runner
+}
+
+func NewSilence() *silence { return &silence{who: map[string]bool{}} }
+
+func (s *silence) add(runner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.who[runner] = true
+}
+
+func (s *silence) has(runner string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.who[runner]
+}
+
+// runner names who runs the tasks of s: the key of a supervisor or the address of
+// a foreign shim.
+func runner(s *pod.Sandbox) string {
+	if s.Spec().Definition.Type == handler.Shim {
+		if ep := s.Status().Shim; ep != nil {
+			return ep.Address
+		}
+		return ""
+	}
+	return s.Spec().Supervisor
+}
+
+// listen finds out who is silent. It starts nothing, and is quick when all answer.
+func (r *Recovery) Listen(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, silentAfter)
+	defer cancel()
+	keys, err := r.Shims.Keys()
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("look for supervisors")
+	}
+	var asked sync.WaitGroup
+	ask := func(runner string, connect func() (*shim.Client, error)) {
+		asked.Go(func() {
+			// Who cannot be reached is dead, which is known soon enough.
+			if c, err := connect(); err == nil && !c.Answers(ctx) {
+				log.G(ctx).WithField("runner", runner).Error("a supervisor or shim does not answer; what it runs keeps its recorded state")
+				r.Silent.add(runner)
+			}
+		})
+	}
+	for _, key := range keys {
+		ask(key, func() (*shim.Client, error) { return r.Shims.Live(ctx, key) })
+	}
+	for _, o := range r.Pods.List() {
+		if ep := o.Status().Shim; ep != nil {
+			ask(ep.Address, func() (*shim.Client, error) { return r.Shims.Foreign(ctx, *ep) })
+		}
+	}
+	asked.Wait()
+}
+
+// ask calls f, which asks who runs s, with a bound. Whoever lets it run out of
+// time is silent from then on.
+func (r *Recovery) ask(ctx context.Context, s *pod.Sandbox, f func(context.Context) error) error {
+	who := runner(s)
+	if r.Silent.has(who) {
+		return errSilent
+	}
+	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
+	defer cancel()
+	err := f(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		r.Silent.add(who)
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func TestSilentOnesAreAskedOnce(t *testing.T) {
+	records := t.TempDir()
+	recorded := func(supervisor string) *pod.Sandbox {
+		return enginetest.Sandbox(t, records, pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, Supervisor: supervisor})
+	}
+	silent, neighbour, other := recorded("silent"), recorded("silent"), recorded("other")
+	synctest.Test(t, func(t *testing.T) {
+		r := Recovery{Silent: NewSilence()}
+		began := time.Now()
+		wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		fail := func(context.Context) error { return errSilent }
+		asked := func(s *pod.Sandbox) error {
+			called := errors.New("it was asked")
+			return r.ask(t.Context(), s, func(context.Context) error { return called })
+		}
+
+		stopping, stop := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, stop)
+		if err := r.ask(stopping, silent, wait); !errors.Is(err, context.Canceled) || r.Silent.has("silent") {
+			t.Errorf("the end of the daemon makes it silent: %v", err)
+		}
+		_ = r.ask(t.Context(), other, fail)
+		if err := r.ask(t.Context(), silent, wait); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the first question: %v", err)
+		}
+		for range 100 {
+			if err := r.ask(t.Context(), neighbour, wait); !errors.Is(err, errSilent) {
+				t.Fatalf("a neighbour's question: %v", err)
+			}
+		}
+		if took := time.Since(began); took != task.RecoveryAnswer+time.Second {
+			t.Errorf("one silent supervisor cost %v", took)
+		}
+		if err := asked(other); err == nil || errors.Is(err, errSilent) {
+			t.Errorf("one that answered with an error is silent: %v", err)
+		}
+	})
+}
+
+func TestRunner(t *testing.T) {
+	pods, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, tc := range map[string]struct {
+		kind handler.Type
+		ep   *shim.Endpoint
+		want string
+	}{
+		"oci":         {handler.OCI, nil, "key"},
+		"shim":        {handler.Shim, &shim.Endpoint{Address: "unix:///s"}, "unix:///s"},
+		"no shim yet": {handler.Shim, nil, ""},
+	} {
+		o, err := pods.Create(id, pod.SandboxSpec{Definition: &handler.Definition{Type: tc.kind}, Supervisor: "key"}, pod.SandboxStatus{Shim: tc.ep}, store.Relaxed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := runner(pod.NewSandbox(o)); got != tc.want {
+			t.Errorf("%s: %q, want %q", id, got, tc.want)
+		}
+	}
+}

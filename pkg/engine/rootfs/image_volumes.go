@@ -1,0 +1,129 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+)
+
+// planVolumes finds the images among the mounts of c. The configuration that it
+// returns names them by their ids: the kubelet tells by these, in the status of
+// containers, which images it must not collect. The public conformance suite
+// holds image_ref to the id as well.
+func (m *Mounts) PlanVolumes(s *pod.Sandbox, c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []pod.ImageVolume, error) {
+	var volumes []pod.ImageVolume
+	for i, given := range c.GetMounts() {
+		if given.GetImage() == nil {
+			continue
+		}
+		if err := validate.ImageMappings(given, s.Spec().Plan.UserNamespace()); err != nil {
+			return nil, nil, volumeFailed(given.GetContainerPath(), err)
+		}
+		img, err := m.images.Get(given.GetImage().GetImage())
+		if err != nil {
+			return nil, nil, volumeFailed(given.GetContainerPath(), err)
+		}
+		if volumes == nil {
+			c = proto.CloneOf(c)
+		}
+		named := c.GetMounts()[i].GetImage()
+		named.Image, named.ImageRef = img.ID, img.ID
+		volumes = append(volumes, pod.ImageVolume{
+			Path: path.Join("/", given.GetContainerPath()), SubPath: given.GetImageSubPath(), ImageID: img.ID, ImageChain: img.ChainID.String(),
+		})
+	}
+	return c, volumes, nil
+}
+
+func volumeFailed(path string, err error) error {
+	return fmt.Errorf("%w: mount %s: %w", crierrors.ErrImageVolumeMountFailed, path, err)
+}
+
+// mountVolumes mounts the images of c's volumes below its bundle. Each container
+// has mounts of its own, which go when it has ended.
+func (m *Mounts) MountVolumes(ctx context.Context, c *pod.Container) error {
+	for i, v := range c.Spec().Volumes {
+		if err := m.mountVolume(ctx, c, v, m.VolumeDir(c.ID(), i)); err != nil {
+			return volumeFailed(v.Path, err)
+		}
+	}
+	return nil
+}
+
+func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageVolume, dir string) error {
+	img, err := m.images.Get(v.ImageID)
+	if err != nil {
+		return err
+	}
+	mounts, err := m.images.PrepareVolume(ctx, c.ID(), img, c.Spec().Snapshotter)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	if c.Sandbox.Spec().Plan.User != nil {
+		return idmap.Mount(c.Sandbox.Status().Namespaces.User, mounts, dir, m.ScratchDir(c.ID()))
+	}
+	return mount.All(mounts, dir)
+}
+
+// volumeSources are the directories that are bound into c, by their place in it.
+func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
+	sources := make(map[string]string, len(c.Spec().Volumes))
+	for i, v := range c.Spec().Volumes {
+		dir, err := imageDir(m.VolumeDir(c.ID(), i), v.SubPath)
+		if err != nil {
+			return nil, volumeFailed(v.Path, err)
+		}
+		sources[v.Path] = dir
+	}
+	return sources, nil
+}
+
+// imageDir finds a directory of a mounted image. Links of the image lead to
+// places in the image only.
+func imageDir(root, sub string) (string, error) {
+	if sub == "" {
+		return root, nil
+	}
+	dir, err := securejoin.SecureJoin(root, sub)
+	if err != nil {
+		return "", fmt.Errorf("image_sub_path %q: %w: %w", sub, err, errdefs.ErrInvalidArgument)
+	}
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("image_sub_path %q is not in the image: %w", sub, errdefs.ErrInvalidArgument)
+	case err != nil:
+		return "", fmt.Errorf("image_sub_path %q: %w", sub, err)
+	case !info.IsDir():
+		return "", fmt.Errorf("image_sub_path %q is no directory, and only directories can be mounted: %w", sub, errdefs.ErrInvalidArgument)
+	}
+	return dir, nil
+}
+
+// layersInUse are what a container needs of the image store.
+func LayersInUse(id string, spec *pod.ContainerSpec) []image.Use {
+	uses := []image.Use{{Owner: id, ChainID: digest.Digest(spec.ImageChain), Snapshotter: spec.Snapshotter}}
+	for _, v := range spec.Volumes {
+		uses = append(uses, image.Use{Owner: id, ChainID: digest.Digest(v.ImageChain), Snapshotter: spec.Snapshotter})
+	}
+	return uses
+}

@@ -1,0 +1,44 @@
+package rootfs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A straggler makes its file again as often as that is removed, and ends in time.
+func TestRemoveDirWithAStraggler(t *testing.T) {
+	for range 4 {
+		dir := filepath.Join(t.TempDir(), "bundle")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 { // reading them takes a while
+			if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var writing sync.WaitGroup
+		for i := range 4 {
+			writing.Go(func() {
+				file := filepath.Join(dir, "log"+strconv.Itoa(i))
+				for begin := time.Now(); time.Since(begin) < 100*time.Millisecond; {
+					if f, err := os.Create(file); err == nil {
+						_ = f.Close()
+					}
+				}
+			})
+		}
+		if err := removeDir(dir); err != nil {
+			t.Error(err)
+		}
+		writing.Wait()
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the directory is left: %v", err)
+		}
+	}
+}

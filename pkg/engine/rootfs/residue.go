@@ -1,0 +1,113 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// residueInterval is how often it is tried to remove what was busy.
+const residueInterval = time.Minute
+
+// residue are files of sandboxes and containers that are removed, but for what
+// something else on the node keeps busy. They have no record any more: a later
+// start of the daemon finds them by their directories.
+type Residue struct {
+	background context.Context // ends with the engine
+	interval   time.Duration
+
+	mu       sync.Mutex
+	left     map[string]func() error // guarded by mu; by directory
+	retrying bool                    // guarded by mu
+}
+
+func NewResidue(background context.Context) *Residue {
+	return &Residue{background: background, interval: residueInterval, left: map[string]func() error{}}
+}
+
+// erase calls remove, which removes dir. If that is busy it is tried again later,
+// and is no error: nothing of what calls are about is in there.
+func (r *Residue) Erase(dir string, remove func() error) error {
+	err := remove()
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	log.G(r.background).WithError(err).WithField("path", dir).Warn("Failed to remove files that the node keeps busy; will retry")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left[dir] = remove
+	if !r.retrying {
+		r.retrying = true
+		go r.retry()
+	}
+	return nil
+}
+
+// retry ends when nothing is left, or with the engine.
+func (r *Residue) retry() {
+	tick := time.NewTicker(r.interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.background.Done():
+			return
+		case <-tick.C:
+		}
+		if r.again() {
+			return
+		}
+	}
+}
+
+// again tries once, and reports whether nothing is left.
+func (r *Residue) again() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for dir, remove := range r.left {
+		if err := remove(); err != nil {
+			log.G(r.background).WithError(err).WithField("path", dir).Debug("Failed to remove files that the node keeps busy; will retry")
+			continue
+		}
+		delete(r.left, dir)
+		log.G(r.background).WithField("path", dir).Info("Removed files that had been busy")
+	}
+	r.retrying = len(r.left) > 0
+	return !r.retrying
+}
+
+// eraseSandbox removes what a disconnected sandbox has on disk.
+func EraseSandbox(l pod.Layout, id string) error {
+	// The directory has the links to what is elsewhere, so it goes last.
+	if err := pin.Release(l.NsDir(id)); err != nil {
+		return err
+	}
+	return removeFiles(l, id)
+}
+
+// eraseContainer unmounts and removes what is in the directory of a container.
+func (m *Mounts) EraseContainer(id string) error {
+	if err := m.UnmountParts(id); err != nil {
+		return err
+	}
+	return removeDir(m.ContainerDir(id))
+}
+
+// removeFiles takes back makeFiles, whether it ended or not.
+func removeFiles(l pod.Layout, id string) error {
+	// What is still mounted belongs to all sandboxes: it must not be walked into.
+	for _, m := range []string{l.FilesOf(id).Shm, filepath.Join(l.ProcessBundle(id), "rootfs")} {
+		if err := mountpoint.Unmount(m); err != nil {
+			return err
+		}
+	}
+	return removeDir(l.SandboxDir(id))
+}

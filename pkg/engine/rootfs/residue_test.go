@@ -1,0 +1,89 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+)
+
+// busyDir is a directory that the kernel does not remove while a process is in it: a
+// cgroup. It is busy until release is called.
+func busyDir(t *testing.T) (dir string, release func()) {
+	t.Helper()
+	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"} {
+		if _, err := os.Stat(filepath.Join(top, "cgroup.procs")); err == nil {
+			dir = filepath.Join(top, "berth-residue-"+strconv.Itoa(os.Getpid()))
+			break
+		}
+	}
+	if dir == "" {
+		t.Skip("no cgroup hierarchy is mounted")
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	inside := exec.Command("sleep", "3600")
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	release = func() {
+		_ = inside.Process.Kill()
+		_ = inside.Wait()
+	}
+	t.Cleanup(func() {
+		release()
+		_ = os.Remove(dir)
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(inside.Process.Pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir, release
+}
+
+// What is busy fails no removal and is removed when it is not busy any more.
+func TestResidueIsRemovedLater(t *testing.T) {
+	dir, release := busyDir(t)
+	if err := mountpoint.Remove(dir); !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("the directory is not busy: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := NewResidue(ctx)
+	r.interval = 5 * time.Millisecond
+	if err := r.Erase(dir, func() error { return mountpoint.Remove(dir) }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		_, err := os.Stat(dir)
+		r.mu.Lock()
+		left, retrying := len(r.left), r.retrying
+		r.mu.Unlock()
+		if errors.Is(err, os.ErrNotExist) && left == 0 && !retrying {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it is still there: %v, %d left, retrying: %t", err, left, retrying)
+		}
+	}
+}
+
+func TestResidueFailsForOtherReasons(t *testing.T) {
+	cause := errors.New("the disk is broken")
+	r := NewResidue(t.Context())
+	if err := r.Erase("/x", func() error { return cause }); !errors.Is(err, cause) || len(r.left) > 0 {
+		t.Errorf("%v, %d left", err, len(r.left))
+	}
+}

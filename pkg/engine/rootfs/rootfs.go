@@ -1,0 +1,122 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// mounts are the root filesystems of containers, the images among their mounts and
+// what has to be mapped for their runtime.
+type Mounts struct {
+	pod.Layout
+	images *image.Store
+}
+
+func New(l pod.Layout, s *image.Store) *Mounts { return &Mounts{l, s} }
+
+// prepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
+// shim mounts it itself, so that a VM may take it as it is.
+func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *image.Image) ([]mount.Mount, error) {
+	rootfs := filepath.Join(m.ContainerDir(c.ID()), "rootfs")
+	if err := c.Sandbox.Spec().Plan.MakePodDir(m.ContainerDir(c.ID())); err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	if err := os.MkdirAll(rootfs, 0o711); err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	if c.Sandbox.Spec().Plan.User != nil {
+		return nil, m.mountMapped(ctx, c, img, rootfs)
+	}
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter)
+	if err != nil {
+		return nil, fmt.Errorf("root filesystem: %w", err)
+	}
+	if c.Sandbox.Spec().Definition.Type == handler.Shim {
+		return fs.Mounts, nil
+	}
+	if err := mount.All(fs.Mounts, rootfs); err != nil {
+		return nil, fmt.Errorf("mount root filesystem: %w", err)
+	}
+	return fs.Mounts, nil
+}
+
+// mountMapped mounts a root filesystem whose files the pod's users own. This is
+// not left to a shim, which would need a process to learn of the mapping.
+func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *image.Image, rootfs string) error {
+	uid, gid := c.Sandbox.Spec().Plan.Root()
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, image.OwnedBy(int(uid), int(gid)))
+	if err != nil {
+		return fmt.Errorf("root filesystem: %w", err)
+	}
+	if err := idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.ScratchDir(c.ID())); err != nil {
+		return fmt.Errorf("mount root filesystem: %w", err)
+	}
+	return nil
+}
+
+// withRootfs calls f with a directory where the root filesystem can be read. One that
+// a shim will mount is mounted meanwhile in the same place, where it is found after a
+// crash.
+func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
+	rootfs := filepath.Join(m.ContainerDir(c.ID()), "rootfs")
+	if len(mounts) == 0 || c.Sandbox.Spec().Definition.Type != handler.Shim {
+		return f(rootfs)
+	}
+	defer func() {
+		if uerr := mount.UnmountAll(rootfs, unix.MNT_DETACH); uerr != nil {
+			err = errors.Join(err, fmt.Errorf("unmount root filesystem: %w", uerr))
+		}
+	}()
+	if err := mount.All(toRead(mounts), rootfs); err != nil {
+		return fmt.Errorf("mount root filesystem: %w", err)
+	}
+	return f(rootfs)
+}
+
+// toRead are mounts that nothing can be written to, and that leave no mark on what
+// they are made of: the kernel mounts a volatile overlay only once.
+func toRead(mounts []mount.Mount) []mount.Mount {
+	mounts = slices.Clone(mount.RemoveVolatileOption(mounts))
+	for i := range mounts {
+		options := append(slices.Clone(mounts[i].Options), "ro")
+		mounts[i].Options = slices.DeleteFunc(options, func(o string) bool { return o == "rw" })
+	}
+	return mounts
+}
+
+// unmountParts unmounts all that was mounted for c.
+func (m *Mounts) UnmountParts(id string) error {
+	if err := mountpoint.Unmount(filepath.Join(m.ContainerDir(id), "rootfs")); err != nil {
+		return fmt.Errorf("unmount root filesystem: %w", err)
+	}
+	if err := idmap.Forget(m.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // it goes with its directory
+		return fmt.Errorf("unmount layers: %w", err)
+	}
+	for _, dir := range []string{m.VolumesDir(id), m.MappedDir(id)} {
+		if err := unmountBelow(dir); err != nil {
+			return fmt.Errorf("unmount volumes: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeRootfs removes what an unmounted root filesystem is made of.
+func (m *Mounts) RemoveRootfs(ctx context.Context, c *pod.Container) error {
+	if err := m.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
+		return fmt.Errorf("remove root filesystem: %w", err)
+	}
+	return nil
+}

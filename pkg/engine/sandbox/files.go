@@ -1,0 +1,90 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// shmSize is the size of a pod's /dev/shm, as the peers have it.
+const shmSize = 64 << 20
+
+// makeFiles writes the sandbox's files and mounts its shared memory.
+func (b *Runs) makeFiles(s *pod.Sandbox) error {
+	f, plan := b.FilesOf(s.ID()), s.Spec().Plan
+	hostname := plan.Hostname
+	if hostname == "" {
+		hostname, _ = os.Hostname()
+	}
+	if err := os.WriteFile(f.Hostname, []byte(hostname+"\n"), 0o644); err != nil {
+		return fmt.Errorf("sandbox hostname: %w", err)
+	}
+	if err := copyHostFile("/etc/hosts", f.Hosts); err != nil {
+		return fmt.Errorf("sandbox hosts: %w", err)
+	}
+	if err := writeResolvConf(s.Config().GetDnsConfig(), f.ResolvConf); err != nil {
+		return fmt.Errorf("sandbox resolv.conf: %w", err)
+	}
+	for _, file := range []string{f.Hostname, f.Hosts, f.ResolvConf} {
+		if err := plan.Chown(file); err != nil {
+			return fmt.Errorf("sandbox files: %w", err)
+		}
+	}
+	if !plan.IPC {
+		return nil
+	}
+	if err := mountShm(f.Shm, plan.User); err != nil {
+		return fmt.Errorf("sandbox shm: %w", err)
+	}
+	return nil
+}
+
+func mountShm(dir string, u *pin.User) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("mode=1777,size=%d", shmSize)
+	if u != nil {
+		options += fmt.Sprintf(",uid=%d,gid=%d", u.UIDs.HostID, u.GIDs.HostID)
+	}
+	return unix.Mount("shm", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options)
+}
+
+func copyHostFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(to, b, 0o644)
+}
+
+// writeResolvConf writes the pod's DNS configuration; without one the pod has
+// the node's.
+func writeResolvConf(c *runtimeapi.DNSConfig, to string) error {
+	if c == nil {
+		return copyHostFile("/etc/resolv.conf", to)
+	}
+	return os.WriteFile(to, []byte(resolvConf(c)), 0o644)
+}
+
+func resolvConf(c *runtimeapi.DNSConfig) string {
+	var b strings.Builder
+	if len(c.GetSearches()) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(c.GetSearches(), " "))
+	}
+	for _, s := range c.GetServers() {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(c.GetOptions()) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(c.GetOptions(), " "))
+	}
+	return b.String()
+}

@@ -1,0 +1,105 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// sandboxInfo is the verbose part of PodSandboxStatus. pid, runtimeSpec and cniResult
+// are where scripts look that were written for containerd or CRI-O.
+type sandboxInfo struct {
+	// PID is the sandbox process's. Of a sandbox without one it is that of its container
+	// PIDOf, which is in the same namespaces, but for those of mounts and processes; 0
+	// if none runs.
+	PID        int                        `json:"pid"`
+	PIDOf      string                     `json:"pidOfContainer,omitempty"`
+	Handler    string                     `json:"handler"`
+	Variant    string                     `json:"variant"`
+	Definition *handler.Definition        `json:"definition"`
+	Digest     string                     `json:"definitionDigest"`
+	Generation uint64                     `json:"generation,omitempty"`
+	Plan       pod.Plan                   `json:"plan"`
+	Binaries   []binaries.BinaryInfo      `json:"binaries,omitempty"`
+	Supervisor string                     `json:"supervisor"`
+	NetNS      string                     `json:"networkNamespace,omitempty"`
+	CNIResult  map[string]json.RawMessage `json:"cniResult,omitempty"`
+	// RuntimeSpec is that of the sandbox process, or ocispec.DescribeSandbox.
+	RuntimeSpec json.RawMessage `json:"runtimeSpec,omitempty"`
+	Config      json.RawMessage `json:"config"`
+}
+
+func (b *Views) info(s *pod.Sandbox) map[string]string {
+	st := s.Status()
+	config, _ := protojson.Marshal(s.Config())
+	i := sandboxInfo{
+		Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
+		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Generation(), Plan: s.Spec().Plan, Binaries: b.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
+		NetNS: st.Namespaces.Net, CNIResult: cniResult(st.Network), RuntimeSpec: b.runtimeSpec(s), Config: config,
+	}
+	i.PID, i.PIDOf = b.process(s)
+	text, _ := json.Marshal(i)
+	return map[string]string{"info": string(text)}
+}
+
+// process is the one that is in the sandbox's namespaces: see sandboxInfo.
+func (b *Views) process(s *pod.Sandbox) (pid int, of string) {
+	if pid := s.Status().PID; pid > 0 || s.Spec().Plan.Process {
+		return pid, ""
+	}
+	var first *pod.Container
+	for _, c := range b.Objects.ContainersOf(s.ID()) {
+		if st := c.Status(); st.Phase == pod.PhaseRunning && st.PID > 0 && (first == nil || c.Spec().CreatedAt < first.Spec().CreatedAt) {
+			first = c
+		}
+	}
+	if first == nil {
+		return 0, ""
+	}
+	return first.Status().PID, first.ID()
+}
+
+// runtimeSpec is nil if there is none any more.
+func (b *Views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
+	if s.Spec().Plan.Process {
+		text, err := os.ReadFile(filepath.Join(b.ProcessBundle(s.ID()), "config.json"))
+		if err != nil || !json.Valid(text) {
+			return nil
+		}
+		return text
+	}
+	spec, err := ocispec.DescribeSandbox(b.SpecSandbox(s))
+	if err != nil {
+		return nil
+	}
+	text, _ := json.Marshal(spec)
+	return text
+}
+
+// cniResult is CNI's own result for eth0 and, under names that differ in their first
+// letters, what containerd makes of the results of all networks.
+func cniResult(n *network.Result) map[string]json.RawMessage {
+	if n == nil {
+		return nil
+	}
+	all := map[string]json.RawMessage{}
+	_ = json.Unmarshal(n.Raw, &all)
+	described, err := n.Described()
+	if err != nil {
+		return all
+	}
+	text, _ := json.Marshal(described)
+	named := map[string]json.RawMessage{}
+	_ = json.Unmarshal(text, &named)
+	maps.Copy(all, named)
+	return all
+}

@@ -1,0 +1,99 @@
+package sandbox
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// sandboxViews show sandboxes to callers.
+type Views struct {
+	pod.Layout
+	Objects  *pod.Index
+	Runtimes *binaries.Runtimes
+}
+
+// PodSandboxStatus tells everything about one sandbox. It tells nothing about its
+// containers, and has no timestamp: a kubelet with EventedPLEG (1.37) that finds one
+// takes the containers from here, and then holds none of them for active. It lists
+// them otherwise.
+func (b *Views) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.CRIStatus()}
+	if r.GetVerbose() {
+		resp.Info = b.info(s)
+	}
+	return resp, nil
+}
+
+// ListPodSandbox lists sandboxes, newest first.
+func (b *Views) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: b.List(r.GetFilter())}, nil
+}
+
+func (b *Views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	all := b.Objects.AllSandboxes()
+	items := make([]*runtimeapi.PodSandbox, 0, len(all))
+	for _, s := range all {
+		if state := s.State(); s.MatchesIn(state, f) {
+			items = append(items, s.ItemIn(state))
+		}
+	}
+	return items
+}
+
+// sandboxResizing serves the call about the limits of pods.
+type Resizing struct {
+	Objects *pod.Index
+	Hooks   *hooks.Hooks
+	Plugins *nri.Plugins // nil unless there can be any
+}
+
+// UpdatePodSandboxResources remembers what the kubelet sends. Runtimes that
+// share the host's kernel need no more: the pod's cgroup is the kubelet's.
+func (b *Resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Plugins.UpdatePodSandbox(ctx, b.Hooks.Pod(s), r.GetOverhead(), r.GetResources()); err != nil {
+		return nil, err
+	}
+	err = s.Update(func(st *pod.SandboxStatus) error {
+		st.Overhead.Msg, st.Resources.Msg = r.GetOverhead(), r.GetResources()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.Plugins.PostUpdatePodSandbox(ctx, b.Hooks.Pod(s))
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
+}
+
+// EncodedSandboxes is the answer of ListPodSandbox as it is sent.
+func (b *Views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
+	return pod.EncodedList(b.Objects.AllSandboxes(), func(s *pod.Sandbox) ([]byte, error) {
+		state := s.State()
+		if !s.MatchesIn(state, f) {
+			return nil, nil
+		}
+		return s.Encoded(state)
+	})
+}
+
+// StreamPodSandboxes is ListPodSandbox in messages of bounded size.
+func (b *Views) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	return chunk.Send(b.List(r.GetFilter()), func(part []*runtimeapi.PodSandbox) error {
+		return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part})
+	})
+}

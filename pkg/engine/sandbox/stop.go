@@ -1,0 +1,279 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/nri"
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// sandboxStops ends and removes sandboxes.
+type Stops struct {
+	pod.Layout
+	Background context.Context // ends with the engine
+	Objects    *pod.Index
+	Names      *reserve.Names
+	Labels     *reserve.Labels
+	Records    *pod.SandboxRecords
+	Settings   *settings.Settings
+	Binaries   *binaries.Copies
+	Collector  *binaries.Collector
+	Residue    *rootfs.Residue
+	Tools      binaries.Tools
+	Network    disconnecter
+	Shims      releaser
+	Processes  *Processes
+	Inside     *container.Stops
+	Events     *events.Announcer
+	Hooks      *hooks.Hooks
+	Plugins    *nri.Plugins // nil unless there can be any
+}
+
+// disconnecter gives the network of a pod back.
+type disconnecter interface {
+	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
+}
+
+// releaser takes back that a pod needs its supervisor.
+type releaser interface{ Release(key string) }
+
+// StopPodSandbox ends every process of the pod and gives its network back.
+// Missing and stopped sandboxes are fine. CRI: containers end up EXITED.
+func (b *Stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.StopPodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Op.Lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.Op.Unlock()
+	if err := b.stop(ctx, s); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// stop needs s.op.
+func (b *Stops) stop(ctx context.Context, s *pod.Sandbox) error {
+	wasReady := s.Status().Phase == pod.PhaseReady
+	if s.Status().Stopped {
+		return nil // it was stopped whole before
+	}
+	s.Record(ctx, func(st *pod.SandboxStatus) { st.Stopping = true })
+	if err := b.endMaking(ctx, s); err != nil {
+		return err
+	}
+	if err := b.endInside(ctx, s); err != nil {
+		return err
+	}
+	b.Plugins.StopPodSandbox(ctx, b.Hooks.Pod(s))
+	failpoint.Hit(failpoint.SandboxStopped)
+	if err := b.TearDown(ctx, s); err != nil {
+		return err
+	}
+	s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase, st.PID, st.Stopped = pod.PhaseStopped, 0, true })
+	if wasReady && !s.Spec().Plan.Process {
+		b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
+	return nil
+}
+
+// endInside ends the containers of s. A foreign shim that does not do so in time is
+// killed, and with it all that it runs the pod in: nobody else can end that.
+func (b *Stops) endInside(ctx context.Context, s *pod.Sandbox) error {
+	if s.Spec().Definition.Type != handler.Shim {
+		return b.endContainers(ctx, s)
+	}
+	err := within(ctx, shimPatience, func(ctx context.Context) error { return b.endContainers(ctx, s) })
+	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its containers")
+	if err := b.Processes.killShim(ctx, s, shim.ErrGone); err != nil {
+		return fmt.Errorf("kill its shim: %w", err)
+	}
+	return within(ctx, task.BuryTimeout, func(ctx context.Context) error { return b.endContainers(ctx, s) })
+}
+
+// within calls f with a bound.
+func within(ctx context.Context, bound time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	return f(ctx)
+}
+
+// endContainers returns when no container of s runs, and the shim has forgotten them.
+func (b *Stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
+	inside := b.Objects.ContainersOf(s.ID())
+	g, gctx := errgroup.WithContext(ctx)
+	for _, c := range inside {
+		g.Go(func() error {
+			err := b.Inside.End(gctx, c)
+			if err == nil {
+				b.Plugins.StopContainer(gctx, b.Hooks.Container(c))
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return task.AwaitErased(ctx, s, inside)
+}
+
+// makingGrace is how long a stop waits for calls that make containers. They were
+// told to end, and their roll-back is bounded by that of the shim's create call.
+const makingGrace = pod.CreatePatience + 5*time.Second
+
+// endMaking lets no container come to be in s any more.
+func (b *Stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
+	bounded, cancel := context.WithTimeout(ctx, makingGrace)
+	defer cancel()
+	err := s.Making.Shut(bounded)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("a container is still being created in sandbox %s, and does not come to an end: try again: %w", s.ID(), errdefs.ErrUnavailable)
+	}
+	return err
+}
+
+// tearDown undoes bringUp, however far that came. It may be repeated, and works
+// after a reboot, when namespaces, mounts and processes are gone.
+func (b *Stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
+	if err := b.Processes.stop(ctx, s); err != nil {
+		return err
+	}
+	if err := b.disconnect(ctx, s); err != nil {
+		return err
+	}
+	// What is busy is no hindrance: nothing of the pod is in there, and forget tries again.
+	if err := pin.Release(b.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("namespaces: %w", err)
+	}
+	if err := mountpoint.Unmount(b.FilesOf(s.ID()).Shm); err != nil {
+		return err
+	}
+	removeCgroup(ctx, s, b.Settings.Of(s.Spec()).CgroupDriver)
+	return nil
+}
+
+// disconnect gives the pod's network back.
+func (b *Stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
+	st := s.Status()
+	if !st.Tried {
+		return nil
+	}
+	p := AttachedPod(s)
+	if !pin.Exists(st.Namespaces.Net) {
+		p.NetNS = "" // CNI: the address is released all the same
+	}
+	if err := b.Network.Teardown(ctx, p, st.Network); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	s.Record(ctx, func(st *pod.SandboxStatus) { st.Tried = false })
+	return nil
+}
+
+// attachedPod is all that disconnecting needs of a pod; the rest is in the
+// result of connecting it.
+func AttachedPod(s *pod.Sandbox) network.Pod {
+	m := s.Config().GetMetadata()
+	return network.Pod{
+		ID: s.ID(), Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUid(),
+		NetNS: s.Status().Namespaces.Net, CNIConfDir: s.Spec().Definition.CNIConfDir,
+	}
+}
+
+// removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
+func removeCgroup(ctx context.Context, s *pod.Sandbox, driver cgroup.Driver) {
+	path, err := cgroup.Path(driver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+	if err == nil {
+		err = cgroup.HostPaths(path).Remove(ctx)
+	}
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("remove a leftover cgroup")
+	}
+}
+
+// RemovePodSandbox removes the sandbox and all its containers, stopping what
+// still runs. A missing one is fine.
+func (b *Stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	if errdefs.IsNotFound(err) {
+		return &runtimeapi.RemovePodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Op.Lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.Op.Unlock()
+	if _, err := b.Objects.Sandbox(s.ID()); errdefs.IsNotFound(err) {
+		return &runtimeapi.RemovePodSandboxResponse{}, nil // somebody else removed it
+	}
+	if err := b.stop(ctx, s); err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	for _, c := range b.Objects.ContainersOf(s.ID()) {
+		if err := b.Inside.Remove(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	if err := b.Forget(s); err != nil {
+		return nil, err
+	}
+	b.Plugins.RemovePodSandbox(ctx, b.Hooks.Pod(s))
+	b.Objects.DropSandbox(s.ID())
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// forget removes what is left of a torn down sandbox, its record last.
+func (b *Stops) Forget(s *pod.Sandbox) error {
+	if err := b.Residue.Erase(b.SandboxDir(s.ID()), func() error { return rootfs.EraseSandbox(b.Layout, s.ID()) }); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.SandboxErased)
+	if err := b.Records.Delete(s.ID()); err != nil {
+		return err
+	}
+	b.Shims.Release(s.Spec().Supervisor)
+	b.Labels.Release(s.Spec().ProcessLabel)
+	b.Names.Release(reserve.SandboxName(s.Config().GetMetadata()), s.ID())
+	if len(s.Spec().Binaries()) > 0 {
+		b.Binaries.CollectSoon()
+	}
+	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.Tools.PauseRoot) {
+		go b.Collector.Collect()
+	}
+	return nil
+}

@@ -1,0 +1,320 @@
+package selfcheck
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+const (
+	// defaultSelfCheckTimeout bounds the life of a canary whose handler says nothing.
+	defaultSelfCheckTimeout = 2 * time.Minute
+	// canaryAgain is the longest time between two attempts to take one back.
+	canaryAgain = time.Minute
+	// canaryGrace is how long the daemon's end waits for one.
+	canaryGrace = 2 * time.Second
+)
+
+// canaries are pods of berth's own, which show whether a handler can run any. One
+// is a sandbox with a process and without a network. It never becomes READY and is
+// never in the index: nobody is told of it, and recovery takes it back like every
+// sandbox whose making did not end.
+type Pods struct {
+	*sandbox.Runs
+	Tasks *task.Tasks
+
+	mu sync.Mutex
+	// there are the digests of Definitions whose canary is not gone yet.
+	There map[string]bool
+	// closed is set when there are to be no more.
+	closed bool
+	// running are those of which something is done at this moment, and those that stay.
+	running sync.WaitGroup
+	// staying are those that run until somebody removes them, by id.
+	Staying map[string]*Staying
+}
+
+// run implements probe.Canary. It returns when its time is up, or ctx ends; what
+// there is by then is taken back all the same, if need be by the next daemon.
+func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *canaryTrial) error {
+	if err := b.reserve(d); err != nil {
+		return err
+	}
+	limit := selfCheckTimeout(d)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	ended := make(chan error, 1)
+	go func() {
+		defer b.running.Done()
+		defer cancel()
+		ended <- b.once(ctx, d, t)
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended: // that very moment
+		return err
+	default:
+		return probe.Passing(fmt.Errorf("a canary pod was not over within %v (self_check_timeout): %w", limit, errdefs.ErrUnavailable))
+	}
+}
+
+// selfCheckTimeout is the handler's.
+func selfCheckTimeout(d *handler.Definition) time.Duration {
+	return cmp.Or(d.SelfCheckTimeout, defaultSelfCheckTimeout)
+}
+
+// close lets no more of them begin, and waits a little for what is done at this
+// moment. What hangs is left to the next daemon.
+func (b *Pods) Close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, canaryGrace)
+	defer cancel()
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		b.running.Wait()
+	}()
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// once is the whole life of a canary.
+func (b *Pods) once(ctx context.Context, d *handler.Definition, t *canaryTrial) error {
+	gone := true
+	defer func() {
+		if gone {
+			b.release(d)
+		}
+	}()
+	s, _, err := b.record(ctx, d, t)
+	if err != nil {
+		return err
+	}
+	err = b.live(ctx, s, t)
+	if undone := b.remove(s, func() { b.release(d) }); undone != nil {
+		gone = false
+		err = errors.Join(err, undone)
+	}
+	return err
+}
+
+// remove takes a canary back. After an error it goes on trying, and calls done when it
+// has.
+func (b *Pods) remove(s *pod.Sandbox, done func()) error {
+	err := b.takeBack(s)
+	if err == nil {
+		return nil
+	}
+	b.running.Go(func() { b.TakeBackLater(s, done) })
+	return failedAt("its removal", handler.Blame(err))
+}
+
+// record makes the record of a canary. Whatever comes of it from then on, it is taken
+// back by it. standsIn says that its process is in place of a container's: the usual pod of
+// the handler has none.
+func (b *Pods) record(ctx context.Context, d *handler.Definition, t *canaryTrial) (s *pod.Sandbox, standsIn bool, err error) {
+	rt, kept, release, err := b.Binaries.ForPod(ctx, d)
+	if err != nil {
+		return nil, false, failedAt("its binaries", err)
+	}
+	defer release()
+	spec, err := b.canarySpec(d, rt, t)
+	if err != nil {
+		return nil, false, failedAt("its preparation", err)
+	}
+	id := pod.NewID()
+	spec.Pinned.Binaries = kept
+	spec.Supervisor = task.SupervisorKey(d, kept, b.Tools.SupervisorHash, id)
+	b.Labels.Hold(spec.ProcessLabel)
+	// A power cut takes all that there is of it.
+	o, err := b.Records.Create(id, *spec, pod.SandboxStatus{}, store.Relaxed)
+	if err != nil {
+		b.Labels.Release(spec.ProcessLabel)
+		return nil, false, failedAt("its preparation", err)
+	}
+	failpoint.Hit(failpoint.SandboxReserved)
+	b.Shims.Hold(spec.Supervisor)
+	return pod.NewSandbox(o), !pod.AlwaysProcess(d, rt), nil
+}
+
+// reserve keeps canaries of one Definition from being there twice. One that is
+// reserved counts as running.
+func (b *Pods) reserve(d *handler.Definition) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed && b.There[d.Digest()] {
+		return probe.Passing(fmt.Errorf("the last canary pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
+	}
+	if err := b.join(); err != nil {
+		return err
+	}
+	b.There[d.Digest()] = true
+	return nil
+}
+
+// join counts one more as running, unless there are to be no more; mu is held.
+func (b *Pods) join() error {
+	if b.closed {
+		return probe.Passing(fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable))
+	}
+	b.running.Add(1)
+	return nil
+}
+
+func (b *Pods) release(d *handler.Definition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.There, d.Digest())
+}
+
+// canarySpec is the record of a canary, but for its binaries.
+func (b *Pods) canarySpec(d *handler.Definition, rt *probe.Runtime, t *canaryTrial) (*pod.SandboxSpec, error) {
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "canary", Namespace: "berth", Uid: pod.NewID()[:32]},
+		Hostname: "canary",
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: t.namespaces()},
+		},
+	}
+	bounded := *d
+	bounded.ContainerCreateTimeout = min(task.CallTimeout(d), selfCheckTimeout(d))
+	plan := pod.NewPlan(config, d, rt)
+	plan.Process = true
+	kept, err := b.Settings.Pin(d)
+	if err != nil {
+		return nil, err
+	}
+	kept.PauseRoot = filepath.Base(b.Tools.PauseRoot)
+	spec := &pod.SandboxSpec{Definition: &bounded, CreatedAt: b.Clock.Now(), Plan: plan, Pinned: kept, Boot: b.Boot, Canary: true}
+	spec.Config.Msg = config
+	return spec, nil
+}
+
+// begin starts the program of a canary.
+func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
+	if err := b.MakeParts(ctx, s); err != nil {
+		return failedAt("its namespaces and files", err)
+	}
+	if err := b.Processes.Start(ctx, s); err != nil {
+		return failedAt("its start", err)
+	}
+	failpoint.Hit(failpoint.CanaryRunning)
+	return nil
+}
+
+// live lets a canary run its program, try what it is to, and end as it does.
+func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *canaryTrial) error {
+	if err := b.begin(ctx, s); err != nil {
+		return err
+	}
+	client, err := b.Tasks.Client(ctx, s)
+	if err != nil {
+		return failedAt("its run", err)
+	}
+	if err := b.try(ctx, client, s, t); err != nil {
+		return failedAt("what it tried", handler.Blame(err))
+	}
+	if err := proven(ctx, client, s); err != nil {
+		return failedAt("its run", handler.Blame(err))
+	}
+	return nil
+}
+
+// endedAsAsked says whether a status is that of our program after SIGTERM. One that did not
+// listen for it yet is ended by it or, as the first process of its namespace, which no
+// signal ends by itself, by Go's runtime, with 2. Pure.
+func endedAsAsked(status uint32) bool {
+	const term, early = 128 + uint32(unix.SIGTERM), 2
+	return status == 0 || status == term || status == early
+}
+
+// proven sees that the program runs, and that it is ours: it ends when it is asked
+// to. A VM's first container may be another's.
+func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
+	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: s.ID()})
+	if err != nil {
+		return task.FromShim(err)
+	}
+	if state.Status != tasktypes.Status_RUNNING {
+		return fmt.Errorf("its program was started, and is %s with exit status %d instead of running", state.Status, state.ExitStatus)
+	}
+	if plan := s.Spec().Plan; plan.OwnKernel && s.Spec().Definition.Type == handler.Shim {
+		return nil
+	}
+	term := func() {
+		_, _ = client.Task.Kill(ctx, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(unix.SIGTERM)})
+	}
+	term()
+	defer task.Repeat(ctx, task.AbortInterval, term)()
+	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: s.ID()})
+	if err != nil {
+		return fmt.Errorf("wait for its end: %w", task.FromShim(err))
+	}
+	if !endedAsAsked(exit.ExitStatus) {
+		return fmt.Errorf("its program was asked to end, and did with status %d", exit.ExitStatus)
+	}
+	return nil
+}
+
+// takeBack leaves nothing of a canary.
+func (b *Pods) takeBack(s *pod.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Background), pod.UndoTimeout)
+	defer cancel()
+	if err := b.Stops.TearDown(ctx, s); err != nil {
+		return err
+	}
+	return b.Stops.Forget(s)
+}
+
+// takeBackLater tries until it is done, or the engine closes: then the next one does.
+func (b *Pods) TakeBackLater(s *pod.Sandbox, done func()) {
+	wait := time.Second
+	for {
+		select {
+		case <-b.Background.Done():
+			return
+		case <-time.After(wait):
+		}
+		if err := b.takeBack(s); err == nil {
+			done()
+			return
+		}
+		wait = min(2*wait, canaryAgain)
+	}
+}
+
+// failedAt says at which step a canary failed. What the runtime is not to blame for
+// may pass.
+func failedAt(step string, err error) error {
+	err = fmt.Errorf("a canary pod failed at %s: %w", step, err)
+	if handler.Blamed(err) {
+		return err
+	}
+	return probe.Passing(err)
+}

@@ -1,0 +1,191 @@
+package selfcheck
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/session"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// canaryTrial is what a canary is to try beyond running. A nil one is nothing.
+type canaryTrial struct {
+	// users has it run in a user namespace, and try nothing else.
+	users bool
+	// proof is what came of it; it is there once the canary is over.
+	proof probe.Proof
+}
+
+// The ids of canaries with a user namespace: any range without the host's root.
+const canaryFirstID, canaryIDs = 1 << 20, 1 << 16
+
+// canaryMemory is the limit that a canary gets while it runs: far above what its
+// program takes, far below what any node has.
+const canaryMemory = 64 << 20
+
+// prove runs a canary that tries what it can, and another in a user namespace if the
+// handler should have them.
+func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (probe.Proof, error) {
+	first := &canaryTrial{proof: probe.Proof{}}
+	if err := b.Run(ctx, d, first); err != nil {
+		return nil, err
+	}
+	if b.Abilities.Survey(ctx, d, rt, nil).Of(capability.UserNamespaces).Answer != capability.Yes {
+		return first.proof, nil
+	}
+	err := b.Run(ctx, d, &canaryTrial{users: true})
+	switch {
+	case err == nil:
+		first.proof[capability.UserNamespaces] = ""
+	case probe.Transient(err): // it says nothing of the runtime
+	default:
+		first.proof[capability.UserNamespaces] = err.Error()
+	}
+	return first.proof, nil
+}
+
+// namespaces are those that the canary is to have.
+func (t *canaryTrial) namespaces() *runtimeapi.NamespaceOption {
+	if t == nil || !t.users {
+		return nil
+	}
+	ids := []*runtimeapi.IDMapping{{HostId: canaryFirstID, ContainerId: 0, Length: canaryIDs}}
+	return &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}}
+}
+
+// try has a canary that runs do what it is to try. Only that it has not the users that
+// it was to have is an error.
+func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *canaryTrial) error {
+	own := s.Spec().Plan.OwnKernel
+	machine := own && s.Spec().Definition.Type == handler.Shim
+	switch {
+	case t == nil, machine && t.users: // what its process is here is not the pod's
+		return nil
+	case t.users:
+		return mapped(s.Status().PID)
+	}
+	spec, err := pod.ReadSpec(b.ProcessBundle(s.ID()))
+	if err != nil {
+		return err
+	}
+	if machine {
+		b.tryMachine(ctx, client, s, spec, t)
+		return nil
+	}
+	t.proof.Note(capability.Exec, b.tryExec(ctx, client, s, spec))
+	group := cgroup.HostPaths(spec.Linux.CgroupsPath)
+	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
+		name := capability.CgroupV1
+		if b.Settings.Node.CgroupUnified {
+			name = capability.CgroupV2
+		}
+		t.proof.Note(name, nil)
+	}
+	if !own { // gVisor says that it did, and does nothing
+		t.proof.Note(capability.InPlaceResize, tryResize(ctx, client, s, group))
+	}
+	return nil
+}
+
+// machineExecTimeout bounds an exec in a container that may be another's.
+const machineExecTimeout = 20 * time.Second
+
+// tryMachine runs a second program in a VM. Its first container may be the guest's own,
+// which does not have that program: so only that it ran says something. Nor does the
+// host's cgroup, which is the machine's.
+func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, t *canaryTrial) {
+	ctx, cancel := context.WithTimeout(ctx, machineExecTimeout)
+	defer cancel()
+	if err := b.tryExec(ctx, client, s, spec); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the guest's own")
+		return
+	}
+	t.proof.Note(capability.Exec, nil)
+}
+
+// mapped says whether a process has the ids of a canary.
+func mapped(pid int) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	if err != nil {
+		return err
+	}
+	if want := []string{"0", fmt.Sprint(canaryFirstID), fmt.Sprint(canaryIDs)}; strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
+		return fmt.Errorf("its user namespace has other ids than it should: %s", strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// tryExec runs a second program, and looks at what it has written: an errno, because
+// it is given no port to connect to.
+func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec) error {
+	p, err := ocispec.ExecProcess(spec, []string{"/" + binaries.ConnectName, "no-port"}, false)
+	if err != nil {
+		return err
+	}
+	a, err := typeurl.MarshalAny(p)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(b.ProcessBundle(s.ID()), "io")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	e := &session.Execution{Client: client, Container: s.ID(), Id: session.NewExecID(), Dir: dir, Drain: canaryGrace}
+	defer e.Clean()
+	e.Spill = b.Root
+	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
+	if err != nil {
+		return err
+	}
+	got, err := e.Answer(exit)
+	if err != nil {
+		return err
+	}
+	if got.GetExitCode() != 1 || !bytes.Equal(got.GetStdout(), []byte{byte(unix.EINVAL)}) {
+		return fmt.Errorf("a program that was run in it ended with %d and wrote %q: %s", got.GetExitCode(), got.GetStdout(), bytes.TrimSpace(got.GetStderr()))
+	}
+	return nil
+}
+
+// tryResize gives a canary another limit, and looks whether its cgroup has it.
+func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group cgroup.Paths) error {
+	limit := int64(canaryMemory)
+	a, err := typeurl.MarshalAny(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})
+	if err != nil {
+		return err
+	}
+	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: s.ID(), Resources: &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}})
+	if err != nil {
+		return task.FromShim(err)
+	}
+	stats, err := cgroup.ReadStats(group)
+	if err != nil {
+		return err
+	}
+	if stats.MemoryLimit.N != canaryMemory {
+		return errors.New("its memory limit was changed, and its cgroup has another")
+	}
+	return nil
+}

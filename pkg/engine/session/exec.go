@@ -1,0 +1,345 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+)
+
+// execs serves ExecSync.
+type Execs struct {
+	pod.Layout
+	Background context.Context // ends with the engine
+	Objects    *pod.Index
+	Tasks      *task.Tasks
+	// drain bounds the wait for a descendant that holds the output of an ended command.
+	Drain time.Duration
+	// commands bounds how many run at once, and answers the memory of what they say.
+	Commands *Gauge
+	Answers  Answers
+}
+
+// ExecSync runs a command in a RUNNING container and returns what it wrote and
+// its exit code. Past the timeout the command and its descendants are killed and
+// the call fails with DeadlineExceeded.
+func (b Execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	if err := validate.ExecSync(r); err != nil {
+		return nil, err
+	}
+	c, err := b.Objects.Running(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if !b.Commands.enter() {
+		return nil, fmt.Errorf("%d commands run in this node's containers, which is engine.max_exec_syncs; try again later: %w", b.Commands.Limit, errdefs.ErrResourceExhausted)
+	}
+	defer b.Commands.leave()
+	call := ctx
+	if r.GetTimeout() > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.GetTimeout())*time.Second)
+		defer cancel()
+	}
+	client, err := b.Tasks.Worker(ctx, c.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	process, err := b.process(c, r.GetCmd(), false, nil)
+	if err != nil {
+		return nil, err
+	}
+	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.ContainerDir(c.ID()), "io"), Drain: b.Drain}
+	e.Spill = b.Root
+	defer e.Clean()
+	exit, err := e.Run(ctx, process)
+	if err != nil {
+		return nil, judged(ctx, c, client, err)
+	}
+	return b.Answers.of(call, e, exit)
+}
+
+// process is the container's own process with another command.
+func (b Execs) process(c *pod.Container, cmd []string, tty bool, size *specs.Box) (*anypb.Any, error) {
+	text, err := os.ReadFile(filepath.Join(b.ContainerDir(c.ID()), "process.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the container's process: %w", err)
+	}
+	spec := &specs.Spec{Process: &specs.Process{}}
+	if err := json.Unmarshal(text, spec.Process); err != nil {
+		return nil, fmt.Errorf("read the container's process: %w", err)
+	}
+	p, err := ocispec.ExecProcess(spec, cmd, tty)
+	if err != nil {
+		return nil, err
+	}
+	p.ConsoleSize = size
+	a, err := typeurl.MarshalAny(p)
+	if err != nil {
+		return nil, err
+	}
+	return &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}, nil
+}
+
+// The names of pipes begin with what they are for.
+const (
+	execPrefix   = "exec-"
+	attachPrefix = "attach-"
+)
+
+func NewExecID() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails
+	return execPrefix + hex.EncodeToString(b)
+}
+
+// execution is one command in flight.
+type Execution struct {
+	Client         *shim.Client
+	Container, Id  string
+	Dir            string
+	Spill          string // the directory for output that is large
+	Drain          time.Duration
+	stdout, stderr *output
+	// made says that the other side may know the command, started that it may run.
+	made, started bool
+	// registering ends when the other side has answered whether it knows the
+	// command; nil if this daemon did not ask.
+	registering context.Context
+	stopAsking  context.CancelFunc
+}
+
+// register makes the command known. It gives up when ctx ends; the other side does
+// not, and what it still makes can be removed only when it has (see bury).
+func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest) error {
+	call, stop := context.WithCancel(context.WithoutCancel(ctx))
+	answered, end := context.WithCancel(context.WithoutCancel(ctx))
+	e.made, e.registering, e.stopAsking = true, answered, stop
+	answer := make(chan error, 1)
+	go func() {
+		defer end()
+		_, err := e.Client.Task.Exec(call, r)
+		answer <- task.FromShim(err)
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run returns the command's exit code. What it wrote is in its outputs.
+func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32, err error) {
+	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.Id+"-out"), e.Spill); err != nil {
+		return 0, err
+	}
+	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.Id+"-err"), e.Spill); err != nil {
+		return 0, err
+	}
+	if err := e.register(ctx, &taskapi.ExecProcessRequest{
+		ID: e.Container, ExecID: e.Id, Stdout: e.stdout.path, Stderr: e.stderr.path, Spec: process,
+	}); err != nil {
+		return 0, execError(ctx, err)
+	}
+	// A start whose answer does not come in time may still happen.
+	e.started = true
+	if _, err := e.Client.Task.Start(ctx, &taskapi.StartRequest{ID: e.Container, ExecID: e.Id}); err != nil {
+		return 0, execError(ctx, e.explain(task.FromShim(err)))
+	}
+	// Only now: a FIFO without a writer looks like one at its end.
+	e.stdout.collect()
+	e.stderr.collect()
+	exit, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.Id})
+	if err != nil {
+		return 0, execError(ctx, task.FromShim(err))
+	}
+	e.started = false
+	if err := e.drainOutput(ctx); err != nil {
+		return 0, err
+	}
+	return int32(exit.GetExitStatus()), nil
+}
+
+// explain adds what the runtime wrote to the stderr that it had for the command:
+// it does so when it fails before it can write its log, or is killed.
+func (e *Execution) explain(err error) error {
+	said := supervisor.Complaint(e.stderr.file)
+	if said == "" || strings.Contains(err.Error(), said) {
+		return err
+	}
+	return fmt.Errorf("%w; it wrote to stderr: %s", err, said)
+}
+
+// drainOutput waits for the rest of the output, but not for ever for a
+// descendant of the command that keeps the streams open.
+func (e *Execution) drainOutput(ctx context.Context) error {
+	bound := time.NewTimer(e.Drain)
+	defer bound.Stop()
+	for _, o := range []*output{e.stdout, e.stderr} {
+		select {
+		case <-o.done:
+		case <-bound.C:
+			return nil
+		case <-ctx.Done():
+			return execError(ctx, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// execError says why a command failed; the kubelet tells a timeout from
+// everything else by its code.
+func execError(ctx context.Context, err error) error {
+	// Who runs the command is told the deadline, and may be the first to say that it is over.
+	end, bounded := ctx.Deadline()
+	first := bounded && errdefs.IsDeadlineExceeded(err) && time.Until(end) < time.Second
+	if first || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("command timed out: %w", context.DeadlineExceeded)
+	}
+	return fmt.Errorf("run command: %w", err)
+}
+
+// execCleanTimeout bounds the kill and removal of a command.
+const execCleanTimeout = 20 * time.Second
+
+// clean leaves nothing of the command.
+func (e *Execution) Clean() {
+	ctx, cancel := context.WithTimeout(context.Background(), execCleanTimeout)
+	defer cancel()
+	if err := e.bury(ctx); err != nil {
+		log.G(ctx).WithError(err).WithField("container", e.Container).Warn("clean up after a command")
+	}
+	for _, o := range []*output{e.stdout, e.stderr} {
+		if o != nil {
+			o.close()
+		}
+	}
+}
+
+func (e *Execution) bury(ctx context.Context) error {
+	if !e.made {
+		return nil
+	}
+	if e.registering != nil {
+		defer e.stopAsking()
+		select {
+		case <-e.registering.Done():
+		case <-ctx.Done():
+			return fmt.Errorf("whoever registers the command is still at it: %w", ctx.Err())
+		}
+	}
+	if e.started {
+		_, err := e.Client.Task.Kill(ctx, e.killRequest())
+		if err = task.FromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+			return err
+		}
+		if err != nil {
+			return e.remove(ctx) // it never ran, or has ended
+		}
+		if _, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.Id}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
+			return task.FromShim(err)
+		}
+	}
+	return e.remove(ctx)
+}
+
+// killRequest asks for the end of the command. A supervisor takes "all" for the
+// command's descendants. The Task API does not say what a shim takes it for next to
+// an exec id: Kata kills the whole container, so only the command is named.
+func (e *Execution) killRequest() *taskapi.KillRequest {
+	return &taskapi.KillRequest{ID: e.Container, ExecID: e.Id, Signal: uint32(unix.SIGKILL), All: e.Client.Dir != ""}
+}
+
+func (e *Execution) remove(ctx context.Context) error {
+	_, err := e.Client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: e.Container, ExecID: e.Id})
+	if err = task.FromShim(err); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// endAbandoned kills the commands that a daemon before this one has run in a
+// container: nobody reads what they write, nor waits for them. Their pipes, and
+// those of its attached clients, still have their names. It must be called before
+// there are new ones, and leaves the killing to the background.
+func (b Execs) EndAbandoned(c *pod.Container) {
+	dir := filepath.Join(b.ContainerDir(c.ID()), "io")
+	left, err := leftPipes(dir)
+	if err != nil || len(left) == 0 {
+		return // a directory that cannot be read goes with the container
+	}
+	go b.killAbandoned(c, dir, left)
+}
+
+func (b Execs) killAbandoned(c *pod.Container, dir string, left map[string][]string) {
+	ctx, cancel := context.WithTimeout(b.Background, execCleanTimeout)
+	defer cancel()
+	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end the commands of an earlier run")
+		return
+	}
+	for id, pipes := range left {
+		if id != "" {
+			// Before its pipes go: by their names its descendants are known.
+			(&Execution{Client: client, Container: c.ID(), Id: id, Dir: dir, made: true, started: true}).Clean()
+		}
+		for _, p := range pipes {
+			_ = os.Remove(p)
+		}
+	}
+}
+
+// leftPipes are the pipes of sessions in a container's directory by the id of
+// the command; those of attached clients have none.
+func leftPipes(dir string) (map[string][]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	left := map[string][]string{}
+	for _, e := range entries {
+		id, ok := sessionOf(e.Name())
+		if ok {
+			left[id] = append(left[id], filepath.Join(dir, e.Name()))
+		}
+	}
+	return left, nil
+}
+
+// sessionOf tells the pipes of sessions from those of the container by their
+// names, and of which command they are; that of an attached client is "".
+func sessionOf(pipe string) (command string, ok bool) {
+	end := strings.LastIndexByte(pipe, '-')
+	switch {
+	case end < 0:
+		return "", false
+	case strings.HasPrefix(pipe, attachPrefix):
+		return "", true
+	default:
+		return pipe[:end], strings.HasPrefix(pipe, execPrefix)
+	}
+}

@@ -1,0 +1,55 @@
+package session
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A shim may say that a command runs before it has opened the command's stdin.
+func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
+	for name, typed := range map[string]string{"something": "all of it", "nothing": ""} {
+		t.Run(name, func(t *testing.T) {
+			p, err := newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.close()
+			ended := make(chan struct{})
+			p.copy(strings.NewReader(typed), nil, nil, func() { close(ended) })
+			select {
+			case <-ended:
+				t.Fatal("the input ended before anybody could read it")
+			case <-time.After(50 * time.Millisecond):
+			}
+			f, err := os.Open(p.in.path())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			got, err := io.ReadAll(f)
+			if err != nil || string(got) != typed {
+				t.Errorf("read %q, %v; want %q", got, err, typed)
+			}
+			<-ended
+		})
+	}
+}
+
+func TestInputThatNobodyOpens(t *testing.T) {
+	p, err := newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	ended := make(chan struct{})
+	p.copy(strings.NewReader("lost"), nil, nil, func() { close(ended) })
+	select {
+	case <-ended:
+	case <-time.After(10 * readerComes):
+		t.Error("it is waited for without end")
+	}
+}

@@ -1,0 +1,117 @@
+package session
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// slowClient takes its time for every write.
+type slowClient struct {
+	bytes.Buffer
+	pause time.Duration
+}
+
+func (c *slowClient) Write(b []byte) (int, error) {
+	time.Sleep(c.pause)
+	return c.Buffer.Write(b)
+}
+
+func sessionPipes(t *testing.T) (*pipes, *os.File) {
+	t.Helper()
+	p, err := newPipes(filepath.Join(t.TempDir(), "exec-1"), false, true, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	process, err := os.OpenFile(p.out.path(), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = process.Close() })
+	return p, process
+}
+
+func ended(t *testing.T, copied <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-copied:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the output did not end")
+	}
+}
+
+// The grace for what holds an ended command's output is none for its reader.
+func TestASlowClientGetsEverything(t *testing.T) {
+	const grace = 20 * time.Millisecond
+	p, process := sessionPipes(t)
+	text := strings.Repeat("0123456789abcde\n", 4000) // in the pipe when the process ends
+	client := &slowClient{pause: 5 * grace}
+	copied := p.copy(nil, client, nil, nil)
+	if _, err := process.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.processEnded(grace)
+	ended(t, copied)
+	if client.String() != text {
+		t.Errorf("%d of %d bytes", client.Len(), len(text))
+	}
+}
+
+func TestAnOutputThatIsHeldOpenEnds(t *testing.T) {
+	for _, grace := range []time.Duration{time.Second, 50 * time.Millisecond} {
+		p, process := sessionPipes(t)
+		var client bytes.Buffer
+		copied := p.copy(nil, &client, nil, nil)
+		if _, err := process.WriteString("last"); err != nil {
+			t.Fatal(err)
+		}
+		p.processEnded(grace)
+		ended(t, copied)
+		if client.String() != "last" {
+			t.Errorf("got %q", client.String())
+		}
+	}
+}
+
+func TestPipesThatAreInTheWay(t *testing.T) {
+	dir := t.TempDir()
+	prefix := filepath.Join(dir, "exec-1")
+	if err := os.WriteFile(prefix+"-err", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := newPipes(prefix, true, true, true); err == nil {
+		p.close()
+		t.Fatal("a file was taken for a pipe")
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("what was made before is left: %v, %v", left, err)
+	}
+}
+
+func TestWhoseAPipeIs(t *testing.T) {
+	for _, test := range []struct {
+		pipe, command string
+		ok            bool
+	}{
+		{"stdin", "", false},
+		{"stdout", "", false},
+		{"stderr", "", false},
+		{"exec-0011223344556677-in", "exec-0011223344556677", true},
+		{"exec-0011223344556677-out", "exec-0011223344556677", true},
+		{"attach-exec-0011223344556677-err", "", true},
+		{"something-else", "something", false},
+	} {
+		command, ok := sessionOf(test.pipe)
+		if ok != test.ok || ok && command != test.command {
+			t.Errorf("%s is of %q, %v", test.pipe, command, ok)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// dialTimeout bounds the way to a port of a pod.
+const dialTimeout = 10 * time.Second
+
+// PortForward copies between the client's stream and a port inside the pod's
+// network, over IPv4, or IPv6 where nobody listens on that; see waysTo.
+func (b Sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	defer stream.Close()
+	s, err := b.Objects.Sandbox(id)
+	if err != nil {
+		return err
+	}
+	conn, err := b.dial(ctx, s, int(port))
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's %s: %w", port, refused.where(), errdefs.ErrUnavailable)
+	}
+	if errors.Is(err, unix.ECONNREFUSED) { // gVisor's
+		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's 127.0.0.1 or ::1: %w", port, errdefs.ErrUnavailable)
+	}
+	if err != nil {
+		return fmt.Errorf("connect to port %d of sandbox %s: %w", port, s.ID(), err)
+	}
+	return splice(ctx, conn, stream)
+}
+
+// podGrace is how long a pod may be silent once its client has said all. Linux's
+// connection tracking forgets a connection then that was closed in one direction.
+const podGrace = 2 * time.Minute
+
+// podConn is a connection to a pod. Once the client has said all, it ends when the
+// pod falls silent: nobody may be left who would close the rest.
+type podConn struct {
+	net.Conn
+	grace    time.Duration
+	endWrite func() error
+	said     atomic.Bool // the client has said all
+}
+
+func (c *podConn) Read(b []byte) (int, error) {
+	if c.said.Load() {
+		c.limit()
+	}
+	n, err := c.Conn.Read(b)
+	if c.said.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (c *podConn) limit() { _ = c.SetReadDeadline(time.Now().Add(c.grace)) }
+
+func (c *podConn) CloseWrite() error {
+	c.said.Store(true)
+	c.limit()
+	return c.endWrite()
+}
+
+// splice copies both ways until both have ended, each by itself, or the client
+// has hung up.
+func splice(ctx context.Context, pod halfCloser, client io.ReadWriteCloser) error {
+	defer func() { _ = pod.Close() }()
+	toPod := make(chan struct{})
+	go func() {
+		defer close(toPod)
+		_, _ = io.Copy(pod, client)
+		_ = pod.CloseWrite()
+	}()
+	stop := context.AfterFunc(ctx, func() {
+		// What the client sent before it left is still on its way.
+		awaitFor(toPod, lastWords)
+		_ = pod.Close()
+	})
+	defer stop()
+	_, err := io.Copy(client, pod)
+	_ = client.Close() // the pod has nothing more to say
+	select {
+	case <-toPod:
+		return err
+	case <-ctx.Done():
+		return nil // there is nobody to tell
+	}
+}
+
+// halfCloser is a connection of which one way can be ended.
+type halfCloser interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+func (b Sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
+	spec := s.Spec()
+	if spec.Plan.Runtime == probe.Runsc && spec.Definition.Type == handler.OCI && spec.Plan.Net {
+		return b.dialGVisor(ctx, s, port)
+	}
+	st := s.Status()
+	var ips []string
+	if st.Network != nil {
+		ips = st.Network.IPs
+	}
+	return dialPod(ctx, waysTo(spec.Plan, spec.Definition.Type, st.Namespaces.Net, ips), port)
+}
+
+// way is an address at which a pod may listen, and the network namespace that it is
+// dialled from; "" is the node's.
+type way struct{ netns, ip string }
+
+// waysTo are the ways to a port of a pod, in the order in which they are tried. Nothing
+// of a virtual machine listens in the network namespace that its shim was given: there
+// is the machine's cable, at whose other end the pod's addresses are. They are dialled
+// from the node, as probes of the kubelet are, because the shim may have left them at
+// this end, too. A shim of which berth does not know better may bring no machine along,
+// and its pods listen in their namespace, so that is looked at first. Pure.
+func waysTo(p pod.Plan, t handler.Type, netns string, ips []string) []way {
+	all := []way{{netns, "127.0.0.1"}, {netns, "::1"}}
+	if !p.OwnKernel || t != handler.Shim || !p.Net {
+		return all
+	}
+	for _, ip := range ips {
+		all = append(all, way{"", ip})
+	}
+	return all
+}
+
+// refusedError says that nobody listens on any way.
+type refusedError struct {
+	ways []way
+	err  error
+}
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// where names the addresses, for people.
+func (e *refusedError) where() string {
+	var outside []string
+	for _, w := range e.ways[2:] {
+		outside = append(outside, w.ip)
+	}
+	if len(outside) == 0 {
+		return "127.0.0.1 or ::1"
+	}
+	return strings.Join(outside, " or ") + ", and what listens only on 127.0.0.1 of a virtual machine cannot be reached from outside of it"
+}
+
+// dialPod connects on the first way that leads to a listener. One that nobody listens on
+// is a refusedError.
+func dialPod(ctx context.Context, ways []way, port int) (*podConn, error) {
+	var all error
+	refused := true
+	for _, w := range ways {
+		conn, err := w.dial(ctx, port)
+		if err == nil {
+			return &podConn{Conn: conn, grace: podGrace, endWrite: conn.CloseWrite}, nil
+		}
+		refused = refused && errors.Is(err, unix.ECONNREFUSED)
+		all = errors.Join(all, err)
+	}
+	if refused {
+		return nil, &refusedError{ways, all}
+	}
+	return nil, all
+}
+
+func (w way) dial(ctx context.Context, port int) (*net.TCPConn, error) {
+	var conn net.Conn
+	dial := func() (err error) {
+		d := net.Dialer{Timeout: dialTimeout}
+		conn, err = d.DialContext(ctx, "tcp", net.JoinHostPort(w.ip, strconv.Itoa(port)))
+		return err
+	}
+	var err error
+	if w.netns == "" {
+		err = dial()
+	} else {
+		err = pin.Do(w.netns, dial)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}

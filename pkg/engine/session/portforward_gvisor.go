@@ -1,0 +1,143 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+)
+
+// dialGVisor has berth-pause connect, by an exec in the sandbox's first container:
+// gVisor has a network stack of its own, which nobody else reaches the loopback of.
+// `runsc port-forward` is no way there: it knows 127.0.0.1 only, ends both ways of
+// a connection with the first, and gives up when a client reads slowly.
+func (b Sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
+	d := b.Runtimes.Of(s.Spec())
+	args := append([]string{"--root", b.RuntimeRoot(d)}, task.GlobalFlags(d)...)
+	args = append(args, "exec", s.ID(), "/"+binaries.ConnectName, strconv.Itoa(port))
+	command := exec.Command(d.Path, args...)
+	command.Env = shim.Environment()
+	c, err := startConnect(command)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
+	defer stop()
+	if err := c.connected(); err != nil {
+		return nil, errors.Join(ctx.Err(), err)
+	}
+	return &podConn{Conn: c, grace: podGrace, endWrite: c.CloseWrite}, nil
+}
+
+// innerConn is a connection that a process inside of a sandbox carries.
+type innerConn struct {
+	*net.UnixConn
+	cmd *exec.Cmd
+	// problems is what the runtime and the process write to their stderr. The
+	// process ends when nobody can read it any more: with Close, or with us.
+	problems *os.File
+}
+
+func startConnect(cmd *exec.Cmd) (_ *innerConn, err error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	problems, stderr, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	defer stderr.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, ours.Close(), problems.Close())
+	}
+	return &innerConn{UnixConn: ours, cmd: cmd, problems: problems}, nil
+}
+
+// socketPair returns the ends of a connection: ours and a process's.
+func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs = os.NewFile(uintptr(fds[1]), "theirs")
+	mine := os.NewFile(uintptr(fds[0]), "ours")
+	defer mine.Close()
+	conn, err := net.FileConn(mine) // of a copy
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// connected waits until the process says that there is a connection. If there is
+// none, nothing is left.
+func (c *innerConn) connected() error {
+	err := c.SetReadDeadline(time.Now().Add(dialTimeout))
+	var answer [1]byte
+	if err == nil {
+		_, err = io.ReadFull(c.UnixConn, answer[:])
+	}
+	errno := unix.Errno(answer[0])
+	switch {
+	case err == nil && errno == 0:
+		go c.attend()
+		return c.SetReadDeadline(time.Time{})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("it did not connect in time: %w", err)
+	}
+	_ = c.UnixConn.Close()
+	_ = unix.Kill(-c.cmd.Process.Pid, unix.SIGKILL)
+	said := c.said()
+	_ = c.problems.Close()
+	ended := c.cmd.Wait()
+	if errno != 0 { // it was there, and answered
+		return errno
+	}
+	if ended != nil && errors.Is(err, io.EOF) {
+		err = ended
+	}
+	if said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return fmt.Errorf("%s exec: %w", filepath.Base(c.cmd.Path), err)
+}
+
+// said is the end of what was written to stderr until now.
+func (c *innerConn) said() string {
+	const most = 512
+	_ = c.problems.SetReadDeadline(time.Now().Add(time.Second))
+	var b bytes.Buffer
+	_, _ = io.Copy(&b, io.LimitReader(c.problems, 64<<10))
+	text := strings.TrimSpace(b.String())
+	return text[max(0, len(text)-most):]
+}
+
+// attend reaps the process.
+func (c *innerConn) attend() {
+	_, _ = io.Copy(io.Discard, c.problems)
+	_ = c.cmd.Wait()
+}
+
+func (c *innerConn) Close() error {
+	return errors.Join(c.UnixConn.Close(), c.problems.Close())
+}

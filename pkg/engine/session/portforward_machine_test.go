@@ -1,0 +1,148 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// newNetwork is a network namespace that is gone with the test.
+func newNetwork(t *testing.T) (path string) {
+	t.Helper()
+	made, over := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
+		made <- unix.Unshare(unix.CLONE_NEWNET)
+		<-over
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(over) })
+	return path
+}
+
+// inNetwork runs f there.
+func inNetwork(t *testing.T, path string, f func() error) {
+	t.Helper()
+	if err := pin.Do(path, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cable joins two namespaces by two interfaces that are up.
+func cable(t *testing.T, from, name, to, peer string) {
+	t.Helper()
+	there, err := os.Open(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	inNetwork(t, from, func() error {
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer, PeerNamespace: netlink.NsFd(there.Fd())} //nolint:gosec // a descriptor
+		return errors.Join(netlink.LinkAdd(veth), up(name), up("lo"))
+	})
+	inNetwork(t, to, func() error { return errors.Join(up(peer), up("lo")) })
+}
+
+func up(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// addressed gives an interface addresses that count at once.
+func addressed(t *testing.T, ns, name string, addresses ...string) {
+	t.Helper()
+	inNetwork(t, ns, func() error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		for _, a := range addresses {
+			addr, err := netlink.ParseAddr(a)
+			if err != nil {
+				return err
+			}
+			addr.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrAdd(link, addr); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TestDialAMachine reaches a inner whose workload is at the other end of the cable that
+// ends in the inner's network namespace, as a virtual machine is: the namespace's loopback
+// is there, and nobody listens on it.
+func TestDialAMachine(t *testing.T) {
+	node, inner, machine := newNetwork(t), newNetwork(t), newNetwork(t)
+	cable(t, node, "cni0", inner, "eth0")
+	cable(t, inner, "tap0", machine, "eth0")
+	inNetwork(t, inner, func() error {
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}
+		err := errors.Join(netlink.LinkAdd(bridge), up("br0"))
+		for _, name := range []string{"eth0", "tap0"} {
+			link, lerr := netlink.LinkByName(name)
+			if lerr != nil {
+				return lerr
+			}
+			err = errors.Join(err, netlink.LinkSetMaster(link, bridge))
+		}
+		return err
+	})
+	addressed(t, node, "cni0", "10.99.0.1/24", "fd99::1/64")
+	addressed(t, machine, "eth0", "10.99.0.2/24", "fd99::2/64")
+
+	plan := pod.Plan{Net: true, OwnKernel: true}
+	for _, ip := range []string{"10.99.0.2", "fd99::2"} {
+		ways := waysTo(plan, handler.Shim, inner, []string{"10.99.0.2", "fd99::2"})
+		for i := range ways {
+			if ways[i].netns == "" {
+				ways[i].netns = node
+			}
+		}
+		var l net.Listener
+		inNetwork(t, machine, func() (err error) {
+			l, err = net.Listen("tcp", net.JoinHostPort(ip, "0"))
+			return err
+		})
+		port := l.Addr().(*net.TCPAddr).Port
+		go func() {
+			if c, err := l.Accept(); err == nil {
+				_, _ = io.WriteString(c, "machine")
+				_ = c.Close()
+			}
+		}()
+		conn, err := dialPod(t.Context(), ways, port)
+		if err != nil {
+			t.Fatalf("%s: %v", ip, err)
+		}
+		if said, err := io.ReadAll(conn); err != nil || string(said) != "machine" {
+			t.Errorf("%s: got %q, %v", ip, said, err)
+		}
+		if err := errors.Join(conn.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+		var refused *refusedError
+		if _, err := dialPod(t.Context(), ways, port); !errors.As(err, &refused) || !strings.Contains(refused.where(), "10.99.0.2 or fd99::2") {
+			t.Errorf("nobody listens: %v", err)
+		}
+	}
+}

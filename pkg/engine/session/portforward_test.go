@@ -1,0 +1,201 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// joined are two ends of one TCP connection.
+func joined(t *testing.T) (here, there *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	return a.(*net.TCPConn), b.(*net.TCPConn)
+}
+
+// halfClosing is a session's stream: closing it ends its own direction.
+type halfClosing struct{ *net.TCPConn }
+
+func (s halfClosing) Close() error { return s.CloseWrite() }
+
+// spliced joins a client and a server of a pod.
+func spliced(ctx context.Context, t *testing.T) (client, server *net.TCPConn, result <-chan error) {
+	return splicedFor(ctx, t, podGrace)
+}
+
+func splicedFor(ctx context.Context, t *testing.T, grace time.Duration) (client, server *net.TCPConn, result <-chan error) {
+	t.Helper()
+	client, stream := joined(t)
+	pod, server := joined(t)
+	done := make(chan error, 1)
+	go func() {
+		done <- splice(ctx, &podConn{Conn: pod, grace: grace, endWrite: pod.CloseWrite}, halfClosing{stream})
+	}()
+	return client, server, done
+}
+
+func say(t *testing.T, c *net.TCPConn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func hear(t *testing.T, c *net.TCPConn, want string) {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, len(want))
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != want {
+		t.Fatalf("heard %q, %v; want %q", b, err, want)
+	}
+}
+
+func hearEnd(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(c); len(b) > 0 || err != nil && !errors.Is(err, unix.ECONNRESET) {
+		t.Fatalf("heard %q, %v; want the end", b, err)
+	}
+}
+
+func TestEachDirectionEndsByItself(t *testing.T) {
+	client, server, result := spliced(t.Context(), t)
+	say(t, client, "question")
+	hear(t, server, "question")
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	hearEnd(t, server)
+	say(t, server, "answer")
+	hear(t, client, "answer")
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	hearEnd(t, client)
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that does not mind that its client has said all is not waited for.
+func TestASilentServerEndsWithItsClient(t *testing.T) {
+	client, server, result := splicedFor(t.Context(), t, 500*time.Millisecond)
+	say(t, client, "question")
+	hear(t, server, "question")
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	hearEnd(t, server)
+	hearEnd(t, client)
+	if err := <-result; err != nil {
+		t.Errorf("there is nobody to be told of %v", err)
+	}
+}
+
+func TestTheServerIsToldThatTheClientIsGone(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	client, server, result := spliced(ctx, t)
+	say(t, client, "last words")
+	leave()
+	hear(t, server, "last words")
+	hearEnd(t, server)
+	if err := <-result; err != nil {
+		t.Errorf("there is nobody to be told of %v", err)
+	}
+}
+
+func TestTheClientIsToldThatTheServerBroke(t *testing.T) {
+	client, server, result := spliced(t.Context(), t)
+	say(t, client, "question")
+	hear(t, server, "question")
+	if err := server.SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	hearEnd(t, client)
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; err == nil {
+		t.Error("a reset is no error")
+	}
+}
+
+// loopback are the ways to a pod whose network namespace that is.
+func loopback(netns string) []way {
+	return waysTo(pod.Plan{Net: true}, handler.OCI, netns, []string{"10.0.0.1"})
+}
+
+func TestDialPod(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		conn, err := dialPod(t.Context(), loopback(""), port)
+		if err != nil {
+			t.Fatalf("%s: %v", address, err)
+		}
+		if err := errors.Join(conn.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+		var refused *refusedError
+		if _, err := dialPod(t.Context(), loopback(""), port); !errors.As(err, &refused) || !strings.Contains(err.Error(), "::1") {
+			t.Errorf("nobody listens: %v", err)
+		}
+	}
+	if _, err := dialPod(t.Context(), loopback("/no/such/namespace"), 80); err == nil {
+		t.Error("dialled from a namespace that is not there")
+	}
+}
+
+func TestWaysToAPod(t *testing.T) {
+	inside := []way{{"/ns", "127.0.0.1"}, {"/ns", "::1"}}
+	ips := []string{"10.0.0.1", "fd00::1"}
+	for name, c := range map[string]struct {
+		plan pod.Plan
+		kind handler.Type
+		more []way
+	}{
+		"the host's kernel":            {pod.Plan{Net: true}, handler.OCI, nil},
+		"a shim on the host's kernel":  {pod.Plan{Net: true}, handler.Shim, nil},
+		"gVisor without its own stack": {pod.Plan{Net: true, OwnKernel: true}, handler.OCI, nil},
+		"the host's network":           {pod.Plan{OwnKernel: true}, handler.Shim, nil},
+		"a machine":                    {pod.Plan{Net: true, OwnKernel: true}, handler.Shim, []way{{"", "10.0.0.1"}, {"", "fd00::1"}}},
+	} {
+		got := waysTo(c.plan, c.kind, "/ns", ips)
+		if want := append(slices.Clone(inside), c.more...); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/streaming"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// streams serves Exec, Attach and PortForward: the calls return a URL, and the
+// session that a client opens there is run by sessions.
+type Streams struct {
+	Objects *pod.Index
+	Server  *streaming.Server
+}
+
+// Exec returns the URL of a session with a new process in a RUNNING container.
+func (b Streams) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if err := validate.Exec(r); err != nil {
+		return nil, err
+	}
+	c, err := b.Objects.Running(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	r.ContainerId = c.ID()
+	return b.Server.GetExec(r)
+}
+
+// Attach returns the URL of a session with the first process of a RUNNING container.
+func (b Streams) Attach(_ context.Context, r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	if err := validate.Attach(r); err != nil {
+		return nil, err
+	}
+	c, err := b.Objects.Running(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if r.GetTty() != c.Config().GetTty() {
+		return nil, fmt.Errorf("container %s was created with tty=%v, attach to it with the same: %w", c.ID(), c.Config().GetTty(), errdefs.ErrInvalidArgument)
+	}
+	r.ContainerId = c.ID()
+	return b.Server.GetAttach(r)
+}
+
+// PortForward returns the URL of a session with the ports of a READY sandbox.
+func (b Streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	if err := validate.PortForward(r); err != nil {
+		return nil, err
+	}
+	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Open(); err != nil {
+		return nil, err
+	}
+	r.PodSandboxId = s.ID()
+	return b.Server.GetPortForward(r)
+}
+
+// sessions runs what clients of the URLs ask for.
+type Sessions struct {
+	Execs
+	Runtimes *binaries.Runtimes
+	Shims    container.Supervisors
+}
+
+type terminalSizes = <-chan remotecommand.TerminalSize
+
+// Exec runs a command with the client's streams and returns when it has ended.
+// A client that goes away takes its process along.
+func (b Sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) (err error) {
+	c, err := b.Objects.Running(id)
+	if err != nil {
+		return err
+	}
+	client, err := b.Tasks.Worker(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	var size *specs.Box
+	if tty {
+		size = firstSize(ctx, sizes)
+	}
+	process, err := b.process(c, cmd, tty, size)
+	if err != nil {
+		return err
+	}
+	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.ContainerDir(c.ID()), "io")}
+	// Whatever the client wants of it: containerd's runc shim runs no process
+	// without both outputs.
+	pipes, err := newPipes(filepath.Join(e.Dir, e.Id), in != nil, true, !tty)
+	if err != nil {
+		return err
+	}
+	defer pipes.close()
+	defer e.Clean() // before its pipes go: by their names its descendants are known
+	if err := e.register(ctx, &taskapi.ExecProcessRequest{
+		ID: c.ID(), ExecID: e.Id, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
+	}); err != nil {
+		return judged(ctx, c, client, err)
+	}
+	e.started = true
+	if _, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID(), ExecID: e.Id}); err != nil {
+		return judged(ctx, c, client, task.FromShim(err))
+	}
+	copied := pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.Id) })
+	go func() {
+		if size != nil { // not all runtimes take it from the spec
+			b.resizeTo(ctx, client, c.ID(), e.Id, remotecommand.TerminalSize{Width: uint16(size.Width), Height: uint16(size.Height)})
+		}
+		b.resize(ctx, client, c.ID(), e.Id, sizes)
+	}()
+	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: c.ID(), ExecID: e.Id})
+	if err != nil {
+		return judged(ctx, c, client, task.FromShim(err))
+	}
+	e.started = false
+	pipes.processEnded(b.Drain)
+	select {
+	case <-copied:
+	case <-ctx.Done():
+	}
+	if code := int(exit.GetExitStatus()); code != 0 {
+		return utilexec.CodeExitError{Err: fmt.Errorf("command ended with exit code %d", code), Code: code}
+	}
+	return nil
+}
+
+// Attach connects the client's streams to a running container until either side
+// is done. What was written before is in the log.
+func (b Sessions) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) error {
+	c, err := b.Objects.Running(id)
+	if err != nil {
+		return err
+	}
+	// Foreign shims' streams are in the hands of a supervisor as well.
+	owner, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	if err != nil {
+		return err
+	}
+	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	if !c.Config().GetStdin() {
+		in = nil
+	}
+	pipes, err := newPipes(filepath.Join(b.ContainerDir(c.ID()), "io", attachPrefix+NewExecID()), in != nil, out != nil, errOut != nil && !tty)
+	if err != nil {
+		return err
+	}
+	defer pipes.close()
+	if _, err := owner.Supervisor.Attach(ctx, &supervisorapi.AttachRequest{
+		Id: c.ID(), Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(),
+		// Stdin stays open for the next client unless it is for the first only: the
+		// container never learns that this one has said all, and is not waited for.
+		UntilStdinEnds: in != nil && !c.Config().GetStdinOnce(),
+		CloseStdin:     in != nil && c.Config().GetStdinOnce(),
+	}); err != nil {
+		return task.FromShim(err)
+	}
+	said := make(chan struct{})
+	copied := pipes.copy(in, out, errOut, func() {
+		close(said)
+		if c.Config().GetStdinOnce() && c.Sandbox.Spec().Definition.Type != handler.OCI {
+			b.closeStdin(client, c.ID(), "") // what the supervisor holds it closes itself
+		}
+	})
+	if out == nil && errOut == nil {
+		copied = said
+	}
+	go b.resize(ctx, client, c.ID(), "", sizes)
+	err = b.attached(ctx, c, pipes, copied)
+	if in != nil && ctx.Err() != nil {
+		// What the client typed before it left is still on its way.
+		awaitFor(said, lastWords)
+	}
+	return err
+}
+
+// lastWords is how long what a client sent is waited for once it has hung up.
+const lastWords = time.Second
+
+// attached waits for the end of an attach. A client that was not given all output,
+// because it does not read fast enough for the container, is told.
+func (b Sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copied <-chan struct{}) error {
+	select {
+	case <-copied:
+	case <-ctx.Done():
+	case <-c.Exited:
+		if p.out == nil && p.err == nil {
+			return nil
+		}
+		p.processEnded(b.Drain)
+		select {
+		case <-copied:
+		case <-ctx.Done():
+		}
+	}
+	if p.out.nameless() || p.err.nameless() {
+		return fmt.Errorf("container %s writes faster than this client reads, and the rest was left out; its log has everything", c.ID())
+	}
+	return nil
+}
+
+// awaitFor waits for something, but not for ever.
+func awaitFor(happened <-chan struct{}, bound time.Duration) {
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-happened:
+	case <-t.C:
+	}
+}
+
+func (b Sessions) closeStdin(client *shim.Client, id, execID string) {
+	ctx, cancel := context.WithTimeout(b.Background, execCleanTimeout)
+	defer cancel()
+	if _, err := client.Task.CloseIO(ctx, &taskapi.CloseIORequest{ID: id, ExecID: execID, Stdin: true}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
+		log.G(ctx).WithError(err).WithField("container", id).Debug("close a process's stdin")
+	}
+}
+
+// sizeWait is how long a command waits for the size of its client's terminal.
+// Clients that have one send it as soon as the session is open.
+const sizeWait = 100 * time.Millisecond
+
+// firstSize is the size that a terminal begins with; nil if the client does not
+// say. A program that asks before it is told would draw for no size at all.
+func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
+	enough := time.NewTimer(sizeWait)
+	defer enough.Stop()
+	for {
+		var size remotecommand.TerminalSize
+		var ok bool
+		select {
+		case size, ok = <-sizes:
+		case <-enough.C:
+			select { // one that came at the last moment, which a busy node may be late to see
+			case size, ok = <-sizes:
+			default:
+				return nil
+			}
+		case <-ctx.Done():
+			return nil
+		}
+		if !ok {
+			return nil
+		}
+		if size.Width > 0 && size.Height > 0 {
+			return &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
+		}
+	}
+}
+
+// resize follows the client's terminal until its session ends.
+func (b Sessions) resize(ctx context.Context, client *shim.Client, id, execID string, sizes terminalSizes) {
+	for {
+		select {
+		case size, ok := <-sizes:
+			if !ok {
+				return
+			}
+			if size.Width > 0 && size.Height > 0 {
+				b.resizeTo(ctx, client, id, execID, size)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b Sessions) resizeTo(ctx context.Context, client *shim.Client, id, execID string, size remotecommand.TerminalSize) {
+	r := &taskapi.ResizePtyRequest{ID: id, ExecID: execID, Width: uint32(size.Width), Height: uint32(size.Height)}
+	if _, err := client.Task.ResizePty(ctx, r); err != nil {
+		log.G(ctx).WithError(err).WithField("container", id).Debug("resize a terminal")
+	}
+}

@@ -1,0 +1,145 @@
+package settings
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// settings are what the daemon was started with: new sandboxes take them, and old
+// ones what their records do not say. They never change.
+type Settings struct {
+	Node                   ocispec.Node
+	Driver                 cgroup.Driver
+	Snapshotter            string
+	MaxLogLineSize         int
+	TolerateMissingHugetlb bool
+	DefaultSeccompFile     string // empty is the built-in profile
+	ignoreImageVolumes     bool
+	MaxImageVolumes        int // bounds what is asked for now, and so is nothing to keep
+}
+
+func New(ctx context.Context, c Config) (*Settings, error) {
+	driver, err := cgroup.Detect(c.CgroupDriver)
+	if err != nil {
+		return nil, err
+	}
+	node, err := ocispec.DetectNode(ctx, ocispec.NodeOptions{
+		SystemdCgroup: driver == cgroup.Systemd, TolerateMissingHugetlb: c.TolerateMissingHugetlb,
+		UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Settings{
+		Node: node, Driver: driver, Snapshotter: c.Snapshotter, MaxLogLineSize: c.MaxLogLineSize,
+		TolerateMissingHugetlb: c.TolerateMissingHugetlb, DefaultSeccompFile: c.DefaultSeccomp,
+		ignoreImageVolumes: c.IgnoreImageVolumes, MaxImageVolumes: cmp.Or(c.MaxImageVolumes, defaultMaxImageVolumes),
+	}, nil
+}
+
+// pin reads what a new sandbox of that handler is to keep. A file that is not
+// fit for use is refused here, before anything of the sandbox is made.
+func (t *Settings) Pin(d *handler.Definition) (*pod.Pinned, error) {
+	p := t.Today(d)
+	var err error
+	if p.BaseSpec, err = pod.ReadText(d.BaseRuntimeSpec); err != nil {
+		return nil, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
+	}
+	if p.DefaultSeccomp, err = pod.ReadText(t.DefaultSeccompFile); err != nil {
+		return nil, fmt.Errorf("default_seccomp_profile: %w", err)
+	}
+	s := &pod.SandboxSpec{Definition: d, Pinned: &p}
+	if _, err := t.BaseSpec(s); err != nil {
+		return nil, err
+	}
+	if _, err := t.defaultSeccomp(s); err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
+
+// today is the part that is in no file.
+func (t *Settings) Today(d *handler.Definition) pod.Pinned {
+	p := pod.Pinned{
+		CgroupDriver: t.Driver, Snapshotter: d.Snapshotter,
+		MaxLogLineSize: t.MaxLogLineSize, TolerateMissingHugetlb: t.TolerateMissingHugetlb,
+		ImageVolumes: !t.ignoreImageVolumes,
+	}
+	if p.Snapshotter == "" {
+		p.Snapshotter = t.Snapshotter
+	}
+	return p
+}
+
+// of are those that s was created with. Older builds did not record them:
+// today's are the best guess.
+func (t *Settings) Of(s *pod.SandboxSpec) pod.Pinned {
+	if s.Pinned != nil {
+		return *s.Pinned
+	}
+	return t.Today(s.Definition)
+}
+
+// nodeOf is the node as s was created on it.
+func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
+	n, p := t.Node, t.Of(s)
+	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
+	n.TolerateMissingHugetlb = p.TolerateMissingHugetlb
+	if p.DefaultSeccomp != (pod.Text{}) || (s.Pinned == nil && t.DefaultSeccompFile != "") {
+		n.DefaultSeccomp = func() (*ocispec.SeccompProfile, error) { return t.defaultSeccomp(s) }
+	}
+	return n
+}
+
+// defaultSeccomp is what RuntimeDefault means for s, nil for the built-in one.
+func (t *Settings) defaultSeccomp(s *pod.SandboxSpec) (*ocispec.SeccompProfile, error) {
+	content, err := s.Content(t.DefaultSeccompFile, func(p *pod.Pinned) pod.Text { return p.DefaultSeccomp })
+	if err != nil || content == "" {
+		return nil, err
+	}
+	return ocispec.ParseSeccomp(t.DefaultSeccompFile, content)
+}
+
+// baseSpec is the base_runtime_spec of s, nil for berth's own defaults.
+func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
+	d := s.Definition
+	content, err := s.Content(d.BaseRuntimeSpec, func(p *pod.Pinned) pod.Text { return p.BaseSpec })
+	if err != nil || content == "" {
+		return nil, err
+	}
+	spec, err := ocispec.ParseBase(d.BaseRuntimeSpec, content)
+	if err != nil {
+		return nil, fmt.Errorf("handler %q: %w", d.Name, err)
+	}
+	return spec, nil
+}
+
+// defaultMaxImageVolumes is how many volumes an image may define.
+const defaultMaxImageVolumes = 100
+
+// settingsConfig is what the daemon says of new sandboxes.
+type Config struct {
+	// CgroupDriver is auto, cgroupfs or systemd.
+	CgroupDriver string
+	Snapshotter  string
+	// MaxLogLineSize bounds the content of a log line in bytes; -1 is no bound.
+	MaxLogLineSize    int
+	UnprivilegedPorts bool
+	UnprivilegedICMP  bool
+	// TolerateMissingHugetlb ignores hugepage limits where there is no controller.
+	TolerateMissingHugetlb bool
+	// IgnoreImageVolumes makes no volumes that images define; MaxImageVolumes is how
+	// many an image may define otherwise, and 0 is 100.
+	IgnoreImageVolumes bool
+	MaxImageVolumes    int
+	// DefaultSeccomp is the file of the RuntimeDefault profile; empty is built in.
+	DefaultSeccomp string
+}

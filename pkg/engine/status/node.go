@@ -1,0 +1,173 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"runtime"
+	"sync"
+
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/preflight"
+	"github.com/berth-cri/berth/pkg/printable"
+)
+
+// node serves the calls about the node as a whole.
+type Node struct {
+	pod.Layout
+	RuntimeName    string
+	RuntimeVersion string
+	Snapshotter    string
+	Definitions    func() []*handler.Definition
+	Settings       *settings.Settings
+	Abilities      *capabilities.Checker
+	Binaries       *binaries.Copies
+	Prober         binaries.Prober
+	Cni            interface{ Status() error }
+	Features       *FeatureMemory
+}
+
+// What Version answers. The first version is a constant of the CRI.
+const (
+	kubeletAPIVersion = "0.1.0"
+	runtimeAPIVersion = "v1"
+)
+
+// Version names the runtime and its version.
+func (b Node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{
+		Version: kubeletAPIVersion, RuntimeName: b.RuntimeName, RuntimeVersion: b.RuntimeVersion, RuntimeApiVersion: runtimeAPIVersion,
+	}, nil
+}
+
+// Status tells the node's conditions, from memory: it never waits for a plugin,
+// and for a runtime no longer than probeWait in all. It has an entry for each of
+// the engine's handlers.
+func (b Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
+	if err := b.Cni.Status(); err != nil {
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", printable.Line(err.Error())
+	}
+	resp := &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			{Type: runtimeapi.RuntimeReady, Status: true}, network,
+		}},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, UserNamespacesHostNetwork: true, MountOptions: true},
+	}
+	resp.RuntimeHandlers = b.handlers(ctx)
+	if r.GetVerbose() {
+		resp.Info = b.info(network)
+	}
+	return resp, nil
+}
+
+// handlers asks for all of them at once: one that cannot be looked at, as on a
+// dead network mount, costs its own features only.
+func (b Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
+	ctx, cancel := context.WithTimeout(ctx, capabilities.ProbeWait)
+	defer cancel()
+	definitions := b.Definitions()
+	all := make([]*runtimeapi.RuntimeHandler, len(definitions))
+	var asking sync.WaitGroup
+	for i, d := range definitions {
+		asking.Go(func() { all[i] = b.handler(ctx, d) })
+	}
+	asking.Wait()
+	return all
+}
+
+// handler tells what the pods of a handler may ask for. When the time is up
+// before that is known, it is what was known last: a busy node must not seem to
+// lose features.
+func (b Node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
+	found, known := b.ask(ctx, d)
+	return &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.Features.after(d.Digest(), found, known)}
+}
+
+// featureMemory remembers features by the digest of a Definition. It may be used
+// by many at once.
+type FeatureMemory struct{ last sync.Map }
+
+// foundOut says which features were found out, be they there or not.
+type foundOut struct{ recursiveReadOnly, userNamespaces bool }
+
+// after returns what was found, and of what was not found out what is known from
+// before.
+func (m *FeatureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k foundOut) *runtimeapi.RuntimeHandlerFeatures {
+	now := &runtimeapi.RuntimeHandlerFeatures{
+		RecursiveReadOnlyMounts: found.GetRecursiveReadOnlyMounts(), UserNamespaces: found.GetUserNamespaces(),
+	}
+	if last, ok := m.last.Load(digest); ok {
+		last := last.(*runtimeapi.RuntimeHandlerFeatures)
+		if !k.recursiveReadOnly {
+			now.RecursiveReadOnlyMounts = last.GetRecursiveReadOnlyMounts()
+		}
+		if !k.userNamespaces {
+			now.UserNamespaces = last.GetUserNamespaces()
+		}
+	}
+	m.last.Store(digest, now)
+	return now
+}
+
+// ask asks the runtime and the node. Both must have a feature.
+func (b Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.RuntimeHandlerFeatures, foundOut) {
+	found := &runtimeapi.RuntimeHandlerFeatures{}
+	rt, err := b.Prober.Probe(ctx, d)
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("probe a runtime")
+		inTime := ctx.Err() == nil
+		return found, foundOut{inTime, inTime}
+	}
+	b.Binaries.Prepare(d, rt)
+	can := b.Abilities.Of(ctx, d, rt)
+	found.RecursiveReadOnlyMounts = preflight.RecursiveReadOnly(can) == nil
+	lack := preflight.UserNamespaces(can)
+	found.UserNamespaces = lack == nil
+	if lack != nil {
+		log.G(ctx).WithFields(log.Fields{"handler": d.Name, "reason": lack.Why}).Debug("a handler's pods cannot have user namespaces")
+	}
+	// Whether the node can map ids may not have been found out in time.
+	return found, foundOut{recursiveReadOnly: true, userNamespaces: lack == nil || ctx.Err() == nil}
+}
+
+// nodeInfo is the verbose part of Status.
+type nodeInfo struct {
+	StateDir     string                `json:"stateDir"`
+	RootDir      string                `json:"rootDir"`
+	CgroupDriver string                `json:"cgroupDriver"`
+	Snapshotter  string                `json:"snapshotter"`
+	Handlers     []*handler.Definition `json:"handlers"`
+}
+
+func (b Node) info(network *runtimeapi.RuntimeCondition) map[string]string {
+	config, _ := json.Marshal(nodeInfo{
+		StateDir: b.State, RootDir: b.Root, CgroupDriver: string(b.Settings.Driver),
+		Snapshotter: b.Snapshotter, Handlers: b.Definitions(),
+	})
+	version, _ := json.Marshal(runtime.Version())
+	cni, _ := json.Marshal(network.GetMessage())
+	return map[string]string{"config": string(config), "golang": string(version), "lastCNILoadStatus": string(cni)}
+}
+
+// RuntimeConfig tells the kubelet which cgroup driver to use.
+func (b Node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	driver := runtimeapi.CgroupDriver_CGROUPFS
+	if b.Settings.Driver == cgroup.Systemd {
+		driver = runtimeapi.CgroupDriver_SYSTEMD
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
+}
+
+// UpdateRuntimeConfig takes note of the pod CIDR, which the CNI configuration
+// knows already.
+func (b Node) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+}

@@ -1,0 +1,126 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// endTask kills a task, waits for its end and deletes it.
+func EndTask(ctx context.Context, client *shim.Client, id string) error {
+	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: id})
+	if errdefs.IsNotFound(FromShim(err)) {
+		return nil
+	}
+	if err != nil {
+		return FromShim(err)
+	}
+	// A supervisor's task has no process also while it is being started.
+	if started := state.Pid > 0; state.Status != tasktypes.Status_STOPPED && (started || client.Dir != "") {
+		if err := killTask(ctx, client, id, started); err != nil {
+			return err
+		}
+	}
+	err = deleteTask(ctx, client, id)
+	if errdefs.IsFailedPrecondition(err) && state.Pid == 0 {
+		// A start whose caller is gone came after the question, or was too far.
+		if err = killTask(ctx, client, id, true); err == nil {
+			err = deleteTask(ctx, client, id)
+		}
+	}
+	return err
+}
+
+// deleteTask deletes a task that has ended or was never started.
+func deleteTask(ctx context.Context, client *shim.Client, id string) error {
+	_, err := client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: id})
+	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete: %w", err)
+	}
+	return nil
+}
+
+// killTask kills every process of a task and returns when the first is dead. One
+// that was not started has none; one that is being started is told to give up,
+// which may be too late for it, so it is told again.
+func killTask(ctx context.Context, client *shim.Client, id string, started bool) error {
+	kill := func() error {
+		_, err := client.Task.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: uint32(unix.SIGKILL), All: true})
+		return FromShim(err)
+	}
+	err := kill()
+	if errdefs.IsFailedPrecondition(err) && !started {
+		return nil
+	}
+	if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("kill: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, pod.KillGrace)
+	defer cancel()
+	if !started {
+		defer Repeat(ctx, AbortInterval, func() { _ = kill() })()
+	}
+	_, err = client.Task.Wait(ctx, &taskapi.WaitRequest{ID: id})
+	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) && started { // else a deletion waits for the start
+		return fmt.Errorf("wait for the end: %w", err)
+	}
+	return nil
+}
+
+// repeat calls f again and again until ctx ends or what it returns is called.
+func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func()) {
+	ctx, stop = context.WithCancel(ctx)
+	go func() {
+		again := time.NewTicker(interval)
+		defer again.Stop()
+		for {
+			select {
+			case <-again.C:
+				f()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return stop
+}
+
+// errGone ends a wait because the engine is closing.
+var errGone = errors.New("engine is closing")
+
+// abortInterval is how often a start that is under way is told to end.
+const AbortInterval = 200 * time.Millisecond
+
+// fromShim gives an error of a shim call its class back. An error of the
+// connection is none of the call's, and stays what it is (shim.Lost); so does the
+// end of the caller's own time.
+func FromShim(err error) error {
+	if err == nil {
+		return nil
+	}
+	if shim.Lost(err) {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return errgrpc.ToNative(err)
+}
+
+// inTime says of a shim that did not answer what there was to wait for.
+func InTime(limit time.Duration, err error) error {
+	if err == context.DeadlineExceeded { //nolint:errorlint // one that came from the shim has words of its own
+		return fmt.Errorf("its shim did not answer within %v (container_create_timeout): %w", limit, err)
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// A foreign shim may run a pod in something that is none of its tasks: a virtual
+// machine, which is nobody's when the shim is gone. It is found by its cgroup.
+
+// killPod kills all that a shim that is gone ran a pod in. The pod is not ready from
+// then on, however long the rest takes.
+func (b *LostShims) killPod(ctx context.Context, s *pod.Sandbox) error {
+	if s.Status().Phase == pod.PhaseReady {
+		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
+	}
+	groups, err := b.podGroups(s)
+	for _, group := range groups {
+		alive, kerr := group.Processes()
+		if len(alive) > 0 {
+			s.Killed.Store(true) // before anybody can find them dead
+			kerr = errors.Join(kerr, group.Kill(ctx))
+		}
+		err = errors.Join(err, kerr)
+	}
+	return err
+}
+
+// podGroups are the cgroups that the shim of s runs it in as a whole.
+func (b *LostShims) podGroups(s *pod.Sandbox) ([]cgroup.Paths, error) {
+	path, err := cgroup.Path(b.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+	if err != nil {
+		return nil, nil //nolint:nilerr // it never had any
+	}
+	return cgroup.OfPod(path, s.ID())
+}
+
+// leaving is how long what a shim ran a pod in may take to go after the shim was
+// told to leave.
+const leaving = 5 * time.Second
+
+// endPod returns when nothing runs of a pod whose task has ended and whose shim
+// was told to leave. A shim may leave its machine behind: it is killed, and the
+// delete action cleans up after it.
+func (b *LostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
+	if gone, err := b.awaitPodGone(ctx, s); err != nil {
+		return err
+	} else if !gone {
+		log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing what a shim left of its sandbox")
+		if _, err := b.Bury(ctx, s, s.ID(), shim.ErrGone); err != nil {
+			return err
+		}
+	}
+	groups, err := b.podGroups(s)
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		if err := group.Remove(ctx); err != nil {
+			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to remove a leftover cgroup")
+		}
+	}
+	return nil
+}
+
+func (b *LostShims) awaitPodGone(ctx context.Context, s *pod.Sandbox) (bool, error) {
+	bound := time.NewTimer(leaving)
+	defer bound.Stop()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		groups, err := b.podGroups(s)
+		if err != nil {
+			return false, err
+		}
+		alive := 0
+		for _, group := range groups {
+			pids, err := group.Processes()
+			if err != nil {
+				return false, err
+			}
+			alive += len(pids)
+		}
+		if alive == 0 {
+			return true, nil
+		}
+		select {
+		case <-bound.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-again.C:
+		}
+	}
+}

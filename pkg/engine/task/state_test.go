@@ -1,0 +1,54 @@
+package task
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+)
+
+func TestStateOfTask(t *testing.T) {
+	const created, running, stopped = tasktypes.Status_CREATED, tasktypes.Status_RUNNING, tasktypes.Status_STOPPED
+	for name, c := range map[string]struct {
+		journal string // empty for a foreign shim
+		answer  tasktypes.Status
+		want    State
+	}{
+		"never started":             {"created", created, Unstarted},
+		"being started":             {"starting", created, Starting},
+		"ran after the answer":      {"running", created, Starting},
+		"runs":                      {"running", running, Started},
+		"is paused":                 {"running", tasktypes.Status_PAUSED, Started},
+		"has run":                   {"running", stopped, Started},
+		"did not start":             {"starting", stopped, Failed},
+		"a shim's that may start":   {"", created, Unstarted},
+		"a shim's that runs":        {"", running, Started},
+		"a shim's that has run":     {"", stopped, Started},
+		"journal cannot be read":    {"?", created, Unstarted},
+		"runs, journal is not read": {"?", running, Started},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := ""
+			if c.journal != "" {
+				dir = t.TempDir()
+				task := filepath.Join(dir, "tasks", "one")
+				if err := os.MkdirAll(task, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				text := fmt.Sprintf(`{"id":"one","state":%q}`, c.journal)
+				if c.journal == "?" {
+					text = "{"
+				}
+				if err := os.WriteFile(filepath.Join(task, "task.json"), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := stateOf(dir, &taskapi.StateResponse{ID: "one", Status: c.answer}); got != c.want {
+				t.Errorf("it is %d, want %d", got, c.want)
+			}
+		})
+	}
+}

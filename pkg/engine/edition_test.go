@@ -5,14 +5,15 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/recovery"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // The router takes the inventory again only if the edition has changed.
 func TestEditionChangesWithWhatIsAdded(t *testing.T) {
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}))
-	e := &Engine{core: &core{objects: pod.NewIndex()}}
-	o := e.core.objects
+	o := pod.NewIndex()
+	e := &Engine{parts: recovery.Deps{Pods: &pod.Registry{Index: o}}}
 	empty := e.Edition()
 	o.AddSandbox(c.Sandbox)
 	one := e.Edition()

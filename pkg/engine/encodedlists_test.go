@@ -30,7 +30,8 @@ func TestEncodedListsSayWhatListsSay(t *testing.T) {
 		o.AddSandbox(c.Sandbox)
 		o.AddContainer(c)
 	}
-	sandboxes, containers := &sandbox.Views{Objects: o}, &container.Views{Objects: o}
+	pods := &pod.Registry{Index: o}
+	sandboxes, containers := sandbox.New(sandbox.Deps{Pods: pods}), container.New(container.Deps{Pods: pods})
 	same := func(when string, encoded []byte, err error, got, want proto.Message) {
 		t.Helper()
 		if err == nil {

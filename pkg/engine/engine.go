@@ -16,29 +16,39 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/overheads"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
+	"github.com/berth-cri/berth/pkg/engine/recovery"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/selfcheck"
 	"github.com/berth-cri/berth/pkg/engine/session"
 	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/status"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
+	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -85,48 +95,36 @@ type Config struct {
 
 // Engine is the embedded backend.
 type Engine struct {
-	sandboxes
-	containers
-	session.Execs
-	session.Streams
-	podstats.Stats
-	status.Node
+	sandboxCalls
+	containerCalls
+	*sessionCalls
+	*podstats.Stats
+	*status.Node
 	events.Calls
 	images
 	fallback
 
-	canaries  *selfcheck.Pods
+	parts     recovery.Deps
 	overheads *overheads.Readings
-	processes *sandbox.Processes
-	ends      *container.Ends
-	core      *core
+	checker   *capabilities.Checker
+	broker    *events.Broker
 	stop      context.CancelFunc
 }
 
-// sandboxes answer the calls about pod sandboxes.
-type sandboxes struct {
-	*sandbox.Views
-	*sandbox.Runs
-	*sandbox.Stops
-	*sandbox.Resizing
-}
+// The calls of rooms, under names that differ.
+type (
+	sandboxCalls   = sandbox.Calls
+	containerCalls = container.Calls
+	sessionCalls   = session.Calls
+)
 
-// containers answer the calls about containers.
-type containers struct {
-	*container.Views
-	*container.Creation
-	*container.Starts
-	*container.Stops
-	*container.Resizing
-	*container.Checkpoints
-	*container.Logs
-}
-
-// fallback answers what nothing above it does. It is one level deeper than the
+// fallback answers what nothing above it does. It is two levels deeper than the
 // other parts, so that theirs win.
 type fallback struct{ unimplemented }
 
-type unimplemented struct {
+type unimplemented struct{ unanswered }
+
+type unanswered struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
@@ -134,23 +132,112 @@ type images struct{ *image.Service }
 
 // New opens the engine's state. Nothing runs and nothing may be called until
 // Recover has returned.
-func New(ctx context.Context, c Config) (*Engine, error) {
+func New(ctx context.Context, c Config) (_ *Engine, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	k, err := newCore(background, c)
+	e := &Engine{stop: stop, broker: events.NewBroker()}
+	defer func() {
+		if err != nil {
+			stop()
+			err = errors.Join(err, e.close())
+		}
+	}()
+	kept, err := settings.New(ctx, c.Settings)
 	if err != nil {
-		stop()
 		return nil, err
 	}
-	ownTemporaryMounts(c.State, k.log)
-	e := &Engine{core: k, stop: stop}
-	if err := e.serve(k); err != nil {
-		stop()
-		return nil, errors.Join(err, k.close())
+	if err := e.open(background, c); err != nil {
+		return nil, err
 	}
-	return e, nil
+	ownTemporaryMounts(c.State, log.G(background))
+	return e, e.serve(c, kept)
+}
+
+// open opens what there is on disk.
+func (e *Engine) open(background context.Context, c Config) (err error) {
+	p, entry := &e.parts, log.G(background)
+	if p.Pods, p.Broken, err = pod.Open(background, c.Root, c.State); err != nil {
+		return err
+	}
+	prober := c.Prober
+	if prober == nil {
+		prober = probe.New(shim.Protocol{})
+	}
+	p.Binaries, err = binaries.Open(p.Pods, binaries.Config{
+		Root: c.Root, Supervisor: c.Supervisor, Pause: c.Pause, Prober: prober, Unreadable: len(p.Broken.Sandboxes) > 0,
+		Handlers: binaries.Handlers{Told: c.Definitions, Configured: c.configured()}, Log: entry,
+	})
+	if err != nil {
+		return err
+	}
+	if p.Images, err = image.Open(background, c.Images); err != nil {
+		return err
+	}
+	p.Network = network.New(c.Network)
+	p.Shims, err = shim.New(shim.Config{
+		State: c.State, Supervisor: p.Binaries.Tools.Supervisor, Events: filepath.Join(c.State, "events.sock"), Log: entry,
+		Left: p.Binaries.Collector.Collect,
+	})
+	return err
+}
+
+// serve puts together who answers the CRI's calls. What listens comes last: nothing
+// fails after it.
+func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
+	p := &e.parts
+	p.Tasks = task.New(p.Pods, kept, p.Binaries, p.Shims)
+	p.Rootfs = rootfs.New(p.Pods, p.Images)
+	e.checker = capabilities.New(p.Pods, kept, p.Binaries, p.Images, c.accepting())
+	announcer := events.NewAnnouncer(e.broker, p.Pods)
+	subjects, resources := hooks.NewSubjects(p.Pods, kept), container.NewResources(p.Pods, kept, p.Tasks)
+	plugins := c.Plugins
+	plugins.Name, plugins.Version, plugins.LinkDir = runtimeName, c.Version, p.Pods.PluginLinks()
+	if p.Plugins, err = nri.Open(plugins, container.NewPluginNode(p.Pods, subjects, resources)); err != nil {
+		return err
+	}
+	told := hooks.New(subjects, p.Plugins)
+	p.Containers = container.New(container.Deps{
+		Pods: p.Pods, Settings: kept, Binaries: p.Binaries, Tasks: p.Tasks, Capabilities: e.checker, Rootfs: p.Rootfs,
+		Events: announcer, Hooks: told, Images: p.Images, Shims: p.Shims, Resources: resources, CDISpecDirs: c.CDISpecDirs,
+	})
+	p.Sandboxes = sandbox.New(sandbox.Deps{
+		Pods: p.Pods, Settings: kept, Binaries: p.Binaries, Tasks: p.Tasks, Capabilities: e.checker, Rootfs: p.Rootfs,
+		Events: announcer, Hooks: told, Network: p.Network, Shims: p.Shims, Containers: p.Containers,
+	})
+	p.SelfChecks = selfcheck.New(p.Pods, kept, p.Binaries, p.Tasks, e.checker, p.Sandboxes, p.Shims)
+	e.sandboxCalls, e.containerCalls = p.Sandboxes.Calls, p.Containers.Calls
+	e.Stats = podstats.New(p.Pods, kept, p.Tasks, p.Images)
+	e.overheads = overheads.New(p.Pods, kept, p.Shims, p.SelfChecks, e.Stats)
+	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{
+		RuntimeName: cmp.Or(c.RuntimeName, runtimeName), Version: c.Version, Snapshotter: c.Settings.Snapshotter, Definitions: c.Definitions,
+	})
+	e.Calls = events.Calls{Broker: e.broker, Log: log.G(p.Pods.Background)}
+	e.images = images{image.NewService(p.Images)}
+	p.Sessions, err = session.New(p.Pods, p.Binaries, p.Tasks, p.Shims, session.Config{
+		Streaming: c.Streaming, Drain: c.ExecSyncDrainTimeout, MaxExecSyncs: c.MaxExecSyncs,
+	})
+	e.sessionCalls = p.Sessions
+	return err
+}
+
+// Recover takes up what earlier runs of the daemon left. No call may be answered
+// before it has returned.
+func (e *Engine) Recover(ctx context.Context) error { return recovery.Run(ctx, e.parts) }
+
+func (c Config) configured() func() []*handler.Definition {
+	if c.Configured == nil {
+		return c.Definitions
+	}
+	return c.Configured
+}
+
+func (c Config) accepting() func() []*handler.Definition {
+	if c.Accepting == nil {
+		return c.Definitions
+	}
+	return c.Accepting
 }
 
 func (c Config) check() error {
@@ -168,20 +255,35 @@ func (c Config) check() error {
 // Close ends what the engine does by itself and lets every pod run.
 func (e *Engine) Close(ctx context.Context) error {
 	// First, while the commands of sessions can still be killed.
-	err := e.Streams.Server.Close()
+	err := e.parts.Sessions.Close()
 	e.stop()
-	e.canaries.Close(ctx)
-	e.core.abilities.IdMapping.Settle(ctx)
-	return errors.Join(err, e.core.close())
+	e.parts.SelfChecks.Close(ctx)
+	e.checker.Settle(ctx)
+	return errors.Join(err, e.close())
+}
+
+// close closes what was opened, however much of it there is.
+func (e *Engine) close() (err error) {
+	if e.parts.Shims != nil {
+		e.parts.Shims.Close()
+	}
+	e.broker.Close()
+	if e.parts.Plugins != nil {
+		err = e.parts.Plugins.Close()
+	}
+	if e.parts.Images != nil {
+		err = errors.Join(err, e.parts.Images.Close())
+	}
+	return err
 }
 
 // Canary runs a pod of berth's own under d, of which nobody is told, and takes it
 // back; see probe.Canary.
 func (e *Engine) Canary(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
 	if thorough {
-		return e.canaries.Prove(ctx, d, rt)
+		return e.parts.SelfChecks.Prove(ctx, d, rt)
 	}
-	return nil, e.canaries.Run(ctx, d, nil)
+	return nil, e.parts.SelfChecks.Run(ctx, d, nil)
 }
 
 // Overhead reads what pods have beyond their containers.
@@ -193,10 +295,10 @@ func (e *Engine) ID() string { return "engine" }
 // Inventory lists what the engine has, for the router's owners.
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
-	for _, s := range e.core.objects.AllSandboxes() {
+	for _, s := range e.parts.Pods.Index.AllSandboxes() {
 		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.Config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().Generation()}
-		o.Binaries = owned(e.core.runtimes.Told(s.Spec()))
-		for _, c := range e.core.objects.ContainersOf(s.ID()) {
+		o.Binaries = owned(e.parts.Binaries.Runtimes.Told(s.Spec()))
+		for _, c := range e.parts.Pods.Index.ContainersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}
 		all = append(all, o)
@@ -205,12 +307,12 @@ func (e *Engine) Inventory() []handler.Owned {
 }
 
 // Edition implements router.Editioned.
-func (e *Engine) Edition() uint64 { return e.core.objects.Added() }
+func (e *Engine) Edition() uint64 { return e.parts.Pods.Index.Added() }
 
 // Installed tells the programs that a new pod of a handler would keep. It costs a few
 // stats, unless one of them was changed since somebody looked.
 func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
-	all, err := e.core.runtimes.Installed(ctx, d)
+	all, err := e.parts.Binaries.Runtimes.Installed(ctx, d)
 	return owned(all), err
 }
 
@@ -225,7 +327,7 @@ func owned(binaries []binaries.BinaryInfo) []handler.OwnedBinary {
 // Live says whether a sandbox may still use what pods use. A stop that fails
 // half-way leaves it live; after a reboot none is.
 func (e *Engine) Live(sandbox string) bool {
-	s, err := e.core.objects.Sandbox(sandbox)
+	s, err := e.parts.Pods.Index.Sandbox(sandbox)
 	return err == nil && s.Status().Phase == pod.PhaseReady
 }
 
@@ -238,7 +340,25 @@ var (
 // and how that is known. Proof is what canary pods did on it; may be nil. It waits for
 // the look at whether this node maps ids no longer than probeWait.
 func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
-	return e.core.abilities.Survey(ctx, d, rt, proof)
+	return e.checker.Survey(ctx, d, rt, proof)
 }
 
 const runtimeName = "berth"
+
+// ownTemporaryMounts has mounts that are made to look into an image made where
+// nobody else's are, and takes away what a killed daemon left there. That place is
+// one for the whole process.
+func ownTemporaryMounts(state string, entry *log.Entry) {
+	dir := filepath.Join(state, "mounts")
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = mount.SetTempMountLocation(dir)
+	}
+	var left []error
+	if err == nil {
+		left, err = mount.CleanupTempMounts(0)
+	}
+	if err = errors.Join(append(left, err)...); err != nil {
+		entry.WithError(err).Warn("temporary mounts of an earlier daemon are left")
+	}
+}

@@ -1,7 +1,6 @@
 package binaries
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -55,33 +55,27 @@ func (u toolUse) unused(names []string) []string {
 
 // collector removes what is kept for pods and no longer needed.
 type Collector struct {
-	Background context.Context // ends with the engine
-	Log        *log.Entry
-	Tools      Tools
-	Binaries   *Copies
-	Programs   programs
-	Pods       *pod.SandboxRecords
-	Unreadable bool // there are pods whose records cannot be read
-	Configured func() []*handler.Definition
-
-	mu sync.Mutex // held while it collects
+	pods       *pod.Registry
+	log        *log.Entry
+	tools      Tools
+	binaries   *Copies
+	unreadable bool // there are pods whose records cannot be read
+	configured func() []*handler.Definition
+	mu         sync.Mutex // held while it collects
 }
-
-// programs are what supervisors run.
-type programs interface{ Programs() ([]string, error) }
 
 // use finds out who needs what. New pods take today's tools only, so what is
 // not needed now never will be by this daemon. Runtimes are asked for first: a pod
 // in the making that is not seen there has its record already, or takes today's.
 func (c *Collector) use() (toolUse, error) {
 	u := toolUse{
-		shims:      map[string]bool{filepath.Base(c.Tools.Supervisor): true, shimPrefix + c.Tools.SupervisorHash[:16]: true},
-		pauseRoots: map[string]bool{filepath.Base(c.Tools.PauseRoot): true},
-		runtimes:   c.Binaries.needed(c.Configured()),
+		shims:      map[string]bool{filepath.Base(c.tools.Supervisor): true, shimPrefix + c.tools.SupervisorHash[:16]: true},
+		pauseRoots: map[string]bool{filepath.Base(c.tools.PauseRoot): true},
+		runtimes:   c.binaries.needed(c.configured()),
 		// What new pods take is not known yet, or what a pod is of that cannot be read.
-		allRuntimes: !c.Binaries.takenUp.Load() || c.Unreadable,
+		allRuntimes: !c.binaries.takenUp.Load() || c.unreadable,
 	}
-	programs, err := c.Programs.Programs()
+	programs, err := shim.Programs(c.pods.State)
 	if errdefs.IsFailedPrecondition(err) {
 		u.allShims = true
 	} else if err != nil {
@@ -90,7 +84,7 @@ func (c *Collector) use() (toolUse, error) {
 	for _, p := range programs {
 		u.shims[filepath.Base(p)] = true
 	}
-	for _, o := range c.Pods.List() {
+	for _, o := range c.pods.Sandboxes.List() {
 		s := o.Spec()
 		maps.Copy(u.runtimes, dirs(s.Binaries()))
 		switch {
@@ -110,21 +104,21 @@ func (c *Collector) use() (toolUse, error) {
 func (c *Collector) Collect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.Binaries.without(c.try); err != nil {
-		c.Log.WithError(err).Warn("remove programs that no pod needs any more")
+	if err := c.binaries.without(c.try); err != nil {
+		c.log.WithError(err).Warn("remove programs that no pod needs any more")
 	}
 }
 
 // collectUnlessClosed is for those who come late: what a successor of this engine
 // in the same process keeps is none of its business.
 func (c *Collector) CollectUnlessClosed() {
-	if c.Background.Err() == nil {
+	if c.pods.Background.Err() == nil {
 		c.Collect()
 	}
 }
 
 func (c *Collector) try() error {
-	dir := c.Tools.Dir
+	dir := c.tools.Dir
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -145,8 +139,8 @@ func (c *Collector) try() error {
 			errs = append(errs, os.Rename(filepath.Join(dir, name), path))
 		}
 		errs = append(errs, os.RemoveAll(path))
-		c.Binaries.Store.Forget(name)
-		c.Log.WithField("program", name).Debug("removed a program that no pod needs any more")
+		c.binaries.Store.Forget(name)
+		c.log.WithField("program", name).Debug("removed a program that no pod needs any more")
 	}
 	return errors.Join(errs...)
 }

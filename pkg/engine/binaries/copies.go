@@ -62,7 +62,7 @@ const retryKeep = time.Minute
 // takeUpTimeout bounds the first look at the binaries of a handler.
 const takeUpTimeout = time.Minute
 
-func NewCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *Copies {
+func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *Copies {
 	return &Copies{
 		Store: keep.New(dir), prober: prober, log: entry, noExec: noExec, collect: collect,
 		now: map[string]*generation{}, flights: map[string]chan struct{}{}, held: map[string]int{},

@@ -30,7 +30,7 @@ func runtimeBed(t *testing.T) (*toolBed, *handler.Definition) {
 	k := daemon(t, dir, "this")
 	d := &handler.Definition{Name: "test", Type: handler.OCI, Path: filepath.Join(dir, "runtime")}
 	install(t, d.Path, says("1"))
-	k.collector.Configured = func() []*handler.Definition { return []*handler.Definition{d} }
+	k.collector.configured = func() []*handler.Definition { return []*handler.Definition{d} }
 	return k, d
 }
 
@@ -93,7 +93,7 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("its pod is gone", false, true)
-	k.collector.Configured = func() []*handler.Definition { return nil }
+	k.collector.configured = func() []*handler.Definition { return nil }
 	expect("its handler is gone", false, false)
 
 	k.binaries.takenUp.Store(false)

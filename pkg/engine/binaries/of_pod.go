@@ -106,21 +106,20 @@ func (b *Copies) verify(one keep.Binary) error {
 }
 
 // inspection looks at binaries before anybody needs them.
-type Inspection struct {
-	Background  context.Context // ends with the engine
-	Log         *log.Entry
-	Binaries    *Copies
-	Runtimes    *Runtimes
-	Collector   *Collector
-	Prober      Prober
-	Objects     *pod.Index
-	Definitions func() []*handler.Definition
-	Configured  func() []*handler.Definition
+type inspection struct {
+	pods        *pod.Registry
+	log         *log.Entry
+	binaries    *Copies
+	runtimes    *Runtimes
+	collector   *Collector
+	prober      Prober
+	definitions func() []*handler.Definition
+	configured  func() []*handler.Definition
 }
 
 // run takes up the binaries of today's handlers, and then reads those
 // that pods were made with, before they are needed.
-func (i *Inspection) Run() {
+func (i *inspection) Run() {
 	ready := map[string]bool{}
 	for _, d := range i.awaitHandlers() {
 		ready[d.Digest()] = true
@@ -128,33 +127,33 @@ func (i *Inspection) Run() {
 	}
 	// What others run on, and what is on trial, is kept as well: a handler that is
 	// not ready now may be so again.
-	for _, d := range i.Configured() {
+	for _, d := range i.configured() {
 		if !ready[d.Digest()] {
 			i.takeUp(d)
 		}
 	}
-	i.Binaries.takenUp.Store(true)
+	i.binaries.takenUp.Store(true)
 	seen := map[string]bool{}
-	for _, s := range i.Objects.AllSandboxes() {
+	for _, s := range i.pods.Index.AllSandboxes() {
 		for _, one := range s.Spec().Binaries() {
 			if one.Kept == "" {
-				tellChanged(i.Log, s, one)
+				tellChanged(i.log, s, one)
 				continue
 			}
-			if seen[one.Kept] || i.Background.Err() != nil {
+			if seen[one.Kept] || i.pods.Background.Err() != nil {
 				continue
 			}
 			seen[one.Kept] = true
-			if err := i.Binaries.verify(one); err != nil {
-				i.Log.WithError(err).WithField("runtime", one.Path).Error("pods have lost their runtime")
+			if err := i.binaries.verify(one); err != nil {
+				i.log.WithError(err).WithField("runtime", one.Path).Error("pods have lost their runtime")
 			}
 		}
 		// So that the next container does not wait for the answer.
 		if len(s.Spec().Binaries()) > 0 {
-			_, _ = i.Prober.Probe(i.Background, i.Runtimes.Of(s.Spec()))
+			_, _ = i.prober.Probe(i.pods.Background, i.runtimes.Of(s.Spec()))
 		}
 	}
-	i.Collector.Collect()
+	i.collector.Collect()
 }
 
 // handlersPatience is how long a daemon that starts is given to find out which
@@ -162,31 +161,31 @@ func (i *Inspection) Run() {
 const handlersPatience = 30 * time.Second
 
 // awaitHandlers returns the handlers that are ready; none only if none becomes so.
-func (i *Inspection) awaitHandlers() []*handler.Definition {
+func (i *inspection) awaitHandlers() []*handler.Definition {
 	enough := time.NewTimer(handlersPatience)
 	defer enough.Stop()
 	for {
-		if all := i.Definitions(); len(all) > 0 {
+		if all := i.definitions(); len(all) > 0 {
 			return all
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-enough.C:
 			return nil
-		case <-i.Background.Done():
+		case <-i.pods.Background.Done():
 			return nil
 		}
 	}
 }
 
 // takeUp asks a runtime, and keeps it, before the first pod needs it.
-func (i *Inspection) takeUp(d *handler.Definition) {
-	ctx, cancel := context.WithTimeout(i.Background, takeUpTimeout)
+func (i *inspection) takeUp(d *handler.Definition) {
+	ctx, cancel := context.WithTimeout(i.pods.Background, takeUpTimeout)
 	defer cancel()
-	_, _, release, err := i.Binaries.ForPod(ctx, d)
+	_, _, release, err := i.binaries.ForPod(ctx, d)
 	if err == nil {
 		release()
 	} else if !errors.Is(err, context.Canceled) {
-		i.Log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("a handler's runtime does not answer")
+		i.log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("a handler's runtime does not answer")
 	}
 }

@@ -30,7 +30,7 @@ type Tools struct {
 }
 
 // newTools copies the programs unless the same ones are there already.
-func NewTools(root, supervisor, pause string, entry *log.Entry) (Tools, error) {
+func newTools(root, supervisor, pause string, entry *log.Entry) (Tools, error) {
 	t := Tools{Dir: filepath.Join(root, "tools")}
 	err := os.MkdirAll(t.Dir, 0o755)
 	if err == nil {

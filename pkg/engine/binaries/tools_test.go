@@ -64,22 +64,23 @@ func daemon(t *testing.T, dir, build string) *toolBed {
 	}
 	k := &toolBed{root: c.Root, log: log.L}
 	var err error
-	if k.tools, err = NewTools(c.Root, c.Supervisor, c.Pause, log.L); err != nil {
+	if k.tools, err = newTools(c.Root, c.Supervisor, c.Pause, log.L); err != nil {
 		t.Fatal(err)
 	}
-	k.binaries = NewCopies(k.tools.Dir, probe.New(nil), false, k.log, func() {})
+	k.binaries = newCopies(k.tools.Dir, probe.New(nil), false, k.log, func() {})
 	k.runtimes = NewRuntimes(k.binaries, k.log)
 	k.binaries.takenUp.Store(true)
-	if k.pods, _, err = store.Open[pod.SandboxSpec, pod.SandboxStatus](filepath.Join(c.Root, "records")); err != nil {
+	registry, _, err := pod.Open(t.Context(), c.Root, c.State)
+	if err != nil {
 		t.Fatal(err)
 	}
+	k.pods = registry.Sandboxes
 	if k.shims, err = shim.New(shim.Config{State: c.State, Supervisor: k.tools.Supervisor}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.shims.Close)
 	k.collector = &Collector{
-		Background: t.Context(), Log: k.log, Tools: k.tools, Binaries: k.binaries, Programs: k.shims,
-		Pods: k.pods, Configured: func() []*handler.Definition { return nil },
+		pods: registry, log: k.log, tools: k.tools, binaries: k.binaries, configured: func() []*handler.Definition { return nil },
 	}
 	return k
 }

@@ -1,3 +1,5 @@
+// Package capabilities tells what handlers can do on this node, and refuses pods,
+// containers and checkpoints that ask for more.
 package capabilities
 
 import (
@@ -23,15 +25,22 @@ import (
 
 // abilities tells what handlers can do on this node, and refuses who asks for more.
 type Checker struct {
-	Background context.Context // ends with the engine
-	Layout     pod.Layout
-	Settings   *settings.Settings
-	Runtimes   *binaries.Runtimes
-	Prober     binaries.Prober
-	Images     snapshotters
-	Accepting  func() []*handler.Definition
-	IdMapping  idMapping
+	pods      *pod.Registry
+	binaries  *binaries.Binaries
+	settings  *settings.Settings
+	images    snapshotters
+	accepting func() []*handler.Definition
+	idMapping idMapping
 }
+
+// New checks for the handlers of this node. Accepting are those that take new pods.
+func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, images snapshotters, accepting func() []*handler.Definition) *Checker {
+	return &Checker{pods: pods, settings: s, binaries: b, images: images, accepting: accepting}
+}
+
+// Settle waits for the look at whether this node maps ids that is under way: its mounts
+// would stay until the next start.
+func (a *Checker) Settle(ctx context.Context) { a.idMapping.settle(ctx) }
 
 // snapshotters say why one of them cannot do what not all can.
 type snapshotters interface {
@@ -49,7 +58,7 @@ func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConf
 // checkContainer refuses a container that asks for what the handler of its
 // pod cannot give it. A runtime that does not answer is told of later.
 func (a *Checker) CheckContainer(ctx context.Context, c *runtimeapi.ContainerConfig, s *pod.SandboxSpec) error {
-	rt, err := a.Prober.Probe(ctx, a.Runtimes.Of(s))
+	rt, err := a.binaries.Prober.Probe(ctx, a.binaries.Runtimes.Of(s))
 	if err != nil {
 		return nil
 	}
@@ -64,7 +73,7 @@ func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.R
 func (a *Checker) Of(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
 	return preflight.Handler{
 		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
-		Node:           preflight.Node{MountSetattr: a.Settings.Node.KernelRRO, AppArmor: a.Settings.Node.AppArmor, SELinux: a.Settings.Node.SELinux},
+		Node:           preflight.Node{MountSetattr: a.settings.Node.KernelRRO, AppArmor: a.settings.Node.AppArmor, SELinux: a.settings.Node.SELinux},
 		UserNamespaces: func() error { return a.canMap(ctx, d) },
 		Checkpoints:    func() error { return a.canDump(d) },
 	}
@@ -75,12 +84,12 @@ func (a *Checker) Of(ctx context.Context, d *handler.Definition, rt *probe.Runti
 func (a *Checker) all(ctx context.Context) []preflight.Handler {
 	asking, cancel := context.WithTimeout(ctx, ProbeWait)
 	defer cancel()
-	definitions := a.Accepting()
+	definitions := a.accepting()
 	all := make([]preflight.Handler, len(definitions))
 	var wg sync.WaitGroup
 	for i, d := range definitions {
 		wg.Go(func() {
-			rt, err := a.Prober.Probe(asking, d)
+			rt, err := a.binaries.Prober.Probe(asking, d)
 			if err != nil {
 				rt = nil
 			}
@@ -124,7 +133,7 @@ func (a *Checker) canDump(d *handler.Definition) error {
 	if _, err := exec.LookPath("criu"); err != nil {
 		return fmt.Errorf("berth finds no criu (%w); install the package criu", err)
 	}
-	return a.Images.TellsWritten(a.Settings.Today(d).Snapshotter)
+	return a.images.TellsWritten(a.settings.Today(d).Snapshotter)
 }
 
 // probeWait is how long Status waits for runtimes that were not asked yet. A

@@ -15,13 +15,13 @@ import (
 // canMap says why, whatever the runtime can do, this node cannot give pods of a
 // handler a user namespace.
 func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
-	if err := a.Images.CanMap(a.Settings.Today(d).Snapshotter); err != nil {
+	if err := a.images.CanMap(a.settings.Today(d).Snapshotter); err != nil {
 		return err
 	}
-	if err := passable(a.Layout.State); err != nil {
+	if err := passable(a.pods.State); err != nil {
 		return err
 	}
-	if err := a.IdMapping.probe(ctx, a.Background, a.Images.Root()); err != nil {
+	if err := a.idMapping.probe(ctx, a.pods.Background, a.images.Root()); err != nil {
 		return fmt.Errorf("this node cannot map the ids of images: %w", err)
 	}
 	return nil
@@ -88,7 +88,7 @@ func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} 
 
 // settle waits for the probe that is under way: its mounts would stay until the next
 // start.
-func (m *idMapping) Settle(ctx context.Context) {
+func (m *idMapping) settle(ctx context.Context) {
 	m.mu.Lock()
 	done := m.done
 	m.mu.Unlock()

@@ -77,12 +77,12 @@ func TestPassable(t *testing.T) {
 // TestProbeIsOverWhenTheEngineCloses has an engine close while a probe has mounts.
 func TestProbeIsOverWhenTheEngineCloses(t *testing.T) {
 	var m idMapping
-	m.Settle(t.Context()) // nobody has asked
+	m.settle(t.Context()) // nobody has asked
 	background, stop := context.WithCancel(t.Context())
 	dir := t.TempDir()
 	done := m.ask(background, dir)
 	stop()
-	m.Settle(t.Context())
+	m.settle(t.Context())
 	select {
 	case <-done:
 	default:
@@ -93,5 +93,5 @@ func TestProbeIsOverWhenTheEngineCloses(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	(&idMapping{done: make(chan struct{})}).Settle(ended) // one that hangs keeps nobody
+	(&idMapping{done: make(chan struct{})}).settle(ended) // one that hangs keeps nobody
 }

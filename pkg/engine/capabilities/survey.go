@@ -36,7 +36,7 @@ func (a *Checker) Survey(ctx context.Context, d *handler.Definition, rt *probe.R
 
 // surveyed is what of the node may change while the daemon runs, and what may not.
 func (a *Checker) surveyed() survey.Node {
-	node := a.Settings.Node
+	node := a.settings.Node
 	n := survey.Node{
 		Seccomp: node.Seccomp, Cgroup: 1,
 		HugePageLimits: node.HugetlbController || node.TolerateMissingHugetlb,

@@ -34,7 +34,7 @@ func TestChangeableDevices(t *testing.T) {
 			if err := c.change(theirs); err != nil {
 				t.Fatal(err)
 			}
-			b := &Specifier{CdiDirs: []string{ours, theirs}}
+			b := &specifier{cdiDirs: []string{ours, theirs}}
 			spec := &specs.Spec{Process: &specs.Process{}}
 			err := b.injectCDI(spec, []string{"ours.com/gpu=0", "theirs.com/gpu=0"})
 			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "theirs.com/gpu=0") {

@@ -38,14 +38,12 @@ import (
 const thawTimeout = 30 * time.Second
 
 // checkpoints are written of containers that run.
-type Checkpoints struct {
-	pod.Layout
-	Objects   *pod.Index
-	Abilities *capabilities.Checker
-	Runtimes  *binaries.Runtimes
-	Tasks     *task.Tasks
-	Prober    binaries.Prober
-	Images    writtenFiles
+type checkpoints struct {
+	pods         *pod.Registry
+	binaries     *binaries.Binaries
+	tasks        *task.Service
+	capabilities *capabilities.Checker
+	images       writtenFiles
 }
 
 // writtenFiles finds what a container has changed of its image.
@@ -56,11 +54,11 @@ type writtenFiles interface {
 // CheckpointContainer writes the processes of a running container, and what they
 // wrote to the root filesystem, into an archive. The container stands still
 // meanwhile and goes on afterwards, whatever becomes of the archive.
-func (b *Checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	if err := validate.CheckpointContainer(r); err != nil {
 		return nil, err
 	}
-	c, err := b.Objects.Container(r.GetContainerId())
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +94,8 @@ func (b *Checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 }
 
 // checkpoint needs c.op and a container that runs.
-func (b *Checkpoints) checkpoint(ctx context.Context, c *pod.Container, location string) (err error) {
-	dir, err := checkpoint.Open(b.CheckpointsDir(c.ID()))
+func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location string) (err error) {
+	dir, err := checkpoint.Open(b.pods.CheckpointsDir(c.ID()))
 	if err != nil {
 		return err
 	}
@@ -117,7 +115,7 @@ func (b *Checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	if err != nil {
 		return err
 	}
-	spec, err := os.ReadFile(filepath.Join(b.ContainerDir(c.ID()), "config.json"))
+	spec, err := os.ReadFile(filepath.Join(b.pods.ContainerDir(c.ID()), "config.json"))
 	if err != nil {
 		return err
 	}
@@ -133,8 +131,8 @@ func (b *Checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 }
 
 // whileFrozen calls f while c stands still. Thawed says that c goes on.
-func (b *Checkpoints) whileFrozen(ctx context.Context, c *pod.Container, f func(*shim.Client) error) (thawed bool, err error) {
-	client, err := b.Tasks.Worker(ctx, c.Sandbox)
+func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, f func(*shim.Client) error) (thawed bool, err error) {
+	client, err := b.tasks.Worker(ctx, c.Sandbox)
 	if err != nil {
 		return true, err
 	}
@@ -177,8 +175,8 @@ func dumpTask(ctx context.Context, client *shim.Client, c *pod.Container, dir *c
 }
 
 // dumpFiles writes what c changed in its root filesystem into dir.
-func (b *Checkpoints) dumpFiles(ctx context.Context, c *pod.Container, dir *checkpoint.Dir) error {
-	written, layers, err := b.Images.WrittenOf(rootfs.LayersInUse(c.ID(), c.Spec())[0])
+func (b *checkpoints) dumpFiles(ctx context.Context, c *pod.Container, dir *checkpoint.Dir) error {
+	written, layers, err := b.images.WrittenOf(rootfs.LayersInUse(c.ID(), c.Spec())[0])
 	if err != nil {
 		return err
 	}
@@ -196,12 +194,12 @@ func archiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 }
 
 // needCheckpoint refuses where no checkpoint is to be had.
-func (b *Checkpoints) needCheckpoint(ctx context.Context, s *pod.SandboxSpec) error {
-	rt, err := b.Prober.Probe(ctx, b.Runtimes.Of(s))
+func (b *checkpoints) needCheckpoint(ctx context.Context, s *pod.SandboxSpec) error {
+	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(s))
 	if err != nil {
 		return err
 	}
-	if err := b.Abilities.Refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
+	if err := b.capabilities.Refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
 		return err
 	}
 	if s.Plan.User != nil {

@@ -20,7 +20,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
@@ -33,25 +32,19 @@ import (
 )
 
 // creation makes containers.
-type Creation struct {
-	pod.Layout
-	Objects   *pod.Index
-	Names     *reserve.Names
-	Labels    *reserve.Labels
-	Clock     *pod.Clock
-	Records   *pod.ContainerRecords
-	Images    imageIndex
-	Abilities *capabilities.Checker
-	Settings  *settings.Settings
-	Runtimes  *binaries.Runtimes
-	Tasks     *task.Tasks
-	Mounts    *rootfs.Mounts
-	Specs     *Specifier
-	Logs      *Logs
-	Ends      *Ends
-	Events    *events.Announcer
-	Hooks     *hooks.Hooks
-	Plugins   *nri.Plugins // nil unless there can be any
+type creation struct {
+	pods         *pod.Registry
+	binaries     *binaries.Binaries
+	tasks        *task.Service
+	rootfs       *rootfs.Mounts
+	hooks        *hooks.Hooks
+	images       imageIndex
+	capabilities *capabilities.Checker
+	settings     *settings.Settings
+	specs        *specifier
+	logs         *logs
+	ends         *ends
+	events       *events.Announcer
 }
 
 // imageIndex finds images by what pods call them.
@@ -63,8 +56,8 @@ type imageIndex interface {
 // CreateContainer makes a container in a READY sandbox, up to but not including
 // its first process. After an error nothing is left, or, if something could not be
 // taken back, the container is listed EXITED. A stop of the sandbox ends the call.
-func (b *Creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -77,12 +70,12 @@ func (b *Creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	if err := s.Open(); err != nil {
 		return nil, err
 	}
-	if err := b.Abilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
+	if err := b.capabilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
 		return nil, err
 	}
-	img, err := b.Images.Get(r.GetConfig().GetImage().GetImage())
+	img, err := b.images.Get(r.GetConfig().GetImage().GetImage())
 	if err == nil {
-		img, err = b.Images.Whole(ctx, img)
+		img, err = b.images.Whole(ctx, img)
 	}
 	if err != nil {
 		return nil, err
@@ -92,16 +85,16 @@ func (b *Creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 		return nil, s.NotReady()
 	}
 	defer leave()
-	if err := task.NeedNamespaces(ctx, s, b.Events); err != nil {
+	if err := task.NeedNamespaces(ctx, s, b.events); err != nil {
 		return nil, err
 	}
 	id := pod.NewID()
 	name := reserve.ContainerName(s.ID(), r.GetConfig().GetMetadata())
-	if err := b.Names.Reserve(name, id); err != nil {
-		return nil, b.Objects.Taken(err)
+	if err := b.pods.Names.Reserve(name, id); err != nil {
+		return nil, b.pods.Index.Taken(err)
 	}
 	u := &pod.Undo{}
-	u.Add("name", func(context.Context) error { b.Names.Release(name, id); return nil })
+	u.Add("name", func(context.Context) error { b.pods.Names.Release(name, id); return nil })
 	c, err := b.make(ctx, u, s, id, r, img)
 	if err != nil {
 		if s.Making.Ctx.Err() != nil {
@@ -114,69 +107,69 @@ func (b *Creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 		return nil, err
 	}
 	failpoint.Hit(failpoint.ContainerCreated)
-	b.Events.Announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
-	b.Plugins.PostCreateContainer(ctx, b.Hooks.Container(c))
+	b.events.Announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.hooks.Plugins.PostCreateContainer(ctx, b.hooks.Container(c))
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
 // showFailed lists a container that neither came to be nor could be taken back,
 // so that the kubelet removes it; forgetting it would leak what is left.
-func (b *Creation) ShowFailed(ctx context.Context, c *pod.Container, cause error) {
+func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error) {
 	c.Record(ctx, func(st *pod.ContainerStatus) {
 		st.Phase, st.ExitCode, st.Reason = pod.PhaseExited, pod.StartFailedCode, "CreateError"
-		st.Message, st.FinishedAt = printable.Line(cause.Error()), b.Clock.Now()
+		st.Message, st.FinishedAt = printable.Line(cause.Error()), b.pods.Clock.Now()
 	})
 	close(c.Exited)
 	close(c.Erased) // as far as it could be
-	b.Objects.AddContainer(c)
+	b.pods.Index.AddContainer(c)
 }
 
 // make makes the parts of a container one after the other; u takes them back. The
 // container is there, also after an error, if it has a record.
-func (b *Creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.Container, error) {
-	if err := b.Runtimes.Need(s); err != nil {
+func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.Container, error) {
+	if err := b.binaries.Runtimes.Need(s); err != nil {
 		return nil, err
 	}
 	spec, err := b.plan(s, id, r, img)
 	if err != nil {
 		return nil, err
 	}
-	b.Labels.Hold(spec.ProcessLabel)
-	u.Add("label", func(context.Context) error { b.Labels.Release(spec.ProcessLabel); return nil })
-	o, err := b.Records.Create(id, *spec, pod.ContainerStatus{}, store.Relaxed)
+	b.pods.Labels.Hold(spec.ProcessLabel)
+	u.Add("label", func(context.Context) error { b.pods.Labels.Release(spec.ProcessLabel); return nil })
+	o, err := b.pods.Containers.Create(id, *spec, pod.ContainerStatus{}, store.Relaxed)
 	if err != nil {
 		return nil, err
 	}
 	c := pod.NewContainer(o, s)
-	u.Add("record", func(context.Context) error { return b.Records.Delete(id) })
-	u.Add("bundle", func(ctx context.Context) error { return b.Ends.RemoveParts(ctx, c) })
+	u.Add("record", func(context.Context) error { return b.pods.Containers.Delete(id) })
+	u.Add("bundle", func(ctx context.Context) error { return b.ends.RemoveParts(ctx, c) })
 	failpoint.Hit(failpoint.ContainerPlanned)
 	return c, b.makeParts(ctx, u, c, img)
 }
 
-func (b *Creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, img *image.Image) error {
-	rootfs, err := b.Mounts.PrepareRootfs(ctx, c, img)
+func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, img *image.Image) error {
+	rootfs, err := b.rootfs.PrepareRootfs(ctx, c, img)
 	if err != nil {
 		return err
 	}
-	if err := b.Mounts.MountVolumes(ctx, c); err != nil {
+	if err := b.rootfs.MountVolumes(ctx, c); err != nil {
 		return err
 	}
-	ociSpec, user, err := b.Specs.buildSpec(ctx, c, img, rootfs)
+	ociSpec, user, err := b.specs.buildSpec(ctx, c, img, rootfs)
 	if err != nil {
 		return err
 	}
-	if err := b.Specs.adjust(ctx, u, c, ociSpec); err != nil {
+	if err := b.specs.adjust(ctx, u, c, ociSpec); err != nil {
 		return err
 	}
-	if err := b.Specs.mapMounts(ctx, c, ociSpec); err != nil {
+	if err := b.specs.mapMounts(ctx, c, ociSpec); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerMounted)
 	if err := b.writeBundle(c, ociSpec); err != nil {
 		return err
 	}
-	u.Add("task", func(ctx context.Context) error { return b.Ends.EraseTask(ctx, c) })
+	u.Add("task", func(ctx context.Context) error { return b.ends.EraseTask(ctx, c) })
 	if err := b.createTask(ctx, u, c, rootfs); err != nil {
 		return err
 	}
@@ -186,7 +179,7 @@ func (b *Creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return b.Plugins.Shown(b.Hooks.Container(c), func() error {
+	return b.hooks.Plugins.Shown(b.hooks.Container(c), func() error {
 		err := c.Update(func(st *pod.ContainerStatus) error {
 			st.Phase = pod.PhaseCreated
 			st.User = user
@@ -196,25 +189,25 @@ func (b *Creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 		if err != nil {
 			return err
 		}
-		return c.Sandbox.Making.Show(func() { b.Objects.AddContainer(c) })
+		return c.Sandbox.Making.Show(func() { b.pods.Index.AddContainer(c) })
 	})
 }
 
 // plan is what the container's record says for its whole life.
-func (b *Creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.ContainerSpec, error) {
-	kept := b.Settings.Of(s.Spec())
+func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.ContainerSpec, error) {
+	kept := b.settings.Of(s.Spec())
 	path, err := cgroup.Path(kept.CgroupDriver, s.Config().GetLinux().GetCgroupParent(), id)
 	if err != nil {
 		return nil, err
 	}
-	config, volumes, err := b.Mounts.PlanVolumes(s, r.GetConfig())
+	config, volumes, err := b.rootfs.PlanVolumes(s, r.GetConfig())
 	if err != nil {
 		return nil, err
 	}
 	_, signal := ocispec.StopSignal(config, img.Config.StopSignal)
 	spec := &pod.ContainerSpec{
 		Sandbox:     s.ID(),
-		CreatedAt:   b.Clock.Now(),
+		CreatedAt:   b.pods.Clock.Now(),
 		ImageID:     img.ID,
 		ImageRef:    imageRef(img),
 		ImageName:   imageName(r.GetConfig().GetImage(), img),
@@ -227,7 +220,7 @@ func (b *Creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 	}
 	spec.LogDirectory, spec.LogPath = logPath(r.GetSandboxConfig(), s.Config(), r.GetConfig())
 	if kept.ImageVolumes {
-		if spec.DefinedVolumes, err = ocispec.DefinedVolumes(img.Config, b.Settings.MaxImageVolumes); err != nil {
+		if spec.DefinedVolumes, err = ocispec.DefinedVolumes(img.Config, b.settings.MaxImageVolumes); err != nil {
 			return nil, fmt.Errorf("image %s: %w", img.ID, err)
 		}
 	}
@@ -270,8 +263,8 @@ func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConf
 }
 
 // writeBundle writes what the runtime reads, and the pipes of the container.
-func (b *Creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
-	dir := b.ContainerDir(c.ID())
+func (b *creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
+	dir := b.pods.ContainerDir(c.ID())
 	if err := pod.WriteSpec(dir, spec); err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
@@ -286,7 +279,7 @@ func (b *Creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
 	if err := os.Mkdir(filepath.Join(dir, "io"), 0o700); err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	for _, p := range b.Stdio(c).Paths() {
+	for _, p := range b.pods.Stdio(c).Paths() {
 		if err := unix.Mkfifo(p, 0o600); err != nil {
 			return fmt.Errorf("make pipe %s: %w", p, err)
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
-	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -25,26 +24,19 @@ import (
 
 // ends does what follows the end of a container: it is recorded and told, and
 // what was there of the container goes.
-type Ends struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Clock      *pod.Clock
-	Events     *events.Announcer
-	Logs       *Logs
-	Runtimes   *binaries.Runtimes
-	Tasks      *task.Tasks
-	Exits      *task.Exits
-	Burials    *task.LostShims
-	Mounts     *rootfs.Mounts
-	Residue    *rootfs.Residue
-	Hooks      *hooks.Hooks
-	Plugins    *nri.Plugins // nil unless there can be any
-	Shims      task.Keeper
+type ends struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	tasks    *task.Service
+	rootfs   *rootfs.Mounts
+	hooks    *hooks.Hooks
+	events   *events.Announcer
+	logs     *logs
 }
 
 // watch waits for the end of a running container and records it.
-func (b *Ends) Watch(c *pod.Container) {
-	exit, err := b.Exits.Await(c.Sandbox, c.ID())
+func (b *ends) Watch(c *pod.Container) {
+	exit, err := b.tasks.Await(c.Sandbox, c.ID())
 	if err != nil {
 		return // the engine is closing
 	}
@@ -52,18 +44,18 @@ func (b *Ends) Watch(c *pod.Container) {
 }
 
 // ended records the end of c, tells everybody, and lets the runtime forget it.
-func (b *Ends) ended(c *pod.Container, exit task.Exit) {
-	b.Logs.flushLog(c)
+func (b *ends) ended(c *pod.Container, exit task.Exit) {
+	b.logs.flushLog(c)
 	b.RecordEnd(c, exit)
-	if b.Plugins != nil {
-		go b.Plugins.StopContainer(b.Background, b.Hooks.Container(c)) // who removes c waits for it
+	if b.hooks.Plugins != nil {
+		go b.hooks.Plugins.StopContainer(b.pods.Background, b.hooks.Container(c)) // who removes c waits for it
 	}
 	b.EraseEnded(c)
 }
 
 // killedForMemory tells what a foreign shim may report too late, or to nobody:
 // the cgroup's own count, which is there until the task is deleted.
-func (b *Ends) killedForMemory(c *pod.Container) bool {
+func (b *ends) killedForMemory(c *pod.Container) bool {
 	if c.Oom.Load() {
 		return true
 	}
@@ -75,7 +67,7 @@ func (b *Ends) killedForMemory(c *pod.Container) bool {
 }
 
 // recordEnd makes c EXITED.
-func (b *Ends) RecordEnd(c *pod.Container, exit task.Exit) {
+func (b *ends) RecordEnd(c *pod.Container, exit task.Exit) {
 	oom := exit.OOM || b.killedForMemory(c)
 	err := c.Force(func(st *pod.ContainerStatus) {
 		if exit.Unknown {
@@ -90,28 +82,28 @@ func (b *Ends) RecordEnd(c *pod.Container, exit task.Exit) {
 		st.FinishedAt = max(exit.At.UnixNano(), st.StartedAt)
 	})
 	if err != nil && !errdefs.IsNotFound(err) {
-		log.G(b.Background).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
+		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
 	}
-	b.Clock.Seen(exit.At.UnixNano())
-	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.pods.Clock.Seen(exit.At.UnixNano())
+	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
 }
 
-func (b *Ends) EraseEnded(c *pod.Container) {
-	ctx, cancel := context.WithTimeout(b.Background, pod.UndoTimeout)
+func (b *ends) EraseEnded(c *pod.Container) {
+	ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
 	defer cancel()
 	b.erase(ctx, c)
 }
 
 // erase lets the runtime forget an ended container. What fails here is tried
 // again when the daemon starts and when the container is removed.
-func (b *Ends) erase(ctx context.Context, c *pod.Container) {
+func (b *ends) erase(ctx context.Context, c *pod.Container) {
 	defer close(c.Erased)
 	if err := b.EraseTask(ctx, c); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
 		return
 	}
-	if err := b.Mounts.UnmountParts(c.ID()); err != nil {
+	if err := b.rootfs.UnmountParts(c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
 		return
 	}
@@ -122,27 +114,27 @@ func (b *Ends) erase(ctx context.Context, c *pod.Container) {
 
 // eraseTask kills what runs of c, and removes what the runtime and the log's
 // writer have of it.
-func (b *Ends) EraseTask(ctx context.Context, c *pod.Container) error {
+func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 	if err := c.AwaitCreated(ctx); err != nil {
 		return err
 	}
-	b.Runtimes.Mend(c.Sandbox)
+	b.binaries.Runtimes.Mend(c.Sandbox)
 	err := b.endTask(ctx, c)
 	if task.LostShim(c.Sandbox, err) {
 		err = b.endTask(ctx, c) // the next connection tells whether the shim is gone
 	}
 	if task.LostShim(c.Sandbox, err) {
-		_, err = b.Burials.Bury(ctx, c.Sandbox, c.ID(), err)
+		_, err = b.tasks.Bury(ctx, c.Sandbox, c.ID(), err)
 	}
 	if err != nil {
 		return err
 	}
-	b.Shims.Drop(c.Sandbox.Spec().Supervisor, c.ID())
-	return b.Logs.closeLog(ctx, c)
+	b.tasks.Drop(c.Sandbox.Spec().Supervisor, c.ID())
+	return b.logs.closeLog(ctx, c)
 }
 
-func (b *Ends) endTask(ctx context.Context, c *pod.Container) error {
-	client, err := b.Tasks.Client(ctx, c.Sandbox)
+func (b *ends) endTask(ctx context.Context, c *pod.Container) error {
+	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -151,7 +143,7 @@ func (b *Ends) endTask(ctx context.Context, c *pod.Container) error {
 
 // removeParts removes what a container without a task consists of, however much
 // of it there is.
-func (b *Ends) RemoveParts(ctx context.Context, c *pod.Container) error {
+func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	group := cgroup.HostPaths(c.Spec().CgroupsPath)
 	// Whoever ran the task may have lost it: what still runs is nobody's.
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
@@ -159,16 +151,16 @@ func (b *Ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 			return err
 		}
 	}
-	if err := b.Mounts.UnmountParts(c.ID()); err != nil {
+	if err := b.rootfs.UnmountParts(c.ID()); err != nil {
 		return err
 	}
-	if err := b.Mounts.RemoveRootfs(ctx, c); err != nil {
+	if err := b.rootfs.RemoveRootfs(ctx, c); err != nil {
 		return err
 	}
 	return errors.Join(
 		group.Remove(ctx),
-		removeRuntimeState(b.Layout, c),
-		b.Residue.Erase(b.ContainerDir(c.ID()), func() error { return b.Mounts.EraseContainer(c.ID()) }),
+		removeRuntimeState(b.pods.Layout, c),
+		b.rootfs.Residue.Erase(b.pods.ContainerDir(c.ID()), func() error { return b.rootfs.EraseContainer(c.ID()) }),
 	)
 }
 
@@ -182,7 +174,7 @@ func removeRuntimeState(l pod.Layout, c *pod.Container) error {
 }
 
 // gone records that a created container cannot be started any more.
-func (e *Ends) Gone(ctx context.Context, c *pod.Container) {
+func (e *ends) Gone(ctx context.Context, c *pod.Container) {
 	c.Record(ctx, func(st *pod.ContainerStatus) { st.LostExit(time.Now()) })
 	close(c.Exited)
 	go e.EraseEnded(c)

@@ -19,12 +19,10 @@ import (
 
 // logs are written by supervisors, also for foreign shims, which do not know the
 // CRI's format.
-type Logs struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Objects    *pod.Index
-	Settings   *settings.Settings
-	Shims      Supervisors
+type logs struct {
+	pods     *pod.Registry
+	settings *settings.Settings
+	shims    Supervisors
 }
 
 // supervisors are found by their keys, and started where there is none.
@@ -38,38 +36,38 @@ const flushLogTimeout = 2 * time.Second
 // flushLog waits for the log of an ended container to be whole, because whoever
 // hears of the end may read its last lines. Tasks of the supervisor's own have
 // ended only then.
-func (b *Logs) flushLog(c *pod.Container) {
+func (b *logs) flushLog(c *pod.Container) {
 	s := c.Sandbox.Spec()
 	if s.Definition.Type != handler.Shim {
 		return
 	}
-	ctx, cancel := context.WithTimeout(b.Background, flushLogTimeout)
+	ctx, cancel := context.WithTimeout(b.pods.Background, flushLogTimeout)
 	defer cancel()
-	drain, err := b.Shims.Supervisor(ctx, s.Supervisor)
+	drain, err := b.shims.Supervisor(ctx, s.Supervisor)
 	if err == nil {
 		_, err = drain.Supervisor.FlushStdio(ctx, &supervisorapi.FlushStdioRequest{Id: c.ID()})
 		err = task.FromShim(err)
 	}
 	// A supervisor of an older build cannot be asked.
 	if err != nil && !errdefs.IsNotImplemented(err) {
-		log.G(b.Background).WithError(err).WithField("container", c.ID()).Debug("wait for the log of an ended container")
+		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Debug("wait for the log of an ended container")
 	}
 }
 
 // drainShim has a supervisor read the pipes of a foreign shim's container into
 // its log: such a shim does not know the CRI's format.
-func (b *Logs) drainShim(ctx context.Context, c *pod.Container) error {
+func (b *logs) drainShim(ctx context.Context, c *pod.Container) error {
 	if c.Sandbox.Spec().Definition.Type != handler.Shim {
 		return nil
 	}
-	drain, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	drain, err := b.shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
 	if err != nil {
 		return err
 	}
-	io := b.Stdio(c)
+	io := b.pods.Stdio(c)
 	_, err = drain.Supervisor.OpenStdio(ctx, &supervisorapi.OpenStdioRequest{
 		Id: c.ID(), Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Terminal: c.Config().GetTty(),
-		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(b.Settings.Of(c.Sandbox.Spec()).MaxLogLineSize),
+		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(b.settings.Of(c.Sandbox.Spec()).MaxLogLineSize),
 	})
 	if err != nil {
 		return fmt.Errorf("open log: %w", task.FromShim(err))
@@ -78,11 +76,11 @@ func (b *Logs) drainShim(ctx context.Context, c *pod.Container) error {
 }
 
 // closeLog takes drainShim back.
-func (b *Logs) closeLog(ctx context.Context, c *pod.Container) error {
+func (b *logs) closeLog(ctx context.Context, c *pod.Container) error {
 	if c.Sandbox.Spec().Definition.Type != handler.Shim {
 		return nil
 	}
-	drain, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	drain, err := b.shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
 	if err != nil {
 		return err
 	}
@@ -94,8 +92,8 @@ func (b *Logs) closeLog(ctx context.Context, c *pod.Container) error {
 
 // ReopenContainerLog makes the log's writer go on in a new file at the log's
 // path. When it answers, that file exists.
-func (b *Logs) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
-	c, err := b.Objects.Container(r.GetContainerId())
+func (b *logs) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +101,7 @@ func (b *Logs) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenConta
 		return nil, fmt.Errorf("container %s does not run, nothing writes its log: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
 	// Foreign shims' logs are written by a supervisor as well.
-	writer, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	writer, err := b.shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
 	if err != nil {
 		return nil, err
 	}

@@ -32,10 +32,9 @@ func put(t *testing.T, path, content string) string {
 
 // pinBed is what of a daemon is asked here.
 type pinBed struct {
-	clock    *pod.Clock
-	layout   pod.Layout
+	pods     *pod.Registry
 	settings *settings.Settings
-	tasks    *task.Tasks
+	tasks    *task.Service
 }
 
 // told is what a core does with a pod, as far as the configuration decides it.
@@ -58,7 +57,7 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	if err := options.UnmarshalTo(task); err != nil {
 		t.Fatal(err)
 	}
-	spec, err := (&Creation{Settings: k.settings, Clock: k.clock, Mounts: rootfs.New(k.layout, nil)}).plan(s, strings.Repeat("c", pod.IdLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
+	spec, err := (&creation{pods: k.pods, settings: k.settings, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IdLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,10 +106,14 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"now"}`)
 	put(t, profile, `{"defaultAction":"SCMP_ACT_KILL"}`)
-	after := &pinBed{clock: &pod.Clock{}, layout: pod.Layout{State: dir}, settings: &settings.Settings{
+	pods, _, err := pod.Open(t.Context(), t.TempDir(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := &pinBed{pods: pods, settings: &settings.Settings{
 		Driver: cgroup.Cgroupfs, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
 	}}
-	after.tasks = task.New(after.layout, after.settings, binaries.NewRuntimes(nil, log.L), nil)
+	after.tasks = task.New(after.pods, after.settings, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
 	id := strings.Repeat("c", pod.IdLength)
 	want := told{true, 100, "overlayfs", "pods.slice:berth:" + id, "then", specs.ActLog, true}
 	if got := tell(t, after, old); got != want {

@@ -13,26 +13,31 @@ import (
 )
 
 // pluginNode is the engine as plugins may look at it and change it.
-type PluginNode struct {
-	Objects   *pod.Index
-	Hooks     *hooks.Hooks
-	Resources *Resources
+type pluginNode struct {
+	pods      *pod.Registry
+	subjects  *hooks.Subjects
+	resources *Resources
 }
 
-func (n PluginNode) Pods() []nri.Subject {
-	all := n.Objects.AllSandboxes()
+// NewPluginNode shows plugins the pods of a node, and lets them change resources.
+func NewPluginNode(pods *pod.Registry, s *hooks.Subjects, r *Resources) nri.Node {
+	return pluginNode{pods, s, r}
+}
+
+func (n pluginNode) Pods() []nri.Subject {
+	all := n.pods.Index.AllSandboxes()
 	pods := make([]nri.Subject, 0, len(all))
 	for _, s := range all {
-		pods = append(pods, n.Hooks.Pod(s))
+		pods = append(pods, n.subjects.Pod(s))
 	}
 	return pods
 }
 
-func (n PluginNode) Containers() []nri.Subject {
-	all := n.Objects.AllContainers()
+func (n pluginNode) Containers() []nri.Subject {
+	all := n.pods.Index.AllContainers()
 	containers := make([]nri.Subject, 0, len(all))
 	for _, c := range all {
-		containers = append(containers, n.Hooks.Container(c))
+		containers = append(containers, n.subjects.Container(c))
 	}
 	return containers
 }
@@ -40,15 +45,15 @@ func (n PluginNode) Containers() []nri.Subject {
 // UpdateContainer does what a plugin wants. One that ends meanwhile needs no
 // limits any more; its lock is not waited for, as whoever has it may be waiting
 // for plugins.
-func (n PluginNode) UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error {
-	c, err := n.Objects.Container(id)
+func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error {
+	c, err := n.pods.Index.Container(id)
 	if errdefs.IsNotFound(err) || err == nil && c.Status().Phase == pod.PhaseExited {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	err = n.Resources.changeResources(ctx, c, nri.ToCRI(change), nri.Pids(change))
+	err = n.resources.changeResources(ctx, c, nri.ToCRI(change), nri.Pids(change))
 	if errors.Is(err, pod.ErrEnded) {
 		return nil
 	}

@@ -18,9 +18,9 @@ var ErrUnheard = errors.New("the container's start failed after the daemon that 
 
 // finishStart does what is left of a start that an earlier daemon began. It holds
 // c.op, which it is given, until that has ended, as the call itself would have.
-func (b *Starts) FinishStart(c *pod.Container) {
-	log.G(b.Background).WithField("container", c.ID()).Info("wait for the end of a start that an earlier daemon began")
-	state, pid, err := b.Exits.AwaitStart(b.Background, c, 0)
+func (b *starts) FinishStart(c *pod.Container) {
+	log.G(b.pods.Background).WithField("container", c.ID()).Info("wait for the end of a start that an earlier daemon began")
+	state, pid, err := b.tasks.AwaitStart(b.pods.Background, c, 0)
 	if err == nil {
 		b.settle(c, state, pid)
 	}
@@ -30,8 +30,8 @@ func (b *Starts) FinishStart(c *pod.Container) {
 
 // noticeStart finds out whether a start of a foreign shim was under way: that does
 // not say so, and is asked again for as long as a start may take.
-func (b *Starts) NoticeStart(c *pod.Container) {
-	ctx, cancel := context.WithTimeout(b.Background, task.CallTimeout(c.Sandbox.Spec().Definition))
+func (b *starts) NoticeStart(c *pod.Container) {
+	ctx, cancel := context.WithTimeout(b.pods.Background, task.CallTimeout(c.Sandbox.Spec().Definition))
 	defer cancel()
 	for c.Status().Phase == pod.PhaseCreated {
 		select {
@@ -40,7 +40,7 @@ func (b *Starts) NoticeStart(c *pod.Container) {
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
-		state, pid, err := b.Exits.State(bounded, c.Sandbox, c.ID())
+		state, pid, err := b.tasks.State(bounded, c.Sandbox, c.ID())
 		cancel()
 		if err != nil || state == task.Unstarted {
 			continue
@@ -65,46 +65,46 @@ func (b *Starts) NoticeStart(c *pod.Container) {
 const noticeInterval = time.Second
 
 // settle records what came of a start that nobody else waits for. It needs c.op.
-func (b *Starts) settle(c *pod.Container, state task.State, pid int) {
+func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	switch state {
 	case task.Failed:
-		ctx, cancel := context.WithTimeout(b.Background, pod.UndoTimeout)
+		ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
 		defer cancel()
 		_ = b.startFailed(ctx, c, ErrUnheard) // it returns the cause
 	case task.Gone:
-		b.Ends.RecordEnd(c, task.Exit{At: time.Now(), Unknown: true})
-		go b.Ends.EraseEnded(c)
+		b.ends.RecordEnd(c, task.Exit{At: time.Now(), Unknown: true})
+		go b.ends.EraseEnded(c)
 	case task.Started:
-		c.Record(b.Background, func(st *pod.ContainerStatus) {
-			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.Clock.Now()
+		c.Record(b.pods.Background, func(st *pod.ContainerStatus) {
+			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.pods.Clock.Now()
 		})
 		b.keepStarted(c, pid)
-		b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-		go b.Ends.Watch(c)
+		b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+		go b.ends.Watch(c)
 	}
 }
 
 // keepStarted is keepTask for one that was not started here.
-func (b *Starts) keepStarted(c *pod.Container, pid int) {
+func (b *starts) keepStarted(c *pod.Container, pid int) {
 	if c.Sandbox.Spec().Definition.Type != handler.OCI {
 		return
 	}
-	ctx, cancel := context.WithTimeout(b.Background, task.RecoveryAnswer)
+	ctx, cancel := context.WithTimeout(b.pods.Background, task.RecoveryAnswer)
 	defer cancel()
-	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("keep a task's files")
 		return
 	}
-	b.Tasks.Keep(ctx, c.Sandbox, client, task.KeptOf(b.Layout, c, pid))
+	b.tasks.Keep(ctx, c.Sandbox, client, task.KeptOf(b.pods.Layout, c, pid))
 }
 
 // tellPlugins says what StartContainer would have said.
-func (b *Starts) tellPlugins(c *pod.Container) {
+func (b *starts) tellPlugins(c *pod.Container) {
 	switch c.Status().Phase {
 	case pod.PhaseRunning:
-		b.Plugins.PostStartContainer(b.Background, b.Hooks.Container(c))
+		b.hooks.Plugins.PostStartContainer(b.pods.Background, b.hooks.Container(c))
 	case pod.PhaseExited:
-		b.Plugins.StopContainer(b.Background, b.Hooks.Container(c))
+		b.hooks.Plugins.StopContainer(b.pods.Background, b.hooks.Container(c))
 	}
 }

@@ -26,28 +26,25 @@ import (
 )
 
 // specifier writes what runtimes are to make of containers.
-type Specifier struct {
-	pod.Layout
-	Objects  *pod.Index
-	Settings *settings.Settings
-	Runtimes *binaries.Runtimes
-	Mounts   *rootfs.Mounts
-	Prober   binaries.Prober
-	CdiDirs  []string
-	Hooks    *hooks.Hooks
-	Plugins  *nri.Plugins // nil unless there can be any
+type specifier struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	rootfs   *rootfs.Mounts
+	hooks    *hooks.Hooks
+	settings *settings.Settings
+	cdiDirs  []string
 }
 
 // buildSpec looks up what the spec depends on, and builds it.
-func (b *Specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
+func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
 	config, d := c.Config(), c.Sandbox.Spec().Definition
 	var user ocispec.User
-	images, err := b.Mounts.VolumeSources(c)
+	images, err := b.rootfs.VolumeSources(c)
 	if err != nil {
 		return nil, user, err
 	}
 	var volumes []ocispec.DefinedVolume
-	err = b.Mounts.WithRootfs(c, mounts, func(dir string) (err error) {
+	err = b.rootfs.WithRootfs(c, mounts, func(dir string) (err error) {
 		user, err = ocispec.ResolveUser(ctx, dir, img.Config, config.GetLinux().GetSecurityContext())
 		if err != nil {
 			return err
@@ -56,7 +53,7 @@ func (b *Specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.
 		if err != nil {
 			return err
 		}
-		volumes, err = b.Mounts.MakeVolumes(ctx, c, dir, targets)
+		volumes, err = b.rootfs.MakeVolumes(ctx, c, dir, targets)
 		return err
 	})
 	if err != nil {
@@ -69,23 +66,23 @@ func (b *Specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.
 		return nil, user, err
 	}
 	in := ocispec.Container{
-		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.SpecSandbox(c.Sandbox),
+		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.pods.SpecSandbox(c.Sandbox),
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
 		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes,
 	}
 	if d.Type == handler.OCI && !c.Sandbox.Spec().Plan.OwnKernel {
-		in.CRIUConfig = filepath.Join(b.ContainerDir(c.ID()), supervisor.CRIUConfigFile)
+		in.CRIUConfig = filepath.Join(b.pods.ContainerDir(c.ID()), supervisor.CRIUConfigFile)
 	}
-	if in.Runtime, err = b.Prober.Probe(ctx, b.Runtimes.Of(c.Sandbox.Spec())); err != nil {
+	if in.Runtime, err = b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec())); err != nil {
 		return nil, user, err
 	}
-	if in.Base, err = b.Settings.BaseSpec(c.Sandbox.Spec()); err != nil {
+	if in.Base, err = b.settings.BaseSpec(c.Sandbox.Spec()); err != nil {
 		return nil, user, err
 	}
-	if in.TargetPID, err = b.Objects.TargetPID(c.Sandbox, config); err != nil {
+	if in.TargetPID, err = b.pods.Index.TargetPID(c.Sandbox, config); err != nil {
 		return nil, user, err
 	}
-	spec, err := ocispec.Build(in, b.Settings.NodeOf(c.Sandbox.Spec()))
+	spec, err := ocispec.Build(in, b.settings.NodeOf(c.Sandbox.Spec()))
 	if err != nil {
 		return nil, user, err
 	}
@@ -116,7 +113,7 @@ func makeHostPaths(config *runtimeapi.ContainerConfig) error {
 }
 
 // injectDevices adds CDI devices. Their specs are read when a container asks.
-func (b *Specifier) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfig) error {
+func (b *specifier) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfig) error {
 	devices, err := ocispec.CDIDevices(c)
 	if err != nil || len(devices) == 0 {
 		return err
@@ -124,8 +121,8 @@ func (b *Specifier) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfi
 	return b.injectCDI(spec, devices)
 }
 
-func (b *Specifier) injectCDI(spec *specs.Spec, devices []string) error {
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.CdiDirs...), cdi.WithAutoRefresh(false))
+func (b *specifier) injectCDI(spec *specs.Spec, devices []string) error {
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.cdiDirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return fmt.Errorf("CDI: %w", err)
 	}
@@ -155,13 +152,13 @@ func trustedDevices(cache *cdi.Cache, devices []string) error {
 
 // adjust changes the spec of a new container as plugins want it, and undoes with
 // u what they know of it.
-func (b *Specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec) error {
-	if b.Plugins == nil {
+func (b *specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec) error {
+	if b.hooks.Plugins == nil {
 		return nil
 	}
-	t := b.Hooks.Planned(c, spec)
-	u.Add("plugins", func(ctx context.Context) error { b.Plugins.RemoveContainer(ctx, t); return nil })
-	changes, err := b.Plugins.CreateContainer(ctx, t)
+	t := b.hooks.Planned(c, spec)
+	u.Add("plugins", func(ctx context.Context) error { b.hooks.Plugins.RemoveContainer(ctx, t); return nil })
+	changes, err := b.hooks.Plugins.CreateContainer(ctx, t)
 	if err != nil || changes == nil {
 		return err
 	}
@@ -172,10 +169,10 @@ func (b *Specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, s
 	if err := ocispec.CheckProcOf(spec); err != nil {
 		return err
 	}
-	if err := ocispec.FitNode(spec, b.Settings.NodeOf(c.Sandbox.Spec())); err != nil {
+	if err := ocispec.FitNode(spec, b.settings.NodeOf(c.Sandbox.Spec())); err != nil {
 		return err
 	}
-	rt, err := b.Prober.Probe(ctx, b.Runtimes.Of(c.Sandbox.Spec()))
+	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec()))
 	if err != nil {
 		return err
 	}
@@ -183,13 +180,13 @@ func (b *Specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, s
 }
 
 // mapMounts does what the runtime of c would fail at.
-func (b *Specifier) mapMounts(ctx context.Context, c *pod.Container, spec *specs.Spec) error {
+func (b *specifier) mapMounts(ctx context.Context, c *pod.Container, spec *specs.Spec) error {
 	if c.Sandbox.Spec().Plan.User == nil {
 		return nil
 	}
-	runtime, err := b.Prober.Probe(ctx, b.Runtimes.Of(c.Sandbox.Spec()))
+	runtime, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec()))
 	if err != nil {
 		return err
 	}
-	return b.Mounts.MapFor(c, spec, runtime)
+	return b.rootfs.MapFor(c, spec, runtime)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
-	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -22,39 +21,34 @@ import (
 )
 
 // starts are of containers, by a call or by an earlier daemon.
-type Starts struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Objects    *pod.Index
-	Clock      *pod.Clock
-	Events     *events.Announcer
-	Runtimes   *binaries.Runtimes
-	Tasks      *task.Tasks
-	Exits      *task.Exits
-	Ends       *Ends
-	Hooks      *hooks.Hooks
-	Plugins    *nri.Plugins // nil unless there can be any
+type starts struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	tasks    *task.Service
+	hooks    *hooks.Hooks
+	events   *events.Announcer
+	ends     *ends
 }
 
 // StartContainer starts a CREATED container. When it answers, the next status
 // says RUNNING, or how it ended. A container that cannot be started is EXITED
 // with code 128 and reason StartError.
-func (b *Starts) StartContainer(ctx context.Context, r *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	c, err := b.Objects.Container(r.GetContainerId())
+func (b *starts) StartContainer(ctx context.Context, r *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
 	if err := b.startCreated(ctx, c); err != nil {
 		if c.Status().Phase == pod.PhaseExited {
-			b.Plugins.StopContainer(ctx, b.Hooks.Container(c))
+			b.hooks.Plugins.StopContainer(ctx, b.hooks.Container(c))
 		}
 		return nil, err
 	}
-	b.Plugins.PostStartContainer(ctx, b.Hooks.Container(c))
+	b.hooks.Plugins.PostStartContainer(ctx, b.hooks.Container(c))
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
-func (b *Starts) startCreated(ctx context.Context, c *pod.Container) error {
+func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	if err := c.Op.Lock(ctx); err != nil {
 		return err
 	}
@@ -65,49 +59,49 @@ func (b *Starts) startCreated(ctx context.Context, c *pod.Container) error {
 	if err := c.Sandbox.Open(); err != nil {
 		return err
 	}
-	if err := task.NeedNamespaces(ctx, c.Sandbox, b.Events); err != nil {
+	if err := task.NeedNamespaces(ctx, c.Sandbox, b.events); err != nil {
 		return err
 	}
 	if err := b.start(ctx, c); err != nil {
 		return err
 	}
-	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-	go b.Ends.Watch(c)
+	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	go b.ends.Watch(c)
 	return nil
 }
 
 // start needs c.op. The runtime's work is not cut short with the caller's
 // context: half a start is worse than a container nobody waits for.
-func (b *Starts) start(ctx context.Context, c *pod.Container) error {
+func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(c.Sandbox.Spec().Definition)+pod.UndoTimeout)
 	defer cancel()
-	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}
-	if _, err := b.Objects.TargetPID(c.Sandbox, c.Config()); err != nil {
+	if _, err := b.pods.Index.TargetPID(c.Sandbox, c.Config()); err != nil {
 		return err
 	}
-	if err := b.Runtimes.Need(c.Sandbox); err != nil {
+	if err := b.binaries.Runtimes.Need(c.Sandbox); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
 	if why := c.Status().Unstartable; why != "" {
 		return b.startFailed(ctx, c, task.Blamed(c.Sandbox.Spec().Definition, errors.New(why)))
 	}
-	if err := b.Plugins.StartContainer(ctx, b.Hooks.Container(c)); err != nil {
+	if err := b.hooks.Plugins.StartContainer(ctx, b.hooks.Container(c)); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
 	pid, err := b.startTask(ctx, client, c)
-	if shim.Lost(err) && b.Background.Err() != nil {
+	if shim.Lost(err) && b.pods.Background.Err() != nil {
 		return err // the start goes on without this daemon: the next one asks what came of it
 	}
 	if err != nil {
 		return b.startFailed(ctx, c, task.Blamed(c.Sandbox.Spec().Definition, err))
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
-	b.Tasks.Keep(ctx, c.Sandbox, client, task.KeptOf(b.Layout, c, pid))
+	b.tasks.Keep(ctx, c.Sandbox, client, task.KeptOf(b.pods.Layout, c, pid))
 	err = c.Update(func(st *pod.ContainerStatus) error {
-		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.Clock.Now()
+		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.pods.Clock.Now()
 		return nil
 	})
 	if err != nil {
@@ -119,7 +113,7 @@ func (b *Starts) start(ctx context.Context, c *pod.Container) error {
 
 // startTask returns the pid. A supervisor goes on with a start when its connection
 // is lost, so it is asked what came of that.
-func (b *Starts) startTask(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
+func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID()})
 	if err == nil {
 		return int(started.Pid), nil
@@ -128,24 +122,24 @@ func (b *Starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 	if !shim.Lost(err) || c.Sandbox.Spec().Definition.Type != handler.OCI {
 		return 0, err
 	}
-	if state, pid, askErr := b.Exits.AwaitStart(ctx, c, task.RecoveryAnswer); askErr == nil && state == task.Started {
+	if state, pid, askErr := b.tasks.AwaitStart(ctx, c, task.RecoveryAnswer); askErr == nil && state == task.Started {
 		return pid, nil
 	}
 	return 0, err
 }
 
 // startFailed records that c will never run.
-func (b *Starts) startFailed(ctx context.Context, c *pod.Container, cause error) error {
-	err := c.Force(func(st *pod.ContainerStatus) { st.FailedStart(cause, b.Clock.Now()) })
+func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error) error {
+	err := c.Force(func(st *pod.ContainerStatus) { st.FailedStart(cause, b.pods.Clock.Now()) })
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record a failed start")
 	}
-	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
 	if ctx.Err() != nil {
-		go b.Ends.EraseEnded(c) // the start took all the time there was
+		go b.ends.EraseEnded(c) // the start took all the time there was
 	} else {
-		b.Ends.erase(ctx, c)
+		b.ends.erase(ctx, c)
 	}
 	return fmt.Errorf("start container: %w", cause)
 }

@@ -15,15 +15,14 @@ import (
 )
 
 // containerViews show containers to callers.
-type Views struct {
-	pod.Layout
-	Objects  *pod.Index
-	Runtimes *binaries.Runtimes
+type views struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
 }
 
 // ContainerStatus tells everything about one container, in every state.
-func (b *Views) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-	c, err := b.Objects.Container(r.GetContainerId())
+func (b *views) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -49,14 +48,14 @@ type containerInfo struct {
 	RuntimeSpec json.RawMessage       `json:"runtimeSpec,omitempty"`
 }
 
-func (b *Views) info(c *pod.Container) map[string]string {
+func (b *views) info(c *pod.Container) map[string]string {
 	s := c.Sandbox.Spec()
 	i := containerInfo{
 		PID: c.Status().PID, SandboxID: c.Sandbox.ID(), Handler: s.Definition.Name,
 		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
-		Binaries: b.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
+		Binaries: b.binaries.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
 	}
-	if spec, err := os.ReadFile(filepath.Join(b.ContainerDir(c.ID()), "config.json")); err == nil {
+	if spec, err := os.ReadFile(filepath.Join(b.pods.ContainerDir(c.ID()), "config.json")); err == nil {
 		i.RuntimeSpec = spec
 	}
 	text, err := json.Marshal(i)
@@ -67,12 +66,12 @@ func (b *Views) info(c *pod.Container) map[string]string {
 }
 
 // ListContainers lists containers in all states, newest first.
-func (b *Views) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (b *views) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: b.List(r.GetFilter())}, nil
 }
 
-func (b *Views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
-	all := b.Objects.AllContainers()
+func (b *views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	all := b.pods.Index.AllContainers()
 	items := make([]*runtimeapi.Container, 0, len(all))
 	for _, c := range all {
 		if state := c.State(); c.MatchesIn(state, f) {
@@ -83,8 +82,8 @@ func (b *Views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 }
 
 // EncodedContainers is the answer of ListContainers as it is sent.
-func (b *Views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
-	return pod.EncodedList(b.Objects.AllContainers(), func(c *pod.Container) ([]byte, error) {
+func (b *views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
+	return pod.EncodedList(b.pods.Index.AllContainers(), func(c *pod.Container) ([]byte, error) {
 		state := c.State()
 		if !c.MatchesIn(state, f) {
 			return nil, nil
@@ -94,7 +93,7 @@ func (b *Views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error)
 }
 
 // StreamContainers is ListContainers in messages of bounded size.
-func (b *Views) StreamContainers(r *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+func (b *views) StreamContainers(r *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	return chunk.Send(b.List(r.GetFilter()), func(part []*runtimeapi.Container) error {
 		return to.Send(&runtimeapi.StreamContainersResponse{Containers: part})
 	})

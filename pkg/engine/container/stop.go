@@ -16,7 +16,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
-	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -24,26 +23,20 @@ import (
 )
 
 // stops are of containers, for a while or for good.
-type Stops struct {
-	Background context.Context // ends with the engine
-	Objects    *pod.Index
-	Names      *reserve.Names
-	Labels     *reserve.Labels
-	Clock      *pod.Clock
-	Records    *pod.ContainerRecords
-	Events     *events.Announcer
-	Runtimes   *binaries.Runtimes
-	Tasks      *task.Tasks
-	Ends       *Ends
-	Hooks      *hooks.Hooks
-	Plugins    *nri.Plugins // nil unless there can be any
+type stops struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	tasks    *task.Service
+	hooks    *hooks.Hooks
+	events   *events.Announcer
+	ends     *ends
 }
 
 // StopContainer ends a container: its stop signal, and after timeout seconds
 // SIGKILL. It answers when the container is EXITED. Overlapping calls do not
 // wait for each other. Missing and ended containers are fine.
-func (b *Stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	c, err := b.Objects.Container(r.GetContainerId())
+func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.StopContainerResponse{}, nil
 	}
@@ -62,21 +55,21 @@ func (b *Stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRe
 	if err != nil {
 		return nil, err
 	}
-	b.Plugins.StopContainer(ctx, b.Hooks.Container(c))
+	b.hooks.Plugins.StopContainer(ctx, b.hooks.Container(c))
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
 // stopOn stops c also when the caller leaves. It ends with the engine; a kubelet
 // that still wants the container stopped asks again.
-func (b *Stops) stopOn(ctx context.Context, c *pod.Container, grace time.Duration) error {
+func (b *stops) stopOn(ctx context.Context, c *pod.Container, grace time.Duration) error {
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(b.Background, cancel)()
+	defer context.AfterFunc(b.pods.Background, cancel)()
 	err := b.stop(working, c, grace)
 	if err == nil && c.SharesProcesses() {
 		err = c.AwaitErased(working)
 	}
-	if err != nil && ctx.Err() != nil && b.Background.Err() == nil {
+	if err != nil && ctx.Err() != nil && b.pods.Background.Err() == nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end a container whose stop was given up")
 	}
 	return err
@@ -88,7 +81,7 @@ func graceOf(seconds int64) time.Duration {
 	return time.Duration(min(max(seconds, 0), longest)) * time.Second
 }
 
-func (b *Stops) stop(ctx context.Context, c *pod.Container, grace time.Duration) error {
+func (b *stops) stop(ctx context.Context, c *pod.Container, grace time.Duration) error {
 	if grace == 0 {
 		return b.End(ctx, c)
 	}
@@ -112,7 +105,7 @@ func (b *Stops) stop(ctx context.Context, c *pod.Container, grace time.Duration)
 
 // withdraw ends a container that was not started, unless a start is under way and
 // comes to its end, or to none within d.
-func (b *Stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration) error {
+func (b *stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	if err := c.Op.Lock(bounded); err != nil {
@@ -124,7 +117,7 @@ func (b *Stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration)
 }
 
 // end makes c EXITED now. One that never ran becomes so without a process.
-func (b *Stops) End(ctx context.Context, c *pod.Container) error {
+func (b *stops) End(ctx context.Context, c *pod.Container) error {
 	for {
 		switch c.Status().Phase {
 		case pod.PhaseExited:
@@ -148,7 +141,7 @@ func (b *Stops) End(ctx context.Context, c *pod.Container) error {
 
 // abort ends a container that does not run yet. A start that is under way is not
 // waited for, but made to fail; it may be too late for that.
-func (b *Stops) abort(ctx context.Context, c *pod.Container) error {
+func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()
 	again := time.NewTicker(task.AbortInterval)
@@ -173,23 +166,23 @@ func (b *Stops) abort(ctx context.Context, c *pod.Container) error {
 }
 
 // cancel ends c if it was never started. It needs c.op.
-func (b *Stops) cancel(ctx context.Context, c *pod.Container) {
+func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 	if c.Status().Phase != pod.PhaseCreated {
 		return
 	}
 	c.Record(ctx, func(st *pod.ContainerStatus) {
 		st.Phase, st.ExitCode, st.Reason = pod.PhaseExited, 128+int32(unix.SIGKILL), "Error"
 		st.Message = "the container was stopped before it was started"
-		st.FinishedAt = b.Clock.Now()
+		st.FinishedAt = b.pods.Clock.Now()
 	})
-	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
-	go b.Ends.EraseEnded(c)
+	go b.ends.EraseEnded(c)
 }
 
-func (b *Stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
-	b.Runtimes.Mend(c.Sandbox)
-	client, err := b.Tasks.Client(ctx, c.Sandbox)
+func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
+	b.binaries.Runtimes.Mend(c.Sandbox)
+	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -198,7 +191,7 @@ func (b *Stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, 
 }
 
 // signal sends a signal to the container's first process, or to all.
-func (b *Stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
+func (b *stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
 	err := b.kill(ctx, c, sig, all)
 	if shim.Lost(err) {
 		err = b.kill(ctx, c, sig, all) // by a supervisor's successor
@@ -214,8 +207,8 @@ func (b *Stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal
 
 // RemoveContainer removes a container, killing it if it runs. Its log stays:
 // that is the kubelet's. A missing one is fine.
-func (b *Stops) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	c, err := b.Objects.Container(r.GetContainerId())
+func (b *stops) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.RemoveContainerResponse{}, nil
 	}
@@ -228,7 +221,7 @@ func (b *Stops) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContain
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-func (b *Stops) Remove(ctx context.Context, c *pod.Container) error {
+func (b *stops) Remove(ctx context.Context, c *pod.Container) error {
 	if err := b.End(ctx, c); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
@@ -237,30 +230,30 @@ func (b *Stops) Remove(ctx context.Context, c *pod.Container) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	b.Plugins.StopContainer(ctx, b.Hooks.Container(c))
+	b.hooks.Plugins.StopContainer(ctx, b.hooks.Container(c))
 	if err := c.Op.Lock(ctx); err != nil {
 		return err
 	}
 	defer c.Op.Unlock()
-	if _, err := b.Objects.Container(c.ID()); errdefs.IsNotFound(err) {
+	if _, err := b.pods.Index.Container(c.ID()); errdefs.IsNotFound(err) {
 		return nil // somebody else removed it
 	}
 	if !c.Status().Erased {
-		if err := b.Ends.EraseTask(ctx, c); err != nil {
+		if err := b.ends.EraseTask(ctx, c); err != nil {
 			return err
 		}
 	}
-	b.Plugins.RemoveContainer(ctx, b.Hooks.Container(c))
-	if err := b.Ends.RemoveParts(ctx, c); err != nil {
+	b.hooks.Plugins.RemoveContainer(ctx, b.hooks.Container(c))
+	if err := b.ends.RemoveParts(ctx, c); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerErased)
-	if err := b.Records.Delete(c.ID()); err != nil {
+	if err := b.pods.Containers.Delete(c.ID()); err != nil {
 		return err
 	}
-	b.Objects.DropContainer(c.ID())
-	b.Labels.Release(c.Spec().ProcessLabel)
-	b.Names.Release(reserve.ContainerName(c.Sandbox.ID(), c.Config().GetMetadata()), c.ID())
-	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	b.pods.Index.DropContainer(c.ID())
+	b.pods.Labels.Release(c.Spec().ProcessLabel)
+	b.pods.Names.Release(reserve.ContainerName(c.Sandbox.ID(), c.Config().GetMetadata()), c.ID())
+	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return nil
 }

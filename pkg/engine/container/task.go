@@ -16,25 +16,25 @@ import (
 
 // createTask tells whoever runs the pod's tasks about the container. It does not
 // end with the caller's context, but with the sandbox.
-func (b *Creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
+func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
 	s := c.Sandbox
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
 	defer cancel()
 	defer context.AfterFunc(s.Making.Ctx, cancel)()
-	client, err := b.Tasks.Worker(ctx, s)
+	client, err := b.tasks.Worker(ctx, s)
 	if err != nil {
 		return err
 	}
-	options, err := b.Tasks.Options(s.Spec(), c.Spec().LogDirectory, c.Spec().LogPath)
+	options, err := b.tasks.Options(s.Spec(), c.Spec().LogDirectory, c.Spec().LogPath)
 	if err != nil {
 		return err
 	}
-	if err := b.Logs.drainShim(ctx, c); err != nil {
+	if err := b.logs.drainShim(ctx, c); err != nil {
 		return err
 	}
-	io := b.Stdio(c)
+	io := b.pods.Stdio(c)
 	request := &taskapi.CreateTaskRequest{
-		ID: c.ID(), Bundle: b.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
+		ID: c.ID(), Bundle: b.pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
 		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options,
 	}
 	foreign := s.Spec().Definition.Type == handler.Shim

@@ -27,32 +27,31 @@ import (
 
 // resizing serves the call that changes the limits of a container, in which plugins
 // have a say.
-type Resizing struct {
-	Objects   *pod.Index
-	Resources *Resources
-	Hooks     *hooks.Hooks
-	Plugins   *nri.Plugins // nil unless there can be any
+type resizing struct {
+	pods      *pod.Registry
+	hooks     *hooks.Hooks
+	resources *Resources
 }
 
 // resources are the limits of containers.
 type Resources struct {
-	pod.Layout
+	pods     *pod.Registry
+	tasks    *task.Service
 	settings *settings.Settings
-	tasks    *task.Tasks
 }
 
-func NewResources(l pod.Layout, s *settings.Settings, t *task.Tasks) *Resources {
-	return &Resources{l, s, t}
+func NewResources(pods *pod.Registry, s *settings.Settings, t *task.Service) *Resources {
+	return &Resources{pods: pods, settings: s, tasks: t}
 }
 
 // UpdateContainerResources changes the limits of a container. What the request
 // leaves at zero stays. If the runtime refuses, or the change cannot be recorded,
 // the old limits are put back.
-func (b *Resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (b *resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	if err := validate.UpdateContainerResources(r); err != nil {
 		return nil, err
 	}
-	c, err := b.Objects.Container(r.GetContainerId())
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -63,10 +62,10 @@ func (b *Resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.U
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Resources.changeResources(ctx, c, change, pids); err != nil {
+	if err := b.resources.changeResources(ctx, c, change, pids); err != nil {
 		return nil, err
 	}
-	b.Plugins.PostUpdateContainer(ctx, b.Hooks.Container(c))
+	b.hooks.Plugins.PostUpdateContainer(ctx, b.hooks.Container(c))
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
@@ -80,7 +79,7 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 	if c.Status().Phase == pod.PhaseExited {
 		return c.Ended()
 	}
-	spec, err := pod.ReadSpec(b.ContainerDir(c.ID()))
+	spec, err := pod.ReadSpec(b.pods.ContainerDir(c.ID()))
 	if err != nil {
 		return err
 	}
@@ -101,7 +100,7 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 // setResources changes the spec, the cgroup and the record, in this order; u puts
 // back what was changed.
 func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, after *specs.LinuxResources) error {
-	bundle, before := b.ContainerDir(c.ID()), spec.Linux.Resources
+	bundle, before := b.pods.ContainerDir(c.ID()), spec.Linux.Resources
 	put := func(res *specs.LinuxResources) error {
 		spec.Linux.Resources = res
 		return replaceSpec(bundle, spec)
@@ -168,8 +167,8 @@ func replaceSpec(bundle string, spec *specs.Spec) error {
 }
 
 // updateForPlugins asks plugins what is to be done in place of a request.
-func (b *Resizing) updateForPlugins(ctx context.Context, c *pod.Container, change *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, *int64, error) {
-	wanted, err := b.Plugins.UpdateContainer(ctx, b.Hooks.Container(c), change)
+func (b *resizing) updateForPlugins(ctx context.Context, c *pod.Container, change *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, *int64, error) {
+	wanted, err := b.hooks.Plugins.UpdateContainer(ctx, b.hooks.Container(c), change)
 	if err != nil || wanted == nil {
 		return change, nil, err
 	}

@@ -24,12 +24,12 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	}
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: limit(1)}}
 	u := &pod.Undo{}
-	if err := NewResources(k.Layout, k.Settings, k.Tasks).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+	if err := NewResources(k.Pods, k.Settings, k.Tasks).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
 		t.Fatalf("the update: %v", err)
 	}
 	holds := func(want int64) {
 		t.Helper()
-		now, err := pod.ReadSpec(k.Layout.ContainerDir(c.ID()))
+		now, err := pod.ReadSpec(k.Pods.ContainerDir(c.ID()))
 		if err != nil {
 			t.Fatal(err)
 		}

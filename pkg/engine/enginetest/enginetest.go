@@ -63,11 +63,11 @@ func File(t *testing.T, path, content string) string {
 	return path
 }
 
-// Deaf is an engine's state with one supervisor, which never reads.
+// Deaf is what is known of pods with one supervisor, which never reads.
 type Deaf struct {
-	Layout   pod.Layout
+	Pods     *pod.Registry
 	Settings *settings.Settings
-	Tasks    *task.Tasks
+	Tasks    *task.Service
 }
 
 // NewDeaf gives one. What it has ends with the test.
@@ -92,12 +92,12 @@ func NewDeaf(t *testing.T) *Deaf {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	layout, err := pod.NewLayout(state, state)
+	pods, _, err := pod.Open(t.Context(), t.TempDir(), state)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Deaf{Layout: layout, Settings: &settings.Settings{}}
-	d.Tasks = task.New(d.Layout, d.Settings, binaries.NewRuntimes(nil, log.L), shims)
+	d := &Deaf{Pods: pods, Settings: &settings.Settings{}}
+	d.Tasks = task.New(d.Pods, d.Settings, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims)
 	return d
 }
 
@@ -106,7 +106,7 @@ func (d *Deaf) Container(t *testing.T, of handler.Definition) *pod.Container {
 	t.Helper()
 	of.Type = handler.OCI
 	c := Container(t, Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &of, Supervisor: "deaf"}))
-	if err := os.MkdirAll(filepath.Join(d.Layout.ContainerDir(c.ID()), "io"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(d.Pods.ContainerDir(c.ID()), "io"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return c

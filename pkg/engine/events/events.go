@@ -1,3 +1,4 @@
+// Package events tells subscribers of the CRI what happens to sandboxes and containers.
 package events
 
 import (
@@ -132,20 +133,19 @@ func (s *subscriber) ended(log *log.Entry) error {
 
 // announcer tells subscribers what happens to sandboxes and containers.
 type Announcer struct {
-	broker  *Broker
-	clock   *pod.Clock
-	objects *pod.Index
+	pods   *pod.Registry
+	broker *Broker
 }
 
-func NewAnnouncer(b *Broker, c *pod.Clock, o *pod.Index) *Announcer { return &Announcer{b, c, o} }
+func NewAnnouncer(b *Broker, pods *pod.Registry) *Announcer { return &Announcer{broker: b, pods: pods} }
 
 // announce tells subscribers what happened to id, with the pod's state after it.
 func (a *Announcer) Announce(id string, s *pod.Sandbox, t runtimeapi.ContainerEventType) {
 	a.broker.publish(func() *runtimeapi.ContainerEventResponse {
 		e := &runtimeapi.ContainerEventResponse{
-			ContainerId: id, ContainerEventType: t, CreatedAt: a.clock.Now(), PodSandboxStatus: s.CRIStatus(),
+			ContainerId: id, ContainerEventType: t, CreatedAt: a.pods.Clock.Now(), PodSandboxStatus: s.CRIStatus(),
 		}
-		for _, c := range a.objects.ContainersOf(s.ID()) {
+		for _, c := range a.pods.Index.ContainersOf(s.ID()) {
 			e.ContainersStatuses = append(e.ContainersStatuses, c.CRIStatus())
 		}
 		return e

@@ -1,7 +1,8 @@
+// Package hooks shows sandboxes and containers to the plugins of the Node Resource
+// Interface, and tells them what happens to those.
 package hooks
 
 import (
-	"context"
 	"strings"
 
 	"github.com/containerd/log"
@@ -15,34 +16,42 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/settings"
 )
 
-// hooks show sandboxes and containers to plugins.
-type Hooks struct {
-	pod.Layout
-	background context.Context // ends with the engine
-	settings   *settings.Settings
+// Subjects show sandboxes and containers to plugins.
+type Subjects struct {
+	pods     *pod.Registry
+	settings *settings.Settings
 }
 
-func NewHooks(background context.Context, l pod.Layout, s *settings.Settings) *Hooks {
-	return &Hooks{l, background, s}
+// NewSubjects shows those of pods.
+func NewSubjects(pods *pod.Registry, s *settings.Settings) *Subjects { return &Subjects{pods, s} }
+
+// Hooks tell plugins what happens to subjects.
+type Hooks struct {
+	*Subjects
+	// Plugins is nil unless there can be any, and may be called all the same.
+	Plugins *nri.Plugins
 }
+
+// New tells plugins, if there can be any.
+func New(s *Subjects, plugins *nri.Plugins) *Hooks { return &Hooks{s, plugins} }
 
 // subject is a sandbox, or a container, as NRI plugins are told of it.
 type subject struct {
-	*Hooks
+	*Subjects
 	sandbox *pod.Sandbox
 	of      *pod.Container // nil for a sandbox
 	spec    *specs.Spec    // of a container that has no bundle yet
 }
 
-func (h *Hooks) Pod(s *pod.Sandbox) nri.Subject { return subject{Hooks: h, sandbox: s} }
+func (h *Subjects) Pod(s *pod.Sandbox) nri.Subject { return subject{Subjects: h, sandbox: s} }
 
-func (h *Hooks) Container(c *pod.Container) nri.Subject {
-	return subject{Hooks: h, sandbox: c.Sandbox, of: c}
+func (h *Subjects) Container(c *pod.Container) nri.Subject {
+	return subject{Subjects: h, sandbox: c.Sandbox, of: c}
 }
 
 // planned is a container that has no bundle yet.
-func (h *Hooks) Planned(c *pod.Container, spec *specs.Spec) nri.Subject {
-	return subject{Hooks: h, sandbox: c.Sandbox, of: c, spec: spec}
+func (h *Subjects) Planned(c *pod.Container, spec *specs.Spec) nri.Subject {
+	return subject{Subjects: h, sandbox: c.Sandbox, of: c, spec: spec}
 }
 
 func (t subject) ID() string {
@@ -100,9 +109,9 @@ func (t subject) Container() nri.Container {
 		facts.State = api.ContainerState_CONTAINER_CREATED
 	}
 	if facts.Spec == nil {
-		s, err := pod.ReadSpec(t.ContainerDir(c.ID()))
+		s, err := pod.ReadSpec(t.pods.ContainerDir(c.ID()))
 		if err != nil {
-			log.G(t.background).WithError(err).WithField("container", c.ID()).Warn("NRI plugins are told of a container without its spec")
+			log.G(t.pods.Background).WithError(err).WithField("container", c.ID()).Warn("NRI plugins are told of a container without its spec")
 		}
 		facts.Spec = s
 	}

@@ -54,14 +54,14 @@ func (b *Readings) look() (*picture, error) {
 		return nil, err
 	}
 	v := &picture{Readings: b, processes: processes, groups: map[string]bool{}, tasks: map[int]bool{}, supervised: map[string][]*measured{}}
-	for _, p := range b.Stats.Measurable(func(*pod.Sandbox) bool { return true }) {
+	for _, p := range b.stats.Measurable(func(*pod.Sandbox) bool { return true }) {
 		v.pods = append(v.pods, &measured{Sandbox: p.Sandbox, parent: p.Parent})
 	}
-	for _, c := range b.Canaries.Present() {
+	for _, c := range b.canaries.Present() {
 		v.pods = append(v.pods, &measured{Sandbox: c.Sandbox, canary: c})
 	}
 	containers := map[string][]*pod.Container{}
-	for _, c := range b.Objects.AllContainers() {
+	for _, c := range b.pods.Index.AllContainers() {
 		containers[c.Spec().Sandbox] = append(containers[c.Spec().Sandbox], c)
 	}
 	for _, m := range v.pods {
@@ -101,7 +101,7 @@ func (v *picture) count(m *measured) error {
 
 // countOwn counts the cgroups of the sandbox process.
 func (v *picture) countOwn(m *measured) error {
-	groups, err := podstats.GroupsOf(v.Settings.Of(m.Spec()).CgroupDriver, m.Sandbox)
+	groups, err := podstats.GroupsOf(v.settings.Of(m.Spec()).CgroupDriver, m.Sandbox)
 	if err != nil || len(groups) == 0 {
 		return err
 	}
@@ -239,7 +239,7 @@ func ids(m *measured) []string {
 
 // supervisor is the process of one. Its directory is among its arguments.
 func (v *picture) supervisor(key string) (int, bool) {
-	pid, known := v.Shims.Process(key)
+	pid, known := v.shims.Process(key)
 	if !known {
 		return 0, false
 	}
@@ -247,7 +247,7 @@ func (v *picture) supervisor(key string) (int, bool) {
 	if !there {
 		return 0, false
 	}
-	named, err := p.Names([]string{v.Shims.SupervisorDir(key)})
+	named, err := p.Names([]string{v.shims.SupervisorDir(key)})
 	return pid, err == nil && len(named) > 0
 }
 

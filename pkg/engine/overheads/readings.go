@@ -1,3 +1,5 @@
+// Package overheads reads what pods have beyond their containers: processes, memory and CPU
+// time of shims, supervisors and virtual machines.
 package overheads
 
 import (
@@ -22,11 +24,16 @@ import (
 // to them, and processes that are in none of those by what they have of the host's
 // memory. It is read when somebody asks, in this process.
 type Readings struct {
-	Objects  *pod.Index
-	Settings *settings.Settings
-	Shims    supervisorProcesses
-	Canaries *selfcheck.Pods
-	Stats    podstats.Stats
+	pods     *pod.Registry
+	settings *settings.Settings
+	shims    supervisorProcesses
+	canaries *selfcheck.Pods
+	stats    *podstats.Stats
+}
+
+// New reads what pods have beyond their containers.
+func New(pods *pod.Registry, c *settings.Settings, shims supervisorProcesses, own *selfcheck.Pods, stats *podstats.Stats) *Readings {
+	return &Readings{pods: pods, settings: c, shims: shims, canaries: own, stats: stats}
 }
 
 // supervisorProcesses knows who runs the tasks of pods.
@@ -64,7 +71,7 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 
 // Canary implements overhead.Source.
 func (b *Readings) Canary(ctx context.Context, d *handler.Definition) (overhead.Canary, error) {
-	return b.Canaries.Stay(ctx, d)
+	return b.canaries.Stay(ctx, d)
 }
 
 // Read implements overhead.Source.

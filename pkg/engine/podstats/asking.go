@@ -74,7 +74,7 @@ type lane struct {
 	users int // guarded by lanes.mu
 }
 
-func NewLanes() *lanes { return &lanes{all: map[string]*lane{}} }
+func newLanes() *lanes { return &lanes{all: map[string]*lane{}} }
 
 func (l *lanes) enter(key string) *lane {
 	l.mu.Lock()

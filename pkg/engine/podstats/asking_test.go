@@ -17,7 +17,7 @@ import (
 // questions their time, and is never asked more than a few at once.
 func TestAskOfOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLanes()
+		l := newLanes()
 		release := make(chan struct{})
 		var inside atomic.Int32
 		hang := func(context.Context) (int, error) {
@@ -68,7 +68,7 @@ func TestAskOfOneThatHangs(t *testing.T) {
 }
 
 func TestAskOutlivesPanic(t *testing.T) {
-	l := NewLanes()
+	l := newLanes()
 	_, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })
 	if !errdefs.IsInternal(err) {
 		t.Errorf("who asked got %v, want an Internal", err)
@@ -80,7 +80,7 @@ func TestAskOutlivesPanic(t *testing.T) {
 
 func TestAskWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLanes()
+		l := newLanes()
 		var asking sync.WaitGroup
 		for range 4 * askedAtOnce {
 			asking.Go(func() {

@@ -18,22 +18,22 @@ import (
 )
 
 // ListMetricDescriptors tells which metrics this host has. The kubelet asks once.
-func (b Stats) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+func (b *Stats) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: podmetrics.Descriptors(cgroup.HostFacts())}, nil
 }
 
 // ListPodSandboxMetrics measures all ready pods and the containers that run in
 // them.
-func (b Stats) ListPodSandboxMetrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+func (b *Stats) ListPodSandboxMetrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: b.listMetrics(ctx)}, nil
 }
 
-func (b Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics {
+func (b *Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics {
 	ctx, cancel := answerIn(ctx)
 	defer cancel()
 	pods := b.Measurable(func(*pod.Sandbox) bool { return true })
 	d := &devices{}
-	disk := d.filesystem(b.Images.Root())
+	disk := d.filesystem(b.images.Root())
 	return collect(pods, podStats.MustAsk, func(p podStats) *runtimeapi.PodSandboxMetrics {
 		return &runtimeapi.PodSandboxMetrics{
 			PodSandboxId: p.ID(), Metrics: podmetrics.Of(b.podSample(ctx, p, d), cgroup.HostFacts()),
@@ -43,7 +43,7 @@ func (b Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics 
 }
 
 // containerMetrics leaves out what cannot be measured.
-func (b Stats) containerMetrics(ctx context.Context, p podStats, d *devices, disk podmetrics.Filesystem) []*runtimeapi.ContainerMetrics {
+func (b *Stats) containerMetrics(ctx context.Context, p podStats, d *devices, disk podmetrics.Filesystem) []*runtimeapi.ContainerMetrics {
 	return present(collect(p.running, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerMetrics {
 		s, err := b.containerSample(ctx, p, c, d, disk)
 		if err != nil {
@@ -55,7 +55,7 @@ func (b Stats) containerMetrics(ctx context.Context, p podStats, d *devices, dis
 }
 
 // podSample is the pod as a whole: its network, and what all of it uses.
-func (b Stats) podSample(ctx context.Context, p podStats, d *devices) podmetrics.Sample {
+func (b *Stats) podSample(ctx context.Context, p podStats, d *devices) podmetrics.Sample {
 	meta := p.Config().GetMetadata()
 	s := podmetrics.Sample{
 		Subject: podmetrics.Subject{Pod: meta.GetName(), Namespace: meta.GetNamespace(), ID: p.ID()},
@@ -88,7 +88,7 @@ func readCgroup(p cgroup.Paths, d *devices, s *podmetrics.Sample) ([]int, error)
 	return pids, nil
 }
 
-func (b Stats) containerSample(ctx context.Context, p podStats, c *pod.Container, d *devices, disk podmetrics.Filesystem) (podmetrics.Sample, error) {
+func (b *Stats) containerSample(ctx context.Context, p podStats, c *pod.Container, d *devices, disk podmetrics.Filesystem) (podmetrics.Sample, error) {
 	meta := p.Config().GetMetadata()
 	st := c.Status()
 	s := podmetrics.Sample{
@@ -139,7 +139,7 @@ func specOf(r *runtimeapi.LinuxContainerResources) *podmetrics.Spec {
 }
 
 // StreamPodSandboxMetrics is ListPodSandboxMetrics in messages of bounded size.
-func (b Stats) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+func (b *Stats) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
 	return chunk.Send(b.listMetrics(to.Context()), func(part []*runtimeapi.PodSandboxMetrics) error {
 		return to.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: part})
 	})

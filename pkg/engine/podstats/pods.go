@@ -21,8 +21,8 @@ import (
 
 // PodSandboxStats tells what one pod uses. A sandbox that is not ready uses
 // nothing that could be told.
-func (b Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
-	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+func (b *Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -39,11 +39,11 @@ func (b Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStat
 }
 
 // ListPodSandboxStats tells what the ready pods that match use.
-func (b Stats) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+func (b *Stats) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: b.listPods(ctx, r.GetFilter())}, nil
 }
 
-func (b Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi.PodSandboxStats {
+func (b *Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi.PodSandboxStats {
 	ctx, cancel := answerIn(ctx)
 	defer cancel()
 	filter := &runtimeapi.PodSandboxFilter{Id: f.GetId(), LabelSelector: f.GetLabelSelector()}
@@ -55,17 +55,17 @@ func (b Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter
 type podStats struct {
 	*pod.Sandbox
 	running []*pod.Container
-	// parent is the cgroup that the kubelet made for this pod. It is the zero value
+	// Parent is the cgroup that the kubelet made for this pod. It is the zero value
 	// for a pod without one: then only the cgroups below it count.
 	Parent cgroup.Paths
 }
 
 // measurable returns the ready sandboxes that are wanted. A cgroup_parent that
 // several of them name is no pod's: what all of them use must not be told of each.
-func (b Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
+func (b *Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
 	var pods []podStats
 	users := map[string]int{}
-	for _, s := range b.Objects.AllSandboxes() {
+	for _, s := range b.pods.Index.AllSandboxes() {
 		if s.Open() != nil {
 			continue
 		}
@@ -75,7 +75,7 @@ func (b Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
 		}
 	}
 	running := map[string][]*pod.Container{}
-	for _, c := range b.Objects.AllContainers() {
+	for _, c := range b.pods.Index.AllContainers() {
 		if c.Status().Phase == pod.PhaseRunning {
 			running[c.Spec().Sandbox] = append(running[c.Spec().Sandbox], c)
 		}
@@ -84,7 +84,7 @@ func (b Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
 		p := &pods[i]
 		p.running = running[p.ID()]
 		if parent := parentOf(p.Sandbox); users[parent] == 1 {
-			p.Parent = cgroup.ParentPaths(parent, b.Settings.Of(p.Spec()).CgroupDriver)
+			p.Parent = cgroup.ParentPaths(parent, b.settings.Of(p.Spec()).CgroupDriver)
 		}
 	}
 	return pods
@@ -99,7 +99,7 @@ func parentOf(s *pod.Sandbox) string {
 }
 
 // readPod leaves out what cannot be read.
-func (b Stats) readPod(ctx context.Context, p podStats) *runtimeapi.PodSandboxStats {
+func (b *Stats) readPod(ctx context.Context, p podStats) *runtimeapi.PodSandboxStats {
 	config := p.Config()
 	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
 	if used, processes, err := b.podUsage(p); err == nil {
@@ -132,19 +132,19 @@ func (p podStats) interfaces() ([]network.InterfaceStats, error) {
 }
 
 // podUsage is what the pod uses, and how many processes it has.
-func (b Stats) podUsage(p podStats) (cgroup.Stats, int, error) {
+func (b *Stats) podUsage(p podStats) (cgroup.Stats, int, error) {
 	return measurePod(b, p, cgroup.ReadStats, cgroup.Sum)
 }
 
 // podDetail is podUsage with what metrics tell beside.
-func (b Stats) podDetail(p podStats) (cgroup.Detail, int, error) {
+func (b *Stats) podDetail(p podStats) (cgroup.Detail, int, error) {
 	return measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
 }
 
 // measurePod reads what the pod's cgroup counts: its containers, the sandbox
 // process, and all else that runs for the pod. A pod without a cgroup of its own
 // uses the sum of what is counted in those below.
-func measurePod[T any](b Stats, p podStats, read func(cgroup.Paths) (T, error), sum func(...T) T) (T, int, error) {
+func measurePod[T any](b *Stats, p podStats, read func(cgroup.Paths) (T, error), sum func(...T) T) (T, int, error) {
 	var none T
 	used, processes, err := measureCgroup(p.Parent, read)
 	if !errdefs.IsNotFound(err) {
@@ -168,9 +168,9 @@ func measurePod[T any](b Stats, p podStats, read func(cgroup.Paths) (T, error), 
 }
 
 // cgroupsOf are the cgroups that berth made for the pod.
-func (b Stats) cgroupsOf(p podStats) []cgroup.Paths {
+func (b *Stats) cgroupsOf(p podStats) []cgroup.Paths {
 	var all []cgroup.Paths
-	if own, err := GroupsOf(b.Settings.Of(p.Spec()).CgroupDriver, p.Sandbox); err == nil {
+	if own, err := GroupsOf(b.settings.Of(p.Spec()).CgroupDriver, p.Sandbox); err == nil {
 		all = own
 	}
 	for _, c := range p.running {
@@ -189,7 +189,7 @@ func measureCgroup[T any](p cgroup.Paths, read func(cgroup.Paths) (T, error)) (T
 }
 
 // StreamPodSandboxStats is ListPodSandboxStats in messages of bounded size.
-func (b Stats) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
+func (b *Stats) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
 	return chunk.Send(b.listPods(to.Context(), r.GetFilter()), func(part []*runtimeapi.PodSandboxStats) error {
 		return to.Send(&runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: part})
 	})

@@ -1,3 +1,4 @@
+// Package podstats measures pods and containers for the CRI: statistics and metrics.
 package podstats
 
 import (
@@ -16,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -26,11 +28,16 @@ import (
 // stats serves the calls about what containers and pods use. Nothing is
 // collected ahead of a call.
 type Stats struct {
-	Objects  *pod.Index
-	Settings *settings.Settings
-	Tasks    *task.Tasks
-	Images   filesystems
-	Lanes    *lanes
+	pods     *pod.Registry
+	tasks    *task.Service
+	settings *settings.Settings
+	images   filesystems
+	lanes    *lanes
+}
+
+// New measures pods.
+func New(pods *pod.Registry, c *settings.Settings, t *task.Service, images *image.Store) *Stats {
+	return &Stats{pods: pods, settings: c, tasks: t, images: images, lanes: newLanes()}
 }
 
 // filesystems knows what containers have written.
@@ -40,8 +47,8 @@ type filesystems interface {
 }
 
 // ContainerStats tells what one container uses.
-func (b Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
-	c, err := b.Objects.Container(r.GetContainerId())
+func (b *Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	c, err := b.pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -56,14 +63,14 @@ func (b Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsR
 
 // ListContainerStats tells what all containers that match use. Ended ones have
 // their attributes and their writable layer.
-func (b Stats) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+func (b *Stats) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	return &runtimeapi.ListContainerStatsResponse{Stats: b.list(ctx, r.GetFilter())}, nil
 }
 
-func (b Stats) list(ctx context.Context, f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
+func (b *Stats) list(ctx context.Context, f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
 	filter := &runtimeapi.ContainerFilter{Id: f.GetId(), PodSandboxId: f.GetPodSandboxId(), LabelSelector: f.GetLabelSelector()}
 	var matching []*pod.Container
-	for _, c := range b.Objects.AllContainers() {
+	for _, c := range b.pods.Index.AllContainers() {
 		if c.Matches(filter) {
 			matching = append(matching, c)
 		}
@@ -75,7 +82,7 @@ func (b Stats) list(ctx context.Context, f *runtimeapi.ContainerStatsFilter) []*
 
 // readAll leaves out the containers that cannot be read: one that is just ending,
 // or whose runtime does not answer, must not cost the others.
-func (b Stats) readAll(ctx context.Context, all []*pod.Container) []*runtimeapi.ContainerStats {
+func (b *Stats) readAll(ctx context.Context, all []*pod.Container) []*runtimeapi.ContainerStats {
 	return present(collect(all, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerStats {
 		s, err := b.read(ctx, c)
 		if err != nil {
@@ -97,7 +104,7 @@ func present[T any](all []*T) []*T {
 	return kept
 }
 
-func (b Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.ContainerStats, error) {
+func (b *Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.ContainerStats, error) {
 	config := c.Config()
 	s := &runtimeapi.ContainerStats{
 		Attributes: &runtimeapi.ContainerAttributes{
@@ -120,8 +127,8 @@ func (b Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.Containe
 	return s, nil
 }
 
-func (b Stats) writableLayer(ctx context.Context, c *pod.Container) *runtimeapi.FilesystemUsage {
-	bytes, inodes, path, err := b.Images.WritableUsage(ctx, c.ID(), c.Spec().Snapshotter)
+func (b *Stats) writableLayer(ctx context.Context, c *pod.Container) *runtimeapi.FilesystemUsage {
+	bytes, inodes, path, err := b.images.WritableUsage(ctx, c.ID(), c.Spec().Snapshotter)
 	if err != nil {
 		return nil // not counted yet
 	}
@@ -132,7 +139,7 @@ func (b Stats) writableLayer(ctx context.Context, c *pod.Container) *runtimeapi.
 }
 
 // usage reads the container's cgroup, or asks who runs it.
-func (b Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
+func (b *Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
 	if !c.Sandbox.MustAsk() {
 		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
@@ -141,7 +148,7 @@ func (b Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, error
 	if spec.Definition.Type != handler.OCI {
 		asked = c.Sandbox.ID() // it has a shim of its own
 	}
-	used, err := ask(ctx, b.Lanes, asked, func(ctx context.Context) (cgroup.Stats, error) { return b.taskUsage(ctx, c) })
+	used, err := ask(ctx, b.lanes, asked, func(ctx context.Context) (cgroup.Stats, error) { return b.taskUsage(ctx, c) })
 	if spec.Definition.Type == handler.OCI {
 		used = usage.OnlyWithin(used)
 	}
@@ -149,8 +156,8 @@ func (b Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, error
 }
 
 // taskUsage asks by the Task API.
-func (b Stats) taskUsage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
-	client, err := b.Tasks.Client(ctx, c.Sandbox)
+func (b *Stats) taskUsage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
+	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		return cgroup.Stats{}, err
 	}
@@ -166,7 +173,7 @@ func (b Stats) taskUsage(ctx context.Context, c *pod.Container) (cgroup.Stats, e
 }
 
 // StreamContainerStats is ListContainerStats in messages of bounded size.
-func (b Stats) StreamContainerStats(r *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+func (b *Stats) StreamContainerStats(r *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
 	return chunk.Send(b.list(to.Context(), r.GetFilter()), func(part []*runtimeapi.ContainerStats) error {
 		return to.Send(&runtimeapi.StreamContainerStatsResponse{ContainerStats: part})
 	})

@@ -21,13 +21,13 @@ var errHalfMade = errors.New("the daemon ended while the container was being mad
 // dropContainers takes back containers that were never shown. Those that cannot
 // be are listed, for the kubelet to remove; one without a sandbox cannot be
 // listed, and is tried again by the next start.
-func (r *Partial) dropContainers(ctx context.Context) {
+func (r *partial) dropContainers(ctx context.Context) {
 	var mu sync.Mutex
 	var left []*containerRecord // guarded by mu
 	g := errgroup.Group{}
 	g.SetLimit(recoveryParallel)
-	for _, o := range r.Ctrs.List() {
-		if _, err := r.Objects.Container(o.ID()); err == nil {
+	for _, o := range r.pods.Containers.List() {
+		if _, err := r.pods.Index.Container(o.ID()); err == nil {
 			continue
 		}
 		g.Go(func() error {
@@ -46,9 +46,9 @@ func (r *Partial) dropContainers(ctx context.Context) {
 	}
 }
 
-func (r *Partial) dropped(ctx context.Context, o *containerRecord) bool {
+func (r *partial) dropped(ctx context.Context, o *containerRecord) bool {
 	s := r.sandboxOf(o)
-	if s != nil && r.Silent.has(runner(s)) {
+	if s != nil && r.silent.has(runner(s)) {
 		return false // who may yet come back would never let go of it
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
@@ -60,53 +60,53 @@ func (r *Partial) dropped(ctx context.Context, o *containerRecord) bool {
 	return err == nil
 }
 
-func (r *Partial) drop(ctx context.Context, c *pod.Container) error {
+func (r *partial) drop(ctx context.Context, c *pod.Container) error {
 	if c.Sandbox != nil {
-		if err := r.Ends.EraseTask(ctx, c); err != nil {
+		if err := r.containers.EraseTask(ctx, c); err != nil {
 			return err
 		}
 	}
-	if err := r.Ends.RemoveParts(ctx, c); err != nil {
+	if err := r.containers.RemoveParts(ctx, c); err != nil {
 		return err
 	}
-	if err := r.Ctrs.Delete(c.ID()); err != nil {
+	if err := r.pods.Containers.Delete(c.ID()); err != nil {
 		return err
 	}
-	r.Labels.Release(c.Spec().ProcessLabel)
+	r.pods.Labels.Release(c.Spec().ProcessLabel)
 	return nil
 }
 
 // sandboxOf returns nil for a container whose sandbox has no record.
-func (r *Partial) sandboxOf(o *containerRecord) *pod.Sandbox {
-	if s, err := r.Objects.Sandbox(o.Spec().Sandbox); err == nil {
+func (r *partial) sandboxOf(o *containerRecord) *pod.Sandbox {
+	if s, err := r.pods.Index.Sandbox(o.Spec().Sandbox); err == nil {
 		return s
 	}
-	if p, ok := r.Pods.Get(o.Spec().Sandbox); ok {
+	if p, ok := r.pods.Sandboxes.Get(o.Spec().Sandbox); ok {
 		return pod.NewSandbox(p)
 	}
 	return nil
 }
 
 // list shows a container, in its sandbox.
-func (r *Partial) list(ctx context.Context, o *containerRecord) {
+func (r *partial) list(ctx context.Context, o *containerRecord) {
 	s := r.sandboxOf(o)
 	if s == nil {
 		return
 	}
-	if _, err := r.Objects.Sandbox(s.ID()); err != nil {
+	if _, err := r.pods.Index.Sandbox(s.ID()); err != nil {
 		r.reserve(ctx, s)
 		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
-		r.Objects.AddSandbox(s)
+		r.pods.Index.AddSandbox(s)
 	}
 	c := pod.NewContainer(o, s)
-	if err := r.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
+	if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("two containers have one name")
 	}
-	r.Creation.ShowFailed(ctx, c, errHalfMade)
+	r.containers.ShowFailed(ctx, c, errHalfMade)
 }
 
-func (r *Partial) reserve(ctx context.Context, s *pod.Sandbox) {
-	if err := r.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
+func (r *partial) reserve(ctx context.Context, s *pod.Sandbox) {
+	if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("two sandboxes have one name")
 	}
 }

@@ -15,14 +15,14 @@ import (
 // thaw lets the containers go on that stood still for a checkpoint when the
 // daemon was killed, and removes what there was of it. What cannot be thawed now
 // is tried again at the next start.
-func (r *Recovery) Thaw(ctx context.Context) {
-	entries, err := os.ReadDir(r.CheckpointsDir(""))
+func (r *recovery) thaw(ctx context.Context) {
+	entries, err := os.ReadDir(r.pods.CheckpointsDir(""))
 	if err != nil {
 		return // there was never one
 	}
 	for _, e := range entries {
 		entry := log.G(ctx).WithField("container", e.Name())
-		c, err := r.Objects.Container(e.Name())
+		c, err := r.pods.Index.Container(e.Name())
 		if err == nil && c.Status().Phase == pod.PhaseRunning {
 			err = r.ask(ctx, c.Sandbox, func(ctx context.Context) error { return r.thawOne(ctx, c) })
 			if err != nil {
@@ -30,15 +30,15 @@ func (r *Recovery) Thaw(ctx context.Context) {
 				continue
 			}
 		}
-		if err := os.RemoveAll(r.CheckpointsDir(e.Name())); err != nil {
+		if err := os.RemoveAll(r.pods.CheckpointsDir(e.Name())); err != nil {
 			entry.WithError(err).Warn("cannot remove an unfinished checkpoint")
 		}
 	}
 }
 
 // thawOne lets a container go on, if it does not.
-func (r *Recovery) thawOne(ctx context.Context, c *pod.Container) error {
-	client, err := r.Tasks.Client(ctx, c.Sandbox)
+func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
+	client, err := r.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}

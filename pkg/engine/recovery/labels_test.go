@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"errors"
-	"path/filepath"
 	"testing"
 
 	"github.com/containerd/log"
@@ -10,7 +9,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -35,11 +33,7 @@ func taken(t *testing.T, label string) bool {
 func TestRecoveryTakesLabels(t *testing.T) {
 	const shared, own = "system_u:system_r:container_t:s0:c103,c104", "system_u:system_r:container_t:s0:c105,c106"
 	dir := t.TempDir()
-	pods, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](filepath.Join(dir, "sandboxes"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctrs, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](filepath.Join(dir, "containers"))
+	pods, _, err := pod.Open(t.Context(), dir, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,31 +43,29 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	}
 	sandboxRecord := pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, ProcessLabel: shared}
 	sandboxRecord.Config.Msg = &runtimeapi.PodSandboxConfig{}
-	if _, err := pods.Create("pod", sandboxRecord, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Relaxed); err != nil {
+	if _, err := pods.Sandboxes.Create("pod", sandboxRecord, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Relaxed); err != nil {
 		t.Fatal(err)
 	}
 	for id, label := range map[string]string{"same": shared, "own": own} {
 		record := pod.ContainerSpec{Sandbox: "pod", ProcessLabel: label}
 		record.Config.Msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}}
-		if _, err := ctrs.Create(id, record, pod.ContainerStatus{Phase: pod.PhaseExited, Erased: true}, store.Relaxed); err != nil {
+		if _, err := pods.Containers.Create(id, record, pod.ContainerStatus{Phase: pod.PhaseExited, Erased: true}, store.Relaxed); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r := &Recovery{
-		Objects: pod.NewIndex(), Names: reserve.NewNames(), Labels: reserve.NewLabels(), Clock: &pod.Clock{}, Pods: pods, Ctrs: ctrs, Shims: shims, Silent: NewSilence(),
-	}
-	if err := errors.Join(r.Sandboxes(t.Context()), r.Containers(t.Context())); err != nil {
+	r := &recovery{pods: pods, log: log.L, shims: shims, silent: newSilence()}
+	if err := errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if !taken(t, shared) || !taken(t, own) {
 		t.Error("categories of recovered objects would be given out again")
 	}
-	r.Labels.Release(own)
-	r.Labels.Release(shared)
+	r.pods.Labels.Release(own)
+	r.pods.Labels.Release(shared)
 	if taken(t, own) || !taken(t, shared) {
 		t.Error("the removal of a container does not free its own categories, or frees its sandbox's")
 	}
-	r.Labels.Release(shared)
+	r.pods.Labels.Release(shared)
 	if taken(t, shared) {
 		t.Error("the categories stay taken")
 	}

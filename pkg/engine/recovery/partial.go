@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/selfcheck"
 )
@@ -20,33 +19,27 @@ import (
 const undoPatience = 5 * time.Second
 
 // halfMades takes back what an earlier daemon had not made whole.
-type Partial struct {
-	Background context.Context // ends with the engine
-	Objects    *pod.Index
-	Names      *reserve.Names
-	Labels     *reserve.Labels
-	Pods       *pod.SandboxRecords
-	Ctrs       *pod.ContainerRecords
-	Canaries   *selfcheck.Pods
-	Stops      *sandbox.Stops
-	Creation   *container.Creation
-	Ends       *container.Ends
-	Silent     *silence
+type partial struct {
+	pods       *pod.Registry
+	selfChecks *selfcheck.Pods
+	sandboxes  *sandbox.Service
+	containers *container.Service
+	silent     *silence
 }
 
 // dropHalfMade takes back objects whose creation never ended, and containers
 // whose sandbox is gone.
-func (r *Partial) DropHalfMade(ctx context.Context) {
+func (r *partial) dropHalfMade(ctx context.Context) {
 	r.dropContainers(ctx)
 	var quick, slow []*halfMade
-	for _, o := range r.Pods.List() {
+	for _, o := range r.pods.Sandboxes.List() {
 		if o.Status().Phase != pod.PhasePlanned {
 			continue
 		}
 		s := pod.NewSandbox(o)
 		r.reserve(ctx, s)
 		s.Op <- struct{}{} // whoever wants to remove it waits
-		if h := (&halfMade{Sandbox: s}); r.Silent.has(runner(s)) {
+		if h := (&halfMade{Sandbox: s}); r.silent.has(runner(s)) {
 			slow = append(slow, h)
 		} else {
 			quick = append(quick, h)
@@ -65,7 +58,7 @@ type halfMade struct {
 
 // undo takes sandboxes back, and waits no longer than patience before it shows
 // what is left of them.
-func (r *Partial) undo(all []*halfMade, patience time.Duration) {
+func (r *partial) undo(all []*halfMade, patience time.Duration) {
 	if len(all) == 0 {
 		return
 	}
@@ -91,32 +84,31 @@ func (r *Partial) undo(all []*halfMade, patience time.Duration) {
 }
 
 // show lists h unless it is gone.
-func (r *Partial) show(h *halfMade) {
+func (r *partial) show(h *halfMade) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.Spec().Canary {
 		return // it is berth's own
 	}
-	if _, there := r.Pods.Get(h.ID()); there && !h.shown {
+	if _, there := r.pods.Sandboxes.Get(h.ID()); there && !h.shown {
 		h.shown = true
-		r.Objects.AddSandbox(h.Sandbox)
+		r.pods.Index.AddSandbox(h.Sandbox)
 	}
 }
 
 // takeBack undoes h. One that was listed meanwhile stays so, with nothing in it:
 // the kubelet has seen it and removes it. So does one that cannot be undone.
-func (r *Partial) takeBack(h *halfMade) {
+func (r *partial) takeBack(h *halfMade) {
 	defer h.Op.Unlock()
-	ctx, cancel := context.WithTimeout(r.Background, pod.UndoTimeout)
+	ctx, cancel := context.WithTimeout(r.pods.Background, pod.UndoTimeout)
 	defer cancel()
-	b := r.Stops
-	err := b.TearDown(ctx, h.Sandbox)
-	if r.Background.Err() != nil {
+	err := r.sandboxes.TearDown(ctx, h.Sandbox)
+	if r.pods.Background.Err() != nil {
 		return // the next start does it again
 	}
 	h.mu.Lock()
 	if err == nil && !h.shown {
-		if err = b.Forget(h.Sandbox); err == nil {
+		if err = r.sandboxes.Forget(h.Sandbox); err == nil {
 			h.mu.Unlock()
 			return
 		}
@@ -124,7 +116,7 @@ func (r *Partial) takeBack(h *halfMade) {
 	h.mu.Unlock()
 	if h.Spec().Canary {
 		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("a canary pod of an earlier daemon could not be taken back yet")
-		go r.Canaries.TakeBackLater(h.Sandbox, func() {})
+		go r.selfChecks.TakeBackLater(h.Sandbox, func() {})
 		return
 	}
 	if err != nil {

@@ -22,25 +22,15 @@ const unreachable = "what runs it does not answer, its recorded state is kept"
 const recoveryParallel = 16
 
 // recovery finds out what became of what earlier daemons ran.
-type Recovery struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Boot       string          // this boot of the node, by the kernel's random id
-	Log        *log.Entry
-	Objects    *pod.Index
-	Names      *reserve.Names
-	Labels     *reserve.Labels
-	Clock      *pod.Clock
-	Pods       *pod.SandboxRecords
-	Ctrs       *pod.ContainerRecords
-	Tasks      *task.Tasks
-	Exits      *task.Exits
-	Shims      survivors
-	Processes  *sandbox.Processes
-	Starts     *container.Starts
-	Ends       *container.Ends
-	Abandoned  session.Execs
-	Silent     *silence
+type recovery struct {
+	pods       *pod.Registry
+	tasks      *task.Service
+	log        *log.Entry
+	shims      survivors
+	sandboxes  *sandbox.Service
+	containers *container.Service
+	sessions   *session.Calls
+	silent     *silence
 }
 
 // survivors are what runs tasks and may have outlived the daemon.
@@ -53,35 +43,35 @@ type survivors interface {
 }
 
 // sandboxes brings the sandboxes that were shown before back into the index.
-func (r *Recovery) Sandboxes(ctx context.Context) error {
+func (r *recovery) takeSandboxes(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)
-	for _, o := range r.Pods.List() {
-		r.Clock.Seen(o.Spec().CreatedAt)
-		r.Shims.Hold(o.Spec().Supervisor)
-		r.Labels.Hold(o.Spec().ProcessLabel)
+	for _, o := range r.pods.Sandboxes.List() {
+		r.pods.Clock.Seen(o.Spec().CreatedAt)
+		r.shims.Hold(o.Spec().Supervisor)
+		r.pods.Labels.Hold(o.Spec().ProcessLabel)
 		if o.Status().Phase == pod.PhasePlanned {
 			continue
 		}
 		s := pod.NewSandbox(o)
-		if err := r.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
-			r.Log.WithError(err).WithField("sandbox", s.ID()).Error("two sandboxes have one name")
+		if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
+			r.log.WithError(err).WithField("sandbox", s.ID()).Error("two sandboxes have one name")
 		}
-		r.Objects.AddSandbox(s)
+		r.pods.Index.AddSandbox(s)
 		g.Go(func() error { return r.sandbox(ctx, s) })
 	}
 	return g.Wait()
 }
 
-func (r *Recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
+func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 	st := s.Status()
 	if st.Phase != pod.PhaseReady {
 		return nil
 	}
-	lost := s.Spec().Boot != r.Boot || st.Namespaces.Lost() != ""
+	lost := s.Spec().Boot != r.pods.Boot || st.Namespaces.Lost() != ""
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
-			_, lost, err = r.Exits.EndedMeanwhile(ctx, s, s.ID())
+			_, lost, err = r.tasks.EndedMeanwhile(ctx, s, s.ID())
 			return err
 		})
 		if err != nil {
@@ -95,20 +85,20 @@ func (r *Recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 	if s.Spec().Plan.Process {
 		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
 		r.readLog(ctx, s)
-		go r.Processes.Watch(s)
+		go r.sandboxes.Watch(s)
 	}
 	return nil
 }
 
 // readLog goes on reading the log of a foreign shim.
-func (r *Recovery) readLog(ctx context.Context, s *pod.Sandbox) {
+func (r *recovery) readLog(ctx context.Context, s *pod.Sandbox) {
 	if s.Spec().Definition.Type != handler.Shim {
 		return
 	}
 	// Without a connection: a shim that does not take one now may go on all the same.
-	ep, err := r.Tasks.Endpoint(ctx, s)
+	ep, err := r.tasks.Endpoint(ctx, s)
 	if err == nil {
-		err = r.Shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.ProcessBundle(s.ID())}, ep)
+		err = r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID())}, ep)
 	}
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of a shim")
@@ -116,45 +106,45 @@ func (r *Recovery) readLog(ctx context.Context, s *pod.Sandbox) {
 }
 
 // keepAgain holds what the task would lose with its supervisor, as before.
-func (r *Recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
+func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 	if s.Spec().Definition.Type != handler.OCI {
 		return
 	}
-	c, err := r.Tasks.Client(ctx, s)
+	c, err := r.tasks.Client(ctx, s)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("keep a task's files")
 		return
 	}
-	if r.Silent.has(runner(s)) {
+	if r.silent.has(runner(s)) {
 		t.Terminal = false // all else is had without an answer
 	}
-	r.Tasks.Keep(ctx, s, c, t)
+	r.tasks.Keep(ctx, s, c, t)
 }
 
 // containers does the same for containers.
-func (r *Recovery) Containers(ctx context.Context) error {
+func (r *recovery) takeContainers(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)
-	for _, o := range r.Ctrs.List() {
-		r.Clock.Seen(o.Spec().CreatedAt)
-		r.Clock.Seen(o.Status().StartedAt)
-		r.Clock.Seen(o.Status().FinishedAt)
-		r.Labels.Hold(o.Spec().ProcessLabel)
-		s, err := r.Objects.Sandbox(o.Spec().Sandbox)
+	for _, o := range r.pods.Containers.List() {
+		r.pods.Clock.Seen(o.Spec().CreatedAt)
+		r.pods.Clock.Seen(o.Status().StartedAt)
+		r.pods.Clock.Seen(o.Status().FinishedAt)
+		r.pods.Labels.Hold(o.Spec().ProcessLabel)
+		s, err := r.pods.Index.Sandbox(o.Spec().Sandbox)
 		if err != nil || o.Status().Phase == pod.PhasePlanned {
 			continue
 		}
 		c := pod.NewContainer(o, s)
-		if err := r.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
-			r.Log.WithError(err).WithField("container", c.ID()).Error("two containers have one name")
+		if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
+			r.log.WithError(err).WithField("container", c.ID()).Error("two containers have one name")
 		}
-		r.Objects.AddContainer(c)
+		r.pods.Index.AddContainer(c)
 		g.Go(func() error { return r.container(ctx, c) })
 	}
 	return g.Wait()
 }
 
-func (r *Recovery) container(ctx context.Context, c *pod.Container) error {
+func (r *recovery) container(ctx context.Context, c *pod.Container) error {
 	switch c.Status().Phase {
 	case pod.PhaseExited:
 		close(c.Exited)
@@ -163,7 +153,7 @@ func (r *Recovery) container(ctx context.Context, c *pod.Container) error {
 			return nil
 		}
 		// It may run: a start that was given up can have come about.
-		go r.Ends.EraseEnded(c)
+		go r.containers.EraseEnded(c)
 		return nil
 	case pod.PhaseCreated:
 		return r.created(ctx, c)
@@ -171,62 +161,64 @@ func (r *Recovery) container(ctx context.Context, c *pod.Container) error {
 	var exit task.Exit
 	var ended bool
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
-		exit, ended, err = r.Exits.EndedMeanwhile(ctx, c.Sandbox, c.ID())
+		exit, ended, err = r.tasks.EndedMeanwhile(ctx, c.Sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
 	}
 	if ended {
-		r.Ends.RecordEnd(c, exit)
-		go r.Ends.EraseEnded(c)
+		r.containers.RecordEnd(c, exit)
+		go r.containers.EraseEnded(c)
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
-	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.Layout, c, c.Status().PID))
-	go r.Ends.Watch(c)
-	r.Abandoned.EndAbandoned(c)
+	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.pods.Layout, c, c.Status().PID))
+	go r.containers.Watch(c)
+	r.sessions.EndAbandoned(c)
 	return nil
 }
 
 // created looks after a container that was not started by its record. A daemon
 // that was killed between the start and its record has a running one here.
-func (r *Recovery) created(ctx context.Context, c *pod.Container) error {
+func (r *recovery) created(ctx context.Context, c *pod.Container) error {
 	var state task.State
 	var pid int
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
-		state, pid, err = r.Exits.State(ctx, c.Sandbox, c.ID())
+		state, pid, err = r.tasks.State(ctx, c.Sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		// It stays created: a start then asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
-		state = r.Exits.JournaledStart(c)
+		state = r.tasks.JournaledStart(c)
 	}
 	switch state {
 	case task.Unstarted:
 		if c.Sandbox.Spec().Definition.Type == handler.Shim {
-			go r.Starts.NoticeStart(c)
+			go r.containers.NoticeStart(c)
 		}
 		return nil
 	case task.Starting:
 		c.Op <- struct{}{}
-		go r.Starts.FinishStart(c)
+		go r.containers.FinishStart(c)
 		return nil
 	case task.Failed:
 		c.Op <- struct{}{}
 		defer c.Op.Unlock()
-		c.Record(ctx, func(st *pod.ContainerStatus) { st.FailedStart(container.ErrUnheard, r.Clock.Now()) })
+		c.Record(ctx, func(st *pod.ContainerStatus) { st.FailedStart(container.ErrUnheard, r.pods.Clock.Now()) })
 		close(c.Exited)
-		go r.Ends.EraseEnded(c)
+		go r.containers.EraseEnded(c)
 		return nil
 	case task.Gone:
 		c.Op <- struct{}{}
 		defer c.Op.Unlock()
-		r.Ends.Gone(ctx, c)
+		r.containers.Gone(ctx, c)
 		return nil
 	}
-	c.Record(ctx, func(st *pod.ContainerStatus) { st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.Clock.Now() })
+	c.Record(ctx, func(st *pod.ContainerStatus) {
+		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.pods.Clock.Now()
+	})
 	return r.container(ctx, c)
 }

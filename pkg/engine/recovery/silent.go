@@ -29,7 +29,7 @@ type silence struct {
 	who map[string]bool // by runner
 }
 
-func NewSilence() *silence { return &silence{who: map[string]bool{}} }
+func newSilence() *silence { return &silence{who: map[string]bool{}} }
 
 func (s *silence) add(runner string) {
 	s.mu.Lock()
@@ -56,10 +56,10 @@ func runner(s *pod.Sandbox) string {
 }
 
 // listen finds out who is silent. It starts nothing, and is quick when all answer.
-func (r *Recovery) Listen(ctx context.Context) {
+func (r *recovery) listen(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, silentAfter)
 	defer cancel()
-	keys, err := r.Shims.Keys()
+	keys, err := r.shims.Keys()
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("look for supervisors")
 	}
@@ -69,16 +69,16 @@ func (r *Recovery) Listen(ctx context.Context) {
 			// Who cannot be reached is dead, which is known soon enough.
 			if c, err := connect(); err == nil && !c.Answers(ctx) {
 				log.G(ctx).WithField("runner", runner).Error("a supervisor or shim does not answer; what it runs keeps its recorded state")
-				r.Silent.add(runner)
+				r.silent.add(runner)
 			}
 		})
 	}
 	for _, key := range keys {
-		ask(key, func() (*shim.Client, error) { return r.Shims.Live(ctx, key) })
+		ask(key, func() (*shim.Client, error) { return r.shims.Live(ctx, key) })
 	}
-	for _, o := range r.Pods.List() {
+	for _, o := range r.pods.Sandboxes.List() {
 		if ep := o.Status().Shim; ep != nil {
-			ask(ep.Address, func() (*shim.Client, error) { return r.Shims.Foreign(ctx, *ep) })
+			ask(ep.Address, func() (*shim.Client, error) { return r.shims.Foreign(ctx, *ep) })
 		}
 	}
 	asked.Wait()
@@ -86,16 +86,16 @@ func (r *Recovery) Listen(ctx context.Context) {
 
 // ask calls f, which asks who runs s, with a bound. Whoever lets it run out of
 // time is silent from then on.
-func (r *Recovery) ask(ctx context.Context, s *pod.Sandbox, f func(context.Context) error) error {
+func (r *recovery) ask(ctx context.Context, s *pod.Sandbox, f func(context.Context) error) error {
 	who := runner(s)
-	if r.Silent.has(who) {
+	if r.silent.has(who) {
 		return errSilent
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
 	err := f(bounded)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		r.Silent.add(who)
+		r.silent.add(who)
 	}
 	return err
 }

@@ -22,7 +22,7 @@ func TestSilentOnesAreAskedOnce(t *testing.T) {
 	}
 	silent, neighbour, other := recorded("silent"), recorded("silent"), recorded("other")
 	synctest.Test(t, func(t *testing.T) {
-		r := Recovery{Silent: NewSilence()}
+		r := recovery{silent: newSilence()}
 		began := time.Now()
 		wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		fail := func(context.Context) error { return errSilent }
@@ -33,7 +33,7 @@ func TestSilentOnesAreAskedOnce(t *testing.T) {
 
 		stopping, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, stop)
-		if err := r.ask(stopping, silent, wait); !errors.Is(err, context.Canceled) || r.Silent.has("silent") {
+		if err := r.ask(stopping, silent, wait); !errors.Is(err, context.Canceled) || r.silent.has("silent") {
 			t.Errorf("the end of the daemon makes it silent: %v", err)
 		}
 		_ = r.ask(t.Context(), other, fail)

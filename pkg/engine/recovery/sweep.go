@@ -18,22 +18,17 @@ import (
 )
 
 // sweeper removes what no record knows of.
-type Sweeper struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Log        *log.Entry
-	Objects    *pod.Index
-	Pods       *pod.SandboxRecords
-	Ctrs       *pod.ContainerRecords
-	Collector  *binaries.Collector
-	Mounts     *rootfs.Mounts
-	Residue    *rootfs.Residue
-	Images     retainer
-	Cni        *network.Plugins
-	Shims      interface {
+type sweeper struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	rootfs   *rootfs.Mounts
+	log      *log.Entry
+	images   retainer
+	cni      *network.Plugins
+	shims    interface {
 		Sweep(ctx context.Context, silent func(key string) bool) error
 	}
-	Silent *silence
+	silent *silence
 }
 
 // retainer removes what nobody uses of images.
@@ -42,7 +37,7 @@ type retainer interface {
 }
 
 // sweep removes what belongs to nobody. Failing at it costs space, not pods.
-func (r *Sweeper) Sweep(ctx context.Context) {
+func (r *sweeper) sweep(ctx context.Context) {
 	warn := func(err error) {
 		if err != nil {
 			log.G(ctx).WithError(err).Warn("clean up after an earlier run")
@@ -50,40 +45,40 @@ func (r *Sweeper) Sweep(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
-	warn(r.Shims.Sweep(bounded, r.Silent.has))
-	r.Collector.Collect()
+	warn(r.shims.Sweep(bounded, r.silent.has))
+	r.binaries.Collector.Collect()
 	left := r.leftovers()
-	warn(sweepDirs(r.ContainerDir(""), func(id string) bool { _, ok := r.Ctrs.Get(id); return ok }, func(id string) error {
-		return r.Residue.Erase(r.ContainerDir(id), func() error { return r.Mounts.EraseContainer(id) })
+	warn(sweepDirs(r.pods.ContainerDir(""), func(id string) bool { _, ok := r.pods.Containers.Get(id); return ok }, func(id string) error {
+		return r.rootfs.Residue.Erase(r.pods.ContainerDir(id), func() error { return r.rootfs.EraseContainer(id) })
 	}))
 	warn(r.sweepSandboxes(func(id string) bool { return !left.Has(id) }))
 	go r.releaseAddresses(left)
 	var uses []image.Use
-	for _, o := range r.Ctrs.List() {
+	for _, o := range r.pods.Containers.List() {
 		uses = append(uses, rootfs.LayersInUse(o.ID(), o.Spec())...)
 	}
-	warn(r.Images.Retain(ctx, uses))
+	warn(r.images.Retain(ctx, uses))
 }
 
 // leftovers are the pods on the network that no record knows any more.
-func (r *Sweeper) leftovers() *network.Leftovers {
+func (r *sweeper) leftovers() *network.Leftovers {
 	var valid []network.Pod
-	for _, s := range r.Objects.AllSandboxes() {
+	for _, s := range r.pods.Index.AllSandboxes() {
 		if s.Status().Tried {
 			valid = append(valid, sandbox.AttachedPod(s))
 		}
 	}
-	return r.Cni.Leftovers(valid...)
+	return r.cni.Leftovers(valid...)
 }
 
 // releaseAddresses disconnects them, and then releases their namespaces, into
 // which plugins look. Calls are answered meanwhile: the network's plugins may
 // need a pod of this node.
-func (r *Sweeper) releaseAddresses(left *network.Leftovers) {
-	ctx, cancel := context.WithTimeout(r.Background, pod.UndoTimeout)
+func (r *sweeper) releaseAddresses(left *network.Leftovers) {
+	ctx, cancel := context.WithTimeout(r.pods.Background, pod.UndoTimeout)
 	defer cancel()
 	err := left.Collect(ctx)
-	if r.Background.Err() != nil {
+	if r.pods.Background.Err() != nil {
 		return // the next start does it again
 	}
 	if err := errors.Join(err, r.sweepSandboxes(left.Has)); err != nil {
@@ -92,10 +87,10 @@ func (r *Sweeper) releaseAddresses(left *network.Leftovers) {
 }
 
 // sweepSandboxes removes what is left of sandboxes that have no record.
-func (r *Sweeper) sweepSandboxes(which func(id string) bool) error {
-	known := func(id string) bool { _, ok := r.Pods.Get(id); return ok || !which(id) }
-	return sweepDirs(r.SandboxDir(""), known, func(id string) error {
-		return r.Residue.Erase(r.SandboxDir(id), func() error { return rootfs.EraseSandbox(r.Layout, id) })
+func (r *sweeper) sweepSandboxes(which func(id string) bool) error {
+	known := func(id string) bool { _, ok := r.pods.Sandboxes.Get(id); return ok || !which(id) }
+	return sweepDirs(r.pods.SandboxDir(""), known, func(id string) error {
+		return r.rootfs.Residue.Erase(r.pods.SandboxDir(id), func() error { return rootfs.EraseSandbox(r.pods.Layout, id) })
 	})
 }
 
@@ -114,20 +109,20 @@ func sweepDirs(dir string, known func(id string) bool, remove func(id string) er
 }
 
 // closePodDirs does so for what an earlier version left open to all.
-func (r *Sweeper) ClosePodDirs() {
+func (r *sweeper) closePodDirs() {
 	closed := func(p *pod.Plan, dir string) {
 		if err := p.ClosePodDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.Log.WithError(err).WithField("path", dir).Error("a pod's directory cannot be closed to other users")
+			r.log.WithError(err).WithField("path", dir).Error("a pod's directory cannot be closed to other users")
 		}
 	}
-	for _, s := range r.Pods.List() {
-		closed(&s.Spec().Plan, r.SandboxDir(s.ID()))
+	for _, s := range r.pods.Sandboxes.List() {
+		closed(&s.Spec().Plan, r.pods.SandboxDir(s.ID()))
 	}
-	for _, c := range r.Ctrs.List() {
+	for _, c := range r.pods.Containers.List() {
 		plan := &pod.Plan{}
-		if s, ok := r.Pods.Get(c.Spec().Sandbox); ok {
+		if s, ok := r.pods.Sandboxes.Get(c.Spec().Sandbox); ok {
 			plan = &s.Spec().Plan
 		}
-		closed(plan, r.ContainerDir(c.ID()))
+		closed(plan, r.pods.ContainerDir(c.ID()))
 	}
 }

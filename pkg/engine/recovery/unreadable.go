@@ -19,15 +19,12 @@ import (
 )
 
 // unreadable are the records that cannot be read.
-type Unreadable struct {
-	Background context.Context // ends with the engine
-	Log        *log.Entry
-	Clock      *pod.Clock
-	Broken     BrokenRecords
-	Pods       *pod.SandboxRecords
-	Ctrs       *pod.ContainerRecords
-	Shims      foundlings
-	Silent     *silence
+type unreadable struct {
+	pods   *pod.Registry
+	log    *log.Entry
+	broken pod.Broken
+	shims  foundlings
+	silent *silence
 }
 
 // foundlings are supervisors that are there, whoever needs them.
@@ -39,49 +36,49 @@ type foundlings interface {
 
 // showBroken lists sandboxes whose records cannot be read under a name of their
 // own. Their definition is lost, so removal is all that can be done for them.
-func (r *Unreadable) ShowBroken() {
+func (r *unreadable) showBroken() {
 	g := errgroup.Group{}
 	g.SetLimit(recoveryParallel)
-	for _, b := range slices.Concat(r.Broken.Sandboxes, r.Broken.Containers) {
+	for _, b := range slices.Concat(r.broken.Sandboxes, r.broken.Containers) {
 		if b.StatusOnly {
-			r.Log.WithError(b.Err).WithField("id", b.ID).Error("a status cannot be read; the object is taken back as if it had never been whole")
+			r.log.WithError(b.Err).WithField("id", b.ID).Error("a status cannot be read; the object is taken back as if it had never been whole")
 			continue
 		}
 		g.Go(func() error { r.endOrphan(b.ID); return nil })
 	}
 	_ = g.Wait()
-	for _, b := range r.Broken.Sandboxes {
+	for _, b := range r.broken.Sandboxes {
 		if b.StatusOnly {
 			continue
 		}
-		r.Log.WithError(b.Err).WithField("sandbox", b.ID).Error("a sandbox's record cannot be read; it is listed as not ready")
-		spec := pod.SandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: r.Clock.Now(), Supervisor: "unknown"}
+		r.log.WithError(b.Err).WithField("sandbox", b.ID).Error("a sandbox's record cannot be read; it is listed as not ready")
+		spec := pod.SandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: r.pods.Clock.Now(), Supervisor: "unknown"}
 		spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
 		r.replaceBroken(b, spec)
 	}
-	for _, b := range r.Broken.Containers {
+	for _, b := range r.broken.Containers {
 		if b.StatusOnly {
 			continue
 		}
-		r.Log.WithError(b.Err).WithField("container", b.ID).Error("a container's record cannot be read; it is removed")
-		if err := r.Ctrs.Discard(b.ID); err != nil {
-			r.Log.WithError(err).WithField("container", b.ID).Error("remove an unreadable record")
+		r.log.WithError(b.Err).WithField("container", b.ID).Error("a container's record cannot be read; it is removed")
+		if err := r.pods.Containers.Discard(b.ID); err != nil {
+			r.log.WithError(err).WithField("container", b.ID).Error("remove an unreadable record")
 		}
 	}
 }
 
 // endOrphan ends a task of which nobody knows any more whose it was: what runs
 // and is in no list would run for ever. A silent supervisor is not waited for.
-func (r *Unreadable) endOrphan(id string) {
-	keys, err := r.Shims.Keys()
+func (r *unreadable) endOrphan(id string) {
+	keys, err := r.shims.Keys()
 	if err != nil {
-		r.Log.WithError(err).WithField("id", id).Error("end a task whose record cannot be read")
+		r.log.WithError(err).WithField("id", id).Error("end a task whose record cannot be read")
 	}
 	for _, key := range keys {
-		if _, err := os.Stat(filepath.Join(r.Shims.SupervisorDir(key), "tasks", id)); err != nil {
+		if _, err := os.Stat(filepath.Join(r.shims.SupervisorDir(key), "tasks", id)); err != nil {
 			continue
 		}
-		if r.Silent.has(key) {
+		if r.silent.has(key) {
 			go r.endOrphanOf(key, id, pod.UndoTimeout)
 			continue
 		}
@@ -89,27 +86,24 @@ func (r *Unreadable) endOrphan(id string) {
 	}
 }
 
-func (r *Unreadable) endOrphanOf(key, id string, patience time.Duration) {
-	ctx, cancel := context.WithTimeout(r.Background, patience)
+func (r *unreadable) endOrphanOf(key, id string, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(r.pods.Background, patience)
 	defer cancel()
-	client, err := r.Shims.Supervisor(ctx, key)
+	client, err := r.shims.Supervisor(ctx, key)
 	if err == nil {
 		err = task.EndTask(ctx, client, id)
 	}
 	if err != nil {
-		r.Log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("end a task whose record cannot be read")
+		r.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("end a task whose record cannot be read")
 	}
 }
 
-func (r *Unreadable) replaceBroken(b store.Broken, spec pod.SandboxSpec) {
-	err := r.Pods.Discard(b.ID)
+func (r *unreadable) replaceBroken(b store.Broken, spec pod.SandboxSpec) {
+	err := r.pods.Sandboxes.Discard(b.ID)
 	if err == nil {
-		_, err = r.Pods.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Durable)
+		_, err = r.pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Durable)
 	}
 	if err != nil {
-		r.Log.WithError(err).WithField("sandbox", b.ID).Error("replace an unreadable record")
+		r.log.WithError(err).WithField("sandbox", b.ID).Error("replace an unreadable record")
 	}
 }
-
-// brokenRecords are records that could not be read at start.
-type BrokenRecords struct{ Sandboxes, Containers []store.Broken }

@@ -59,7 +59,7 @@ func volumeFailed(path string, err error) error {
 // has mounts of its own, which go when it has ended.
 func (m *Mounts) MountVolumes(ctx context.Context, c *pod.Container) error {
 	for i, v := range c.Spec().Volumes {
-		if err := m.mountVolume(ctx, c, v, m.VolumeDir(c.ID(), i)); err != nil {
+		if err := m.mountVolume(ctx, c, v, m.pods.VolumeDir(c.ID(), i)); err != nil {
 			return volumeFailed(v.Path, err)
 		}
 	}
@@ -79,7 +79,7 @@ func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageV
 		return err
 	}
 	if c.Sandbox.Spec().Plan.User != nil {
-		return idmap.Mount(c.Sandbox.Status().Namespaces.User, mounts, dir, m.ScratchDir(c.ID()))
+		return idmap.Mount(c.Sandbox.Status().Namespaces.User, mounts, dir, m.pods.ScratchDir(c.ID()))
 	}
 	return mount.All(mounts, dir)
 }
@@ -88,7 +88,7 @@ func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageV
 func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
 	sources := make(map[string]string, len(c.Spec().Volumes))
 	for i, v := range c.Spec().Volumes {
-		dir, err := imageDir(m.VolumeDir(c.ID(), i), v.SubPath)
+		dir, err := imageDir(m.pods.VolumeDir(c.ID(), i), v.SubPath)
 		if err != nil {
 			return nil, volumeFailed(v.Path, err)
 		}

@@ -26,7 +26,7 @@ func (m *Mounts) MapFor(c *pod.Container, spec *specs.Spec, runtime *probe.Runti
 	}
 	for _, i := range which {
 		bind := &spec.Mounts[i]
-		target := filepath.Join(m.MappedDir(c.ID()), strconv.Itoa(i))
+		target := filepath.Join(m.pods.MappedDir(c.ID()), strconv.Itoa(i))
 		if err := makeLike(bind.Source, target); err != nil {
 			return fmt.Errorf("mount %s: %w", bind.Destination, err)
 		}

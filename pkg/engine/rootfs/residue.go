@@ -30,7 +30,7 @@ type Residue struct {
 	retrying bool                    // guarded by mu
 }
 
-func NewResidue(background context.Context) *Residue {
+func newResidue(background context.Context) *Residue {
 	return &Residue{background: background, interval: residueInterval, left: map[string]func() error{}}
 }
 
@@ -98,7 +98,7 @@ func (m *Mounts) EraseContainer(id string) error {
 	if err := m.UnmountParts(id); err != nil {
 		return err
 	}
-	return removeDir(m.ContainerDir(id))
+	return removeDir(m.pods.ContainerDir(id))
 }
 
 // removeFiles takes back makeFiles, whether it ended or not.

@@ -57,7 +57,7 @@ func TestResidueIsRemovedLater(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r := NewResidue(ctx)
+	r := newResidue(ctx)
 	r.interval = 5 * time.Millisecond
 	if err := r.Erase(dir, func() error { return mountpoint.Remove(dir) }); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestResidueIsRemovedLater(t *testing.T) {
 
 func TestResidueFailsForOtherReasons(t *testing.T) {
 	cause := errors.New("the disk is broken")
-	r := NewResidue(t.Context())
+	r := newResidue(t.Context())
 	if err := r.Erase("/x", func() error { return cause }); !errors.Is(err, cause) || len(r.left) > 0 {
 		t.Errorf("%v, %d left", err, len(r.left))
 	}

@@ -1,3 +1,5 @@
+// Package rootfs makes, mounts and removes what containers have as files: root
+// filesystems, image volumes, volumes that images define, and mapped mounts.
 package rootfs
 
 import (
@@ -21,17 +23,22 @@ import (
 // mounts are the root filesystems of containers, the images among their mounts and
 // what has to be mapped for their runtime.
 type Mounts struct {
-	pod.Layout
+	pods   *pod.Registry
 	images *image.Store
+	// Residue is what the node kept busy of those that are removed.
+	Residue *Residue
 }
 
-func New(l pod.Layout, s *image.Store) *Mounts { return &Mounts{l, s} }
+// New mounts from the images of a store.
+func New(pods *pod.Registry, images *image.Store) *Mounts {
+	return &Mounts{pods: pods, images: images, Residue: newResidue(pods.Background)}
+}
 
 // prepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
 // shim mounts it itself, so that a VM may take it as it is.
 func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *image.Image) ([]mount.Mount, error) {
-	rootfs := filepath.Join(m.ContainerDir(c.ID()), "rootfs")
-	if err := c.Sandbox.Spec().Plan.MakePodDir(m.ContainerDir(c.ID())); err != nil {
+	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
+	if err := c.Sandbox.Spec().Plan.MakePodDir(m.pods.ContainerDir(c.ID())); err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
 	}
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
@@ -61,7 +68,7 @@ func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *image.I
 	if err != nil {
 		return fmt.Errorf("root filesystem: %w", err)
 	}
-	if err := idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.ScratchDir(c.ID())); err != nil {
+	if err := idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.pods.ScratchDir(c.ID())); err != nil {
 		return fmt.Errorf("mount root filesystem: %w", err)
 	}
 	return nil
@@ -71,7 +78,7 @@ func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *image.I
 // a shim will mount is mounted meanwhile in the same place, where it is found after a
 // crash.
 func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
-	rootfs := filepath.Join(m.ContainerDir(c.ID()), "rootfs")
+	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if len(mounts) == 0 || c.Sandbox.Spec().Definition.Type != handler.Shim {
 		return f(rootfs)
 	}
@@ -99,13 +106,13 @@ func toRead(mounts []mount.Mount) []mount.Mount {
 
 // unmountParts unmounts all that was mounted for c.
 func (m *Mounts) UnmountParts(id string) error {
-	if err := mountpoint.Unmount(filepath.Join(m.ContainerDir(id), "rootfs")); err != nil {
+	if err := mountpoint.Unmount(filepath.Join(m.pods.ContainerDir(id), "rootfs")); err != nil {
 		return fmt.Errorf("unmount root filesystem: %w", err)
 	}
-	if err := idmap.Forget(m.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // it goes with its directory
+	if err := idmap.Forget(m.pods.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // it goes with its directory
 		return fmt.Errorf("unmount layers: %w", err)
 	}
-	for _, dir := range []string{m.VolumesDir(id), m.MappedDir(id)} {
+	for _, dir := range []string{m.pods.VolumesDir(id), m.pods.MappedDir(id)} {
 		if err := unmountBelow(dir); err != nil {
 			return fmt.Errorf("unmount volumes: %w", err)
 		}

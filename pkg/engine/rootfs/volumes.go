@@ -86,7 +86,7 @@ func emptyVolume(dir string, plan *pod.Plan) error {
 
 // passVolume shows a volume where the root of a user namespace can pass.
 func (m *Mounts) passVolume(c *pod.Container, number int, dir string) (string, error) {
-	at := m.VolumeDir(c.ID(), len(c.Spec().Volumes)+number)
+	at := m.pods.VolumeDir(c.ID(), len(c.Spec().Volumes)+number)
 	if err := os.MkdirAll(at, 0o711); err != nil {
 		return "", err
 	}

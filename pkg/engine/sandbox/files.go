@@ -18,8 +18,8 @@ import (
 const shmSize = 64 << 20
 
 // makeFiles writes the sandbox's files and mounts its shared memory.
-func (b *Runs) makeFiles(s *pod.Sandbox) error {
-	f, plan := b.FilesOf(s.ID()), s.Spec().Plan
+func (b *runs) makeFiles(s *pod.Sandbox) error {
+	f, plan := b.pods.FilesOf(s.ID()), s.Spec().Plan
 	hostname := plan.Hostname
 	if hostname == "" {
 		hostname, _ = os.Hostname()

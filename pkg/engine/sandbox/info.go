@@ -38,12 +38,12 @@ type sandboxInfo struct {
 	Config      json.RawMessage `json:"config"`
 }
 
-func (b *Views) info(s *pod.Sandbox) map[string]string {
+func (b *views) info(s *pod.Sandbox) map[string]string {
 	st := s.Status()
 	config, _ := protojson.Marshal(s.Config())
 	i := sandboxInfo{
 		Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Generation(), Plan: s.Spec().Plan, Binaries: b.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
+		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Generation(), Plan: s.Spec().Plan, Binaries: b.binaries.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
 		NetNS: st.Namespaces.Net, CNIResult: cniResult(st.Network), RuntimeSpec: b.runtimeSpec(s), Config: config,
 	}
 	i.PID, i.PIDOf = b.process(s)
@@ -52,12 +52,12 @@ func (b *Views) info(s *pod.Sandbox) map[string]string {
 }
 
 // process is the one that is in the sandbox's namespaces: see sandboxInfo.
-func (b *Views) process(s *pod.Sandbox) (pid int, of string) {
+func (b *views) process(s *pod.Sandbox) (pid int, of string) {
 	if pid := s.Status().PID; pid > 0 || s.Spec().Plan.Process {
 		return pid, ""
 	}
 	var first *pod.Container
-	for _, c := range b.Objects.ContainersOf(s.ID()) {
+	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
 		if st := c.Status(); st.Phase == pod.PhaseRunning && st.PID > 0 && (first == nil || c.Spec().CreatedAt < first.Spec().CreatedAt) {
 			first = c
 		}
@@ -69,15 +69,15 @@ func (b *Views) process(s *pod.Sandbox) (pid int, of string) {
 }
 
 // runtimeSpec is nil if there is none any more.
-func (b *Views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
+func (b *views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
 	if s.Spec().Plan.Process {
-		text, err := os.ReadFile(filepath.Join(b.ProcessBundle(s.ID()), "config.json"))
+		text, err := os.ReadFile(filepath.Join(b.pods.ProcessBundle(s.ID()), "config.json"))
 		if err != nil || !json.Valid(text) {
 			return nil
 		}
 		return text
 	}
-	spec, err := ocispec.DescribeSandbox(b.SpecSandbox(s))
+	spec, err := ocispec.DescribeSandbox(b.pods.SpecSandbox(s))
 	if err != nil {
 		return nil
 	}

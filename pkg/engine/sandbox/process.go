@@ -29,28 +29,22 @@ import (
 )
 
 // sandboxProcesses are the processes of the sandboxes that have one.
-type Processes struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Settings   *settings.Settings
-	Runtimes   *binaries.Runtimes
-	Tasks      *task.Tasks
-	Exits      *task.Exits
-	Burials    *task.LostShims
-	Prober     binaries.Prober
-	Tools      binaries.Tools
-	Shims      shimStarter
-	Events     *events.Announcer
+type processes struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	tasks    *task.Service
+	settings *settings.Settings
+	shims    shimStarter
+	events   *events.Announcer
 }
 
-// shimStarter starts foreign shims, and lets go of tasks.
+// shimStarter starts foreign shims.
 type shimStarter interface {
-	task.Keeper
 	StartForeign(ctx context.Context, s shim.Start) (shim.Endpoint, *shim.Client, error)
 }
 
 // start starts the sandbox process of a sandbox that has one.
-func (b *Processes) Start(ctx context.Context, s *pod.Sandbox) error {
+func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}
@@ -67,15 +61,15 @@ func (b *Processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	if err := b.Runtimes.Need(s); err != nil {
+	if err := b.binaries.Runtimes.Need(s); err != nil {
 		return err
 	}
-	options, err := b.Tasks.Options(s.Spec(), "", "")
+	options, err := b.tasks.Options(s.Spec(), "", "")
 	if err != nil {
 		return err
 	}
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
-		ID: s.ID(), Bundle: b.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
+		ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
 	})
 	s.Creating.Store(unanswered)
 	if err != nil {
@@ -89,21 +83,21 @@ func (b *Processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("start sandbox process: %w", task.Blamed(s.Spec().Definition, task.InTime(limit, task.FromShim(err))))
 	}
-	b.Tasks.Keep(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
+	b.tasks.Keep(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
 	return s.Update(func(st *pod.SandboxStatus) error { st.PID = int(started.Pid); return nil })
 }
 
 // startShim returns who runs the tasks of s, starting a foreign shim.
-func (b *Processes) startShim(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
-	d := b.Runtimes.Of(s.Spec())
+func (b *processes) startShim(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
+	d := b.binaries.Runtimes.Of(s.Spec())
 	if d.Type != handler.Shim {
-		return b.Tasks.Client(ctx, s)
+		return b.tasks.Client(ctx, s)
 	}
-	options, err := task.ShimOptions(d, s.Spec().Plan, b.Settings.NodeOf(s.Spec()).SystemdCgroup)
+	options, err := task.ShimOptions(d, s.Spec().Plan, b.settings.NodeOf(s.Spec()).SystemdCgroup)
 	if err != nil {
 		return nil, err
 	}
-	ep, client, err := b.Shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: b.ProcessBundle(s.ID()), Options: options})
+	ep, client, err := b.shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Options: options})
 	if err != nil {
 		return nil, task.Blamed(d, err)
 	}
@@ -113,44 +107,44 @@ func (b *Processes) startShim(ctx context.Context, s *pod.Sandbox) (*shim.Client
 
 // processRootfs is how a foreign shim gets the sandbox process's root: VM
 // runtimes decide for themselves how to carry it over.
-func (b *Processes) processRootfs(s *pod.Sandbox) []*types.Mount {
+func (b *processes) processRootfs(s *pod.Sandbox) []*types.Mount {
 	if s.Spec().Definition.Type != handler.Shim {
 		return nil
 	}
-	return []*types.Mount{{Type: "bind", Source: b.Tools.PauseRoot, Options: []string{"rbind", "ro"}}}
+	return []*types.Mount{{Type: "bind", Source: b.binaries.Tools.PauseRoot, Options: []string{"rbind", "ro"}}}
 }
 
-func (b *Processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) error {
-	rt, err := b.Prober.Probe(ctx, b.Runtimes.Of(s.Spec()))
+func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) error {
+	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(s.Spec()))
 	if err != nil {
 		return err
 	}
-	path, err := cgroup.Path(b.Settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+	path, err := cgroup.Path(b.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
 	if err != nil {
 		return err
 	}
-	facts := b.SpecSandbox(s)
+	facts := b.pods.SpecSandbox(s)
 	facts.PID = 0
-	base, err := b.Settings.BaseSpec(s.Spec())
+	base, err := b.settings.BaseSpec(s.Spec())
 	if err != nil {
 		return err
 	}
 	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{
 		Sandbox: facts, PausePath: "/" + binaries.PauseName, CgroupsPath: path, Runtime: rt, Base: base, MemoryLimit: b.memoryOf(ctx, s),
-	}, b.Settings.NodeOf(s.Spec()))
+	}, b.settings.NodeOf(s.Spec()))
 	if err != nil {
 		return err
 	}
-	bundle := b.ProcessBundle(s.ID())
+	bundle := b.pods.ProcessBundle(s.ID())
 	rootfs := filepath.Join(bundle, "rootfs")
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
 		return err
 	}
 	if s.Spec().Definition.Type == handler.OCI {
-		if err := unix.Mount(b.Tools.PauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		if err := unix.Mount(b.binaries.Tools.PauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount its root filesystem: %w", err)
 		}
-		if b.Tools.NoExec {
+		if b.binaries.Tools.NoExec {
 			if err := unix.Mount("", rootfs, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 				return fmt.Errorf("let programs run in its root filesystem: %w", err)
 			}
@@ -161,12 +155,12 @@ func (b *Processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 
 // memoryOf is what the kubelet lets a pod use whose kernel is its own: it limits
 // the pod's cgroup before it asks for the pod.
-func (b *Processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
+func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 	if !s.Spec().Plan.OwnKernel || s.Spec().Definition.Type != handler.OCI {
 		return 0
 	}
 	parent := s.Config().GetLinux().GetCgroupParent()
-	stats, err := cgroup.ReadStats(cgroup.ParentPaths(parent, b.Settings.Of(s.Spec()).CgroupDriver))
+	stats, err := cgroup.ReadStats(cgroup.ParentPaths(parent, b.settings.Of(s.Spec()).CgroupDriver))
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("a pod will take all of the node's memory for its own")
 		return 0
@@ -175,37 +169,37 @@ func (b *Processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 }
 
 // watch turns the sandbox NOTREADY when its process ends by itself.
-func (b *Processes) Watch(s *pod.Sandbox) {
-	exit, err := b.Exits.Await(s, s.ID())
+func (b *processes) Watch(s *pod.Sandbox) {
+	exit, err := b.tasks.Await(s, s.ID())
 	if err != nil {
 		return // the engine is closing
 	}
-	log.G(b.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("sandbox process ended")
-	s.Record(b.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
-	b.Shims.Drop(s.Spec().Supervisor, s.ID())
-	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	log.G(b.pods.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("sandbox process ended")
+	s.Record(b.pods.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
+	b.tasks.Drop(s.Spec().Supervisor, s.ID())
+	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
 // stop ends the sandbox process and what the runtime has of it. It works
 // when nothing of it is there any more.
-func (b *Processes) stop(ctx context.Context, s *pod.Sandbox) error {
+func (b *processes) stop(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}
-	b.Runtimes.Mend(s)
+	b.binaries.Runtimes.Mend(s)
 	err := b.end(ctx, s)
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	b.Shims.Drop(s.Spec().Supervisor, s.ID())
-	return mountpoint.Unmount(filepath.Join(b.ProcessBundle(s.ID()), "rootfs"))
+	b.tasks.Drop(s.Spec().Supervisor, s.ID())
+	return mountpoint.Unmount(filepath.Join(b.pods.ProcessBundle(s.ID()), "rootfs"))
 }
 
-func (b *Processes) end(ctx context.Context, s *pod.Sandbox) error {
+func (b *processes) end(ctx context.Context, s *pod.Sandbox) error {
 	if s.Spec().Definition.Type == handler.Shim {
 		return b.endForeign(ctx, s)
 	}
-	client, err := b.Tasks.Client(ctx, s)
+	client, err := b.tasks.Client(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -217,7 +211,7 @@ func (b *Processes) end(ctx context.Context, s *pod.Sandbox) error {
 const shimPatience = time.Minute
 
 // endForeign ends the process, the shim, and what the shim runs the pod in.
-func (b *Processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
+func (b *processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
 	client, err := b.endByShim(ctx, s)
 	switch {
 	case err == nil:
@@ -234,7 +228,7 @@ func (b *Processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
 	default:
 		return err
 	}
-	if err := b.Tasks.Dismiss(ctx, s, client); err != nil {
+	if err := b.tasks.Dismiss(ctx, s, client); err != nil {
 		return err
 	}
 	if client != nil && s.Status().PID == 0 {
@@ -243,28 +237,28 @@ func (b *Processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
 			return err
 		}
 	}
-	return b.Burials.EndPod(ctx, s)
+	return b.tasks.EndPod(ctx, s)
 }
 
 // killShim kills the shim of s, and cleans up after it as after one that was lost for
 // the reason cause.
-func (b *Processes) killShim(ctx context.Context, s *pod.Sandbox, cause error) error {
+func (b *processes) killShim(ctx context.Context, s *pod.Sandbox, cause error) error {
 	// First, so that it makes nothing more.
-	if err := b.Tasks.Dismiss(ctx, s, nil); err != nil {
+	if err := b.tasks.Dismiss(ctx, s, nil); err != nil {
 		return err
 	}
-	_, err := b.Burials.Bury(ctx, s, s.ID(), cause)
+	_, err := b.tasks.Bury(ctx, s, s.ID(), cause)
 	return err
 }
 
 // endByShim has the shim end the process, if it does so in time.
-func (b *Processes) endByShim(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
+func (b *processes) endByShim(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, shimPatience)
 	defer cancel()
 	if err := s.Creating.Load().Await(ctx, pod.CreatePatience); err != nil {
 		return nil, err
 	}
-	client, err := b.Tasks.Client(ctx, s)
+	client, err := b.tasks.Client(ctx, s)
 	if err == nil {
 		err = task.EndTask(ctx, client, s.ID())
 	}

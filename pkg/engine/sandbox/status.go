@@ -9,23 +9,21 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
-	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
 // sandboxViews show sandboxes to callers.
-type Views struct {
-	pod.Layout
-	Objects  *pod.Index
-	Runtimes *binaries.Runtimes
+type views struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
 }
 
 // PodSandboxStatus tells everything about one sandbox. It tells nothing about its
 // containers, and has no timestamp: a kubelet with EventedPLEG (1.37) that finds one
 // takes the containers from here, and then holds none of them for active. It lists
 // them otherwise.
-func (b *Views) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+func (b *views) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -37,12 +35,12 @@ func (b *Views) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStat
 }
 
 // ListPodSandbox lists sandboxes, newest first.
-func (b *Views) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (b *views) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return &runtimeapi.ListPodSandboxResponse{Items: b.List(r.GetFilter())}, nil
 }
 
-func (b *Views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	all := b.Objects.AllSandboxes()
+func (b *views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	all := b.pods.Index.AllSandboxes()
 	items := make([]*runtimeapi.PodSandbox, 0, len(all))
 	for _, s := range all {
 		if state := s.State(); s.MatchesIn(state, f) {
@@ -53,20 +51,19 @@ func (b *Views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 }
 
 // sandboxResizing serves the call about the limits of pods.
-type Resizing struct {
-	Objects *pod.Index
-	Hooks   *hooks.Hooks
-	Plugins *nri.Plugins // nil unless there can be any
+type resizing struct {
+	pods  *pod.Registry
+	hooks *hooks.Hooks
 }
 
 // UpdatePodSandboxResources remembers what the kubelet sends. Runtimes that
 // share the host's kernel need no more: the pod's cgroup is the kubelet's.
-func (b *Resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
-	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Plugins.UpdatePodSandbox(ctx, b.Hooks.Pod(s), r.GetOverhead(), r.GetResources()); err != nil {
+	if err := b.hooks.Plugins.UpdatePodSandbox(ctx, b.hooks.Pod(s), r.GetOverhead(), r.GetResources()); err != nil {
 		return nil, err
 	}
 	err = s.Update(func(st *pod.SandboxStatus) error {
@@ -76,13 +73,13 @@ func (b *Resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	b.Plugins.PostUpdatePodSandbox(ctx, b.Hooks.Pod(s))
+	b.hooks.Plugins.PostUpdatePodSandbox(ctx, b.hooks.Pod(s))
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }
 
 // EncodedSandboxes is the answer of ListPodSandbox as it is sent.
-func (b *Views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
-	return pod.EncodedList(b.Objects.AllSandboxes(), func(s *pod.Sandbox) ([]byte, error) {
+func (b *views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
+	return pod.EncodedList(b.pods.Index.AllSandboxes(), func(s *pod.Sandbox) ([]byte, error) {
 		state := s.State()
 		if !s.MatchesIn(state, f) {
 			return nil, nil
@@ -92,7 +89,7 @@ func (b *Views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error)
 }
 
 // StreamPodSandboxes is ListPodSandbox in messages of bounded size.
-func (b *Views) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+func (b *views) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	return chunk.Send(b.List(r.GetFilter()), func(part []*runtimeapi.PodSandbox) error {
 		return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part})
 	})

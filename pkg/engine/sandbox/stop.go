@@ -21,7 +21,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/network"
-	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
@@ -33,25 +32,17 @@ import (
 )
 
 // sandboxStops ends and removes sandboxes.
-type Stops struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Objects    *pod.Index
-	Names      *reserve.Names
-	Labels     *reserve.Labels
-	Records    *pod.SandboxRecords
-	Settings   *settings.Settings
-	Binaries   *binaries.Copies
-	Collector  *binaries.Collector
-	Residue    *rootfs.Residue
-	Tools      binaries.Tools
-	Network    disconnecter
-	Shims      releaser
-	Processes  *Processes
-	Inside     *container.Stops
-	Events     *events.Announcer
-	Hooks      *hooks.Hooks
-	Plugins    *nri.Plugins // nil unless there can be any
+type stops struct {
+	pods      *pod.Registry
+	binaries  *binaries.Binaries
+	rootfs    *rootfs.Mounts
+	hooks     *hooks.Hooks
+	settings  *settings.Settings
+	network   disconnecter
+	shims     releaser
+	processes *processes
+	inside    *container.Service
+	events    *events.Announcer
 }
 
 // disconnecter gives the network of a pod back.
@@ -64,8 +55,8 @@ type releaser interface{ Release(key string) }
 
 // StopPodSandbox ends every process of the pod and gives its network back.
 // Missing and stopped sandboxes are fine. CRI: containers end up EXITED.
-func (b *Stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.StopPodSandboxResponse{}, nil
 	}
@@ -83,7 +74,7 @@ func (b *Stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandbox
 }
 
 // stop needs s.op.
-func (b *Stops) stop(ctx context.Context, s *pod.Sandbox) error {
+func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	wasReady := s.Status().Phase == pod.PhaseReady
 	if s.Status().Stopped {
 		return nil // it was stopped whole before
@@ -95,21 +86,21 @@ func (b *Stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.endInside(ctx, s); err != nil {
 		return err
 	}
-	b.Plugins.StopPodSandbox(ctx, b.Hooks.Pod(s))
+	b.hooks.Plugins.StopPodSandbox(ctx, b.hooks.Pod(s))
 	failpoint.Hit(failpoint.SandboxStopped)
 	if err := b.TearDown(ctx, s); err != nil {
 		return err
 	}
 	s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase, st.PID, st.Stopped = pod.PhaseStopped, 0, true })
 	if wasReady && !s.Spec().Plan.Process {
-		b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
 }
 
 // endInside ends the containers of s. A foreign shim that does not do so in time is
 // killed, and with it all that it runs the pod in: nobody else can end that.
-func (b *Stops) endInside(ctx context.Context, s *pod.Sandbox) error {
+func (b *stops) endInside(ctx context.Context, s *pod.Sandbox) error {
 	if s.Spec().Definition.Type != handler.Shim {
 		return b.endContainers(ctx, s)
 	}
@@ -118,7 +109,7 @@ func (b *Stops) endInside(ctx context.Context, s *pod.Sandbox) error {
 		return err
 	}
 	log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its containers")
-	if err := b.Processes.killShim(ctx, s, shim.ErrGone); err != nil {
+	if err := b.processes.killShim(ctx, s, shim.ErrGone); err != nil {
 		return fmt.Errorf("kill its shim: %w", err)
 	}
 	return within(ctx, task.BuryTimeout, func(ctx context.Context) error { return b.endContainers(ctx, s) })
@@ -132,14 +123,14 @@ func within(ctx context.Context, bound time.Duration, f func(context.Context) er
 }
 
 // endContainers returns when no container of s runs, and the shim has forgotten them.
-func (b *Stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
-	inside := b.Objects.ContainersOf(s.ID())
+func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
+	inside := b.pods.Index.ContainersOf(s.ID())
 	g, gctx := errgroup.WithContext(ctx)
 	for _, c := range inside {
 		g.Go(func() error {
-			err := b.Inside.End(gctx, c)
+			err := b.inside.End(gctx, c)
 			if err == nil {
-				b.Plugins.StopContainer(gctx, b.Hooks.Container(c))
+				b.hooks.Plugins.StopContainer(gctx, b.hooks.Container(c))
 			}
 			return err
 		})
@@ -155,7 +146,7 @@ func (b *Stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 const makingGrace = pod.CreatePatience + 5*time.Second
 
 // endMaking lets no container come to be in s any more.
-func (b *Stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
+func (b *stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
 	bounded, cancel := context.WithTimeout(ctx, makingGrace)
 	defer cancel()
 	err := s.Making.Shut(bounded)
@@ -167,26 +158,26 @@ func (b *Stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
 
 // tearDown undoes bringUp, however far that came. It may be repeated, and works
 // after a reboot, when namespaces, mounts and processes are gone.
-func (b *Stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
-	if err := b.Processes.stop(ctx, s); err != nil {
+func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
+	if err := b.processes.stop(ctx, s); err != nil {
 		return err
 	}
 	if err := b.disconnect(ctx, s); err != nil {
 		return err
 	}
 	// What is busy is no hindrance: nothing of the pod is in there, and forget tries again.
-	if err := pin.Release(b.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
+	if err := pin.Release(b.pods.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("namespaces: %w", err)
 	}
-	if err := mountpoint.Unmount(b.FilesOf(s.ID()).Shm); err != nil {
+	if err := mountpoint.Unmount(b.pods.FilesOf(s.ID()).Shm); err != nil {
 		return err
 	}
-	removeCgroup(ctx, s, b.Settings.Of(s.Spec()).CgroupDriver)
+	removeCgroup(ctx, s, b.settings.Of(s.Spec()).CgroupDriver)
 	return nil
 }
 
 // disconnect gives the pod's network back.
-func (b *Stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
+func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	st := s.Status()
 	if !st.Tried {
 		return nil
@@ -195,7 +186,7 @@ func (b *Stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	if !pin.Exists(st.Namespaces.Net) {
 		p.NetNS = "" // CNI: the address is released all the same
 	}
-	if err := b.Network.Teardown(ctx, p, st.Network); err != nil {
+	if err := b.network.Teardown(ctx, p, st.Network); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	s.Record(ctx, func(st *pod.SandboxStatus) { st.Tried = false })
@@ -225,8 +216,8 @@ func removeCgroup(ctx context.Context, s *pod.Sandbox, driver cgroup.Driver) {
 
 // RemovePodSandbox removes the sandbox and all its containers, stopping what
 // still runs. A missing one is fine.
-func (b *Stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.RemovePodSandboxResponse{}, nil
 	}
@@ -237,43 +228,43 @@ func (b *Stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSan
 		return nil, err
 	}
 	defer s.Op.Unlock()
-	if _, err := b.Objects.Sandbox(s.ID()); errdefs.IsNotFound(err) {
+	if _, err := b.pods.Index.Sandbox(s.ID()); errdefs.IsNotFound(err) {
 		return &runtimeapi.RemovePodSandboxResponse{}, nil // somebody else removed it
 	}
 	if err := b.stop(ctx, s); err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}
-	for _, c := range b.Objects.ContainersOf(s.ID()) {
-		if err := b.Inside.Remove(ctx, c); err != nil {
+	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
+		if err := b.inside.Remove(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	if err := b.Forget(s); err != nil {
 		return nil, err
 	}
-	b.Plugins.RemovePodSandbox(ctx, b.Hooks.Pod(s))
-	b.Objects.DropSandbox(s.ID())
+	b.hooks.Plugins.RemovePodSandbox(ctx, b.hooks.Pod(s))
+	b.pods.Index.DropSandbox(s.ID())
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
 // forget removes what is left of a torn down sandbox, its record last.
-func (b *Stops) Forget(s *pod.Sandbox) error {
-	if err := b.Residue.Erase(b.SandboxDir(s.ID()), func() error { return rootfs.EraseSandbox(b.Layout, s.ID()) }); err != nil {
+func (b *stops) Forget(s *pod.Sandbox) error {
+	if err := b.rootfs.Residue.Erase(b.pods.SandboxDir(s.ID()), func() error { return rootfs.EraseSandbox(b.pods.Layout, s.ID()) }); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxErased)
-	if err := b.Records.Delete(s.ID()); err != nil {
+	if err := b.pods.Sandboxes.Delete(s.ID()); err != nil {
 		return err
 	}
-	b.Shims.Release(s.Spec().Supervisor)
-	b.Labels.Release(s.Spec().ProcessLabel)
-	b.Names.Release(reserve.SandboxName(s.Config().GetMetadata()), s.ID())
+	b.shims.Release(s.Spec().Supervisor)
+	b.pods.Labels.Release(s.Spec().ProcessLabel)
+	b.pods.Names.Release(reserve.SandboxName(s.Config().GetMetadata()), s.ID())
 	if len(s.Spec().Binaries()) > 0 {
-		b.Binaries.CollectSoon()
+		b.binaries.Copies.CollectSoon()
 	}
-	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.Tools.PauseRoot) {
-		go b.Collector.Collect()
+	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.binaries.Tools.PauseRoot) {
+		go b.binaries.Collector.Collect()
 	}
 	return nil
 }

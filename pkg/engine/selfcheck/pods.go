@@ -1,3 +1,5 @@
+// Package selfcheck runs pods of berth's own, which show whether a handler can run any,
+// and what its pods cost.
 package selfcheck
 
 import (
@@ -15,9 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -39,18 +44,34 @@ const (
 // never in the index: nobody is told of it, and recovery takes it back like every
 // sandbox whose making did not end.
 type Pods struct {
-	*sandbox.Runs
-	Tasks *task.Tasks
+	pods         *pod.Registry
+	settings     *settings.Settings
+	binaries     *binaries.Binaries
+	tasks        *task.Service
+	sandboxes    *sandbox.Service
+	capabilities *capabilities.Checker
+	shims        holder
 
 	mu sync.Mutex
 	// there are the digests of Definitions whose canary is not gone yet.
-	There map[string]bool
+	there map[string]bool
 	// closed is set when there are to be no more.
 	closed bool
 	// running are those of which something is done at this moment, and those that stay.
 	running sync.WaitGroup
 	// staying are those that run until somebody removes them, by id.
-	Staying map[string]*Staying
+	staying map[string]*Staying
+}
+
+// holder counts the pods of supervisors.
+type holder interface{ Hold(key string) }
+
+// New runs self-check pods as sandboxes makes them.
+func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task.Service, c *capabilities.Checker, sandboxes *sandbox.Service, shims holder) *Pods {
+	return &Pods{
+		pods: pods, settings: s, binaries: b, tasks: t, capabilities: c, sandboxes: sandboxes, shims: shims,
+		there: map[string]bool{}, staying: map[string]*Staying{},
+	}
 }
 
 // run implements probe.Canary. It returns when its time is up, or ctx ends; what
@@ -139,7 +160,7 @@ func (b *Pods) remove(s *pod.Sandbox, done func()) error {
 // back by it. standsIn says that its process is in place of a container's: the usual pod of
 // the handler has none.
 func (b *Pods) record(ctx context.Context, d *handler.Definition, t *canaryTrial) (s *pod.Sandbox, standsIn bool, err error) {
-	rt, kept, release, err := b.Binaries.ForPod(ctx, d)
+	rt, kept, release, err := b.binaries.Copies.ForPod(ctx, d)
 	if err != nil {
 		return nil, false, failedAt("its binaries", err)
 	}
@@ -150,16 +171,16 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *canaryTrial
 	}
 	id := pod.NewID()
 	spec.Pinned.Binaries = kept
-	spec.Supervisor = task.SupervisorKey(d, kept, b.Tools.SupervisorHash, id)
-	b.Labels.Hold(spec.ProcessLabel)
+	spec.Supervisor = task.SupervisorKey(d, kept, b.binaries.Tools.SupervisorHash, id)
+	b.pods.Labels.Hold(spec.ProcessLabel)
 	// A power cut takes all that there is of it.
-	o, err := b.Records.Create(id, *spec, pod.SandboxStatus{}, store.Relaxed)
+	o, err := b.pods.Sandboxes.Create(id, *spec, pod.SandboxStatus{}, store.Relaxed)
 	if err != nil {
-		b.Labels.Release(spec.ProcessLabel)
+		b.pods.Labels.Release(spec.ProcessLabel)
 		return nil, false, failedAt("its preparation", err)
 	}
 	failpoint.Hit(failpoint.SandboxReserved)
-	b.Shims.Hold(spec.Supervisor)
+	b.shims.Hold(spec.Supervisor)
 	return pod.NewSandbox(o), !pod.AlwaysProcess(d, rt), nil
 }
 
@@ -168,13 +189,13 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *canaryTrial
 func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed && b.There[d.Digest()] {
+	if !b.closed && b.there[d.Digest()] {
 		return probe.Passing(fmt.Errorf("the last canary pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
 	if err := b.join(); err != nil {
 		return err
 	}
-	b.There[d.Digest()] = true
+	b.there[d.Digest()] = true
 	return nil
 }
 
@@ -190,7 +211,7 @@ func (b *Pods) join() error {
 func (b *Pods) release(d *handler.Definition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.There, d.Digest())
+	delete(b.there, d.Digest())
 }
 
 // canarySpec is the record of a canary, but for its binaries.
@@ -206,22 +227,22 @@ func (b *Pods) canarySpec(d *handler.Definition, rt *probe.Runtime, t *canaryTri
 	bounded.ContainerCreateTimeout = min(task.CallTimeout(d), selfCheckTimeout(d))
 	plan := pod.NewPlan(config, d, rt)
 	plan.Process = true
-	kept, err := b.Settings.Pin(d)
+	kept, err := b.settings.Pin(d)
 	if err != nil {
 		return nil, err
 	}
-	kept.PauseRoot = filepath.Base(b.Tools.PauseRoot)
-	spec := &pod.SandboxSpec{Definition: &bounded, CreatedAt: b.Clock.Now(), Plan: plan, Pinned: kept, Boot: b.Boot, Canary: true}
+	kept.PauseRoot = filepath.Base(b.binaries.Tools.PauseRoot)
+	spec := &pod.SandboxSpec{Definition: &bounded, CreatedAt: b.pods.Clock.Now(), Plan: plan, Pinned: kept, Boot: b.pods.Boot, Canary: true}
 	spec.Config.Msg = config
 	return spec, nil
 }
 
 // begin starts the program of a canary.
 func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
-	if err := b.MakeParts(ctx, s); err != nil {
+	if err := b.sandboxes.MakeParts(ctx, s); err != nil {
 		return failedAt("its namespaces and files", err)
 	}
-	if err := b.Processes.Start(ctx, s); err != nil {
+	if err := b.sandboxes.Start(ctx, s); err != nil {
 		return failedAt("its start", err)
 	}
 	failpoint.Hit(failpoint.CanaryRunning)
@@ -233,7 +254,7 @@ func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *canaryTrial) error {
 	if err := b.begin(ctx, s); err != nil {
 		return err
 	}
-	client, err := b.Tasks.Client(ctx, s)
+	client, err := b.tasks.Client(ctx, s)
 	if err != nil {
 		return failedAt("its run", err)
 	}
@@ -284,12 +305,12 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 
 // takeBack leaves nothing of a canary.
 func (b *Pods) takeBack(s *pod.Sandbox) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Background), pod.UndoTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.pods.Background), pod.UndoTimeout)
 	defer cancel()
-	if err := b.Stops.TearDown(ctx, s); err != nil {
+	if err := b.sandboxes.TearDown(ctx, s); err != nil {
 		return err
 	}
-	return b.Stops.Forget(s)
+	return b.sandboxes.Forget(s)
 }
 
 // takeBackLater tries until it is done, or the engine closes: then the next one does.
@@ -297,7 +318,7 @@ func (b *Pods) TakeBackLater(s *pod.Sandbox, done func()) {
 	wait := time.Second
 	for {
 		select {
-		case <-b.Background.Done():
+		case <-b.pods.Background.Done():
 			return
 		case <-time.After(wait):
 		}

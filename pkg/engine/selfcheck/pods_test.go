@@ -16,7 +16,7 @@ func TestCanaryEnds(t *testing.T) {
 }
 
 func TestNoCanaryAfterTheEnd(t *testing.T) {
-	b := &Pods{There: map[string]bool{}}
+	b := &Pods{there: map[string]bool{}}
 	d := &handler.Definition{Name: "runc"}
 	if err := b.reserve(d); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func (b *Pods) Stay(ctx context.Context, d *handler.Definition) (_ overhead.Cana
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.Staying[s.ID()] = c
+	b.staying[s.ID()] = c
 	return c, nil
 }
 
@@ -63,7 +63,7 @@ func (c *Staying) Remove() error {
 		b := c.from
 		defer b.running.Done()
 		b.mu.Lock()
-		delete(b.Staying, c.ID())
+		delete(b.staying, c.ID())
 		b.mu.Unlock()
 		c.err = b.remove(c.Sandbox, func() {})
 	})
@@ -75,7 +75,7 @@ func (b *Pods) Present() []*Staying {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []*Staying
-	for _, c := range b.Staying {
+	for _, c := range b.staying {
 		all = append(all, c)
 	}
 	return all

@@ -52,7 +52,7 @@ func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runti
 	if err := b.Run(ctx, d, first); err != nil {
 		return nil, err
 	}
-	if b.Abilities.Survey(ctx, d, rt, nil).Of(capability.UserNamespaces).Answer != capability.Yes {
+	if b.capabilities.Survey(ctx, d, rt, nil).Of(capability.UserNamespaces).Answer != capability.Yes {
 		return first.proof, nil
 	}
 	err := b.Run(ctx, d, &canaryTrial{users: true})
@@ -86,7 +86,7 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	case t.users:
 		return mapped(s.Status().PID)
 	}
-	spec, err := pod.ReadSpec(b.ProcessBundle(s.ID()))
+	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	group := cgroup.HostPaths(spec.Linux.CgroupsPath)
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
 		name := capability.CgroupV1
-		if b.Settings.Node.CgroupUnified {
+		if b.settings.Node.CgroupUnified {
 			name = capability.CgroupV2
 		}
 		t.proof.Note(name, nil)
@@ -148,13 +148,13 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(b.ProcessBundle(s.ID()), "io")
+	dir := filepath.Join(b.pods.ProcessBundle(s.ID()), "io")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	e := &session.Execution{Client: client, Container: s.ID(), Id: session.NewExecID(), Dir: dir, Drain: canaryGrace}
 	defer e.Clean()
-	e.Spill = b.Root
+	e.Spill = b.pods.Root
 	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
 	if err != nil {
 		return err

@@ -30,40 +30,43 @@ import (
 )
 
 // execs serves ExecSync.
-type Execs struct {
-	pod.Layout
-	Background context.Context // ends with the engine
-	Objects    *pod.Index
-	Tasks      *task.Tasks
+type execs struct {
+	pods  *pod.Registry
+	tasks *task.Service
 	// drain bounds the wait for a descendant that holds the output of an ended command.
-	Drain time.Duration
+	drain time.Duration
 	// commands bounds how many run at once, and answers the memory of what they say.
-	Commands *Gauge
-	Answers  Answers
+	commands *gauge
+	answers  answers
+}
+
+// newExecs runs commands in the containers of pods. At most limit run at once; 0 is no limit.
+func newExecs(pods *pod.Registry, t *task.Service, drain time.Duration, limit int) execs {
+	return execs{pods: pods, tasks: t, drain: drain, commands: &gauge{limit: limit}, answers: answers{pod.NewOpLock()}}
 }
 
 // ExecSync runs a command in a RUNNING container and returns what it wrote and
 // its exit code. Past the timeout the command and its descendants are killed and
 // the call fails with DeadlineExceeded.
-func (b Execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if err := validate.ExecSync(r); err != nil {
 		return nil, err
 	}
-	c, err := b.Objects.Running(r.GetContainerId())
+	c, err := b.pods.Index.Running(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
-	if !b.Commands.enter() {
-		return nil, fmt.Errorf("%d commands run in this node's containers, which is engine.max_exec_syncs; try again later: %w", b.Commands.Limit, errdefs.ErrResourceExhausted)
+	if !b.commands.enter() {
+		return nil, fmt.Errorf("%d commands run in this node's containers, which is engine.max_exec_syncs; try again later: %w", b.commands.limit, errdefs.ErrResourceExhausted)
 	}
-	defer b.Commands.leave()
+	defer b.commands.leave()
 	call := ctx
 	if r.GetTimeout() > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.GetTimeout())*time.Second)
 		defer cancel()
 	}
-	client, err := b.Tasks.Worker(ctx, c.Sandbox)
+	client, err := b.tasks.Worker(ctx, c.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -71,19 +74,19 @@ func (b Execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
-	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.ContainerDir(c.ID()), "io"), Drain: b.Drain}
-	e.Spill = b.Root
+	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
+	e.Spill = b.pods.Root
 	defer e.Clean()
 	exit, err := e.Run(ctx, process)
 	if err != nil {
 		return nil, judged(ctx, c, client, err)
 	}
-	return b.Answers.of(call, e, exit)
+	return b.answers.of(call, e, exit)
 }
 
 // process is the container's own process with another command.
-func (b Execs) process(c *pod.Container, cmd []string, tty bool, size *specs.Box) (*anypb.Any, error) {
-	text, err := os.ReadFile(filepath.Join(b.ContainerDir(c.ID()), "process.json"))
+func (b execs) process(c *pod.Container, cmd []string, tty bool, size *specs.Box) (*anypb.Any, error) {
+	text, err := os.ReadFile(filepath.Join(b.pods.ContainerDir(c.ID()), "process.json"))
 	if err != nil {
 		return nil, fmt.Errorf("read the container's process: %w", err)
 	}
@@ -285,8 +288,8 @@ func (e *Execution) remove(ctx context.Context) error {
 // container: nobody reads what they write, nor waits for them. Their pipes, and
 // those of its attached clients, still have their names. It must be called before
 // there are new ones, and leaves the killing to the background.
-func (b Execs) EndAbandoned(c *pod.Container) {
-	dir := filepath.Join(b.ContainerDir(c.ID()), "io")
+func (b execs) EndAbandoned(c *pod.Container) {
+	dir := filepath.Join(b.pods.ContainerDir(c.ID()), "io")
 	left, err := leftPipes(dir)
 	if err != nil || len(left) == 0 {
 		return // a directory that cannot be read goes with the container
@@ -294,10 +297,10 @@ func (b Execs) EndAbandoned(c *pod.Container) {
 	go b.killAbandoned(c, dir, left)
 }
 
-func (b Execs) killAbandoned(c *pod.Container, dir string, left map[string][]string) {
-	ctx, cancel := context.WithTimeout(b.Background, execCleanTimeout)
+func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]string) {
+	ctx, cancel := context.WithTimeout(b.pods.Background, execCleanTimeout)
 	defer cancel()
-	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end the commands of an earlier run")
 		return

@@ -37,11 +37,11 @@ func fitAnswer(stdout, stderr int) (out, errOut int) {
 
 // answers puts what commands wrote into answers: large ones one at a time, since
 // each is in memory twice until it is sent.
-type Answers struct{ Large pod.OpLock }
+type answers struct{ Large pod.OpLock }
 
 // of is the answer for a command that has ended. Its room is taken until call, the
 // context of the caller's call, is over: until it was handed to the connection.
-func (a Answers) of(call context.Context, e *Execution, exit int32) (*runtimeapi.ExecSyncResponse, error) {
+func (a answers) of(call context.Context, e *Execution, exit int32) (*runtimeapi.ExecSyncResponse, error) {
 	if e.stdout.size()+e.stderr.size() > largeAnswer {
 		if err := a.Large.Lock(call); err != nil {
 			return nil, execError(call, err)
@@ -69,24 +69,24 @@ func (e *Execution) Answer(exit int32) (*runtimeapi.ExecSyncResponse, error) {
 }
 
 // gauge counts what goes on at a time.
-type Gauge struct {
-	Limit int // 0 is no limit
+type gauge struct {
+	limit int // 0 is no limit
 
 	mu  sync.Mutex
 	now int
 }
 
-func (g *Gauge) enter() bool {
+func (g *gauge) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.Limit > 0 && g.now >= g.Limit {
+	if g.limit > 0 && g.now >= g.limit {
 		return false
 	}
 	g.now++
 	return true
 }
 
-func (g *Gauge) leave() {
+func (g *gauge) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.now--

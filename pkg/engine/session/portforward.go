@@ -26,9 +26,9 @@ const dialTimeout = 10 * time.Second
 
 // PortForward copies between the client's stream and a port inside the pod's
 // network, over IPv4, or IPv6 where nobody listens on that; see waysTo.
-func (b Sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+func (b sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
-	s, err := b.Objects.Sandbox(id)
+	s, err := b.execs.pods.Index.Sandbox(id)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-func (b Sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
+func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
 	spec := s.Spec()
 	if spec.Plan.Runtime == probe.Runsc && spec.Definition.Type == handler.OCI && spec.Plan.Net {
 		return b.dialGVisor(ctx, s, port)

@@ -27,9 +27,9 @@ import (
 // gVisor has a network stack of its own, which nobody else reaches the loopback of.
 // `runsc port-forward` is no way there: it knows 127.0.0.1 only, ends both ways of
 // a connection with the first, and gives up when a client reads slowly.
-func (b Sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
-	d := b.Runtimes.Of(s.Spec())
-	args := append([]string{"--root", b.RuntimeRoot(d)}, task.GlobalFlags(d)...)
+func (b sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
+	d := b.binaries.Runtimes.Of(s.Spec())
+	args := append([]string{"--root", b.execs.pods.RuntimeRoot(d)}, task.GlobalFlags(d)...)
 	args = append(args, "exec", s.ID(), "/"+binaries.ConnectName, strconv.Itoa(port))
 	command := exec.Command(d.Path, args...)
 	command.Env = shim.Environment()

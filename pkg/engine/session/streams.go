@@ -28,30 +28,30 @@ import (
 
 // streams serves Exec, Attach and PortForward: the calls return a URL, and the
 // session that a client opens there is run by sessions.
-type Streams struct {
-	Objects *pod.Index
-	Server  *streaming.Server
+type streams struct {
+	pods   *pod.Registry
+	server *streaming.Server
 }
 
 // Exec returns the URL of a session with a new process in a RUNNING container.
-func (b Streams) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+func (b streams) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if err := validate.Exec(r); err != nil {
 		return nil, err
 	}
-	c, err := b.Objects.Running(r.GetContainerId())
+	c, err := b.pods.Index.Running(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
 	r.ContainerId = c.ID()
-	return b.Server.GetExec(r)
+	return b.server.GetExec(r)
 }
 
 // Attach returns the URL of a session with the first process of a RUNNING container.
-func (b Streams) Attach(_ context.Context, r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+func (b streams) Attach(_ context.Context, r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	if err := validate.Attach(r); err != nil {
 		return nil, err
 	}
-	c, err := b.Objects.Running(r.GetContainerId())
+	c, err := b.pods.Index.Running(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -59,15 +59,15 @@ func (b Streams) Attach(_ context.Context, r *runtimeapi.AttachRequest) (*runtim
 		return nil, fmt.Errorf("container %s was created with tty=%v, attach to it with the same: %w", c.ID(), c.Config().GetTty(), errdefs.ErrInvalidArgument)
 	}
 	r.ContainerId = c.ID()
-	return b.Server.GetAttach(r)
+	return b.server.GetAttach(r)
 }
 
 // PortForward returns the URL of a session with the ports of a READY sandbox.
-func (b Streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (b streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	if err := validate.PortForward(r); err != nil {
 		return nil, err
 	}
-	s, err := b.Objects.Sandbox(r.GetPodSandboxId())
+	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -75,26 +75,26 @@ func (b Streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest
 		return nil, err
 	}
 	r.PodSandboxId = s.ID()
-	return b.Server.GetPortForward(r)
+	return b.server.GetPortForward(r)
 }
 
 // sessions runs what clients of the URLs ask for.
-type Sessions struct {
-	Execs
-	Runtimes *binaries.Runtimes
-	Shims    container.Supervisors
+type sessions struct {
+	binaries *binaries.Binaries
+	execs
+	shims container.Supervisors
 }
 
 type terminalSizes = <-chan remotecommand.TerminalSize
 
 // Exec runs a command with the client's streams and returns when it has ended.
 // A client that goes away takes its process along.
-func (b Sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) (err error) {
-	c, err := b.Objects.Running(id)
+func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) (err error) {
+	c, err := b.execs.pods.Index.Running(id)
 	if err != nil {
 		return err
 	}
-	client, err := b.Tasks.Worker(ctx, c.Sandbox)
+	client, err := b.execs.tasks.Worker(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -102,11 +102,11 @@ func (b Sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if tty {
 		size = firstSize(ctx, sizes)
 	}
-	process, err := b.process(c, cmd, tty, size)
+	process, err := b.execs.process(c, cmd, tty, size)
 	if err != nil {
 		return err
 	}
-	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.ContainerDir(c.ID()), "io")}
+	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
 	// Whatever the client wants of it: containerd's runc shim runs no process
 	// without both outputs.
 	pipes, err := newPipes(filepath.Join(e.Dir, e.Id), in != nil, true, !tty)
@@ -136,7 +136,7 @@ func (b Sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return judged(ctx, c, client, task.FromShim(err))
 	}
 	e.started = false
-	pipes.processEnded(b.Drain)
+	pipes.processEnded(b.execs.drain)
 	select {
 	case <-copied:
 	case <-ctx.Done():
@@ -149,24 +149,24 @@ func (b Sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 
 // Attach connects the client's streams to a running container until either side
 // is done. What was written before is in the log.
-func (b Sessions) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) error {
-	c, err := b.Objects.Running(id)
+func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) error {
+	c, err := b.execs.pods.Index.Running(id)
 	if err != nil {
 		return err
 	}
 	// Foreign shims' streams are in the hands of a supervisor as well.
-	owner, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	owner, err := b.shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
 	if err != nil {
 		return err
 	}
-	client, err := b.Tasks.Client(ctx, c.Sandbox)
+	client, err := b.execs.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}
 	if !c.Config().GetStdin() {
 		in = nil
 	}
-	pipes, err := newPipes(filepath.Join(b.ContainerDir(c.ID()), "io", attachPrefix+NewExecID()), in != nil, out != nil, errOut != nil && !tty)
+	pipes, err := newPipes(filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io", attachPrefix+NewExecID()), in != nil, out != nil, errOut != nil && !tty)
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ const lastWords = time.Second
 
 // attached waits for the end of an attach. A client that was not given all output,
 // because it does not read fast enough for the container, is told.
-func (b Sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copied <-chan struct{}) error {
+func (b sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copied <-chan struct{}) error {
 	select {
 	case <-copied:
 	case <-ctx.Done():
@@ -212,7 +212,7 @@ func (b Sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copi
 		if p.out == nil && p.err == nil {
 			return nil
 		}
-		p.processEnded(b.Drain)
+		p.processEnded(b.execs.drain)
 		select {
 		case <-copied:
 		case <-ctx.Done():
@@ -234,8 +234,8 @@ func awaitFor(happened <-chan struct{}, bound time.Duration) {
 	}
 }
 
-func (b Sessions) closeStdin(client *shim.Client, id, execID string) {
-	ctx, cancel := context.WithTimeout(b.Background, execCleanTimeout)
+func (b sessions) closeStdin(client *shim.Client, id, execID string) {
+	ctx, cancel := context.WithTimeout(b.execs.pods.Background, execCleanTimeout)
 	defer cancel()
 	if _, err := client.Task.CloseIO(ctx, &taskapi.CloseIORequest{ID: id, ExecID: execID, Stdin: true}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
 		log.G(ctx).WithError(err).WithField("container", id).Debug("close a process's stdin")
@@ -275,7 +275,7 @@ func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
 }
 
 // resize follows the client's terminal until its session ends.
-func (b Sessions) resize(ctx context.Context, client *shim.Client, id, execID string, sizes terminalSizes) {
+func (b sessions) resize(ctx context.Context, client *shim.Client, id, execID string, sizes terminalSizes) {
 	for {
 		select {
 		case size, ok := <-sizes:
@@ -291,7 +291,7 @@ func (b Sessions) resize(ctx context.Context, client *shim.Client, id, execID st
 	}
 }
 
-func (b Sessions) resizeTo(ctx context.Context, client *shim.Client, id, execID string, size remotecommand.TerminalSize) {
+func (b sessions) resizeTo(ctx context.Context, client *shim.Client, id, execID string, size remotecommand.TerminalSize) {
 	r := &taskapi.ResizePtyRequest{ID: id, ExecID: execID, Width: uint32(size.Width), Height: uint32(size.Height)}
 	if _, err := client.Task.ResizePty(ctx, r); err != nil {
 		log.G(ctx).WithError(err).WithField("container", id).Debug("resize a terminal")

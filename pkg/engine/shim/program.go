@@ -49,16 +49,19 @@ func noteProgram(dir, program string) (string, error) {
 // Programs are the programs that supervisors run, or that their successors will.
 // It is errdefs.ErrFailedPrecondition when a directory does not say: an older
 // build made it, or it is only just coming into being.
-func (m *Manager) Programs() ([]string, error) {
-	keys, err := m.Keys()
+func (m *Manager) Programs() ([]string, error) { return Programs(m.config.State) }
+
+// Programs is Manager.Programs of who has that state directory.
+func Programs(state string) ([]string, error) {
+	keys, err := keysOf(state)
 	if err != nil {
 		return nil, err
 	}
 	var all []string
 	for _, key := range keys {
-		program, err := os.Readlink(filepath.Join(m.SupervisorDir(key), programLink))
+		program, err := os.Readlink(filepath.Join(supervisorDir(state, key), programLink))
 		if errors.Is(err, os.ErrNotExist) {
-			if _, err := os.Stat(m.SupervisorDir(key)); errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(supervisorDir(state, key)); errors.Is(err, os.ErrNotExist) {
 				continue // it left just now
 			}
 			return nil, fmt.Errorf("supervisor %s does not say what it runs: %w", key, errdefs.ErrFailedPrecondition)

@@ -177,8 +177,10 @@ func (m *Manager) Close() {
 
 // SupervisorDir is where the supervisor with that key keeps its journal.
 func (m *Manager) SupervisorDir(key string) string {
-	return filepath.Join(m.config.State, "supervisors", key)
+	return supervisorDir(m.config.State, key)
 }
+
+func supervisorDir(state, key string) string { return filepath.Join(state, "supervisors", key) }
 
 // Hold counts one pod on the supervisor with that key, which then lives until
 // the last Release. It starts nothing.

@@ -268,8 +268,10 @@ func (m *Manager) sweep(ctx context.Context, s *supervisor) error {
 }
 
 // Keys are the keys of all supervisors that have a directory.
-func (m *Manager) Keys() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(m.config.State, "supervisors"))
+func (m *Manager) Keys() ([]string, error) { return keysOf(m.config.State) }
+
+func keysOf(state string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(state, "supervisors"))
 	if err != nil {
 		return nil, err
 	}

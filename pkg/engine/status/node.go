@@ -1,3 +1,5 @@
+// Package status answers for the node: its version, its conditions, and what its handlers
+// can do.
 package status
 
 import (
@@ -21,17 +23,31 @@ import (
 
 // node serves the calls about the node as a whole.
 type Node struct {
-	pod.Layout
-	RuntimeName    string
-	RuntimeVersion string
-	Snapshotter    string
-	Definitions    func() []*handler.Definition
-	Settings       *settings.Settings
-	Abilities      *capabilities.Checker
-	Binaries       *binaries.Copies
-	Prober         binaries.Prober
-	Cni            interface{ Status() error }
-	Features       *FeatureMemory
+	pods           *pod.Registry
+	binaries       *binaries.Binaries
+	runtimeName    string
+	runtimeVersion string
+	snapshotter    string
+	definitions    func() []*handler.Definition
+	settings       *settings.Settings
+	capabilities   *capabilities.Checker
+	cni            interface{ Status() error }
+	features       *featureMemory
+}
+
+// Config is what the node says of itself.
+type Config struct {
+	RuntimeName, Version, Snapshotter string
+	// Definitions returns the handlers that Status reports.
+	Definitions func() []*handler.Definition
+}
+
+// New tells of a node.
+func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, c *capabilities.Checker, cni interface{ Status() error }, config Config) *Node {
+	return &Node{
+		pods: pods, settings: s, binaries: b, capabilities: c, cni: cni, features: &featureMemory{},
+		runtimeName: config.RuntimeName, runtimeVersion: config.Version, snapshotter: config.Snapshotter, definitions: config.Definitions,
+	}
 }
 
 // What Version answers. The first version is a constant of the CRI.
@@ -41,18 +57,18 @@ const (
 )
 
 // Version names the runtime and its version.
-func (b Node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+func (b *Node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
-		Version: kubeletAPIVersion, RuntimeName: b.RuntimeName, RuntimeVersion: b.RuntimeVersion, RuntimeApiVersion: runtimeAPIVersion,
+		Version: kubeletAPIVersion, RuntimeName: b.runtimeName, RuntimeVersion: b.runtimeVersion, RuntimeApiVersion: runtimeAPIVersion,
 	}, nil
 }
 
 // Status tells the node's conditions, from memory: it never waits for a plugin,
 // and for a runtime no longer than probeWait in all. It has an entry for each of
 // the engine's handlers.
-func (b Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
-	if err := b.Cni.Status(); err != nil {
+	if err := b.cni.Status(); err != nil {
 		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", printable.Line(err.Error())
 	}
 	resp := &runtimeapi.StatusResponse{
@@ -70,10 +86,10 @@ func (b Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtime
 
 // handlers asks for all of them at once: one that cannot be looked at, as on a
 // dead network mount, costs its own features only.
-func (b Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
+func (b *Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	ctx, cancel := context.WithTimeout(ctx, capabilities.ProbeWait)
 	defer cancel()
-	definitions := b.Definitions()
+	definitions := b.definitions()
 	all := make([]*runtimeapi.RuntimeHandler, len(definitions))
 	var asking sync.WaitGroup
 	for i, d := range definitions {
@@ -86,21 +102,21 @@ func (b Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 // handler tells what the pods of a handler may ask for. When the time is up
 // before that is known, it is what was known last: a busy node must not seem to
 // lose features.
-func (b Node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
+func (b *Node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
 	found, known := b.ask(ctx, d)
-	return &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.Features.after(d.Digest(), found, known)}
+	return &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.features.after(d.Digest(), found, known)}
 }
 
 // featureMemory remembers features by the digest of a Definition. It may be used
 // by many at once.
-type FeatureMemory struct{ last sync.Map }
+type featureMemory struct{ last sync.Map }
 
 // foundOut says which features were found out, be they there or not.
 type foundOut struct{ recursiveReadOnly, userNamespaces bool }
 
 // after returns what was found, and of what was not found out what is known from
 // before.
-func (m *FeatureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k foundOut) *runtimeapi.RuntimeHandlerFeatures {
+func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k foundOut) *runtimeapi.RuntimeHandlerFeatures {
 	now := &runtimeapi.RuntimeHandlerFeatures{
 		RecursiveReadOnlyMounts: found.GetRecursiveReadOnlyMounts(), UserNamespaces: found.GetUserNamespaces(),
 	}
@@ -118,16 +134,16 @@ func (m *FeatureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFea
 }
 
 // ask asks the runtime and the node. Both must have a feature.
-func (b Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.RuntimeHandlerFeatures, foundOut) {
+func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.RuntimeHandlerFeatures, foundOut) {
 	found := &runtimeapi.RuntimeHandlerFeatures{}
-	rt, err := b.Prober.Probe(ctx, d)
+	rt, err := b.binaries.Prober.Probe(ctx, d)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("probe a runtime")
 		inTime := ctx.Err() == nil
 		return found, foundOut{inTime, inTime}
 	}
-	b.Binaries.Prepare(d, rt)
-	can := b.Abilities.Of(ctx, d, rt)
+	b.binaries.Copies.Prepare(d, rt)
+	can := b.capabilities.Of(ctx, d, rt)
 	found.RecursiveReadOnlyMounts = preflight.RecursiveReadOnly(can) == nil
 	lack := preflight.UserNamespaces(can)
 	found.UserNamespaces = lack == nil
@@ -147,10 +163,10 @@ type nodeInfo struct {
 	Handlers     []*handler.Definition `json:"handlers"`
 }
 
-func (b Node) info(network *runtimeapi.RuntimeCondition) map[string]string {
+func (b *Node) info(network *runtimeapi.RuntimeCondition) map[string]string {
 	config, _ := json.Marshal(nodeInfo{
-		StateDir: b.State, RootDir: b.Root, CgroupDriver: string(b.Settings.Driver),
-		Snapshotter: b.Snapshotter, Handlers: b.Definitions(),
+		StateDir: b.pods.State, RootDir: b.pods.Root, CgroupDriver: string(b.settings.Driver),
+		Snapshotter: b.snapshotter, Handlers: b.definitions(),
 	})
 	version, _ := json.Marshal(runtime.Version())
 	cni, _ := json.Marshal(network.GetMessage())
@@ -158,9 +174,9 @@ func (b Node) info(network *runtimeapi.RuntimeCondition) map[string]string {
 }
 
 // RuntimeConfig tells the kubelet which cgroup driver to use.
-func (b Node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+func (b *Node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	driver := runtimeapi.CgroupDriver_CGROUPFS
-	if b.Settings.Driver == cgroup.Systemd {
+	if b.settings.Driver == cgroup.Systemd {
 		driver = runtimeapi.CgroupDriver_SYSTEMD
 	}
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
@@ -168,6 +184,6 @@ func (b Node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (
 
 // UpdateRuntimeConfig takes note of the pod CIDR, which the CNI configuration
 // knows already.
-func (b Node) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+func (b *Node) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestFeaturesOfABusyNode(t *testing.T) {
-	var m FeatureMemory
+	var m featureMemory
 	none, users := &runtimeapi.RuntimeHandlerFeatures{}, &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}
 	both := &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true, RecursiveReadOnlyMounts: true}
 	mounts := &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}

@@ -21,40 +21,36 @@ const reconnectDelay = 200 * time.Millisecond
 
 // exits learns how tasks end, and how far they have come.
 type Exits struct {
-	background context.Context // ends with the engine
-	tasks      *Tasks
-	burials    *LostShims
-	journals   journals
+	pods     *pod.Registry
+	tasks    *Tasks
+	burials  *LostShims
+	journals journals
 }
 
 // journals are what supervisors leave behind them.
 type journals interface{ SupervisorDir(key string) string }
-
-func NewExits(background context.Context, t *Tasks, b *LostShims, j journals) *Exits {
-	return &Exits{background, t, b, j}
-}
 
 // await waits until the first process of a task has ended. It survives the
 // death of a supervisor: the successor is asked again. It fails only when the
 // engine closes.
 func (e *Exits) Await(s *pod.Sandbox, task string) (Exit, error) {
 	for {
-		exit, err := e.waitOnce(e.background, s, task)
+		exit, err := e.waitOnce(e.pods.Background, s, task)
 		if err == nil {
 			return exit, nil
 		}
-		if e.background.Err() != nil {
+		if e.pods.Background.Err() != nil {
 			return Exit{}, errGone
 		}
 		if nobodyKnows(s, err) {
-			if exit, err = e.lastWord(e.background, s, task, err); err == nil {
+			if exit, err = e.lastWord(e.pods.Background, s, task, err); err == nil {
 				return exit, nil
 			}
 		}
-		log.G(e.background).WithError(err).WithField("container", task).Debug("wait for an exit again")
+		log.G(e.pods.Background).WithError(err).WithField("container", task).Debug("wait for an exit again")
 		select {
 		case <-time.After(reconnectDelay):
-		case <-e.background.Done():
+		case <-e.pods.Background.Done():
 			return Exit{}, errGone
 		}
 	}
@@ -211,7 +207,7 @@ func (e *Exits) AwaitStart(ctx context.Context, c *pod.Container, patience time.
 		}
 		select {
 		case <-time.After(reconnectDelay):
-		case <-e.background.Done():
+		case <-e.pods.Background.Done():
 			return state, 0, errGone
 		case <-ctx.Done():
 			return state, 0, ctx.Err()

@@ -33,20 +33,15 @@ func LostShim(s *pod.Sandbox, err error) bool {
 
 // burials end what dead shims have left.
 type LostShims struct {
-	pod.Layout
-	settings   *settings.Settings
-	runtimes   *binaries.Runtimes
-	shims      undertaker
-	containers *pod.ContainerRecords
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	settings *settings.Settings
+	shims    undertaker
 }
 
 // undertaker has the binary of a dead shim clean up.
 type undertaker interface {
 	BuryForeign(ctx context.Context, s shim.Start) (shim.Death, error)
-}
-
-func NewLostShims(l pod.Layout, s *settings.Settings, r *binaries.Runtimes, shims undertaker, c *pod.ContainerRecords) *LostShims {
-	return &LostShims{l, s, r, shims, c}
 }
 
 // remains is what a task of a foreign shim leaves on the host.
@@ -58,14 +53,14 @@ type remains struct {
 
 func (b *LostShims) remainsOf(s *pod.Sandbox, task string) remains {
 	if task == s.ID() {
-		r := remains{bundle: b.ProcessBundle(task), pid: s.Status().PID}
+		r := remains{bundle: b.pods.ProcessBundle(task), pid: s.Status().PID}
 		if path, err := cgroup.Path(b.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), task); err == nil {
 			r.group = cgroup.HostPaths(path)
 		}
 		return r
 	}
-	r := remains{bundle: b.ContainerDir(task)}
-	if o, ok := b.containers.Get(task); ok {
+	r := remains{bundle: b.pods.ContainerDir(task)}
+	if o, ok := b.pods.Containers.Get(task); ok {
 		r.pid, r.group = o.Status().PID, cgroup.HostPaths(o.Spec().CgroupsPath)
 	}
 	return r
@@ -93,7 +88,7 @@ func (b *LostShims) Bury(ctx context.Context, s *pod.Sandbox, task string, cause
 		wasAlive = wasAlive || s.Spec().Plan.OwnKernel && r.pid > 0 && s.Killed.Load()
 	}
 	now := time.Now()
-	death, err := b.shims.BuryForeign(ctx, shim.Start{Binary: b.runtimes.Of(s.Spec()).Path, ID: task, Bundle: r.bundle})
+	death, err := b.shims.BuryForeign(ctx, shim.Start{Binary: b.binaries.Runtimes.Of(s.Spec()).Path, ID: task, Bundle: r.bundle})
 	if err != nil {
 		if ctx.Err() != nil {
 			return Exit{}, err // it may be in the middle of it
@@ -134,7 +129,7 @@ func (t *Tasks) Endpoint(ctx context.Context, s *pod.Sandbox) (shim.Endpoint, er
 	if ep := s.Status().Shim; ep != nil {
 		return *ep, nil
 	}
-	return t.shims.Started(ctx, t.ProcessBundle(s.ID()))
+	return t.shims.Started(ctx, t.pods.ProcessBundle(s.ID()))
 }
 
 // dismiss lets the foreign shim of s leave, if it has one. client is nil if it

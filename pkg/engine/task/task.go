@@ -63,14 +63,15 @@ func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandb
 
 // tasks speaks with who runs the tasks of pods: supervisors, and foreign shims.
 type Tasks struct {
-	pod.Layout
+	pods     *pod.Registry
+	binaries *binaries.Binaries
 	settings *settings.Settings
-	runtimes *binaries.Runtimes
 	shims    runners
 }
 
 // runners are the processes that run tasks.
 type runners interface {
+	Drop(supervisor, task string)
 	Supervisor(ctx context.Context, key string) (*shim.Client, error)
 	Keep(ctx context.Context, key string, c *shim.Client, t shim.Kept) error
 	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
@@ -78,9 +79,13 @@ type runners interface {
 	DismissForeign(ctx context.Context, ep shim.Endpoint, c *shim.Client, id string) error
 }
 
-func New(l pod.Layout, s *settings.Settings, r *binaries.Runtimes, shims runners) *Tasks {
-	return &Tasks{l, s, r, shims}
+// NewTasks are the tasks of pods, which shims run.
+func NewTasks(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, shims runners) *Tasks {
+	return &Tasks{pods: pods, settings: s, binaries: b, shims: shims}
 }
+
+// Drop lets go of what was kept of a task.
+func (t *Tasks) Drop(supervisor, task string) { t.shims.Drop(supervisor, task) }
 
 // client returns who runs the tasks of s now.
 func (t *Tasks) Client(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
@@ -96,7 +101,7 @@ func (t *Tasks) Client(ctx context.Context, s *pod.Sandbox) (*shim.Client, error
 
 // worker is client for who begins something new.
 func (t *Tasks) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
-	if err := t.runtimes.Need(s); err != nil {
+	if err := t.binaries.Runtimes.Need(s); err != nil {
 		return nil, err
 	}
 	return t.Client(ctx, s)
@@ -104,7 +109,7 @@ func (t *Tasks) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error
 
 // options is what Create tells the process that runs the task.
 func (t *Tasks) Options(s *pod.SandboxSpec, logDirectory, logPath string) (*anypb.Any, error) {
-	d, kept := t.runtimes.Of(s), t.settings.Of(s)
+	d, kept := t.binaries.Runtimes.Of(s), t.settings.Of(s)
 	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
 		return ShimOptions(d, s.Plan, systemd)
@@ -112,7 +117,7 @@ func (t *Tasks) Options(s *pod.SandboxSpec, logDirectory, logPath string) (*anyp
 	uid, gid := s.Plan.Root()
 	return anypb.New(&supervisorapi.TaskOptions{
 		Runtime:       d.Path,
-		Root:          t.RuntimeRoot(d),
+		Root:          t.pods.RuntimeRoot(d),
 		GlobalFlags:   GlobalFlags(d),
 		SystemdCgroup: systemd,
 		NoPivotRoot:   d.OCI.NoPivotRoot,
@@ -186,9 +191,6 @@ func (t *Tasks) Keep(ctx context.Context, s *pod.Sandbox, c *shim.Client, what s
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("container", what.ID).Warn("keep a task's files")
 	}
 }
-
-// keeper holds what a task would lose with its supervisor.
-type Keeper interface{ Drop(supervisor, task string) }
 
 // keptOf is what a supervisor would lose of c, whose first process is pid.
 func KeptOf(l pod.Layout, c *pod.Container, pid int) shim.Kept {

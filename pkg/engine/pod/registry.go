@@ -1,0 +1,64 @@
+// Package pod has sandboxes and containers as data: their records, their plan, the index
+// of those that callers can see, and where each has what on disk. Nothing here runs
+// anything.
+package pod
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/store"
+)
+
+// Registry is what the engine knows of its pods. All of it may be used concurrently.
+type Registry struct {
+	Layout
+	Index  *Index
+	Names  *reserve.Names
+	Labels *reserve.Labels
+	Clock  *Clock
+	// Sandboxes and Containers are the records of all that there is, also of what
+	// callers cannot see.
+	Sandboxes  *SandboxRecords
+	Containers *ContainerRecords
+	// Boot is this boot of the node, by the kernel's random id.
+	Boot string
+	// Background ends with the engine.
+	Background context.Context //nolint:containedctx // the life of what goes on between calls
+}
+
+// Broken are records that could not be read.
+type Broken struct{ Sandboxes, Containers []store.Broken }
+
+// Open reads the records below root, and makes the directories of pods below state.
+func Open(background context.Context, root, state string) (*Registry, Broken, error) {
+	r := &Registry{
+		Index: NewIndex(), Names: reserve.NewNames(), Labels: reserve.NewLabels(), Clock: &Clock{}, Background: background,
+	}
+	var broken Broken
+	var err error
+	if r.Layout, err = NewLayout(root, state); err != nil {
+		return nil, broken, err
+	}
+	for _, d := range []string{root, state, r.SandboxDir(""), r.ContainerDir("")} {
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return nil, broken, fmt.Errorf("engine: %w", err)
+		}
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, broken, fmt.Errorf("engine: %w", err)
+	}
+	r.Boot = strings.TrimSpace(string(boot))
+	if r.Sandboxes, broken.Sandboxes, err = store.Open[SandboxSpec, SandboxStatus](filepath.Join(root, "records", "sandboxes")); err != nil {
+		return nil, broken, err
+	}
+	if r.Containers, broken.Containers, err = store.Open[ContainerSpec, ContainerStatus](filepath.Join(root, "records", "containers")); err != nil {
+		return nil, broken, err
+	}
+	return r, broken, nil
+}

@@ -30,6 +30,8 @@ type sandbox struct {
 	lost   sync.Once // said that its binary was changed
 	// creating is the Create of its process, if that was given up.
 	creating atomic.Pointer[pendingCall]
+	// endAsked is when its shim was first told to end what runs in it.
+	endAsked atomic.Pointer[time.Time]
 	// killed says that it ran when its shim was found dead.
 	killed atomic.Bool
 	listed atomic.Pointer[encodedItem]

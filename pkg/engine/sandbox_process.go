@@ -255,18 +255,13 @@ func (b *sandboxProcesses) end(ctx context.Context, s *sandbox) error {
 	return endTask(ctx, client, s.ID())
 }
 
-// shimPatience is how long a foreign shim may take to end a sandbox process. One that
-// takes longer is killed.
-const shimPatience = time.Minute
-
 // endForeign ends the process, the shim, and what the shim runs the pod in.
 func (b *sandboxProcesses) endForeign(ctx context.Context, s *sandbox) error {
 	client, err := b.endByShim(ctx, s)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded), shim.Lost(err):
+	}
+	if err != nil {
 		if !errors.Is(err, shim.ErrGone) {
 			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its sandbox")
 		}
@@ -274,8 +269,6 @@ func (b *sandboxProcesses) endForeign(ctx context.Context, s *sandbox) error {
 		if err := b.killShim(ctx, s, err); err != nil {
 			return err
 		}
-	default:
-		return err
 	}
 	if err := b.tasks.dismiss(ctx, s, client); err != nil {
 		return err
@@ -301,16 +294,16 @@ func (b *sandboxProcesses) killShim(ctx context.Context, s *sandbox, cause error
 }
 
 // endByShim has the shim end the process, if it does so in time.
-func (b *sandboxProcesses) endByShim(ctx context.Context, s *sandbox) (*shim.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, shimPatience)
-	defer cancel()
-	if err := s.creating.Load().await(ctx, createPatience); err != nil {
-		return nil, err
-	}
-	client, err := b.tasks.client(ctx, s)
-	if err == nil {
-		err = endTask(ctx, client, s.ID())
-	}
+func (b *sandboxProcesses) endByShim(ctx context.Context, s *sandbox) (client *shim.Client, err error) {
+	err = s.insist(ctx, func(ctx context.Context) error {
+		if err := s.creating.Load().await(ctx, createPatience); err != nil {
+			return err
+		}
+		if client, err = b.tasks.client(ctx, s); err != nil {
+			return err
+		}
+		return endTask(ctx, client, s.ID())
+	}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) || shim.Lost(err) })
 	return client, err
 }
 

@@ -72,7 +72,7 @@ func (s *attachedStream) writeNow(chunk []byte) int {
 	_ = conn.Write(func(fd uintptr) bool {
 		for {
 			n, err = unix.Write(int(fd), chunk)
-			if err != unix.EINTR {
+			if !errors.Is(err, unix.EINTR) {
 				return true
 			}
 		}

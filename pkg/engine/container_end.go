@@ -79,7 +79,7 @@ func (b *ends) recordEnd(c *container, exit taskExit) {
 			return
 		}
 		st.Phase, st.PID = phaseExited, 0
-		st.ExitCode, st.Reason = int32(exit.Status), exitReason(int32(exit.Status), oom, false)
+		st.ExitCode, st.Reason = int32(exit.Status), exitReason(int32(exit.Status), oom || c.oom.Load(), false)
 		st.Message = printable.Line(exit.Why)
 		// The supervisor may see the end of a short life before its start is
 		// recorded here.

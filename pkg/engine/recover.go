@@ -90,12 +90,16 @@ func (o *objects) noteOOM(task string) {
 	if err != nil {
 		return
 	}
-	c.oom.Store(true)
-	if st := c.Status(); st.Phase != phaseExited || st.Reason != exitReason(st.ExitCode, false, false) || st.ExitCode == 0 {
+	if c.oom.Swap(true) {
 		return
 	}
-	// The news came after the exit: events have a way of their own.
-	c.force(context.Background(), func(st *containerStatus) { st.Reason = exitReason(st.ExitCode, true, false) })
+	// The news may come after the exit: events have a way of their own. Whether it did is
+	// looked at where recordEnd looks at oom, or each could take itself for the first.
+	c.force(context.Background(), func(st *containerStatus) {
+		if st.Phase == phaseExited && st.ExitCode != 0 && st.Reason == exitReason(st.ExitCode, false, false) {
+			st.Reason = exitReason(st.ExitCode, true, false)
+		}
+	})
 }
 
 // recovery finds out what became of what earlier daemons ran.

@@ -330,22 +330,35 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 	b, kata := kataBed(t, shims.Kata{}, "")
 	atRest := b.rest(t)
 	t.Run("all", func(t *testing.T) {
-		for name, change := range map[string]func(s *shims.Kata, file string){
-			"answers and kills nothing": func(s *shims.Kata, file string) { s.DropKill = file },
-			"answers an error":          func(s *shims.Kata, file string) { s.FailKill = file },
+		for _, tc := range []struct {
+			name      string
+			change    func(s *shims.Kata, file string)
+			container bool
+		}{
+			{"answers and kills nothing", func(s *shims.Kata, file string) { s.DropKill = file }, true},
+			{"answers an error", func(s *shims.Kata, file string) { s.FailKill = file }, true},
+			{"answers an error for the sandbox", func(s *shims.Kata, file string) { s.FailKill = file }, false},
 		} {
 			file := filepath.Join(t.TempDir(), "unkillable")
-			kata.Set(t, func(s *shims.Kata) { s.DropKill, s.FailKill = "", ""; change(s, file) })
-			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: family})
-			inside := append(inCgroup(t, b.info(t, pod.Container.ID).PID), b.machines(t)[pod.ID])
+			kata.Set(t, func(s *shims.Kata) { s.DropKill, s.FailKill = "", ""; tc.change(s, file) })
+			spec := testbed.PodSpec{Image: b.image, Command: family}
+			var pod *testbed.Pod
+			var inside []int
+			if tc.container {
+				pod = b.client.RunPod(t, spec)
+				inside = inCgroup(t, b.info(t, pod.Container.ID).PID)
+			} else {
+				pod = b.client.RunSandbox(t, spec)
+			}
+			inside = append(inside, b.machines(t)[pod.ID])
 			shim := shimsOf(t, pod.ID)
-			if len(shim) != 1 || len(inside) < 3 {
+			if len(shim) != 1 || inside[len(inside)-1] == 0 || tc.container && len(inside) < 3 {
 				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
 			}
 			if err := os.WriteFile(file, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			t.Run(name, func(t *testing.T) {
+			t.Run(tc.name, func(t *testing.T) {
 				t.Parallel()
 				if _, err := b.client.StopPodSandbox(within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
 					t.Errorf("stop: %v", err)
@@ -355,8 +368,10 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 						t.Errorf("process %d runs", pid)
 					}
 				}
-				if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-					t.Errorf("the container is %s with %d", st.GetState(), st.GetExitCode())
+				if tc.container {
+					if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+						t.Errorf("the container is %s with %d", st.GetState(), st.GetExitCode())
+					}
 				}
 				_ = os.Remove(file) // so that a failure leaves nothing
 				pod.Remove(t)

@@ -22,7 +22,7 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 	objects.addSandbox(s)
 	now := &clock{}
 	b := &ends{background: t.Context(), clock: now, events: newAnnouncer(newBroker(), now, objects)}
-	for n := range 2000 {
+	for n := range 300 {
 		o, err := containers.Create(newID(), containerSpec{Sandbox: s.ID(), CgroupsPath: "/none"}, containerStatus{Phase: phaseRunning}, store.Relaxed)
 		if err != nil {
 			t.Fatal(err)

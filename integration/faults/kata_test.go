@@ -323,6 +323,64 @@ func TestForeignShimHangs(t *testing.T) {
 	b.nothingLeft(t, atRest)
 }
 
+// TestForeignShimDoesNotKill stops pods whose shim answers, but does not end what it is
+// told to. The stop ends in time, and then nothing of the pod runs.
+func TestForeignShimDoesNotKill(t *testing.T) {
+	t.Parallel()
+	b, kata := kataBed(t, shims.Kata{}, "")
+	atRest := b.rest(t)
+	t.Run("all", func(t *testing.T) {
+		for _, tc := range []struct {
+			name      string
+			change    func(s *shims.Kata, file string)
+			container bool
+		}{
+			{"answers and kills nothing", func(s *shims.Kata, file string) { s.DropKill = file }, true},
+			{"answers an error", func(s *shims.Kata, file string) { s.FailKill = file }, true},
+			{"answers an error for the sandbox", func(s *shims.Kata, file string) { s.FailKill = file }, false},
+		} {
+			file := filepath.Join(t.TempDir(), "unkillable")
+			kata.Set(t, func(s *shims.Kata) { s.DropKill, s.FailKill = "", ""; tc.change(s, file) })
+			spec := testbed.PodSpec{Image: b.image, Command: family}
+			var pod *testbed.Pod
+			var inside []int
+			if tc.container {
+				pod = b.client.RunPod(t, spec)
+				inside = inCgroup(t, b.info(t, pod.Container.ID).PID)
+			} else {
+				pod = b.client.RunSandbox(t, spec)
+			}
+			inside = append(inside, b.machines(t)[pod.ID])
+			shim := shimsOf(t, pod.ID)
+			if len(shim) != 1 || inside[len(inside)-1] == 0 || tc.container && len(inside) < 3 {
+				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
+			}
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Run(tc.name, func(t *testing.T) {
+				t.Parallel()
+				if _, err := b.client.StopPodSandbox(within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+					t.Errorf("stop: %v", err)
+				}
+				for _, pid := range append(inside, shim...) {
+					if alive(pid) {
+						t.Errorf("process %d runs", pid)
+					}
+				}
+				if tc.container {
+					if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+						t.Errorf("the container is %s with %d", st.GetState(), st.GetExitCode())
+					}
+				}
+				_ = os.Remove(file) // so that a failure leaves nothing
+				pod.Remove(t)
+			})
+		}
+	})
+	b.nothingLeft(t, atRest)
+}
+
 // TestKata runs a pod under a shim that reads options as typeurl 1 does, has its own
 // cgroup, and takes a signal to all for one to the container.
 func TestKata(t *testing.T) {

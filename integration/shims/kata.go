@@ -18,6 +18,11 @@ type Kata struct {
 	HoldCreate string `json:",omitempty"`
 	// HoldDelete is a file: the delete action does not go on as long as it is there.
 	HoldDelete string `json:",omitempty"`
+	// DropKill is a file: as long as it is there Kill answers, and kills nothing.
+	DropKill string `json:",omitempty"`
+	// FailKill is a file: as long as it is there Kill answers an error, as when nobody
+	// in the machine answers any more.
+	FailKill string `json:",omitempty"`
 	// AbstractSocket has the shim listen where there is no file, as shims did that
 	// were built on containerd before 1.4.
 	AbstractSocket bool `json:",omitempty"`

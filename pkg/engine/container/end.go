@@ -56,7 +56,7 @@ func (b *ends) ended(c *pod.Container, exit task.Exit) {
 // killedForMemory tells what a foreign shim may report too late, or to nobody:
 // the cgroup's own count, which is there until the task is deleted.
 func (b *ends) killedForMemory(c *pod.Container) bool {
-	if c.Oom.Load() {
+	if c.OOM.Load() {
 		return true
 	}
 	if s := c.Sandbox.Spec(); s.Definition.Type != handler.Shim || s.Plan.OwnKernel {
@@ -75,7 +75,7 @@ func (b *ends) RecordEnd(c *pod.Container, exit task.Exit) {
 			return
 		}
 		st.Phase, st.PID = pod.PhaseExited, 0
-		st.ExitCode, st.Reason = int32(exit.Status), pod.ExitReason(int32(exit.Status), oom, false)
+		st.ExitCode, st.Reason = int32(exit.Status), pod.ExitReason(int32(exit.Status), oom || c.OOM.Load(), false)
 		st.Message = printable.Line(exit.Why)
 		// The supervisor may see the end of a short life before its start is
 		// recorded here.

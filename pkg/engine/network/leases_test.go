@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -81,16 +82,16 @@ func TestLeasesAreLookedAtUnderTheirLock(t *testing.T) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := releaseBlank(t.Context(), dir, time.Now())
-		done <- err
-	}()
+	impatient, cancel := context.WithTimeout(t.Context(), 10*lockPoll)
+	defer cancel()
+	if _, err := releaseBlank(impatient, dir, time.Now()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("under the lock of a plugin: %v", err)
+	}
 	lease(t, dir, "10.9.0.2", "mine\r\neth0", time.Unix(1, 0))
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err != nil {
+	if _, err := releaseBlank(t.Context(), dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if !leased(t, dir, "10.9.0.2") {

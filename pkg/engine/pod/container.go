@@ -25,7 +25,7 @@ type Container struct {
 	Op      OpLock        // held by calls that change it: start, update, remove
 	Exited  chan struct{} // closed when EXITED is recorded
 	Erased  chan struct{} // closed when the runtime has nothing of it any more
-	Oom     atomic.Bool   // a foreign shim reported an OOM kill
+	OOM     atomic.Bool   // a foreign shim reported an OOM kill
 	// creating is its Create, if that was given up.
 	Creating atomic.Pointer[PendingCall]
 	listed   atomic.Pointer[encodedItem]

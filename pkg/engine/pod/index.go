@@ -251,10 +251,14 @@ func (o *Index) NoteOOM(task string) {
 	if err != nil {
 		return
 	}
-	c.Oom.Store(true)
-	if st := c.Status(); st.Phase != PhaseExited || st.Reason != ExitReason(st.ExitCode, false, false) || st.ExitCode == 0 {
+	if c.OOM.Swap(true) {
 		return
 	}
-	// The news came after the exit: events have a way of their own.
-	c.Record(context.Background(), func(st *ContainerStatus) { st.Reason = ExitReason(st.ExitCode, true, false) })
+	// The news may come after the exit: events have a way of their own. Whether it did is
+	// looked at where the exit's record looks at OOM, or each could take itself for the first.
+	c.Record(context.Background(), func(st *ContainerStatus) {
+		if st.Phase == PhaseExited && st.ExitCode != 0 && st.Reason == ExitReason(st.ExitCode, false, false) {
+			st.Reason = ExitReason(st.ExitCode, true, false)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -24,6 +25,8 @@ type Sandbox struct {
 	Lost   sync.Once // said that its binary was changed
 	// creating is the Create of its process, if that was given up.
 	Creating atomic.Pointer[PendingCall]
+	// EndAsked is when its shim was first told to end what runs in it.
+	EndAsked atomic.Pointer[time.Time]
 	// killed says that it ran when its shim was found dead.
 	Killed atomic.Bool
 	listed atomic.Pointer[encodedItem]

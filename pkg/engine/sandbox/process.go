@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types"
@@ -206,18 +205,13 @@ func (b *processes) end(ctx context.Context, s *pod.Sandbox) error {
 	return task.EndTask(ctx, client, s.ID())
 }
 
-// shimPatience is how long a foreign shim may take to end a sandbox process. One that
-// takes longer is killed.
-const shimPatience = time.Minute
-
 // endForeign ends the process, the shim, and what the shim runs the pod in.
 func (b *processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
 	client, err := b.endByShim(ctx, s)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded), shim.Lost(err):
+	}
+	if err != nil {
 		if !errors.Is(err, shim.ErrGone) {
 			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its sandbox")
 		}
@@ -225,8 +219,6 @@ func (b *processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
 		if err := b.killShim(ctx, s, err); err != nil {
 			return err
 		}
-	default:
-		return err
 	}
 	if err := b.tasks.Dismiss(ctx, s, client); err != nil {
 		return err
@@ -252,15 +244,15 @@ func (b *processes) killShim(ctx context.Context, s *pod.Sandbox, cause error) e
 }
 
 // endByShim has the shim end the process, if it does so in time.
-func (b *processes) endByShim(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, shimPatience)
-	defer cancel()
-	if err := s.Creating.Load().Await(ctx, pod.CreatePatience); err != nil {
-		return nil, err
-	}
-	client, err := b.tasks.Client(ctx, s)
-	if err == nil {
-		err = task.EndTask(ctx, client, s.ID())
-	}
+func (b *processes) endByShim(ctx context.Context, s *pod.Sandbox) (client *shim.Client, err error) {
+	err = insist(ctx, s, func(ctx context.Context) error {
+		if err := s.Creating.Load().Await(ctx, pod.CreatePatience); err != nil {
+			return err
+		}
+		if client, err = b.tasks.Client(ctx, s); err != nil {
+			return err
+		}
+		return task.EndTask(ctx, client, s.ID())
+	}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) || shim.Lost(err) })
 	return client, err
 }

@@ -104,15 +104,19 @@ func (b *stops) endInside(ctx context.Context, s *pod.Sandbox) error {
 	if s.Spec().Definition.Type != handler.Shim {
 		return b.endContainers(ctx, s)
 	}
-	err := within(ctx, shimPatience, func(ctx context.Context) error { return b.endContainers(ctx, s) })
-	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-		return err
+	end := func(ctx context.Context) error { return b.endContainers(ctx, s) }
+	err := insist(ctx, s, end, func(error) bool { return false })
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its containers")
+	if err == nil {
+		return nil
+	}
+	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its containers")
 	if err := b.processes.killShim(ctx, s, shim.ErrGone); err != nil {
 		return fmt.Errorf("kill its shim: %w", err)
 	}
-	return within(ctx, task.BuryTimeout, func(ctx context.Context) error { return b.endContainers(ctx, s) })
+	return within(ctx, task.BuryTimeout, end)
 }
 
 // within calls f with a bound.

@@ -6,7 +6,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
 func TestSocketOf(t *testing.T) {
@@ -58,5 +63,37 @@ func TestDialForeign(t *testing.T) {
 		if _, err := dialForeign(address); !nobodyListens(err) {
 			t.Errorf("%s when nobody listens: %v", address, err)
 		}
+	}
+}
+
+// Who is first has the name of an abstract socket: what another user listens on is not
+// taken for the shim, and not for a shim that is gone either.
+func TestDialForeignOfAnotherUser(t *testing.T) {
+	const nobody = 65534
+	address := fmt.Sprintf("@/containerd-shim/berth-test-%d-nobody.sock", os.Getpid())
+	var fd int
+	err := thread.Run(func() (err error) {
+		// Of this thread alone, which ends.
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+			return errno
+		}
+		if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: address}); err != nil {
+			return err
+		}
+		return unix.Listen(fd, 1)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	conn, err := dialForeign(address)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if err == nil || nobodyListens(err) || !strings.Contains(err.Error(), "user 65534 listens there") {
+		t.Errorf("dial: %v", err)
 	}
 }

@@ -50,6 +50,36 @@ type attachedStream struct {
 	serial uint32 // the watch for the reader's leaving
 }
 
+// add passes on a chunk. Only what the FIFO has no room for counts against its reader: a
+// reader that reads must not be cut off because this process is short of CPU.
+func (s *attachedStream) add(chunk []byte) {
+	if s.isEmpty() {
+		chunk = chunk[s.writeNow(chunk):]
+	}
+	if len(chunk) > 0 {
+		s.backlog.add(chunk)
+	}
+}
+
+// writeNow writes as much as goes without waiting, and returns how much that was. What is
+// wrong, if it wrote nothing, is seen by who writes the rest.
+func (s *attachedStream) writeNow(chunk []byte) int {
+	conn, err := s.file.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	n := 0
+	_ = conn.Write(func(fd uintptr) bool {
+		for {
+			n, err = unix.Write(int(fd), chunk)
+			if !errors.Is(err, unix.EINTR) {
+				return true
+			}
+		}
+	})
+	return max(n, 0)
+}
+
 // end lets the reader read the rest.
 func (s *attachedStream) end() {
 	s.backlog.end()

@@ -85,6 +85,13 @@ func (s *backlog) add(chunk []byte) {
 	s.changed()
 }
 
+// isEmpty says whether all that was added has been written. It stays so until add.
+func (s *backlog) isEmpty() bool {
+	s.all.mu.Lock()
+	defer s.all.mu.Unlock()
+	return s.size == 0 && !s.dropped && !s.ended
+}
+
 // makeRoom cuts readers off until there is room or nobody is behind.
 func (b *backlogs) makeRoom(need int) {
 	for b.used+need > b.limit && len(b.since) > 0 {

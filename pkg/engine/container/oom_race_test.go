@@ -1,0 +1,42 @@
+package container
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// TestOOMNewsMeetsTheExit has a shim tell of an out-of-memory kill in the moment in which
+// the exit is recorded. Whichever is first, the container was killed for memory.
+func TestOOMNewsMeetsTheExit(t *testing.T) {
+	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim}})
+	pods.Index.AddSandbox(s)
+	b := &ends{pods: pods, events: events.NewAnnouncer(events.NewBroker(), pods)}
+	for n := range 300 {
+		o, err := pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := pod.NewContainer(o, s)
+		pods.Index.AddContainer(c)
+		var both sync.WaitGroup
+		both.Go(func() { pods.Index.NoteOOM(c.ID()) })
+		both.Go(func() { b.RecordEnd(c, task.Exit{Status: 137, At: time.Now()}) })
+		both.Wait()
+		if st := c.Status(); st.Reason != "OOMKilled" {
+			t.Fatalf("container %d is %s", n, st.Reason)
+		}
+		pods.Index.DropContainer(c.ID())
+	}
+}

@@ -111,6 +111,8 @@ func (p *portions) filter(h *tar.Header) (bool, error) {
 	if p.remembered == 0 && headers <= longHeaders {
 		p.tape.short()
 	}
+	// Unpacking makes a path of each directory on the way there.
+	p.tape.parsed += int64(len(p.root)+len(h.Name)) * int64(strings.Count(h.Name, "/")+1)
 	p.remember(h, headers)
 	p.tape.content(padded(content), known)
 	if p.full(headers) {

@@ -25,6 +25,8 @@ import (
 // hostile is a registry that says and sends whatever a test wants.
 type hostile struct {
 	*httptest.Server
+	// number is in all that it says, so that nothing of it is another's too.
+	number int
 
 	mu sync.Mutex
 	// blobs are contents by digest, manifests too.
@@ -153,7 +155,7 @@ func (h *hostile) manifest(t *testing.T, config imagespec.Descriptor, layers ...
 // config makes a configuration for so many layers of a content.
 func (h *hostile) config(t *testing.T, change func(*imagespec.Image), diffIDs ...ocidigest.Digest) imagespec.Descriptor {
 	t.Helper()
-	i := imagespec.Image{Platform: imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
+	i := imagespec.Image{Author: fmt.Sprint(h.number), Platform: imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
 	i.RootFS = imagespec.RootFS{Type: "layers", DiffIDs: diffIDs}
 	if change != nil {
 		change(&i)

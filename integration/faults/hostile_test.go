@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +58,7 @@ func attacks() map[string]attack {
 		"1500 layers":            {image: manyLayers, code: invalid, says: "registry.max_layers"},
 		"indexes in indexes":     {image: nestedIndexes, code: invalid, says: "indexes above its manifest"},
 		"layer is an index":      {image: layerIsIndex, code: invalid, says: "is not a layer"},
+		"layer is a config":      {image: layerIsConfig, code: invalid, says: "is not a layer"},
 		"many urls":              {image: manyURLs, code: invalid, says: "urls"},
 		"unpacking manifest":     {image: zippedManifest, code: invalid, says: "is longer than"},
 		"long header":            {image: longHeader, code: codes.Unknown, says: "RegistryUnavailable"},
@@ -101,7 +103,7 @@ func drippingManifest(_ *testing.T, h *hostile) string {
 }
 
 func drippingLayer(t *testing.T, h *hostile) string {
-	gone := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: ocidigest.FromString("drips"), Size: 10 << 30}
+	gone := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: ocidigest.FromString(fmt.Sprint("drips", h.number)), Size: 10 << 30}
 	h.answer("/v2/hostile/app/blobs/"+gone.Digest.String(), func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(gone.Size))
 		drip(w, r)
@@ -110,18 +112,18 @@ func drippingLayer(t *testing.T, h *hostile) string {
 }
 
 func largeManifest(t *testing.T, h *hostile) string {
-	m := h.put(t, imagespec.MediaTypeImageManifest, padded(`{"schemaVersion":2,"annotations":{"a":"`, 300<<20, "a", `"}}`))
+	m := h.put(t, imagespec.MediaTypeImageManifest, padded(fmt.Sprintf(`{"schemaVersion":2,"annotations":{"n":"%d","a":"`, h.number), 300<<20, "a", `"}}`))
 	return h.tag("manifest", h.index(t, m))
 }
 
 func largeConfig(t *testing.T, h *hostile) string {
-	c := h.put(t, imagespec.MediaTypeImageConfig, padded(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"author":"`, 300<<20, "a", `"}`))
+	c := h.put(t, imagespec.MediaTypeImageConfig, padded(fmt.Sprintf(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"author":"%d`, h.number), 300<<20, "a", `"}`))
 	return h.image(t, "config", c)
 }
 
 func manyVariables(n int64) func(*testing.T, *hostile) string {
 	return func(t *testing.T, h *hostile) string {
-		c := h.put(t, imagespec.MediaTypeImageConfig, padded(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"config":{"Env":[`, 3*n, `"",`, `""]}}`))
+		c := h.put(t, imagespec.MediaTypeImageConfig, padded(fmt.Sprintf(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"config":{"Env":["%d",`, h.number), 3*n, `"",`, `""]}}`))
 		return h.image(t, fmt.Sprint("variables", n), c)
 	}
 }
@@ -148,6 +150,14 @@ func nestedIndexes(t *testing.T, h *hostile) string {
 func layerIsIndex(t *testing.T, h *hostile) string {
 	inner := h.index(t, h.manifest(t, h.config(t, nil)))
 	return h.image(t, "inner", h.config(t, nil, inner.Digest), inner)
+}
+
+// layerIsConfig is a layer that containerd's unpacker would read into memory.
+func layerIsConfig(t *testing.T, h *hostile) string {
+	text, inside := emptyTar(t)
+	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
+	c := h.put(t, imagespec.MediaTypeImageConfig, padded(fmt.Sprintf(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"author":"%d`, h.number), 300<<20, "a", `"}`))
+	return h.image(t, "inner-config", h.config(t, nil, inside, c.Digest), layer, c)
 }
 
 func manyURLs(t *testing.T, h *hostile) string {
@@ -229,14 +239,14 @@ const maxEntries = 16_000
 
 func manyEntries(t *testing.T, h *hostile) string {
 	return ofLayer(t, h, "entries", entries(maxEntries+1, func(i int) *tar.Header {
-		return &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint("d", i/1000, "/", i), Mode: 0o644}
+		return &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint("d", h.number, "-", i/1000, "/", i), Mode: 0o644}
 	}))
 }
 
 func longNames(t *testing.T, h *hostile) string {
 	long := strings.Repeat(strings.Repeat("n", 250)+"/", 14)
 	return ofLayer(t, h, "names", entries(maxEntries-1000, func(i int) *tar.Header {
-		return &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(long, i/1000, "/", i), Mode: 0o644}
+		return &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(long, h.number, "-", i/1000, "/", i), Mode: 0o644}
 	}))
 }
 
@@ -244,7 +254,7 @@ func longNames(t *testing.T, h *hostile) string {
 func longAttributes(t *testing.T, h *hostile) string {
 	long := strings.Repeat("a", 1_000_000)
 	return ofLayer(t, h, "attributes", entries(300, func(i int) *tar.Header {
-		return &tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i, "/"), Mode: 0o755, PAXRecords: map[string]string{"BERTH.long": long}}
+		return &tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", h.number, "-", i, "/"), Mode: 0o755, PAXRecords: map[string]string{"BERTH.long": long}}
 	}))
 }
 
@@ -258,7 +268,7 @@ func holes(t *testing.T, h *hostile) string {
 	}
 	return ofLayer(t, h, "holes", func(w io.Writer) error {
 		text := slices.Concat(tarBlock("attributes", 'x', len(attributes)), []byte(attributes), make([]byte, 512-len(attributes)%512),
-			tarBlock("holes", tar.TypeReg, 0), make([]byte, 1024))
+			tarBlock(fmt.Sprint("holes", h.number), tar.TypeReg, 0), make([]byte, 1024))
 		_, err := w.Write(text)
 		return err
 	})
@@ -358,6 +368,53 @@ func TestHostileImages(t *testing.T) {
 			if status.Code(err) != a.code || a.code != codes.OK && !strings.Contains(err.Error(), a.says) {
 				t.Errorf("pull: %.700v, want %v with %q", err, a.code, a.says)
 			}
+			if growth > maxGrowth {
+				t.Errorf("the daemon grew by %d MiB", growth>>20)
+			}
+		})
+	}
+}
+
+// atOnce is how many hostile images one user has pulled at the same time.
+const atOnce = 10
+
+// TestManyHostileImages pulls ten of each kind at once: what they cost must not add up.
+func TestManyHostileImages(t *testing.T) {
+	for name, a := range attacks() {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nanswer_timeout = \"3s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
+			var images []string
+			for i := range atOnce {
+				h := newHostile(t)
+				h.number = i
+				images = append(images, a.image(t, h))
+			}
+			b.client.Pull(t, "", b.image)
+			pid := b.PID()
+			before := memory(t, pid, "VmRSS")
+			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			var all sync.WaitGroup
+			for _, image := range images {
+				all.Go(func() {
+					err := b.pull(t, image)
+					if status.Code(err) != a.code {
+						t.Errorf("pull: %.700v, want %v", err, a.code)
+					}
+					if a.then != nil && err == nil {
+						a.then(t, b, image)
+					}
+				})
+			}
+			all.Wait()
+			took := time.Since(start)
+			if !b.Running() || b.PID() != pid {
+				t.Fatal("the daemon is gone")
+			}
+			growth := memory(t, pid, "VmHWM") - before
+			t.Logf("growth %d MiB, %.1f s", growth>>20, took.Seconds())
 			if growth > maxGrowth {
 				t.Errorf("the daemon grew by %d MiB", growth>>20)
 			}

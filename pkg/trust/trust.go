@@ -22,7 +22,8 @@ const (
 	// Configuration is what berth acts on as root.
 	Configuration Purpose = iota
 	// Program is what berth runs as root. Directories above it may be writable for a
-	// group: those of /usr/local are for the group staff on Debian.
+	// group: those of /usr/local are for the group staff on Debian. A directory of which
+	// everything is run may not.
 	Program
 	// Installed is what others install under an owner of their own: CNI plugins
 	// keep that of their archive, profiles that of the operator that writes them.
@@ -93,7 +94,7 @@ func (p Purpose) judge(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
 }
 
 func (p Purpose) group(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
-	if p == Program && h.Mode.IsDir() {
+	if p == Program && h.Mode.IsDir() && !h.Listed {
 		return nil, false
 	}
 	fatal = p != Installed

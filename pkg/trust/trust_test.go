@@ -33,6 +33,8 @@ func TestJudge(t *testing.T) {
 		"file for a group":               {Hop{GID: 50, Mode: 0o664}, "group 50", "chmod g-w", "~chmod g-w"},
 		"directory for a group":          {Hop{GID: 50, Mode: dir | 0o775}, "chmod g-w", "", "~chmod g-w"},
 		"sticky directory for a group":   {Hop{GID: 50, Mode: dir | sticky | 0o775}, "", "", ""},
+		"programs of a group":            {Hop{GID: 50, Mode: dir | 0o775, Listed: true}, "chmod g-w", "chmod g-w", "~chmod g-w"},
+		"programs of an ACL":             {Hop{Mode: dir | 0o775, ACL: true, Listed: true}, "setfacl -b", "setfacl -b", "~setfacl -b"},
 		"file with an ACL":               {Hop{Mode: 0o664, ACL: true}, "setfacl -b", "setfacl -b", "~setfacl -b"},
 		"file with an ACL that reads":    {Hop{Mode: 0o644, ACL: true}, "", "", ""},
 		"link":                           {Hop{Mode: link}, "", "", ""},

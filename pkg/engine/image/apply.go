@@ -29,6 +29,7 @@ type applier struct {
 	scratch string
 	// portion is how many bytes containerd may remember; see portions.
 	portion int64
+	budget  *budget
 }
 
 var _ diff.Applier = (*applier)(nil)
@@ -58,9 +59,10 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	}
 	defer processor.Close()
 	sum := digest.Canonical.Digester()
-	tar := &tape{from: io.TeeReader(processor, sum.Hash())}
+	tar := &tape{ctx: ctx, from: io.TeeReader(processor, sum.Hash()), budget: a.budget}
+	defer tar.short()
 	limit, _ := config.ProcessorPayloads[entries].(*entryLimit)
-	p := &portions{tape: tar, limit: limit, size: a.portion, scratch: a.scratch, root: to.root, overlay: to.overlay}
+	p := &portions{tape: tar, limit: limit, size: a.portion, shared: a.budget.portions, scratch: a.scratch, root: to.root, overlay: to.overlay}
 	if err := p.apply(ctx, to.options...); err != nil {
 		return imagespec.Descriptor{}, err
 	}

@@ -120,8 +120,10 @@ func open(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, des
 }
 
 const (
-	wrappedKeyPrefix  = "org.opencontainers.image.enc.keys."
-	cipherAnnotation  = "org.opencontainers.image.enc.pubopts"
+	// encryptionPrefix begins the annotations of an encrypted layer that are read.
+	encryptionPrefix  = "org.opencontainers.image.enc."
+	wrappedKeyPrefix  = encryptionPrefix + "keys."
+	cipherAnnotation  = encryptionPrefix + "pubopts"
 	maxWrappedKeys    = 128
 	maxWrappedKeySize = 16 << 10
 )

@@ -19,26 +19,26 @@ func (s *Store) inspect(ctx context.Context, target imagespec.Descriptor, fetch 
 	if err != nil {
 		return m, err
 	}
-	if err := s.readJSON(ctx, desc, &m); err != nil {
-		return m, fmt.Errorf("manifest: %w", err)
-	}
-	if err := s.cfg.Limits.manifest(m); err != nil {
-		return m, fmt.Errorf("manifest: %w", err)
+	if m, err = s.readManifest(ctx, desc, s.cfg.Limits.manifest); err != nil {
+		return m, err
 	}
 	if _, err := fetch(ctx, m.Config); err != nil {
 		return m, fmt.Errorf("configuration: %w", err)
 	}
-	var config imagespec.Image
-	if err := s.readJSON(ctx, m.Config, &config); err != nil {
-		return m, fmt.Errorf("configuration: %w", err)
-	}
-	return m, checkConfig(m, config)
+	return m, s.readConfig(ctx, m, func(config imagespec.Image) error {
+		for _, d := range config.RootFS.DiffIDs {
+			if err := d.Validate(); err != nil {
+				return fmt.Errorf("configuration: digest %.100q of a layer: %w", string(d), err)
+			}
+		}
+		return nil
+	})
 }
 
 // findManifest fetches indexes, from target on, down to the manifest of this
 // node's platform.
 func (s *Store) findManifest(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
-	pick := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(s.content), s.platform), s.platform, 1)
+	pick := images.LimitManifests(images.FilterPlatforms(s.children, s.platform), s.platform, 1)
 	desc := target
 	for range maxIndexDepth + 1 {
 		isIndex := images.IsIndexType(desc.MediaType)
@@ -51,7 +51,7 @@ func (s *Store) findManifest(ctx context.Context, target imagespec.Descriptor, f
 		if _, err := fetch(ctx, desc); err != nil {
 			return desc, err
 		}
-		if _, err := s.readDocument(ctx, desc); err != nil {
+		if err := s.checkDocument(ctx, desc); err != nil {
 			return desc, fmt.Errorf("manifest: %w", err)
 		}
 		if !isIndex {
@@ -75,7 +75,7 @@ func checkManifest(m imagespec.Manifest) error {
 		return fmt.Errorf("not a container image but %.100q: %w", m.Config.MediaType, errdefs.ErrInvalidArgument)
 	}
 	for _, layer := range m.Layers {
-		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || layer.Size < 0 {
+		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || images.IsConfigType(layer.MediaType) || layer.Size < 0 {
 			return fmt.Errorf("layer %s of %d bytes and type %.100q is not a layer: %w", layer.Digest, layer.Size, layer.MediaType, errdefs.ErrInvalidArgument)
 		}
 	}
@@ -91,6 +91,48 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 		return beyond("user and platform in the configuration have more than %d bytes", maxName)
 	}
 	return nil
+}
+
+// readManifest reads a manifest, and checks it.
+func (s *Store) readManifest(ctx context.Context, desc imagespec.Descriptor, check func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
+	err = s.readJSON(ctx, desc, &m, func() error {
+		if err := check(m); err != nil {
+			return err
+		}
+		m = leanManifest(m)
+		return nil
+	})
+	if err != nil {
+		return imagespec.Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	return m, nil
+}
+
+// readConfig checks the configuration of a manifest, and lets use have it.
+func (s *Store) readConfig(ctx context.Context, m imagespec.Manifest, use func(imagespec.Image) error) error {
+	var config imagespec.Image
+	var checked error
+	err := s.readJSON(ctx, m.Config, &config, func() error {
+		if checked = checkConfig(m, config); checked == nil {
+			checked = use(config)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	return checked
+}
+
+// checkDocument checks that a document can be read.
+func (s *Store) checkDocument(ctx context.Context, desc imagespec.Descriptor) error {
+	done, err := s.budget.document(ctx, desc.Size)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = s.readDocument(ctx, desc)
+	return err
 }
 
 // readDocument reads a manifest or a configuration from the store, unless it
@@ -114,10 +156,19 @@ func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]
 	return text, elements(text)
 }
 
-func (s *Store) readJSON(ctx context.Context, desc imagespec.Descriptor, into any) error {
+// readJSON reads a document, and calls use while there is memory for all of it.
+func (s *Store) readJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
+	done, err := s.budget.document(ctx, desc.Size)
+	if err != nil {
+		return err
+	}
+	defer done()
 	text, err := s.readDocument(ctx, desc)
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(text, into)
+	if err := json.Unmarshal(text, into); err != nil {
+		return err
+	}
+	return use()
 }

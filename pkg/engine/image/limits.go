@@ -60,6 +60,8 @@ const (
 	maxMediaType = 255
 	// maxURLs and maxURLLength bound where else a layer may be.
 	maxURLs, maxURLLength = 4, 2048
+	// maxAttached bounds the urls and wrapped keys of all layers.
+	maxAttached = 1 << 20
 )
 
 func (l Limits) complete() Limits {
@@ -127,6 +129,12 @@ func (l Limits) manifest(m imagespec.Manifest) error {
 		if err := checkURLs(layer); err != nil {
 			return err
 		}
+		if err := layer.Digest.Validate(); err != nil {
+			return fmt.Errorf("digest %.100q of a layer: %v: %w", string(layer.Digest), err, errdefs.ErrInvalidArgument)
+		}
+	}
+	if n := attached(m); n > maxAttached {
+		return beyond("layers have urls and wrapped keys of %d bytes, more than %d", n, maxAttached)
 	}
 	return nil
 }

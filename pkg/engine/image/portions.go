@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/archive"
 	continuity "github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,9 +42,13 @@ var errPortion = errors.New("portion is full")
 // containerd. What it forgets between them are directories, whose times it would
 // set last, and which paths opaque directories do not hide.
 type portions struct {
-	tape          *tape
-	limit         *entryLimit
-	size          int64
+	tape  *tape
+	limit *entryLimit
+	size  int64
+	// shared is what portions of all layers have beside basePortion each, and taken
+	// is what this one has of it. Nil is no bound.
+	shared        *semaphore.Weighted
+	taken         int64
 	scratch, root string
 	overlay       bool
 
@@ -103,8 +108,14 @@ func (p *portions) filter(h *tar.Header) (bool, error) {
 	if err := p.checkRoom(h); err != nil {
 		return false, err
 	}
+	if p.remembered == 0 && headers <= longHeaders {
+		p.tape.short()
+	}
+	// Unpacking makes a path of each directory on the way there.
+	p.tape.parsed += int64(len(p.root)+len(h.Name)) * int64(strings.Count(h.Name, "/")+1)
 	p.remember(h, headers)
-	if p.remembered > p.size {
+	p.tape.content(padded(content), known)
+	if p.full(headers) {
 		if known {
 			p.tape.record(padded(content))
 		} else if p.remembered > 4*p.size {
@@ -112,6 +123,36 @@ func (p *portions) filter(h *tar.Header) (bool, error) {
 		}
 	}
 	return p.wanted(h)
+}
+
+// full says that the portion may remember no more. Nothing is waited for: where others
+// remember much, portions are small. Where opaque directories count, portions do
+// what one archive would not, and are as large as they may be.
+func (p *portions) full(headers int64) bool {
+	if p.remembered > p.size {
+		return true
+	}
+	if p.shared == nil || !p.overlay && !p.empty {
+		return false
+	}
+	if headers > longHeaders {
+		return true
+	}
+	for p.remembered > basePortion+p.taken {
+		if !p.shared.TryAcquire(portionStep) {
+			return true
+		}
+		p.taken += portionStep
+	}
+	return false
+}
+
+// release gives back what the portion has taken.
+func (p *portions) release() {
+	if p.taken > 0 {
+		p.shared.Release(p.taken)
+		p.taken = 0
+	}
 }
 
 // wanted tells whether an entry is unpacked.
@@ -202,6 +243,7 @@ func (p *portions) next() (err error) {
 	p.number++
 	p.begin, p.last = p.tape.read, 0
 	p.dirs, p.remembered = nil, 0
+	p.release()
 	return nil
 }
 
@@ -243,6 +285,7 @@ func (p *portions) setTimesOf(dirs []dirTimes) error {
 }
 
 func (p *portions) close() error {
+	p.release()
 	if p.earlier == nil {
 		return nil
 	}
@@ -251,7 +294,17 @@ func (p *portions) close() error {
 
 // tape is an archive that can be read again from before the headers of an entry.
 type tape struct {
+	ctx  context.Context
 	from io.Reader
+	// budget is that of all layers; nil is no bound. Its headers are held while those
+	// of an entry are long, and until what is remembered of it is forgotten.
+	budget *budget
+	held   bool
+	// headers is how many bytes were read since the content of the last entry, of
+	// which so many are left.
+	headers, left int64
+	// parsed is how many bytes of headers the budget does not know of yet.
+	parsed int64
 	// n is what came of it, and read that with what was read again.
 	n, read int64
 	// again is what is read before from.
@@ -269,9 +322,53 @@ func (t *tape) record(skip int64) { t.recording, t.skip = true, skip }
 func (t *tape) rewind() {
 	t.again = bytes.NewReader(t.recorded)
 	t.recording, t.recorded = false, nil
+	t.content(0, true)
+}
+
+// content says how many bytes follow before the next headers. If nobody knows, none of
+// what follows is counted as headers.
+func (t *tape) content(n int64, known bool) {
+	if t.headers, t.left = 0, n; !known {
+		t.left = math.MaxInt64
+	}
+}
+
+// count waits for its turn when headers are long.
+func (t *tape) count(n int64) error {
+	skipped := min(t.left, n)
+	t.left -= skipped
+	t.headers += n - skipped
+	t.parsed += n - skipped
+	if t.budget == nil {
+		return nil
+	}
+	if t.parsed > longHeaders {
+		t.budget.pace(t.parsed)
+		t.parsed = 0
+	}
+	if t.headers <= longHeaders || t.held {
+		return nil
+	}
+	if err := t.budget.headers.Acquire(t.ctx, 1); err != nil {
+		return err
+	}
+	t.held = true
+	return nil
+}
+
+// short lets another layer have long headers.
+func (t *tape) short() {
+	if t.held {
+		t.budget.headers.Release(1)
+		t.held = false
+	}
 }
 
 func (t *tape) Read(b []byte) (n int, err error) {
+	// An archive without an end is not looked at elsewhere.
+	if err := t.ctx.Err(); err != nil {
+		return 0, err
+	}
 	if t.again != nil && t.again.Len() > 0 {
 		n, err = t.again.Read(b)
 	} else {
@@ -280,6 +377,9 @@ func (t *tape) Read(b []byte) (n int, err error) {
 		t.n += int64(n)
 	}
 	t.read += int64(n)
+	if err := t.count(int64(n)); err != nil {
+		return 0, err
+	}
 	if t.recording {
 		skipped := min(t.skip, int64(n))
 		t.skip -= skipped

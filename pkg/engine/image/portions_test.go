@@ -36,7 +36,7 @@ func TestPortionsUnpackAsOne(t *testing.T) {
 			want := treeOf(t, whole)
 			for _, size := range []int64{1, 500, 5000, 1 << 30} {
 				root := t.TempDir()
-				p := &portions{tape: &tape{from: bytes.NewReader(layer)}, size: size, scratch: t.TempDir(), root: root, overlay: options != nil}
+				p := &portions{tape: &tape{ctx: t.Context(), from: bytes.NewReader(layer)}, size: size, scratch: t.TempDir(), root: root, overlay: options != nil}
 				if err := p.apply(t.Context(), options...); err != nil {
 					t.Fatalf("seed %d, %s, portions of %d: %v", seed, name, size, err)
 				}
@@ -147,7 +147,7 @@ func layerOf(t *testing.T, headers ...*tar.Header) []byte {
 
 func applyPortions(t *testing.T, p *portions, layer []byte) error {
 	t.Helper()
-	p.tape, p.scratch = &tape{from: bytes.NewReader(layer)}, t.TempDir()
+	p.tape, p.scratch = &tape{ctx: t.Context(), from: bytes.NewReader(layer)}, t.TempDir()
 	if p.root == "" {
 		p.root = t.TempDir()
 	}
@@ -206,5 +206,88 @@ func TestEndlessHeaders(t *testing.T) {
 	layer := slices.Concat(first, bytes.Repeat(extended, 20), one[len(extended):])
 	if err := applyPortions(t, &portions{size: 1}, layer); !isBeyond(err) {
 		t.Errorf("20 MB of headers: %v", err)
+	}
+}
+
+// TestPortionsShareABudget unpacks where others remember much already, and where none do.
+func TestPortionsShareABudget(t *testing.T) {
+	var headers []*tar.Header
+	for i := range 3000 {
+		headers = append(headers, &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(strings.Repeat("n", 90), i)})
+	}
+	layer := layerOf(t, headers...)
+	for name, c := range map[string]struct {
+		others  int64
+		overlay bool
+		several bool
+	}{
+		"free":                {0, true, false},
+		"taken":               {portionBudget, true, true},
+		"taken, native, base": {portionBudget, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			shared := newBudget()
+			must(t, shared.portions.Acquire(t.Context(), c.others))
+			p := &portions{size: defaultPortion, shared: shared.portions, overlay: c.overlay}
+			must(t, applyPortions(t, p, layer))
+			if several := p.number > 0; several != c.several {
+				t.Errorf("%d portions and one", p.number)
+			}
+			if !shared.portions.TryAcquire(portionBudget - c.others) {
+				t.Error("some of the budget is not given back")
+			}
+		})
+	}
+}
+
+// TestLongHeadersOneAfterTheOther waits for a layer that has long headers, and not with
+// short ones.
+func TestLongHeadersOneAfterTheOther(t *testing.T) {
+	shared := newBudget()
+	must(t, shared.headers.Acquire(t.Context(), 1))
+	unpack := func(attribute int) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		layer := layerOf(t, &tar.Header{Typeflag: tar.TypeDir, Name: "d", PAXRecords: map[string]string{"BERTH.long": strings.Repeat("a", attribute)}},
+			&tar.Header{Typeflag: tar.TypeReg, Name: "d/f"})
+		in := &tape{ctx: ctx, from: bytes.NewReader(layer), budget: shared}
+		defer in.short()
+		return (&portions{tape: in, size: defaultPortion, shared: shared.portions, root: t.TempDir(), scratch: t.TempDir(), overlay: true}).apply(ctx)
+	}
+	must(t, unpack(longHeaders/2))
+	if err := unpack(2 * longHeaders); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("long headers beside others: %v", err)
+	}
+	shared.headers.Release(1)
+	for range 2 { // it is given back
+		must(t, unpack(2*longHeaders))
+	}
+}
+
+// endlessReader is what a small compressed layer can become.
+type endlessReader struct{}
+
+func (endlessReader) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// TestEndlessLayerEndsWithItsCaller reads what is behind an archive no longer than
+// somebody waits for it.
+func TestEndlessLayerEndsWithItsCaller(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, &tape{ctx: ctx, from: endlessReader{}})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on")
 	}
 }

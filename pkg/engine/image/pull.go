@@ -192,7 +192,7 @@ func (s *Store) bringIn(ctx context.Context, p pull, target imagespec.Descriptor
 	if err != nil {
 		return nil, err
 	}
-	children := images.SetChildrenLabels(s.content, images.ChildrenHandler(s.content))
+	children := images.SetChildrenLabels(s.content, s.children)
 	children = images.LimitManifests(images.FilterPlatforms(children, s.platform), s.platform, 1)
 	handler := u.Unpack(images.Handlers(fetch, safely(children)))
 	dispatchErr := images.Dispatch(ctx, handler, nil, target)

@@ -96,20 +96,20 @@ func (s *Store) load(ctx context.Context, target imagespec.Descriptor) (*Image, 
 	if err != nil {
 		return nil, err
 	}
-	var manifest imagespec.Manifest
-	if err := s.readJSON(ctx, desc, &manifest); err != nil {
-		return nil, fmt.Errorf("manifest: %w", err)
-	}
-	if err := checkManifest(manifest); err != nil {
-		return nil, fmt.Errorf("manifest: %w", err)
-	}
-	var config imagespec.Image
-	if err := s.readJSON(ctx, manifest.Config, &config); err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	if err := checkConfig(manifest, config); err != nil {
+	manifest, err := s.readManifest(ctx, desc, checkManifest)
+	if err != nil {
 		return nil, err
 	}
+	var img *Image
+	err = s.readConfig(ctx, manifest, func(config imagespec.Image) error {
+		img = newImage(desc, manifest, config)
+		return nil
+	})
+	return img, err
+}
+
+// newImage is what is known of an image without reading it again.
+func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config imagespec.Image) *Image {
 	size := uint64(desc.Size) + uint64(manifest.Config.Size)
 	for _, l := range manifest.Layers {
 		size += uint64(l.Size)
@@ -127,7 +127,7 @@ func (s *Store) load(ctx context.Context, target imagespec.Descriptor) (*Image, 
 	if weight(img.Config) > maxKept {
 		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
 	}
-	return img, nil
+	return img
 }
 
 // maxKept bounds what stays in memory of an image's configuration.
@@ -184,10 +184,9 @@ func (s *Store) platformManifest(ctx context.Context, target imagespec.Descripto
 			return nil, fmt.Errorf("unexpected media type %q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
 		}
 		// What reads it next knows no bound.
-		_, err := s.readDocument(ctx, desc)
-		return nil, err
+		return nil, s.checkDocument(ctx, desc)
 	})
-	children := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(s.content), s.platform), s.platform, 1)
+	children := images.LimitManifests(images.FilterPlatforms(s.children, s.platform), s.platform, 1)
 	if err := images.Walk(ctx, images.Handlers(find, children), target); err != nil {
 		return imagespec.Descriptor{}, err
 	}
@@ -200,13 +199,14 @@ func (s *Store) platformManifest(ctx context.Context, target imagespec.Descripto
 // config reads the whole configuration of an image.
 func (s *Store) config(ctx context.Context, img *Image) (*imagespec.Image, error) {
 	ctx = s.context(ctx)
-	var manifest imagespec.Manifest
-	if err := s.readJSON(ctx, img.manifest, &manifest); err != nil {
-		return nil, fmt.Errorf("image %s: manifest: %w", img.ID, err)
+	manifest, err := s.readManifest(ctx, img.manifest, checkManifest)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", img.ID, err)
 	}
 	var config imagespec.Image
-	if err := s.readJSON(ctx, manifest.Config, &config); err != nil {
-		return nil, fmt.Errorf("image %s: configuration: %w", img.ID, err)
+	err = s.readConfig(ctx, manifest, func(c imagespec.Image) error { config = c; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", img.ID, err)
 	}
 	return &config, nil
 }

@@ -57,8 +57,8 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 				t.Errorf("stored %+v, was %+v", now, before)
 			}
 			ctx := s.context(t.Context())
-			var m imagespec.Manifest
-			must(t, s.readJSON(ctx, img.manifest, &m))
+			m, err := s.readManifest(ctx, img.manifest, checkManifest)
+			must(t, err)
 			for _, l := range m.Layers {
 				if _, err := s.content.Info(ctx, l.Digest); err != nil {
 					t.Errorf("layer: %v", err)

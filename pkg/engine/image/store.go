@@ -46,6 +46,7 @@ type Store struct {
 	verifier *bindir.ImageVerifier
 	layers   map[string]*layers
 	windows  *windows
+	budget   *budget
 
 	index   *index
 	flights *flights
@@ -99,6 +100,7 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 		views:    newViews(),
 		layers:   map[string]*layers{},
 		windows:  newWindows(c.Limits.MaxZstdWindow),
+		budget:   newBudget(),
 	}
 	defer func() {
 		if retErr != nil {
@@ -162,7 +164,7 @@ func (s *Store) openFiles(ctx context.Context) error {
 	s.content = s.db.ContentStore()
 	s.images = metadata.NewImageStore(s.db)
 	s.leases = metadata.NewLeaseManager(s.db)
-	s.applier = safeApplier{&applier{content: s.content, scratch: s.cfg.Root, portion: defaultPortion}}
+	s.applier = safeApplier{&applier{content: s.content, scratch: s.cfg.Root, portion: defaultPortion, budget: s.budget}}
 	return nil
 }
 

@@ -54,6 +54,9 @@ func (w *wire) transport(rt http.RoundTripper) http.RoundTripper {
 
 // tokens passes requests of tokens through rt.
 func (w *wire) tokens(rt http.RoundTripper) http.RoundTripper {
+	if t, ok := rt.(wireTransport); ok {
+		rt = t.rt // else their time would count twice
+	}
 	return wireTransport{rt: rt, wire: w, limit: min(maxToken, w.limits.MaxManifestSize)}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/containerd/v2/core/unpack"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
-	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -19,7 +18,7 @@ import (
 // Each layer is flushed to disk before its snapshot is committed: a committed
 // snapshot is whole, also after a power cut. Limit bounds the entries of all layers.
 func (s *Store) unpacker(ctx context.Context, l *layers, name string, limit int64) (*unpack.Unpacker, error) {
-	return unpack.NewUnpacker(ctx, s.content,
+	return unpack.NewUnpacker(ctx, unpackedContent{s.content, s.budget},
 		unpack.WithUnpackPlatform(unpack.Platform{
 			// What is unpacked was chosen before; images without a platform are welcome.
 			Platform:       platforms.All,
@@ -46,10 +45,7 @@ func (s *Store) unpackLocal(ctx context.Context, l *layers, k viewKey, img *Imag
 	if err != nil {
 		return err
 	}
-	children := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		return images.Children(ctx, s.content, desc)
-	})
-	dispatchErr := images.Dispatch(ctx, u.Unpack(safely(children)), nil, img.manifest)
+	dispatchErr := images.Dispatch(ctx, u.Unpack(safely(s.children)), nil, img.manifest)
 	if _, err := u.Wait(); err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 func (s *Store) unusable(ctx context.Context, target imagespec.Descriptor, cause error) (*Image, error) {
 	img := &Image{ID: target.Digest.String(), unusable: cause}
 	if desc, err := s.platformManifest(ctx, target); err == nil {
-		var manifest imagespec.Manifest
-		if err := s.readJSON(ctx, desc, &manifest); err == nil && manifest.Config.Digest.Validate() == nil {
+		unchecked := func(imagespec.Manifest) error { return nil }
+		if manifest, err := s.readManifest(ctx, desc, unchecked); err == nil && manifest.Config.Digest.Validate() == nil {
 			img.ID = manifest.Config.Digest.String()
 		}
 	}

@@ -97,22 +97,37 @@ func (l *oomLog) catchUp(ctx context.Context) {
 	}
 }
 
+// longestName is how many bytes the name of a process has at most.
+const longestName = 15
+
 // victimOf returns the cgroup in which a record says that a process was killed, or
-// nothing. The names of cgroups and processes in it are chosen by pods: those
-// before the last mark are not believed.
+// nothing. The names of cgroups and processes in it are chosen by pods: marks in them
+// are not believed. It ends with ",task_memcg=<cgroup>,task=<name>,pid=<n>,uid=<n>".
 func victimOf(record []byte) string {
 	prefix, text, _ := bytes.Cut(record, []byte{';'})
 	if !fromKernel(prefix) || !bytes.HasPrefix(text, []byte("oom-kill:")) {
 		return ""
 	}
 	line, _, _ := bytes.Cut(text, []byte{'\n'})
-	const mark = ",task_memcg="
+	const mark, nameMark = ",task_memcg=", ",task="
+	line = line[:max(bytes.LastIndex(line, []byte(",pid=")), 0)]
+	// The first mark behind which there is a name: one may be in a name.
+	for i := range line {
+		name, is := bytes.CutPrefix(line[i:], []byte(nameMark))
+		if !is {
+			continue
+		}
+		escapes := bytes.Count(name, []byte(`\x`)) // of one byte each, in four
+		if len(name)-3*escapes <= longestName {
+			line = line[:i]
+			break
+		}
+	}
 	at := bytes.LastIndex(line, []byte(mark))
 	if at < 0 {
 		return ""
 	}
-	victim, _, _ := bytes.Cut(line[at+len(mark):], []byte(",task="))
-	return string(victim)
+	return string(line[at+len(mark):])
 }
 
 // fromKernel says whether a record is the kernel's own: programs that may write to

@@ -22,9 +22,12 @@ func TestVictimOf(t *testing.T) {
 		"a program's own words": {"12,341,5140902,-;" + kill, ""},
 		"a cgroup that lies": {"6,342,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,task_memcg=/other,task=y,mems_allowed=0," +
 			"oom_memcg=/mine,task_memcg=/mine,task=sh,pid=1,uid=0", "/mine"},
-		"the whole machine": {"6,343,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a/b,task=sh,pid=1,uid=0", "/a/b"},
-		"an older kernel":   {"6,344,1,-;Task in /a killed as a result of limit of /a", ""},
-		"nothing":           {"", ""},
+		"a process that lies":           {"6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=,task_memcg=/x,pid=1,uid=0", "/mine"},
+		"a process that says it twice":  {"6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=,task=,task=,t,pid=1,uid=0", "/mine"},
+		"a process that lies in cipher": {`6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=\x0a,task_memcg=\x0a\x0a,pid=1,uid=0`, "/mine"},
+		"the whole machine":             {"6,343,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a/b,task=sh,pid=1,uid=0", "/a/b"},
+		"an older kernel":               {"6,344,1,-;Task in /a killed as a result of limit of /a", ""},
+		"nothing":                       {"", ""},
 	} {
 		if got := victimOf([]byte(tt.record)); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)

@@ -1,0 +1,167 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+)
+
+// Limits bound what one image costs. What follows is shared by all pulls, so that
+// hostile images do not add up. Nobody holds any of it while a registry is waited for.
+
+const (
+	// documentBudget is how many bytes of documents are parsed at the same time. A
+	// larger one has it to itself. Usual ones have some kilobytes.
+	documentBudget = 4 << 20
+	// portionBudget is what portions may remember beyond basePortion, and portionStep
+	// in which steps they take of it.
+	portionBudget, basePortion, portionStep = 4 << 20, 256 << 10, 256 << 10
+	// longHeaders is from where on the headers of one file are read by one layer at
+	// a time. Attributes of usual files have some hundred bytes.
+	longHeaders = 64 << 10
+	// collectEach is after how many bytes that were parsed everybody waits until the
+	// garbage is collected: each byte becomes several, and on a busy machine the
+	// collector falls behind. It takes some milliseconds.
+	collectEach = 4 << 20
+)
+
+// budget is the memory that all pulls of a store share.
+type budget struct {
+	documents, portions, headers *semaphore.Weighted
+
+	mu     sync.Mutex
+	parsed int64 // since the last collection
+}
+
+func newBudget() *budget {
+	return &budget{
+		documents: semaphore.NewWeighted(documentBudget), portions: semaphore.NewWeighted(portionBudget), headers: semaphore.NewWeighted(1),
+	}
+}
+
+// document waits until a document of so many bytes may be parsed. The caller calls
+// done when it holds no more than what it keeps.
+func (b *budget) document(ctx context.Context, size int64) (done func(), err error) {
+	size = min(max(size, 1), documentBudget)
+	if err := b.documents.Acquire(ctx, size); err != nil {
+		return nil, err
+	}
+	return func() {
+		b.pace(size)
+		b.documents.Release(size)
+	}, nil
+}
+
+// pace counts what was parsed.
+func (b *budget) pace(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.parsed += n; b.parsed >= collectEach {
+		runtime.GC()
+		b.parsed = 0
+	}
+}
+
+// children are what a manifest or an index lists, without what nobody reads.
+func (s *Store) children(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+	if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
+		return nil, nil
+	}
+	done, err := s.budget.document(ctx, desc.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	children, err := images.Children(ctx, s.content, desc)
+	for i := range children {
+		children[i] = lean(children[i])
+	}
+	return children, err
+}
+
+// lean is a descriptor that is kept for as long as a pull takes.
+func lean(desc imagespec.Descriptor) imagespec.Descriptor {
+	kept := imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size, URLs: desc.URLs, Platform: desc.Platform}
+	for name, value := range desc.Annotations {
+		if strings.HasSuffix(desc.MediaType, encryptedSuffix) && strings.HasPrefix(name, encryptionPrefix) {
+			if kept.Annotations == nil {
+				kept.Annotations = map[string]string{}
+			}
+			kept.Annotations[name] = value
+		}
+	}
+	return kept
+}
+
+// leanManifest is a manifest without what nobody reads.
+func leanManifest(m imagespec.Manifest) imagespec.Manifest {
+	kept := imagespec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, Config: lean(m.Config)}
+	for _, layer := range m.Layers {
+		kept.Layers = append(kept.Layers, lean(layer))
+	}
+	return kept
+}
+
+// attached is how many bytes of a manifest are kept for as long as its pull takes,
+// beside what each layer has.
+func attached(m imagespec.Manifest) (n int) {
+	for _, layer := range m.Layers {
+		for _, u := range layer.URLs {
+			n += len(u)
+		}
+		for name, value := range lean(layer).Annotations {
+			n += len(name) + len(value)
+		}
+	}
+	return n
+}
+
+// unpackedContent is the content for containerd's unpacker, which parses whole
+// configurations when it wants to: it is given what it reads of them.
+type unpackedContent struct {
+	content.Store
+	budget *budget
+}
+
+// ReaderAt implements content.Provider.
+func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	if !images.IsConfigType(desc.MediaType) {
+		return c.Store.ReaderAt(ctx, desc)
+	}
+	if desc.Size > maxStored {
+		return nil, beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(maxStored))
+	}
+	done, err := c.budget.document(ctx, desc.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	text, err := content.ReadBlob(ctx, c.Store, desc)
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		imagespec.Platform
+		RootFS imagespec.RootFS `json:"rootfs"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	text, err = json.Marshal(config)
+	return inMemory{bytes.NewReader(text)}, err
+}
+
+// inMemory is a content.ReaderAt.
+type inMemory struct{ *bytes.Reader }
+
+// Close implements io.Closer.
+func (inMemory) Close() error { return nil }

@@ -12,11 +12,11 @@ import (
 
 // Binaries are the programs of pods.
 type Binaries struct {
-	Tools     Tools
-	Prober    Prober
-	Copies    *Copies
-	Runtimes  *Runtimes
-	Collector *Collector
+	Tools     tools
+	Prober    prober
+	Copies    *copies
+	Runtimes  *runtimes
+	Collector *collector
 
 	inspection *inspection
 }
@@ -48,14 +48,14 @@ func Open(pods *pod.Registry, c Config) (*Binaries, error) {
 		return nil, err
 	}
 	b := &Binaries{Tools: tools, Prober: c.Prober}
-	b.Collector = &Collector{
+	b.Collector = &collector{
 		pods: pods, log: c.Log, tools: tools, unreadable: c.Unreadable, configured: c.Handlers.Configured,
 	}
-	b.Copies = newCopies(tools.Dir, c.Prober, tools.NoExec, c.Log, func() { go b.Collector.CollectUnlessClosed() })
+	b.Copies = newCopies(tools.dir, c.Prober, tools.NoExec, c.Log, func() { go b.Collector.collectUnlessClosed() })
 	b.Collector.binaries = b.Copies
 	for _, o := range pods.Sandboxes.List() {
 		for _, one := range o.Spec().Binaries() {
-			b.Copies.Store.Know(one)
+			b.Copies.store.Know(one)
 		}
 	}
 	b.Runtimes = NewRuntimes(b.Copies, c.Log)
@@ -69,4 +69,4 @@ func Open(pods *pod.Registry, c Config) (*Binaries, error) {
 
 // Inspect looks at the binaries of pods and handlers, and keeps copies of those that
 // have none. It returns when it has, or the engine ends.
-func (b *Binaries) Inspect() { b.inspection.Run() }
+func (b *Binaries) Inspect() { b.inspection.run() }

@@ -54,11 +54,11 @@ func (u toolUse) unused(names []string) []string {
 }
 
 // collector removes what is kept for pods and no longer needed.
-type Collector struct {
+type collector struct {
 	pods       *pod.Registry
 	log        *log.Entry
-	tools      Tools
-	binaries   *Copies
+	tools      tools
+	binaries   *copies
 	unreadable bool // there are pods whose records cannot be read
 	configured func() []*handler.Definition
 	mu         sync.Mutex // held while it collects
@@ -67,7 +67,7 @@ type Collector struct {
 // use finds out who needs what. New pods take today's tools only, so what is
 // not needed now never will be by this daemon. Runtimes are asked for first: a pod
 // in the making that is not seen there has its record already, or takes today's.
-func (c *Collector) use() (toolUse, error) {
+func (c *collector) use() (toolUse, error) {
 	u := toolUse{
 		shims:      map[string]bool{filepath.Base(c.tools.Supervisor): true, shimPrefix + c.tools.SupervisorHash[:16]: true},
 		pauseRoots: map[string]bool{filepath.Base(c.tools.PauseRoot): true},
@@ -98,10 +98,10 @@ func (c *Collector) use() (toolUse, error) {
 	return u, nil
 }
 
-// collect removes the kept programs that nobody needs any more. A daemon
+// Collect removes the kept programs that nobody needs any more. A daemon
 // that is killed over it leaves nothing that is taken for whole: a directory is
 // renamed first.
-func (c *Collector) Collect() {
+func (c *collector) Collect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.binaries.without(c.try); err != nil {
@@ -111,14 +111,14 @@ func (c *Collector) Collect() {
 
 // collectUnlessClosed is for those who come late: what a successor of this engine
 // in the same process keeps is none of its business.
-func (c *Collector) CollectUnlessClosed() {
+func (c *collector) collectUnlessClosed() {
 	if c.pods.Background.Err() == nil {
 		c.Collect()
 	}
 }
 
-func (c *Collector) try() error {
-	dir := c.tools.Dir
+func (c *collector) try() error {
+	dir := c.tools.dir
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (c *Collector) try() error {
 			errs = append(errs, os.Rename(filepath.Join(dir, name), path))
 		}
 		errs = append(errs, os.RemoveAll(path))
-		c.binaries.Store.Forget(name)
+		c.binaries.store.Forget(name)
 		c.log.WithField("program", name).Debug("removed a program that no pod needs any more")
 	}
 	return errors.Join(errs...)

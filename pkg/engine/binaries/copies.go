@@ -22,8 +22,8 @@ import (
 // binaries keeps the very programs that pods are made with. New pods take those
 // that are installed now; what is known of them is known by what the prober
 // answered, so a pod whose runtime did not change costs a few stats.
-type Copies struct {
-	Store  *keep.Store
+type copies struct {
+	store  *keep.Store
 	prober *probe.Prober
 	log    *log.Entry
 	// noExec says that copies cannot be run where they would be.
@@ -62,9 +62,9 @@ const retryKeep = time.Minute
 // takeUpTimeout bounds the first look at the binaries of a handler.
 const takeUpTimeout = time.Minute
 
-func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *Copies {
-	return &Copies{
-		Store: keep.New(dir), prober: prober, log: entry, noExec: noExec, collect: collect,
+func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *copies {
+	return &copies{
+		store: keep.New(dir), prober: prober, log: entry, noExec: noExec, collect: collect,
 		now: map[string]*generation{}, flights: map[string]chan struct{}{}, held: map[string]int{},
 	}
 }
@@ -76,8 +76,8 @@ func question(d *handler.Definition) string {
 }
 
 // Prepare makes what a new pod of that handler would run on, in the background.
-func (b *Copies) Prepare(d *handler.Definition, rt *probe.Runtime) {
-	if b.Store.Has(d.Path) {
+func (b *copies) Prepare(d *handler.Definition, rt *probe.Runtime) {
+	if b.store.Has(d.Path) {
 		return // a copy was asked
 	}
 	b.mu.Lock()
@@ -89,7 +89,7 @@ func (b *Copies) Prepare(d *handler.Definition, rt *probe.Runtime) {
 
 // ForPod returns what a new pod of that handler runs on. The copies stay at least
 // until release is called: by then the pod's record must name them.
-func (b *Copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Runtime, _ []keep.Binary, release func(), _ error) {
+func (b *copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Runtime, _ []keep.Binary, release func(), _ error) {
 	const tries = 3 // a binary that changes all the time is being written
 	for try := 1; ; try++ {
 		rt, err := b.prober.Probe(ctx, d)
@@ -110,7 +110,7 @@ func (b *Copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Ru
 }
 
 // await returns what those binaries have become, and holds it.
-func (b *Copies) await(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (*generation, error) {
+func (b *copies) await(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (*generation, error) {
 	for {
 		g, flight := b.take(d, rt)
 		if g != nil {
@@ -125,7 +125,7 @@ func (b *Copies) await(ctx context.Context, d *handler.Definition, rt *probe.Run
 }
 
 // take holds what is known to be right, or returns the flight that finds out.
-func (b *Copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-chan struct{}) {
+func (b *copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := b.now[question(d)]
@@ -142,16 +142,16 @@ func (b *Copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-
 	return g, nil
 }
 
-func (b *Copies) right(g *generation) bool {
+func (b *copies) right(g *generation) bool {
 	for _, one := range g.binaries {
-		if one.Kept != "" && !b.Store.Untouched(one) {
+		if one.Kept != "" && !b.store.Untouched(one) {
 			return false
 		}
 	}
 	return true
 }
 
-func (b *Copies) release(g *generation) {
+func (b *copies) release(g *generation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, one := range g.binaries {
@@ -163,7 +163,7 @@ func (b *Copies) release(g *generation) {
 
 // fly makes a generation, unless somebody does so. b.mu is taken. A flight is of
 // nobody's context: what lies on a dead network mount may take for ever.
-func (b *Copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan struct{} {
+func (b *copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan struct{} {
 	q := question(d)
 	done, ok := b.flights[q]
 	if ok {
@@ -190,7 +190,7 @@ func (b *Copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan struct{} {
 }
 
 // letCollect is called when a copy has been made.
-func (b *Copies) letCollect() {
+func (b *copies) letCollect() {
 	if b.behind.Swap(false) {
 		b.collect()
 	}
@@ -200,8 +200,8 @@ func (b *Copies) letCollect() {
 // table after its last pod.
 const collectDelay = 5 * time.Second
 
-// collectSoon is called when a pod is gone.
-func (b *Copies) CollectSoon() {
+// CollectSoon is called when a pod is gone.
+func (b *copies) CollectSoon() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.soon != nil {
@@ -216,7 +216,7 @@ func (b *Copies) CollectSoon() {
 }
 
 // without calls f while no copy is being made, if that can be now; if not, later.
-func (b *Copies) without(f func() error) error {
+func (b *copies) without(f func() error) error {
 	b.behind.Store(true)
 	if !b.making.TryLock() {
 		return nil
@@ -226,7 +226,7 @@ func (b *Copies) without(f func() error) error {
 	return f()
 }
 
-func (b *Copies) generate(d *handler.Definition, rt *probe.Runtime) *generation {
+func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation {
 	g := &generation{asked: rt}
 	ids := []probe.Identity{rt.Identity}
 	versions := []string{rt.Version}
@@ -237,8 +237,8 @@ func (b *Copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	if !b.noExec {
 		g.binaries, why = each(ids, b.recall)
 		if why != nil {
-			if g.binaries, why = each(ids, b.Store.Copy); why == nil {
-				why = b.compare(onBinaries(d, g.binaries, b.Store), rt)
+			if g.binaries, why = each(ids, b.store.Copy); why == nil {
+				why = b.compare(onBinaries(d, g.binaries, b.store), rt)
 			}
 		}
 	}
@@ -248,7 +248,7 @@ func (b *Copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 				Warn("a runtime cannot be kept for its pods: they run on what is installed, and an upgrade changes that under them")
 			g.until = time.Now().Add(retryKeep)
 		}
-		g.binaries, why = each(ids, b.Store.Hash)
+		g.binaries, why = each(ids, b.store.Hash)
 	}
 	if why != nil {
 		g.binaries, g.err = nil, why
@@ -256,14 +256,14 @@ func (b *Copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	}
 	for i := range g.binaries {
 		g.binaries[i].Version = versions[i]
-		b.Store.Know(g.binaries[i])
+		b.store.Know(g.binaries[i])
 	}
 	return g
 }
 
 // recall is for binaries that were kept, and compared, before.
-func (b *Copies) recall(id probe.Identity) (keep.Binary, error) {
-	one, ok := b.Store.Recall(id)
+func (b *copies) recall(id probe.Identity) (keep.Binary, error) {
+	one, ok := b.store.Recall(id)
 	if !ok {
 		return one, errdefs.ErrNotFound
 	}
@@ -285,7 +285,7 @@ func each(ids []probe.Identity, do func(probe.Identity) (keep.Binary, error)) ([
 
 // compare fails when copies do not answer as the installed binaries do: programs
 // that look for others beside themselves, or are not allowed to run elsewhere.
-func (b *Copies) compare(copied *handler.Definition, installed *probe.Runtime) error {
+func (b *copies) compare(copied *handler.Definition, installed *probe.Runtime) error {
 	rt, err := b.prober.Probe(context.Background(), copied)
 	// A child that was forked while the copy was written has it open, until it
 	// executes what it is for.
@@ -317,7 +317,7 @@ func dirs(all []keep.Binary) map[string]bool {
 // needed are the copies of which no record may say so: those of pods in the
 // making, and those that new pods of these handlers take. What new pods of others
 // took is forgotten. The caller has b.making for writing if it then removes some.
-func (b *Copies) needed(handlers []*handler.Definition) map[string]bool {
+func (b *copies) needed(handlers []*handler.Definition) map[string]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wanted := map[string]bool{}

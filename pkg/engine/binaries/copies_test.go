@@ -63,7 +63,7 @@ func forPod(t *testing.T, k *toolBed, d *handler.Definition) (keep.Binary, func(
 }
 
 func isKept(k *toolBed, one keep.Binary) bool {
-	_, err := os.Stat(k.binaries.Store.Abs(one))
+	_, err := os.Stat(k.binaries.store.Abs(one))
 	return err == nil
 }
 

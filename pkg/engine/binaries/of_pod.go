@@ -13,24 +13,24 @@ import (
 )
 
 // runtimes knows which binaries a pod runs on.
-type Runtimes struct {
-	binaries *Copies
+type runtimes struct {
+	binaries *copies
 	log      *log.Entry
 }
 
-func NewRuntimes(b *Copies, entry *log.Entry) *Runtimes { return &Runtimes{b, entry} }
+func NewRuntimes(b *copies, entry *log.Entry) *runtimes { return &runtimes{b, entry} }
 
-// of is the Definition of s with the binaries that it was made with in
+// Of is the Definition of s with the binaries that it was made with in
 // place of those that are installed now.
-func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
+func (r *runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
 	all := s.Binaries()
 	if len(all) == 0 {
 		return s.Definition
 	}
-	return onBinaries(s.Definition, all, r.binaries.Store)
+	return onBinaries(s.Definition, all, r.binaries.store)
 }
 
-// binaryInfo is what a verbose status says about a binary.
+// BinaryInfo is what a verbose status says about a binary.
 type BinaryInfo struct {
 	// Path is where it was installed, Runs what is run.
 	Path    string `json:"path"`
@@ -39,21 +39,21 @@ type BinaryInfo struct {
 	Version string `json:"version,omitempty"`
 }
 
-// told is what may be shown of the binaries of s.
-func (r *Runtimes) Told(s *pod.SandboxSpec) []BinaryInfo {
+// Told is what may be shown of the binaries of s.
+func (r *runtimes) Told(s *pod.SandboxSpec) []BinaryInfo {
 	return r.shown(s.Binaries())
 }
 
-func (r *Runtimes) shown(binaries []keep.Binary) []BinaryInfo {
+func (r *runtimes) shown(binaries []keep.Binary) []BinaryInfo {
 	var all []BinaryInfo
 	for _, one := range binaries {
-		all = append(all, BinaryInfo{Path: one.Path, Runs: r.binaries.Store.Abs(one), SHA256: one.SHA256, Version: one.Version})
+		all = append(all, BinaryInfo{Path: one.Path, Runs: r.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
 	}
 	return all
 }
 
-// installed is what a new pod of a handler would be made with at this moment.
-func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]BinaryInfo, error) {
+// Installed is what a new pod of a handler would be made with at this moment.
+func (r *runtimes) Installed(ctx context.Context, d *handler.Definition) ([]BinaryInfo, error) {
 	_, all, release, err := r.binaries.ForPod(ctx, d)
 	if err != nil {
 		return nil, err
@@ -62,15 +62,15 @@ func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]Bina
 	return r.shown(all), nil
 }
 
-// need is for who begins something new with the binaries of s: a copy that
+// Need is for who begins something new with the binaries of s: a copy that
 // was touched is read, and made again if it is damaged.
-func (r *Runtimes) Need(s *pod.Sandbox) error {
+func (r *runtimes) Need(s *pod.Sandbox) error {
 	for _, one := range s.Spec().Binaries() {
 		if one.Kept == "" {
 			tellChanged(r.log, s, one)
 			continue
 		}
-		if r.binaries.Store.Untouched(one) {
+		if r.binaries.store.Untouched(one) {
 			continue
 		}
 		if err := r.binaries.verify(one); err != nil {
@@ -80,9 +80,9 @@ func (r *Runtimes) Need(s *pod.Sandbox) error {
 	return nil
 }
 
-// mend is need for who ends something, which must be possible
+// Mend is need for who ends something, which must be possible
 // without them as well.
-func (r *Runtimes) Mend(s *pod.Sandbox) {
+func (r *runtimes) Mend(s *pod.Sandbox) {
 	if err := r.Need(s); err != nil {
 		r.log.WithError(err).WithField("sandbox", s.ID()).Error("a pod is ended without its runtime")
 	}
@@ -98,28 +98,28 @@ func tellChanged(entry *log.Entry, s *pod.Sandbox, one keep.Binary) {
 	}
 }
 
-func (b *Copies) verify(one keep.Binary) error {
+func (b *copies) verify(one keep.Binary) error {
 	b.making.RLock()
 	defer b.letCollect()
 	defer b.making.RUnlock()
-	return b.Store.Verify(one)
+	return b.store.Verify(one)
 }
 
 // inspection looks at binaries before anybody needs them.
 type inspection struct {
 	pods        *pod.Registry
 	log         *log.Entry
-	binaries    *Copies
-	runtimes    *Runtimes
-	collector   *Collector
-	prober      Prober
+	binaries    *copies
+	runtimes    *runtimes
+	collector   *collector
+	prober      prober
 	definitions func() []*handler.Definition
 	configured  func() []*handler.Definition
 }
 
 // run takes up the binaries of today's handlers, and then reads those
 // that pods were made with, before they are needed.
-func (i *inspection) Run() {
+func (i *inspection) run() {
 	ready := map[string]bool{}
 	for _, d := range i.awaitHandlers() {
 		ready[d.Digest()] = true

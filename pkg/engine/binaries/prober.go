@@ -8,6 +8,6 @@ import (
 )
 
 // prober asks runtimes what they are.
-type Prober interface {
+type prober interface {
 	Probe(ctx context.Context, d *handler.Definition) (*probe.Runtime, error)
 }

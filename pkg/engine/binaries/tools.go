@@ -18,38 +18,38 @@ import (
 // their content hash: a package upgrade that replaces the installed ones does
 // not touch what live pods need when a supervisor has to be started again. Copies
 // that no pod needs any more are removed by the collector.
-type Tools struct {
-	Dir string
-	// noExec says that programs in dir cannot be run. What is installed is run then.
+type tools struct {
+	dir string
+	// NoExec says that programs in dir cannot be run. What is installed is run then.
 	NoExec         bool
 	Supervisor     string
 	SupervisorHash string
-	// pauseRoot is a root filesystem with nothing in it but berth-pause, by both its
+	// PauseRoot is a root filesystem with nothing in it but berth-pause, by both its
 	// names.
 	PauseRoot string
 }
 
 // newTools copies the programs unless the same ones are there already.
-func newTools(root, supervisor, pause string, entry *log.Entry) (Tools, error) {
-	t := Tools{Dir: filepath.Join(root, "tools")}
-	err := os.MkdirAll(t.Dir, 0o755)
+func newTools(root, supervisor, pause string, entry *log.Entry) (tools, error) {
+	t := tools{dir: filepath.Join(root, "tools")}
+	err := os.MkdirAll(t.dir, 0o755)
 	if err == nil {
-		t.NoExec, err = keep.NoExec(t.Dir)
+		t.NoExec, err = keep.NoExec(t.dir)
 	}
 	if err != nil {
 		return t, fmt.Errorf("engine: directory of tools: %w", err)
 	}
-	if t.Supervisor, t.SupervisorHash, err = keepProgram(supervisor, t.Dir, shimPrefix); err != nil {
+	if t.Supervisor, t.SupervisorHash, err = keepProgram(supervisor, t.dir, shimPrefix); err != nil {
 		return t, fmt.Errorf("engine: supervisor binary: %w", err)
 	}
-	kept, hash, err := keepProgram(pause, t.Dir, pausePrefix)
+	kept, hash, err := keepProgram(pause, t.dir, pausePrefix)
 	if err != nil {
 		return t, fmt.Errorf("engine: sandbox process binary: %w", err)
 	}
-	t.PauseRoot = filepath.Join(t.Dir, pauseRootPrefix+hash[:16])
+	t.PauseRoot = filepath.Join(t.dir, pauseRootPrefix+hash[:16])
 	if t.NoExec {
 		t.Supervisor = supervisor
-		entry.WithField("dir", t.Dir).
+		entry.WithField("dir", t.dir).
 			Warn("the root directory is mounted noexec: pods run on the installed binaries, and an upgrade changes those under them; mount it exec, or move engine.root")
 	}
 	return t, newPauseRoot(t.PauseRoot, kept)

@@ -45,12 +45,12 @@ func TestUnusedTools(t *testing.T) {
 type toolBed struct {
 	root      string
 	log       *log.Entry
-	tools     Tools
-	binaries  *Copies
-	runtimes  *Runtimes
+	tools     tools
+	binaries  *copies
+	runtimes  *runtimes
 	pods      *pod.SandboxRecords
 	shims     *shim.Manager
-	collector *Collector
+	collector *collector
 }
 
 // daemon is one life of a daemon, as far as its tools go. Each build has other
@@ -67,7 +67,7 @@ func daemon(t *testing.T, dir, build string) *toolBed {
 	if k.tools, err = newTools(c.Root, c.Supervisor, c.Pause, log.L); err != nil {
 		t.Fatal(err)
 	}
-	k.binaries = newCopies(k.tools.Dir, probe.New(nil), false, k.log, func() {})
+	k.binaries = newCopies(k.tools.dir, probe.New(nil), false, k.log, func() {})
 	k.runtimes = NewRuntimes(k.binaries, k.log)
 	k.binaries.takenUp.Store(true)
 	registry, _, err := pod.Open(t.Context(), c.Root, c.State)
@@ -79,7 +79,7 @@ func daemon(t *testing.T, dir, build string) *toolBed {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.shims.Close)
-	k.collector = &Collector{
+	k.collector = &collector{
 		pods: registry, log: k.log, tools: k.tools, binaries: k.binaries, configured: func() []*handler.Definition { return nil },
 	}
 	return k

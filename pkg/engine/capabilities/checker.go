@@ -23,7 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// abilities tells what handlers can do on this node, and refuses who asks for more.
+// Checker tells what handlers can do on this node, and refuses who asks for more.
 type Checker struct {
 	pods      *pod.Registry
 	binaries  *binaries.Binaries
@@ -49,13 +49,13 @@ type snapshotters interface {
 	TellsWritten(snapshotter string) error
 }
 
-// checkSandbox refuses a pod that asks for what its handler, whose runtime is rt,
+// CheckSandbox refuses a pod that asks for what its handler, whose runtime is rt,
 // cannot give it.
 func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
 	return a.Refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Sandbox(c, h) })
 }
 
-// checkContainer refuses a container that asks for what the handler of its
+// CheckContainer refuses a container that asks for what the handler of its
 // pod cannot give it. A runtime that does not answer is told of later.
 func (a *Checker) CheckContainer(ctx context.Context, c *runtimeapi.ContainerConfig, s *pod.SandboxSpec) error {
 	rt, err := a.binaries.Prober.Probe(ctx, a.binaries.Runtimes.Of(s))
@@ -69,7 +69,7 @@ func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.R
 	return preflight.Refuse(a.Of(ctx, d, rt), func() []preflight.Handler { return a.all(ctx) }, check)
 }
 
-// of is what is known of a handler whose runtime is rt.
+// Of is what is known of a handler whose runtime is rt.
 func (a *Checker) Of(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
 	return preflight.Handler{
 		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
@@ -136,6 +136,6 @@ func (a *Checker) canDump(d *handler.Definition) error {
 	return a.images.TellsWritten(a.settings.Today(d).Snapshotter)
 }
 
-// probeWait is how long Status waits for runtimes that were not asked yet. A
+// ProbeWait is how long Status waits for runtimes that were not asked yet. A
 // probe goes on without it, so a later Status has the answer.
 const ProbeWait = 250 * time.Millisecond

@@ -151,7 +151,7 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, f func(
 	return false, f(client)
 }
 
-// goesOn tells whether a container that could not be thawed need not be.
+// GoesOn tells whether a container that could not be thawed need not be.
 func GoesOn(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
 	return err == nil && state.GetStatus() != tasktypes.Status_PAUSED

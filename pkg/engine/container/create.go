@@ -112,7 +112,7 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
-// showFailed lists a container that neither came to be nor could be taken back,
+// ShowFailed lists a container that neither came to be nor could be taken back,
 // so that the kubelet removes it; forgetting it would leak what is left.
 func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error) {
 	c.Record(ctx, func(st *pod.ContainerStatus) {

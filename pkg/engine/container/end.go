@@ -34,7 +34,7 @@ type ends struct {
 	logs     *logs
 }
 
-// watch waits for the end of a running container and records it.
+// Watch waits for the end of a running container and records it.
 func (b *ends) Watch(c *pod.Container) {
 	exit, err := b.tasks.Await(c.Sandbox, c.ID())
 	if err != nil {
@@ -66,7 +66,7 @@ func (b *ends) killedForMemory(c *pod.Container) bool {
 	return err == nil && kills > 0
 }
 
-// recordEnd makes c EXITED.
+// RecordEnd makes c EXITED.
 func (b *ends) RecordEnd(c *pod.Container, exit task.Exit) {
 	oom := exit.OOM || b.killedForMemory(c)
 	err := c.Force(func(st *pod.ContainerStatus) {
@@ -112,7 +112,7 @@ func (b *ends) erase(ctx context.Context, c *pod.Container) {
 	}
 }
 
-// eraseTask kills what runs of c, and removes what the runtime and the log's
+// EraseTask kills what runs of c, and removes what the runtime and the log's
 // writer have of it.
 func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 	if err := c.AwaitCreated(ctx); err != nil {
@@ -141,7 +141,7 @@ func (b *ends) endTask(ctx context.Context, c *pod.Container) error {
 	return task.EndTask(ctx, client, c.ID())
 }
 
-// removeParts removes what a container without a task consists of, however much
+// RemoveParts removes what a container without a task consists of, however much
 // of it there is.
 func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	group := cgroup.HostPaths(c.Spec().CgroupsPath)
@@ -173,7 +173,7 @@ func removeRuntimeState(l pod.Layout, c *pod.Container) error {
 	return os.RemoveAll(filepath.Join(l.RuntimeRoot(c.Sandbox.Spec().Definition), c.ID()))
 }
 
-// gone records that a created container cannot be started any more.
+// Gone records that a created container cannot be started any more.
 func (e *ends) Gone(ctx context.Context, c *pod.Container) {
 	c.Record(ctx, func(st *pod.ContainerStatus) { st.LostExit(time.Now()) })
 	close(c.Exited)

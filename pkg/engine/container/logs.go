@@ -25,7 +25,7 @@ type logs struct {
 	shims    Supervisors
 }
 
-// supervisors are found by their keys, and started where there is none.
+// Supervisors are found by their keys, and started where there is none.
 type Supervisors interface {
 	Supervisor(ctx context.Context, key string) (*shim.Client, error)
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// errUnheard is the cause of a failed start whose answer nobody heard.
+// ErrUnheard is the cause of a failed start whose answer nobody heard.
 var ErrUnheard = errors.New("the container's start failed after the daemon that asked for it had ended; the log of its supervisor may say why")
 
-// finishStart does what is left of a start that an earlier daemon began. It holds
+// FinishStart does what is left of a start that an earlier daemon began. It holds
 // c.op, which it is given, until that has ended, as the call itself would have.
 func (b *starts) FinishStart(c *pod.Container) {
 	log.G(b.pods.Background).WithField("container", c.ID()).Info("wait for the end of a start that an earlier daemon began")
@@ -28,7 +28,7 @@ func (b *starts) FinishStart(c *pod.Container) {
 	b.tellPlugins(c)
 }
 
-// noticeStart finds out whether a start of a foreign shim was under way: that does
+// NoticeStart finds out whether a start of a foreign shim was under way: that does
 // not say so, and is asked again for as long as a start may take.
 func (b *starts) NoticeStart(c *pod.Container) {
 	ctx, cancel := context.WithTimeout(b.pods.Background, task.CallTimeout(c.Sandbox.Spec().Definition))

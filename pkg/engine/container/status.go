@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// containerViews show containers to callers.
+// views show containers to callers.
 type views struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries

@@ -116,7 +116,7 @@ func (b *stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration)
 	return nil
 }
 
-// end makes c EXITED now. One that never ran becomes so without a process.
+// End makes c EXITED now. One that never ran becomes so without a process.
 func (b *stops) End(ctx context.Context, c *pod.Container) error {
 	for {
 		switch c.Status().Phase {

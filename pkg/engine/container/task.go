@@ -60,7 +60,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
 }
 
-// callCreate gives up when ctx ends. The other side does not, and what it still
+// CallCreate gives up when ctx ends. The other side does not, and what it still
 // makes can be removed only when it has: that is returned to be waited for, and ends
 // with the shim at the latest. The other side is not told of a deadline: Kata
 // answers by it that nothing came of the call, and goes on.
@@ -75,7 +75,7 @@ func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.Creat
 	case err := <-answer:
 		return nil, err
 	case <-ctx.Done():
-		return &pod.PendingCall{ended}, ctx.Err()
+		return pod.NewPendingCall(ended), ctx.Err()
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// events serves GetContainerEvents.
+// Calls serves GetContainerEvents.
 type Calls struct {
 	Broker *Broker
 	Log    *log.Entry
@@ -28,7 +28,7 @@ const subscriberBuffer = 1024
 var errMissed = fmt.Errorf("the reader is more than %d events behind and misses some: list sandboxes and containers, and subscribe again: %w",
 	subscriberBuffer, errdefs.ErrUnavailable)
 
-// broker hands events to all subscribers.
+// Broker hands events to all subscribers.
 type Broker struct {
 	mu     sync.Mutex
 	subs   map[*subscriber]struct{}
@@ -131,7 +131,7 @@ func (s *subscriber) ended(log *log.Entry) error {
 	return errMissed
 }
 
-// announcer tells subscribers what happens to sandboxes and containers.
+// Announcer tells subscribers what happens to sandboxes and containers.
 type Announcer struct {
 	pods   *pod.Registry
 	broker *Broker
@@ -139,7 +139,7 @@ type Announcer struct {
 
 func NewAnnouncer(b *Broker, pods *pod.Registry) *Announcer { return &Announcer{broker: b, pods: pods} }
 
-// announce tells subscribers what happened to id, with the pod's state after it.
+// Announce tells subscribers what happened to id, with the pod's state after it.
 func (a *Announcer) Announce(id string, s *pod.Sandbox, t runtimeapi.ContainerEventType) {
 	a.broker.publish(func() *runtimeapi.ContainerEventResponse {
 		e := &runtimeapi.ContainerEventResponse{

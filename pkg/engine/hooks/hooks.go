@@ -49,7 +49,7 @@ func (h *Subjects) Container(c *pod.Container) nri.Subject {
 	return subject{Subjects: h, sandbox: c.Sandbox, of: c}
 }
 
-// planned is a container that has no bundle yet.
+// Planned is a container that has no bundle yet.
 func (h *Subjects) Planned(c *pod.Container, spec *specs.Spec) nri.Subject {
 	return subject{Subjects: h, sandbox: c.Sandbox, of: c, spec: spec}
 }

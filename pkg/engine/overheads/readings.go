@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
-// overheads reads what pods have beyond their containers: cgroups by what is charged
+// Readings reads what pods have beyond their containers: cgroups by what is charged
 // to them, and processes that are in none of those by what they have of the host's
 // memory. It is read when somebody asks, in this process.
 type Readings struct {

@@ -17,7 +17,7 @@ func WriteSpec(bundle string, spec *specs.Spec) error {
 	return os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o600)
 }
 
-// readSpec reads the spec of a container's bundle.
+// ReadSpec reads the spec of a container's bundle.
 func ReadSpec(bundle string) (*specs.Spec, error) {
 	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
-// container is a container that callers can see.
+// Container is a container that callers can see.
 type Container struct {
 	*store.Object[ContainerSpec, ContainerStatus]
 	Sandbox *Sandbox
@@ -26,7 +26,7 @@ type Container struct {
 	Exited  chan struct{} // closed when EXITED is recorded
 	Erased  chan struct{} // closed when the runtime has nothing of it any more
 	OOM     atomic.Bool   // a foreign shim reported an OOM kill
-	// creating is its Create, if that was given up.
+	// Creating is its Create, if that was given up.
 	Creating atomic.Pointer[PendingCall]
 	listed   atomic.Pointer[encodedItem]
 	Cpu      usage.CPURate
@@ -38,7 +38,7 @@ func NewContainer(o *store.Object[ContainerSpec, ContainerStatus], s *Sandbox) *
 
 func (c *Container) Config() *runtimeapi.ContainerConfig { return c.Spec().Config.Msg }
 
-// force records what was found, also on a full disk: a daemon that does not start
+// Record records what was found, also on a full disk: a daemon that does not start
 // there could not make room.
 func (c *Container) Record(ctx context.Context, change func(*ContainerStatus)) {
 	if err := c.Force(change); err != nil && !errdefs.IsNotFound(err) {
@@ -94,7 +94,7 @@ func (c *Container) ItemIn(state runtimeapi.ContainerState) *runtimeapi.Containe
 
 func (c *Container) Matches(f *runtimeapi.ContainerFilter) bool { return c.MatchesIn(c.State(), f) }
 
-// matchesIn is matches for a state that was looked at before: what is listed by its
+// MatchesIn is matches for a state that was looked at before: what is listed by its
 // state has that one.
 func (c *Container) MatchesIn(state runtimeapi.ContainerState, f *runtimeapi.ContainerFilter) bool {
 	return strings.HasPrefix(c.ID(), f.GetId()) &&
@@ -115,29 +115,29 @@ func (c *Container) Encoded(state runtimeapi.ContainerState) ([]byte, error) {
 	return e.bytes, nil
 }
 
-// mustAsk tells whether only the process that runs c knows what it uses: no
+// MustAsk tells whether only the process that runs c knows what it uses: no
 // cgroup of this host is the container's own.
 func (c *Container) MustAsk() bool {
 	return c.Sandbox.MustAsk() && c.Status().Phase == PhaseRunning
 }
 
-// notRunning is the error of what needs a RUNNING container.
+// NotRunning is the error of what needs a RUNNING container.
 func (c *Container) NotRunning() error {
 	return fmt.Errorf("container %s is not running: %w", c.ID(), errdefs.ErrFailedPrecondition)
 }
 
-// ended is why nothing of c can change.
+// Ended is why nothing of c can change.
 func (c *Container) Ended() error {
 	return fmt.Errorf("container %s has ended, its resources cannot change: %w", c.ID(), ErrEnded)
 }
 
-// sharesProcesses tells whether processes of c may outlive its first one: nothing
+// SharesProcesses tells whether processes of c may outlive its first one: nothing
 // but the runtime's removal ends them.
 func (c *Container) SharesProcesses() bool {
 	return c.Config().GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
 }
 
-// awaitErased waits for what follows the end, with a bound: what is still there
+// AwaitErased waits for what follows the end, with a bound: what is still there
 // then is tried again at the removal.
 func (c *Container) AwaitErased(ctx context.Context) error {
 	t := time.NewTimer(KillGrace)
@@ -151,13 +151,13 @@ func (c *Container) AwaitErased(ctx context.Context) error {
 	return nil
 }
 
-// stopSignal was chosen when the container was created.
+// StopSignal was chosen when the container was created.
 func (c *Container) StopSignal() syscall.Signal {
 	s, _ := ocispec.StopSignal(c.Config(), c.Spec().StopSignal)
 	return s
 }
 
-// awaitEnd waits until c is EXITED, or the time is up.
+// AwaitEnd waits until c is EXITED, or the time is up.
 func (c *Container) AwaitEnd(ctx context.Context, d time.Duration) (bool, error) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -171,7 +171,7 @@ func (c *Container) AwaitEnd(ctx context.Context, d time.Duration) (bool, error)
 	}
 }
 
-// awaitCreated waits for a Create of c that was given up.
+// AwaitCreated waits for a Create of c that was given up.
 func (c *Container) AwaitCreated(ctx context.Context) error {
 	return c.Creating.Load().Await(ctx, CreatePatience)
 }
@@ -193,10 +193,13 @@ func containerUser(st *ContainerStatus) *runtimeapi.ContainerUser {
 	return &runtimeapi.ContainerUser{Linux: u}
 }
 
-// pendingCall is a call that was given up and has not ended.
-type PendingCall struct{ Ended <-chan struct{} }
+// PendingCall is a call that was given up and has not ended.
+type PendingCall struct{ ended <-chan struct{} }
 
-// await returns when the call has ended; nil is one that has.
+// NewPendingCall is one that has ended when ended is closed.
+func NewPendingCall(ended <-chan struct{}) *PendingCall { return &PendingCall{ended} }
+
+// Await returns when the call has ended; nil is one that has.
 func (p *PendingCall) Await(ctx context.Context, patience time.Duration) error {
 	if p == nil {
 		return nil
@@ -204,7 +207,7 @@ func (p *PendingCall) Await(ctx context.Context, patience time.Duration) error {
 	bound := time.NewTimer(patience)
 	defer bound.Stop()
 	select {
-	case <-p.Ended:
+	case <-p.ended:
 		return nil
 	case <-bound.C:
 		return fmt.Errorf("its shim is still creating it, try again: %w", errdefs.ErrUnavailable)
@@ -213,11 +216,11 @@ func (p *PendingCall) Await(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// createPatience is how long the undo of a task waits for whoever goes on
+// CreatePatience is how long the undo of a task waits for whoever goes on
 // creating it.
 const CreatePatience = 10 * time.Second
 
 var ErrEnded = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
 
-// killGrace is how long a killed process may take to be reported dead.
+// KillGrace is how long a killed process may take to be reported dead.
 const KillGrace = 10 * time.Second

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// makePodDir makes the directory of a sandbox or a container. What is mounted
+// MakePodDir makes the directory of a sandbox or a container. What is mounted
 // below it may hold setuid programs, which no user of the host may run, and
 // shared memory, which none may write.
 func (p *Plan) MakePodDir(dir string) error {
@@ -16,7 +16,7 @@ func (p *Plan) MakePodDir(dir string) error {
 	return p.ClosePodDir(dir)
 }
 
-// closePodDir lets nobody into a directory but root, and the root of a pod that
+// ClosePodDir lets nobody into a directory but root, and the root of a pod that
 // has users of its own: its runtime looks for what it mounts as that one.
 func (p *Plan) ClosePodDir(dir string) error {
 	if p.User == nil {

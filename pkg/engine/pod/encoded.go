@@ -28,7 +28,7 @@ func encodeItem(state int32, item proto.Message) (*encodedItem, error) {
 	return &encodedItem{state, protowire.AppendBytes(b, content)}, nil
 }
 
-// encodedList is a list of items. Those that are not in it are encoded as nothing.
+// EncodedList is a list of items. Those that are not in it are encoded as nothing.
 func EncodedList[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
 	items := make([][]byte, 0, len(all))
 	for _, o := range all {

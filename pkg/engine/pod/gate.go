@@ -27,7 +27,7 @@ func newGate() *gate {
 	return g
 }
 
-// enter fails with errShut when the gate is shut. The returned context ends when
+// Enter fails with errShut when the gate is shut. The returned context ends when
 // it will be. Everybody who entered must leave, once.
 func (g *gate) Enter(ctx context.Context) (inside context.Context, leave func(), err error) {
 	g.mu.Lock()
@@ -54,7 +54,7 @@ func (g *gate) leave() {
 	}
 }
 
-// show calls f, which makes something visible, unless the gate is shut.
+// Show calls f, which makes something visible, unless the gate is shut.
 func (g *gate) Show(f func()) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *gate) Show(f func()) error {
 	return nil
 }
 
-// shut lets nobody in any more, ends the contexts of those inside, and waits
+// Shut lets nobody in any more, ends the contexts of those inside, and waits
 // until they have left. It may be repeated.
 func (g *gate) Shut(ctx context.Context) error {
 	g.mu.Lock()

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
 
-// opLock is a mutex whose wait a context can end.
+// OpLock is a mutex whose wait a context can end.
 type OpLock chan struct{}
 
 func NewOpLock() OpLock { return make(OpLock, 1) }
@@ -33,7 +33,7 @@ func (l OpLock) Lock(ctx context.Context) error {
 	}
 }
 
-// lockNow does not wait.
+// LockNow does not wait.
 func (l OpLock) LockNow() bool {
 	select {
 	case l <- struct{}{}:
@@ -47,7 +47,7 @@ func (l OpLock) Unlock() { <-l }
 
 // objects is the index of what callers can see. Objects enter it when the call
 // that creates them has succeeded (or could not be undone).
-type Index struct {
+type index struct {
 	mu         sync.RWMutex
 	sandboxes  map[string]*Sandbox
 	containers map[string]*Container
@@ -55,59 +55,59 @@ type Index struct {
 	additions uint64
 }
 
-// added is how much was ever added.
-func (o *Index) Added() uint64 {
+// Added is how much was ever added.
+func (o *index) Added() uint64 {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return o.additions
 }
 
-func NewIndex() *Index {
-	return &Index{sandboxes: map[string]*Sandbox{}, containers: map[string]*Container{}}
+func NewIndex() *index {
+	return &index{sandboxes: map[string]*Sandbox{}, containers: map[string]*Container{}}
 }
 
-func (o *Index) AddSandbox(s *Sandbox) {
+func (o *index) AddSandbox(s *Sandbox) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sandboxes[s.ID()] = s
 	o.additions++
 }
 
-func (o *Index) AddContainer(c *Container) {
+func (o *index) AddContainer(c *Container) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.containers[c.ID()] = c
 	o.additions++
 }
 
-func (o *Index) DropSandbox(id string) {
+func (o *index) DropSandbox(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.sandboxes, id)
 }
 
-func (o *Index) DropContainer(id string) {
+func (o *index) DropContainer(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.containers, id)
 }
 
-// sandbox finds by full id or unique prefix.
-func (o *Index) Sandbox(id string) (*Sandbox, error) {
+// Sandbox finds by full id or unique prefix.
+func (o *index) Sandbox(id string) (*Sandbox, error) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return find(o.sandboxes, "sandbox", id)
 }
 
-// container finds by full id or unique prefix.
-func (o *Index) Container(id string) (*Container, error) {
+// Container finds by full id or unique prefix.
+func (o *index) Container(id string) (*Container, error) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return find(o.containers, "container", id)
 }
 
-// running finds one that runs.
-func (o *Index) Running(id string) (*Container, error) {
+// Running finds one that runs.
+func (o *index) Running(id string) (*Container, error) {
 	c, err := o.Container(id)
 	if err != nil {
 		return nil, err
@@ -118,8 +118,8 @@ func (o *Index) Running(id string) (*Container, error) {
 	return c, nil
 }
 
-// taken tells who has asked for a name that another has what to do about it.
-func (o *Index) Taken(err error) error {
+// Taken tells who has asked for a name that another has what to do about it.
+func (o *index) Taken(err error) error {
 	var t *reserve.TakenError
 	if !errors.As(err, &t) {
 		return err
@@ -161,7 +161,7 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 	return zero, fmt.Errorf("%s id %q is ambiguous, it may be %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
 }
 
-func (o *Index) AllSandboxes() []*Sandbox {
+func (o *index) AllSandboxes() []*Sandbox {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	all := make([]*Sandbox, 0, len(o.sandboxes))
@@ -172,7 +172,7 @@ func (o *Index) AllSandboxes() []*Sandbox {
 	return all
 }
 
-func (o *Index) AllContainers() []*Container {
+func (o *index) AllContainers() []*Container {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	all := make([]*Container, 0, len(o.containers))
@@ -183,7 +183,7 @@ func (o *Index) AllContainers() []*Container {
 	return all
 }
 
-func (o *Index) ContainersOf(sandbox string) []*Container {
+func (o *index) ContainersOf(sandbox string) []*Container {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	var of []*Container
@@ -196,7 +196,7 @@ func (o *Index) ContainersOf(sandbox string) []*Container {
 	return of
 }
 
-// idLength is the length of an id: 64 hex digits by the CRI's convention, which
+// IdLength is the length of an id: 64 hex digits by the CRI's convention, which
 // cAdvisor's expressions depend on.
 const IdLength = 64
 
@@ -206,7 +206,7 @@ func NewID() string {
 	return hex.EncodeToString(b)
 }
 
-// clock gives times that never repeat and never go back: the kubelet sorts by
+// Clock gives times that never repeat and never go back: the kubelet sorts by
 // created_at and takes the last for the newest.
 type Clock struct{ last atomic.Int64 }
 
@@ -220,7 +220,7 @@ func (c *Clock) Now() int64 {
 	}
 }
 
-// seen makes later times greater than t.
+// Seen makes later times greater than t.
 func (c *Clock) Seen(t int64) {
 	for {
 		last := c.last.Load()
@@ -230,8 +230,8 @@ func (c *Clock) Seen(t int64) {
 	}
 }
 
-// targetPID is the process whose PID namespace a container with mode TARGET joins.
-func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
+// TargetPID is the process whose PID namespace a container with mode TARGET joins.
+func (o *index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
 	asked := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if asked.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return 0, nil
@@ -246,7 +246,7 @@ func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error
 	return t.Status().PID, nil
 }
 
-func (o *Index) NoteOOM(task string) {
+func (o *index) NoteOOM(task string) {
 	c, err := o.Container(task)
 	if err != nil {
 		return

@@ -9,10 +9,10 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// layout is where the engine has what: root is kept over reboots, state is not.
+// Layout is where the engine has what: root is kept over reboots, state is not.
 type Layout struct{ Root, State string }
 
-func NewLayout(root, state string) (Layout, error) {
+func newLayout(root, state string) (Layout, error) {
 	for _, d := range []struct{ name, path string }{{"root", root}, {"state", state}} {
 		if !filepath.IsAbs(d.path) {
 			return Layout{}, fmt.Errorf("engine: %s %q must be an absolute path", d.name, d.path)
@@ -25,10 +25,10 @@ func (l Layout) PluginLinks() string           { return filepath.Join(l.State, "
 func (l Layout) SandboxDir(id string) string   { return filepath.Join(l.State, "sandboxes", id) }
 func (l Layout) ContainerDir(id string) string { return filepath.Join(l.State, "containers", id) }
 
-// nsDir has the namespaces of a sandbox.
+// NsDir has the namespaces of a sandbox.
 func (l Layout) NsDir(id string) string { return filepath.Join(l.SandboxDir(id), "ns") }
 
-// processBundle ends with the id: shims find their tasks by it.
+// ProcessBundle ends with the id: shims find their tasks by it.
 func (l Layout) ProcessBundle(id string) string {
 	return filepath.Join(l.SandboxDir(id), "bundle", id)
 }
@@ -41,7 +41,7 @@ func (l Layout) FilesOf(id string) sandboxFiles {
 	}
 }
 
-// stdio are the FIFOs of a container's first process.
+// Stdio are the FIFOs of a container's first process.
 func (l Layout) Stdio(c *Container) stdio {
 	dir := filepath.Join(l.ContainerDir(c.ID()), "io")
 	s := stdio{Stdout: filepath.Join(dir, "stdout")}
@@ -54,7 +54,7 @@ func (l Layout) Stdio(c *Container) stdio {
 	return s
 }
 
-// scratchDir is there while a root filesystem or a volume of a pod with a user
+// ScratchDir is there while a root filesystem or a volume of a pod with a user
 // namespace is being mounted.
 func (l Layout) ScratchDir(id string) string { return filepath.Join(l.ContainerDir(id), "scratch") }
 
@@ -64,14 +64,14 @@ func (l Layout) VolumeDir(id string, i int) string {
 	return filepath.Join(l.VolumesDir(id), strconv.Itoa(i))
 }
 
-// mappedDir holds volumes that are mapped for a runtime that cannot.
+// MappedDir holds volumes that are mapped for a runtime that cannot.
 func (l Layout) MappedDir(id string) string { return filepath.Join(l.ContainerDir(id), "mapped") }
 
-// checkpointsDir holds what checkpoints are made of. A directory in it says that
+// CheckpointsDir holds what checkpoints are made of. A directory in it says that
 // the container of that name may stand still.
 func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
 
-// runtimeRoot is where the runtime keeps its state for that handler.
+// RuntimeRoot is where the runtime keeps its state for that handler.
 func (l Layout) RuntimeRoot(d *handler.Definition) string {
 	if d.Root != "" {
 		return d.Root
@@ -79,7 +79,7 @@ func (l Layout) RuntimeRoot(d *handler.Definition) string {
 	return filepath.Join(l.State, "runtimes", d.Name)
 }
 
-// specSandbox are the facts about s that specs depend on.
+// SpecSandbox are the facts about s that specs depend on.
 func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	f, st, plan := l.FilesOf(s.ID()), s.Status(), s.Spec().Plan
 	facts := ocispec.Sandbox{

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// pinned is what a sandbox takes from the configuration beside its Definition:
+// Pinned is what a sandbox takes from the configuration beside its Definition:
 // it holds for all that is ever done to the sandbox and its containers, whatever
 // the configuration, and the files that it names, say by then.
 type Pinned struct {
@@ -35,7 +35,7 @@ type Pinned struct {
 	DefaultSeccomp Text `json:"defaultSeccomp,omitzero"`
 }
 
-// text is the content of a file. Equal ones share their memory: the pods of a
+// Text is the content of a file. Equal ones share their memory: the pods of a
 // node mostly have the same.
 type Text struct{ handle unique.Handle[string] }
 
@@ -64,7 +64,7 @@ func (t *Text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// readText reads a file that the configuration may name.
+// ReadText reads a file that the configuration may name.
 func ReadText(path string) (Text, error) {
 	if path == "" {
 		return Text{}, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// sandboxPlan is what a sandbox will consist of. It is decided once.
+// Plan is what a sandbox will consist of. It is decided once.
 type Plan struct {
 	// Process says that the sandbox has a process of its own.
 	Process bool `json:"process,omitempty"`
@@ -28,7 +28,7 @@ type Plan struct {
 	Version string `json:"version,omitempty"`
 }
 
-// planSandbox decides what a sandbox consists of. Rules: CRI proto
+// NewPlan decides what a sandbox consists of. Rules: CRI proto
 // (NamespaceOption); a container's UTS namespace follows the network's.
 func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) Plan {
 	opts := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
@@ -48,12 +48,12 @@ func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Ru
 	return p
 }
 
-// alwaysProcess says of a handler that each of its sandboxes has a process.
+// AlwaysProcess says of a handler that each of its sandboxes has a process.
 func AlwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
 	return d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel || d.Type == handler.Shim
 }
 
-// pinRequest asks for the namespaces of the plan with the pod's sysctls in them.
+// PinRequest asks for the namespaces of the plan with the pod's sysctls in them.
 func (p Plan) PinRequest(dir, netPath string, sysctls map[string]string) pin.Request {
 	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: map[string]string{}}
 	if p.Net {

@@ -47,7 +47,7 @@ func (m *message[M, P]) UnmarshalJSON(text []byte) error {
 	return proto.Unmarshal(b, m.Msg)
 }
 
-// phase is how far an object has come. The zero value is the one of a record
+// Phase is how far an object has come. The zero value is the one of a record
 // whose creation never ended: such an object was never shown to anybody.
 type Phase string
 
@@ -63,10 +63,10 @@ const (
 // The records on disk, and what is known of them.
 type (
 	SandboxRecords   = store.Store[SandboxSpec, SandboxStatus]
-	ContainerRecords = store.Store[ContainerSpec, ContainerStatus]
+	containerRecords = store.Store[ContainerSpec, ContainerStatus]
 )
 
-// sandboxSpec is what a sandbox is created with and keeps for its whole life:
+// SandboxSpec is what a sandbox is created with and keeps for its whole life:
 // the pin.
 type SandboxSpec struct {
 	// Handler is the name as requested; "" stays "".
@@ -88,7 +88,7 @@ type SandboxSpec struct {
 	Pinned *Pinned `json:"pinned,omitempty"`
 }
 
-// sandboxStatus is what changes.
+// SandboxStatus is what changes.
 type SandboxStatus struct {
 	Phase Phase `json:"phase"`
 	// Stopping says that StopPodSandbox was called, Stopped that it came to its end.
@@ -105,7 +105,7 @@ type SandboxStatus struct {
 	Resources message[runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources] `json:"resources"`
 }
 
-// containerSpec is what a container is created with.
+// ContainerSpec is what a container is created with.
 type ContainerSpec struct {
 	Sandbox     string                                                           `json:"sandbox"`
 	Config      message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
@@ -132,7 +132,7 @@ type ContainerSpec struct {
 	DefinedVolumes []string `json:"definedVolumes,omitempty"`
 }
 
-// containerStatus is what changes.
+// ContainerStatus is what changes.
 type ContainerStatus struct {
 	Phase      Phase  `json:"phase"`
 	PID        int    `json:"pid,omitempty"`
@@ -150,7 +150,7 @@ type ContainerStatus struct {
 	Resources message[runtimeapi.ContainerResources, *runtimeapi.ContainerResources] `json:"resources"`
 }
 
-// exitReason is the reason that the CRI shows for an ended container.
+// ExitReason is the reason that the CRI shows for an ended container.
 func ExitReason(code int32, oom, unknown bool) string {
 	switch {
 	case oom:
@@ -163,19 +163,19 @@ func ExitReason(code int32, oom, unknown bool) string {
 	return "Error"
 }
 
-// unknownExitCode is reported where the true code is lost.
+// UnknownExitCode is reported where the true code is lost.
 const UnknownExitCode = 255
 
-// startFailedCode is the exit code of a container that could not be started.
+// StartFailedCode is the exit code of a container that could not be started.
 const StartFailedCode = 128
 
-// failedStart is the status of a container that could not be started.
+// FailedStart is the status of a container that could not be started.
 func (s *ContainerStatus) FailedStart(cause error, now int64) {
 	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, "StartError"
 	s.Message, s.FinishedAt = printable.Line(cause.Error()), now
 }
 
-// lostExit is the status of a container whose end nobody saw.
+// LostExit is the status of a container whose end nobody saw.
 func (s *ContainerStatus) LostExit(now time.Time) {
 	s.Phase, s.PID = PhaseExited, 0
 	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, false, true)
@@ -183,7 +183,7 @@ func (s *ContainerStatus) LostExit(now time.Time) {
 	s.FinishedAt = now.UnixNano()
 }
 
-// generation is that of the table by which s was routed; 0 in records of older builds.
+// Generation is that of the table by which s was routed; 0 in records of older builds.
 func (s *SandboxSpec) Generation() uint64 {
 	if s.Pinned == nil {
 		return 0
@@ -191,7 +191,7 @@ func (s *SandboxSpec) Generation() uint64 {
 	return s.Pinned.Generation
 }
 
-// binaries are what s was made with; none in records of older builds.
+// Binaries are what s was made with; none in records of older builds.
 func (s *SandboxSpec) Binaries() []keep.Binary {
 	if s.Pinned == nil {
 		return nil
@@ -199,7 +199,7 @@ func (s *SandboxSpec) Binaries() []keep.Binary {
 	return s.Pinned.Binaries
 }
 
-// content is what a file said when s was created; that of a record that does not
+// Content is what a file said when s was created; that of a record that does not
 // know is what it says now.
 func (s *SandboxSpec) Content(path string, then func(*Pinned) Text) (string, error) {
 	if s.Pinned != nil {
@@ -219,7 +219,7 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// imageVolume is an image that a container has among its mounts.
+// ImageVolume is an image that a container has among its mounts.
 type ImageVolume struct {
 	// Path is the mount's cleaned path in the container.
 	Path string `json:"path"`

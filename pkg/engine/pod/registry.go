@@ -17,14 +17,14 @@ import (
 // Registry is what the engine knows of its pods. All of it may be used concurrently.
 type Registry struct {
 	Layout
-	Index  *Index
+	Index  *index
 	Names  *reserve.Names
 	Labels *reserve.Labels
 	Clock  *Clock
 	// Sandboxes and Containers are the records of all that there is, also of what
 	// callers cannot see.
 	Sandboxes  *SandboxRecords
-	Containers *ContainerRecords
+	Containers *containerRecords
 	// Boot is this boot of the node, by the kernel's random id.
 	Boot string
 	// Background ends with the engine.
@@ -41,7 +41,7 @@ func Open(background context.Context, root, state string) (*Registry, Broken, er
 	}
 	var broken Broken
 	var err error
-	if r.Layout, err = NewLayout(root, state); err != nil {
+	if r.Layout, err = newLayout(root, state); err != nil {
 		return nil, broken, err
 	}
 	for _, d := range []string{root, state, r.SandboxDir(""), r.ContainerDir("")} {

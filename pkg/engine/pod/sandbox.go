@@ -16,18 +16,18 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
-// sandbox is a sandbox that callers can see.
+// Sandbox is a sandbox that callers can see.
 type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
 	Op     OpLock // held by calls that change it as a whole: stop, remove
 	Making *gate  // who creates containers in it is inside
 	Cpu    usage.CPURate
 	Lost   sync.Once // said that its binary was changed
-	// creating is the Create of its process, if that was given up.
+	// Creating is the Create of its process, if that was given up.
 	Creating atomic.Pointer[PendingCall]
 	// EndAsked is when its shim was first told to end what runs in it.
 	EndAsked atomic.Pointer[time.Time]
-	// killed says that it ran when its shim was found dead.
+	// Killed says that it ran when its shim was found dead.
 	Killed atomic.Bool
 	listed atomic.Pointer[encodedItem]
 }
@@ -38,7 +38,7 @@ func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus]) *Sandbox {
 
 func (s *Sandbox) Config() *runtimeapi.PodSandboxConfig { return s.Spec().Config.Msg }
 
-// open tells whether new containers may be created and started in s.
+// Open tells whether new containers may be created and started in s.
 func (s *Sandbox) Open() error {
 	st := s.Status()
 	if st.Phase != PhaseReady || st.Stopping {
@@ -51,7 +51,7 @@ func (s *Sandbox) NotReady() error {
 	return fmt.Errorf("sandbox %s is not ready: run a new sandbox for the pod: %w", s.ID(), errdefs.ErrFailedPrecondition)
 }
 
-// force records a step of the way down. That must go on even on a full disk:
+// Record records a step of the way down. That must go on even on a full disk:
 // removing things is how it gets empty again. Each step may be repeated, so a
 // restarted daemon that does not know of one does it again.
 func (s *Sandbox) Record(ctx context.Context, change func(*SandboxStatus)) {
@@ -102,7 +102,7 @@ func (s *Sandbox) ItemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbo
 
 func (s *Sandbox) Matches(f *runtimeapi.PodSandboxFilter) bool { return s.MatchesIn(s.State(), f) }
 
-// matchesIn is as that of containers.
+// MatchesIn is as that of containers.
 func (s *Sandbox) MatchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(s.ID(), f.GetId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == state) &&

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// undoTimeout bounds a whole roll-back.
+// UndoTimeout bounds a whole roll-back.
 const UndoTimeout = 2 * time.Minute
 
-// undo is the stack of what has been done and must be taken back if the whole
+// Undo is the stack of what has been done and must be taken back if the whole
 // does not come about. Steps may be added from several goroutines.
 type Undo struct {
 	mu    sync.Mutex
@@ -22,7 +22,7 @@ type undoStep struct {
 	Back func(context.Context) error
 }
 
-// add declares how to take back what was just done (or is about to be: a step
+// Add declares how to take back what was just done (or is about to be: a step
 // that undoes a half-done thing must cope with nothing having been done).
 func (u *Undo) Add(name string, back func(context.Context) error) {
 	u.mu.Lock()
@@ -30,7 +30,7 @@ func (u *Undo) Add(name string, back func(context.Context) error) {
 	u.Steps = append(u.Steps, undoStep{name, back})
 }
 
-// run takes everything back, last first, with a context of its own: the
+// Run takes everything back, last first, with a context of its own: the
 // caller's may be what failed. It ends at the first step that fails, because what
 // was done before is needed to try that again: what is left is for whoever is
 // shown it.

@@ -19,7 +19,7 @@ func podUser(c *runtimeapi.PodSandboxConfig) *pin.User {
 	return &pin.User{UIDs: uids[0], GIDs: gids[0]}
 }
 
-// chown gives a file to the root of the pod. Without a user namespace that is
+// Chown gives a file to the root of the pod. Without a user namespace that is
 // who made it.
 func (p *Plan) Chown(path string) error {
 	if p.User == nil {
@@ -29,7 +29,7 @@ func (p *Plan) Chown(path string) error {
 	return os.Lchown(path, int(uid), int(gid))
 }
 
-// root is what root of the pod is on the host.
+// Root is what root of the pod is on the host.
 func (p *Plan) Root() (uid, gid uint32) {
 	if p.User == nil {
 		return 0, 0
@@ -37,7 +37,7 @@ func (p *Plan) Root() (uid, gid uint32) {
 	return p.User.UIDs.HostID, p.User.GIDs.HostID
 }
 
-// userNamespace is that of the plan in the words of the CRI; nil is the host's.
+// UserNamespace is that of the plan in the words of the CRI; nil is the host's.
 func (p *Plan) UserNamespace() *runtimeapi.UserNamespace {
 	if p.User == nil {
 		return nil

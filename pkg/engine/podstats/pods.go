@@ -60,7 +60,7 @@ type podStats struct {
 	Parent cgroup.Paths
 }
 
-// measurable returns the ready sandboxes that are wanted. A cgroup_parent that
+// Measurable returns the ready sandboxes that are wanted. A cgroup_parent that
 // several of them name is no pod's: what all of them use must not be told of each.
 func (b *Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
 	var pods []podStats
@@ -195,7 +195,7 @@ func (b *Stats) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest
 	})
 }
 
-// groupsOf are the cgroups of a sandbox's own process, of which some may not exist.
+// GroupsOf are the cgroups of a sandbox's own process, of which some may not exist.
 func GroupsOf(driver cgroup.Driver, s *pod.Sandbox) ([]cgroup.Paths, error) {
 	if !s.Spec().Plan.Process {
 		return nil, nil
@@ -217,7 +217,7 @@ func GroupsOf(driver cgroup.Driver, s *pod.Sandbox) ([]cgroup.Paths, error) {
 	return all, err
 }
 
-// bringsMachine says that a sandbox's shim brings a kernel along, as far as berth knows:
+// BringsMachine says that a sandbox's shim brings a kernel along, as far as berth knows:
 // in a virtual machine, which may be no child of the shim, nor in the cgroup that it was
 // told.
 func BringsMachine(s *pod.Sandbox) bool {

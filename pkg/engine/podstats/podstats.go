@@ -25,7 +25,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// stats serves the calls about what containers and pods use. Nothing is
+// Stats serves the calls about what containers and pods use. Nothing is
 // collected ahead of a call.
 type Stats struct {
 	pods     *pod.Registry

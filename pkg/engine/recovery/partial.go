@@ -18,7 +18,7 @@ import (
 // Those that take longer are listed NOTREADY and are undone beside the calls.
 const undoPatience = 5 * time.Second
 
-// halfMades takes back what an earlier daemon had not made whole.
+// partial takes back what an earlier daemon had not made whole.
 type partial struct {
 	pods       *pod.Registry
 	selfChecks *selfcheck.Pods

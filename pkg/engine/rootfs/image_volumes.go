@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
 
-// planVolumes finds the images among the mounts of c. The configuration that it
+// PlanVolumes finds the images among the mounts of c. The configuration that it
 // returns names them by their ids: the kubelet tells by these, in the status of
 // containers, which images it must not collect. The public conformance suite
 // holds image_ref to the id as well.
@@ -55,7 +55,7 @@ func volumeFailed(path string, err error) error {
 	return fmt.Errorf("%w: mount %s: %w", crierrors.ErrImageVolumeMountFailed, path, err)
 }
 
-// mountVolumes mounts the images of c's volumes below its bundle. Each container
+// MountVolumes mounts the images of c's volumes below its bundle. Each container
 // has mounts of its own, which go when it has ended.
 func (m *Mounts) MountVolumes(ctx context.Context, c *pod.Container) error {
 	for i, v := range c.Spec().Volumes {
@@ -84,7 +84,7 @@ func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageV
 	return mount.All(mounts, dir)
 }
 
-// volumeSources are the directories that are bound into c, by their place in it.
+// VolumeSources are the directories that are bound into c, by their place in it.
 func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
 	sources := make(map[string]string, len(c.Spec().Volumes))
 	for i, v := range c.Spec().Volumes {
@@ -119,7 +119,7 @@ func imageDir(root, sub string) (string, error) {
 	return dir, nil
 }
 
-// layersInUse are what a container needs of the image store.
+// LayersInUse are what a container needs of the image store.
 func LayersInUse(id string, spec *pod.ContainerSpec) []image.Use {
 	uses := []image.Use{{Owner: id, ChainID: digest.Digest(spec.ImageChain), Snapshotter: spec.Snapshotter}}
 	for _, v := range spec.Volumes {

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// mapFor mounts with mapped ids what a runtime would fail to map, and has the
+// MapFor mounts with mapped ids what a runtime would fail to map, and has the
 // spec bind that. The mounts go with those of the root filesystem.
 func (m *Mounts) MapFor(c *pod.Container, spec *specs.Spec, runtime *probe.Runtime) error {
 	which, err := ocispec.MountsToMap(spec, runtime)

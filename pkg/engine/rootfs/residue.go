@@ -21,7 +21,7 @@ const residueInterval = time.Minute
 // residue are files of sandboxes and containers that are removed, but for what
 // something else on the node keeps busy. They have no record any more: a later
 // start of the daemon finds them by their directories.
-type Residue struct {
+type residue struct {
 	background context.Context // ends with the engine
 	interval   time.Duration
 
@@ -30,13 +30,13 @@ type Residue struct {
 	retrying bool                    // guarded by mu
 }
 
-func newResidue(background context.Context) *Residue {
-	return &Residue{background: background, interval: residueInterval, left: map[string]func() error{}}
+func newResidue(background context.Context) *residue {
+	return &residue{background: background, interval: residueInterval, left: map[string]func() error{}}
 }
 
-// erase calls remove, which removes dir. If that is busy it is tried again later,
+// Erase calls remove, which removes dir. If that is busy it is tried again later,
 // and is no error: nothing of what calls are about is in there.
-func (r *Residue) Erase(dir string, remove func() error) error {
+func (r *residue) Erase(dir string, remove func() error) error {
 	err := remove()
 	if !errors.Is(err, unix.EBUSY) {
 		return err
@@ -53,7 +53,7 @@ func (r *Residue) Erase(dir string, remove func() error) error {
 }
 
 // retry ends when nothing is left, or with the engine.
-func (r *Residue) retry() {
+func (r *residue) retry() {
 	tick := time.NewTicker(r.interval)
 	defer tick.Stop()
 	for {
@@ -69,7 +69,7 @@ func (r *Residue) retry() {
 }
 
 // again tries once, and reports whether nothing is left.
-func (r *Residue) again() bool {
+func (r *residue) again() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for dir, remove := range r.left {
@@ -84,7 +84,7 @@ func (r *Residue) again() bool {
 	return !r.retrying
 }
 
-// eraseSandbox removes what a disconnected sandbox has on disk.
+// EraseSandbox removes what a disconnected sandbox has on disk.
 func EraseSandbox(l pod.Layout, id string) error {
 	// The directory has the links to what is elsewhere, so it goes last.
 	if err := pin.Release(l.NsDir(id)); err != nil {
@@ -93,7 +93,7 @@ func EraseSandbox(l pod.Layout, id string) error {
 	return removeFiles(l, id)
 }
 
-// eraseContainer unmounts and removes what is in the directory of a container.
+// EraseContainer unmounts and removes what is in the directory of a container.
 func (m *Mounts) EraseContainer(id string) error {
 	if err := m.UnmountParts(id); err != nil {
 		return err

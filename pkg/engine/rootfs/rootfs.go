@@ -20,13 +20,13 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// mounts are the root filesystems of containers, the images among their mounts and
+// Mounts are the root filesystems of containers, the images among their mounts and
 // what has to be mapped for their runtime.
 type Mounts struct {
 	pods   *pod.Registry
 	images *image.Store
 	// Residue is what the node kept busy of those that are removed.
-	Residue *Residue
+	Residue *residue
 }
 
 // New mounts from the images of a store.
@@ -34,7 +34,7 @@ func New(pods *pod.Registry, images *image.Store) *Mounts {
 	return &Mounts{pods: pods, images: images, Residue: newResidue(pods.Background)}
 }
 
-// prepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
+// PrepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
 // shim mounts it itself, so that a VM may take it as it is.
 func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *image.Image) ([]mount.Mount, error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
@@ -74,7 +74,7 @@ func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *image.I
 	return nil
 }
 
-// withRootfs calls f with a directory where the root filesystem can be read. One that
+// WithRootfs calls f with a directory where the root filesystem can be read. One that
 // a shim will mount is mounted meanwhile in the same place, where it is found after a
 // crash.
 func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
@@ -104,7 +104,7 @@ func toRead(mounts []mount.Mount) []mount.Mount {
 	return mounts
 }
 
-// unmountParts unmounts all that was mounted for c.
+// UnmountParts unmounts all that was mounted for c.
 func (m *Mounts) UnmountParts(id string) error {
 	if err := mountpoint.Unmount(filepath.Join(m.pods.ContainerDir(id), "rootfs")); err != nil {
 		return fmt.Errorf("unmount root filesystem: %w", err)
@@ -120,7 +120,7 @@ func (m *Mounts) UnmountParts(id string) error {
 	return nil
 }
 
-// removeRootfs removes what an unmounted root filesystem is made of.
+// RemoveRootfs removes what an unmounted root filesystem is made of.
 func (m *Mounts) RemoveRootfs(ctx context.Context, c *pod.Container) error {
 	if err := m.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
 		return fmt.Errorf("remove root filesystem: %w", err)

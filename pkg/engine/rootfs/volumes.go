@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// makeVolumes makes the volumes that the image of c defines, with what the image has
+// MakeVolumes makes the volumes that the image of c defines, with what the image has
 // there. Rootfs is where the container's root filesystem can be read. What is covered
 // by a mount of the container is left out. They go with the root filesystem.
 func (m *Mounts) MakeVolumes(ctx context.Context, c *pod.Container, rootfs string, targets *ocispec.Targets) ([]ocispec.DefinedVolume, error) {

@@ -27,7 +27,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// sandboxProcesses are the processes of the sandboxes that have one.
+// processes are the processes of the sandboxes that have one.
 type processes struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
@@ -42,7 +42,7 @@ type shimStarter interface {
 	StartForeign(ctx context.Context, s shim.Start) (shim.Endpoint, *shim.Client, error)
 }
 
-// start starts the sandbox process of a sandbox that has one.
+// Start starts the sandbox process of a sandbox that has one.
 func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
@@ -167,7 +167,7 @@ func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 	return stats.MemoryLimit.N
 }
 
-// watch turns the sandbox NOTREADY when its process ends by itself.
+// Watch turns the sandbox NOTREADY when its process ends by itself.
 func (b *processes) Watch(s *pod.Sandbox) {
 	exit, err := b.tasks.Await(s, s.ID())
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// sandboxRuns makes sandboxes.
+// runs makes sandboxes.
 type runs struct {
 	pods         *pod.Registry
 	binaries     *binaries.Binaries
@@ -187,7 +187,7 @@ func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
 	return cause
 }
 
-// makeParts makes what does not depend on each other at the same time: the
+// MakeParts makes what does not depend on each other at the same time: the
 // network, the sandbox's files, the supervisor.
 func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox) error {
 	if err := s.Spec().Plan.MakePodDir(b.pods.SandboxDir(s.ID())); err != nil {
@@ -256,7 +256,7 @@ func netPath(id string) string { return filepath.Join(netnsDir, "berth-"+id[:32]
 // netnsDir is used by everybody on the node who names network namespaces.
 const netnsDir = "/run/netns"
 
-// shareNetns lets others do with netnsDir what they do with it anyway: what it is
+// ShareNetns lets others do with netnsDir what they do with it anyway: what it is
 // from the start no tool needs to make of it while pods are there.
 func ShareNetns(ctx context.Context) {
 	if err := mountpoint.Share(netnsDir); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// sandboxViews show sandboxes to callers.
+// views show sandboxes to callers.
 type views struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
@@ -50,7 +50,7 @@ func (b *views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	return items
 }
 
-// sandboxResizing serves the call about the limits of pods.
+// resizing serves the call about the limits of pods.
 type resizing struct {
 	pods  *pod.Registry
 	hooks *hooks.Hooks

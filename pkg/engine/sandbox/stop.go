@@ -31,7 +31,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// sandboxStops ends and removes sandboxes.
+// stops ends and removes sandboxes.
 type stops struct {
 	pods      *pod.Registry
 	binaries  *binaries.Binaries
@@ -160,7 +160,7 @@ func (b *stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
 	return err
 }
 
-// tearDown undoes bringUp, however far that came. It may be repeated, and works
+// TearDown undoes bringUp, however far that came. It may be repeated, and works
 // after a reboot, when namespaces, mounts and processes are gone.
 func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.processes.stop(ctx, s); err != nil {
@@ -197,7 +197,7 @@ func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// attachedPod is all that disconnecting needs of a pod; the rest is in the
+// AttachedPod is all that disconnecting needs of a pod; the rest is in the
 // result of connecting it.
 func AttachedPod(s *pod.Sandbox) network.Pod {
 	m := s.Config().GetMetadata()
@@ -252,7 +252,7 @@ func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSan
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-// forget removes what is left of a torn down sandbox, its record last.
+// Forget removes what is left of a torn down sandbox, its record last.
 func (b *stops) Forget(s *pod.Sandbox) error {
 	if err := b.rootfs.Residue.Erase(b.pods.SandboxDir(s.ID()), func() error { return rootfs.EraseSandbox(b.pods.Layout, s.ID()) }); err != nil {
 		return err

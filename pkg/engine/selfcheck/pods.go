@@ -39,7 +39,7 @@ const (
 	canaryGrace = 2 * time.Second
 )
 
-// canaries are pods of berth's own, which show whether a handler can run any. One
+// Pods are pods of berth's own, which show whether a handler can run any. One
 // is a sandbox with a process and without a network. It never becomes READY and is
 // never in the index: nobody is told of it, and recovery takes it back like every
 // sandbox whose making did not end.
@@ -74,7 +74,7 @@ func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task
 	}
 }
 
-// run implements probe.Canary. It returns when its time is up, or ctx ends; what
+// Run implements probe.Canary. It returns when its time is up, or ctx ends; what
 // there is by then is taken back all the same, if need be by the next daemon.
 func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *canaryTrial) error {
 	if err := b.reserve(d); err != nil {
@@ -106,7 +106,7 @@ func selfCheckTimeout(d *handler.Definition) time.Duration {
 	return cmp.Or(d.SelfCheckTimeout, defaultSelfCheckTimeout)
 }
 
-// close lets no more of them begin, and waits a little for what is done at this
+// Close lets no more of them begin, and waits a little for what is done at this
 // moment. What hangs is left to the next daemon.
 func (b *Pods) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, canaryGrace)
@@ -313,7 +313,7 @@ func (b *Pods) takeBack(s *pod.Sandbox) error {
 	return b.sandboxes.Forget(s)
 }
 
-// takeBackLater tries until it is done, or the engine closes: then the next one does.
+// TakeBackLater tries until it is done, or the engine closes: then the next one does.
 func (b *Pods) TakeBackLater(s *pod.Sandbox, done func()) {
 	wait := time.Second
 	for {

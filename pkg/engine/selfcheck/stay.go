@@ -10,17 +10,17 @@ import (
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
-// staying is a canary that runs until it is removed.
+// Staying is a canary that runs until it is removed.
 type Staying struct {
 	*pod.Sandbox
-	// standsIn says that its process is in place of a container's.
+	// StandsIn says that its process is in place of a container's.
 	StandsIn bool
 	from     *Pods
 	once     sync.Once
 	err      error
 }
 
-// stay starts a canary that stays. After an error nothing is left of it, or what is
+// Stay starts a canary that stays. After an error nothing is left of it, or what is
 // goes away later.
 func (b *Pods) Stay(ctx context.Context, d *handler.Definition) (_ overhead.Canary, err error) {
 	b.mu.Lock()
@@ -70,7 +70,7 @@ func (c *Staying) Remove() error {
 	return c.err
 }
 
-// present are the canaries that stay.
+// Present are the canaries that stay.
 func (b *Pods) Present() []*Staying {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -45,7 +45,7 @@ const canaryFirstID, canaryIDs = 1 << 20, 1 << 16
 // program takes, far below what any node has.
 const canaryMemory = 64 << 20
 
-// prove runs a canary that tries what it can, and another in a user namespace if the
+// Prove runs a canary that tries what it can, and another in a user namespace if the
 // handler should have them.
 func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (probe.Proof, error) {
 	first := &canaryTrial{proof: probe.Proof{}}

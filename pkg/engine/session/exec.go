@@ -118,7 +118,7 @@ func NewExecID() string {
 	return execPrefix + hex.EncodeToString(b)
 }
 
-// execution is one command in flight.
+// Execution is one command in flight.
 type Execution struct {
 	Client         *shim.Client
 	Container, Id  string
@@ -154,7 +154,7 @@ func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest)
 	}
 }
 
-// run returns the command's exit code. What it wrote is in its outputs.
+// Run returns the command's exit code. What it wrote is in its outputs.
 func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32, err error) {
 	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.Id+"-out"), e.Spill); err != nil {
 		return 0, err
@@ -228,7 +228,7 @@ func execError(ctx context.Context, err error) error {
 // execCleanTimeout bounds the kill and removal of a command.
 const execCleanTimeout = 20 * time.Second
 
-// clean leaves nothing of the command.
+// Clean leaves nothing of the command.
 func (e *Execution) Clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), execCleanTimeout)
 	defer cancel()
@@ -284,7 +284,7 @@ func (e *Execution) remove(ctx context.Context) error {
 	return nil
 }
 
-// endAbandoned kills the commands that a daemon before this one has run in a
+// EndAbandoned kills the commands that a daemon before this one has run in a
 // container: nobody reads what they write, nor waits for them. Their pipes, and
 // those of its attached clients, still have their names. It must be called before
 // there are new ones, and leaves the killing to the background.

@@ -37,24 +37,24 @@ func fitAnswer(stdout, stderr int) (out, errOut int) {
 
 // answers puts what commands wrote into answers: large ones one at a time, since
 // each is in memory twice until it is sent.
-type answers struct{ Large pod.OpLock }
+type answers struct{ large pod.OpLock }
 
 // of is the answer for a command that has ended. Its room is taken until call, the
 // context of the caller's call, is over: until it was handed to the connection.
 func (a answers) of(call context.Context, e *Execution, exit int32) (*runtimeapi.ExecSyncResponse, error) {
 	if e.stdout.size()+e.stderr.size() > largeAnswer {
-		if err := a.Large.Lock(call); err != nil {
+		if err := a.large.Lock(call); err != nil {
 			return nil, execError(call, err)
 		}
 		context.AfterFunc(call, func() {
 			debug.FreeOSMemory() // or the next answers pile up on the rests of this one
-			a.Large.Unlock()
+			a.large.Unlock()
 		})
 	}
 	return e.Answer(exit)
 }
 
-// answer is in memory as a whole.
+// Answer is in memory as a whole.
 func (e *Execution) Answer(exit int32) (*runtimeapi.ExecSyncResponse, error) {
 	out, errOut := fitAnswer(e.stdout.size(), e.stderr.size())
 	stdout, err := e.stdout.first(out)

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// settings are what the daemon was started with: new sandboxes take them, and old
+// Settings are what the daemon was started with: new sandboxes take them, and old
 // ones what their records do not say. They never change.
 type Settings struct {
 	Node                   ocispec.Node
@@ -45,7 +45,7 @@ func New(ctx context.Context, c Config) (*Settings, error) {
 	}, nil
 }
 
-// pin reads what a new sandbox of that handler is to keep. A file that is not
+// Pin reads what a new sandbox of that handler is to keep. A file that is not
 // fit for use is refused here, before anything of the sandbox is made.
 func (t *Settings) Pin(d *handler.Definition) (*pod.Pinned, error) {
 	p := t.Today(d)
@@ -66,7 +66,7 @@ func (t *Settings) Pin(d *handler.Definition) (*pod.Pinned, error) {
 	return &p, nil
 }
 
-// today is the part that is in no file.
+// Today is the part that is in no file.
 func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 	p := pod.Pinned{
 		CgroupDriver: t.Driver, Snapshotter: d.Snapshotter,
@@ -79,7 +79,7 @@ func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 	return p
 }
 
-// of are those that s was created with. Older builds did not record them:
+// Of are those that s was created with. Older builds did not record them:
 // today's are the best guess.
 func (t *Settings) Of(s *pod.SandboxSpec) pod.Pinned {
 	if s.Pinned != nil {
@@ -88,7 +88,7 @@ func (t *Settings) Of(s *pod.SandboxSpec) pod.Pinned {
 	return t.Today(s.Definition)
 }
 
-// nodeOf is the node as s was created on it.
+// NodeOf is the node as s was created on it.
 func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
 	n, p := t.Node, t.Of(s)
 	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
@@ -108,7 +108,7 @@ func (t *Settings) defaultSeccomp(s *pod.SandboxSpec) (*ocispec.SeccompProfile, 
 	return ocispec.ParseSeccomp(t.DefaultSeccompFile, content)
 }
 
-// baseSpec is the base_runtime_spec of s, nil for berth's own defaults.
+// BaseSpec is the base_runtime_spec of s, nil for berth's own defaults.
 func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
 	d := s.Definition
 	content, err := s.Content(d.BaseRuntimeSpec, func(p *pod.Pinned) pod.Text { return p.BaseSpec })
@@ -125,7 +125,7 @@ func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
 // defaultMaxImageVolumes is how many volumes an image may define.
 const defaultMaxImageVolumes = 100
 
-// settingsConfig is what the daemon says of new sandboxes.
+// Config is what the daemon says of new sandboxes.
 type Config struct {
 	// CgroupDriver is auto, cgroupfs or systemd.
 	CgroupDriver string

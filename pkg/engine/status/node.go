@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// node serves the calls about the node as a whole.
+// Node serves the calls about the node as a whole.
 type Node struct {
 	pods           *pod.Registry
 	binaries       *binaries.Binaries

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// blamed marks an error of a call that makes or starts a task as the runtime's
+// Blamed marks an error of a call that makes or starts a task as the runtime's
 // doing, unless it is somebody else's: the caller's, who went away or asked for
 // what there is already; the image's, which lacks the program; or that of our own
 // supervisor, which an oci handler's calls go through. Pure.

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-// endTask kills a task, waits for its end and deletes it.
+// EndTask kills a task, waits for its end and deletes it.
 func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: id})
 	if errdefs.IsNotFound(FromShim(err)) {
@@ -77,7 +77,7 @@ func killTask(ctx context.Context, client *shim.Client, id string, started bool)
 	return nil
 }
 
-// repeat calls f again and again until ctx ends or what it returns is called.
+// Repeat calls f again and again until ctx ends or what it returns is called.
 func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
@@ -98,10 +98,10 @@ func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func())
 // errGone ends a wait because the engine is closing.
 var errGone = errors.New("engine is closing")
 
-// abortInterval is how often a start that is under way is told to end.
+// AbortInterval is how often a start that is under way is told to end.
 const AbortInterval = 200 * time.Millisecond
 
-// fromShim gives an error of a shim call its class back. An error of the
+// FromShim gives an error of a shim call its class back. An error of the
 // connection is none of the call's, and stays what it is (shim.Lost); so does the
 // end of the caller's own time.
 func FromShim(err error) error {
@@ -117,7 +117,7 @@ func FromShim(err error) error {
 	return errgrpc.ToNative(err)
 }
 
-// inTime says of a shim that did not answer what there was to wait for.
+// InTime says of a shim that did not answer what there was to wait for.
 func InTime(limit time.Duration, err error) error {
 	if err == context.DeadlineExceeded { //nolint:errorlint // one that came from the shim has words of its own
 		return fmt.Errorf("its shim did not answer within %v (container_create_timeout): %w", limit, err)

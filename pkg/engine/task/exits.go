@@ -20,20 +20,20 @@ import (
 const reconnectDelay = 200 * time.Millisecond
 
 // exits learns how tasks end, and how far they have come.
-type Exits struct {
+type exits struct {
 	pods     *pod.Registry
-	tasks    *Tasks
-	burials  *LostShims
+	tasks    *tasks
+	burials  *lostShims
 	journals journals
 }
 
 // journals are what supervisors leave behind them.
 type journals interface{ SupervisorDir(key string) string }
 
-// await waits until the first process of a task has ended. It survives the
+// Await waits until the first process of a task has ended. It survives the
 // death of a supervisor: the successor is asked again. It fails only when the
 // engine closes.
-func (e *Exits) Await(s *pod.Sandbox, task string) (Exit, error) {
+func (e *exits) Await(s *pod.Sandbox, task string) (Exit, error) {
 	for {
 		exit, err := e.waitOnce(e.pods.Background, s, task)
 		if err == nil {
@@ -64,14 +64,14 @@ func nobodyKnows(s *pod.Sandbox, err error) bool {
 
 // lastWord is what is known of the end of a task of which nobodyKnows, for the
 // reason err. When it answers, none of the task's processes is left.
-func (e *Exits) lastWord(ctx context.Context, s *pod.Sandbox, task string, err error) (Exit, error) {
+func (e *exits) lastWord(ctx context.Context, s *pod.Sandbox, task string, err error) (Exit, error) {
 	if errors.Is(err, shim.ErrGone) {
 		return e.burials.Bury(ctx, s, task, err)
 	}
 	return e.journaledExit(s, task), nil
 }
 
-func (e *Exits) waitOnce(ctx context.Context, s *pod.Sandbox, task string) (Exit, error) {
+func (e *exits) waitOnce(ctx context.Context, s *pod.Sandbox, task string) (Exit, error) {
 	client, err := e.tasks.Client(ctx, s)
 	if err != nil {
 		return Exit{}, err
@@ -91,7 +91,7 @@ func (e *Exits) waitOnce(ctx context.Context, s *pod.Sandbox, task string) (Exit
 
 // journaledExit is what the supervisor wrote down before it, or the task, was
 // gone; without that the exit is lost.
-func (e *Exits) journaledExit(s *pod.Sandbox, task string) Exit {
+func (e *exits) journaledExit(s *pod.Sandbox, task string) Exit {
 	j, err := supervisor.ReadExit(e.journals.SupervisorDir(s.Spec().Supervisor), task)
 	if err != nil {
 		return Exit{Status: pod.UnknownExitCode, At: time.Now(), Unknown: true}
@@ -99,9 +99,9 @@ func (e *Exits) journaledExit(s *pod.Sandbox, task string) Exit {
 	return Exit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown, Why: j.Why}
 }
 
-// endedMeanwhile tells whether a task that the record calls running has ended
+// EndedMeanwhile tells whether a task that the record calls running has ended
 // while nobody listened, and how.
-func (e *Exits) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (Exit, bool, error) {
+func (e *exits) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (Exit, bool, error) {
 	client, err := e.tasks.Client(ctx, s)
 	if err == nil {
 		var state *taskapi.StateResponse
@@ -122,7 +122,7 @@ func (e *Exits) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string)
 	return Exit{}, false, err
 }
 
-// taskExit is how a task's first process ended.
+// Exit is how a task's first process ended.
 type Exit struct {
 	Status       uint32
 	At           time.Time
@@ -131,7 +131,7 @@ type Exit struct {
 	Why string
 }
 
-// taskState says what is left of a task that its record calls created.
+// State says what is left of a task that its record calls created.
 type State int
 
 const (
@@ -142,8 +142,8 @@ const (
 	Gone
 )
 
-// state also returns the pid of the task's first process, 0 if it has none.
-func (e *Exits) State(ctx context.Context, s *pod.Sandbox, task string) (State, int, error) {
+// State also returns the pid of the task's first process, 0 if it has none.
+func (e *exits) State(ctx context.Context, s *pod.Sandbox, task string) (State, int, error) {
 	client, err := e.tasks.Client(ctx, s)
 	if err == nil {
 		var state *taskapi.StateResponse
@@ -180,9 +180,9 @@ func stateOf(dir string, answer *taskapi.StateResponse) State {
 	return Started
 }
 
-// journaledStart is how far the start of a container came whose supervisor does
+// JournaledStart is how far the start of a container came whose supervisor does
 // not answer.
-func (e *Exits) JournaledStart(c *pod.Container) State {
+func (e *exits) JournaledStart(c *pod.Container) State {
 	j, err := supervisor.ReadTask(e.journals.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
 	if err == nil && j.State != supervisor.TaskCreated && j.State != supervisor.TaskStdio {
 		return Starting
@@ -190,9 +190,9 @@ func (e *Exits) JournaledStart(c *pod.Container) State {
 	return Unstarted
 }
 
-// awaitStart returns what came of a start under way. It gives up when nobody has
+// AwaitStart returns what came of a start under way. It gives up when nobody has
 // answered for so long as patience; 0 is for ever.
-func (e *Exits) AwaitStart(ctx context.Context, c *pod.Container, patience time.Duration) (State, int, error) {
+func (e *exits) AwaitStart(ctx context.Context, c *pod.Container, patience time.Duration) (State, int, error) {
 	for answered := time.Now(); ; {
 		bounded, cancel := context.WithTimeout(ctx, RecoveryAnswer)
 		state, pid, err := e.State(bounded, c.Sandbox, c.ID())
@@ -215,7 +215,7 @@ func (e *Exits) AwaitStart(ctx context.Context, c *pod.Container, patience time.
 	}
 }
 
-// recoveryAnswer is how long recovery waits for what runs an object. One that
+// RecoveryAnswer is how long recovery waits for what runs an object. One that
 // does not answer costs its own objects only: they keep the state of their
 // records, and are asked again by who watches them.
 const RecoveryAnswer = 10 * time.Second

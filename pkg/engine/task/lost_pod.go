@@ -17,7 +17,7 @@ import (
 
 // killPod kills all that a shim that is gone ran a pod in. The pod is not ready from
 // then on, however long the rest takes.
-func (b *LostShims) killPod(ctx context.Context, s *pod.Sandbox) error {
+func (b *lostShims) killPod(ctx context.Context, s *pod.Sandbox) error {
 	if s.Status().Phase == pod.PhaseReady {
 		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
 	}
@@ -34,7 +34,7 @@ func (b *LostShims) killPod(ctx context.Context, s *pod.Sandbox) error {
 }
 
 // podGroups are the cgroups that the shim of s runs it in as a whole.
-func (b *LostShims) podGroups(s *pod.Sandbox) ([]cgroup.Paths, error) {
+func (b *lostShims) podGroups(s *pod.Sandbox) ([]cgroup.Paths, error) {
 	path, err := cgroup.Path(b.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
 	if err != nil {
 		return nil, nil //nolint:nilerr // it never had any
@@ -46,10 +46,10 @@ func (b *LostShims) podGroups(s *pod.Sandbox) ([]cgroup.Paths, error) {
 // told to leave.
 const leaving = 5 * time.Second
 
-// endPod returns when nothing runs of a pod whose task has ended and whose shim
+// EndPod returns when nothing runs of a pod whose task has ended and whose shim
 // was told to leave. A shim may leave its machine behind: it is killed, and the
 // delete action cleans up after it.
-func (b *LostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
+func (b *lostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
 	if gone, err := b.awaitPodGone(ctx, s); err != nil {
 		return err
 	} else if !gone {
@@ -70,7 +70,7 @@ func (b *LostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-func (b *LostShims) awaitPodGone(ctx context.Context, s *pod.Sandbox) (bool, error) {
+func (b *lostShims) awaitPodGone(ctx context.Context, s *pod.Sandbox) (bool, error) {
 	bound := time.NewTimer(leaving)
 	defer bound.Stop()
 	again := time.NewTicker(10 * time.Millisecond)

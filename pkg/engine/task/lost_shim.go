@@ -21,10 +21,10 @@ import (
 // nobody will ever see them end, pass on their output or stop them: so they are
 // ended, and only then said to be.
 
-// buryTimeout bounds one try to end what a dead shim left of a task.
+// BuryTimeout bounds one try to end what a dead shim left of a task.
 const BuryTimeout = 30 * time.Second
 
-// lostShim tells whether err, from a call to who runs the tasks of s, means that
+// LostShim tells whether err, from a call to who runs the tasks of s, means that
 // its tasks have to be buried. A shim that cannot be reached while its task is to
 // be ended is as good as a dead one.
 func LostShim(s *pod.Sandbox, err error) bool {
@@ -32,7 +32,7 @@ func LostShim(s *pod.Sandbox, err error) bool {
 }
 
 // burials end what dead shims have left.
-type LostShims struct {
+type lostShims struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
 	settings *settings.Settings
@@ -51,7 +51,7 @@ type remains struct {
 	pid    int // of its first process, 0 if it was not started
 }
 
-func (b *LostShims) remainsOf(s *pod.Sandbox, task string) remains {
+func (b *lostShims) remainsOf(s *pod.Sandbox, task string) remains {
 	if task == s.ID() {
 		r := remains{bundle: b.pods.ProcessBundle(task), pid: s.Status().PID}
 		if path, err := cgroup.Path(b.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), task); err == nil {
@@ -66,11 +66,11 @@ func (b *LostShims) remainsOf(s *pod.Sandbox, task string) remains {
 	return r
 }
 
-// bury ends and cleans up what a shim that is lost for the reason cause left of a
+// Bury ends and cleans up what a shim that is lost for the reason cause left of a
 // task, and returns what is known of its end. It may be repeated, and works when
 // nothing is left. With a shim that is gone goes all that it ran the pod in: a
 // machine may hold every container, and has its own idea of whose it is.
-func (b *LostShims) Bury(ctx context.Context, s *pod.Sandbox, task string, cause error) (Exit, error) {
+func (b *lostShims) Bury(ctx context.Context, s *pod.Sandbox, task string, cause error) (Exit, error) {
 	ctx, cancel := context.WithTimeout(ctx, BuryTimeout)
 	defer cancel()
 	r := b.remainsOf(s, task)
@@ -123,18 +123,18 @@ func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) Exit {
 	return Exit{Status: pod.UnknownExitCode, At: now, OOM: oom, Unknown: true}
 }
 
-// endpoint is where the shim of s listens: by its record, or, if the daemon was
+// Endpoint is where the shim of s listens: by its record, or, if the daemon was
 // killed before that was written, by what the shim answered to its start.
-func (t *Tasks) Endpoint(ctx context.Context, s *pod.Sandbox) (shim.Endpoint, error) {
+func (t *tasks) Endpoint(ctx context.Context, s *pod.Sandbox) (shim.Endpoint, error) {
 	if ep := s.Status().Shim; ep != nil {
 		return *ep, nil
 	}
 	return t.shims.Started(ctx, t.pods.ProcessBundle(s.ID()))
 }
 
-// dismiss lets the foreign shim of s leave, if it has one. client is nil if it
+// Dismiss lets the foreign shim of s leave, if it has one. client is nil if it
 // cannot be reached.
-func (t *Tasks) Dismiss(ctx context.Context, s *pod.Sandbox, client *shim.Client) error {
+func (t *tasks) Dismiss(ctx context.Context, s *pod.Sandbox, client *shim.Client) error {
 	if s.Spec().Definition.Type != handler.Shim {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (t *Tasks) Dismiss(ctx context.Context, s *pod.Sandbox, client *shim.Client
 	return t.shims.DismissForeign(ctx, ep, client, s.ID())
 }
 
-// awaitErased waits until the shim of s has forgotten the containers: one that
+// AwaitErased waits until the shim of s has forgotten the containers: one that
 // has tasks does not leave.
 func AwaitErased(ctx context.Context, s *pod.Sandbox, inside []*pod.Container) error {
 	if s.Spec().Definition.Type != handler.Shim {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// needNamespaces refuses what needs a namespace of s that somebody has unmounted,
+// NeedNamespaces refuses what needs a namespace of s that somebody has unmounted,
 // as `umount -R /run/netns` does. It cannot be had again, so s is NOTREADY from
 // then on: the kubelet then runs a new sandbox for the pod. It must not be called
 // while s is being stopped.

@@ -12,14 +12,14 @@ import (
 
 // Service is all that is done with tasks.
 type Service struct {
-	*Tasks
-	*Exits
-	*LostShims
+	*tasks
+	*exits
+	*lostShims
 }
 
 // New gives the tasks of pods, which shims run.
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, shims *shim.Manager) *Service {
-	t := NewTasks(pods, s, b, shims)
-	lost := &LostShims{pods: pods, settings: s, binaries: b, shims: shims}
-	return &Service{t, &Exits{pods: pods, tasks: t, burials: lost, journals: shims}, lost}
+	t := newTasks(pods, s, b, shims)
+	lost := &lostShims{pods: pods, settings: s, binaries: b, shims: shims}
+	return &Service{t, &exits{pods: pods, tasks: t, burials: lost, journals: shims}, lost}
 }

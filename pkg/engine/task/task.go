@@ -40,7 +40,7 @@ func CallTimeout(d *handler.Definition) time.Duration {
 	return defaultCallTimeout
 }
 
-// supervisorKey names the supervisor of a new sandbox: all pods that one
+// SupervisorKey names the supervisor of a new sandbox: all pods that one
 // generation of a handler, one runtime binary and one berth-shim binary have in
 // common, or the pod alone.
 func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandbox string) string {
@@ -62,7 +62,7 @@ func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandb
 }
 
 // tasks speaks with who runs the tasks of pods: supervisors, and foreign shims.
-type Tasks struct {
+type tasks struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
 	settings *settings.Settings
@@ -79,16 +79,16 @@ type runners interface {
 	DismissForeign(ctx context.Context, ep shim.Endpoint, c *shim.Client, id string) error
 }
 
-// NewTasks are the tasks of pods, which shims run.
-func NewTasks(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, shims runners) *Tasks {
-	return &Tasks{pods: pods, settings: s, binaries: b, shims: shims}
+// newTasks are the tasks of pods, which shims run.
+func newTasks(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, shims runners) *tasks {
+	return &tasks{pods: pods, settings: s, binaries: b, shims: shims}
 }
 
 // Drop lets go of what was kept of a task.
-func (t *Tasks) Drop(supervisor, task string) { t.shims.Drop(supervisor, task) }
+func (t *tasks) Drop(supervisor, task string) { t.shims.Drop(supervisor, task) }
 
-// client returns who runs the tasks of s now.
-func (t *Tasks) Client(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
+// Client returns who runs the tasks of s now.
+func (t *tasks) Client(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
 	if s.Spec().Definition.Type == handler.Shim {
 		ep, err := t.Endpoint(ctx, s)
 		if err != nil {
@@ -99,16 +99,16 @@ func (t *Tasks) Client(ctx context.Context, s *pod.Sandbox) (*shim.Client, error
 	return t.shims.Supervisor(ctx, s.Spec().Supervisor)
 }
 
-// worker is client for who begins something new.
-func (t *Tasks) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
+// Worker is client for who begins something new.
+func (t *tasks) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
 	if err := t.binaries.Runtimes.Need(s); err != nil {
 		return nil, err
 	}
 	return t.Client(ctx, s)
 }
 
-// options is what Create tells the process that runs the task.
-func (t *Tasks) Options(s *pod.SandboxSpec, logDirectory, logPath string) (*anypb.Any, error) {
+// Options is what Create tells the process that runs the task.
+func (t *tasks) Options(s *pod.SandboxSpec, logDirectory, logPath string) (*anypb.Any, error) {
 	d, kept := t.binaries.Runtimes.Of(s), t.settings.Of(s)
 	systemd := kept.CgroupDriver == cgroup.Systemd
 	if d.Type == handler.Shim {
@@ -132,7 +132,7 @@ func (t *Tasks) Options(s *pod.SandboxSpec, logDirectory, logPath string) (*anyp
 	})
 }
 
-// globalFlags are the flags before the subcommand: those of the handler, and for
+// GlobalFlags are the flags before the subcommand: those of the handler, and for
 // gVisor the configuration file.
 func GlobalFlags(d *handler.Definition) []string {
 	flags := append([]string(nil), d.OCI.GlobalFlags...)
@@ -142,7 +142,7 @@ func GlobalFlags(d *handler.Definition) []string {
 	return flags
 }
 
-// shimOptions are what a foreign shim gets: containerd's runc options for its
+// ShimOptions are what a foreign shim gets: containerd's runc options for its
 // runc shim, a configuration path and body for the others. Their type is written as
 // containerd writes it, without the prefix of protobuf's own Any, which shims of
 // typeurl before version 2 do not know.
@@ -178,9 +178,9 @@ func IsRuncShim(path string) bool {
 	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
 }
 
-// keep holds what the task would lose with its supervisor. Failing at that
+// Keep holds what the task would lose with its supervisor. Failing at that
 // costs only what a later crash of the supervisor would lose.
-func (t *Tasks) Keep(ctx context.Context, s *pod.Sandbox, c *shim.Client, what shim.Kept) {
+func (t *tasks) Keep(ctx context.Context, s *pod.Sandbox, c *shim.Client, what shim.Kept) {
 	if s.Spec().Definition.Type != handler.OCI {
 		return
 	}
@@ -192,7 +192,7 @@ func (t *Tasks) Keep(ctx context.Context, s *pod.Sandbox, c *shim.Client, what s
 	}
 }
 
-// keptOf is what a supervisor would lose of c, whose first process is pid.
+// KeptOf is what a supervisor would lose of c, whose first process is pid.
 func KeptOf(l pod.Layout, c *pod.Container, pid int) shim.Kept {
 	io := l.Stdio(c)
 	t := shim.Kept{ID: c.ID(), PID: pid, Terminal: c.Config().GetTty()}

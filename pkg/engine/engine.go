@@ -152,7 +152,10 @@ func New(ctx context.Context, c Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	ownTemporaryMounts(c.State, log.G(background))
-	return e, e.serve(c, kept)
+	if err := e.serve(c, kept); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // open opens what there is on disk.

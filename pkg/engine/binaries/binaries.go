@@ -15,7 +15,7 @@ type Binaries struct {
 	Tools     tools
 	Prober    prober
 	Copies    *copies
-	Runtimes  *runtimes
+	Runtimes  *Runtimes
 	Collector *collector
 
 	inspection *inspection

@@ -12,17 +12,18 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// runtimes knows which binaries a pod runs on.
-type runtimes struct {
+// Runtimes knows which binaries a pod runs on.
+type Runtimes struct {
 	binaries *copies
 	log      *log.Entry
 }
 
-func NewRuntimes(b *copies, entry *log.Entry) *runtimes { return &runtimes{b, entry} }
+// NewRuntimes run pods on copies.
+func NewRuntimes(b *copies, entry *log.Entry) *Runtimes { return &Runtimes{b, entry} }
 
 // Of is the Definition of s with the binaries that it was made with in
 // place of those that are installed now.
-func (r *runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
+func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
 	all := s.Binaries()
 	if len(all) == 0 {
 		return s.Definition
@@ -40,11 +41,11 @@ type BinaryInfo struct {
 }
 
 // Told is what may be shown of the binaries of s.
-func (r *runtimes) Told(s *pod.SandboxSpec) []BinaryInfo {
+func (r *Runtimes) Told(s *pod.SandboxSpec) []BinaryInfo {
 	return r.shown(s.Binaries())
 }
 
-func (r *runtimes) shown(binaries []keep.Binary) []BinaryInfo {
+func (r *Runtimes) shown(binaries []keep.Binary) []BinaryInfo {
 	var all []BinaryInfo
 	for _, one := range binaries {
 		all = append(all, BinaryInfo{Path: one.Path, Runs: r.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
@@ -53,7 +54,7 @@ func (r *runtimes) shown(binaries []keep.Binary) []BinaryInfo {
 }
 
 // Installed is what a new pod of a handler would be made with at this moment.
-func (r *runtimes) Installed(ctx context.Context, d *handler.Definition) ([]BinaryInfo, error) {
+func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]BinaryInfo, error) {
 	_, all, release, err := r.binaries.ForPod(ctx, d)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func (r *runtimes) Installed(ctx context.Context, d *handler.Definition) ([]Bina
 
 // Need is for who begins something new with the binaries of s: a copy that
 // was touched is read, and made again if it is damaged.
-func (r *runtimes) Need(s *pod.Sandbox) error {
+func (r *Runtimes) Need(s *pod.Sandbox) error {
 	for _, one := range s.Spec().Binaries() {
 		if one.Kept == "" {
 			tellChanged(r.log, s, one)
@@ -82,7 +83,7 @@ func (r *runtimes) Need(s *pod.Sandbox) error {
 
 // Mend is need for who ends something, which must be possible
 // without them as well.
-func (r *runtimes) Mend(s *pod.Sandbox) {
+func (r *Runtimes) Mend(s *pod.Sandbox) {
 	if err := r.Need(s); err != nil {
 		r.log.WithError(err).WithField("sandbox", s.ID()).Error("a pod is ended without its runtime")
 	}
@@ -110,7 +111,7 @@ type inspection struct {
 	pods        *pod.Registry
 	log         *log.Entry
 	binaries    *copies
-	runtimes    *runtimes
+	runtimes    *Runtimes
 	collector   *collector
 	prober      prober
 	definitions func() []*handler.Definition

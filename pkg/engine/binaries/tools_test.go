@@ -47,7 +47,7 @@ type toolBed struct {
 	log       *log.Entry
 	tools     tools
 	binaries  *copies
-	runtimes  *runtimes
+	runtimes  *Runtimes
 	pods      *pod.SandboxRecords
 	shims     *shim.Manager
 	collector *collector

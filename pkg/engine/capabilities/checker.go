@@ -65,6 +65,7 @@ func (a *Checker) CheckContainer(ctx context.Context, c *runtimeapi.ContainerCon
 	return a.Refuse(ctx, s.Definition, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Container(c, h) })
 }
 
+// Refuse returns what check says that the handler lacks, for who asked for a pod.
 func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.Runtime, check func(preflight.Handler) *preflight.Lack) error {
 	return preflight.Refuse(a.Of(ctx, d, rt), func() []preflight.Handler { return a.all(ctx) }, check)
 }

@@ -20,6 +20,7 @@ const (
 // crunHandler is the annotation by which crun chooses what runs a container.
 const crunHandler = "run.oci.handler"
 
+// Survey is what a handler can do for pods on this node, and how that is known.
 func (a *Checker) Survey(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
 	f := survey.Facts{Handler: a.Of(ctx, d, rt), Node: a.surveyed(), Proof: proof}
 	f.HostNetwork, _ = usesHostNetwork(d)

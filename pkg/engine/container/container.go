@@ -44,7 +44,7 @@ type Deps struct {
 	Hooks        *hooks.Hooks
 	Images       *image.Store
 	Shims        *shim.Manager
-	Resources    *resources
+	Resources    *Resources
 	// CDISpecDirs are where specs of devices are.
 	CDISpecDirs []string
 }

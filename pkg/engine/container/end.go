@@ -174,8 +174,8 @@ func removeRuntimeState(l pod.Layout, c *pod.Container) error {
 }
 
 // Gone records that a created container cannot be started any more.
-func (e *ends) Gone(ctx context.Context, c *pod.Container) {
+func (b *ends) Gone(ctx context.Context, c *pod.Container) {
 	c.Record(ctx, func(st *pod.ContainerStatus) { st.LostExit(time.Now()) })
 	close(c.Exited)
-	go e.EraseEnded(c)
+	go b.EraseEnded(c)
 }

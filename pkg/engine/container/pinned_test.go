@@ -57,7 +57,7 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	if err := options.UnmarshalTo(task); err != nil {
 		t.Fatal(err)
 	}
-	spec, err := (&creation{pods: k.pods, settings: k.settings, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IdLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
+	spec, err := (&creation{pods: k.pods, settings: k.settings, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 		Driver: cgroup.Cgroupfs, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
 	}}
 	after.tasks = task.New(after.pods, after.settings, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
-	id := strings.Repeat("c", pod.IdLength)
+	id := strings.Repeat("c", pod.IDLength)
 	want := told{true, 100, "overlayfs", "pods.slice:berth:" + id, "then", specs.ActLog, true}
 	if got := tell(t, after, old); got != want {
 		t.Errorf("the old pod has %+v, want %+v", got, want)

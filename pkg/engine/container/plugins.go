@@ -16,11 +16,11 @@ import (
 type pluginNode struct {
 	pods      *pod.Registry
 	subjects  *hooks.Subjects
-	resources *resources
+	resources *Resources
 }
 
 // NewPluginNode shows plugins the pods of a node, and lets them change resources.
-func NewPluginNode(pods *pod.Registry, s *hooks.Subjects, r *resources) nri.Node {
+func NewPluginNode(pods *pod.Registry, s *hooks.Subjects, r *Resources) nri.Node {
 	return pluginNode{pods, s, r}
 }
 

@@ -30,18 +30,19 @@ import (
 type resizing struct {
 	pods      *pod.Registry
 	hooks     *hooks.Hooks
-	resources *resources
+	resources *Resources
 }
 
-// resources are the limits of containers.
-type resources struct {
+// Resources are the limits of containers.
+type Resources struct {
 	pods     *pod.Registry
 	tasks    *task.Service
 	settings *settings.Settings
 }
 
-func NewResources(pods *pod.Registry, s *settings.Settings, t *task.Service) *resources {
-	return &resources{pods: pods, settings: s, tasks: t}
+// NewResources changes the limits of containers.
+func NewResources(pods *pod.Registry, s *settings.Settings, t *task.Service) *Resources {
+	return &Resources{pods: pods, settings: s, tasks: t}
 }
 
 // UpdateContainerResources changes the limits of a container. What the request
@@ -71,7 +72,7 @@ func (b *resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.U
 
 // changeResources changes the limits of c, and that of its processes unless it
 // is nil, which the CRI has no word for.
-func (b *resources) changeResources(ctx context.Context, c *pod.Container, change *runtimeapi.LinuxContainerResources, pids *int64) error {
+func (b *Resources) changeResources(ctx context.Context, c *pod.Container, change *runtimeapi.LinuxContainerResources, pids *int64) error {
 	if err := c.Op.Lock(ctx); err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func (b *resources) changeResources(ctx context.Context, c *pod.Container, chang
 
 // setResources changes the spec, the cgroup and the record, in this order; u puts
 // back what was changed.
-func (b *resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, after *specs.LinuxResources) error {
+func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, after *specs.LinuxResources) error {
 	bundle, before := b.pods.ContainerDir(c.ID()), spec.Linux.Resources
 	put := func(res *specs.LinuxResources) error {
 		spec.Linux.Resources = res
@@ -128,7 +129,7 @@ func (b *resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 }
 
 // applyResources makes the runtime apply limits.
-func (b *resources) applyResources(ctx context.Context, c *pod.Container, res *specs.LinuxResources) error {
+func (b *Resources) applyResources(ctx context.Context, c *pod.Container, res *specs.LinuxResources) error {
 	ctx, cancel := context.WithTimeout(ctx, task.CallTimeout(c.Sandbox.Spec().Definition))
 	defer cancel()
 	client, err := b.tasks.Worker(ctx, c.Sandbox)

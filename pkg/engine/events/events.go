@@ -42,6 +42,7 @@ type subscriber struct {
 	missed bool
 }
 
+// NewBroker has no subscribers.
 func NewBroker() *Broker { return &Broker{subs: map[*subscriber]struct{}{}} }
 
 func (k *Broker) subscribe() *subscriber {
@@ -94,6 +95,7 @@ func (s *subscriber) cut() {
 	}
 }
 
+// Close ends all subscriptions, and those to come.
 func (k *Broker) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -137,6 +139,7 @@ type Announcer struct {
 	broker *Broker
 }
 
+// NewAnnouncer tells subscribers of the broker.
 func NewAnnouncer(b *Broker, pods *pod.Registry) *Announcer { return &Announcer{broker: b, pods: pods} }
 
 // Announce tells subscribers what happened to id, with the pod's state after it.

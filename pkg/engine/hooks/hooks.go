@@ -43,8 +43,10 @@ type subject struct {
 	spec    *specs.Spec    // of a container that has no bundle yet
 }
 
+// Pod is a sandbox as plugins see it.
 func (h *Subjects) Pod(s *pod.Sandbox) nri.Subject { return subject{Subjects: h, sandbox: s} }
 
+// Container is a container as plugins see it.
 func (h *Subjects) Container(c *pod.Container) nri.Subject {
 	return subject{Subjects: h, sandbox: c.Sandbox, of: c}
 }

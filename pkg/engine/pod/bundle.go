@@ -9,6 +9,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
+// WriteSpec writes the spec of a bundle.
 func WriteSpec(bundle string, spec *specs.Spec) error {
 	b, err := json.Marshal(spec)
 	if err != nil {

@@ -29,13 +29,15 @@ type Container struct {
 	// Creating is its Create, if that was given up.
 	Creating atomic.Pointer[PendingCall]
 	listed   atomic.Pointer[encodedItem]
-	Cpu      usage.CPURate
+	CPU      usage.CPURate
 }
 
+// NewContainer is the container of a record, in s.
 func NewContainer(o *store.Object[ContainerSpec, ContainerStatus], s *Sandbox) *Container {
 	return &Container{Object: o, Sandbox: s, Op: NewOpLock(), Exited: make(chan struct{}), Erased: make(chan struct{})}
 }
 
+// Config is what the container was created with.
 func (c *Container) Config() *runtimeapi.ContainerConfig { return c.Spec().Config.Msg }
 
 // Record records what was found, also on a full disk: a daemon that does not start
@@ -46,6 +48,7 @@ func (c *Container) Record(ctx context.Context, change func(*ContainerStatus)) {
 	}
 }
 
+// State is that of the CRI.
 func (c *Container) State() runtimeapi.ContainerState {
 	switch c.Status().Phase {
 	case PhaseCreated:
@@ -58,6 +61,7 @@ func (c *Container) State() runtimeapi.ContainerState {
 	return runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }
 
+// CRIStatus is what ContainerStatus answers.
 func (c *Container) CRIStatus() *runtimeapi.ContainerStatus {
 	spec, st, config := c.Spec(), c.Status(), c.Config()
 	return &runtimeapi.ContainerStatus{
@@ -83,6 +87,7 @@ func (c *Container) CRIStatus() *runtimeapi.ContainerStatus {
 	}
 }
 
+// ItemIn is the item of a list, in that state.
 func (c *Container) ItemIn(state runtimeapi.ContainerState) *runtimeapi.Container {
 	spec, config := c.Spec(), c.Config()
 	return &runtimeapi.Container{
@@ -92,6 +97,7 @@ func (c *Container) ItemIn(state runtimeapi.ContainerState) *runtimeapi.Containe
 	}
 }
 
+// Matches tells whether a filter lets c through.
 func (c *Container) Matches(f *runtimeapi.ContainerFilter) bool { return c.MatchesIn(c.State(), f) }
 
 // MatchesIn is matches for a state that was looked at before: what is listed by its
@@ -103,6 +109,7 @@ func (c *Container) MatchesIn(state runtimeapi.ContainerState, f *runtimeapi.Con
 		selects(f.GetLabelSelector(), c.Config().GetLabels())
 }
 
+// Encoded is the item of a list as it is sent.
 func (c *Container) Encoded(state runtimeapi.ContainerState) ([]byte, error) {
 	if e := c.listed.Load(); e != nil && e.state == int32(state) {
 		return e.bytes, nil
@@ -220,6 +227,7 @@ func (p *PendingCall) Await(ctx context.Context, patience time.Duration) error {
 // creating it.
 const CreatePatience = 10 * time.Second
 
+// ErrEnded is the class of a call that came too late.
 var ErrEnded = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
 
 // KillGrace is how long a killed process may take to be reported dead.

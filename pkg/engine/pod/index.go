@@ -22,8 +22,10 @@ import (
 // OpLock is a mutex whose wait a context can end.
 type OpLock chan struct{}
 
+// NewOpLock is free.
 func NewOpLock() OpLock { return make(OpLock, 1) }
 
+// Lock waits for the lock as long as ctx lasts.
 func (l OpLock) Lock(ctx context.Context) error {
 	select {
 	case l <- struct{}{}:
@@ -43,11 +45,12 @@ func (l OpLock) LockNow() bool {
 	}
 }
 
+// Unlock frees the lock.
 func (l OpLock) Unlock() { <-l }
 
-// objects is the index of what callers can see. Objects enter it when the call
+// Index is the index of what callers can see. Objects enter it when the call
 // that creates them has succeeded (or could not be undone).
-type index struct {
+type Index struct {
 	mu         sync.RWMutex
 	sandboxes  map[string]*Sandbox
 	containers map[string]*Container
@@ -56,58 +59,63 @@ type index struct {
 }
 
 // Added is how much was ever added.
-func (o *index) Added() uint64 {
+func (o *Index) Added() uint64 {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return o.additions
 }
 
-func NewIndex() *index {
-	return &index{sandboxes: map[string]*Sandbox{}, containers: map[string]*Container{}}
+// NewIndex is empty.
+func NewIndex() *Index {
+	return &Index{sandboxes: map[string]*Sandbox{}, containers: map[string]*Container{}}
 }
 
-func (o *index) AddSandbox(s *Sandbox) {
+// AddSandbox shows a sandbox to callers.
+func (o *Index) AddSandbox(s *Sandbox) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sandboxes[s.ID()] = s
 	o.additions++
 }
 
-func (o *index) AddContainer(c *Container) {
+// AddContainer shows a container to callers.
+func (o *Index) AddContainer(c *Container) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.containers[c.ID()] = c
 	o.additions++
 }
 
-func (o *index) DropSandbox(id string) {
+// DropSandbox takes a sandbox out.
+func (o *Index) DropSandbox(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.sandboxes, id)
 }
 
-func (o *index) DropContainer(id string) {
+// DropContainer takes a container out.
+func (o *Index) DropContainer(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.containers, id)
 }
 
 // Sandbox finds by full id or unique prefix.
-func (o *index) Sandbox(id string) (*Sandbox, error) {
+func (o *Index) Sandbox(id string) (*Sandbox, error) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return find(o.sandboxes, "sandbox", id)
 }
 
 // Container finds by full id or unique prefix.
-func (o *index) Container(id string) (*Container, error) {
+func (o *Index) Container(id string) (*Container, error) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return find(o.containers, "container", id)
 }
 
 // Running finds one that runs.
-func (o *index) Running(id string) (*Container, error) {
+func (o *Index) Running(id string) (*Container, error) {
 	c, err := o.Container(id)
 	if err != nil {
 		return nil, err
@@ -119,7 +127,7 @@ func (o *index) Running(id string) (*Container, error) {
 }
 
 // Taken tells who has asked for a name that another has what to do about it.
-func (o *index) Taken(err error) error {
+func (o *Index) Taken(err error) error {
 	var t *reserve.TakenError
 	if !errors.As(err, &t) {
 		return err
@@ -142,7 +150,7 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 	if id == "" {
 		return zero, fmt.Errorf("no %s id given: %w", kind, errdefs.ErrInvalidArgument)
 	}
-	if len(id) >= IdLength {
+	if len(id) >= IDLength {
 		return zero, fmt.Errorf("%s %q: %w", kind, id, errdefs.ErrNotFound)
 	}
 	var hits []string
@@ -161,7 +169,8 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 	return zero, fmt.Errorf("%s id %q is ambiguous, it may be %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
 }
 
-func (o *index) AllSandboxes() []*Sandbox {
+// AllSandboxes are all, the newest first.
+func (o *Index) AllSandboxes() []*Sandbox {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	all := make([]*Sandbox, 0, len(o.sandboxes))
@@ -172,7 +181,8 @@ func (o *index) AllSandboxes() []*Sandbox {
 	return all
 }
 
-func (o *index) AllContainers() []*Container {
+// AllContainers are all, the newest first.
+func (o *Index) AllContainers() []*Container {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	all := make([]*Container, 0, len(o.containers))
@@ -183,7 +193,8 @@ func (o *index) AllContainers() []*Container {
 	return all
 }
 
-func (o *index) ContainersOf(sandbox string) []*Container {
+// ContainersOf are those of a sandbox, the oldest first.
+func (o *Index) ContainersOf(sandbox string) []*Container {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	var of []*Container
@@ -196,12 +207,13 @@ func (o *index) ContainersOf(sandbox string) []*Container {
 	return of
 }
 
-// IdLength is the length of an id: 64 hex digits by the CRI's convention, which
+// IDLength is the length of an id: 64 hex digits by the CRI's convention, which
 // cAdvisor's expressions depend on.
-const IdLength = 64
+const IDLength = 64
 
+// NewID is an id of a sandbox or a container.
 func NewID() string {
-	b := make([]byte, IdLength/2)
+	b := make([]byte, IDLength/2)
 	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
@@ -210,6 +222,7 @@ func NewID() string {
 // created_at and takes the last for the newest.
 type Clock struct{ last atomic.Int64 }
 
+// Now is later than all that was given or seen.
 func (c *Clock) Now() int64 {
 	for {
 		last := c.last.Load()
@@ -231,7 +244,7 @@ func (c *Clock) Seen(t int64) {
 }
 
 // TargetPID is the process whose PID namespace a container with mode TARGET joins.
-func (o *index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
+func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
 	asked := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if asked.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return 0, nil
@@ -246,7 +259,8 @@ func (o *index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error
 	return t.Status().PID, nil
 }
 
-func (o *index) NoteOOM(task string) {
+// NoteOOM records that a shim reported an OOM kill in a container.
+func (o *Index) NoteOOM(task string) {
 	c, err := o.Container(task)
 	if err != nil {
 		return

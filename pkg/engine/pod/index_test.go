@@ -9,7 +9,7 @@ import (
 )
 
 func TestFind(t *testing.T) {
-	long := strings.Repeat("a", IdLength)
+	long := strings.Repeat("a", IDLength)
 	all := map[string]int{long: 1, "ab" + long[2:]: 2, "cd" + long[2:]: 3}
 	for id, want := range map[string]int{long: 1, "ab": 2, "cd": 3} {
 		if got, err := find(all, "sandbox", id); err != nil || got != want {
@@ -17,7 +17,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	for id, class := range map[string]func(error) bool{
-		"a": errdefs.IsInvalidArgument, "": errdefs.IsInvalidArgument, "ef": errdefs.IsNotFound, strings.Repeat("b", IdLength): errdefs.IsNotFound,
+		"a": errdefs.IsInvalidArgument, "": errdefs.IsInvalidArgument, "ef": errdefs.IsNotFound, strings.Repeat("b", IDLength): errdefs.IsNotFound,
 	} {
 		if _, err := find(all, "sandbox", id); !class(err) {
 			t.Errorf("find %q: %v", id, err)

@@ -21,8 +21,13 @@ func newLayout(root, state string) (Layout, error) {
 	return Layout{Root: root, State: state}, nil
 }
 
-func (l Layout) PluginLinks() string           { return filepath.Join(l.State, "nri-plugins") }
-func (l Layout) SandboxDir(id string) string   { return filepath.Join(l.State, "sandboxes", id) }
+// PluginLinks is where NRI plugins are linked from.
+func (l Layout) PluginLinks() string { return filepath.Join(l.State, "nri-plugins") }
+
+// SandboxDir has what is kept of a sandbox until it is removed.
+func (l Layout) SandboxDir(id string) string { return filepath.Join(l.State, "sandboxes", id) }
+
+// ContainerDir is a container's bundle.
 func (l Layout) ContainerDir(id string) string { return filepath.Join(l.State, "containers", id) }
 
 // NsDir has the namespaces of a sandbox.
@@ -33,18 +38,19 @@ func (l Layout) ProcessBundle(id string) string {
 	return filepath.Join(l.SandboxDir(id), "bundle", id)
 }
 
-func (l Layout) FilesOf(id string) sandboxFiles {
+// FilesOf are the files of a sandbox.
+func (l Layout) FilesOf(id string) Files {
 	dir := l.SandboxDir(id)
-	return sandboxFiles{
+	return Files{
 		Hosts: filepath.Join(dir, "hosts"), Hostname: filepath.Join(dir, "hostname"),
 		ResolvConf: filepath.Join(dir, "resolv.conf"), Shm: filepath.Join(dir, "shm"),
 	}
 }
 
 // Stdio are the FIFOs of a container's first process.
-func (l Layout) Stdio(c *Container) stdio {
+func (l Layout) Stdio(c *Container) Stdio {
 	dir := filepath.Join(l.ContainerDir(c.ID()), "io")
-	s := stdio{Stdout: filepath.Join(dir, "stdout")}
+	s := Stdio{Stdout: filepath.Join(dir, "stdout")}
 	if !c.Config().GetTty() {
 		s.Stderr = filepath.Join(dir, "stderr")
 	}
@@ -58,8 +64,10 @@ func (l Layout) Stdio(c *Container) stdio {
 // namespace is being mounted.
 func (l Layout) ScratchDir(id string) string { return filepath.Join(l.ContainerDir(id), "scratch") }
 
+// VolumesDir has the volumes of a container.
 func (l Layout) VolumesDir(id string) string { return filepath.Join(l.ContainerDir(id), "volumes") }
 
+// VolumeDir is the volume with that number.
 func (l Layout) VolumeDir(id string, i int) string {
 	return filepath.Join(l.VolumesDir(id), strconv.Itoa(i))
 }
@@ -94,10 +102,11 @@ func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	return facts
 }
 
-// stdio are the FIFOs of a process, empty for those that it has not.
-type stdio struct{ Stdin, Stdout, Stderr string }
+// Stdio are the FIFOs of a process, empty for those that it has not.
+type Stdio struct{ Stdin, Stdout, Stderr string }
 
-func (s stdio) Paths() []string {
+// Paths are those that the process has.
+func (s Stdio) Paths() []string {
 	var all []string
 	for _, p := range []string{s.Stdin, s.Stdout, s.Stderr} {
 		if p != "" {
@@ -107,5 +116,5 @@ func (s stdio) Paths() []string {
 	return all
 }
 
-// sandboxFiles are the files of a sandbox that its containers mount.
-type sandboxFiles struct{ Hosts, Hostname, ResolvConf, Shm string }
+// Files are the files of a sandbox that its containers mount.
+type Files struct{ Hosts, Hostname, ResolvConf, Shm string }

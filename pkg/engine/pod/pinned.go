@@ -53,8 +53,10 @@ func (t Text) String() string {
 	return t.handle.Value()
 }
 
+// MarshalJSON writes it as a string.
 func (t Text) MarshalJSON() ([]byte, error) { return json.Marshal(t.String()) }
 
+// UnmarshalJSON reads a string.
 func (t *Text) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {

@@ -51,6 +51,7 @@ func (m *message[M, P]) UnmarshalJSON(text []byte) error {
 // whose creation never ended: such an object was never shown to anybody.
 type Phase string
 
+// The phases of sandboxes and containers.
 const (
 	PhasePlanned Phase = ""
 	PhaseReady   Phase = "ready"   // sandboxes
@@ -60,11 +61,11 @@ const (
 	PhaseExited  Phase = "exited"  // containers
 )
 
-// The records on disk, and what is known of them.
-type (
-	SandboxRecords   = store.Store[SandboxSpec, SandboxStatus]
-	containerRecords = store.Store[ContainerSpec, ContainerStatus]
-)
+// SandboxRecords are the records of sandboxes on disk.
+type SandboxRecords = store.Store[SandboxSpec, SandboxStatus]
+
+// ContainerRecords are those of containers.
+type ContainerRecords = store.Store[ContainerSpec, ContainerStatus]
 
 // SandboxSpec is what a sandbox is created with and keeps for its whole life:
 // the pin.

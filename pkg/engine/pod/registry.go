@@ -17,14 +17,14 @@ import (
 // Registry is what the engine knows of its pods. All of it may be used concurrently.
 type Registry struct {
 	Layout
-	Index  *index
+	Index  *Index
 	Names  *reserve.Names
 	Labels *reserve.Labels
 	Clock  *Clock
 	// Sandboxes and Containers are the records of all that there is, also of what
 	// callers cannot see.
 	Sandboxes  *SandboxRecords
-	Containers *containerRecords
+	Containers *ContainerRecords
 	// Boot is this boot of the node, by the kernel's random id.
 	Boot string
 	// Background ends with the engine.

@@ -21,7 +21,7 @@ type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
 	Op     OpLock // held by calls that change it as a whole: stop, remove
 	Making *gate  // who creates containers in it is inside
-	Cpu    usage.CPURate
+	CPU    usage.CPURate
 	Lost   sync.Once // said that its binary was changed
 	// Creating is the Create of its process, if that was given up.
 	Creating atomic.Pointer[PendingCall]
@@ -32,10 +32,12 @@ type Sandbox struct {
 	listed atomic.Pointer[encodedItem]
 }
 
+// NewSandbox is the sandbox of a record.
 func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus]) *Sandbox {
 	return &Sandbox{Object: o, Op: NewOpLock(), Making: newGate()}
 }
 
+// Config is what the sandbox was run with.
 func (s *Sandbox) Config() *runtimeapi.PodSandboxConfig { return s.Spec().Config.Msg }
 
 // Open tells whether new containers may be created and started in s.
@@ -47,6 +49,7 @@ func (s *Sandbox) Open() error {
 	return nil
 }
 
+// NotReady is the error of what needs a sandbox that is ready.
 func (s *Sandbox) NotReady() error {
 	return fmt.Errorf("sandbox %s is not ready: run a new sandbox for the pod: %w", s.ID(), errdefs.ErrFailedPrecondition)
 }
@@ -60,6 +63,7 @@ func (s *Sandbox) Record(ctx context.Context, change func(*SandboxStatus)) {
 	}
 }
 
+// State is that of the CRI.
 func (s *Sandbox) State() runtimeapi.PodSandboxState {
 	if st := s.Status(); st.Phase == PhaseReady && !st.Stopping {
 		return runtimeapi.PodSandboxState_SANDBOX_READY
@@ -67,6 +71,7 @@ func (s *Sandbox) State() runtimeapi.PodSandboxState {
 	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 }
 
+// CRIStatus is what PodSandboxStatus answers.
 func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
 	c := s.Config()
 	status := &runtimeapi.PodSandboxStatus{
@@ -93,6 +98,7 @@ func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
 	return status
 }
 
+// ItemIn is the item of a list, in that state.
 func (s *Sandbox) ItemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
 	return &runtimeapi.PodSandbox{
 		Id: s.ID(), Metadata: s.Config().GetMetadata(), State: state, CreatedAt: s.Spec().CreatedAt,
@@ -100,6 +106,7 @@ func (s *Sandbox) ItemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbo
 	}
 }
 
+// Matches tells whether a filter lets s through.
 func (s *Sandbox) Matches(f *runtimeapi.PodSandboxFilter) bool { return s.MatchesIn(s.State(), f) }
 
 // MatchesIn is as that of containers.
@@ -109,6 +116,7 @@ func (s *Sandbox) MatchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodS
 		selects(f.GetLabelSelector(), s.Config().GetLabels())
 }
 
+// Encoded is the item of a list as it is sent.
 func (s *Sandbox) Encoded(state runtimeapi.PodSandboxState) ([]byte, error) {
 	if e := s.listed.Load(); e != nil && e.state == int32(state) {
 		return e.bytes, nil
@@ -121,6 +129,7 @@ func (s *Sandbox) Encoded(state runtimeapi.PodSandboxState) ([]byte, error) {
 	return e.bytes, nil
 }
 
+// MustAsk tells whether who runs s must be asked for its statistics.
 func (s *Sandbox) MustAsk() bool { return s.Spec().Plan.OwnKernel }
 
 // namespaceOptions echoes what was asked for: the kubelet recreates a pod whose

@@ -34,7 +34,7 @@ func (b *Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics
 	pods := b.Measurable(func(*pod.Sandbox) bool { return true })
 	d := &devices{}
 	disk := d.filesystem(b.images.Root())
-	return collect(pods, podStats.MustAsk, func(p podStats) *runtimeapi.PodSandboxMetrics {
+	return collect(pods, Measured.MustAsk, func(p Measured) *runtimeapi.PodSandboxMetrics {
 		return &runtimeapi.PodSandboxMetrics{
 			PodSandboxId: p.ID(), Metrics: podmetrics.Of(b.podSample(ctx, p, d), cgroup.HostFacts()),
 			ContainerMetrics: b.containerMetrics(ctx, p, d, disk),
@@ -43,7 +43,7 @@ func (b *Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics
 }
 
 // containerMetrics leaves out what cannot be measured.
-func (b *Stats) containerMetrics(ctx context.Context, p podStats, d *devices, disk podmetrics.Filesystem) []*runtimeapi.ContainerMetrics {
+func (b *Stats) containerMetrics(ctx context.Context, p Measured, d *devices, disk podmetrics.Filesystem) []*runtimeapi.ContainerMetrics {
 	return present(collect(p.running, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerMetrics {
 		s, err := b.containerSample(ctx, p, c, d, disk)
 		if err != nil {
@@ -55,7 +55,7 @@ func (b *Stats) containerMetrics(ctx context.Context, p podStats, d *devices, di
 }
 
 // podSample is the pod as a whole: its network, and what all of it uses.
-func (b *Stats) podSample(ctx context.Context, p podStats, d *devices) podmetrics.Sample {
+func (b *Stats) podSample(ctx context.Context, p Measured, d *devices) podmetrics.Sample {
 	meta := p.Config().GetMetadata()
 	s := podmetrics.Sample{
 		Subject: podmetrics.Subject{Pod: meta.GetName(), Namespace: meta.GetNamespace(), ID: p.ID()},
@@ -88,7 +88,7 @@ func readCgroup(p cgroup.Paths, d *devices, s *podmetrics.Sample) ([]int, error)
 	return pids, nil
 }
 
-func (b *Stats) containerSample(ctx context.Context, p podStats, c *pod.Container, d *devices, disk podmetrics.Filesystem) (podmetrics.Sample, error) {
+func (b *Stats) containerSample(ctx context.Context, p Measured, c *pod.Container, d *devices, disk podmetrics.Filesystem) (podmetrics.Sample, error) {
 	meta := p.Config().GetMetadata()
 	st := c.Status()
 	s := podmetrics.Sample{

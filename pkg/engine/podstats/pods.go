@@ -48,11 +48,11 @@ func (b *Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilte
 	defer cancel()
 	filter := &runtimeapi.PodSandboxFilter{Id: f.GetId(), LabelSelector: f.GetLabelSelector()}
 	pods := b.Measurable(func(s *pod.Sandbox) bool { return s.Matches(filter) })
-	return collect(pods, podStats.MustAsk, func(p podStats) *runtimeapi.PodSandboxStats { return b.readPod(ctx, p) })
+	return collect(pods, Measured.MustAsk, func(p Measured) *runtimeapi.PodSandboxStats { return b.readPod(ctx, p) })
 }
 
-// pod is a ready sandbox, and where what it uses is counted.
-type podStats struct {
+// Measured is a ready sandbox, and where what it uses is counted.
+type Measured struct {
 	*pod.Sandbox
 	running []*pod.Container
 	// Parent is the cgroup that the kubelet made for this pod. It is the zero value
@@ -62,8 +62,8 @@ type podStats struct {
 
 // Measurable returns the ready sandboxes that are wanted. A cgroup_parent that
 // several of them name is no pod's: what all of them use must not be told of each.
-func (b *Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
-	var pods []podStats
+func (b *Stats) Measurable(wanted func(*pod.Sandbox) bool) []Measured {
+	var pods []Measured
 	users := map[string]int{}
 	for _, s := range b.pods.Index.AllSandboxes() {
 		if s.Open() != nil {
@@ -71,7 +71,7 @@ func (b *Stats) Measurable(wanted func(*pod.Sandbox) bool) []podStats {
 		}
 		users[parentOf(s)]++
 		if wanted(s) {
-			pods = append(pods, podStats{Sandbox: s})
+			pods = append(pods, Measured{Sandbox: s})
 		}
 	}
 	running := map[string][]*pod.Container{}
@@ -99,11 +99,11 @@ func parentOf(s *pod.Sandbox) string {
 }
 
 // readPod leaves out what cannot be read.
-func (b *Stats) readPod(ctx context.Context, p podStats) *runtimeapi.PodSandboxStats {
+func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxStats {
 	config := p.Config()
 	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
 	if used, processes, err := b.podUsage(p); err == nil {
-		linux.Cpu = usage.CPU(used, p.Cpu.Next(used.Time, used.CPUUsageNano))
+		linux.Cpu = usage.CPU(used, p.CPU.Next(used.Time, used.CPUUsageNano))
 		linux.Memory, linux.Io = usage.Memory(used), usage.IO(used)
 		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(processes))}
 	} else if !errdefs.IsNotFound(err) {
@@ -124,7 +124,7 @@ func (b *Stats) readPod(ctx context.Context, p podStats) *runtimeapi.PodSandboxS
 
 // interfaces are those of the pod's own network: what the host's carry is not the
 // pod's.
-func (p podStats) interfaces() ([]network.InterfaceStats, error) {
+func (p Measured) interfaces() ([]network.InterfaceStats, error) {
 	if !p.Spec().Plan.Net {
 		return nil, nil
 	}
@@ -132,19 +132,19 @@ func (p podStats) interfaces() ([]network.InterfaceStats, error) {
 }
 
 // podUsage is what the pod uses, and how many processes it has.
-func (b *Stats) podUsage(p podStats) (cgroup.Stats, int, error) {
+func (b *Stats) podUsage(p Measured) (cgroup.Stats, int, error) {
 	return measurePod(b, p, cgroup.ReadStats, cgroup.Sum)
 }
 
 // podDetail is podUsage with what metrics tell beside.
-func (b *Stats) podDetail(p podStats) (cgroup.Detail, int, error) {
+func (b *Stats) podDetail(p Measured) (cgroup.Detail, int, error) {
 	return measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
 }
 
 // measurePod reads what the pod's cgroup counts: its containers, the sandbox
 // process, and all else that runs for the pod. A pod without a cgroup of its own
 // uses the sum of what is counted in those below.
-func measurePod[T any](b *Stats, p podStats, read func(cgroup.Paths) (T, error), sum func(...T) T) (T, int, error) {
+func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error), sum func(...T) T) (T, int, error) {
 	var none T
 	used, processes, err := measureCgroup(p.Parent, read)
 	if !errdefs.IsNotFound(err) {
@@ -168,7 +168,7 @@ func measurePod[T any](b *Stats, p podStats, read func(cgroup.Paths) (T, error),
 }
 
 // cgroupsOf are the cgroups that berth made for the pod.
-func (b *Stats) cgroupsOf(p podStats) []cgroup.Paths {
+func (b *Stats) cgroupsOf(p Measured) []cgroup.Paths {
 	var all []cgroup.Paths
 	if own, err := GroupsOf(b.settings.Of(p.Spec()).CgroupDriver, p.Sandbox); err == nil {
 		all = own

@@ -122,7 +122,7 @@ func (b *Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.Contain
 	if err != nil {
 		return nil, fmt.Errorf("statistics of container %s: %w", c.ID(), err)
 	}
-	s.Cpu = usage.CPU(used, c.Cpu.Next(used.Time, used.CPUUsageNano))
+	s.Cpu = usage.CPU(used, c.CPU.Next(used.Time, used.CPUUsageNano))
 	s.Memory, s.Swap, s.Io = usage.Memory(used), usage.Swap(used), usage.IO(used)
 	return s, nil
 }

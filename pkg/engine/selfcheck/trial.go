@@ -152,7 +152,7 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	e := &session.Execution{Client: client, Container: s.ID(), Id: session.NewExecID(), Dir: dir, Drain: canaryGrace}
+	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), Dir: dir, Drain: canaryGrace}
 	defer e.Clean()
 	e.Spill = b.pods.Root
 	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})

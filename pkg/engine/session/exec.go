@@ -74,7 +74,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
-	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
+	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
 	e.Spill = b.pods.Root
 	defer e.Clean()
 	exit, err := e.Run(ctx, process)
@@ -112,6 +112,7 @@ const (
 	attachPrefix = "attach-"
 )
 
+// NewExecID names a command.
 func NewExecID() string {
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // never fails
@@ -121,7 +122,7 @@ func NewExecID() string {
 // Execution is one command in flight.
 type Execution struct {
 	Client         *shim.Client
-	Container, Id  string
+	Container, ID  string
 	Dir            string
 	Spill          string // the directory for output that is large
 	Drain          time.Duration
@@ -156,26 +157,26 @@ func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest)
 
 // Run returns the command's exit code. What it wrote is in its outputs.
 func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32, err error) {
-	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.Id+"-out"), e.Spill); err != nil {
+	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.ID+"-out"), e.Spill); err != nil {
 		return 0, err
 	}
-	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.Id+"-err"), e.Spill); err != nil {
+	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.ID+"-err"), e.Spill); err != nil {
 		return 0, err
 	}
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
-		ID: e.Container, ExecID: e.Id, Stdout: e.stdout.path, Stderr: e.stderr.path, Spec: process,
+		ID: e.Container, ExecID: e.ID, Stdout: e.stdout.path, Stderr: e.stderr.path, Spec: process,
 	}); err != nil {
 		return 0, execError(ctx, err)
 	}
 	// A start whose answer does not come in time may still happen.
 	e.started = true
-	if _, err := e.Client.Task.Start(ctx, &taskapi.StartRequest{ID: e.Container, ExecID: e.Id}); err != nil {
+	if _, err := e.Client.Task.Start(ctx, &taskapi.StartRequest{ID: e.Container, ExecID: e.ID}); err != nil {
 		return 0, execError(ctx, e.explain(task.FromShim(err)))
 	}
 	// Only now: a FIFO without a writer looks like one at its end.
 	e.stdout.collect()
 	e.stderr.collect()
-	exit, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.Id})
+	exit, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.ID})
 	if err != nil {
 		return 0, execError(ctx, task.FromShim(err))
 	}
@@ -262,7 +263,7 @@ func (e *Execution) bury(ctx context.Context) error {
 		if err != nil {
 			return e.remove(ctx) // it never ran, or has ended
 		}
-		if _, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.Id}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
+		if _, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.ID}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
 			return task.FromShim(err)
 		}
 	}
@@ -273,11 +274,11 @@ func (e *Execution) bury(ctx context.Context) error {
 // command's descendants. The Task API does not say what a shim takes it for next to
 // an exec id: Kata kills the whole container, so only the command is named.
 func (e *Execution) killRequest() *taskapi.KillRequest {
-	return &taskapi.KillRequest{ID: e.Container, ExecID: e.Id, Signal: uint32(unix.SIGKILL), All: e.Client.Dir != ""}
+	return &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.Client.Dir != ""}
 }
 
 func (e *Execution) remove(ctx context.Context) error {
-	_, err := e.Client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: e.Container, ExecID: e.Id})
+	_, err := e.Client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: e.Container, ExecID: e.ID})
 	if err = task.FromShim(err); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
@@ -308,7 +309,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	for id, pipes := range left {
 		if id != "" {
 			// Before its pipes go: by their names its descendants are known.
-			(&Execution{Client: client, Container: c.ID(), Id: id, Dir: dir, made: true, started: true}).Clean()
+			(&Execution{Client: client, Container: c.ID(), ID: id, Dir: dir, made: true, started: true}).Clean()
 		}
 		for _, p := range pipes {
 			_ = os.Remove(p)

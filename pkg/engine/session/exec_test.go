@@ -43,7 +43,7 @@ func (l lateTasks) Delete(context.Context, *taskapi.DeleteRequest) (*taskapi.Del
 
 func TestCommandThatIsRegisteredLateIsRemoved(t *testing.T) {
 	late := lateTasks{asked: make(chan struct{}), may: make(chan struct{}), log: make(chan string, 2)}
-	e := &Execution{Client: &shim.Client{Task: late}, Container: "c", Id: NewExecID(), Dir: t.TempDir()}
+	e := &Execution{Client: &shim.Client{Task: late}, Container: "c", ID: NewExecID(), Dir: t.TempDir()}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := e.Run(ctx, &anypb.Any{}); !errors.Is(err, context.DeadlineExceeded) {

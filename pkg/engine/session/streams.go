@@ -106,32 +106,32 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	e := &Execution{Client: client, Container: c.ID(), Id: NewExecID(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
+	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
 	// Whatever the client wants of it: containerd's runc shim runs no process
 	// without both outputs.
-	pipes, err := newPipes(filepath.Join(e.Dir, e.Id), in != nil, true, !tty)
+	pipes, err := newPipes(filepath.Join(e.Dir, e.ID), in != nil, true, !tty)
 	if err != nil {
 		return err
 	}
 	defer pipes.close()
 	defer e.Clean() // before its pipes go: by their names its descendants are known
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
-		ID: c.ID(), ExecID: e.Id, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
+		ID: c.ID(), ExecID: e.ID, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
 	}); err != nil {
 		return judged(ctx, c, client, err)
 	}
 	e.started = true
-	if _, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID(), ExecID: e.Id}); err != nil {
+	if _, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID(), ExecID: e.ID}); err != nil {
 		return judged(ctx, c, client, task.FromShim(err))
 	}
-	copied := pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.Id) })
+	copied := pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.ID) })
 	go func() {
 		if size != nil { // not all runtimes take it from the spec
-			b.resizeTo(ctx, client, c.ID(), e.Id, remotecommand.TerminalSize{Width: uint16(size.Width), Height: uint16(size.Height)})
+			b.resizeTo(ctx, client, c.ID(), e.ID, remotecommand.TerminalSize{Width: uint16(size.Width), Height: uint16(size.Height)})
 		}
-		b.resize(ctx, client, c.ID(), e.Id, sizes)
+		b.resize(ctx, client, c.ID(), e.ID, sizes)
 	}()
-	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: c.ID(), ExecID: e.Id})
+	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: c.ID(), ExecID: e.ID})
 	if err != nil {
 		return judged(ctx, c, client, task.FromShim(err))
 	}

@@ -1,3 +1,4 @@
+// Package settings holds what the daemon was started with, and what of it each pod keeps.
 package settings
 
 import (
@@ -26,6 +27,7 @@ type Settings struct {
 	MaxImageVolumes        int // bounds what is asked for now, and so is nothing to keep
 }
 
+// New looks at the node.
 func New(ctx context.Context, c Config) (*Settings, error) {
 	driver, err := cgroup.Detect(c.CgroupDriver)
 	if err != nil {

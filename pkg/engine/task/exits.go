@@ -134,6 +134,7 @@ type Exit struct {
 // State says what is left of a task that its record calls created.
 type State int
 
+// The states of tasks.
 const (
 	Unstarted State = iota
 	Starting        // its start has not ended yet

@@ -33,6 +33,7 @@ import (
 // says nothing.
 const defaultCallTimeout = 4 * time.Minute
 
+// CallTimeout bounds one create or start call to the handler's runtime.
 func CallTimeout(d *handler.Definition) time.Duration {
 	if d.ContainerCreateTimeout > 0 {
 		return d.ContainerCreateTimeout
@@ -174,6 +175,7 @@ func ShimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any
 	return typeurl.MarshalAnyToProto(o)
 }
 
+// IsRuncShim tells whether a shim is containerd's own for runc.
 func IsRuncShim(path string) bool {
 	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
 }

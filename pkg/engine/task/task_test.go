@@ -46,24 +46,24 @@ func TestShimOptions(t *testing.T) {
 func TestSupervisorKey(t *testing.T) {
 	d := handler.Definition{Name: "runc", Type: handler.OCI, Path: "/a"}
 	runtime := func(hash string) []keep.Binary { return []keep.Binary{{SHA256: hash}} }
-	base := SupervisorKey(&d, runtime("1"), "shim", strings.Repeat("0", pod.IdLength))
+	base := SupervisorKey(&d, runtime("1"), "shim", strings.Repeat("0", pod.IDLength))
 	other := d
 	other.Path = "/b"
 	for what, key := range map[string]string{
-		"another definition":     SupervisorKey(&other, runtime("1"), "shim", strings.Repeat("0", pod.IdLength)),
-		"another runtime binary": SupervisorKey(&d, runtime("2"), "shim", strings.Repeat("0", pod.IdLength)),
-		"another driven runtime": SupervisorKey(&d, append(runtime("1"), runtime("2")...), "shim", strings.Repeat("0", pod.IdLength)),
-		"another supervisor":     SupervisorKey(&d, runtime("1"), "shim2", strings.Repeat("0", pod.IdLength)),
+		"another definition":     SupervisorKey(&other, runtime("1"), "shim", strings.Repeat("0", pod.IDLength)),
+		"another runtime binary": SupervisorKey(&d, runtime("2"), "shim", strings.Repeat("0", pod.IDLength)),
+		"another driven runtime": SupervisorKey(&d, append(runtime("1"), runtime("2")...), "shim", strings.Repeat("0", pod.IDLength)),
+		"another supervisor":     SupervisorKey(&d, runtime("1"), "shim2", strings.Repeat("0", pod.IDLength)),
 	} {
 		if key == base {
 			t.Errorf("%s shares supervisor %s", what, key)
 		}
 	}
-	if again := SupervisorKey(&d, runtime("1"), "shim", strings.Repeat("1", pod.IdLength)); again != base {
+	if again := SupervisorKey(&d, runtime("1"), "shim", strings.Repeat("1", pod.IDLength)); again != base {
 		t.Error("two pods of one handler have two supervisors")
 	}
 	d.Supervision = handler.SupervisionPod
-	if SupervisorKey(&d, nil, "", strings.Repeat("0", pod.IdLength)) == SupervisorKey(&d, nil, "", strings.Repeat("1", pod.IdLength)) {
+	if SupervisorKey(&d, nil, "", strings.Repeat("0", pod.IDLength)) == SupervisorKey(&d, nil, "", strings.Repeat("1", pod.IDLength)) {
 		t.Error("two pods share a supervisor that each should have alone")
 	}
 }

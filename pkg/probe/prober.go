@@ -65,17 +65,25 @@ func (p *Prober) Ask(ctx context.Context, def *handler.Definition) (*Runtime, er
 }
 
 func (p *Prober) await(ctx context.Context, def *handler.Definition, anew bool) (*Runtime, error) {
-	f := p.join(ctx, def, anew)
-	patience := time.NewTimer(p.timeout + 2*pipeGrace)
-	defer patience.Stop()
-	select {
-	case <-f.done:
-		return f.runtime, f.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-patience.C:
-		return nil, transient{fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
-			def.Path, errdefs.ErrUnavailable)}
+	f, before := p.join(ctx, def, anew)
+	for {
+		patience := time.NewTimer(p.timeout + 2*pipeGrace)
+		defer patience.Stop()
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-patience.C:
+			return nil, transient{fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
+				def.Path, errdefs.ErrUnavailable)}
+		}
+		if !before || f.err != nil {
+			return f.runtime, f.err
+		}
+		// It may have looked at a binary that was replaced before this call. The next one
+		// looks now, whoever begins it; what is known costs it no more than that.
+		f, _ = p.join(ctx, def, false)
+		before = false
 	}
 }
 
@@ -87,21 +95,22 @@ func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 	p.answer = f
 }
 
-// join returns the flight for a question, and starts it if there is none. Even
+// join returns the flight for a question, and starts it if there is none; before says
+// that there was one. Even
 // looking for a file happens there: on a dead network mount it never returns,
 // and must cost one goroutine, however often it is asked for.
-func (p *Prober) join(ctx context.Context, def *handler.Definition, anew bool) *flight {
+func (p *Prober) join(ctx context.Context, def *handler.Definition, anew bool) (_ *flight, before bool) {
 	question := strings.Join([]string{string(def.Type), def.Path, binaryName(def), strconv.FormatBool(anew)}, "\x00")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f, ok := p.flights[question]; ok {
-		return f
+		return f, true
 	}
 	f := &flight{done: make(chan struct{})}
 	p.flights[question] = f
 	// Detached: others may be waiting for the answer.
 	go p.fly(context.WithoutCancel(ctx), f, question, def, anew)
-	return f
+	return f, false
 }
 
 func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handler.Definition, anew bool) {

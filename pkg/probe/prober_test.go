@@ -158,6 +158,51 @@ func TestFailureIsNotRemembered(t *testing.T) {
 }
 
 // A binary that hangs is killed, with the children that hold its pipes.
+// TestProbeOfABinaryThatWasReplaced joins a probe that began with the binary before.
+func TestProbeOfABinaryThatWasReplaced(t *testing.T) {
+	dir := t.TempDir()
+	asked, goOn := filepath.Join(dir, "asked"), filepath.Join(dir, "go-on")
+	path := script(t, dir, "runtime", `[ "$1" = --version ] || exit 1
+: >`+asked+`
+while [ ! -e `+goOn+` ]; do sleep 0.01; done
+echo "runc version 1.0.0"; echo "spec: 1.0.2"`)
+	p := New(nil)
+	first := make(chan error, 1)
+	go func() {
+		_, err := p.Probe(t.Context(), oci(path))
+		first <- err
+	}()
+	for {
+		if _, err := os.Stat(asked); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	now := script(t, t.TempDir(), "runtime", `[ "$1" = --version ] || exit 1
+echo "runc version 2.0.0"; echo "spec: 1.0.2"`)
+	if err := os.Rename(now, path); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan *Runtime, 1)
+	go func() {
+		rt, err := p.Probe(t.Context(), oci(path))
+		if err != nil {
+			t.Error(err)
+		}
+		second <- rt
+	}()
+	time.Sleep(50 * time.Millisecond) // it joins; if it is later, it has the right answer anyway
+	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if rt := <-second; rt != nil && rt.Version != "2.0.0" {
+		t.Errorf("the runtime that was installed before the call is 2.0.0, the answer is of %s", rt.Version)
+	}
+}
+
 func TestProbeKillsHangingBinary(t *testing.T) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")

@@ -2,9 +2,7 @@ package router
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -88,71 +86,4 @@ func TestPutKeepsTheFirstOwner(t *testing.T) {
 	if got := x.get("aa").Handler; got != "first" {
 		t.Errorf("the owner became %q", got)
 	}
-}
-
-// A model says what the index must hold after any order of changes, through
-// several renewals of its table, also for ids that all collide.
-func TestIndexAgainstAModel(t *testing.T) {
-	for name, id := range map[string]func(int) string{
-		"random ids":    someID,
-		"colliding ids": func(i int) string { return fmt.Sprintf("00000000%06d00000000", i) },
-		"short ids":     func(i int) string { return fmt.Sprint(i) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			x, model, random := &index{}, map[string]bool{}, rand.New(rand.NewPCG(1, 2))
-			for range 20_000 {
-				id := id(random.IntN(300))
-				if random.IntN(2) == 0 {
-					x.put(&Owner{ID: id})
-					model[id] = true
-				} else {
-					x.drop(id)
-					delete(model, id)
-				}
-			}
-			for i := range 300 {
-				if got := x.get(id(i)) != nil; got != model[id(i)] {
-					t.Errorf("%s: found %v, want %v", id(i), got, model[id(i)])
-				}
-			}
-			if x.live != len(model) || len(*x.slots.Load()) > 2048 {
-				t.Errorf("%d owners for %d, in %d slots", x.live, len(model), len(*x.slots.Load()))
-			}
-		})
-	}
-}
-
-// Readers never miss an owner that is there all the time, whatever is written.
-func TestReadersSeeThroughRenewals(t *testing.T) {
-	x := &index{}
-	var stays []string
-	for i := range 50 {
-		stays = append(stays, someID(i))
-		x.put(&Owner{ID: someID(i)})
-	}
-	done := make(chan struct{})
-	var readers sync.WaitGroup
-	for range 2 {
-		readers.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				if id := stays[i%len(stays)]; x.get(id) == nil {
-					t.Errorf("%s is missing", id)
-					return
-				}
-			}
-		})
-	}
-	for i := range 20_000 {
-		x.put(&Owner{ID: someID(1000 + i)})
-		if i >= 20 {
-			x.drop(someID(1000 + i - 20))
-		}
-	}
-	close(done)
-	readers.Wait()
 }

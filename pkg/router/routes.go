@@ -53,6 +53,14 @@ func place100(uid string) uint64 {
 	return mix(h.Sum64()) % 100
 }
 
+// mix spreads all bits over the lower ones (the finish of MurmurHash3): pods must
+// keep their places over upgrades.
+func mix(h uint64) uint64 {
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	return h ^ h>>33
+}
+
 // forImage returns the backend that has the images of a handler, and the
 // context to ask it with. Images of a handler that accepts no pods can still be
 // looked at and removed, as long as something is known about the handler. The

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -96,50 +96,20 @@ func (d dropIns) text(name string, uid uint32, now time.Time, settings []config.
 
 // write makes or replaces a file, so that it is whole or not there whatever
 // happens. The loader passes over names that begin with a dot.
-func (d dropIns) write(name string, text []byte) (err error) {
+func (d dropIns) write(name string, text []byte) error {
 	if err := os.MkdirAll(d.dir, 0o755); err != nil {
 		return err
 	}
-	// One name, so that a daemon that is killed here leaves no more than one.
-	temporary := filepath.Join(d.dir, "."+base(name)+".new")
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("writing %s: %w", d.file(name), err), removed(temporary))
-		}
-	}()
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, d.file(name)); err != nil {
-		return err
-	}
-	return syncDir(d.dir)
-}
-
-// remove takes a file away for good.
-func (d dropIns) remove(name string) error {
-	if err := removed(d.file(name)); err != nil {
-		return err
-	}
-	return syncDir(d.dir)
-}
-
-func removed(file string) error {
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if err := atomicfile.Write(d.file(name), text, 0o644, atomicfile.Durable); err != nil {
+		return fmt.Errorf("writing %s: %w", d.file(name), err)
 	}
 	return nil
 }
 
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
+// remove takes a file away for good.
+func (d dropIns) remove(name string) error {
+	if err := atomicfile.Remove(d.file(name)); err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	return atomicfile.SyncDir(d.dir)
 }

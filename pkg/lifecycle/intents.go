@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // IntentKind is what an operator wants of a handler.
@@ -73,38 +75,13 @@ func (f intentFile) write(intents map[string]*Intent) error {
 }
 
 // replace replaces a file by one that holds v and survives a power cut.
-func replace(path string, v any) (err error) {
+func replace(path string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(temporary.Name()))
-		}
-	}()
-	_, err = temporary.Write(append(data, '\n'))
-	if err = errors.Join(err, temporary.Sync(), temporary.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(temporary.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.Write(path, append(data, '\n'), 0o600, atomicfile.Durable)
 }

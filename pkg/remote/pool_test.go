@@ -268,7 +268,7 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 	p := newPool(t, dir)
 	for _, b := range p.All() {
 		if b.endpoint == two.path {
-			if err := os.MkdirAll(filepath.Join(b.record+".new", "full"), 0o700); err != nil { // where its next record would be
+			if err := os.MkdirAll(filepath.Join(filepath.Dir(b.record), "."+filepath.Base(b.record)+".new", "full"), 0o700); err != nil { // where its next record would be
 				t.Fatal(err)
 			}
 		}

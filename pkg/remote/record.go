@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // recordSuffix ends the names of files that hold a record.
@@ -28,10 +30,7 @@ func writeRecord(path string, r record) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(path+".new")))
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.Write(path, content, 0o600, atomicfile.Relaxed)
 }
 
 // readRecords returns all records of a directory. What cannot be read is an

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // stock is what images a daemon had when it was asked last, and where it keeps
@@ -137,10 +139,7 @@ func (s *stock) write() error {
 		}
 		content = append(append(content, head(filesystemsInfo, len(told))...), told...)
 	}
-	if err := os.WriteFile(s.path+".new", content, 0o600); err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(s.path+".new")))
-	}
-	return os.Rename(s.path+".new", s.path)
+	return atomicfile.Write(s.path, content, 0o600, atomicfile.Relaxed)
 }
 
 // load reads what was written.

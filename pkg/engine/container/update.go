@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
@@ -160,11 +160,7 @@ func replaceSpec(bundle string, spec *specs.Spec) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(bundle, "config.json.tmp")
-	if err := os.WriteFile(tmp, text, 0o600); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return os.Rename(tmp, filepath.Join(bundle, "config.json"))
+	return atomicfile.Write(filepath.Join(bundle, "config.json"), text, 0o600, atomicfile.Relaxed)
 }
 
 // updateForPlugins asks plugins what is to be done in place of a request.

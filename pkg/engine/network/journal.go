@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // The journal has one file per pod, from before its first ADD until after its
@@ -53,18 +55,14 @@ func (p *Plugins) writeEntry(entry *journalEntry) error {
 		return err
 	}
 	path := p.journalPath(entry.ID)
-	temporary := path + ".new"
-	err = os.WriteFile(temporary, b, 0o600)
+	err = atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(p.journalDir(), 0o700); err == nil {
-			err = os.WriteFile(temporary, b, 0o600)
+			err = atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
 		}
 	}
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write down the network plan: %w", err), ignoreMissing(os.Remove(temporary)))
+		return fmt.Errorf("write down the network plan: %w", err)
 	}
 	return nil
 }

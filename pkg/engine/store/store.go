@@ -22,7 +22,8 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 const (
@@ -31,13 +32,12 @@ const (
 )
 
 // Durability says what a created object must survive.
-type Durability int
+type Durability = atomicfile.Durability
 
+// What an object survives: the end of the daemon, or a power cut too.
 const (
-	// Relaxed objects survive the end of the daemon.
-	Relaxed Durability = iota
-	// Durable objects survive a power cut too.
-	Durable
+	Relaxed = atomicfile.Relaxed
+	Durable = atomicfile.Durable
 )
 
 // Object is one record: an immutable spec S and the current status T.
@@ -176,7 +176,7 @@ func (s *Store[S, T]) Create(id string, spec S, status T, d Durability) (*Object
 		if errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("record %s: %w", id, errdefs.ErrAlreadyExists)
 		}
-		return nil, fmt.Errorf("record %s: %w", id, explainFull(err))
+		return nil, fmt.Errorf("record %s: %w", id, atomicfile.Explain(err))
 	}
 	if err := o.writeNew(s.dir, d); err != nil {
 		return nil, errors.Join(fmt.Errorf("record %s: %w", id, err), os.RemoveAll(o.dir))
@@ -195,7 +195,7 @@ func (o *Object[S, T]) writeNew(parent string, d Durability) error {
 		return err
 	}
 	if d == Durable {
-		return syncDir(parent)
+		return atomicfile.SyncDir(parent)
 	}
 	return nil
 }
@@ -261,52 +261,11 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON replaces path as a whole. The temporary name is fixed: writers of
-// one path are serialised by their object.
-func writeJSON(path string, v any, d Durability) (err error) {
+// writeJSON replaces path as a whole.
+func writeJSON(path string, v any, d Durability) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	b = stamp(b)
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return explainFull(err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(explainFull(err), os.Remove(tmp))
-		}
-	}()
-	_, err = f.Write(b)
-	if err == nil && d == Durable {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(tmp, path); err != nil {
-		return err
-	}
-	if d == Durable {
-		return syncDir(filepath.Dir(path))
-	}
-	return nil
-}
-
-// explainFull gives an error of a full disk its class, and says what to do.
-func explainFull(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w; remove images or enlarge the filesystem: %w", err, errdefs.ErrResourceExhausted)
-	}
-	return err
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.Write(path, stamp(b), 0o600, d)
 }

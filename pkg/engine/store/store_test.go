@@ -74,8 +74,8 @@ func TestFailedUpdateChangesNothing(t *testing.T) {
 		t.Fatalf("Update: %v", err)
 	}
 	// A directory where the temporary file should go makes the write fail.
-	blocker := filepath.Join(dir, "a", "status.json.tmp")
-	if err := os.Mkdir(blocker, 0o700); err != nil {
+	blocker := filepath.Join(dir, "a", ".status.json.new")
+	if err := os.MkdirAll(filepath.Join(blocker, "full"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := o.Update(func(st *status) error { st.N = 3; return nil }); err == nil {
@@ -139,7 +139,7 @@ func TestOpenAfterACrash(t *testing.T) {
 		"nothing in the directory":    {nil, 0, 0},
 		"status but no spec yet":      {map[string]string{"status.json": `{"N":1}`}, 0, 0},
 		"spec but no status":          {map[string]string{"spec.json": `{"Name":"x"}`}, 1, 0},
-		"unfinished temporary status": {map[string]string{"spec.json": `{}`, "status.json": `{"N":1}`, "status.json.tmp": `{"N`}, 1, 0},
+		"unfinished temporary status": {map[string]string{"spec.json": `{}`, "status.json": `{"N":1}`, ".status.json.new": `{"N`}, 1, 0},
 		"torn spec":                   {map[string]string{"spec.json": `{"Na`, "status.json": `{"N":1}`}, 0, 1},
 		"torn status":                 {map[string]string{"spec.json": `{}`, "status.json": ``}, 1, 1},
 	} {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // TaskState is how far a task has come, as its journal says. That a process has
@@ -163,9 +165,5 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	next := path + ".next"
-	if err := os.WriteFile(next, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
+	return atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
 }

@@ -1,0 +1,99 @@
+// Package atomicfile replaces files as a whole: who reads one sees what was there or
+// what is there now, also after a crash of the writer.
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Durability says what a file survives.
+type Durability int
+
+const (
+	// Relaxed files survive the writer. A power cut may leave what was there before, or
+	// an empty file.
+	Relaxed Durability = iota
+	// Durable files survive a power cut.
+	Durable
+)
+
+// Write replaces the file at path by one with this content and these permissions. After
+// an error the old file is there, and nothing else. Writers of one path must wait for
+// each other: the name of the new file beside it, which begins with a dot and ends in
+// ".new", is always the same, so that writers that were killed leave no more than one.
+// A full disk is errdefs.ErrResourceExhausted.
+func Write(path string, content []byte, mode fs.FileMode, d Durability) (err error) {
+	dir, name := filepath.Split(path)
+	fresh := filepath.Join(dir, "."+name+".new")
+	defer func() {
+		if err != nil {
+			err = errors.Join(Explain(err), Remove(fresh))
+		}
+	}()
+	f, err := create(fresh, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil && mode&0o077 != 0 {
+		err = f.Chmod(mode) // the umask may have taken some
+	}
+	if err == nil && d == Durable {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	if d == Durable {
+		return SyncDir(filepath.Clean(dir))
+	}
+	return nil
+}
+
+// create makes a file anew: nobody's link is followed, and nobody's permissions are kept.
+func create(path string, mode fs.FileMode) (*os.File, error) {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := os.OpenFile(path, flags, mode)
+	if !errors.Is(err, fs.ErrExist) {
+		return f, err
+	}
+	if err := Remove(path); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, flags, mode)
+}
+
+// Remove removes a file; one that is not there is no error.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// SyncDir makes durable which files a directory has.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Explain gives an error of a full disk its class, and says what to do.
+func Explain(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w; remove images or enlarge the filesystem: %w", err, errdefs.ErrResourceExhausted)
+	}
+	return err
+}

@@ -1,0 +1,93 @@
+package atomicfile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+func TestWrite(t *testing.T) {
+	for name, d := range map[string]Durability{"relaxed": Relaxed, "durable": Durable} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "file")
+			for _, content := range []string{"first", "second", ""} {
+				if err := Write(path, []byte(content), 0o646, d); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := os.ReadFile(path); err != nil || string(got) != content {
+					t.Errorf("it says %q, %v", got, err)
+				}
+			}
+			if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o646 {
+				t.Errorf("its mode is %v, %v", st.Mode(), err)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+				t.Errorf("beside it are %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// TestWriteBesideLeftovers has what a killed writer, or somebody else, put there.
+func TestWriteBesideLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	path, theirs := filepath.Join(dir, "file"), filepath.Join(t.TempDir(), "theirs")
+	fresh := filepath.Join(dir, ".file.new")
+	if err := os.WriteFile(theirs, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, leave := range map[string]func() error{
+		"half a file": func() error { return os.WriteFile(fresh, []byte("half"), 0o666) },
+		"a link":      func() error { return os.Symlink(theirs, fresh) },
+	} {
+		if err := leave(); err != nil {
+			t.Fatal(err)
+		}
+		if err := Write(path, []byte("ours"), 0o600, Relaxed); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, _ := os.ReadFile(theirs); string(got) != "theirs" {
+			t.Errorf("%s: what it leads to says %q", name, got)
+		}
+		if st, err := os.Lstat(path); err != nil || st.Mode() != 0o600 {
+			t.Errorf("%s: its mode is %v, %v", name, st.Mode(), err)
+		}
+	}
+}
+
+func TestFailedWriteChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	blocker := filepath.Join(dir, ".file.new", "full")
+	if err := os.MkdirAll(blocker, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, []byte("new"), 0o600, Durable); err == nil {
+		t.Error("it was written where it cannot be")
+	}
+	if got, _ := os.ReadFile(path); string(got) != "old" {
+		t.Errorf("it says %q", got)
+	}
+	if err := Write(filepath.Join(dir, "none", "file"), nil, 0o600, Relaxed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
+		if err := Explain(&os.PathError{Op: "write", Path: "/f", Err: full}); !errdefs.IsResourceExhausted(err) || !errors.Is(err, full) {
+			t.Errorf("%v became %v", full, err)
+		}
+	}
+	if err := Explain(os.ErrPermission); !errors.Is(err, os.ErrPermission) || errdefs.IsResourceExhausted(err) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -144,7 +144,7 @@ func (c *container) untilDead() {
 func TestContainersEndWhileNobodyWatches(t *testing.T) {
 	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
-		end := b.run("ends", shell("echo first; trap 'echo last; exit 17' TERM; while :; do sleep 0.02; done"))
+		end := b.run("ends", shell("trap 'echo last; exit 17' TERM; echo first; while :; do sleep 0.02; done"))
 		end.said("first")
 		b.kill9()
 		if err := unix.Kill(end.pid, unix.SIGTERM); err != nil {

@@ -47,7 +47,7 @@ func newAnswer(bundle string) (*os.File, error) {
 
 // Started reads what the start action of a bundle answered. It waits for one
 // that still runs. Without an answer that leads to a shim it is ErrGone.
-func (m *Manager) Started(ctx context.Context, bundle string) (Endpoint, error) {
+func (m *ForeignShims) Started(ctx context.Context, bundle string) (Endpoint, error) {
 	f, err := os.Open(filepath.Join(bundle, answerName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Endpoint{}, fmt.Errorf("no shim was started: %w", ErrGone)

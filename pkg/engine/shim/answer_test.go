@@ -11,7 +11,7 @@ import (
 // A start action that outlives its daemon still writes its answer: whoever looks
 // for it meanwhile waits.
 func TestStartedWaitsForTheAction(t *testing.T) {
-	m, bundle := &Manager{}, t.TempDir()
+	m, bundle := &ForeignShims{}, t.TempDir()
 	if _, err := m.Started(t.Context(), bundle); !errors.Is(err, ErrGone) {
 		t.Errorf("without a start: %v", err)
 	}
@@ -35,7 +35,7 @@ func TestStartedWaitsForTheAction(t *testing.T) {
 }
 
 func TestStartedWithoutAnswer(t *testing.T) {
-	m, bundle := &Manager{}, t.TempDir()
+	m, bundle := &ForeignShims{}, t.TempDir()
 	f, err := newAnswer(bundle)
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ type Death struct {
 // BuryForeign runs the shim's delete action: it kills and cleans up what a dead
 // shim left of a task. A shim of that task that runs all the same is killed before.
 // Without the task's bundle there is nothing to bury.
-func (m *Manager) BuryForeign(ctx context.Context, s Start) (Death, error) {
+func (m *ForeignShims) BuryForeign(ctx context.Context, s Start) (Death, error) {
 	if _, err := os.Stat(s.Bundle); err != nil {
 		return Death{}, nil
 	}
@@ -50,7 +50,7 @@ func (m *Manager) BuryForeign(ctx context.Context, s Start) (Death, error) {
 // DismissForeign makes a shim leave that has no task any more: it is asked to,
 // and killed when it stays. The kill comes later, by a goroutine; a shim is not
 // worth to wait for. c is nil if the shim cannot be reached.
-func (m *Manager) DismissForeign(ctx context.Context, ep Endpoint, c *Client, id string) error {
+func (m *ForeignShims) DismissForeign(ctx context.Context, ep Endpoint, c *Client, id string) error {
 	if c == nil {
 		return m.kill(ep)
 	}
@@ -73,7 +73,7 @@ func (c *Client) AwaitGone(ctx context.Context) error {
 }
 
 // seeOff ends with the shim, or soon after leaveTimeout.
-func (m *Manager) seeOff(ep Endpoint, c *Client) {
+func (m *ForeignShims) seeOff(ep Endpoint, c *Client) {
 	select {
 	case <-c.done:
 	case <-time.After(leaveTimeout):
@@ -97,7 +97,7 @@ func (ep *Endpoint) process(ctx context.Context, c *Client, id string) {
 
 // kill ends a shim, if it is there, and removes the socket that it can no longer
 // remove by itself.
-func (m *Manager) kill(ep Endpoint) error {
+func (m *ForeignShims) kill(ep Endpoint) error {
 	if err := ep.kill(); err != nil {
 		return err
 	}

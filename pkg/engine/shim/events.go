@@ -20,7 +20,7 @@ import (
 // ServeEvents listens where foreign shims publish and calls oom with the task
 // id of every OOM they report, until ctx ends. All other facts come from Wait,
 // which misses nothing while the daemon is down.
-func (m *Manager) ServeEvents(ctx context.Context, oom func(task string)) error {
+func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) error {
 	if err := os.Remove(m.config.Events); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -49,9 +52,27 @@ type Start struct {
 	Options *anypb.Any
 }
 
+// ForeignShims are the shims that runtimes bring, by their addresses.
+type ForeignShims struct {
+	config Config
+	limits limits
+
+	mu      sync.Mutex
+	clients map[string]*Client // by address
+	closed  bool
+}
+
+// close gives up the connections, and returns them.
+func (m *ForeignShims) close() []*Client {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return slices.Collect(maps.Values(m.clients))
+}
+
 // StartForeign runs the shim's start action and connects to what it started. The
 // answer stays in the bundle, for Started. After an error no shim is left.
-func (m *Manager) StartForeign(ctx context.Context, s Start) (_ Endpoint, _ *Client, retErr error) {
+func (m *ForeignShims) StartForeign(ctx context.Context, s Start) (_ Endpoint, _ *Client, retErr error) {
 	params, err := m.bootstrap(s)
 	if err != nil {
 		return Endpoint{}, nil, err
@@ -93,7 +114,7 @@ const discardTimeout = 20 * time.Second
 
 // discard ends what a failed start may have started all the same. The caller's
 // context may be what failed.
-func (m *Manager) discard(ctx context.Context, s Start, answer *os.File) error {
+func (m *ForeignShims) discard(ctx context.Context, s Start, answer *os.File) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
 	defer cancel()
 	var err error
@@ -110,10 +131,10 @@ func (m *Manager) discard(ctx context.Context, s Start, answer *os.File) error {
 }
 
 // socketDir is where shims are told to make their sockets.
-func (m *Manager) socketDir() string { return filepath.Join(m.config.State, "s") }
+func (m *ForeignShims) socketDir() string { return filepath.Join(m.config.State, "s") }
 
 // bootstrap is what the start action reads from its stdin.
-func (m *Manager) bootstrap(s Start) ([]byte, error) {
+func (m *ForeignShims) bootstrap(s Start) ([]byte, error) {
 	params := &bootapi.BootstrapParams{
 		InstanceID:             s.ID,
 		Namespace:              Namespace,
@@ -138,7 +159,7 @@ func (m *Manager) bootstrap(s Start) ([]byte, error) {
 
 // action runs the shim's binary. What it prints goes to out; what it says when
 // it fails is in the error.
-func (m *Manager) action(ctx context.Context, s Start, stdin []byte, out io.Writer, action string) error {
+func (m *ForeignShims) action(ctx context.Context, s Start, stdin []byte, out io.Writer, action string) error {
 	args := []string{"-namespace", Namespace, "-address", m.config.Events, "-publish-binary", m.config.Supervisor, "-id", s.ID}
 	if action == "delete" {
 		args = append(args, "-bundle", s.Bundle)
@@ -160,7 +181,7 @@ func (m *Manager) action(ctx context.Context, s Start, stdin []byte, out io.Writ
 
 // drainLog serves the FIFO that a shim's own log goes to, as containerd does;
 // without a reader the shim's start hangs.
-func (m *Manager) drainLog(s Start) (func(), error) {
+func (m *ForeignShims) drainLog(s Start) (func(), error) {
 	path := filepath.Join(s.Bundle, "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil && !os.IsExist(err) {
 		return nil, fmt.Errorf("shim log: %w", err)
@@ -173,7 +194,7 @@ func (m *Manager) drainLog(s Start) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-func (m *Manager) copyLog(f *os.File, s Start) {
+func (m *ForeignShims) copyLog(f *os.File, s Start) {
 	buf := make([]byte, 4096)
 	for {
 		n, err := f.Read(buf)
@@ -189,13 +210,13 @@ func (m *Manager) copyLog(f *os.File, s Start) {
 
 // Foreign returns a client of the shim at that endpoint. A shim that is gone is
 // ErrGone.
-func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
+func (m *ForeignShims) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	if ep.Protocol != "ttrpc" {
 		return nil, fmt.Errorf("shim at %s speaks %q; berth speaks ttrpc to shims: %w", ep.Address, ep.Protocol, errdefs.ErrNotImplemented)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c, ok := m.foreign[ep.Address]; ok && !c.gone() {
+	if c, ok := m.clients[ep.Address]; ok && !c.gone() {
 		return c, nil
 	}
 	// Its socket may be held by what it started, and take connections for ever.
@@ -209,19 +230,19 @@ func (m *Manager) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	case err != nil:
 		return nil, fmt.Errorf("shim at %s does not answer: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
 	}
-	c := m.connect(conn, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
+	c := connect(conn, m.limits.write, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
 	if c.Task, err = runtimev2.NewTaskClient(c.conn, ep.Version); err != nil {
 		return nil, errors.Join(fmt.Errorf("shim at %s: %w", ep.Address, err), conn.Close())
 	}
-	m.foreign[ep.Address] = c
+	m.clients[ep.Address] = c
 	return c, nil
 }
 
-func (m *Manager) forget(address string) {
+func (m *ForeignShims) forget(address string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c := m.foreign[address]; c != nil && c.gone() {
-		delete(m.foreign, address)
+	if c := m.clients[address]; c != nil && c.gone() {
+		delete(m.clients, address)
 	}
 }
 

@@ -118,7 +118,7 @@ type Kept struct {
 
 // Keep takes hold of a running task's belongings. A process that has already
 // ended is no error: there is nothing left to keep.
-func (m *Manager) Keep(ctx context.Context, key string, c *Client, t Kept) error {
+func (m *Supervisors) Keep(ctx context.Context, key string, c *Client, t Kept) error {
 	b := &belongings{}
 	if t.PID > 0 {
 		fd, err := unix.PidfdOpen(t.PID, 0)
@@ -148,7 +148,7 @@ func (m *Manager) Keep(ctx context.Context, key string, c *Client, t Kept) error
 }
 
 // Drop ends a Keep. It may be called for a task that was never kept.
-func (m *Manager) Drop(key, id string) { m.keep.drop(key, id) }
+func (m *Supervisors) Drop(key, id string) { m.keep.drop(key, id) }
 
 // takeTerminal copies the descriptor of a task's terminal out of the supervisor.
 func (c *Client) takeTerminal(ctx context.Context, id string) (*os.File, error) {

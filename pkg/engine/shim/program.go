@@ -15,7 +15,7 @@ import (
 const programLink = "program"
 
 // program returns what the supervisor of s runs. s.busy is taken.
-func (m *Manager) program(s *supervisor) (string, error) {
+func (m *Supervisors) program(s *supervisor) (string, error) {
 	first, err := noteProgram(s.dir, m.config.Supervisor)
 	if err != nil {
 		return "", err
@@ -49,7 +49,7 @@ func noteProgram(dir, program string) (string, error) {
 // Programs are the programs that supervisors run, or that their successors will.
 // It is errdefs.ErrFailedPrecondition when a directory does not say: an older
 // build made it, or it is only just coming into being.
-func (m *Manager) Programs() ([]string, error) { return Programs(m.config.State) }
+func (m *Supervisors) Programs() ([]string, error) { return Programs(m.config.State) }
 
 // Programs is Manager.Programs of who has that state directory.
 func Programs(state string) ([]string, error) {

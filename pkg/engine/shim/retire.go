@@ -12,7 +12,7 @@ import (
 )
 
 // retireLater needs m.mu.
-func (m *Manager) retireLater(s *supervisor) {
+func (m *Supervisors) retireLater(s *supervisor) {
 	if s.idle != nil {
 		s.idle.Stop()
 	}
@@ -22,7 +22,7 @@ func (m *Manager) retireLater(s *supervisor) {
 // retire ends a supervisor that nobody came back to. Its key stays taken until
 // its directory is gone: the next pod waits, and then starts a new process. One
 // that does not leave is asked again later.
-func (m *Manager) retire(s *supervisor) {
+func (m *Supervisors) retire(s *supervisor) {
 	s.busy.take()
 	defer s.busy.release()
 	if !m.idle(s) {
@@ -49,7 +49,7 @@ func (m *Manager) retire(s *supervisor) {
 	}
 }
 
-func (m *Manager) idle(s *supervisor) bool {
+func (m *Supervisors) idle(s *supervisor) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.closed && s.pods == 0

@@ -83,13 +83,18 @@ func Lost(err error) bool {
 // Manager owns the processes of one engine. All methods may be called
 // concurrently.
 type Manager struct {
+	*Supervisors
+	*ForeignShims
+}
+
+// Supervisors are the processes that run pods on OCI runtimes, by their keys.
+type Supervisors struct {
 	config Config
 	limits limits
 	keep   *keeper
 
 	mu          sync.Mutex
 	supervisors map[string]*supervisor
-	foreign     map[string]*Client // by address
 	closed      bool
 }
 
@@ -97,10 +102,10 @@ type Manager struct {
 type supervisor struct {
 	key  string
 	dir  string
-	pods int         // guarded by Manager.mu
-	idle *time.Timer // guarded by Manager.mu
+	pods int         // guarded by Supervisors.mu
+	idle *time.Timer // guarded by Supervisors.mu
 
-	busy    turn      // taken while a process is being started, dialled or ended; Manager.mu is taken inside it
+	busy    turn      // taken while a process is being started, dialled or ended; Supervisors.mu is taken inside it
 	up      *Client   // guarded by busy
 	started time.Time // guarded by busy: when the last process was
 	delay   time.Duration
@@ -142,26 +147,31 @@ func New(c Config) (*Manager, error) {
 	}
 	quietLibrary()
 	return &Manager{
-		config:      c,
-		limits:      usualLimits,
-		keep:        newKeeper(),
-		supervisors: map[string]*supervisor{},
-		foreign:     map[string]*Client{},
+		&Supervisors{config: c, limits: usualLimits, keep: newKeeper(), supervisors: map[string]*supervisor{}},
+		&ForeignShims{config: c, limits: usualLimits, clients: map[string]*Client{}},
 	}, nil
 }
 
 // Close drops all connections and lets the processes live.
 func (m *Manager) Close() {
+	for _, c := range append(m.Supervisors.close(), m.ForeignShims.close()...) {
+		_ = c.conn.Close()
+	}
+	m.keep.close()
+}
+
+// close gives up the connections, and returns them.
+func (m *Supervisors) close() []*Client {
 	m.mu.Lock()
 	m.closed = true
 	supervisors := slices.Collect(maps.Values(m.supervisors))
-	clients := slices.Collect(maps.Values(m.foreign))
 	for _, s := range supervisors {
 		if s.idle != nil {
 			s.idle.Stop()
 		}
 	}
 	m.mu.Unlock()
+	var clients []*Client
 	for _, s := range supervisors {
 		s.busy.take()
 		if s.up != nil {
@@ -169,14 +179,11 @@ func (m *Manager) Close() {
 		}
 		s.busy.release()
 	}
-	for _, c := range clients {
-		_ = c.conn.Close()
-	}
-	m.keep.close()
+	return clients
 }
 
 // SupervisorDir is where the supervisor with that key keeps its journal.
-func (m *Manager) SupervisorDir(key string) string {
+func (m *Supervisors) SupervisorDir(key string) string {
 	return supervisorDir(m.config.State, key)
 }
 
@@ -184,7 +191,7 @@ func supervisorDir(state, key string) string { return filepath.Join(state, "supe
 
 // Hold counts one pod on the supervisor with that key, which then lives until
 // the last Release. It starts nothing.
-func (m *Manager) Hold(key string) {
+func (m *Supervisors) Hold(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.lookup(key)
@@ -196,7 +203,7 @@ func (m *Manager) Hold(key string) {
 }
 
 // Release ends a Hold. A supervisor without pods leaves after a while.
-func (m *Manager) Release(key string) {
+func (m *Supervisors) Release(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.lookup(key)
@@ -208,7 +215,7 @@ func (m *Manager) Release(key string) {
 }
 
 // lookup needs m.mu.
-func (m *Manager) lookup(key string) *supervisor {
+func (m *Supervisors) lookup(key string) *supervisor {
 	s, ok := m.supervisors[key]
 	if !ok {
 		s = &supervisor{key: key, dir: m.SupervisorDir(key), busy: newTurn()}
@@ -219,7 +226,7 @@ func (m *Manager) lookup(key string) *supervisor {
 
 // Supervisor returns a client of the supervisor with that key. A process that
 // is not there, or no longer, is started.
-func (m *Manager) Supervisor(ctx context.Context, key string) (*Client, error) {
+func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, error) {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -255,10 +262,11 @@ func (c *Client) gone() bool {
 	}
 }
 
-// connect wraps an open connection. lost is called once when it breaks.
-func (m *Manager) connect(conn net.Conn, lost func(), opts ...ttrpc.ClientOpts) *Client {
+// connect wraps an open connection. The other side may leave a call unread for as long as
+// write. lost is called once when it breaks.
+func connect(conn net.Conn, write time.Duration, lost func(), opts ...ttrpc.ClientOpts) *Client {
 	c := &Client{done: make(chan struct{})}
-	c.conn = ttrpc.NewClient(promptConn{conn, m.limits.write}, append(opts, ttrpc.WithOnClose(func() {
+	c.conn = ttrpc.NewClient(promptConn{conn, write}, append(opts, ttrpc.WithOnClose(func() {
 		close(c.done)
 		lost()
 	}))...)

@@ -9,7 +9,7 @@ import (
 
 // ReadLog reads the log of a shim that runs, as long as its process is there: without a
 // reader the shim fails to write, or waits. A connection to it may break before.
-func (m *Manager) ReadLog(s Start, ep Endpoint) error {
+func (m *ForeignShims) ReadLog(s Start, ep Endpoint) error {
 	closeLog, err := m.drainLog(s)
 	if err == nil {
 		go m.closeAfter(ep, closeLog)
@@ -18,7 +18,7 @@ func (m *Manager) ReadLog(s Start, ep Endpoint) error {
 }
 
 // closeAfter closes the log of a shim when that has ended.
-func (m *Manager) closeAfter(ep Endpoint, closeLog func()) {
+func (m *ForeignShims) closeAfter(ep Endpoint, closeLog func()) {
 	defer closeLog()
 	if ep.PID > 0 && ep.awaitEnd() {
 		return
@@ -32,7 +32,7 @@ func (m *Manager) closeAfter(ep Endpoint, closeLog func()) {
 const traceInterval = 10 * time.Second
 
 // leftWithoutTrace tells whether a shim has ended that may not have said its process.
-func (m *Manager) leftWithoutTrace(ep Endpoint) bool {
+func (m *ForeignShims) leftWithoutTrace(ep Endpoint) bool {
 	m.mu.Lock()
 	closed := m.closed
 	m.mu.Unlock()

@@ -41,8 +41,8 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	dir := stateDir(t)
 	m := manager(t, dir, "/none")
 	said := &safeBuffer{}
-	m.config.Log = log.L.Dup()
-	m.config.Log.Logger = &logrus.Logger{Out: said, Level: log.DebugLevel, Formatter: &logrus.TextFormatter{}, Hooks: logrus.LevelHooks{}}
+	m.ForeignShims.config.Log = log.L.Dup()
+	m.ForeignShims.config.Log.Logger = &logrus.Logger{Out: said, Level: log.DebugLevel, Formatter: &logrus.TextFormatter{}, Hooks: logrus.LevelHooks{}}
 	process := exec.Command("sleep", "3600")
 	if err := process.Start(); err != nil {
 		t.Fatal(err)

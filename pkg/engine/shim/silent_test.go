@@ -57,7 +57,7 @@ func stopProcess(t *testing.T, pid int) {
 func TestNoCallWaitsForAReader(t *testing.T) {
 	dir := stateDir(t)
 	m := manager(t, dir, "/none")
-	m.limits.write = 300 * time.Millisecond
+	m.Supervisors.limits.write = 300 * time.Millisecond
 	socket := filepath.Join(dir, "deaf.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -113,15 +113,15 @@ func TestIdleSupervisorIsAskedAgain(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
 	left := make(chan struct{}, 1)
-	m.config.Left = func() { left <- struct{}{} }
-	m.limits.idle, m.limits.leave = 10*time.Millisecond, time.Second
+	m.Supervisors.config.Left = func() { left <- struct{}{} }
+	m.Supervisors.limits.idle, m.Supervisors.limits.leave = 10*time.Millisecond, time.Second
 	m.Hold("key")
 	pid := serving(t, m, "key")
 	stopProcess(t, pid)
 	m.Release("key")
-	m.mu.Lock()
+	m.Supervisors.mu.Lock()
 	s := m.lookup("key")
-	m.mu.Unlock()
+	m.Supervisors.mu.Unlock()
 	eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -154,9 +154,9 @@ func TestLostConnectionIsNoEnd(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- m.Sweep(t.Context(), func(string) bool { return false }) }()
-	m.mu.Lock()
+	m.Supervisors.mu.Lock()
 	s := m.lookup("key")
-	m.mu.Unlock()
+	m.Supervisors.mu.Unlock()
 	eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
 	if err := c.conn.Close(); err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ import (
 const socketName = "shim.sock"
 
 // dialSupervisor connects to a process that is already there.
-func (m *Manager) dialSupervisor(s *supervisor) (*Client, error) {
+func (m *Supervisors) dialSupervisor(s *supervisor) (*Client, error) {
 	conn, err := net.Dial("unix", filepath.Join(s.dir, socketName))
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (m *Manager) dialSupervisor(s *supervisor) (*Client, error) {
 
 // Live returns a client of the supervisor with that key if a process is there. It
 // starts none.
-func (m *Manager) Live(ctx context.Context, key string) (*Client, error) {
+func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 	m.mu.Lock()
 	s := m.lookup(key)
 	m.mu.Unlock()
@@ -66,8 +66,8 @@ func nobodyListens(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-func (m *Manager) supervisorClient(s *supervisor, conn net.Conn) (*Client, error) {
-	c := m.connect(conn, func() { m.succeed(s) })
+func (m *Supervisors) supervisorClient(s *supervisor, conn net.Conn) (*Client, error) {
+	c := connect(conn, m.limits.write, func() { m.succeed(s) })
 	task, err := runtimev2.NewTaskClient(c.conn, 3)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -78,14 +78,14 @@ func (m *Manager) supervisorClient(s *supervisor, conn net.Conn) (*Client, error
 
 // succeed starts the successor of a dead supervisor at once when pods need it:
 // their pipes fill up while nobody reads.
-func (m *Manager) succeed(s *supervisor) {
+func (m *Supervisors) succeed(s *supervisor) {
 	if m.needed(s) {
 		go m.replace(s)
 	}
 }
 
 // replace tries until a successor is up or is no longer needed.
-func (m *Manager) replace(s *supervisor) {
+func (m *Supervisors) replace(s *supervisor) {
 	m.config.Log.WithField("supervisor", s.key).Warn("supervisor died, starting its successor")
 	for m.needed(s) {
 		_, err := m.Supervisor(context.Background(), s.key)
@@ -100,7 +100,7 @@ func (m *Manager) replace(s *supervisor) {
 	}
 }
 
-func (m *Manager) needed(s *supervisor) bool {
+func (m *Supervisors) needed(s *supervisor) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.closed && s.pods > 0
@@ -108,7 +108,7 @@ func (m *Manager) needed(s *supervisor) bool {
 
 // restartSupervisor starts a process unless the last one died too young. s.busy is
 // taken.
-func (m *Manager) restartSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
+func (m *Supervisors) restartSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if wait := s.pause(time.Now()); wait > 0 {
 		return nil, fmt.Errorf("it died right after its start, see %s; the next try is in %s: %w",
 			filepath.Join(s.dir, "log"), wait.Round(time.Millisecond), errdefs.ErrUnavailable)
@@ -122,7 +122,7 @@ func (m *Manager) restartSupervisor(ctx context.Context, s *supervisor) (*Client
 
 // startSupervisor runs berth-shim on a socket that listens already, so that the
 // first call need not wait for the process to come up. s.busy is taken.
-func (m *Manager) startSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
+func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ const endPatience = 3 * time.Second
 // awaitEnd returns when no process serves the directory of s, or with a client of
 // the one that does. Its socket must not be taken from a live supervisor: that
 // could not be reached any more. s.busy is taken.
-func (m *Manager) awaitEnd(ctx context.Context, s *supervisor) (*Client, error) {
+func (m *Supervisors) awaitEnd(ctx context.Context, s *supervisor) (*Client, error) {
 	for end := time.Now().Add(endPatience); ; {
 		pid, served, err := berthshim.Served(s.dir)
 		if err != nil || !served {
@@ -187,7 +187,7 @@ func stillServed(s *supervisor, pid string) error {
 
 // spawn starts the process. It is nobody's child for long: it has its own
 // session and outlives the daemon.
-func (m *Manager) spawn(s *supervisor, program string, listener *os.File) error {
+func (m *Supervisors) spawn(s *supervisor, program string, listener *os.File) error {
 	files, inherit, release := m.keep.lend(s.key, 4)
 	defer release()
 	env, err := json.Marshal(inherit)
@@ -223,7 +223,7 @@ const sweepParallel = 16
 
 // Sweep ends supervisors whose directories exist but which no pod holds: what a
 // killed daemon left behind. Those that are known to be silent stay.
-func (m *Manager) Sweep(ctx context.Context, silent func(key string) bool) error {
+func (m *Supervisors) Sweep(ctx context.Context, silent func(key string) bool) error {
 	keys, err := m.Keys()
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func (m *Manager) Sweep(ctx context.Context, silent func(key string) bool) error
 	return errors.Join(errs...)
 }
 
-func (m *Manager) sweep(ctx context.Context, s *supervisor) error {
+func (m *Supervisors) sweep(ctx context.Context, s *supervisor) error {
 	if err := s.busy.await(ctx); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (m *Manager) sweep(ctx context.Context, s *supervisor) error {
 }
 
 // Keys are the keys of all supervisors that have a directory.
-func (m *Manager) Keys() ([]string, error) { return keysOf(m.config.State) }
+func (m *Supervisors) Keys() ([]string, error) { return keysOf(m.config.State) }
 
 func keysOf(state string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(state, "supervisors"))
@@ -284,6 +284,6 @@ func keysOf(state string) ([]string, error) {
 
 // Process is who serves the supervisor with that key, or did last. Who asks must see
 // for himself that it is there, and what it is.
-func (m *Manager) Process(key string) (pid int, known bool) {
+func (m *Supervisors) Process(key string) (pid int, known bool) {
 	return berthshim.Holder(m.SupervisorDir(key))
 }

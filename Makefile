@@ -45,7 +45,7 @@ build: ## build berth and the programs beside it into ./bin
 
 .PHONY: install
 install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
-	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/berth $(BIN)/berth-shim $(BIN)/berth-pause $(BIN)/berth-runtimeclass
+	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/berth $(BIN)/berth-shim $(BIN)/berth-pause
 	sed 's|/usr/bin/|$(PREFIX)/bin/|g' contrib/systemd/berth.service \
 	  | install -D -m 0644 /dev/stdin '$(DESTDIR)$(UNITDIR)/berth.service'
 	install -d -m 0755 '$(DESTDIR)$(SYSCONFDIR)/berth/conf.d' '$(DESTDIR)$(PREFIX)/lib/berth/conf.d'

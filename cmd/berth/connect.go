@@ -1,22 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cri/berth/cmd/internal/adminsocket"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// adminSocketEnv names the management socket.
-const adminSocketEnv = adminsocket.Env
+const (
+	// adminSocket is where a berth with the default configuration is managed.
+	adminSocket = "/run/berth/admin.sock"
+	// adminSocketEnv replaces it.
+	adminSocketEnv = "BERTH_ADMIN_SOCKET"
+)
 
 // callTimeout bounds calls that should take no time at all.
 const callTimeout = 30 * time.Second
@@ -31,12 +36,13 @@ type remote struct {
 
 // flags are those of every command that talks to the daemon.
 func (r *remote) flags(c *cobra.Command) {
-	c.Flags().StringVar(&r.socket, "admin-socket", "", adminsocket.Usage)
+	c.Flags().StringVar(&r.socket, "admin-socket", "",
+		"`path` of the daemon's management socket (default $"+adminSocketEnv+", else "+adminSocket+")")
 	outputFlag(c, &r.output)
 }
 
 // path is the socket that counts.
-func (r *remote) path() string { return adminsocket.Path(r.socket) }
+func (r *remote) path() string { return cmp.Or(r.socket, os.Getenv(adminSocketEnv), adminSocket) }
 
 // with calls f with a client of the daemon and a context that ends with a signal,
 // and explains what it fails with.

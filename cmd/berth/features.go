@@ -30,7 +30,7 @@ With --canary a pod of berth's own runs under the handler first, which tries wha
 and is waited for. The exit status is 3 if that fails, does not end within --timeout, or
 if nothing is known of the handler.
 
-JSON and YAML have the form that "berth runtimeclass --handlers" reads.`,
+JSON and YAML have the form that "kubectl berth --handlers" reads.`,
 		Example: "  berth features\n  berth features gvisor\n  berth features runc --canary\n  berth features -o yaml > handlers.yaml",
 		Args:    cobra.MaximumNArgs(1),
 	}
@@ -98,7 +98,7 @@ func tried(t capability.Table) bool {
 	return false
 }
 
-// inventory is the list of handlers that "berth runtimeclass --handlers" reads.
+// inventory is the list of handlers that "kubectl berth --handlers" reads.
 type inventory struct {
 	Handlers []handlerFeatures `json:"handlers"`
 }

@@ -31,7 +31,7 @@ sandbox processes, shims, supervisors and VMMs. With --pods it runs that many po
 berth's own at the same time, at most %d, of which nobody else is told, and removes
 them, also when it is interrupted; they count under the handler's limits. Without
 --pods it reads the pods that there are. Without a name it shows what is known of all
-handlers; with -o yaml that is a file for --measurements of "berth runtimeclass" and
+handlers; with -o yaml that is a file for --measurements of "kubectl berth" and
 "kubectl berth". The exit status is 3 if p95 is above what the kubelet reserves for the
 handler's pods, which is marked as exceeded; --yaml says what to reserve, and ends with 0.`, overhead.MaxPods),
 		Example: "  berth handler overhead kata --pods 10\n  berth handler overhead kata --yaml",
@@ -113,7 +113,7 @@ func stepLine(s *adminv1.MeasureOverheadResponse, width int) string {
 	return fmt.Sprintf("starting %s %d of %d pods", string(bar), s.GetDone(), s.GetAll())
 }
 
-// measuredHandler is a handler in a file of handlers, as "berth runtimeclass" and
+// measuredHandler is a handler in a file of handlers, as "kubectl berth" and
 // "kubectl berth" read it.
 type measuredHandler struct {
 	Name     string       `json:"name"`

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/berth-cri/berth/cmd/internal/classcmd"
 	"github.com/berth-cri/berth/cmd/internal/output"
 )
 
@@ -43,22 +42,19 @@ func report(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	var exit *classcmd.Exit
-	if errors.As(err, &exit) {
-		if exit.Err != nil {
-			fmt.Fprintln(stderr, "berth:", err)
-		}
-		return exit.Code
-	}
-	fmt.Fprintln(stderr, "berth:", err)
 	var coded *codedError
-	if errors.As(err, &coded) {
-		return coded.code
+	if !errors.As(err, &coded) {
+		fmt.Fprintln(stderr, "berth:", err)
+		return exitFailure
 	}
-	return exitFailure
+	if coded.error != nil {
+		fmt.Fprintln(stderr, "berth:", err)
+	}
+	return coded.code
 }
 
-// codedError is an error that ends the process with a code of its own.
+// codedError is an error that ends the process with a code of its own. Without an error
+// in it all is said.
 type codedError struct {
 	code int
 	error

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,39 +9,42 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-cri/berth/cmd/internal/classcmd"
 	"github.com/berth-cri/berth/cmd/internal/output"
 )
 
-// workOnClasses does the work of "berth runtimeclass".
-var workOnClasses classcmd.Run = handOver
+// plugin is the program that has the commands about classes.
+const plugin = "kubectl-berth"
 
-// runtimeclassCommand makes "berth runtimeclass".
+// runtimeclassCommand makes "berth runtimeclass", the old name of commands of the plugin.
 func runtimeclassCommand() *cobra.Command {
-	return classcmd.New(func(ctx context.Context, call classcmd.Call) error { return workOnClasses(ctx, call) }, misused)
+	return &cobra.Command{
+		Use:                "runtimeclass",
+		Short:              "Run a command of kubectl berth",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			program, err := findPlugin()
+			if err != nil {
+				return &codedError{exitConfig, err}
+			}
+			if len(args) > 0 && args[0] == "fit" {
+				// It was about files alone.
+				args = append([]string{"fit", "--local"}, args[1:]...)
+			}
+			work := exec.CommandContext(c.Context(), program, args...) //nolint:gosec // berth's own program
+			work.Stdin, work.Stdout, work.Stderr = c.InOrStdin(), output.Raw(c.OutOrStdout()), output.Raw(c.ErrOrStderr())
+			err = work.Run()
+			var ended *exec.ExitError
+			if errors.As(err, &ended) && ended.Exited() {
+				return &codedError{code: ended.ExitCode()}
+			}
+			return err
+		},
+	}
 }
 
-// handOver has the program beside this one do the work. It prints what there is to say.
-func handOver(ctx context.Context, call classcmd.Call) error {
-	program, err := besides(classcmd.Program)
-	if err != nil {
-		return err
-	}
-	work := exec.CommandContext(ctx, program, call.Line()...)
-	work.Stdin, work.Stdout, work.Stderr = call.Stdin, output.Raw(call.Stdout), output.Raw(call.Stderr)
-	err = work.Run()
-	var ended *exec.ExitError
-	if errors.As(err, &ended) && ended.Exited() {
-		return &classcmd.Exit{Code: ended.ExitCode()}
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", program, err)
-	}
-	return nil
-}
-
-// besides finds a program of berth's: where this one is, else in the PATH.
-func besides(name string) (string, error) {
+// findPlugin looks where this program is, and then in the PATH.
+func findPlugin() (string, error) {
 	own, err := os.Executable()
 	if err != nil {
 		return "", err
@@ -50,12 +52,13 @@ func besides(name string) (string, error) {
 	if own, err = filepath.EvalSymlinks(own); err != nil {
 		return "", err
 	}
-	path := filepath.Join(filepath.Dir(own), name)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
+	beside := filepath.Join(filepath.Dir(own), plugin)
+	if _, err := os.Stat(beside); err == nil {
+		return beside, nil
 	}
-	if path, err = exec.LookPath(name); err != nil {
-		return "", fmt.Errorf("%s is neither in %s nor in the PATH; install it beside berth", name, filepath.Dir(own))
+	path, err := exec.LookPath(plugin)
+	if err != nil {
+		return "", fmt.Errorf("install %s (the package kubectl-berth) and run \"kubectl berth\" instead of \"berth runtimeclass\"", plugin)
 	}
 	return path, nil
 }

@@ -44,7 +44,7 @@ func (p *program) applyCommand() *cobra.Command {
 		Short: "Apply RuntimeClasses, all of them or none",
 		Long: `Apply RuntimeClasses by server-side apply: those of files, or one for each handler that
 the nodes of the cluster report (--from-nodes), or that a list has (--handlers), as
-"berth runtimeclass generate" makes them.
+"kubectl berth generate" makes them.
 
 All of them are first sent as a dry run. If the server refuses one, or one would
 change the handler of a class, which cannot be changed, nothing is applied. If an
@@ -56,8 +56,8 @@ With --diff nothing is applied; the exit status is 0 without differences, 1 with
   kubectl berth apply -f classes.yaml --diff
   kubectl berth apply -f classes.yaml
 
-  # From a node that has the handlers
-  berth runtimeclass generate | kubectl berth apply -f -
+  # From handlers.json, which "berth features -o json" has written on a node
+  kubectl berth apply --handlers handlers.json
 
   # A class for each handler that nodes report, with measured overhead
   kubectl berth apply --from-nodes --measurements overhead.yaml --dry-run=server`,
@@ -219,7 +219,7 @@ func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, 
 		}
 	}
 	if len(all) == 0 {
-		return nil, found("there is no handler that takes pods; name one to get its class all the same")
+		return nil, errors.New("there is no handler that takes pods; name one to get its class all the same")
 	}
 	return all, nil
 }
@@ -234,7 +234,7 @@ func (p *program) handlersToApply(ctx context.Context, s *server, f *applyFlags)
 			return nil, nil, err
 		}
 		if handlers = cluster.Handlers(&cluster.State{Nodes: nodes}); len(handlers) == 0 {
-			return nil, nil, found("no node of the cluster reports handlers, which takes Kubernetes 1.30 and a CRI daemon that tells them; use --handlers")
+			return nil, nil, errors.New("no node of the cluster reports handlers, which takes Kubernetes 1.30 and a CRI daemon that tells them; use --handlers")
 		}
 	} else if handlers, err = p.files.Handlers(f.handlers); err != nil {
 		return nil, nil, wrong(err)
@@ -263,7 +263,7 @@ func (p *program) refuse(classes []runtimeclass.Class, before []nodev1.RuntimeCl
 		}
 	}
 	if errs > 0 {
-		return found("nothing was applied: the API server would refuse it for %s", plural(errs, "reason", "reasons"))
+		return fmt.Errorf("nothing was applied: the API server would refuse it for %s", plural(errs, "reason", "reasons"))
 	}
 	return nil
 }

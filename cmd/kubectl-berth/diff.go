@@ -11,15 +11,14 @@ import (
 
 	nodev1 "k8s.io/api/node/v1"
 	"sigs.k8s.io/yaml"
-
-	"github.com/berth-cri/berth/cmd/internal/classcmd"
 )
 
 // externalDiff is kubectl's variable for the program that shows differences.
 const externalDiff = "KUBECTL_EXTERNAL_DIFF"
 
-// errDiffers is the end of a command that has shown differences.
-var errDiffers = &classcmd.Exit{Code: classcmd.Findings}
+// errDiffers is the end of a command that has shown differences: as "kubectl diff", which
+// scripts know, it ends with 1.
+var errDiffers = &exitError{code: 1}
 
 // showDiff has a program show what would change, as "kubectl diff" does: it gets a
 // directory of what is and one of what would be.

@@ -25,12 +25,16 @@ type fitFlags struct {
 	handlers string
 	prefer   string
 	output   string
+
+	local        bool
+	classes      []string
+	measurements string
 }
 
 func (p *program) fitCommand() *cobra.Command {
 	f := &fitFlags{}
 	c := &cobra.Command{
-		Use:   "fit (-f FILE... | [TYPE/]NAME...)",
+		Use:   "fit (-f FILE... | [TYPE/]NAME... | --local FILE...)",
 		Short: "Say with which classes and on which nodes pods can run, and why not on others",
 		Long: `Say with which classes of the cluster, and on which of its nodes, pods can run, and
 why not with others. Pods are those of files, or of the cluster: pod/NAME, deploy/NAME
@@ -41,23 +45,41 @@ pod asks for, is ready, and is one that the pod may be put on. How full a node i
 the moment is not looked at.
 
 Nodes tell little of what their handlers can do; --handlers has a file that says more.
-The exit status is 1 if there is a pod that can run nowhere.`,
+With --local the pods are those of files, the handlers those of --handlers and the
+classes those of --classes or of the files: what handlers can do is looked at, and no
+cluster is asked. The exit status is 3 if there is a pod that can run nowhere.`,
 		Example: `  kubectl berth fit deploy/web -n shop
   kubectl berth fit -f pod.yaml --handlers handlers.yaml
+  kubectl berth fit --local pod.yaml --handlers handlers.json --classes classes.yaml
   kubectl berth fit web-0 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if f.local && f.handlers == "" {
+				return misused(c, errors.New("--local asks no cluster; give the handlers by --handlers"))
+			}
+			if !f.local && (len(f.classes) > 0 || f.measurements != "") {
+				return misused(c, errors.New("--classes and --measurements are for --local; else the classes are those of the cluster"))
+			}
 			if (len(f.files) > 0) == (len(args) > 0) {
 				return misused(c, errors.New("say which pods: by -f, or as TYPE/NAME"))
 			}
 			if !slices.Contains(runtimeclass.Preferences, runtimeclass.Preference(f.prefer)) {
 				return misused(c, fmt.Errorf("--prefer %s is none of %s and %s", f.prefer, runtimeclass.PreferIsolation, runtimeclass.PreferOverhead))
 			}
+			if f.local {
+				w := &classWork{p, c.Context(), &classFlags{
+					handlers: f.handlers, measurements: f.measurements, classes: f.classes, prefer: f.prefer, output: f.output,
+				}, append(args, f.files...)}
+				return w.fit()
+			}
 			return p.fit(c.Context(), f, args)
 		},
 		ValidArgsFunction: cobra.FixedCompletions([]string{"pod/", "deploy/", "statefulset/", "daemonset/", "job/", "cronjob/"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
 	}
 	c.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
-	c.Flags().StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with what they can do, as nodes do not tell it")
+	c.Flags().StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with what they can do, as nodes do not tell it; with --local also names with commas between them")
+	c.Flags().BoolVar(&f.local, "local", false, "ask no cluster: the arguments are files")
+	c.Flags().StringArrayVar(&f.classes, "classes", nil, "with --local, `FILE` of classes; may be repeated")
+	c.Flags().StringVar(&f.measurements, "measurements", "", "with --local, `FILE` of handlers with the overhead that was measured")
 	c.Flags().StringVar(&f.prefer, "prefer", string(runtimeclass.PreferIsolation), "what comes first: the strongest isolation, or the least overhead")
 	output.Flag(c, &f.output, misused, output.Forms...)
 	return c

@@ -14,9 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/berth-cri/berth/cmd/internal/classcmd"
 	"github.com/berth-cri/berth/cmd/internal/output"
 )
+
+// Exit codes, which are those of berth.
+const (
+	exitFailure = 1
+	// exitWrong means that the command line, or a file, is wrong. Nothing was done.
+	exitWrong = 2
+	// exitFindings means that the work was done, and that something is not as it should be.
+	exitFindings = 3
+)
+
+// exitError ends the program with a code of its own; without an error all is said.
+type exitError struct {
+	code int
+	error
+}
+
+func (e *exitError) Unwrap() error { return e.error }
 
 // version is set by the build.
 var version = "0.0.0-dev"
@@ -35,11 +51,11 @@ func report(err error, to io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	code := classcmd.Findings
-	var exit *classcmd.Exit
-	if errors.As(err, &exit) {
-		code = exit.Code
-		if exit.Err == nil {
+	code := exitFailure
+	var ended *exitError
+	if errors.As(err, &ended) {
+		code = ended.code
+		if ended.error == nil {
 			return code
 		}
 	}
@@ -48,9 +64,9 @@ func report(err error, to io.Writer) int {
 }
 
 // wrong is an error of what was given: then nothing was done.
-func wrong(err error) error { return &classcmd.Exit{Code: classcmd.Wrong, Err: err} }
+func wrong(err error) error { return &exitError{exitWrong, err} }
 
 // found is the end of a command that found something.
 func found(format string, args ...any) error {
-	return &classcmd.Exit{Code: classcmd.Findings, Err: fmt.Errorf(format, args...)}
+	return &exitError{exitFindings, fmt.Errorf(format, args...)}
 }

@@ -31,11 +31,12 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
 		Short:       "See and check which runtime handlers a cluster has, and give it classes for them",
 		Long: `See and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
-lead to them, and which pods they can run. Everything is read from the API server;
-"apply" is the only command that changes something there.
+lead to them, and which pods they can run. "apply" is the only command that changes
+something there. lint, migrate, simulate, generate with --handlers and fit with --local
+need no cluster.
 
-Exit status: 0 if nothing was found, 1 if something was or if it failed, 2 if the
-command line or a file is wrong; then nothing was done.`,
+Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
+file is wrong (then nothing was done), 1 for any other failure.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -48,7 +49,8 @@ command line or a file is wrong; then nothing was done.`,
 	p.config.AddFlags(root.PersistentFlags())
 	p.completeFlags(root)
 	root.SetFlagErrorFunc(misused)
-	root.AddCommand(p.nodesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand(), manCommand())
+	root.AddCommand(p.nodesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand(),
+		p.generateCommand(), p.lintCommand(), p.migrateCommand(), p.simulateCommand(), manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {

@@ -10,14 +10,12 @@ import (
 )
 
 // TestRuntimeClassesOfARunningDaemon makes classes of its handlers, holds them against
-// it, and asks which of them fit a pod.
+// these, and asks which of them fit a pod: by the old name, which runs the plugin.
 func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	runsc := testbed.Part(t, testbed.Runsc)
 	n := newNode(t)
 	n.berth(t, 0, "handler", "add", "gvisor", "--path", runsc)
 
-	out, _ := n.berth(t, 0, "runtimeclass", "generate", "--toleration", "sandboxes:NoSchedule")
-	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor: ready\n", "# overhead: nothing was measured", "key: sandboxes\n")
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -26,13 +24,19 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 		}
 		return path
 	}
+	handlers := func() string {
+		out, _ := n.berth(t, 0, "features", "-o", "json")
+		return write("handlers.json", out)
+	}
+	out, _ := n.berth(t, 0, "runtimeclass", "generate", "--toleration", "sandboxes:NoSchedule", "--handlers", handlers())
+	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor: ready\n", "# overhead: nothing was measured", "key: sandboxes\n")
 	classes := write("classes.yaml", out)
-	n.berth(t, 0, "runtimeclass", "lint", classes, "--live", "--strict")
+	n.berth(t, 0, "runtimeclass", "lint", classes, "--handlers", handlers(), "--strict")
 
 	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
 	out, _ = n.berth(t, 0, "runtimeclass", "simulate", pod, "--classes", classes)
 	has(t, out, "feature.node.kubernetes.io/handler.gvisor=ready", "sandboxes:NoSchedule")
-	out, _ = n.berth(t, 0, "runtimeclass", "fit", pod, "--classes", classes, "-o", "json")
+	out, _ = n.berth(t, 0, "runtimeclass", "fit", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
 	var fit struct {
 		Pods []struct {
 			Handlers []struct {
@@ -50,13 +54,13 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	}
 
 	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "for the test")
-	out, mistakes := n.berth(t, 0, "runtimeclass", "generate", "-o", "json")
+	out, mistakes := n.berth(t, 0, "runtimeclass", "generate", "-o", "json", "--handlers", handlers())
 	has(t, mistakes, "note: handler gvisor is cordoned, and gets no class")
 	has(t, out, `"handler": "runc"`)
-	out, _ = n.berth(t, 1, "runtimeclass", "lint", classes, "--live", "--strict")
+	out, _ = n.berth(t, 3, "runtimeclass", "lint", classes, "--handlers", handlers(), "--strict")
 	has(t, out, "the handler is cordoned: for the test")
 	n.berth(t, 0, "handler", "rm", "gvisor")
-	out, mistakes = n.berth(t, 1, "runtimeclass", "lint", classes, "--live")
+	out, mistakes = n.berth(t, 3, "runtimeclass", "lint", classes, "--handlers", handlers())
 	has(t, out, `there is no handler "gvisor"`, "the handlers are runc")
-	has(t, mistakes, "berth: 1 error and 0 warnings in 2 RuntimeClasses")
+	has(t, mistakes, "error: 1 error and 0 warnings in 2 RuntimeClasses")
 }

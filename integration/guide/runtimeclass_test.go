@@ -21,7 +21,6 @@ const twoRuntimes = `
 cp "$RUNSC" /usr/local/bin/runsc
 cp "$KUBECTL" /usr/local/bin/kubectl
 cp "$BERTH/kubectl-berth" /usr/local/bin/
-cp "$BERTH/berth-runtimeclass" /usr/bin/
 `
 
 // newClusterNode is a node with two runtimes, of a cluster with another that has none.

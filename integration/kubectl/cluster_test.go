@@ -107,7 +107,7 @@ func (b *bed) pod(t *testing.T, name, class, node string) *corev1.Pod {
 
 func audit(t *testing.T, b *bed) {
 	b.furnish(t)
-	r := berth(t, 1, b.admin, "", "audit")
+	r := berth(t, 3, b.admin, "", "audit")
 	has(t, r.stdout, `RuntimeClass wasm: error: no node that it selects has the handler "wasmtime"`, `RuntimeClass kata: warning: it selects nodes without the handler "kata", where its pods never start: b`,
 		"handler gvisor: warning: no class has it; it is on b", "handler runc: warning: nodes that have it are selected by none of its classes (runc): c",
 		"label "+labelPrefix+"kata: warning: nodes have it without the handler: b")
@@ -128,7 +128,7 @@ func audit(t *testing.T, b *bed) {
 	}
 	b.create(t, "/api/v1/namespaces/default/events", event)
 	measured := file(t, "overhead.yaml", "handlers:\n- name: kata\n  overhead: {pods: 10, memory: {p50: 20Mi, p95: 30Mi, max: 31Mi}, cpu: {p50: 0, p95: 0, max: 0}}\n")
-	r = berth(t, 1, b.admin, "", "audit", "--measurements", measured, "-o", "json")
+	r = berth(t, 3, b.admin, "", "audit", "--measurements", measured, "-o", "json")
 	var report struct{ Findings []cluster.Finding }
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func audit(t *testing.T, b *bed) {
 	has(t, r.stdout, "overhead.podFixed[memory]: 10Mi is less than the 30Mi that 95 % of 10 pods stayed below, by "+measured)
 
 	// Of another namespace nothing is pending.
-	if r = berth(t, 1, b.admin, "", "audit", "-n", "kube-system"); strings.Contains(r.stdout, "pod-without") {
+	if r = berth(t, 3, b.admin, "", "audit", "-n", "kube-system"); strings.Contains(r.stdout, "pod-without") {
 		t.Errorf("got %s", r.stdout)
 	}
 	b.kubectl(t, "", "delete", "runtimeclass", "runc", "wasm")
@@ -155,7 +155,7 @@ func audit(t *testing.T, b *bed) {
 	if r = berth(t, 0, b.admin, "", "audit"); !strings.Contains(r.stdout, "warning") {
 		t.Errorf("got %+v", r)
 	}
-	has(t, berth(t, 1, b.admin, "", "audit", "--strict").stderr, "0 errors and ")
+	has(t, berth(t, 3, b.admin, "", "audit", "--strict").stderr, "0 errors and ")
 }
 
 func fit(t *testing.T, b *bed) {
@@ -179,7 +179,7 @@ func fit(t *testing.T, b *bed) {
 		if status != http.StatusForbidden || !strings.Contains(string(answer), want[1]) {
 			t.Errorf("the server answers %d: %s", status, answer)
 		}
-		lines := strings.Split(berth(t, 1, b.admin, text, "fit", "-f", "-").stdout, "\n")
+		lines := strings.Split(berth(t, 3, b.admin, text, "fit", "-f", "-").stdout, "\n")
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, want[0]) && strings.HasSuffix(l, refused) }) {
 			t.Errorf("%s is not among\n%s", refused, strings.Join(lines, "\n"))
 		}
@@ -190,12 +190,12 @@ func fit(t *testing.T, b *bed) {
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/default/deployments/front", nil) })
 	// As it was before its class was put into it, other classes fit.
 	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (its own)", "Pod default/live  runc            runc      yes   -          -            a, b")
-	has(t, berth(t, 1, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 can run nowhere\n")
+	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 can run nowhere\n")
 	// A workload's template was not admitted, though it is in the cluster.
 	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": null, "overhead": {"memory": "1Mi"}}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")
-	has(t, berth(t, 1, b.admin, "", "fit", "deploy/front").stdout, "Pod Overhead set without corresponding RuntimeClass defined Overhead")
+	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stdout, "Pod Overhead set without corresponding RuntimeClass defined Overhead")
 	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}, "overhead": null}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")
-	r = berth(t, 1, b.admin, "", "fit", "deploy/front", "pod/live", "-o", "json")
+	r = berth(t, 3, b.admin, "", "fit", "deploy/front", "pod/live", "-o", "json")
 	has(t, r.stdout, `"pod": "Deployment default/front"`, `"pod": "Pod default/live"`, "kubernetes.io/hostname=nowhere")
 	has(t, berth(t, 1, b.admin, "", "fit", "pod/nobody").stderr, `pods "nobody" not found`)
 	has(t, berth(t, 1, b.admin, "", "fit", "nonsense/nobody").stderr, `the server doesn't have a resource type "nonsense"`)

@@ -90,14 +90,18 @@ func (b *bed) classes(t *testing.T) {
 	if err := os.WriteFile(measured, []byte(measurements), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), "runtimeclass", "generate",
-		"--admin-socket="+filepath.Join(filepath.Dir(b.berth.Socket), "admin.sock"), "--measurements="+measured)
+	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), "features", "-o", "json",
+		"--admin-socket="+filepath.Join(filepath.Dir(b.berth.Socket), "admin.sock"))
 	command.Stderr = os.Stderr
-	made, err := command.Output()
+	known, err := command.Output()
 	if err != nil {
-		t.Fatalf("berth runtimeclass generate: %v", err)
+		t.Fatalf("berth features: %v", err)
 	}
-	b.Kubectl(t, string(made), "berth", "apply", "--filename=-")
+	handlers := filepath.Join(t.TempDir(), "handlers.json")
+	if err := os.WriteFile(handlers, known, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Kubectl(t, "", "berth", "apply", "--handlers="+handlers, "--measurements="+measured)
 	// The same handler on the same nodes, and nothing said of what it costs.
 	b.Kubectl(t, `
 apiVersion: node.k8s.io/v1

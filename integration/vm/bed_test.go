@@ -36,7 +36,7 @@ const (
 )
 
 // programs are berth's.
-var programs = []string{"berth", "berth-shim", "berth-pause", "berth-runtimeclass"}
+var programs = []string{"berth", "berth-shim", "berth-pause"}
 
 // compiled builds the tests of a package for a machine, once.
 func compiled(t *testing.T, pkg, tags string) string {

@@ -85,7 +85,7 @@ func Lint(classes []Class, o LintOptions) []Finding {
 		}
 		if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
 			all = append(all, finding(c, Warning, RuleNodeSelectorMissing, "scheduling", "pods of this class may be put on nodes without its handler, where they never start",
-				"select nodes by a label that those with the handler have; \"berth runtimeclass generate\" writes one"))
+				"select nodes by a label that those with the handler have; \"kubectl berth generate\" writes one"))
 		}
 	}
 	return all
@@ -111,7 +111,7 @@ func lintManifest(c Class) []Finding {
 	var all []Finding
 	if c.Version != "v1" {
 		all = append(all, finding(c, Error, RuleVersion, "apiVersion",
-			fmt.Sprintf("no API server has %s%s since Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"berth runtimeclass migrate\""))
+			fmt.Sprintf("no API server has %s%s since Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"kubectl berth migrate\""))
 		all[0].Field, all[0].Where = "apiVersion", c.Where("apiVersion")
 	}
 	for _, e := range Validate(c.RuntimeClass) {

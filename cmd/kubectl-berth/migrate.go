@@ -1,4 +1,4 @@
-package classrun
+package main
 
 import (
 	"errors"
@@ -10,9 +10,9 @@ import (
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
-func (r *runner) migrate() error {
+func (w *classWork) migrate() error {
 	o := runtimeclass.MigrateOptions{Handlers: map[string]string{}}
-	for _, text := range r.Flags.Rename {
+	for _, text := range w.flags.rename {
 		from, to, ok := strings.Cut(text, "=")
 		if !ok {
 			return wrong(fmt.Errorf("--handler %q: write it as OLD=NEW", text))
@@ -22,17 +22,17 @@ func (r *runner) migrate() error {
 		}
 		o.Handlers[from] = to
 	}
-	if len(r.Arguments) > 1 && !r.Flags.Write {
+	if len(w.args) > 1 && !w.flags.write {
 		return wrong(errors.New("one file is printed at a time; several are rewritten in their place by --write"))
 	}
 	var all []runtimeclass.Migration
 	var problems []error
 	findings := 0
-	for _, file := range r.Arguments {
-		if file == "-" && r.Flags.Write {
+	for _, file := range w.args {
+		if file == "-" && w.flags.write {
 			return wrong(errors.New("standard input cannot be written; leave out --write"))
 		}
-		name, text, err := r.files.Text(file)
+		name, text, err := w.files.Text(file)
 		if err != nil {
 			return wrong(err)
 		}
@@ -42,9 +42,9 @@ func (r *runner) migrate() error {
 			continue
 		}
 		for _, change := range m.Changes {
-			r.note("%s", change)
+			w.note("%s", change)
 		}
-		if err := printFindings(r.Stderr, m.Findings); err != nil {
+		if err := printFindings(w.ErrOut, m.Findings); err != nil {
 			return err
 		}
 		findings += len(m.Findings)
@@ -54,11 +54,11 @@ func (r *runner) migrate() error {
 	case len(problems) > 0:
 		return wrong(errors.Join(problems...))
 	case findings > 0:
-		return found("nothing was written: the API server would refuse it for %s", plural(findings, "reason"))
-	case r.Flags.Write:
-		return replace(r.Arguments, all)
+		return found("nothing was written: the API server would refuse it for %s", plural(findings, "reason", "reasons"))
+	case w.flags.write:
+		return replace(w.args, all)
 	}
-	_, err := r.Stdout.Write(all[0].Text)
+	_, err := w.Out.Write(all[0].Text)
 	return err
 }
 

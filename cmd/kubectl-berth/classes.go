@@ -1,4 +1,4 @@
-package classrun
+package main
 
 import (
 	"bytes"
@@ -17,20 +17,20 @@ import (
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
-func (r *runner) generate() error {
-	o := runtimeclass.GenerateOptions{AnyNode: r.Flags.AnyNode}
-	for _, text := range r.Flags.Tolerations {
+func (w *classWork) generate() error {
+	o := runtimeclass.GenerateOptions{AnyNode: w.flags.anyNode}
+	for _, text := range w.flags.tolerations {
 		t, err := runtimeclass.ParseToleration(text)
 		if err != nil {
 			return wrong(fmt.Errorf("--toleration: %w", err))
 		}
 		o.Tolerations = append(o.Tolerations, t)
 	}
-	handlers, err := r.handlers()
+	handlers, err := w.handlers()
 	if err != nil {
 		return err
 	}
-	chosen, err := r.choose(handlers)
+	chosen, err := w.choose(handlers)
 	if err != nil {
 		return err
 	}
@@ -39,22 +39,22 @@ func (r *runner) generate() error {
 		all = append(all, runtimeclass.Generate(h, o))
 	}
 	// Nothing is printed before all of it is there.
-	text, err := written(all, r.Flags.Output)
+	text, err := written(all, w.flags.output)
 	if err != nil {
 		return err
 	}
-	_, err = r.Stdout.Write(text)
+	_, err = w.Out.Write(text)
 	return err
 }
 
 // choose are the handlers that were named, else those that take pods.
-func (r *runner) choose(handlers []runtimeclass.Handler) ([]runtimeclass.Handler, error) {
-	chosen, passed, err := runtimeclass.Choose(handlers, r.Arguments)
+func (w *classWork) choose(handlers []runtimeclass.Handler) ([]runtimeclass.Handler, error) {
+	chosen, passed, err := runtimeclass.Choose(handlers, w.args)
 	if err != nil {
 		return nil, wrong(err)
 	}
 	for _, h := range passed {
-		r.note("handler %s is %s, and gets no class", h.Name, h.State)
+		w.note("handler %s is %s, and gets no class", h.Name, h.State)
 	}
 	if len(chosen) == 0 {
 		return nil, found("no handler takes pods; name one to get its class all the same")
@@ -94,16 +94,16 @@ type linted struct {
 	Findings []runtimeclass.Finding `json:"findings"`
 }
 
-func (r *runner) lint() error {
-	o, err := r.lintOptions()
+func (w *classWork) lint() error {
+	o, err := w.lintOptions()
 	if err != nil {
 		return err
 	}
-	objects, err := r.objects(r.Arguments)
+	objects, err := w.objects(w.args)
 	if err != nil {
 		return err
 	}
-	if err := r.want(objects, "RuntimeClass", manifests.IsClass); err != nil {
+	if err := w.want(objects, "RuntimeClass", manifests.IsClass); err != nil {
 		return err
 	}
 	classes := runtimeclass.Classes(objects)
@@ -116,38 +116,31 @@ func (r *runner) lint() error {
 		}
 		l.Findings = append(l.Findings, f)
 	}
-	if err := output.Encode(r.Stdout, r.Flags.Output, l, func(w io.Writer) error { return printFindings(w, l.Findings) }); err != nil {
+	if err := output.Encode(w.Out, w.flags.output, l, func(to io.Writer) error { return printFindings(to, l.Findings) }); err != nil {
 		return err
 	}
-	if l.Errors > 0 || r.Flags.Strict && l.Warnings > 0 {
-		return found("%s and %s in %s", plural(l.Errors, "error"), plural(l.Warnings, "warning"), amount(l.Classes))
+	if l.Errors > 0 || w.flags.strict && l.Warnings > 0 {
+		return found("%s and %s in %s", plural(l.Errors, "error", "errors"), plural(l.Warnings, "warning", "warnings"), plural(l.Classes, "RuntimeClass", "RuntimeClasses"))
 	}
 	return nil
 }
 
-func amount(classes int) string {
-	if classes == 1 {
-		return "1 RuntimeClass"
-	}
-	return fmt.Sprintf("%d RuntimeClasses", classes)
-}
-
-func (r *runner) lintOptions() (runtimeclass.LintOptions, error) {
+func (w *classWork) lintOptions() (runtimeclass.LintOptions, error) {
 	var o runtimeclass.LintOptions
 	var err error
 	switch {
-	case r.Flags.Live && r.Flags.Handlers != "":
+	case w.flags.live && w.flags.handlers != "":
 		return o, wrong(errors.New("--live and --handlers are two lists of handlers; give one"))
-	case r.Flags.Live || r.Flags.Handlers != "":
-		o.Handlers, err = r.handlers()
-	case r.Flags.Measurements != "":
+	case w.flags.live || w.flags.handlers != "":
+		o.Handlers, err = w.handlers()
+	case w.flags.measurements != "":
 		o.MeasuredOnly = true
-		o.Handlers, err = r.inventory(r.Flags.Measurements)
+		o.Handlers, err = w.inventory(w.flags.measurements)
 	}
 	if err != nil {
 		return o, err
 	}
-	o.Live, err = r.classesOf(r.Flags.Against, "against")
+	o.Live, err = w.classesOf(w.flags.against, "against")
 	return o, err
 }
 

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// ran runs a command line without a cluster.
+func ran(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", "/nowhere")
+	var out, told strings.Builder
+	root := newRoot(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &told})
+	root.SetArgs(args)
+	code = report(root.ExecuteContext(t.Context()), &told)
+	return code, out.String(), told.String()
+}
+
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const (
+	oneClass = "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: sandboxed}\nhandler: kata\noverhead: {podFixed: {memory: 64Mi}}\nscheduling: {nodeSelector: {vm: \"yes\"}}\n"
+	onePod   = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  runtimeClassName: sandboxed\n  hostPID: true\n  containers: [{name: c, image: i}]\n"
+	service  = "---\napiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
+	handlers = "handlers:\n- name: kata\n  isolation: vm\n  overhead: {pods: 4, memory: {p50: 90Mi, p95: 100Mi, max: 110Mi}, cpu: {p50: 1m, p95: 2m, max: 3m}}\n  capabilities: {host-pid: {answer: \"no\", source: probed, note: it has a kernel of its own}}\n- name: runc\n  default: true\n  isolation: shared-kernel\n  capabilities: {host-pid: {answer: \"yes\", source: ran}}\n"
+)
+
+func TestCommandsWithoutACluster(t *testing.T) {
+	classes, pods, known := file(t, "classes.yaml", oneClass+service), file(t, "pod.yaml", onePod), file(t, "handlers.yaml", handlers)
+	sound, beta := file(t, "sound.yaml", oneClass), file(t, "beta.yaml", strings.Replace(oneClass, "/v1", "/v1beta1", 1))
+	raw := file(t, "raw.yaml", strings.NewReplacer("95: 100Mi", "95: 98765432", "95: 2m", "95: 2804132n").Replace(handlers))
+	dots := file(t, "dots.yaml", "apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: a.b}\n")
+	for _, c := range []struct {
+		line           string
+		code           int
+		stdout, stderr string
+	}{
+		{"lint " + sound, 0, "", ""},
+		{"lint " + classes, 0, "", "note: " + classes + ":8: document 2: Service web is not looked at\n"},
+		{"lint " + sound + " --handlers kata,runc", 0, "", ""},
+		{"lint " + sound + " --handlers runc", 3, `there is no handler "kata"`, "error: 1 error and 0 warnings in 1 RuntimeClass\n"},
+		{"lint " + sound + " --handlers " + known, 3, "64Mi is less than the 100Mi that 95 % of 4 pods stayed below; declare 100Mi", "error: 2 errors and 0 warnings in 1 RuntimeClass\n"},
+		{"lint " + sound + " --measurements " + known + " -o json", 3, `"rule": "overhead-too-small"`, "error: 2 errors"},
+		{"lint " + sound + " --live --handlers runc", 2, "", "error: --live and --handlers are two lists"},
+		{"lint " + sound + " --handlers a.b,c", 2, "", "error: open a.b,c: no such file"},
+		{"lint " + sound + " --handlers Runc", 2, "", `error: --handlers: "Runc" is no name of a handler`},
+		{"lint " + sound + " --against " + file(t, "now.yaml", strings.Replace(oneClass, "kata", "runc", 1)), 3, "field is immutable", "error: 1 error"},
+		{"lint " + sound + " --against " + pods, 2, "", "error: --against: there is no RuntimeClass in "},
+		{"lint " + sound + " --handlers runc -o yaml", 3, "errors: 1\n", "error: 1 error"},
+		{"lint " + pods, 2, "", "error: there is no RuntimeClass in " + pods + ", but " + pods + ":1: document 1: Pod web\n"},
+		{"lint " + file(t, "empty.yaml", "# nothing\n"), 2, "", "error: there is no RuntimeClass in "},
+		{"lint " + file(t, "bad.yaml", oneClass+"---\na: [\n"), 2, "", "bad.yaml:8: document 2: is not YAML: "},
+		{"lint /nowhere.yaml /nowhere-either.yaml", 2, "", "error: open /nowhere.yaml: no such file or directory\nopen /nowhere-either.yaml: no such file or directory\n"},
+		{"lint - -", 2, "", "error: standard input is there twice\n"},
+		{"lint " + t.TempDir(), 2, "", "is a directory"},
+		{"simulate " + pods + " --classes " + classes, 0, "Pod web  sandboxed  yes       memory=64Mi  vm=yes         -\n", ""},
+		{"simulate " + pods + " --classes " + classes + " -o yaml", 0, "  result:\n    apiVersion: v1\n    kind: Pod\n", ""},
+		{"simulate " + pods, 3, `pods "web" is forbidden: pod rejected: RuntimeClass "sandboxed" not found`, "error: 1 pod of 1 would be rejected\n"},
+		{"simulate " + pods + " -o json", 3, `"admitted": false`, "error: 1 pod of 1"},
+		{"simulate " + classes, 2, "", "error: there is no pod in "},
+		{"simulate " + pods + " " + classes + " --classes " + sound, 2, "", `RuntimeClass "sandboxed" is there twice`},
+		{"fit --local " + pods + " --handlers " + known + " --classes " + sound, 0, "Pod web  runc (default)  yes   shared-kernel  -       -    -\nPod web  kata            no    vm             100Mi   2m   sandboxed  spec.hostPID: true needs host-pid, and the handler does not have it: it has a kernel of its own\n", ""},
+		{"fit --local " + pods + " --handlers kata", 0, "unknown", ""},
+		{"fit --local " + file(t, "costly.yaml", strings.Replace(onePod, "hostPID: true", "overhead: {memory: 1Mi}", 1)) + " --handlers kata --classes " + sound, 3, `Pod web  kata     no    -          -       -    sandboxed  pods "web" is forbidden: pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead` + "\n", "error: no handler can run 1 pod of 1\n"},
+		{"fit --local " + pods + " --handlers " + known + " -o json", 0, `"fits": "yes"`, ""},
+		{"fit --local " + pods + " --handlers " + raw, 0, "vm             94.2Mi  2.8m  -", ""},
+		{"fit --local " + pods + " --handlers " + raw + " -o json", 0, `"p95": "98765432"`, ""},
+		{"lint " + sound + " --handlers " + raw, 3, "64Mi is less than the 94.2Mi that 95 % of 4 pods stayed below; declare 95Mi", "error: 2 errors"},
+		{"fit --local " + pods + " --handlers runc --prefer luck", 2, "", "error: --prefer luck is none of isolation and overhead"},
+		{"fit --local " + pods + " --handlers " + file(t, "kata.yaml", "handlers: [{name: kata, state: cordoned}]\n"), 3, "the handler is cordoned", "error: no handler can run 1 pod of 1\n"},
+		{"generate --handlers " + known, 0, "# overhead: measured, p95 of 4 pods\napiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  name: kata\noverhead:\n  podFixed:\n    cpu: 2m\n    memory: 100Mi\n", ""},
+		{"generate runc --handlers " + known + " --any-node", 0, "# overhead: nothing was measured, and none is declared\napiVersion: node.k8s.io/v1\nhandler: runc\nkind: RuntimeClass\nmetadata:\n  name: runc\n", ""},
+		{"generate kata --handlers kata --measurements " + known + " -o json", 0, `"memory": "100Mi"`, ""},
+		{"generate nobody --handlers runc", 2, "", "error: there is no handler \"nobody\"\n"},
+		{"generate rnuc --handlers runc", 2, "", "error: there is no handler \"rnuc\" (did you mean \"runc\"?)\n"},
+		{"generate --handlers runc --toleration a:Never", 2, "", `error: --toleration: toleration "a:Never"`},
+		{"generate --handlers " + file(t, "off.yaml", "handlers: [{name: kata, state: draining}]\n"), 3, "", "note: handler kata is draining, and gets no class\nerror: no handler takes pods"},
+		{"migrate " + beta, 0, oneClass, "note: "},
+		{"migrate " + sound, 0, oneClass, ""},
+		{"migrate " + dots, 3, "", "must not contain dots"},
+		{"migrate " + dots + " --handler a.b=a-b", 0, "handler: a-b\n", "note: "},
+		{"migrate " + dots + " --handler a.b", 2, "", "error: --handler \"a.b\": write it as OLD=NEW\n"},
+		{"migrate " + dots + " --handler a.b=b.c", 2, "", "is no name of a handler"},
+		{"migrate " + dots + " " + beta, 2, "", "error: one file is printed at a time"},
+		{"migrate --write -", 2, "", "error: standard input cannot be written"},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			code, stdout, stderr := ran(t, strings.Fields(c.line)...)
+			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stdout == "" && stdout != "" || c.stderr == "" && stderr != "" {
+				t.Errorf("exit status %d\n%s\n%s", code, stdout, stderr)
+			}
+		})
+	}
+}
+
+// All files are written, or none.
+func TestMigrateInPlace(t *testing.T) {
+	beta := strings.Replace(oneClass, "/v1", "/v1beta1", 1)
+	one, two := file(t, "one.yaml", beta), file(t, "two.yaml", "apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: a.b}\n")
+	link := filepath.Join(t.TempDir(), "link.yaml")
+	if err := os.Symlink(one, link); err != nil {
+		t.Fatal(err)
+	}
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if code, _, stderr := ran(t, "migrate", "-w", link, two); code != 3 || read(one) != beta {
+		t.Errorf("exit status %d, %s: %s", code, stderr, read(one))
+	}
+	if code, _, stderr := ran(t, "migrate", "-w", link, two, filepath.Join(t.TempDir(), "none"), "--handler", "a.b=ab"); code != 2 || read(one) != beta {
+		t.Errorf("exit status %d, %s: %s", code, stderr, read(one))
+	}
+	if code, stdout, stderr := ran(t, "migrate", "-w", link, two, "--handler", "a.b=ab"); code != 0 || stdout != "" || read(one) != oneClass || !strings.Contains(read(two), "handler: ab\n") {
+		t.Errorf("exit status %d, %s: %s%s", code, stderr, read(one), read(two))
+	}
+	info, err := os.Lstat(link)
+	if err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is %v, %v", info, err)
+	}
+	if info, err := os.Stat(one); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+	for _, dir := range []string{filepath.Dir(one), filepath.Dir(two)} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("%s has %v, %v", dir, left, err)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+)
+
+// classFlags are those of the commands that need no cluster. Each has some of them.
+type classFlags struct {
+	handlers     string
+	measurements string
+	output       string
+
+	anyNode     bool
+	tolerations []string
+
+	live    bool
+	against []string
+	strict  bool
+
+	rename []string
+	write  bool
+
+	classes []string
+	prefer  string
+}
+
+// classWork is one call of such a command.
+type classWork struct {
+	*program
+	ctx   context.Context
+	flags *classFlags
+	args  []string
+}
+
+// does has a command do its work with its flags.
+func (p *program) does(c *cobra.Command, f *classFlags, work func(*classWork) error) *cobra.Command {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return work(&classWork{p, c.Context(), f, args})
+	}
+	return c
+}
+
+func (f *classFlags) handlersFlags(c *cobra.Command, instead string) {
+	c.Flags().StringVar(&f.handlers, "handlers", "", "names with commas between them, or a `FILE` of handlers, "+instead)
+	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with the overhead that was measured")
+}
+
+func (p *program) generateCommand() *cobra.Command {
+	f := &classFlags{}
+	c := &cobra.Command{
+		Use:   "generate [HANDLER]...",
+		Short: "Print a RuntimeClass for each handler",
+		Long: `Print a RuntimeClass for each handler that nodes of the cluster report, or that
+--handlers has and that takes pods, or for those that are named. Its overhead is what was measured: p95, rounded up. Without
+measurements it has none. It selects nodes by the label that "ready" handlers have
+by Node Feature Discovery, feature.node.kubernetes.io/handler.NAME=ready.`,
+		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply -f -\n" +
+			"  kubectl berth generate --handlers runc,kata --any-node",
+	}
+	f.handlersFlags(c, "instead of those of the cluster")
+	c.Flags().StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
+	c.Flags().BoolVar(&f.anyNode, "any-node", false, "select no nodes")
+	output.Flag(c, &f.output, misused, "yaml", "json")
+	return p.does(c, f, (*classWork).generate)
+}
+
+func (p *program) lintCommand() *cobra.Command {
+	f := &classFlags{}
+	c := &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Find what is wrong with RuntimeClasses",
+		Long: `Find what is wrong with RuntimeClasses: what the API server would refuse, in its
+words; versions that it has no more; handlers that there are not or that take no
+pods, by --live or --handlers; handlers that would change, by --against; overhead
+that is less than what was measured, by --handlers or --measurements. Warnings do
+not count, unless --strict is given.`,
+		Example: "  kubectl berth lint classes.yaml --live\n  kubectl get runtimeclass -o yaml >now.yaml && kubectl berth lint next.yaml --against now.yaml",
+		Args:    cobra.MinimumNArgs(1),
+	}
+	f.handlersFlags(c, "that there are")
+	c.Flags().BoolVar(&f.live, "live", false, "look for handlers in the cluster")
+	c.Flags().StringArrayVar(&f.against, "against", nil, "`FILE` of the classes that the cluster has; may be repeated")
+	c.Flags().BoolVar(&f.strict, "strict", false, "count warnings")
+	output.Flag(c, &f.output, misused, output.Forms...)
+	return p.does(c, f, (*classWork).lint)
+}
+
+func (p *program) migrateCommand() *cobra.Command {
+	f := &classFlags{}
+	c := &cobra.Command{
+		Use:   "migrate FILE...",
+		Short: "Rewrite RuntimeClasses of old versions to node.k8s.io/v1",
+		Long: `Rewrite RuntimeClasses of v1beta1 and v1alpha1 to node.k8s.io/v1, and print the file.
+Comments and order stay. Handlers that v1 does not allow, which are empty ones and
+those with dots, get another name by --handler; without one nothing is written.`,
+		Example: "  kubectl berth migrate old.yaml >new.yaml\n  kubectl berth migrate --write *.yaml --handler kata.v2=kata-v2 --handler =runc",
+		Args:    cobra.MinimumNArgs(1),
+	}
+	c.Flags().StringArrayVar(&f.rename, "handler", nil, "`OLD=NEW` name of a handler; OLD may be empty; may be repeated")
+	c.Flags().BoolVarP(&f.write, "write", "w", false, "write the files instead of printing; all of them or none")
+	return p.does(c, f, (*classWork).migrate)
+}
+
+func (p *program) simulateCommand() *cobra.Command {
+	f := &classFlags{}
+	c := &cobra.Command{
+		Use:   "simulate FILE...",
+		Short: "Say what the RuntimeClass admission makes of pods",
+		Long: `Say what the RuntimeClass admission of an API server makes of pods: the overhead,
+node selector and tolerations that their class gives them, or why they are refused,
+in its words. Classes are those of the files and of --classes. -o yaml and -o json
+have the pods as they are admitted.`,
+		Example: "  kubectl berth simulate deployment.yaml --classes classes.yaml\n  kubectl get runtimeclass -o yaml | kubectl berth simulate pod.yaml -",
+		Args:    cobra.MinimumNArgs(1),
+	}
+	f.classesFlag(c)
+	output.Flag(c, &f.output, misused, output.Forms...)
+	return p.does(c, f, (*classWork).simulate)
+}
+
+func (f *classFlags) classesFlag(c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.classes, "classes", nil, "`FILE` of classes; may be repeated")
+}

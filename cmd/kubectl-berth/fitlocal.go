@@ -1,0 +1,72 @@
+package main
+
+import (
+	"io"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// fittedLocally is what fit --local prints of a pod.
+type fittedLocally struct {
+	Pod   string `json:"pod"`
+	Where string `json:"where"`
+	// Fits is the best of all handlers.
+	Fits     capability.Answer          `json:"fits"`
+	Needs    []runtimeclass.Requirement `json:"needs"`
+	Handlers []runtimeclass.Verdict     `json:"handlers"`
+}
+
+func (w *classWork) fit() error {
+	by := runtimeclass.Preference(w.flags.prefer)
+	handlers, err := w.handlers()
+	if err != nil {
+		return err
+	}
+	pods, classes, err := w.pods()
+	if err != nil {
+		return err
+	}
+	all, without := []fittedLocally{}, 0
+	for _, p := range pods {
+		f := fittedLocally{Pod: p.Owner, Where: p.Where(""), Fits: capability.No, Needs: runtimeclass.Requirements(p.Pod), Handlers: runtimeclass.Fit(p.Pod, handlers, classes, by)}
+		if len(f.Handlers) > 0 {
+			f.Fits = f.Handlers[0].Fits
+		}
+		if f.Needs == nil {
+			f.Needs = []runtimeclass.Requirement{}
+		}
+		if f.Fits == capability.No {
+			without++
+		}
+		all = append(all, f)
+	}
+	if err := output.Encode(w.Out, w.flags.output, map[string]any{"pods": all}, func(to io.Writer) error { return localFitTable(all, w.flags.output == "wide").Write(to) }); err != nil {
+		return err
+	}
+	if without > 0 {
+		return found("no handler can run %s of %d", plural(without, "pod", "pods"), len(all))
+	}
+	return nil
+}
+
+func localFitTable(all []fittedLocally, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"POD", "HANDLER", "FITS", "ISOLATION", "MEMORY", "CPU", "CLASSES", "REASON"}, Whole: wide}
+	for _, f := range all {
+		for _, v := range f.Handlers {
+			name, memory, cpu := v.Handler, "-", "-"
+			if v.Default {
+				name += " (default)"
+			}
+			if v.Overhead != nil {
+				memory, cpu = runtimeclass.Amount(corev1.ResourceMemory, v.Overhead.Memory.P95), runtimeclass.Amount(corev1.ResourceCPU, v.Overhead.CPU.P95)
+			}
+			t.Add(f.Pod, name, string(v.Fits), or(string(v.Isolation)), memory, cpu, or(strings.Join(v.Classes, ", ")), strings.Join(v.Reasons(), "; "))
+		}
+	}
+	return t
+}

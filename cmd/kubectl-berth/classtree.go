@@ -54,8 +54,9 @@ func (p *program) generateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate [HANDLER]...",
 		Short: "Print a RuntimeClass for each handler",
-		Long: `Print a RuntimeClass for each handler that nodes of the cluster report, or that
---handlers has and that takes pods, or for those that are named. Its overhead is what was measured: p95, rounded up. Without
+		Long: `Print a RuntimeClass for each handler that takes pods, or for those that are named.
+Handlers are those of --handlers, or else those that the nodes of the cluster report.
+Its overhead is what was measured: p95, rounded up. Without
 measurements it has none. It selects nodes by the label that "ready" handlers have
 by Node Feature Discovery, feature.node.kubernetes.io/handler.NAME=ready.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply -f -\n" +

@@ -113,6 +113,11 @@ func audit(t *testing.T, b *bed) {
 		"label "+labelPrefix+"kata: warning: nodes have it without the handler: b")
 	has(t, r.stderr, "error: 1 error and 4 warnings in 3 RuntimeClasses and 3 nodes\n")
 
+	// The handlers that nodes report are those of commands that also do without a cluster.
+	r = berth(t, 0, b.admin, "", "generate", "--any-node")
+	has(t, r.stdout, "handler: gvisor\n", "handler: kata\n", "handler: runc\n")
+	has(t, berth(t, 3, b.admin, r.stdout+"---\n"+manifest("gone", "wasmtime", ""), "lint", "-", "--live").stdout, `there is no handler "wasmtime"`)
+
 	// Pods as they were left by a scheduler and a kubelet.
 	b.pod(t, "misplaced", "kata", "b")
 	refused := b.pod(t, "refused", "runc", "a")
@@ -226,6 +231,7 @@ func nobodyAnswers(t *testing.T, _ *bed) {
 		{"fit -f -", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
 		{"fit pod/x", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
 		{"apply --from-nodes", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"generate", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
 		{"audit --measurements -", 2, `unknown field "kind"`},
 		{"audit --measurements /nowhere.yaml", 2, "/nowhere.yaml"},
 		{"audit -o table", 2, "-o table is no form of output"},
@@ -238,6 +244,7 @@ func nobodyAnswers(t *testing.T, _ *bed) {
 			t.Errorf("%s: got %+v", c.args, r)
 		}
 	}
+	has(t, berth(t, 0, nowhere, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n", "fit", "--local", "-", "--handlers", "runc").stdout, "Pod p  runc     yes")
 }
 
 // unreachable is a kubeconfig of no server.

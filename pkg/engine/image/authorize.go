@@ -120,24 +120,39 @@ func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Respons
 	if host == nil {
 		return a.stranger.AddResponses(ctx, responses)
 	}
-	if err := host.checkRealm(last); err != nil {
+	if err := a.checkRealm(host, last); err != nil {
 		return err
 	}
 	return host.AddResponses(ctx, responses)
 }
 
-// checkRealm refuses a token server that would get secrets in the clear.
-func (a *hostAuth) checkRealm(resp *http.Response) error {
-	if !a.secret || a.plain {
+// checkRealm refuses a token server that would get secrets in the clear. A registry that
+// is configured without TLS says nothing of other hosts.
+func (a *authorizer) checkRealm(host *hostAuth, resp *http.Response) error {
+	if !host.secret {
 		return nil
 	}
 	for _, c := range auth.ParseAuthHeader(resp.Header) {
 		realm, err := url.Parse(c.Parameters["realm"])
-		if c.Scheme == auth.BearerAuth && (err != nil || !strings.EqualFold(realm.Scheme, "https")) {
-			return fmt.Errorf("registry %s names a token server without TLS, which does not get credentials: %w", resp.Request.URL.Host, errdefs.ErrPermissionDenied)
+		if c.Scheme != auth.BearerAuth || err == nil && (strings.EqualFold(realm.Scheme, "https") || a.plain(realm)) {
+			continue
 		}
+		return fmt.Errorf("registry %s names a token server without TLS, which does not get credentials: %w", resp.Request.URL.Host, errdefs.ErrPermissionDenied)
 	}
 	return nil
+}
+
+// plain tells whether the host of a realm may be spoken to without TLS, on whatever port.
+func (a *authorizer) plain(realm *url.URL) bool {
+	if !strings.EqualFold(realm.Scheme, "http") {
+		return false
+	}
+	for o, known := range a.known {
+		if known.plain && strings.EqualFold(o.host, realm.Hostname()) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkRedirect keeps a token server from handing on what it was given.

@@ -138,6 +138,31 @@ func TestCredentialsStayWithTheRegistry(t *testing.T) {
 	}
 }
 
+// TestPlainRegistryNamesAStranger has a registry that is configured without TLS name a
+// token server of another host, without TLS too. One of its own host gets the credentials.
+func TestPlainRegistryNamesAStranger(t *testing.T) {
+	for name, own := range map[string]bool{"stranger": false, "its own host": true} {
+		listen := newStranger
+		if own {
+			listen = newEavesdropper
+		}
+		tokens, _ := listen(t, false, wants(bearerChallenge))
+		plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", bearerChallenge(tokens))
+			w.WriteHeader(http.StatusUnauthorized)
+		}))
+		t.Cleanup(plain.Close)
+		s := openStore(t, Config{HostsDir: writeHosts(t, domain, fmt.Sprintf("server = %q\n", plain.URL))})
+		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
+		if err == nil {
+			t.Errorf("%s: the pull succeeded", name)
+		}
+		if heard := strings.Contains(tokens.text(), password) || strings.Contains(tokens.text(), basic(user, password)); heard != own {
+			t.Errorf("%s: the token server heard the password: %v; %v", name, heard, err)
+		}
+	}
+}
+
 func redirectBlobs(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool {
 	allow := bearerAuth(reg, user, password, idToken)
 	return func(w http.ResponseWriter, r *http.Request) bool {

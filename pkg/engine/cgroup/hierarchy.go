@@ -2,7 +2,9 @@ package cgroup
 
 import (
 	"bufio"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -101,6 +103,15 @@ func HostPaths(specPath string) Paths {
 	return host().paths(inHierarchy(specPath))
 }
 
+// KernelPath is what the kernel calls the cgroup of a cgroupsPath in its log. It is empty
+// on a host that does not have cgroup v2 alone.
+func KernelPath(specPath string) string {
+	if host().unified == "" {
+		return ""
+	}
+	return inHierarchy(specPath)
+}
+
 // ParentPaths returns where the files of a pod's cgroup_parent are: what a
 // kubelet makes for the pod. A pod that names none has the zero value.
 func ParentPaths(parent string, d Driver) Paths {
@@ -119,6 +130,16 @@ func (h hierarchies) paths(inside string) Paths {
 		v1[name] = mount + inside
 	}
 	return Paths{V1: v1}
+}
+
+// Exists tells whether the cgroup is there in any hierarchy.
+func (p Paths) Exists() bool {
+	for _, dir := range p.directories() {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
 }
 
 // directories are all directories, each once.

@@ -8,6 +8,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -53,7 +54,7 @@ type Deps struct {
 func New(d Deps) *Service {
 	l := &logs{pods: d.Pods, settings: d.Settings, shims: d.Shims}
 	e := &ends{
-		pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, rootfs: d.Rootfs, hooks: d.Hooks, events: d.Events, logs: l,
+		pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, rootfs: d.Rootfs, hooks: d.Hooks, events: d.Events, logs: l, kernelLog: oomlog.New(),
 	}
 	specs := &specifier{
 		pods: d.Pods, settings: d.Settings, binaries: d.Binaries, rootfs: d.Rootfs, hooks: d.Hooks, cdiDirs: d.CDISpecDirs,

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -32,6 +33,8 @@ type ends struct {
 	hooks    *hooks.Hooks
 	events   *events.Announcer
 	logs     *logs
+	// kernelLog tells of kills in cgroups that are gone.
+	kernelLog *oomlog.Log
 }
 
 // Watch waits for the end of a running container and records it.
@@ -53,8 +56,9 @@ func (b *ends) ended(c *pod.Container, exit task.Exit) {
 	b.EraseEnded(c)
 }
 
-// killedForMemory tells what a foreign shim may report too late, or to nobody:
-// the cgroup's own count, which is there until the task is deleted.
+// killedForMemory tells what a foreign shim may report too late, or to nobody: the
+// cgroup's own count, which is there until the task is deleted, and where systemd has
+// removed the cgroup with its last process, the kernel's log.
 func (b *ends) killedForMemory(c *pod.Container) bool {
 	if c.OOM.Load() {
 		return true
@@ -62,8 +66,12 @@ func (b *ends) killedForMemory(c *pod.Container) bool {
 	if s := c.Sandbox.Spec(); s.Definition.Type != handler.Shim || s.Plan.OwnKernel {
 		return false
 	}
-	kills, err := cgroup.OOMKills(cgroup.HostPaths(c.Spec().CgroupsPath))
-	return err == nil && kills > 0
+	group := cgroup.HostPaths(c.Spec().CgroupsPath)
+	if kills, err := cgroup.OOMKills(group); err == nil && kills > 0 {
+		return true
+	}
+	logged := cgroup.KernelPath(c.Spec().CgroupsPath)
+	return logged != "" && !group.Exists() && b.kernelLog.Kills(b.pods.Background, logged) > 0
 }
 
 // RecordEnd makes c EXITED.

@@ -399,7 +399,7 @@ func (s *Supervisor) loggedOOM(ctx context.Context, c Cgroup, asked string) func
 	if asked == "" || asked == "/" {
 		return nil
 	}
-	return func() uint64 { return s.kernelLog.kills(ctx, asked) }
+	return func() uint64 { return s.kernelLog.Kills(ctx, asked) }
 }
 
 // locateCgroup says where the processes of a container are.

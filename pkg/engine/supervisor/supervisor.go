@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ type Supervisor struct {
 	processes   *processes
 	backlogs    *backlogs
 	hierarchies []hierarchy
-	kernelLog   *oomLog
+	kernelLog   *oomlog.Log
 	digest      func() (string, error)
 	shutdown    func() // ends the process
 
@@ -47,7 +48,7 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 		return nil, err
 	}
 	return &Supervisor{
-		ctx: ctx, dir: dir, version: version, processes: p, backlogs: newBacklogs(attachMemory), hierarchies: h, kernelLog: newOOMLog(),
+		ctx: ctx, dir: dir, version: version, processes: p, backlogs: newBacklogs(attachMemory), hierarchies: h, kernelLog: oomlog.New(),
 		digest: sync.OnceValues(executableDigest), shutdown: shutdown,
 		tasks: map[string]*task{}, foreign: map[string]*foreign{},
 	}, nil

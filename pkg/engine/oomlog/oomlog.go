@@ -1,4 +1,5 @@
-package supervisor
+// Package oomlog counts out-of-memory kills by the kernel's log, for cgroups that are gone.
+package oomlog
 
 import (
 	"bytes"
@@ -16,13 +17,13 @@ import (
 // https://docs.kernel.org/admin-guide/abi-testing.html#abi-file-testing-dev-kmsg
 const kernelLogFile = "/dev/kmsg"
 
-// oomLog knows of out-of-memory kills by what the kernel logged of them. The
+// Log knows of out-of-memory kills by what the kernel logged of them. The
 // counter of a cgroup says it better, while it is there: systemd removes the
 // cgroup of a scope as soon as its last process exits, which it hears of before
 // that process can be waited for, so the counter may be gone when it is read. The
 // kernel logs a kill before it kills. It leaves out some when there are many at
 // once, so this is the second best.
-type oomLog struct {
+type Log struct {
 	open func() (readRecord, error)
 
 	mu sync.Mutex
@@ -39,7 +40,8 @@ type readRecord func(into []byte) (int, error)
 // maxVictims bounds what is remembered; questions come within milliseconds of a kill.
 const maxVictims = 1024
 
-func newOOMLog() *oomLog { return &oomLog{open: openKernelLog} }
+// New opens the log when it is first asked.
+func New() *Log { return &Log{open: openKernelLog} }
 
 func openKernelLog() (readRecord, error) {
 	fd, err := unix.Open(kernelLogFile, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -49,9 +51,9 @@ func openKernelLog() (readRecord, error) {
 	return func(into []byte) (int, error) { return unix.Read(fd, into) }, nil
 }
 
-// kills counts the processes that were killed in a cgroup or below it. The cgroup
+// Kills counts the processes that were killed in a cgroup or below it. The cgroup
 // is told by its path in the hierarchy, of which no other cgroup's is a part.
-func (l *oomLog) kills(ctx context.Context, cgroup string) uint64 {
+func (l *Log) Kills(ctx context.Context, cgroup string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.tried {
@@ -74,7 +76,7 @@ func (l *oomLog) kills(ctx context.Context, cgroup string) uint64 {
 }
 
 // catchUp takes down what was logged since the last time. l.mu is held.
-func (l *oomLog) catchUp(ctx context.Context) {
+func (l *Log) catchUp(ctx context.Context) {
 	record := make([]byte, 8192) // the kernel's longest
 	for {
 		n, err := l.read(record)

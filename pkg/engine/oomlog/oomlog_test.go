@@ -1,4 +1,4 @@
-package supervisor
+package oomlog
 
 import (
 	"fmt"
@@ -36,8 +36,8 @@ func TestVictimOf(t *testing.T) {
 }
 
 // recorded is a log with these records, of which some were overwritten.
-func recorded(records ...string) *oomLog {
-	return &oomLog{open: func() (readRecord, error) {
+func recorded(records ...string) *Log {
+	return &Log{open: func() (readRecord, error) {
 		return func(into []byte) (int, error) {
 			if len(records) == 0 {
 				return 0, unix.EAGAIN
@@ -61,7 +61,7 @@ func TestKillsAreFoundByCgroup(t *testing.T) {
 	for cgroup, want := range map[string]uint64{
 		"/a/berth-1.scope": 2, "/a/berth-1.scope/container": 2, "/a/berth-12.scope": 1, "/a/berth-2.scope": 0, "/berth-12.scope": 1,
 	} {
-		if got := l.kills(t.Context(), cgroup); got != want {
+		if got := l.Kills(t.Context(), cgroup); got != want {
 			t.Errorf("%s: %d kills, want %d", cgroup, got, want)
 		}
 	}
@@ -73,59 +73,9 @@ func TestOnlySoManyVictimsAreRemembered(t *testing.T) {
 		records = append(records, killIn(fmt.Sprintf("/n%d", i)))
 	}
 	l := recorded(records...)
-	if l.kills(t.Context(), "/n5") != 0 || l.kills(t.Context(), fmt.Sprintf("/n%d", maxVictims)) != 1 || len(l.victims) != maxVictims {
+	if l.Kills(t.Context(), "/n5") != 0 || l.Kills(t.Context(), fmt.Sprintf("/n%d", maxVictims)) != 1 || len(l.victims) != maxVictims {
 		t.Errorf("%d victims are remembered", len(l.victims))
 	}
-}
-
-// What systemd removes as soon as it is empty is gone when it is read.
-func TestCounterOfARemovedCgroup(t *testing.T) {
-	p, err := newProcesses()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kills := uint64(0)
-	logged := func() uint64 { return kills }
-	// The kernel answers a read of a removed cgroup's file by an error, as it does
-	// one of a directory.
-	o, err := openCounter(p, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.logged = logged
-	never := countOOM(t.Context(), p, Cgroup{Unified: filepath.Join(t.TempDir(), "gone")}, logged)
-	nowhere := countOOM(t.Context(), p, Cgroup{}, logged)
-	for name, o := range map[string]*oomCounter{"read too late": o, "opened too late": never, "found too late": nowhere} {
-		kills = 0
-		if o.killed() {
-			t.Errorf("%s: a kill before any", name)
-		}
-		kills = 1
-		if !o.killed() {
-			t.Errorf("%s: the kill is not seen", name)
-		}
-		o.close()
-		kills = 2
-		if o.count() != 1 {
-			t.Errorf("%s: a closed counter counts on", name)
-		}
-	}
-	if o := countOOM(t.Context(), p, Cgroup{}, nil); o.killed() {
-		t.Error("nothing to count by has seen a kill")
-	}
-	// One that can be read is believed.
-	file := filepath.Join(t.TempDir(), "memory.events")
-	if err := os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if o, err = openCounter(p, file); err != nil {
-		t.Fatal(err)
-	}
-	o.logged = logged
-	if o.killed() {
-		t.Error("the log is asked although the counter can be read")
-	}
-	o.close()
 }
 
 // TestKernelLogTellsOfKills kills a real process for want of memory.
@@ -150,7 +100,7 @@ func TestKernelLogTellsOfKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The kernel leaves out lines when many kills come at once, as of other tests.
-	for deadline := time.Now().Add(time.Minute); newOOMLog().kills(t.Context(), path) == 0; {
+	for deadline := time.Now().Add(time.Minute); New().Kills(t.Context(), path) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the kernel's log has no kill in %s", path)
 		}

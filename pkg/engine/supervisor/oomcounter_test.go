@@ -1,0 +1,57 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// What systemd removes as soon as it is empty is gone when it is read.
+func TestCounterOfARemovedCgroup(t *testing.T) {
+	p, err := newProcesses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kills := uint64(0)
+	logged := func() uint64 { return kills }
+	// The kernel answers a read of a removed cgroup's file by an error, as it does
+	// one of a directory.
+	o, err := openCounter(p, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.logged = logged
+	never := countOOM(t.Context(), p, Cgroup{Unified: filepath.Join(t.TempDir(), "gone")}, logged)
+	nowhere := countOOM(t.Context(), p, Cgroup{}, logged)
+	for name, o := range map[string]*oomCounter{"read too late": o, "opened too late": never, "found too late": nowhere} {
+		kills = 0
+		if o.killed() {
+			t.Errorf("%s: a kill before any", name)
+		}
+		kills = 1
+		if !o.killed() {
+			t.Errorf("%s: the kill is not seen", name)
+		}
+		o.close()
+		kills = 2
+		if o.count() != 1 {
+			t.Errorf("%s: a closed counter counts on", name)
+		}
+	}
+	if o := countOOM(t.Context(), p, Cgroup{}, nil); o.killed() {
+		t.Error("nothing to count by has seen a kill")
+	}
+	// One that can be read is believed.
+	file := filepath.Join(t.TempDir(), "memory.events")
+	if err := os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o, err = openCounter(p, file); err != nil {
+		t.Fatal(err)
+	}
+	o.logged = logged
+	if o.killed() {
+		t.Error("the log is asked although the counter can be read")
+	}
+	o.close()
+}

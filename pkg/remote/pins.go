@@ -160,9 +160,10 @@ func (n naming) inventory() []handler.Owned {
 }
 
 // pinFor is the pin of a sandbox that is made under a handler of the daemon's,
-// empty if it needs none.
+// empty if it needs none: its daemon may leave the handler out of what it says, as CRI-O
+// does, and must lead to the same one by both.
 func (n naming) pinFor(ctx context.Context, theirs string) string {
-	if d := handler.DefinitionFrom(ctx); d != nil && n.names.owner(theirs) != d.Name {
+	if d := handler.DefinitionFrom(ctx); d != nil && (n.names.owner(theirs) != d.Name || n.names.owner("") != d.Name) {
 		return d.Name
 	}
 	return ""

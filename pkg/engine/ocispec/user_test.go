@@ -323,3 +323,10 @@ func BenchmarkResolveUser(b *testing.B) {
 		}
 	}
 }
+
+func TestLongLineIsNamed(t *testing.T) {
+	err := eachGroup(strings.NewReader("a:x:1:\nb:x:2:"+strings.Repeat("u,", maxLine)), func(groupEntry) bool { return true })
+	if err == nil || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("got %v", err)
+	}
+}

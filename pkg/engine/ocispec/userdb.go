@@ -3,6 +3,8 @@ package ocispec
 import (
 	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strconv"
@@ -60,10 +62,14 @@ func eachGroup(r io.Reader, visit func(groupEntry) bool) error {
 func eachLine(r io.Reader, visit func(string) bool) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, maxLine)
-	for sc.Scan() {
+	n := 1
+	for ; sc.Scan(); n++ {
 		if !visit(sc.Text()) {
 			return nil
 		}
+	}
+	if errors.Is(sc.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("line %d is longer than %d bytes; shorten it in the image", n, maxLine)
 	}
 	return sc.Err()
 }

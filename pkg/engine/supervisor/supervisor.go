@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/oomlog"
 )
 
 // Supervisor holds the tasks of one process.

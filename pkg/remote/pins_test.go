@@ -1,0 +1,35 @@
+package remote
+
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// A daemon may leave the handler of a pod out of what it says, as CRI-O does: the pod
+// goes by the one that it was made under all the same.
+func TestPinsWhereADaemonMayNotSay(t *testing.T) {
+	n := naming{names: &names{}, known: &known{}}
+	n.names.set([]Handler{{Name: "crio", Remote: ""}, {Name: "crun", Remote: "crun"}, {Name: "kata", Remote: "kata-qemu"}})
+	for name, tc := range map[string]struct{ handler, theirs, want string }{
+		"the daemon's default":   {"crio", "", ""},
+		"another handler":        {"crun", "crun", "crun"},
+		"one of another name":    {"kata", "kata-qemu", "kata"},
+		"one that leads nowhere": {"gone", "crun", "gone"},
+	} {
+		ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: tc.handler})
+		pin := n.pinFor(ctx, tc.theirs)
+		if pin != tc.want {
+			t.Errorf("%s: the pin is %q, want %q", name, pin, tc.want)
+		}
+		if pin == "" {
+			continue
+		}
+		n.known.pin(name, pin)
+		for _, said := range []string{tc.theirs, ""} {
+			if got := n.sandbox(name, said); got != tc.handler {
+				t.Errorf("%s: when its daemon says %q it is of %q", name, said, got)
+			}
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/config"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -82,7 +83,7 @@ not touched; the error says where it is.`,
 			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error {
 				line := fmt.Sprintf("handler %s is removed (%s)\n", args[0], resp.GetFile())
 				if n := resp.GetPods(); n > 0 {
-					line += fmt.Sprintf("it is draining until its %d pods are gone; see \"berth pods --handler %s\"\n", n, args[0])
+					line += fmt.Sprintf("draining: %s left; see \"berth pods --handler %s\"\n", output.Pods(n), args[0])
 				}
 				_, err := io.WriteString(w, line)
 				return err

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -103,14 +104,14 @@ func (r *remote) drain(ctx context.Context, c *cobra.Command, daemon *client.Cli
 		if err != nil {
 			p.end()
 			if left > 0 && gaveUp(ctx, err) {
-				return degraded("handler %q is draining and has %d pods left; \"berth handler drain %s\" waits again, \"berth handler uncordon %s\" takes it back",
-					req.GetName(), left, req.GetName(), req.GetName())
+				return degraded("handler %q is draining and has %s left; \"berth handler drain %s\" waits again, \"berth handler uncordon %s\" takes it back",
+					req.GetName(), output.Pods(left), req.GetName(), req.GetName())
 			}
 			return err
 		}
 		last = resp
 		if left = resp.GetPods(); left > 0 {
-			p.step("%d pods left: %s", left, someOf(resp.GetNames(), int(left)))
+			p.step("%s left: %s", output.Pods(left), someOf(resp.GetNames(), int(left)))
 		}
 	}
 	p.end()

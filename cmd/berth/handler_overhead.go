@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/overhead"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -93,7 +94,7 @@ const barWidth = 30
 
 // stepLine is a step with a bar, on a terminal, for what is done pod by pod. Pure.
 func stepLine(s *adminv1.MeasureOverheadResponse, width int) string {
-	pods := fmt.Sprintf("%d pods", s.GetAll())
+	pods := output.Pods(s.GetAll())
 	if s.GetAll() == 1 {
 		pods = "1 pod"
 	}

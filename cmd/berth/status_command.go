@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -48,7 +49,7 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 	fmt.Fprintf(w, "berth %s%s, up %s\n", s.GetVersion(), revision, age(time.Since(s.GetStartedAt().AsTime())))
 	fmt.Fprintf(w, "serves %s\n", s.GetCriSocket())
 	fmt.Fprintf(w, "generation %d (%s), read %s\n", s.GetGeneration(), short(s.GetDigest()), ago(s.GetReloadedAt().AsTime()))
-	fmt.Fprintf(w, "%d of %d handlers take pods, %d pods\n", s.GetHandlersReady(), s.GetHandlers(), s.GetPods())
+	fmt.Fprintf(w, "%d of %d handlers take pods, %s\n", s.GetHandlersReady(), s.GetHandlers(), output.Pods(s.GetPods()))
 	for _, line := range s.GetDegraded() {
 		fmt.Fprintf(w, "degraded: %s\n", line)
 	}

@@ -263,7 +263,7 @@ func (p *program) refuse(classes []runtimeclass.Class, before []nodev1.RuntimeCl
 		}
 	}
 	if errs > 0 {
-		return fmt.Errorf("nothing was applied: the API server would refuse it for %s", plural(errs, "reason", "reasons"))
+		return fmt.Errorf("nothing was applied: the API server would refuse it for %s", output.Count(errs, "reason", "reasons"))
 	}
 	return nil
 }

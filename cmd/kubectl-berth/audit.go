@@ -85,8 +85,8 @@ func (p *program) audit(ctx context.Context, f *auditFlags) error {
 		return err
 	}
 	if a.Errors > 0 || f.strict && a.Warnings > 0 {
-		return found("%s and %s in %s and %s", plural(a.Errors, "error", "errors"), plural(a.Warnings, "warning", "warnings"),
-			plural(a.Classes, "RuntimeClass", "RuntimeClasses"), plural(a.Nodes, "node", "nodes"))
+		return found("%s and %s in %s and %s", output.Count(a.Errors, "error", "errors"), output.Count(a.Warnings, "warning", "warnings"),
+			output.Count(a.Classes, "RuntimeClass", "RuntimeClasses"), output.Count(a.Nodes, "node", "nodes"))
 	}
 	return nil
 }

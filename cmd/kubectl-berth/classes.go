@@ -120,7 +120,7 @@ func (w *classWork) lint() error {
 		return err
 	}
 	if l.Errors > 0 || w.flags.strict && l.Warnings > 0 {
-		return found("%s and %s in %s", plural(l.Errors, "error", "errors"), plural(l.Warnings, "warning", "warnings"), plural(l.Classes, "RuntimeClass", "RuntimeClasses"))
+		return found("%s and %s in %s", output.Count(l.Errors, "error", "errors"), output.Count(l.Warnings, "warning", "warnings"), output.Count(l.Classes, "RuntimeClass", "RuntimeClasses"))
 	}
 	return nil
 }

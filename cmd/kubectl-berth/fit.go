@@ -151,7 +151,7 @@ func (p *program) fit(ctx context.Context, f *fitFlags, args []string) error {
 		return err
 	}
 	if without > 0 {
-		return found("%s of %d can run nowhere", plural(without, "pod", "pods"), len(all))
+		return found("%s of %d can run nowhere", output.Count(without, "pod", "pods"), len(all))
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (w *classWork) fit() error {
 		return err
 	}
 	if without > 0 {
-		return found("no handler can run %s of %d", plural(without, "pod", "pods"), len(all))
+		return found("no handler can run %s of %d", output.Count(without, "pod", "pods"), len(all))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -54,7 +55,7 @@ func (w *classWork) migrate() error {
 	case len(problems) > 0:
 		return wrong(errors.Join(problems...))
 	case findings > 0:
-		return found("nothing was written: the API server would refuse it for %s", plural(findings, "reason", "reasons"))
+		return found("nothing was written: the API server would refuse it for %s", output.Count(findings, "reason", "reasons"))
 	case w.flags.write:
 		return replace(w.args, all)
 	}

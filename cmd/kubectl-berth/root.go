@@ -107,11 +107,3 @@ func noSubcommand(c *cobra.Command, args []string) error {
 func (p *program) note(format string, args ...any) {
 	fmt.Fprintf(p.ErrOut, "note: "+format+"\n", args...)
 }
-
-// plural is "1 pod" or "2 pods".
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}

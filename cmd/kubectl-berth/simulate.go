@@ -87,7 +87,7 @@ func (w *classWork) simulate() error {
 		return err
 	}
 	if rejected > 0 {
-		return found("%s of %d would be rejected", plural(rejected, "pod", "pods"), len(all))
+		return found("%s of %d would be rejected", output.Count(rejected, "pod", "pods"), len(all))
 	}
 	return nil
 }

@@ -163,7 +163,7 @@ func (n *node) drain(t *testing.T, pod *testbed.Pod) {
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
 	defer cancel()
 	cmd := n.command(ctx, "handler", "drain", "other")
-	said := &watched{words: "1 pods left: testbed/", seen: make(chan struct{})}
+	said := &watched{words: "1 pod left: testbed/", seen: make(chan struct{})}
 	cmd.Stderr = said
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -206,7 +206,7 @@ func TestAnInterruptedDrain(t *testing.T) {
 	n := newNode(t)
 	n.Client.RunSandbox(t, testbed.PodSpec{})
 	_, stderr := n.berth(t, 3, "handler", "drain", "runc", "--timeout", "1s")
-	has(t, stderr, "is draining and has 1 pods left", "berth handler uncordon runc")
+	has(t, stderr, "is draining and has 1 pod left", "berth handler uncordon runc")
 	if h := n.handler(t, "runc"); h["state"] != "STATE_DRAINING" {
 		t.Errorf("it is %v", h)
 	}

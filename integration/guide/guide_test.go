@@ -127,7 +127,7 @@ func (s *screen) String() string {
 
 // waits says whether commands come to say that pods are left.
 func (s *screen) waits(ctx context.Context) bool {
-	for !strings.Contains(s.String(), "pods left") {
+	for !strings.Contains(s.String(), " left: ") {
 		select {
 		case <-ctx.Done():
 			return false

@@ -66,24 +66,28 @@ func (p *Prober) Ask(ctx context.Context, def *handler.Definition) (*Runtime, er
 
 func (p *Prober) await(ctx context.Context, def *handler.Definition, anew bool) (*Runtime, error) {
 	f, before := p.join(ctx, def, anew)
-	for {
-		patience := time.NewTimer(p.timeout + 2*pipeGrace)
-		defer patience.Stop()
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-patience.C:
-			return nil, transient{fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
-				def.Path, errdefs.ErrUnavailable)}
-		}
-		if !before || f.err != nil {
-			return f.runtime, f.err
-		}
-		// It may have looked at a binary that was replaced before this call. The next one
-		// looks now, whoever begins it; what is known costs it no more than that.
-		f, _ = p.join(ctx, def, false)
-		before = false
+	rt, err := p.land(ctx, def, f)
+	if err != nil || !before {
+		return rt, err
+	}
+	// It may have looked at a binary that was replaced before this call. The next one
+	// looks now, whoever begins it; what is known costs it no more than that.
+	f, _ = p.join(ctx, def, false)
+	return p.land(ctx, def, f)
+}
+
+// land waits for the end of a flight.
+func (p *Prober) land(ctx context.Context, def *handler.Definition, f *flight) (*Runtime, error) {
+	patience := time.NewTimer(p.timeout + 2*pipeGrace)
+	defer patience.Stop()
+	select {
+	case <-f.done:
+		return f.runtime, f.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-patience.C:
+		return nil, transient{fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
+			def.Path, errdefs.ErrUnavailable)}
 	}
 }
 

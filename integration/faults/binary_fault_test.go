@@ -113,7 +113,7 @@ func TestRootWithoutExec(t *testing.T) {
 	if out := second.Exec(t, "echo", "alive"); out != "alive\n" {
 		t.Errorf("exec said %q", out)
 	}
-	for _, want := range []string{"mounted noexec", "no copy of it is kept"} {
+	for _, want := range []string{"mounted noexec", "no kept binary exists"} {
 		if !strings.Contains(b.Log(), want) {
 			t.Errorf("the log does not say %q", want)
 		}

@@ -362,6 +362,6 @@ func ownTemporaryMounts(state string, entry *log.Entry) {
 		left, err = mount.CleanupTempMounts(0)
 	}
 	if err = errors.Join(append(left, err)...); err != nil {
-		entry.WithError(err).Warn("temporary mounts of an earlier daemon are left")
+		entry.WithError(err).Warn("Failed to remove temporary mounts of an earlier daemon")
 	}
 }

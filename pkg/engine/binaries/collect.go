@@ -105,7 +105,7 @@ func (c *collector) Collect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.binaries.without(c.try); err != nil {
-		c.log.WithError(err).Warn("remove programs that no pod needs any more")
+		c.log.WithError(err).Warn("Failed to remove unused kept binaries")
 	}
 }
 
@@ -140,7 +140,7 @@ func (c *collector) try() error {
 		}
 		errs = append(errs, os.RemoveAll(path))
 		c.binaries.store.Forget(name)
-		c.log.WithField("program", name).Debug("removed a program that no pod needs any more")
+		c.log.WithField("program", name).Debug("Removed unused kept binary")
 	}
 	return errors.Join(errs...)
 }

@@ -245,7 +245,7 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	if why != nil && !errors.Is(why, keep.ErrChanged) {
 		if !b.noExec { // that was said at the start
 			b.log.WithError(why).WithField("handler", d.Name).WithField("runtime", d.Path).
-				Warn("a runtime cannot be kept for its pods: they run on what is installed, and an upgrade changes that under them")
+				Warn("Failed to keep runtime binary; its pods run on the installed one, and an upgrade changes it under them")
 			g.until = time.Now().Add(retryKeep)
 		}
 		g.binaries, why = each(ids, b.store.Hash)

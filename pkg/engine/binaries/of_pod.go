@@ -85,7 +85,7 @@ func (r *Runtimes) Need(s *pod.Sandbox) error {
 // without them as well.
 func (r *Runtimes) Mend(s *pod.Sandbox) {
 	if err := r.Need(s); err != nil {
-		r.log.WithError(err).WithField("sandbox", s.ID()).Error("a pod is ended without its runtime")
+		r.log.WithError(err).WithField("sandbox", s.ID()).Error("Stopping pod although its kept runtime is unavailable")
 	}
 }
 
@@ -94,7 +94,7 @@ func tellChanged(entry *log.Entry, s *pod.Sandbox, one keep.Binary) {
 	if keep.Changed(one) {
 		s.Lost.Do(func() {
 			entry.WithField("sandbox", s.ID()).WithField("runtime", one.Path).WithField("sha256", one.SHA256).
-				Warn("the runtime that a pod was made with was changed, and no copy of it is kept: the pod goes on with what is installed")
+				Warn("Runtime of pod was replaced, and no kept binary exists; the pod continues on the installed one")
 		})
 	}
 }
@@ -146,7 +146,7 @@ func (i *inspection) run() {
 			}
 			seen[one.Kept] = true
 			if err := i.binaries.verify(one); err != nil {
-				i.log.WithError(err).WithField("runtime", one.Path).Error("pods have lost their runtime")
+				i.log.WithError(err).WithField("runtime", one.Path).Error("Failed to verify the kept runtime of pods")
 			}
 		}
 		// So that the next container does not wait for the answer.
@@ -187,6 +187,6 @@ func (i *inspection) takeUp(d *handler.Definition) {
 	if err == nil {
 		release()
 	} else if !errors.Is(err, context.Canceled) {
-		i.log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("a handler's runtime does not answer")
+		i.log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("Runtime of handler did not answer")
 	}
 }

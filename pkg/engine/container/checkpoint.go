@@ -89,7 +89,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 		}
 		return nil, fmt.Errorf("checkpoint container: %w", err)
 	}
-	log.G(ctx).WithFields(log.Fields{"container": c.ID(), "location": r.GetLocation()}).Info("checkpoint written")
+	log.G(ctx).WithFields(log.Fields{"container": c.ID(), "location": r.GetLocation()}).Info("Checkpoint written")
 	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 

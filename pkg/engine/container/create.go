@@ -101,7 +101,7 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 			err = s.NotReady()
 		}
 		if uerr := u.Run(); uerr != nil {
-			log.G(ctx).WithError(uerr).WithField("container", id).Error("a failed container could not be taken back; it is listed as exited")
+			log.G(ctx).WithError(uerr).WithField("container", id).Error("Failed to roll back partially created container; listed as exited")
 			b.ShowFailed(ctx, c, err)
 		}
 		return nil, err

@@ -90,7 +90,7 @@ func (b *ends) RecordEnd(c *pod.Container, exit task.Exit) {
 		st.FinishedAt = max(exit.At.UnixNano(), st.StartedAt)
 	})
 	if err != nil && !errdefs.IsNotFound(err) {
-		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Error("record the end of a container")
+		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Error("Failed to record container exit")
 	}
 	b.pods.Clock.Seen(exit.At.UnixNano())
 	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -108,15 +108,15 @@ func (b *ends) EraseEnded(c *pod.Container) {
 func (b *ends) erase(ctx context.Context, c *pod.Container) {
 	defer close(c.Erased)
 	if err := b.EraseTask(ctx, c); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
 		return
 	}
 	if err := b.rootfs.UnmountParts(c.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
 		return
 	}
 	if err := c.Force(func(st *pod.ContainerStatus) { st.Erased = true }); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("clean up after an ended container")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
 	}
 }
 

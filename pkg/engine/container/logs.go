@@ -50,7 +50,7 @@ func (b *logs) flushLog(c *pod.Container) {
 	}
 	// A supervisor of an older build cannot be asked.
 	if err != nil && !errdefs.IsNotImplemented(err) {
-		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Debug("wait for the log of an ended container")
+		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Debug("Failed to wait for the log of exited container")
 	}
 }
 

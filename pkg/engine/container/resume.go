@@ -19,7 +19,7 @@ var ErrUnheard = errors.New("the container's start failed after the daemon that 
 // FinishStart does what is left of a start that an earlier daemon began. It holds
 // c.op, which it is given, until that has ended, as the call itself would have.
 func (b *starts) FinishStart(c *pod.Container) {
-	log.G(b.pods.Background).WithField("container", c.ID()).Info("wait for the end of a start that an earlier daemon began")
+	log.G(b.pods.Background).WithField("container", c.ID()).Info("Waiting for a container start that an earlier daemon began")
 	state, pid, err := b.tasks.AwaitStart(b.pods.Background, c, 0)
 	if err == nil {
 		b.settle(c, state, pid)
@@ -93,7 +93,7 @@ func (b *starts) keepStarted(c *pod.Container, pid int) {
 	defer cancel()
 	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("keep a task's files")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to hand task descriptors to the keeper")
 		return
 	}
 	b.tasks.Keep(ctx, c.Sandbox, client, task.KeptOf(b.pods.Layout, c, pid))

@@ -132,7 +132,7 @@ func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error) error {
 	err := c.Force(func(st *pod.ContainerStatus) { st.FailedStart(cause, b.pods.Clock.Now()) })
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record a failed start")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("Failed to record failed container start")
 	}
 	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that

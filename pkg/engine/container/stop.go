@@ -70,7 +70,7 @@ func (b *stops) stopOn(ctx context.Context, c *pod.Container, grace time.Duratio
 		err = c.AwaitErased(working)
 	}
 	if err != nil && ctx.Err() != nil && b.pods.Background.Err() == nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end a container whose stop was given up")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to stop container after its caller gave up")
 	}
 	return err
 }

@@ -129,7 +129,7 @@ func (s *subscriber) ended(log *log.Entry) error {
 	if !s.missed {
 		return nil
 	}
-	log.WithField("buffer", subscriberBuffer).Warn("A reader of events was too slow and is cut off")
+	log.WithField("buffer", subscriberBuffer).Warn("Event subscriber too slow; disconnected")
 	return errMissed
 }
 

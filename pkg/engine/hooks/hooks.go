@@ -113,7 +113,7 @@ func (t subject) Container() nri.Container {
 	if facts.Spec == nil {
 		s, err := pod.ReadSpec(t.pods.ContainerDir(c.ID()))
 		if err != nil {
-			log.G(t.pods.Background).WithError(err).WithField("container", c.ID()).Warn("NRI plugins are told of a container without its spec")
+			log.G(t.pods.Background).WithError(err).WithField("container", c.ID()).Warn("Failed to read container spec; NRI plugins are told of the container without it")
 		}
 		facts.Spec = s
 	}

@@ -30,7 +30,7 @@ func TestPullFromLocalhostAdvisesNothing(t *testing.T) {
 	if _, err := openStore(t, Config{}).Pull(ctx, PullRequest{Ref: host + "/app:1"}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(text.String(), "image pulled") || strings.Contains(text.String(), "TLS") {
+	if !strings.Contains(text.String(), "Image pulled") || strings.Contains(text.String(), "TLS") {
 		t.Errorf("the log has\n%s", text)
 	}
 }

@@ -23,7 +23,7 @@ func (s *Store) startWorkers(ctx context.Context) {
 func (s *Store) collect(ctx context.Context) {
 	s.dropIdleViews(ctx)
 	if _, err := s.db.GarbageCollect(ctx); err != nil && ctx.Err() == nil {
-		log.G(ctx).WithError(err).Warn("cannot collect unused image data")
+		log.G(ctx).WithError(err).Warn("Failed to collect unused image data")
 	}
 	s.count(ctx)
 }
@@ -31,7 +31,7 @@ func (s *Store) collect(ctx context.Context) {
 // count brings the figures for ImageFsInfo up to date.
 func (s *Store) count(ctx context.Context) {
 	if err := s.measureStored(ctx); err != nil && ctx.Err() == nil {
-		log.G(ctx).WithError(err).Warn("cannot count the disk usage of images")
+		log.G(ctx).WithError(err).Warn("Failed to measure disk usage of images")
 	}
 }
 
@@ -39,7 +39,7 @@ func (s *Store) count(ctx context.Context) {
 func (s *Store) sweep(ctx context.Context) {
 	entries, err := os.ReadDir(s.path(trashDir))
 	if err != nil {
-		log.G(ctx).WithError(err).Warn("cannot read the trash")
+		log.G(ctx).WithError(err).Warn("Failed to list discarded writable layers")
 		return
 	}
 	for _, e := range entries {
@@ -47,7 +47,7 @@ func (s *Store) sweep(ctx context.Context) {
 			return
 		}
 		if err := os.RemoveAll(s.path(trashDir, e.Name())); err != nil {
-			log.G(ctx).WithError(err).WithField("entry", e.Name()).Warn("cannot delete a container's writable layer")
+			log.G(ctx).WithError(err).WithField("entry", e.Name()).Warn("Failed to delete discarded writable layer")
 		}
 	}
 }

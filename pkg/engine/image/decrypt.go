@@ -190,7 +190,7 @@ func readKeys(dir string) (*config.DecryptConfig, error) {
 				return err
 			}
 			if strings.Contains(path, ":") {
-				log.L.WithField("path", path).Warn("A key is passed over: its name must not contain ':'")
+				log.L.WithField("path", path).Warn("Skipping decryption key: its name must not contain ':'")
 				if e.IsDir() {
 					return fs.SkipDir
 				}

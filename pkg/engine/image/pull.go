@@ -112,7 +112,7 @@ func (s *Store) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc)
 	log.G(ctx).WithFields(log.Fields{
 		"image": img.ID, "name": p.name.String(), "snapshotter": p.snapshotter,
 		"bytes": watched.bytes.Load(), "duration": time.Since(start),
-	}).Info("image pulled")
+	}).Info("Image pulled")
 	return img, nil
 }
 

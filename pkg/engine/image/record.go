@@ -54,7 +54,7 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 	if err != nil || img == nil {
 		return err
 	}
-	log.G(ctx).WithFields(log.Fields{"image": img.ID, "tags": img.RepoTags}).Info("image removed")
+	log.G(ctx).WithFields(log.Fields{"image": img.ID, "tags": img.RepoTags}).Info("Image removed")
 	select {
 	case <-s.collector.request():
 	case <-ctx.Done():

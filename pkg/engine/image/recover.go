@@ -45,7 +45,7 @@ func (s *Store) dropLeases(ctx context.Context) error {
 			return err
 		}
 	}
-	log.G(ctx).WithField("pulls", len(left)).Info("collecting what interrupted pulls left")
+	log.G(ctx).WithField("pulls", len(left)).Info("Cleaning up after interrupted pulls")
 	if _, err := s.db.GarbageCollect(ctx); err != nil {
 		return fmt.Errorf("collect interrupted pulls: %w", err)
 	}
@@ -85,7 +85,7 @@ func (s *Store) loadImages(ctx context.Context) error {
 			img, err = s.unusable(ctx, rec.Target, err)
 		}
 		if err != nil {
-			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("image is damaged, forgetting it")
+			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Removing damaged image")
 			if err := s.images.Delete(ctx, rec.Name, images.DeleteTarget(&rec.Target)); err != nil {
 				return err
 			}

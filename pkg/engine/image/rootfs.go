@@ -284,7 +284,7 @@ func (s *Store) dropOrphans(ctx context.Context, l *layers, name string, owners 
 	var errs []error
 	for _, e := range entries {
 		if !owners[e.Name()] {
-			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": name}).Info("removing a root filesystem that no container owns")
+			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": name}).Info("Removing root filesystem that belongs to no container")
 			_, err := s.throwAway(name, e.Name())
 			errs = append(errs, err)
 		}

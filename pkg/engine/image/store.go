@@ -174,7 +174,7 @@ func (s *Store) openLayers(ctx context.Context, name string, kind snapshotterKin
 	l := &layers{kind: kind}
 	if kind.layered {
 		if _, l.broken = l.proof.get(s.cfg.Root); l.broken != nil {
-			log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("snapshotter does not work here")
+			log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
 			return l
 		}
 	}
@@ -183,7 +183,7 @@ func (s *Store) openLayers(ctx context.Context, name string, kind snapshotterKin
 		return l
 	}
 	if l.raw, l.broken = kind.open(s.path(snapshotsDir, name)); l.broken != nil {
-		log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("snapshotter does not work here")
+		log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
 	}
 	return l
 }

@@ -220,7 +220,7 @@ func (m *measurer) countWanted(ctx context.Context) {
 		u, err := m.count(ctx, k)
 		if err != nil {
 			// A container that is removed meanwhile is the usual reason.
-			log.G(ctx).WithError(err).WithField("container", k.container).Debug("cannot count a writable layer")
+			log.G(ctx).WithError(err).WithField("container", k.container).Debug("Failed to measure writable layer")
 		}
 		m.keep(k, measured{usage: u, at: time.Now(), cost: time.Since(start)}, err)
 	}

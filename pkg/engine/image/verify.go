@@ -69,6 +69,6 @@ func (s *Store) verify(ctx context.Context, name string, target imagespec.Descri
 	if !judgement.OK {
 		return &verifyError{errors.New(judgement.Reason)}
 	}
-	log.G(ctx).WithFields(log.Fields{"name": name, "digest": target.Digest, "reason": judgement.Reason}).Debug("image may be pulled")
+	log.G(ctx).WithFields(log.Fields{"name": name, "digest": target.Digest, "reason": judgement.Reason}).Debug("Image verified")
 	return nil
 }

@@ -258,7 +258,7 @@ func (s *Store) dropIdleViews(ctx context.Context) {
 			continue
 		}
 		if err := s.dropView(ctx, k); err != nil {
-			log.G(ctx).WithError(err).WithField("view", k.name()).Warn("cannot remove layers that nothing needs")
+			log.G(ctx).WithError(err).WithField("view", k.name()).Warn("Failed to remove unused layers")
 		}
 	}
 }
@@ -290,6 +290,6 @@ func (s *Store) lease(ctx context.Context) (context.Context, leases.Lease, error
 func (s *Store) endLease(ctx context.Context, l leases.Lease) {
 	ctx = context.WithoutCancel(ctx)
 	if err := s.leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).Warn("cannot end a lease; the next start will")
+		log.G(ctx).WithError(err).Warn("Failed to delete image lease; the next start will retry")
 	}
 }

@@ -252,7 +252,7 @@ func (d *directory) warn(ctx context.Context, plugin string) {
 		return
 	}
 	for _, text := range trust.Warnings(plugin, trust.Installed) {
-		log.G(ctx).WithFields(log.Fields{"plugin": plugin, "reason": text}).Warn("CNI plugin can be changed by another user than root")
+		log.G(ctx).WithFields(log.Fields{"plugin": plugin, "reason": text}).Warn("CNI plugin can be changed by users other than root")
 	}
 	if d.warned == nil {
 		d.warned = map[string]bool{}

@@ -185,7 +185,7 @@ func (p *Plugins) lose(ctx context.Context, pod Pod, entry *journalEntry, cause 
 	}
 	log.G(ctx).WithError(cause).WithFields(log.Fields{
 		"sandbox": pod.ID, "pod": pod.Namespace + "/" + pod.Name, "since": entry.FailedSince.Format(time.RFC3339),
-	}).Warn("network of a pod that is gone is given up: plugins may hold addresses for it")
+	}).Warn("Giving up network teardown of removed pod; plugins may still hold its addresses")
 	for i := range entry.Attachments {
 		a := &entry.Attachments[i]
 		cached := filepath.Join(p.config.CacheDir, "results", strings.Join([]string{a.Network, pod.ID, a.Interface}, "-"))

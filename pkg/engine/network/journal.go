@@ -101,7 +101,7 @@ func (p *Plugins) journaled() ([]string, error) {
 // forget ends what is known of a pod, after its DEL.
 func (p *Plugins) forget(ctx context.Context, pod Pod) {
 	if err := ignoreMissing(os.Remove(p.journalPath(pod.ID))); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network plan of a pod that is gone could not be removed")
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to remove network plan of removed pod")
 	}
 	p.end(pod)
 }

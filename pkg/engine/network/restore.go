@@ -80,7 +80,7 @@ func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path 
 	}
 	return ns.Net, func() {
 		if err := pin.Release(dir); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to release a network namespace; the next start tries again")
+			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to release network namespace; the next start will retry")
 		}
 	}, nil
 }

@@ -79,7 +79,7 @@ func (p *Plugins) undo(ctx context.Context, pod Pod, plan []Attachment) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.undoTimeout)
 	defer cancel()
 	if err := p.del(ctx, pod, plan); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network of a failed pod could not be undone, will be tried again")
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to roll back network of failed pod; will retry")
 		p.end(pod)
 		return
 	}

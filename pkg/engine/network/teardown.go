@@ -33,7 +33,7 @@ func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
 		if completed || ctx.Err() != nil {
 			return err
 		}
-		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network of a pod that was never connected could not be torn down")
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to tear down network of a pod that was never connected")
 		return nil
 	}
 	p.forget(ctx, pod)
@@ -111,13 +111,13 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	if netns == "" {
 		var release func()
 		if netns, release, err = p.substitute(ctx, pod, a); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to replace the network namespace that a pod has lost; rules for its addresses may be left")
+			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to replace the lost network namespace of pod; rules for its addresses may remain")
 		}
 		defer release()
 	}
 	if netns != "" {
 		if replaced, err = p.restoreAddresses(pod, a, netns); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("rules for a pod's addresses may be left")
+			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to restore addresses of pod for its network teardown; rules for them may remain")
 		}
 	}
 	err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
@@ -131,7 +131,7 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 		// Where an earlier DEL got past the rules, or somebody flushed them, plugins fail
 		// because they are gone. That of the interface, gone again, is what CNI has them
 		// pass.
-		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("network of a pod whose interface was gone is torn down without it; rules for its addresses may be left")
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Retrying network teardown without the lost interface of pod; rules for its addresses may remain")
 		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, again))
 	}
 	if err != nil {

@@ -126,7 +126,7 @@ func (p *Plugins) removePod(ctx context.Context, s Subject) {
 
 // failed logs what a plugin answered to something that happens all the same.
 func failed(ctx context.Context, hook string, s Subject, err error) {
-	log.G(ctx).WithError(err).WithFields(log.Fields{"hook": hook, "id": s.ID()}).Error("An NRI plugin failed")
+	log.G(ctx).WithError(err).WithFields(log.Fields{"hook": hook, "id": s.ID()}).Error("NRI plugin failed")
 }
 
 // UpdatePodSandbox asks plugins before the resources of a pod change.

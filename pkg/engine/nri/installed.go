@@ -46,7 +46,7 @@ func install(c Config) (installation, error) {
 				file, errdefs.ErrInvalidArgument)
 		}
 		if err := mayStart(c, e.Name(), base); err != nil {
-			log.G(context.Background()).WithError(err).WithField("plugin", file).Error("Failed to start NRI plugin: others than root can change it")
+			log.G(context.Background()).WithError(err).WithField("plugin", file).Error("Failed to start NRI plugin: users other than root can change it")
 			refused = true
 			continue
 		}

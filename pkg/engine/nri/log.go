@@ -16,8 +16,8 @@ var logHere = sync.OnceFunc(func() { nrilog.Set(logger{}) })
 type logger struct{}
 
 const (
-	said      = "NRI"
-	complains = "NRI reports a problem"
+	said      = "NRI message"
+	complains = "NRI reported a problem"
 )
 
 // What it says at level info is about its own steps, which is detail here.

@@ -91,7 +91,7 @@ func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) er
 		if err == nil {
 			continue
 		}
-		log.G(ctx).WithError(err).WithField("container", u.GetContainerId()).Error("An update that an NRI plugin asked for failed")
+		log.G(ctx).WithError(err).WithField("container", u.GetContainerId()).Error("Failed to apply update requested by NRI plugin")
 		if !u.GetIgnoreFailure() {
 			bad = append(bad, fmt.Errorf("container %s: %w", u.GetContainerId(), err))
 		}

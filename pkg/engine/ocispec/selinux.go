@@ -30,7 +30,7 @@ var labelled = sync.OnceValue(func() bool {
 	}
 	if err != nil {
 		log.L.WithError(err).WithField("label", process).
-			Warn("SELinux policy of this node does not know the label of containers; they get none. Install a policy for containers, such as container-selinux, and restart berth")
+			Warn("SELinux policy of this node does not know the container label; containers run without one. Install a container policy, such as container-selinux, and restart berth")
 	}
 	return err == nil
 })

@@ -61,7 +61,7 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 		} else if r, err := all.read(m); err == nil {
 			p.Readings = append(p.Readings, r)
 		} else {
-			log.G(ctx).WithError(err).WithField("sandbox", m.ID()).Debug("read the overhead of a pod")
+			log.G(ctx).WithError(err).WithField("sandbox", m.ID()).Debug("Failed to read pod overhead")
 			p.Unread, p.Why = p.Unread+1, err.Error()
 		}
 		pods[name] = p

@@ -44,7 +44,7 @@ func (c *Container) Config() *runtimeapi.ContainerConfig { return c.Spec().Confi
 // there could not make room.
 func (c *Container) Record(ctx context.Context, change func(*ContainerStatus)) {
 	if err := c.Force(change); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("record the state of a container")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("Failed to record container state")
 	}
 }
 

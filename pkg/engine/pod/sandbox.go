@@ -59,7 +59,7 @@ func (s *Sandbox) NotReady() error {
 // restarted daemon that does not know of one does it again.
 func (s *Sandbox) Record(ctx context.Context, change func(*SandboxStatus)) {
 	if err := s.Force(change); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("record the stop of a sandbox")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("Failed to record sandbox state")
 	}
 }
 

@@ -121,7 +121,7 @@ func ask[R any](ctx context.Context, l *lanes, key string, question func(context
 			// What processes of others answer is read here.
 			if p := recover(); p != nil {
 				log.G(ctx).WithFields(log.Fields{"asked": key, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
-					Error("Question to a process panicked; please report this with the stack")
+					Error("Statistics query panicked; please report this with the stack")
 				a.err = fmt.Errorf("panic while asking, the log has the stack: %w", errdefs.ErrInternal)
 			}
 			answered <- a

@@ -47,7 +47,7 @@ func (b *Stats) containerMetrics(ctx context.Context, p Measured, d *devices, di
 	return present(collect(p.running, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerMetrics {
 		s, err := b.containerSample(ctx, p, c, d, disk)
 		if err != nil {
-			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("read metrics")
+			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("Failed to read container metrics")
 			return nil
 		}
 		return &runtimeapi.ContainerMetrics{ContainerId: c.ID(), Metrics: podmetrics.Of(s, cgroup.HostFacts())}
@@ -63,13 +63,13 @@ func (b *Stats) podSample(ctx context.Context, p Measured, d *devices) podmetric
 	}
 	var err error
 	if s.Network, err = p.interfaces(); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read network metrics")
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod network metrics")
 	}
 	detail, processes, err := b.podDetail(p)
 	if err == nil {
 		s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(processes)), d.named(detail.IO)
 	} else if !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read the pod's metrics")
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod metrics")
 	}
 	return s
 }

@@ -107,12 +107,12 @@ func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxS
 		linux.Memory, linux.Io = usage.Memory(used), usage.IO(used)
 		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(processes))}
 	} else if !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read statistics")
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod statistics")
 	}
 	if interfaces, err := p.interfaces(); err == nil {
 		linux.Network = usage.Network(time.Now(), interfaces)
 	} else if !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("read network statistics")
+		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod network statistics")
 	}
 	return &runtimeapi.PodSandboxStats{
 		Attributes: &runtimeapi.PodSandboxAttributes{

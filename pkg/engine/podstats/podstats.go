@@ -86,7 +86,7 @@ func (b *Stats) readAll(ctx context.Context, all []*pod.Container) []*runtimeapi
 	return present(collect(all, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerStats {
 		s, err := b.read(ctx, c)
 		if err != nil {
-			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("read statistics")
+			log.G(ctx).WithError(err).WithField("container", c.ID()).Debug("Failed to read container statistics")
 			return nil
 		}
 		return s

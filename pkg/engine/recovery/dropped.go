@@ -55,7 +55,7 @@ func (r *partial) dropped(ctx context.Context, o *containerRecord) bool {
 	defer cancel()
 	err := r.drop(bounded, pod.NewContainer(o, s))
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("container", o.ID()).Error("take back a half-made container")
+		log.G(ctx).WithError(err).WithField("container", o.ID()).Error("Failed to roll back partially created container")
 	}
 	return err == nil
 }
@@ -100,13 +100,13 @@ func (r *partial) list(ctx context.Context, o *containerRecord) {
 	}
 	c := pod.NewContainer(o, s)
 	if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("two containers have one name")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Two containers have the same name")
 	}
 	r.containers.ShowFailed(ctx, c, errHalfMade)
 }
 
 func (r *partial) reserve(ctx context.Context, s *pod.Sandbox) {
 	if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("two sandboxes have one name")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Two sandboxes have the same name")
 	}
 }

@@ -26,12 +26,12 @@ func (r *recovery) thaw(ctx context.Context) {
 		if err == nil && c.Status().Phase == pod.PhaseRunning {
 			err = r.ask(ctx, c.Sandbox, func(ctx context.Context) error { return r.thawOne(ctx, c) })
 			if err != nil {
-				entry.WithError(err).Warn("a container may stand still since an unfinished checkpoint")
+				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint")
 				continue
 			}
 		}
 		if err := os.RemoveAll(r.pods.CheckpointsDir(e.Name())); err != nil {
-			entry.WithError(err).Warn("cannot remove an unfinished checkpoint")
+			entry.WithError(err).Warn("Failed to remove interrupted checkpoint")
 		}
 	}
 }

@@ -115,12 +115,12 @@ func (r *partial) takeBack(h *halfMade) {
 	}
 	h.mu.Unlock()
 	if h.Spec().Canary {
-		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("a canary pod of an earlier daemon could not be taken back yet")
+		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("Failed to roll back self-check pod of an earlier daemon; will retry")
 		go r.selfChecks.TakeBackLater(h.Sandbox, func() {})
 		return
 	}
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Error("a half-made sandbox could not be taken back; it is listed as not ready")
+		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Error("Failed to roll back partially created sandbox; listed as NotReady")
 	}
 	h.Record(ctx, func(st *pod.SandboxStatus) { st.Phase, st.Stopped = pod.PhaseStopped, err == nil })
 	r.show(h)

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-const unreachable = "what runs it does not answer, its recorded state is kept"
+const unreachable = "Supervisor or shim is unresponsive; keeping the recorded state"
 
 // recoveryParallel is how many objects are looked at at a time.
 const recoveryParallel = 16
@@ -55,7 +55,7 @@ func (r *recovery) takeSandboxes(ctx context.Context) error {
 		}
 		s := pod.NewSandbox(o)
 		if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
-			r.log.WithError(err).WithField("sandbox", s.ID()).Error("two sandboxes have one name")
+			r.log.WithError(err).WithField("sandbox", s.ID()).Error("Two sandboxes have the same name")
 		}
 		r.pods.Index.AddSandbox(s)
 		g.Go(func() error { return r.sandbox(ctx, s) })
@@ -101,7 +101,7 @@ func (r *recovery) readLog(ctx context.Context, s *pod.Sandbox) {
 		err = r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID())}, ep)
 	}
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of a shim")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of shim")
 	}
 }
 
@@ -112,7 +112,7 @@ func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 	}
 	c, err := r.tasks.Client(ctx, s)
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("keep a task's files")
+		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("Failed to hand task descriptors to the keeper")
 		return
 	}
 	if r.silent.has(runner(s)) {
@@ -136,7 +136,7 @@ func (r *recovery) takeContainers(ctx context.Context) error {
 		}
 		c := pod.NewContainer(o, s)
 		if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
-			r.log.WithError(err).WithField("container", c.ID()).Error("two containers have one name")
+			r.log.WithError(err).WithField("container", c.ID()).Error("Two containers have the same name")
 		}
 		r.pods.Index.AddContainer(c)
 		g.Go(func() error { return r.container(ctx, c) })

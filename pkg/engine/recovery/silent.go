@@ -61,14 +61,14 @@ func (r *recovery) listen(ctx context.Context) {
 	defer cancel()
 	keys, err := r.shims.Keys()
 	if err != nil {
-		log.G(ctx).WithError(err).Warn("look for supervisors")
+		log.G(ctx).WithError(err).Warn("Failed to list supervisors")
 	}
 	var asked sync.WaitGroup
 	ask := func(runner string, connect func() (*shim.Client, error)) {
 		asked.Go(func() {
 			// Who cannot be reached is dead, which is known soon enough.
 			if c, err := connect(); err == nil && !c.Answers(ctx) {
-				log.G(ctx).WithField("runner", runner).Error("a supervisor or shim does not answer; what it runs keeps its recorded state")
+				log.G(ctx).WithField("runner", runner).Error("Supervisor or shim is unresponsive; keeping the recorded state of everything it runs")
 				r.silent.add(runner)
 			}
 		})

@@ -40,7 +40,7 @@ type retainer interface {
 func (r *sweeper) sweep(ctx context.Context) {
 	warn := func(err error) {
 		if err != nil {
-			log.G(ctx).WithError(err).Warn("clean up after an earlier run")
+			log.G(ctx).WithError(err).Warn("Failed to clean up after an earlier run")
 		}
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
@@ -82,7 +82,7 @@ func (r *sweeper) releaseAddresses(left *network.Leftovers) {
 		return // the next start does it again
 	}
 	if err := errors.Join(err, r.sweepSandboxes(left.Has)); err != nil {
-		log.G(ctx).WithError(err).Warn("clean up after an earlier run")
+		log.G(ctx).WithError(err).Warn("Failed to clean up after an earlier run")
 	}
 }
 
@@ -112,7 +112,7 @@ func sweepDirs(dir string, known func(id string) bool, remove func(id string) er
 func (r *sweeper) closePodDirs() {
 	closed := func(p *pod.Plan, dir string) {
 		if err := p.ClosePodDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.log.WithError(err).WithField("path", dir).Error("a pod's directory cannot be closed to other users")
+			r.log.WithError(err).WithField("path", dir).Error("Failed to close pod directory to other users")
 		}
 	}
 	for _, s := range r.pods.Sandboxes.List() {

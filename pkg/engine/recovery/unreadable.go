@@ -41,7 +41,7 @@ func (r *unreadable) showBroken() {
 	g.SetLimit(recoveryParallel)
 	for _, b := range slices.Concat(r.broken.Sandboxes, r.broken.Containers) {
 		if b.StatusOnly {
-			r.log.WithError(b.Err).WithField("id", b.ID).Error("a status cannot be read; the object is taken back as if it had never been whole")
+			r.log.WithError(b.Err).WithField("id", b.ID).Error("Failed to read status; rolling back the object as partially created")
 			continue
 		}
 		g.Go(func() error { r.endOrphan(b.ID); return nil })
@@ -51,7 +51,7 @@ func (r *unreadable) showBroken() {
 		if b.StatusOnly {
 			continue
 		}
-		r.log.WithError(b.Err).WithField("sandbox", b.ID).Error("a sandbox's record cannot be read; it is listed as not ready")
+		r.log.WithError(b.Err).WithField("sandbox", b.ID).Error("Failed to read sandbox record; listed as NotReady")
 		spec := pod.SandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: r.pods.Clock.Now(), Supervisor: "unknown"}
 		spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
 		r.replaceBroken(b, spec)
@@ -60,9 +60,9 @@ func (r *unreadable) showBroken() {
 		if b.StatusOnly {
 			continue
 		}
-		r.log.WithError(b.Err).WithField("container", b.ID).Error("a container's record cannot be read; it is removed")
+		r.log.WithError(b.Err).WithField("container", b.ID).Error("Failed to read container record; removing it")
 		if err := r.pods.Containers.Discard(b.ID); err != nil {
-			r.log.WithError(err).WithField("container", b.ID).Error("remove an unreadable record")
+			r.log.WithError(err).WithField("container", b.ID).Error("Failed to remove unreadable record")
 		}
 	}
 }
@@ -72,7 +72,7 @@ func (r *unreadable) showBroken() {
 func (r *unreadable) endOrphan(id string) {
 	keys, err := r.shims.Keys()
 	if err != nil {
-		r.log.WithError(err).WithField("id", id).Error("end a task whose record cannot be read")
+		r.log.WithError(err).WithField("id", id).Error("Failed to kill task with unreadable record")
 	}
 	for _, key := range keys {
 		if _, err := os.Stat(filepath.Join(r.shims.SupervisorDir(key), "tasks", id)); err != nil {
@@ -94,7 +94,7 @@ func (r *unreadable) endOrphanOf(key, id string, patience time.Duration) {
 		err = task.EndTask(ctx, client, id)
 	}
 	if err != nil {
-		r.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("end a task whose record cannot be read")
+		r.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("Failed to kill task with unreadable record")
 	}
 }
 
@@ -104,6 +104,6 @@ func (r *unreadable) replaceBroken(b store.Broken, spec pod.SandboxSpec) {
 		_, err = r.pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Durable)
 	}
 	if err != nil {
-		r.log.WithError(err).WithField("sandbox", b.ID).Error("replace an unreadable record")
+		r.log.WithError(err).WithField("sandbox", b.ID).Error("Failed to replace unreadable record")
 	}
 }

@@ -41,7 +41,7 @@ func (r *residue) Erase(dir string, remove func() error) error {
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
-	log.G(r.background).WithError(err).WithField("path", dir).Warn("Failed to remove files that the node keeps busy; will retry")
+	log.G(r.background).WithError(err).WithField("path", dir).Warn("Failed to remove busy files; will retry")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left[dir] = remove
@@ -74,7 +74,7 @@ func (r *residue) again() bool {
 	defer r.mu.Unlock()
 	for dir, remove := range r.left {
 		if err := remove(); err != nil {
-			log.G(r.background).WithError(err).WithField("path", dir).Debug("Failed to remove files that the node keeps busy; will retry")
+			log.G(r.background).WithError(err).WithField("path", dir).Debug("Failed to remove busy files; will retry")
 			continue
 		}
 		delete(r.left, dir)

@@ -161,7 +161,7 @@ func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 	parent := s.Config().GetLinux().GetCgroupParent()
 	stats, err := cgroup.ReadStats(cgroup.ParentPaths(parent, b.settings.Of(s.Spec()).CgroupDriver))
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("a pod will take all of the node's memory for its own")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to read the memory limit of pod; its VM sees all memory of the node")
 		return 0
 	}
 	return stats.MemoryLimit.N
@@ -173,7 +173,7 @@ func (b *processes) Watch(s *pod.Sandbox) {
 	if err != nil {
 		return // the engine is closing
 	}
-	log.G(b.pods.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("sandbox process ended")
+	log.G(b.pods.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("Sandbox process exited")
 	s.Record(b.pods.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
 	b.tasks.Drop(s.Spec().Supervisor, s.ID())
 	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -213,7 +213,7 @@ func (b *processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
 	}
 	if err != nil {
 		if !errors.Is(err, shim.ErrGone) {
-			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its sandbox")
+			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that failed to stop its sandbox")
 		}
 		client = nil
 		if err := b.killShim(ctx, s, err); err != nil {

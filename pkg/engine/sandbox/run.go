@@ -181,7 +181,7 @@ func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
 	if err == nil {
 		return cause
 	}
-	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("a failed sandbox could not be taken back; it is listed as not ready")
+	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("Failed to roll back partially created sandbox; listed as NotReady")
 	s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
 	b.pods.Index.AddSandbox(s)
 	return cause
@@ -260,7 +260,7 @@ const netnsDir = "/run/netns"
 // from the start no tool needs to make of it while pods are there.
 func ShareNetns(ctx context.Context) {
 	if err := mountpoint.Share(netnsDir); err != nil {
-		log.G(ctx).WithError(err).WithField("path", netnsDir).Warn("Failed to share a directory; what runs in pods may not see network namespaces there")
+		log.G(ctx).WithError(err).WithField("path", netnsDir).Warn("Failed to share directory; containers may not see network namespaces there")
 	}
 }
 

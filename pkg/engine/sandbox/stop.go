@@ -112,7 +112,7 @@ func (b *stops) endInside(ctx context.Context, s *pod.Sandbox) error {
 	if err == nil {
 		return nil
 	}
-	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that does not end its containers")
+	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that failed to stop its containers")
 	if err := b.processes.killShim(ctx, s, shim.ErrGone); err != nil {
 		return fmt.Errorf("kill its shim: %w", err)
 	}
@@ -214,7 +214,7 @@ func removeCgroup(ctx context.Context, s *pod.Sandbox, driver cgroup.Driver) {
 		err = cgroup.HostPaths(path).Remove(ctx)
 	}
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("remove a leftover cgroup")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to remove leftover cgroup")
 	}
 }
 

@@ -234,7 +234,7 @@ func (e *Execution) Clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), execCleanTimeout)
 	defer cancel()
 	if err := e.bury(ctx); err != nil {
-		log.G(ctx).WithError(err).WithField("container", e.Container).Warn("clean up after a command")
+		log.G(ctx).WithError(err).WithField("container", e.Container).Warn("Failed to clean up after exec")
 	}
 	for _, o := range []*output{e.stdout, e.stderr} {
 		if o != nil {
@@ -303,7 +303,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	defer cancel()
 	client, err := b.tasks.Client(ctx, c.Sandbox)
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("end the commands of an earlier run")
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to kill execs of an earlier daemon")
 		return
 	}
 	for id, pipes := range left {

@@ -131,7 +131,7 @@ func (o *output) read() {
 		o.keep(buf[:n])
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
-				log.L.WithError(err).Debug("read a command's output")
+				log.L.WithError(err).Debug("Failed to read exec output")
 			}
 			return
 		}
@@ -168,7 +168,7 @@ func (o *output) keep(chunk []byte) {
 // command ended says more than the end of what it wrote. o.mu is held.
 func (o *output) lose(err error) {
 	o.err = err
-	log.L.WithError(err).WithField("directory", o.spill).Warn("Failed to keep a command's output; the rest of it is missing in the answer")
+	log.L.WithError(err).WithField("directory", o.spill).Warn("Failed to keep exec output; the rest is missing from the response")
 }
 
 // unnamed makes a file that is gone when it is closed.

@@ -238,7 +238,7 @@ func (b sessions) closeStdin(client *shim.Client, id, execID string) {
 	ctx, cancel := context.WithTimeout(b.execs.pods.Background, execCleanTimeout)
 	defer cancel()
 	if _, err := client.Task.CloseIO(ctx, &taskapi.CloseIORequest{ID: id, ExecID: execID, Stdin: true}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
-		log.G(ctx).WithError(err).WithField("container", id).Debug("close a process's stdin")
+		log.G(ctx).WithError(err).WithField("container", id).Debug("Failed to close stdin")
 	}
 }
 
@@ -294,6 +294,6 @@ func (b sessions) resize(ctx context.Context, client *shim.Client, id, execID st
 func (b sessions) resizeTo(ctx context.Context, client *shim.Client, id, execID string, size remotecommand.TerminalSize) {
 	r := &taskapi.ResizePtyRequest{ID: id, ExecID: execID, Width: uint32(size.Width), Height: uint32(size.Height)}
 	if _, err := client.Task.ResizePty(ctx, r); err != nil {
-		log.G(ctx).WithError(err).WithField("container", id).Debug("resize a terminal")
+		log.G(ctx).WithError(err).WithField("container", id).Debug("Failed to resize terminal")
 	}
 }

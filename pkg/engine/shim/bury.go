@@ -78,7 +78,7 @@ func (m *ForeignShims) seeOff(ep Endpoint, c *Client) {
 	case <-c.done:
 	case <-time.After(leaveTimeout):
 		if err := errors.Join(m.kill(ep), c.conn.Close()); err != nil {
-			m.config.Log.WithError(err).WithField("shim", ep.Address).Warn("a shim that was told to leave stays")
+			m.config.Log.WithError(err).WithField("shim", ep.Address).Warn("Failed to kill shim that ignored its shutdown")
 		}
 	}
 }

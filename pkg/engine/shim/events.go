@@ -44,7 +44,7 @@ func (s *sink) Forward(ctx context.Context, r *eventsapi.ForwardRequest) (_ *emp
 	// Any shim may call this, and any type that is linked in be asked for.
 	defer func() {
 		if p := recover(); p != nil {
-			log.G(ctx).WithFields(log.Fields{"panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("Event of a shim caused a panic; please report this with the stack")
+			log.G(ctx).WithFields(log.Fields{"panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("Shim event caused a panic; please report this with the stack")
 			err = fmt.Errorf("read event: %w", errdefs.ErrInternal)
 		}
 	}()

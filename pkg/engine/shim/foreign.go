@@ -125,7 +125,7 @@ func (m *ForeignShims) discard(ctx context.Context, s Start, answer *os.File) er
 		}
 	}
 	if _, berr := m.BuryForeign(ctx, s); berr != nil {
-		m.config.Log.WithError(berr).WithField("sandbox", s.ID).Debug("clean up after a shim that did not start")
+		m.config.Log.WithError(berr).WithField("sandbox", s.ID).Debug("Failed to clean up after a shim that did not start")
 	}
 	return err
 }
@@ -200,7 +200,7 @@ func (m *ForeignShims) copyLog(f *os.File, s Start) {
 		n, err := f.Read(buf)
 		if n > 0 {
 			m.config.Log.WithField("sandbox", s.ID).WithField("shim", filepath.Base(s.Binary)).
-				WithField("text", strings.TrimSpace(string(buf[:n]))).Debug("shim says")
+				WithField("text", strings.TrimSpace(string(buf[:n]))).Debug("Shim output")
 		}
 		if err != nil {
 			return

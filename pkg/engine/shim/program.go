@@ -23,7 +23,7 @@ func (m *Supervisors) program(s *supervisor) (string, error) {
 	if _, err := os.Stat(first); errors.Is(err, os.ErrNotExist) {
 		// Pods that nobody watches are worse off than with another build.
 		m.config.Log.WithField("supervisor", s.key).WithField("program", first).WithField("instead", m.config.Supervisor).
-			Error("the kept program of a supervisor is gone, its successor is today's")
+			Error("Kept binary of supervisor is missing; starting the installed one as its successor")
 		if err := os.Remove(filepath.Join(s.dir, programLink)); err != nil {
 			return "", err
 		}

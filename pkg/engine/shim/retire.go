@@ -34,7 +34,7 @@ func (m *Supervisors) retire(s *supervisor) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
-		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("idle supervisor did not leave")
+		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("Idle supervisor did not exit")
 		if s.pods == 0 && !m.closed {
 			m.retireLater(s)
 		}

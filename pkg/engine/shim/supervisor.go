@@ -86,13 +86,13 @@ func (m *Supervisors) succeed(s *supervisor) {
 
 // replace tries until a successor is up or is no longer needed.
 func (m *Supervisors) replace(s *supervisor) {
-	m.config.Log.WithField("supervisor", s.key).Warn("supervisor died, starting its successor")
+	m.config.Log.WithField("supervisor", s.key).Warn("Supervisor died; starting its successor")
 	for m.needed(s) {
 		_, err := m.Supervisor(context.Background(), s.key)
 		if err == nil {
 			return
 		}
-		m.config.Log.WithError(err).WithField("supervisor", s.key).Error("supervisor has no successor yet")
+		m.config.Log.WithError(err).WithField("supervisor", s.key).Error("Failed to start successor of supervisor; will retry")
 		s.busy.take()
 		wait := max(minDelay, s.pause(time.Now()))
 		s.busy.release()

@@ -138,7 +138,7 @@ func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.Runt
 	found := &runtimeapi.RuntimeHandlerFeatures{}
 	rt, err := b.binaries.Prober.Probe(ctx, d)
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("probe a runtime")
+		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("Failed to probe runtime")
 		inTime := ctx.Err() == nil
 		return found, foundOut{inTime, inTime}
 	}
@@ -148,7 +148,7 @@ func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.Runt
 	lack := preflight.UserNamespaces(can)
 	found.UserNamespaces = lack == nil
 	if lack != nil {
-		log.G(ctx).WithFields(log.Fields{"handler": d.Name, "reason": lack.Why}).Debug("a handler's pods cannot have user namespaces")
+		log.G(ctx).WithFields(log.Fields{"handler": d.Name, "reason": lack.Why}).Debug("Handler does not support user namespaces")
 	}
 	// Whether the node can map ids may not have been found out in time.
 	return found, foundOut{recursiveReadOnly: true, userNamespaces: lack == nil || ctx.Err() == nil}

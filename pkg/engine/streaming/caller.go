@@ -72,7 +72,7 @@ func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callerOf(r)
 		if why := c.refusal(); why != "" {
-			log.G(r.Context()).WithFields(log.Fields{"host": c.host, "origin": c.origin, "reason": why}).Debug("Refused a request for exec, attach or port-forward")
+			log.G(r.Context()).WithFields(log.Fields{"host": c.host, "origin": c.origin, "reason": why}).Debug("Rejected request for exec, attach or port-forward")
 			http.Error(w, why, http.StatusForbidden)
 			return
 		}

@@ -65,7 +65,7 @@ func (c *clients) Accept() (net.Conn, error) {
 			return client, nil
 		}
 		// Without the watch it would not be known to be gone.
-		log.L.WithError(errors.Join(err, conn.Close())).Warn("refuse a client of exec, attach or port-forward")
+		log.L.WithError(errors.Join(err, conn.Close())).Warn("Failed to watch client of exec, attach or port-forward; disconnected")
 	}
 }
 
@@ -118,7 +118,7 @@ func (c *clients) remove(serial int32) {
 func (c *clients) watch() {
 	set, err := c.epoll.SyscallConn()
 	if err != nil {
-		log.L.WithError(err).Error("clients of exec, attach and port-forward that hang up are not seen")
+		log.L.WithError(err).Error("Failed to watch clients of exec, attach and port-forward; disconnects go unnoticed")
 		return
 	}
 	events := make([]unix.EpollEvent, 64)

@@ -94,7 +94,7 @@ func Serve(c Config, rt Runtime) (*Server, error) {
 
 func (s *Server) serve() {
 	if err := s.http.Serve(s.clients); !errors.Is(err, http.ErrServerClosed) {
-		log.L.WithError(err).Error("exec, attach and port-forward are not served any more")
+		log.L.WithError(err).Error("Server of exec, attach and port-forward failed")
 	}
 }
 

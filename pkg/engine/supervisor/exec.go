@@ -245,7 +245,7 @@ func (t *task) killInner(pid int) {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
 	if err := t.signalInner(ctx, pid, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
-		log.G(ctx).WithError(err).Warn("An exec that nobody waits for goes on")
+		log.G(ctx).WithError(err).Warn("Failed to kill abandoned exec process")
 	}
 }
 
@@ -320,10 +320,10 @@ func (t *task) runningExec(ctx context.Context, p *process, e *execIO) (_ int, r
 	}
 	t.journal.Execs[p.execID] = identity
 	if err := t.save(); err != nil {
-		log.G(ctx).WithError(err).Warn("A successor would not know of an exec")
+		log.G(ctx).WithError(err).Warn("Failed to record exec; a restarted supervisor will not know it")
 	}
 	if err := t.processes.ended(pidfd, func() { t.endedExec(p) }); err != nil {
-		log.G(ctx).WithError(err).Error("An exec cannot be watched; its end will not be seen")
+		log.G(ctx).WithError(err).Error("Failed to watch exec; its exit will go unnoticed")
 	}
 	return pid, nil
 }
@@ -372,7 +372,7 @@ func (t *task) finishExec(p *process, exit Exit) {
 	if _, ok := t.journal.Execs[p.execID]; ok {
 		delete(t.journal.Execs, p.execID)
 		if err := t.save(); err != nil {
-			log.G(t.context()).WithError(err).Warn("A successor will take an ended exec for a running one")
+			log.G(t.context()).WithError(err).Warn("Failed to record exec exit; a restarted supervisor will treat it as running")
 		}
 	}
 }

@@ -170,7 +170,7 @@ func (s *Supervisor) takeOverForeign(j Task, i Inherited) {
 	s.foreign[j.ID] = f
 	ctx := f.context(s)
 	if err := f.read(reopenOutput(ctx, &j.Options), i); err != nil {
-		log.G(ctx).WithError(err).Error("The output of a container cannot be read any more")
+		log.G(ctx).WithError(err).Error("Failed to resume reading container output")
 	}
 }
 

@@ -101,7 +101,7 @@ func (t *task) claimOOM() bool {
 		other.journal.ExcusedOOM = min(other.journal.ExcusedOOM+1, kills)
 		other.oom.setExcuse(other.journal.ExcusedOOM)
 		if err := other.save(); err != nil {
-			log.G(other.context()).WithError(err).Warn("An out-of-memory kill of another container will count for this one after a restart")
+			log.G(other.context()).WithError(err).Warn("Failed to record out-of-memory kill of another container; it counts for this one after a restart")
 		}
 		other.mu.Unlock()
 	}
@@ -131,7 +131,7 @@ func (t *task) waitStatus(ctx context.Context) (status uint32, known bool) {
 			err = fmt.Errorf("the runtime's wait did not say how: %w", errdefs.ErrUnknown)
 		}
 		if !t.runsWithin(ctx) {
-			log.G(ctx).WithError(err).Warn("How a container ended is not known")
+			log.G(ctx).WithError(err).Warn("Failed to determine container exit status")
 			return unknownStatus, false
 		}
 		time.Sleep(waitPause)

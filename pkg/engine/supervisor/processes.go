@@ -72,7 +72,7 @@ func newProcesses() (*processes, error) {
 func (p *processes) run(ctx context.Context) {
 	conn, err := p.epoll.SyscallConn()
 	if err != nil {
-		log.G(ctx).WithError(err).Error("No process can be watched")
+		log.G(ctx).WithError(err).Error("Failed to watch processes; exits will go unnoticed")
 		return
 	}
 	events := make([]unix.EpollEvent, 64)

@@ -72,12 +72,12 @@ func Serve(ctx context.Context, c Config) error {
 	}
 	taskAPI.RegisterTTRPCTaskService(server, taskService{s})
 	supervisorv1.RegisterSupervisorService(server, supervisorService{s})
-	log.G(ctx).WithField("version", c.Version).WithField("tasks", len(s.all())).Info("Supervisor serves")
+	log.G(ctx).WithField("version", c.Version).WithField("tasks", len(s.all())).Info("Supervisor started")
 	return serve(ctx, server, awaitCallers(c.Listener, cmp.Or(c.Patience, DefaultPatience), func() bool {
 		if s.close(false) != nil {
 			return false // there are tasks
 		}
-		log.G(ctx).Info("Supervisor ends: it has no task, and no daemon has come back")
+		log.G(ctx).Info("Supervisor exiting: it has no tasks, and no daemon reconnected")
 		shutdown()
 		return true
 	}))

@@ -292,7 +292,7 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts, adop
 	l.output.start(l.sources...)
 	if err := t.watchFirst(); err != nil {
 		// Out of memory or of watches: nothing that could be waited for.
-		log.G(ctx).WithError(err).Error("A container cannot be watched; its end will not be seen")
+		log.G(ctx).WithError(err).Error("Failed to watch container; its exit will go unnoticed")
 	}
 	t.carryTerminalInput()
 	return pid, nil
@@ -337,7 +337,7 @@ func (t *task) carryTerminalInput() {
 	}
 	from, err := openReader(t.journal.Stdin)
 	if err != nil {
-		log.G(t.context()).WithError(err).Warn("A terminal has no input")
+		log.G(t.context()).WithError(err).Warn("Failed to open terminal input; the terminal gets none")
 		return
 	}
 	go copyInput(from, t.first.master)

@@ -156,6 +156,6 @@ func (s supervisorService) closeStdin(id string) {
 		err = s.closeForeignStdin(id)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		log.L.WithError(err).WithField("container", id).Warn("Stdin of a container stays open")
+		log.L.WithError(err).WithField("container", id).Warn("Failed to close container stdin")
 	}
 }

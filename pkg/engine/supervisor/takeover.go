@@ -84,7 +84,7 @@ func (s *Supervisor) skip(id string, err error) {
 		os.RemoveAll(taskDir(s.dir, id))
 		return
 	}
-	log.G(s.ctx).WithError(err).WithField("container", id).Error("A task cannot be taken over: its journal is unreadable")
+	log.G(s.ctx).WithError(err).WithField("container", id).Error("Failed to take over task: its journal is unreadable")
 }
 
 func (s *Supervisor) takeOverTask(j Task, i Inherited) {
@@ -132,7 +132,7 @@ func (t *task) takeOverExit(exit Exit) {
 func (t *task) takeOverStart() {
 	_ = t.ops.acquire(t.context())
 	defer t.ops.release()
-	log.G(t.context()).Warn("A container that was being started when the predecessor died is removed")
+	log.G(t.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
 	t.discard()
 	t.mu.Lock()
 	t.released = true
@@ -144,7 +144,7 @@ func (t *task) takeOverStart() {
 // predecessor stopped.
 func (t *task) takeOverIO(i Inherited) {
 	if err := t.reopenIO(i); err != nil {
-		log.G(t.context()).WithError(err).Error("The output of a container cannot be read any more")
+		log.G(t.context()).WithError(err).Error("Failed to resume reading container output")
 	}
 }
 
@@ -201,7 +201,7 @@ func (t *task) takeOverProcess(pidfd int) {
 	if pidfd <= 0 {
 		var err error
 		if pidfd, err = openPidfd(j.Process); err != nil {
-			log.G(ctx).WithError(err).Warn("A container ended while nobody watched it")
+			log.G(ctx).WithError(err).Warn("Container exited while its supervisor was down")
 			go t.lost()
 			return
 		}
@@ -211,7 +211,7 @@ func (t *task) takeOverProcess(pidfd int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.watchFirst(); err != nil {
-		log.G(ctx).WithError(err).Error("A container cannot be watched; its end will not be seen")
+		log.G(ctx).WithError(err).Error("Failed to watch container; its exit will go unnoticed")
 	}
 }
 
@@ -240,7 +240,7 @@ func (t *task) killExecs() {
 		delete(t.journal.Execs, id)
 	}
 	if err := t.save(); err != nil {
-		log.G(t.context()).WithError(err).Warn("Execs that were killed stay in the journal")
+		log.G(t.context()).WithError(err).Warn("Failed to remove killed execs from the journal")
 	}
 }
 

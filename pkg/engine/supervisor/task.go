@@ -132,7 +132,7 @@ func (t *task) wait(ctx context.Context, execID string) (Exit, error) {
 // finish records how the first process ended, on disk before anybody sees it.
 func (t *task) finish(exit Exit) {
 	if err := writeJSON(filepath.Join(t.dir, exitFile), &exit); err != nil {
-		log.G(t.context()).WithError(err).Error("An exit could not be written down and would be lost with this process")
+		log.G(t.context()).WithError(err).Error("Failed to record container exit; a supervisor restart loses it")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,7 +181,7 @@ func (t *task) afterwards() {
 	defer cancel()
 	if !t.journal.Options.OwnKernel {
 		if err := t.release(ctx); err != nil {
-			log.G(ctx).WithError(err).Warn("The runtime could not delete an ended container; it is tried again at its removal")
+			log.G(ctx).WithError(err).Warn("Failed to delete exited container from its runtime; will retry at its removal")
 		}
 	}
 }
@@ -199,7 +199,7 @@ func (t *task) release(ctx context.Context) error {
 	if !journal.Options.OwnKernel && !journal.OwnPIDs && journal.Cgroup.main() != "" {
 		// The others of the container did not end with its first process.
 		if err := journal.Cgroup.kill(); err != nil {
-			log.G(ctx).WithError(err).Warn("Processes of an ended container are left")
+			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
 		}
 	}
 	args := []string{"delete"}
@@ -212,7 +212,7 @@ func (t *task) release(ctx context.Context) error {
 	defer locks.sweep() // also after a failure: it may have been for the end of the sandbox
 	_, err := t.call(ctx, &call{args: append(args, t.id)})
 	if errors.Is(err, errNoRuntime) {
-		log.G(ctx).WithError(err).Warn("The runtime of an ended container is gone; its state is removed without it")
+		log.G(ctx).WithError(err).Warn("Runtime of exited container is missing; removing the state without it")
 		err = journal.Options.removeState(t.id)
 	}
 	if err != nil && !unknownToRuntime(err) {
@@ -231,7 +231,7 @@ func (t *task) discard() {
 	defer cancel()
 	_, err := t.call(ctx, &call{args: []string{"delete", "--force", t.id}})
 	if err != nil && !unknownToRuntime(err) {
-		log.G(ctx).WithError(err).Warn("The runtime could not remove a container that did not start")
+		log.G(ctx).WithError(err).Warn("Failed to delete container that did not start from its runtime")
 	}
 }
 

@@ -47,7 +47,7 @@ func (e *exits) Await(s *pod.Sandbox, task string) (Exit, error) {
 				return exit, nil
 			}
 		}
-		log.G(e.pods.Background).WithError(err).WithField("container", task).Debug("wait for an exit again")
+		log.G(e.pods.Background).WithError(err).WithField("container", task).Debug("Retrying wait for container exit")
 		select {
 		case <-time.After(reconnectDelay):
 		case <-e.pods.Background.Done():

@@ -53,7 +53,7 @@ func (b *lostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
 	if gone, err := b.awaitPodGone(ctx, s); err != nil {
 		return err
 	} else if !gone {
-		log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing what a shim left of its sandbox")
+		log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing processes that a shim left behind")
 		if _, err := b.Bury(ctx, s, s.ID(), shim.ErrGone); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (b *lostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
 	}
 	for _, group := range groups {
 		if err := group.Remove(ctx); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to remove a leftover cgroup")
+			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to remove leftover cgroup")
 		}
 	}
 	return nil

@@ -95,7 +95,7 @@ func (b *lostShims) Bury(ctx context.Context, s *pod.Sandbox, task string, cause
 		}
 		// The binary may be gone with the handler. What it would have cleaned up
 		// is then only files.
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("task", task).Warn("clean up after a dead shim")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("task", task).Warn("Failed to clean up after dead shim")
 	}
 	return r.exit(death, wasAlive, kills > 0, now), nil
 }

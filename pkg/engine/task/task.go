@@ -190,7 +190,7 @@ func (t *tasks) Keep(ctx context.Context, s *pod.Sandbox, c *shim.Client, what s
 		what.PID = 0 // the pid is the kernel's, not the container's
 	}
 	if err := t.shims.Keep(ctx, s.Spec().Supervisor, c, what); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("container", what.ID).Warn("keep a task's files")
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("container", what.ID).Warn("Failed to hand task descriptors to the keeper")
 	}
 }
 

@@ -54,7 +54,7 @@ func main() {
 	runtime.GOMAXPROCS(min(maxProcs, runtime.NumCPU()))
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-shim:", err)
-		log.L.WithError(err).Error("Supervisor ends")
+		log.L.WithError(err).Error("Supervisor failed")
 		os.Exit(1)
 	}
 }

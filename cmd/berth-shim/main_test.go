@@ -120,7 +120,7 @@ func serving(t *testing.T, env ...string) (cmd *exec.Cmd, dir, socket string) {
 	}
 	serves := func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "log"))
-		return err == nil && bytes.Contains(text, []byte("Supervisor serves"))
+		return err == nil && bytes.Contains(text, []byte("Supervisor started"))
 	}
 	for deadline := time.Now().Add(time.Minute); !serves(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {

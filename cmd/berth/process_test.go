@@ -54,7 +54,7 @@ func TestServeProcess(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Reloaded the configuration"); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Configuration reloaded"); time.Sleep(10 * time.Millisecond) {
 		select {
 		case err := <-ended:
 			t.Fatalf("SIGHUP ended it: %v\n%s", err, out)
@@ -79,7 +79,7 @@ func TestServeProcess(t *testing.T) {
 	if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}
-	for _, want := range []string{"Serving the CRI", "Reloaded the configuration", "Stopped"} {
+	for _, want := range []string{"Serving the CRI", "Configuration reloaded", "Stopped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, out)
 		}

@@ -57,12 +57,12 @@ func (l *loader) Load(ctx context.Context) (*config.Config, error) {
 func sayNew(ctx context.Context, before, now *config.Config) {
 	for _, p := range now.Problems {
 		if !slices.Contains(before.Problems, p) {
-			log.G(ctx).WithField("problem", p.Error()).Warn("A part of the configuration is left out")
+			log.G(ctx).WithField("problem", p.Error()).Warn("Skipping invalid part of the configuration")
 		}
 	}
 	for _, n := range now.ImportNotes {
 		if !slices.Contains(before.ImportNotes, n) {
-			log.G(ctx).WithField("note", n.String()).Info("A part of an imported file means nothing here")
+			log.G(ctx).WithField("note", n.String()).Info("Ignoring unsupported setting in imported file")
 		}
 	}
 }
@@ -73,6 +73,6 @@ func (l *loader) Paths() []string { return l.last.Load().Watched() }
 // applyLog puts in force what a reloaded configuration says of the log.
 func applyLog(ctx context.Context, cfg *config.Config) {
 	if err := setLog(cfg.Log); err != nil {
-		log.G(ctx).WithError(err).Error("The log stays as it is")
+		log.G(ctx).WithError(err).Error("Failed to apply log settings; keeping the current ones")
 	}
 }

@@ -78,7 +78,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 
 	watchdog, err := systemd.SdWatchdogEnabled(true)
 	if err != nil {
-		log.G(ctx).WithError(err).Warn("The service manager's watchdog is not understood, and not fed")
+		log.G(ctx).WithError(err).Warn("Failed to read watchdog settings of the service manager; sending no keep-alive")
 	}
 	d, err := daemon.New(daemon.Options{
 		Config: cfg, StopTimeout: f.stopTimeout, NotifySocket: takeEnv("NOTIFY_SOCKET"), Watchdog: watchdog,

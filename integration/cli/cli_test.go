@@ -343,7 +343,7 @@ func TestOtherUsersManageNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, as(), "user 65534 may not manage berth; call as root")
-	has(t, n.Log(), "A management call of a user who may not was refused", "uid=65534", "rpc=Cordon")
+	has(t, n.Log(), "Rejected unauthorized management call", "uid=65534", "rpc=Cordon")
 	if h := n.handler(t, "runc"); h["state"] != "STATE_READY" {
 		t.Errorf("it is %v", h)
 	}

@@ -55,21 +55,21 @@ func guarded(ctx context.Context, method string, call func() error) (err error) 
 	who, known := callerOf(ctx)
 	entry := log.G(ctx).WithFields(log.Fields{"rpc": rpc, "uid": who.uid, "pid": who.pid})
 	if !known || !mayCall(who.uid, self) {
-		entry.Warn("A management call of a user who may not was refused")
+		entry.Warn("Rejected unauthorized management call")
 		return grpcstatus.Errorf(codes.PermissionDenied, "user %d may not manage berth; call as root", who.uid)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			entry.WithField("panic", p).WithField("stack", string(debug.Stack())).Error("A management call panicked")
+			entry.WithField("panic", p).WithField("stack", string(debug.Stack())).Error("Management call panicked; please report this with the stack")
 			err = grpcstatus.Errorf(codes.Internal, "%s panicked; see berth's log (journalctl -u berth)", rpc)
 		}
 	}()
 	err = readable(toStatus(ctx, call()))
 	switch {
 	case err != nil:
-		entry.WithError(err).Info("A management call failed")
+		entry.WithError(err).Info("Management call failed")
 	case !reading(rpc):
-		entry.Info("A management call was answered")
+		entry.Info("Management call answered")
 	}
 	return err
 }

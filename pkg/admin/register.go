@@ -159,13 +159,13 @@ func (r registrations) put(ctx context.Context, name string, text, before []byte
 		return nil
 	}
 	if undo := r.place(name, before); undo != nil {
-		log.G(ctx).WithError(undo).WithField("file", r.dropIns.file(name)).Error("A drop-in that was refused could not be taken back")
+		log.G(ctx).WithError(undo).WithField("file", r.dropIns.file(name)).Error("Failed to roll back rejected drop-in")
 		return errors.Join(err, fmt.Errorf("and it could not be taken back, do that by hand: %w", undo))
 	}
 	// What was refused is no more; the last word of the log and of the status is
 	// about what the files say.
 	if _, again := r.life.Reload(ctx, lifecycle.TriggerAdmin); again != nil {
-		log.G(ctx).WithError(again).Warn("The configuration is refused also without the drop-in that was taken back")
+		log.G(ctx).WithError(again).Warn("Configuration is still rejected after the rollback of a drop-in")
 	}
 	return refused(err)
 }

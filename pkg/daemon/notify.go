@@ -30,7 +30,7 @@ func (n notifier) send(ctx context.Context, state string) {
 		return
 	}
 	if err := n.write(state); err != nil {
-		log.G(ctx).WithError(err).Warn("The service manager was not told about the daemon's state")
+		log.G(ctx).WithError(err).Warn("Failed to notify the service manager")
 	}
 }
 

@@ -159,7 +159,7 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remot
 	for _, route := range r.daemon.registry.Load().Current().Routes() {
 		if d := route.Definition; d.Type == handler.CRI && route.Backend.ID() == b.ID() {
 			if _, err := m.Probe(ctx, d.Name, probe.Ask); err != nil && ctx.Err() == nil {
-				log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("A handler cannot be probed")
+				log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("Failed to probe handler")
 			}
 		}
 	}
@@ -186,7 +186,7 @@ func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
 // compare has a daemon be no backend that has what another backend has.
 func compare(ctx context.Context, face *router.Router, b *remote.Backend) {
 	if err := face.Reconcile(b); err != nil {
-		log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("A CRI daemon has pods that another backend has")
+		log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("Backend has pods that belong to another backend")
 		b.Contest(err)
 	}
 }
@@ -220,7 +220,7 @@ func (r *remotes) leave() {
 			face.Abandon(b)
 		}
 		if err := r.pool.Left(b); err != nil {
-			log.L.WithError(err).WithField("backend", b.ID()).Warn("A CRI daemon that no handler leads to was not let go cleanly")
+			log.L.WithError(err).WithField("backend", b.ID()).Warn("Failed to disconnect unused backend")
 		}
 		r.changed(b) // for who follows it to end
 	}
@@ -302,7 +302,7 @@ func (r *remotes) inform(face *router.Router, b *remote.Backend) {
 	}
 	r.working.Go(func() {
 		if err := face.Tell(r.life, b); err != nil && r.life.Err() == nil {
-			log.G(r.life).WithError(err).WithField("backend", b.ID()).Warn("A CRI daemon was not told the addresses of pods")
+			log.G(r.life).WithError(err).WithField("backend", b.ID()).Warn("Failed to pass the pod CIDR to backend")
 		}
 	})
 }

@@ -248,7 +248,7 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 func (d *Daemon) announce(ctx context.Context, took time.Duration) {
 	cfg := d.options.Config
 	for _, n := range cfg.ImportNotes {
-		log.G(ctx).WithField("note", n.String()).Info("A part of an imported file means nothing here")
+		log.G(ctx).WithField("note", n.String()).Info("Ignoring unsupported setting in imported file")
 	}
 	table := d.registry.Load().Current()
 	log.G(ctx).WithFields(log.Fields{

@@ -31,7 +31,7 @@ func (t *teardown) run(ctx context.Context) error {
 	var errs []error
 	for _, s := range slices.Backward(t.steps) {
 		if err := s.undo(ctx); err != nil {
-			log.G(ctx).WithError(err).WithField("step", s.name).Warn("A step of stopping has failed")
+			log.G(ctx).WithError(err).WithField("step", s.name).Warn("Shutdown step failed")
 			errs = append(errs, fmt.Errorf("stopping: %s: %w", s.name, err))
 		}
 	}

@@ -63,7 +63,7 @@ func (d *Daemon) feed(ctx context.Context, check func(context.Context) error, pa
 	case err == nil:
 		d.notify.send(ctx, alive)
 	case ctx.Err() == nil:
-		log.G(ctx).WithError(err).Error("The daemon does not answer its own calls; the service manager's watchdog is not fed")
+		log.G(ctx).WithError(err).Error("Self-check failed; withholding watchdog keep-alive")
 	}
 }
 

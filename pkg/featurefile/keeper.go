@@ -143,11 +143,11 @@ func (k *Keeper) write(ctx context.Context, content Content, now time.Time) (see
 	k.tally.wrote(true)
 	if k.reported != "" {
 		k.reported = ""
-		log.G(ctx).WithField("file", k.o.Path).Info("The labels of this node's handlers are written again")
+		log.G(ctx).WithField("file", k.o.Path).Info("Resumed writing node labels")
 	}
 	if left != k.left && left > 0 {
 		log.G(ctx).WithFields(log.Fields{"file": k.o.Path, "left": left}).
-			Warn("The labels of this node's handlers do not fit into the file; the last ones are left out")
+			Warn("Node labels do not fit into the file; omitting the last ones")
 	}
 	k.left = left
 	return seen, nil
@@ -171,5 +171,5 @@ func (k *Keeper) failed(ctx context.Context, err error, text string, content Con
 	}
 	k.reported = err.Error()
 	log.G(ctx).WithError(err).WithField("file", k.o.Path).
-		Warn("The labels of this node's handlers cannot be written; mend the directory, or set node_labels.file to another or to \"\"")
+		Warn("Failed to write node labels; repair the directory, or set node_labels.file to another path or to \"\"")
 }

@@ -74,7 +74,7 @@ func (f *files) unwatched(err error) {
 		return
 	}
 	f.log.WithError(err).WithField("interval", f.interval.String()).
-		Warn("The kernel does not tell of changed configuration files; they are looked at in intervals. Raise fs.inotify.max_user_watches or max_user_instances, then restart berth")
+		Warn("Failed to watch configuration files; polling them instead. Raise fs.inotify.max_user_watches or max_user_instances, then restart berth")
 }
 
 // run waits for changes, and for quiet after them, until ctx ends.
@@ -100,7 +100,7 @@ func (f *files) run(ctx context.Context) {
 			continue
 		case err := <-f.watcher.Errors:
 			// Events were lost: what happened is not known.
-			f.log.WithError(err).Warn("Changes of configuration files were lost; all of them are read again")
+			f.log.WithError(err).Warn("Lost change events of configuration files; reading all files again")
 		case e := <-f.watcher.Events:
 			if !relevant(e, f.paths()) {
 				continue
@@ -118,7 +118,7 @@ func (f *files) close() {
 		return
 	}
 	if err := f.watcher.Close(); err != nil {
-		f.log.WithError(err).Warn("The watch on configuration files could not be ended")
+		f.log.WithError(err).Warn("Failed to close the watch on configuration files")
 	}
 }
 
@@ -164,7 +164,7 @@ func (f *files) add() {
 		}
 	}
 	if all && f.polls.Swap(false) {
-		f.log.Info("The kernel tells of changed configuration files again")
+		f.log.Info("Resumed watching configuration files")
 	}
 }
 

@@ -126,7 +126,7 @@ func (m *Manager) Failed(name string, a handler.Attempt, err error) {
 	go func() {
 		defer m.work.Done()
 		if err := m.rule(m.life, name, d.Next, &key, TrialAborted, reason); err != nil {
-			log.G(m.life).WithError(err).WithField("handler", name).Error("A trial that should end goes on")
+			log.G(m.life).WithError(err).WithField("handler", name).Error("Failed to abort rollout over its failure threshold")
 			m.trials.mu.Lock()
 			one.over = false
 			m.trials.mu.Unlock()
@@ -221,12 +221,12 @@ func (m *Manager) rule(ctx context.Context, name string, on *handler.Next, judge
 	})
 	if err != nil {
 		if again := replace(m.rulingsPath(), storedRulings{before.rulings}); again != nil {
-			log.G(ctx).WithError(again).WithField("handler", name).Error("A ruling that is not in force was left on disk")
+			log.G(ctx).WithError(again).WithField("handler", name).Error("Failed to roll back stored rollout decision")
 		}
 		return err
 	}
 	m.trials.forget(name)
 	m.tell(changed, nil)
-	log.G(ctx).WithFields(log.Fields{"handler": name, "runtime": on.Path, "state": state, "reason": reason}).Warn("The trial of a binary is over")
+	log.G(ctx).WithFields(log.Fields{"handler": name, "runtime": on.Path, "state": state, "reason": reason}).Warn("Rollout finished")
 	return nil
 }

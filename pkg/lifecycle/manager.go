@@ -95,7 +95,7 @@ func problemsOf(c *config.Config) []string {
 // Start begins to probe all handlers, and does not wait for that.
 func (m *Manager) Start() {
 	for _, p := range m.problems {
-		log.G(m.life).WithField("problem", p).Warn("A part of the configuration is left out")
+		log.G(m.life).WithField("problem", p).Warn("Skipping invalid part of the configuration")
 	}
 	m.work.Go(func() {
 		defer close(m.first)
@@ -251,17 +251,17 @@ func (m *Manager) logStates(p *Plan) {
 			"handler": e.Definition.Name, "state": e.State.Phase, "reason": e.State.Reason, "generation": p.Generation,
 		})
 		if e.State.Phase == handler.NotReady {
-			entry.Warn("A handler cannot run pods")
+			entry.Warn("Handler cannot run pods")
 			continue
 		}
-		entry.Info("A handler changed its state")
+		entry.Info("Handler state changed")
 	}
 }
 
 // refresh publishes what follows from what is known, and logs what keeps it from that.
 func (m *Manager) refresh() {
 	if err := m.change(func(*truth) error { return nil }); err != nil {
-		log.G(m.life).WithError(err).Error("The table of handlers could not be brought up to date")
+		log.G(m.life).WithError(err).Error("Failed to update the table of handlers")
 	}
 }
 

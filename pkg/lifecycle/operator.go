@@ -57,12 +57,12 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	})
 	if err != nil {
 		if again := m.disk.write(before.intents); again != nil {
-			log.G(ctx).WithError(again).WithField("handler", name).Error("An intent that is not in force was left on disk")
+			log.G(ctx).WithError(again).WithField("handler", name).Error("Failed to roll back stored handler intent")
 		}
 		return err
 	}
 	m.tell(changed, nil)
-	log.G(ctx).WithFields(log.Fields{"handler": name, "intent": i}).Info("An operator changed what is wanted of a handler")
+	log.G(ctx).WithFields(log.Fields{"handler": name, "intent": i}).Info("Handler intent changed by operator")
 	return nil
 }
 

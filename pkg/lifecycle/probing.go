@@ -131,14 +131,14 @@ func (m *Manager) surveyLater(r result) {
 		}
 		return nil
 	}); err != nil {
-		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("What a handler can do could not be published")
+		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish handler capabilities")
 	}
 }
 
 // note publishes what a probe found that nobody waits for any more.
 func (m *Manager) note(r result) {
 	if err := m.change(func(t *truth) error { t.note(r); return nil }); err != nil {
-		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("What a probe found could not be published")
+		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish probe result")
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,7 +149,7 @@ func (m *Manager) note(r result) {
 // tellDoubt says once that a handler stays ready although its probe failed.
 func (m *Manager) tellDoubt(t *truth, r result) {
 	if v, known := t.verdictOf(r.definition); known && v.doubt != "" && v.tries == 1 {
-		log.G(m.life).WithError(r.err).WithField("handler", r.definition.Name).Warn("A probe failed for what may pass; it is made again soon")
+		log.G(m.life).WithError(r.err).WithField("handler", r.definition.Name).Warn("Transient probe failure; retrying")
 	}
 }
 

@@ -198,19 +198,19 @@ func (m *Manager) later(r request) {
 func (m *Manager) report(ctx context.Context, o Outcome, silent bool) {
 	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "generation": o.Generation})
 	for _, c := range o.NeedRestart {
-		entry.WithField("key", c.String()).Warn("A changed key is not in force until berth is restarted")
+		entry.WithField("key", c.String()).Warn("Changed setting takes effect only after a restart of berth")
 	}
 	switch {
 	case o.Error != nil:
 		for _, p := range o.Problems {
-			entry.WithField("problem", p).Error("The configuration was not reloaded")
+			entry.WithField("problem", p).Error("Failed to reload configuration")
 		}
 	case !o.Changed && (silent || o.Trigger == TriggerFiles) && len(o.Live) == 0:
-		entry.Debug("Read the configuration again; nothing has changed")
+		entry.Debug("Configuration reloaded without changes")
 	default:
 		entry.WithFields(log.Fields{
 			"added": o.Diff.Added, "changed": o.Diff.Changed, "removed": o.Diff.Removed, "default": o.Diff.DefaultTo,
 			"live": o.Live, "not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
-		}).Info("Reloaded the configuration")
+		}).Info("Configuration reloaded")
 	}
 }

@@ -125,7 +125,7 @@ func (m *Manager) settle() {
 	if err := replace(m.rulingsPath(), storedRulings{t.rulings}); err != nil {
 		entry = entry.WithError(err)
 	}
-	entry.Info("The trial of a binary is another one now, or there is none; what was said of the last does not count")
+	entry.Info("Rollout changed or removed; discarding its previous decision")
 }
 
 // routed is the Definition that new pods of d get, and the one that a share of

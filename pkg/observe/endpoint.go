@@ -50,7 +50,7 @@ func ServeMetrics(ctx context.Context, l net.Listener, g prometheus.Gatherer) *E
 func (e *Endpoint) serve(ctx context.Context, l net.Listener) {
 	defer close(e.done)
 	if err := e.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		log.G(ctx).WithError(err).Error("The metrics endpoint has ended")
+		log.G(ctx).WithError(err).Error("Metrics endpoint failed")
 	}
 }
 

@@ -18,6 +18,6 @@ func recoverPanic(ctx context.Context, rpc string, err *error) {
 		return
 	}
 	log.G(ctx).WithFields(log.Fields{"rpc": rpc, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
-		Error("A call panicked. Please report this with the stack")
+		Error("Call panicked; please report this with the stack")
 	*err = status.Errorf(codes.Internal, "%s failed by a mistake in berth; its log has the stack, please report it", rpc)
 }

@@ -45,7 +45,7 @@ func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 		return nil, fmt.Errorf("tracing to %q: %w", o.Endpoint, err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.G(ctx).WithError(err).Debug("Spans were not delivered")
+		log.G(ctx).WithError(err).Debug("Failed to export spans")
 	}))
 	return &Tracing{provider: sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter),

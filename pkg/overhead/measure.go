@@ -89,7 +89,7 @@ func (m *Meter) Measure(ctx context.Context, d *handler.Definition, r Request, p
 	}
 	// For what is declared. What was measured is told all the same.
 	if err := m.refresh(ctx, pace); err != nil {
-		m.log.WithError(err).Debug("The overhead of pods could not be read")
+		m.log.WithError(err).Debug("Failed to read pod overhead")
 	}
 	return m.report(d), nil
 }

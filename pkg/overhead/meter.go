@@ -127,7 +127,7 @@ func (m *Meter) Of(ctx context.Context, d *handler.Definition) Report {
 		return Report{Handler: d.Name, NoLive: "the pods of this node are not known yet"}
 	}
 	if err := m.refresh(ctx, pace); err != nil {
-		m.log.WithError(err).Debug("The overhead of pods could not be read")
+		m.log.WithError(err).Debug("Failed to read pod overhead")
 	}
 	return m.report(d)
 }
@@ -229,7 +229,7 @@ func (m *Meter) report(d *handler.Definition) Report {
 	}
 	above := r.Above()
 	if above != "" && !m.told[d.Name] {
-		m.log.WithFields(log.Fields{"handler": d.Name, "reason": above}).Warn("Pods of a handler use more beyond their containers than is declared")
+		m.log.WithFields(log.Fields{"handler": d.Name, "reason": above}).Warn("Pods of handler exceed its declared overhead")
 	}
 	m.told[d.Name] = above != ""
 	return r

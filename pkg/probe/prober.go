@@ -172,7 +172,7 @@ func (p *Prober) ask(ctx context.Context, s subject, anew bool) (_ *Runtime, fre
 	}
 	log.G(ctx).WithFields(log.Fields{
 		"path": rt.Path, "name": rt.Name, "version": rt.Version, "oci": rt.OCIVersion(), "features": rt.Features != nil,
-	}).Debug("Probed a runtime")
+	}).Debug("Runtime probed")
 	return rt, fresh, nil
 }
 

@@ -135,14 +135,14 @@ func New(o Options) (*Backend, error) {
 	if err := b.ledger.load(b.known); err != nil {
 		// The daemon says anew what it has; without this list berth is only short
 		// of its pods while it is away.
-		log.L.WithError(err).WithField("backend", b.id).Error("What a CRI daemon had cannot be read; its pods are listed once it answers")
+		log.L.WithError(err).WithField("backend", b.id).Error("Failed to read last known entries of backend; its pods are listed once it answers")
 		b.known = &known{}
 		if err := b.ledger.close(true); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
 	}
 	if err := b.stock.load(); err != nil {
-		log.L.WithError(err).WithField("backend", b.id).Error("What images a CRI daemon had cannot be read; they are listed once it answers")
+		log.L.WithError(err).WithField("backend", b.id).Error("Failed to read last known images of backend; they are listed once it answers")
 		b.stock = &stock{path: base + ".images"}
 	}
 	b.compose(o, d)
@@ -316,7 +316,7 @@ func (b *Backend) Edition() uint64 { return b.known.edited() }
 func (b *Backend) note(ctx context.Context, c change) {
 	b.known.note(c)
 	if err := b.ledger.add(c); err != nil {
-		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("What a CRI daemon has cannot be written down; it will not be listed if both daemons are restarted")
+		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save last known entries of backend; they are not listed if both daemons restart")
 	}
 }
 
@@ -341,7 +341,7 @@ func (b *Backend) writeDown(ctx context.Context) {
 		case <-b.writes:
 		}
 		if err := b.ledger.write(b.known); err != nil {
-			log.G(ctx).WithError(err).WithField("backend", b.id).Warn("What a CRI daemon has cannot be written down; it will not be listed if both daemons are restarted")
+			log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save last known entries of backend; they are not listed if both daemons restart")
 		}
 		select {
 		case <-ctx.Done():
@@ -365,7 +365,7 @@ func (b *Backend) refresh(ctx context.Context) {
 		}
 		if age, _ := b.known.age(time.Now()); age > stale && b.Health().Phase != Down {
 			if err := b.lists.sync(ctx); err != nil && ctx.Err() == nil {
-				log.G(ctx).WithError(err).WithField("backend", b.id).Debug("What a CRI daemon has cannot be listed")
+				log.G(ctx).WithError(err).WithField("backend", b.id).Debug("Failed to list pods of backend")
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 			e.abilities.miss(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName, on)
 			continue // it knows none, and is looked at
 		}
-		log.G(ctx).WithField("backend", e.name).WithError(err).Info("Events of a CRI daemon ended; subscribing again")
+		log.G(ctx).WithField("backend", e.name).WithError(err).Info("Event stream of backend closed; resubscribing")
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

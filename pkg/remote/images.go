@@ -83,7 +83,7 @@ func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whol
 		return f, nil
 	case known && ctx.Err() == nil:
 		if !silent(ctx, err) {
-			log.G(ctx).WithError(err).WithField("backend", i.name).Warn("A CRI daemon has failed to list its images; those it had last are listed in their place")
+			log.G(ctx).WithError(err).WithField("backend", i.name).Warn("Backend image list failed; serving last known images")
 		}
 		return last, nil
 	}
@@ -93,7 +93,7 @@ func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whol
 // noted says what comes of a stock that cannot be written down.
 func (i images) noted(ctx context.Context, err error) {
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("backend", i.name).Warn("What images a CRI daemon has cannot be written down; they will not be listed if both daemons are restarted")
+		log.G(ctx).WithError(err).WithField("backend", i.name).Warn("Failed to save last known images of backend; they are not listed if both daemons restart")
 	}
 }
 

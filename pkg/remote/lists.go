@@ -244,7 +244,7 @@ func (l *lists) instead(ctx context.Context, err error) (*state, error) {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
 	default:
-		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("A CRI daemon has failed to list; what it had last is listed in its place")
+		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
 	}
 	if l.contest.Load() != nil {
 		return &state{}, nil

@@ -187,9 +187,9 @@ func (m *monitor) tell(ctx context.Context, before, now Health) {
 	if before.Phase != now.Phase {
 		entry := log.G(ctx).WithFields(log.Fields{"backend": m.name, "health": now.Phase, "before": before.Phase, "reason": now.Reason})
 		if now.Phase == Ready {
-			entry.Info("A CRI daemon behind its socket is ready")
+			entry.Info("Backend became ready")
 		} else {
-			entry.Warn("A CRI daemon behind its socket is not ready")
+			entry.Warn("Backend became unready")
 		}
 	}
 	m.changed(now)

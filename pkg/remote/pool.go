@@ -67,7 +67,7 @@ func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*member{}, leaving: map[string]chan struct{}{}}
 	records, err := readRecords(o.Dir)
 	if err != nil {
-		log.G(ctx).WithError(err).Error("Which CRI daemons had pods cannot be read; pods of handlers that are no longer configured may be missing")
+		log.G(ctx).WithError(err).Error("Failed to read the list of backends with pods; pods of handlers that are no longer configured may be missing")
 	}
 	for _, r := range records {
 		if _, err := p.get(r.Endpoint, r.Handlers); err != nil {

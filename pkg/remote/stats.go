@@ -129,7 +129,7 @@ func (s stats) spared(ctx context.Context, err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented: // its health says so, or it never will
 	default:
-		log.G(ctx).WithError(err).WithField("backend", s.name).Warn("A CRI daemon has failed to measure; lists go without its pods")
+		log.G(ctx).WithError(err).WithField("backend", s.name).Warn("Backend stats failed; omitting its pods")
 	}
 	return true
 }

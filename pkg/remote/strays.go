@@ -39,7 +39,7 @@ func (l *lists) sandboxesAnew(ctx context.Context) error {
 func (l *lists) identified(ctx context.Context, f frame) frame {
 	kept := without(f, func(item []byte) bool { return text(item, idField) == "" })
 	if len(kept) != len(f) {
-		log.G(ctx).WithField("backend", l.name).Debug("A CRI daemon lists what has no id, which is left out")
+		log.G(ctx).WithField("backend", l.name).Debug("Backend listed items without an ID; omitting them")
 	}
 	return kept
 }

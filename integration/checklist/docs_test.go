@@ -1,0 +1,149 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// pages are the Markdown files of the source, relative to its top.
+func pages(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		paths, err := filepath.Glob(filepath.Join(top, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			page, err := filepath.Rel(top, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, page)
+		}
+	}
+	if len(found) < 20 {
+		t.Fatalf("only %d pages were found: %v", len(found), found)
+	}
+	return found
+}
+
+func read(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(top, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// anchors are the headings of a page as links name them.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	code := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "```") {
+			code = !code
+		}
+		heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " ")
+		if code || !ok || !strings.HasPrefix(line, "#") {
+			continue
+		}
+		heading = strings.NewReplacer("&lt;", "", "&gt;", "").Replace(strings.ToLower(strings.TrimSpace(heading)))
+		heading = regexp.MustCompile(`\]\([^)]*\)`).ReplaceAllString(heading, "")
+		heading = regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(heading, "")
+		all[strings.ReplaceAll(heading, " ", "-")] = true
+	}
+	return all
+}
+
+// TestLinks follows every link between the pages, and to files of the source.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	followed := 0
+	for _, page := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(m[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			followed++
+			if _, err := os.Stat(filepath.Join(top, target)); err != nil {
+				t.Errorf("%s: %s: %s does not exist", page, m[1], target)
+				continue
+			}
+			if anchor != "" && !anchors(read(t, target))[anchor] {
+				t.Errorf("%s: %s: %s has no such heading", page, m[1], target)
+			}
+		}
+	}
+	if followed < 100 {
+		t.Errorf("only %d links were found", followed)
+	}
+}
+
+// sourcePath is how the pages below name a file or directory of the source.
+var sourcePath = regexp.MustCompile("`((?:cmd|configs|contrib|docs|integration|pkg|proto|scripts)/[A-Za-z0-9_./-]*[A-Za-z0-9_/])`")
+
+// TestSourcePaths looks for every file and directory that the pages about the source name.
+func TestSourcePaths(t *testing.T) {
+	for page, least := range map[string]int{"CONTRIBUTING.md": 4, "docs/architecture.md": 5, "docs/testing.md": 10} {
+		paths := sourcePath.FindAllStringSubmatch(read(t, page), -1)
+		for _, m := range paths {
+			if strings.Contains(m[1], "/Test") { // a test of a package, which TestChecklist looks for
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(top, m[1])); err != nil {
+				t.Errorf("%s: %s does not exist", page, m[1])
+			}
+		}
+		if len(paths) < least {
+			t.Errorf("%s names %d paths; is the expression right?", page, len(paths))
+		}
+	}
+}
+
+// TestPackagesAreNamed holds docs/architecture.md to the tree: each package of the
+// product is named there.
+func TestPackagesAreNamed(t *testing.T) {
+	text := read(t, "docs/architecture.md")
+	for _, of := range []string{"cmd", "pkg"} {
+		err := filepath.WalkDir(filepath.Join(top, of), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return err
+			}
+			sources, err := filepath.Glob(filepath.Join(path, "*.go"))
+			if err != nil || len(sources) == 0 || entry.Name() == "testdata" {
+				return err
+			}
+			name, err := filepath.Rel(top, path)
+			if err == nil && !strings.Contains(text, name+"/") && !strings.HasPrefix(name, "cmd/internal/") && !strings.HasSuffix(name, "test") {
+				t.Errorf("docs/architecture.md does not name %s/", name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	got := anchors("# One, two\n\n```sh\n# code\n```\n### [runtimes.&lt;handler&gt;.options]\n## `x_y` and [a](b.md)\n#not\n")
+	for _, want := range []string{"one-two", "runtimeshandleroptions", "x_y-and-a"} {
+		if !got[want] {
+			t.Errorf("no %q in %v", want, got)
+		}
+	}
+	if len(got) != 3 {
+		t.Errorf("headings: %v", got)
+	}
+}

@@ -148,7 +148,7 @@ func TestServesUntilItIsKilled(t *testing.T) {
 		t.Errorf("its session is %d, %v", session, err)
 	}
 	second, err := shim([]*os.File{socketIn(t, path+"2")}, nil, "serve", "--dir", dir).CombinedOutput()
-	if want := "is served by process " + strconv.Itoa(cmd.Process.Pid); err == nil || !bytes.Contains(second, []byte(want)) {
+	if want := "is already served by process " + strconv.Itoa(cmd.Process.Pid); err == nil || !bytes.Contains(second, []byte(want)) {
 		t.Errorf("a second one: %v, %q; want %q", err, second, want)
 	}
 	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGPIPE} {

@@ -61,7 +61,7 @@ func TestGVisorSandboxEnds(t *testing.T) {
 		t.Helper()
 		for _, c := range all {
 			s := c.WaitExit(t)
-			if s.GetExitCode() != 137 || s.GetReason() != reason || !strings.Contains(s.GetMessage(), "the sandbox was killed") {
+			if s.GetExitCode() != 137 || s.GetReason() != reason || !strings.Contains(s.GetMessage(), "the sandbox that runs all containers of the pod was killed") {
 				t.Errorf("%s ended with %d, %s, %q", s.GetMetadata().GetName(), s.GetExitCode(), s.GetReason(), s.GetMessage())
 			}
 		}

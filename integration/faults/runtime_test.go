@@ -78,7 +78,7 @@ func TestBadRuntime(t *testing.T) {
 		says []string
 	}{
 		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today"}},
-		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "said nothing"}},
+		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "without an error message"}},
 		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"did not end in time", "run it by hand"}},
 		{"hangs with a child", hang + "; exit 0", codes.DeadlineExceeded, []string{"did not end in time"}},
 		{"lies", "exit 0", codes.Unknown, []string{"reported a start", "pid"}},

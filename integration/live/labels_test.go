@@ -181,7 +181,7 @@ func TestLabels(t *testing.T) {
 			return errors.Join(os.Remove(l.path), os.Mkdir(l.path, 0o755)) // until it was faster than berth
 		})
 		testbed.Eventually(t, patience, func() error {
-			if out, code := b.try(t, "status"); code != 3 || !strings.Contains(out, "the labels of this node's handlers cannot be written") {
+			if out, code := b.try(t, "status"); code != 3 || !strings.Contains(out, "cannot write the labels of this node's handlers") {
 				return fmt.Errorf("berth status ends with %d: %s", code, out)
 			}
 			return nil

@@ -75,7 +75,7 @@ func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
 	})
 	go func() {
 		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			d.fail(fmt.Errorf("serving the management API: %w", err))
+			d.fail(fmt.Errorf("serve the management API: %w", err))
 		}
 	}()
 }

@@ -178,7 +178,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	}
 	d.started = true
 	if d.stopped {
-		d.startErr = errors.New("the daemon was stopped before it started")
+		d.startErr = errors.New("the daemon was stopped before startup finished")
 		return d.startErr
 	}
 	ctx, cancel := context.WithCancel(ctx)

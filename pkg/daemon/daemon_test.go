@@ -288,7 +288,7 @@ func TestAFailedStepDoesNotKeepOthersFromStopping(t *testing.T) {
 	b := newBed(t)
 	b.failing("Close", "the disk is gone")
 	d := b.started(t)
-	if err := d.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "stopping: engine: the disk is gone") {
+	if err := d.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "stop engine: the disk is gone") {
 		t.Errorf("got %v", err)
 	}
 	if exists(t, b.config.Server.Socket) {

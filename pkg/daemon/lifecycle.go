@@ -223,7 +223,7 @@ func statusLine(c lifecycle.Current, handlers []lifecycle.Handler) string {
 	}
 	line := fmt.Sprintf("Generation %d, handlers: %s", c.Generation, strings.Join(names, ", "))
 	if c.Last != nil && c.Last.Error != nil {
-		line += "; the last reload changed nothing: " + strings.Join(strings.Fields(c.Last.Problems[0]), " ")
+		line += "; last reload failed: " + strings.Join(strings.Fields(c.Last.Problems[0]), " ")
 	}
 	return line
 }

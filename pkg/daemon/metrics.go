@@ -10,23 +10,23 @@ import (
 
 var (
 	sandboxesDesc = prometheus.NewDesc("berth_sandboxes",
-		"Pod sandboxes that exist, in any state, by the handler that they were created with.", []string{"handler"}, nil)
+		"Pod sandboxes in any state, by handler.", []string{"handler"}, nil)
 	runningDesc = prometheus.NewDesc("berth_starts_running",
-		"Pod sandboxes that are being made, by handler.", []string{"handler"}, nil)
+		"Pod sandboxes being created, by handler.", []string{"handler"}, nil)
 	queuedDesc = prometheus.NewDesc("berth_starts_queued",
-		"Pod sandboxes that wait for max_parallel_starts of their handler.", []string{"handler"}, nil)
+		"Pod sandboxes waiting for max_parallel_starts of their handler.", []string{"handler"}, nil)
 	refusedDesc = prometheus.NewDesc("berth_starts_refused_total",
-		"Pod sandboxes that were refused or given up, by the limit of their handler that they were over.", []string{"handler", "limit"}, nil)
+		"Pod sandboxes rejected or given up, by the limit of their handler that was exceeded.", []string{"handler", "limit"}, nil)
 	variantPodsDesc = prometheus.NewDesc("berth_variant_pods_total",
-		"Pod sandboxes that were begun, by handler and by whether they ran its own binary (stable) or the one on trial (next).", []string{"handler", "variant"}, nil)
+		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the rollout candidate (next).", []string{"handler", "variant"}, nil)
 	variantFailuresDesc = prometheus.NewDesc("berth_variant_failures_total",
-		"Calls to make a sandbox, or to make or start a container, that failed in the runtime or its shim.", []string{"handler", "variant"}, nil)
+		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim.", []string{"handler", "variant"}, nil)
 	canariesDesc = prometheus.NewDesc("berth_canary_pods_total",
-		"Pods of berth's own that probes ran to see whether a handler works, by what came of it: ok or failed.", []string{"handler", "outcome"}, nil)
+		"Self-check pods run by probes, by handler and result: ok or failed.", []string{"handler", "outcome"}, nil)
 	canaryTimeDesc = prometheus.NewDesc("berth_canary_last_duration_seconds",
-		"How long the last of these pods took from its beginning until nothing was left of it.", []string{"handler"}, nil)
+		"Duration of the last self-check pod, including removal.", []string{"handler"}, nil)
 	handlerDesc = prometheus.NewDesc("berth_handler_ready",
-		"Whether a configured handler accepts new pods: 1 or 0.", []string{"handler"}, nil)
+		"1 if the configured handler accepts new pods, otherwise 0.", []string{"handler"}, nil)
 )
 
 // nodeMetrics are counted when somebody asks. Labels are names of Definitions.

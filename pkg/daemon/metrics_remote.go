@@ -8,9 +8,9 @@ import (
 
 var (
 	backendHealthDesc = prometheus.NewDesc("berth_backend_health",
-		"Whether the CRI daemon that handlers lead to is in a state: 1 or 0.", []string{"backend", "health"}, nil)
+		"1 if the backend CRI daemon is in the state, otherwise 0.", []string{"backend", "health"}, nil)
 	backendListAgeDesc = prometheus.NewDesc("berth_backend_list_age_seconds",
-		"How long ago a CRI daemon last said which pods and containers it has; older ones are listed meanwhile.", []string{"backend"}, nil)
+		"Age of the last complete list of pods and containers from the backend CRI daemon; until the next one, last known entries are served.", []string{"backend"}, nil)
 )
 
 // remoteMetrics are counted when somebody asks. Labels are sockets of handlers.

@@ -36,8 +36,8 @@ func (d *Daemon) labelFaults() []string {
 		return nil
 	}
 	if err := keeper.Fault(); err != nil {
-		return []string{"the labels of this node's handlers cannot be written, and what the cluster knows of them grows old: " +
-			err.Error() + "; mend the directory, or set node_labels.file to another file or to \"\""}
+		return []string{"cannot write the labels of this node's handlers, so those in the cluster go stale: " +
+			err.Error() + "; repair the directory, or set node_labels.file to another file or to \"\""}
 	}
 	return nil
 }

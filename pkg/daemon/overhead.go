@@ -36,17 +36,17 @@ func (a admission) Admit(ctx context.Context, name string) (overhead.Place, erro
 
 var (
 	overheadPodsDesc = prometheus.NewDesc("berth_handler_overhead_pods",
-		"Pods whose overhead was measured, live ones or canaries; with 0 there is no data.", []string{"handler", "source"}, nil)
+		"Pods whose overhead was measured, either live or self-check pods; 0 means no data.", []string{"handler", "source"}, nil)
 	overheadMemoryDesc = prometheus.NewDesc("berth_handler_overhead_memory_bytes",
 		"Memory of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "source", "quantile"}, nil)
 	overheadCPUDesc = prometheus.NewDesc("berth_handler_overhead_cpu_cores",
 		"CPU use of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "source", "quantile"}, nil)
 	overheadDeclaredMemoryDesc = prometheus.NewDesc("berth_handler_overhead_declared_memory_bytes",
-		"Memory that the kubelet reserves for pods beyond their containers: the least that one of them declares; not there if none does.", []string{"handler"}, nil)
+		"Memory that the kubelet reserves for pods beyond their containers: the smallest overhead declared by one of them; absent if none declares one.", []string{"handler"}, nil)
 	overheadDeclaredCPUDesc = prometheus.NewDesc("berth_handler_overhead_declared_cpu_cores",
-		"CPU that the kubelet reserves for pods beyond their containers: the least that one of them declares; not there if none does.", []string{"handler"}, nil)
+		"CPU that the kubelet reserves for pods beyond their containers: the smallest overhead declared by one of them; absent if none declares one.", []string{"handler"}, nil)
 	overheadExceededDesc = prometheus.NewDesc("berth_handler_overhead_exceeds_declared",
-		"Whether p95 of a handler's overhead is above what its pods declare: 1 or 0.", []string{"handler"}, nil)
+		"1 if the 95th percentile of the handler's overhead is above what its pods declare, otherwise 0.", []string{"handler"}, nil)
 )
 
 // overheadMetrics are read when somebody asks, and not more often than the meter does.

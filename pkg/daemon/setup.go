@@ -62,7 +62,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	}
 	handlers.Start() // runtimes are asked while pods are recovered
 	if err := engine.Recover(ctx); err != nil {
-		return fmt.Errorf("recovering the pods of this node: %w", err)
+		return fmt.Errorf("recover the pods of this node: %w", err)
 	}
 	router.Adopt(engine)
 	remotes.adopt(ctx, router)
@@ -148,7 +148,7 @@ func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
 	cfg := d.options.Config
 	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, Handlers{Told: d.definitions, Accepting: d.accepting, Configured: d.configured})
 	if err != nil {
-		return nil, fmt.Errorf("opening the engine: %w", err)
+		return nil, fmt.Errorf("open the engine: %w", err)
 	}
 	d.teardown.add("engine", engine.Close)
 	return engine, nil
@@ -205,7 +205,7 @@ func (d *Daemon) serve(l net.Listener, engine Engine, remotes *remotes, options 
 	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, face) })
 	go func() {
 		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			d.fail(fmt.Errorf("serving the CRI: %w", err))
+			d.fail(fmt.Errorf("serve the CRI: %w", err))
 		}
 	}()
 }
@@ -231,7 +231,7 @@ func stopServer(ctx context.Context, server *grpc.Server, r *router.Router) erro
 	case <-graceful:
 		return nil
 	case <-ctx.Done():
-		return errors.New("some calls did not end")
+		return errors.New("some calls did not finish in time")
 	}
 }
 

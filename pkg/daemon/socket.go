@@ -33,14 +33,14 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 // two daemons that start at once from each replacing the other's.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		return nil, fmt.Errorf("listening on %s: %w", path, err)
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	lock, err := lockFile(path + ".lock")
 	if err != nil {
-		return nil, fmt.Errorf("listening on %s: %w", path, err)
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	if err := removeStale(ctx, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("listening on %s: %w", path, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), lock.Close())
 	}
 	l, err := (&net.ListenConfig{Control: passCredentials}).Listen(ctx, "unix", path)
 	if err != nil {
@@ -118,18 +118,18 @@ func removeStale(ctx context.Context, path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return errors.New("there is something that is no socket; remove it, or choose another path")
+		return errors.New("the path exists and is not a socket; remove it, or choose another path")
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	switch {
 	case err == nil:
-		return errors.Join(errors.New("another process answers there; stop it first, or choose another path"), conn.Close())
+		return errors.Join(errors.New("another process is serving this socket; stop it first, or choose another path"), conn.Close())
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return os.Remove(path)
 	}
-	return fmt.Errorf("cannot tell whether another process answers there: %w", err)
+	return fmt.Errorf("check whether another process is serving this socket: %w", err)
 }
 
 // permit sets who may talk to the socket.

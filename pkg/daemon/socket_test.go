@@ -51,7 +51,7 @@ func TestALiveSocketIsRefused(t *testing.T) {
 	b.makeSocketDir(t)
 	other := listening(t, b.config.Server.Socket)
 	err := b.daemon(t).Start(t.Context())
-	if err == nil || !strings.Contains(err.Error(), b.config.Server.Socket) || !strings.Contains(err.Error(), "another process answers there") {
+	if err == nil || !strings.Contains(err.Error(), b.config.Server.Socket) || !strings.Contains(err.Error(), "another process is serving this socket") {
 		t.Errorf("got %v", err)
 	}
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", b.config.Server.Socket)
@@ -84,7 +84,7 @@ func TestAFileIsNeverReplacedByASocket(t *testing.T) {
 	if err := os.WriteFile(b.config.Server.Socket, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.daemon(t).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if err := b.daemon(t).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("got %v", err)
 	}
 	if text, err := os.ReadFile(b.config.Server.Socket); err != nil || string(text) != "precious" {

@@ -32,7 +32,7 @@ func (t *teardown) run(ctx context.Context) error {
 	for _, s := range slices.Backward(t.steps) {
 		if err := s.undo(ctx); err != nil {
 			log.G(ctx).WithError(err).WithField("step", s.name).Warn("Shutdown step failed")
-			errs = append(errs, fmt.Errorf("stopping: %s: %w", s.name, err))
+			errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
 		}
 	}
 	t.steps = nil

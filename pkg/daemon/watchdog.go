@@ -114,15 +114,15 @@ func ask(ctx context.Context, conn *grpc.ClientConn) error {
 	runtime, images := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
 	_, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: nobody}})
 	if silent(err) {
-		return fmt.Errorf("listing pod sandboxes: %w", err)
+		return fmt.Errorf("list pod sandboxes: %w", err)
 	}
 	_, err = runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: nobody}})
 	if silent(err) {
-		return fmt.Errorf("listing containers: %w", err)
+		return fmt.Errorf("list containers: %w", err)
 	}
 	_, err = images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: nobody}})
 	if silent(err) {
-		return fmt.Errorf("looking for an image: %w", err)
+		return fmt.Errorf("look up an image: %w", err)
 	}
 	return nil
 }

@@ -57,8 +57,8 @@ func (f intentFile) read() (map[string]*Intent, error) {
 		err = json.Unmarshal(data, &s)
 	}
 	if err != nil {
-		return map[string]*Intent{}, fmt.Errorf("%s, which says what handlers are cordoned or drained, cannot be used; "+
-			"cordon them again: %w", f.path, err)
+		return map[string]*Intent{}, fmt.Errorf("read cordons and drains of handlers from %s; "+
+			"remove the file and cordon them again: %w", f.path, err)
 	}
 	kept := map[string]*Intent{}
 	for name, i := range s.Handlers {

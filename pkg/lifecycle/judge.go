@@ -122,7 +122,7 @@ func (m *Manager) Failed(name string, a handler.Attempt, err error) {
 	if !end || !m.begin() {
 		return
 	}
-	reason := strings.ToValidUTF8(clip(fmt.Sprintf("%d of %d pods that tried it within %v failed to start, the last with: %v", failed, begun, trialWindow, err)), "")
+	reason := strings.ToValidUTF8(clip(fmt.Sprintf("%d of %d pods on the candidate failed to start within %v; last error: %v", failed, begun, trialWindow, err)), "")
 	go func() {
 		defer m.work.Done()
 		if err := m.rule(m.life, name, d.Next, &key, TrialAborted, reason); err != nil {
@@ -171,7 +171,7 @@ func clip(s string) string {
 // the configuration should by then name
 // it as runtime_path. It survives restarts. Pods that exist keep their binary.
 func (m *Manager) Promote(ctx context.Context, name string) error {
-	return m.decide(ctx, name, TrialPromoted, "an operator promoted it")
+	return m.decide(ctx, name, TrialPromoted, "promoted by an operator")
 }
 
 // Abort ends the trial of a handler's next binary: no new pods get it until next
@@ -179,10 +179,10 @@ func (m *Manager) Promote(ctx context.Context, name string) error {
 // restarts.
 func (m *Manager) Abort(ctx context.Context, name, reason string) error {
 	if reason == "" {
-		reason = "an operator aborted it"
+		reason = "aborted by an operator"
 	}
 	if len(reason) > maxReason {
-		return fmt.Errorf("the reason has %d bytes; it may have %d: %w", len(reason), maxReason, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("the reason has %d bytes; the limit is %d: %w", len(reason), maxReason, errdefs.ErrInvalidArgument)
 	}
 	return m.decide(ctx, name, TrialAborted, strings.Join(strings.Fields(reason), " "))
 }
@@ -193,10 +193,10 @@ func (m *Manager) decide(ctx context.Context, name string, state TrialState, rea
 	}
 	d := definitions(m.snapshot().config)[name]
 	if d != nil && d.Type == handler.CRI {
-		return fmt.Errorf("handler %q is another daemon's, whose binaries only that one can try: let a handler of another name lead to the new ones: %w", name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("handler %q belongs to another daemon, so berth cannot roll out its binary; configure a second handler for the new one: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	if d == nil || d.Next == nil {
-		return fmt.Errorf("handler %q tries no binary: configure next = { runtime_path = …, percent = … } under [runtimes.%s]: %w", name, name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("handler %q has no rollout; configure next = { runtime_path = …, percent = … } under [runtimes.%s]: %w", name, name, errdefs.ErrFailedPrecondition)
 	}
 	return m.rule(ctx, name, d.Next, nil, state, reason)
 }
@@ -210,10 +210,10 @@ func (m *Manager) rule(ctx context.Context, name string, on *handler.Next, judge
 	changed, err := m.apply(func(t *truth) error {
 		d := definitions(t.config)[name]
 		if d == nil || d.Next == nil || *d.Next != *on || judged != nil && !mayBe(judged.sha256, t.trialOf(d).sha256) {
-			return fmt.Errorf("the configuration of handler %q was changed meanwhile; look again: %w", name, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("the configuration of handler %q changed during this call; check it and try again: %w", name, errdefs.ErrFailedPrecondition)
 		}
 		if v, known := t.verdictOf(d.WithNext()); state == TrialPromoted && (!known || v.failure != "") {
-			return fmt.Errorf("the next binary of handler %q cannot be promoted, it is not ready: %s: %w", name, v.failure, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("cannot promote the candidate of handler %q: not ready: %s: %w", name, v.failure, errdefs.ErrFailedPrecondition)
 		}
 		t.settle()
 		t.rulings[name] = &Ruling{State: state, Reason: reason, Since: time.Now(), On: *on, ByItself: judged != nil, SHA256: t.trialOf(d).sha256}

@@ -140,7 +140,7 @@ func (m *Manager) Close() error {
 	select {
 	case <-ended:
 	case <-time.After(closePatience):
-		err = errors.New("a look at files of the configuration, or at a runtime, has no end; it is left behind")
+		err = errors.New("a read of configuration files or a probe of a runtime did not finish in time; shutting down without it")
 	}
 	m.queue.close()
 	m.mu.Lock()
@@ -266,4 +266,4 @@ func (m *Manager) refresh() {
 }
 
 // errClosed is the answer to a reload that comes too late.
-var errClosed = errors.New("the daemon is stopping and reloads nothing")
+var errClosed = errors.New("cannot reload: the daemon is stopping")

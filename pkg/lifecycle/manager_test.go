@@ -29,7 +29,7 @@ func TestStartPublishesWhatProbesFound(t *testing.T) {
 	want := map[string]handler.State{
 		"kata": {Phase: handler.NotReady, Reason: "no kvm"},
 		"lost": {Phase: handler.NotReady, Reason: "lost.toml:3: typo"},
-		"old":  {Phase: handler.Draining, Reason: "it is no longer configured, and goes with its last pod"},
+		"old":  {Phase: handler.Draining, Reason: "no longer configured; removed with its last pod"},
 		"runc": {Phase: handler.Ready},
 	}
 	for _, h := range b.m.Handlers() {
@@ -182,7 +182,7 @@ func TestIntentsThatCannotBeKept(t *testing.T) {
 		says string
 	}{
 		"an unknown handler": {b.m.Cordon(t.Context(), "rnc", ""), errdefs.IsNotFound, `did you mean "runc"?`},
-		"a long reason":      {b.m.Cordon(t.Context(), "runc", strings.Repeat("x", 300)), errdefs.IsInvalidArgument, "it may have 256"},
+		"a long reason":      {b.m.Cordon(t.Context(), "runc", strings.Repeat("x", 300)), errdefs.IsInvalidArgument, "the limit is 256"},
 		"nothing to undo":    {b.m.Uncordon(t.Context(), "rnc"), errdefs.IsNotFound, "rnc"},
 	} {
 		if c.err == nil || !c.is(c.err) || !strings.Contains(c.err.Error(), c.says) {

@@ -8,23 +8,23 @@ import (
 
 var (
 	generationDesc = prometheus.NewDesc("berth_config_generation",
-		"Number of the table that new pods are routed by; it grows with every change, and begins anew with the daemon.", nil, nil)
+		"Generation of the handler table that routes new pods; grows with every change, restarts with the daemon.", nil, nil)
 	infoDesc = prometheus.NewDesc("berth_config_info",
-		"Always 1; the label is the digest of the configuration that is in force.", []string{"digest"}, nil)
+		"Always 1; the label is the digest of the running configuration.", []string{"digest"}, nil)
 	reloadsDesc = prometheus.NewDesc("berth_config_reloads_total",
-		"Reloads of the configuration, by what asked for them and what came of it.", []string{"trigger", "outcome"}, nil)
+		"Configuration reloads, by trigger and result.", []string{"trigger", "outcome"}, nil)
 	reloadFailedDesc = prometheus.NewDesc("berth_config_last_reload_failed",
-		"Whether the last reload of the configuration changed nothing because of a mistake: 1 or 0.", nil, nil)
+		"1 if the last configuration reload was rejected because of an error, otherwise 0.", nil, nil)
 	reloadTimeDesc = prometheus.NewDesc("berth_config_last_success_timestamp_seconds",
-		"When a configuration without mistakes was last put in force, in seconds since 1970.", nil, nil)
+		"Unix time of the last successful configuration reload.", nil, nil)
 	restartDesc = prometheus.NewDesc("berth_config_restart_needed_keys",
-		"Changed keys that are not in force until the daemon is started again.", nil, nil)
+		"Number of changed keys that need a restart of the daemon.", nil, nil)
 	polledDesc = prometheus.NewDesc("berth_config_files_polled",
-		"Whether changed configuration files are looked for every few seconds, because the kernel has no inotify watches left: 1 or 0.", nil, nil)
+		"1 if configuration files are polled because the kernel has no inotify watches left, otherwise 0.", nil, nil)
 	stateDesc = prometheus.NewDesc("berth_handler_state",
-		"Whether a handler is in a state: 1 or 0.", []string{"handler", "state"}, nil)
+		"1 if the handler is in the state, otherwise 0.", []string{"handler", "state"}, nil)
 	trialDesc = prometheus.NewDesc("berth_handler_trial",
-		"Whether the trial of a handler's next binary is in a state: 1 or 0.", []string{"handler", "state"}, nil)
+		"1 if the rollout of the handler's candidate binary is in the state, otherwise 0.", []string{"handler", "state"}, nil)
 )
 
 var (

@@ -40,7 +40,7 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	}
 	if i != nil {
 		if len(i.Reason) > maxReason {
-			return fmt.Errorf("the reason has %d bytes; it may have %d: %w", len(i.Reason), maxReason, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("the reason has %d bytes; the limit is %d: %w", len(i.Reason), maxReason, errdefs.ErrInvalidArgument)
 		}
 		i.Reason, i.Since = strings.Join(strings.Fields(i.Reason), " "), time.Now()
 	}
@@ -51,7 +51,7 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 			t.intents[name] = i
 		}
 		if err := m.disk.write(t.intents); err != nil {
-			return fmt.Errorf("keeping what is wanted of handler %q: %w", name, err)
+			return fmt.Errorf("store the cordon or drain of handler %q: %w", name, err)
 		}
 		return nil
 	})
@@ -80,14 +80,14 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 	configured := m.snapshot().config
 	if d := definitions(configured)[name]; d != nil {
 		if depth == probe.WithCanary && d.Type == handler.CRI {
-			return Handler{}, fmt.Errorf("handler %q is another daemon's, under which no canary pod can run: probe it without: %w", name, errdefs.ErrFailedPrecondition)
+			return Handler{}, fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run; probe it without one: %w", name, errdefs.ErrFailedPrecondition)
 		}
 		m.probeAll(ctx, withTried(d), max(depth, probe.Ask), toTheEnd)
 		if same := sameAs(d, configured.Runtimes); len(same) > 0 {
 			m.probeAll(ctx, same, probe.Ask, toTheEnd)
 		}
 		if err := context.Cause(ctx); err != nil {
-			return Handler{}, fmt.Errorf("the probe of handler %q has not ended, and goes on: %w", name, err)
+			return Handler{}, fmt.Errorf("the probe of handler %q is still running: %w", name, err)
 		}
 		if err := m.change(func(*truth) error { return nil }); err != nil {
 			return Handler{}, err
@@ -123,7 +123,7 @@ func (m *Manager) knows(name string) error {
 	for _, e := range m.plan.Entries {
 		names = append(names, e.Definition.Name)
 	}
-	text := fmt.Sprintf("there is no handler %q; the handlers are %s", name, strings.Join(names, ", "))
+	text := fmt.Sprintf("handler %q does not exist; the handlers are %s", name, strings.Join(names, ", "))
 	if near, ok := handler.Nearest(name, names); ok {
 		text += fmt.Sprintf(" (did you mean %q?)", near)
 	}

@@ -15,7 +15,7 @@ type facts struct {
 }
 
 // notProbedYet is the reason of a handler that nothing is known about.
-const notProbedYet = "its runtime has not answered yet"
+const notProbedYet = "the runtime has not been probed yet"
 
 // next is the state that follows from facts. What operators said goes before
 // what probes found, and both are told; that a handler is gone goes before
@@ -24,7 +24,7 @@ func next(f facts) handler.State {
 	unable := f.unable()
 	switch {
 	case !f.configured:
-		return handler.State{Phase: handler.Draining, Reason: "it is no longer configured, and goes with its last pod"}
+		return handler.State{Phase: handler.Draining, Reason: "no longer configured; removed with its last pod"}
 	case f.intent != nil:
 		return handler.State{Phase: f.intent.phase(), Reason: f.intent.told(unable)}
 	case unable != "":
@@ -54,10 +54,10 @@ func (i *Intent) phase() handler.Phase {
 func (i *Intent) told(unable string) string {
 	reason := i.Reason
 	if reason == "" {
-		reason = "an operator said so"
+		reason = "set by an operator"
 	}
 	if unable != "" {
-		reason += "; it could not run pods either: " + unable
+		reason += "; also not ready: " + unable
 	}
 	return reason
 }

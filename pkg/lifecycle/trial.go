@@ -213,8 +213,8 @@ func (m *Manager) readRulings() (map[string]*Ruling, error) {
 		err = json.Unmarshal(data, &s)
 	}
 	if err != nil {
-		return map[string]*Ruling{}, fmt.Errorf("%s, which says what became of binaries on trial, cannot be used; "+
-			"remove the file, and next from handlers whose trial was aborted: %w", m.rulingsPath(), err)
+		return map[string]*Ruling{}, fmt.Errorf("read rollout decisions from %s; "+
+			"remove the file, and remove next from handlers whose rollout was aborted: %w", m.rulingsPath(), err)
 	}
 	kept := map[string]*Ruling{}
 	for name, r := range s.Handlers {

@@ -83,7 +83,7 @@ func TestTrialEndsByItself(t *testing.T) {
 	b.wantTrial(t, "/old", "/new", TrialRunning, "")
 	b.m.Failed("runc", pod("/new", "", "bad3"), errBroke)
 	b.awaitEnd()
-	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods that tried it within 10m0s failed to start, the last with: it broke")
+	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods on the candidate failed to start within 10m0s; last error: it broke")
 
 	b.close()
 	b.open(trying(10)) // a restart
@@ -390,7 +390,7 @@ func TestFaultOfATrial(t *testing.T) {
 	}{
 		{nil, "", ""},
 		{&Trial{State: TrialRunning}, "", "running"},
-		{&Trial{State: TrialPromoted, Reason: "an operator promoted it"}, "", "promoted"},
+		{&Trial{State: TrialPromoted, Reason: "promoted by an operator"}, "", "promoted"},
 		{&Trial{State: TrialAborted, Reason: "slow"}, "", "aborted"},
 		{&Trial{State: TrialAborted, Reason: "3 of 3", ByItself: true}, "3 of 3", "failed"},
 		{&Trial{State: TrialNotReady, Reason: notProbedYet}, "", "not-ready"},

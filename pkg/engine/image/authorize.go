@@ -137,7 +137,7 @@ func (a *authorizer) checkRealm(host *hostAuth, resp *http.Response) error {
 		if c.Scheme != auth.BearerAuth || err == nil && (strings.EqualFold(realm.Scheme, "https") || a.plain(realm)) {
 			continue
 		}
-		return fmt.Errorf("registry %s names a token server without TLS, which does not get credentials: %w", resp.Request.URL.Host, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("registry %s names a token server without TLS; credentials are not sent to it: %w", resp.Request.URL.Host, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (a *hostAuth) checkRedirect(r *http.Request, via []*http.Request) error {
 	}
 	from, to := originOf(via[0].URL), originOf(r.URL)
 	if a.secret && !from.covers(to) {
-		return fmt.Errorf("token server %s redirects to %s, which does not get credentials: %w", net.JoinHostPort(from.host, from.port), net.JoinHostPort(to.host, to.port), errdefs.ErrPermissionDenied)
+		return fmt.Errorf("token server %s redirects to %s; credentials are not sent to it: %w", net.JoinHostPort(from.host, from.port), net.JoinHostPort(to.host, to.port), errdefs.ErrPermissionDenied)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func newCredentials(a *runtimeapi.AuthConfig) (*credentials, error) {
 		}
 		c.user, c.secret = user, secret
 	case a.GetRegistryToken() != "":
-		return nil, fmt.Errorf("auth.registry_token is not supported, give username and password, auth or identity_token: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("auth.registry_token is not supported; use username and password, auth or identity_token: %w", errdefs.ErrInvalidArgument)
 	default:
 		return nil, nil
 	}
@@ -54,7 +54,7 @@ func decodeBasic(auth string) (user, secret string, err error) {
 	}
 	user, secret, ok := strings.Cut(strings.TrimRight(string(decoded), "\x00"), ":")
 	if !ok {
-		return "", "", fmt.Errorf("auth.auth of the pull request is not base64 of user:password: %w", errdefs.ErrInvalidArgument)
+		return "", "", fmt.Errorf("auth.auth of the pull request does not decode to user:password: %w", errdefs.ErrInvalidArgument)
 	}
 	return user, secret, nil
 }

@@ -67,7 +67,7 @@ func decompressor(ctx context.Context, mediaType string) (diff.StreamProcessorIn
 	return func(ctx context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
 		w, ok := payloads[decompression].(*windows)
 		if !ok {
-			return nil, fmt.Errorf("nobody said how much memory a layer may take: %w", errdefs.ErrInternal)
+			return nil, fmt.Errorf("the memory limit for unpacking a layer is not set: %w", errdefs.ErrInternal)
 		}
 		in := bufio.NewReaderSize(stream, 32<<10)
 		head, err := in.Peek(zstd.HeaderMaxSize)
@@ -100,7 +100,7 @@ func (w *windows) open(ctx context.Context, in io.Reader, head []byte) (diff.Str
 		window = max(window, bounded(h.WindowSize))
 	}
 	if window > w.max {
-		return nil, beyond("layer wants a zstd window of %d bytes, more than registry.max_zstd_window (%d)", window, w.max)
+		return nil, beyond("layer needs a zstd window of %d bytes, more than registry.max_zstd_window (%d)", window, w.max)
 	}
 	if err := w.budget.Acquire(ctx, window); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ type zstdReader struct{ *zstd.Decoder }
 func (r zstdReader) Read(p []byte) (int, error) {
 	n, err := r.Decoder.Read(p)
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) {
-		err = beyond("layer wants a larger zstd window than it began with (registry.max_zstd_window)")
+		err = beyond("layer needs a larger zstd window than its first frame (registry.max_zstd_window)")
 	}
 	return n, err
 }

@@ -66,9 +66,9 @@ func isLocked(err error) bool {
 // keysAdvice says what to do about a decryptError.
 func keysAdvice(err error) string {
 	if e, _ := errors.AsType[*decryptError](err); e.keysDir != "" {
-		return fmt.Sprintf("no key in %s opens it, put its private key there", e.keysDir)
+		return fmt.Sprintf("no key in %s decrypts it; put its private key there", e.keysDir)
 	}
-	return "this node has no keys, set registry.decryption_keys_path to a directory that has them"
+	return "this node has no decryption keys; set registry.decryption_keys_path to a directory of keys"
 }
 
 // withKeys tells the decrypter of a layer where the node's keys are.
@@ -94,7 +94,7 @@ func decrypter(_ context.Context, mediaType string) (diff.StreamProcessorInit, b
 	return func(ctx context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
 		layer, ok := payloads[decryption].(*encryptedLayer)
 		if !ok {
-			return nil, fmt.Errorf("nobody said where the keys are: %w", errdefs.ErrInternal)
+			return nil, fmt.Errorf("the directory of decryption keys is not set: %w", errdefs.ErrInternal)
 		}
 		keys, err := readKeys(layer.keysDir)
 		if err != nil {
@@ -154,7 +154,7 @@ func checkEncryption(desc imagespec.Descriptor) error {
 		return fmt.Errorf("read the cipher's options: %w", err)
 	}
 	if nonce, ok := public.CipherOptions["nonce"]; ok && len(nonce) != aes.BlockSize {
-		return fmt.Errorf("nonce of the cipher has %d bytes, not %d: %w", len(nonce), aes.BlockSize, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("nonce of the cipher has %d bytes, want %d: %w", len(nonce), aes.BlockSize, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func (f *fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.Read
 func (f *fetcher) get(ctx context.Context, address string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return nil, fmt.Errorf("layer is at %.100q, which is not a web address: %w", address, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("URL %.100q of the layer is not an http or https URL: %w", address, errdefs.ErrInvalidArgument)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func (f *fetcher) get(ctx context.Context, address string) (io.ReadCloser, error
 	}
 	if resp.StatusCode != http.StatusOK {
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("layer is not at %s, which answers %d: %w", u.Host, resp.StatusCode, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("download layer from %s: HTTP status %d: %w", u.Host, resp.StatusCode, errdefs.ErrNotFound)
 	}
 	return resp.Body, nil
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // errAbandoned is the cause of a flight's end when nobody waits for it any more.
-var errAbandoned = errors.New("no caller is left")
+var errAbandoned = errors.New("all callers have gone")
 
 // errClosing is the cause of a flight's end when the store is closed.
 var errClosing = errors.New("the image store is closing")

@@ -76,7 +76,7 @@ const panicking = "application/vnd.oci.image.layer.v1.tar+panics"
 
 func init() {
 	diff.RegisterProcessor(diff.StaticHandler(panicking, func(context.Context, diff.StreamProcessor, payloads) (diff.StreamProcessor, error) {
-		panic("not a layer")
+		panic("is not valid")
 	}))
 }
 
@@ -88,7 +88,7 @@ func TestPanicCostsThePull(t *testing.T) {
 	reg.push(t, "good:1", layered(t, v1.Config{}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	for range 2 { // nothing that the first held is held still
-		if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"}); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "not a layer") {
+		if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"}); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "is not valid") {
 			t.Errorf("pull: %v", err)
 		}
 	}

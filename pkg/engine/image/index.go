@@ -124,7 +124,7 @@ func (x *index) get(ref string) (*Image, error) {
 
 // byPrefix finds the one image whose id begins with ref. The caller holds mu.
 func (x *index) byPrefix(ref string) (*Image, error) {
-	missing := fmt.Errorf("image %.300q is not on this node, pull it first: %w", ref, errdefs.ErrNotFound)
+	missing := fmt.Errorf("image %.300q is not on this node; pull it first: %w", ref, errdefs.ErrNotFound)
 	hex, ok := idPrefix(ref)
 	if !ok {
 		return nil, missing
@@ -142,7 +142,7 @@ func (x *index) byPrefix(ref string) (*Image, error) {
 		return x.images[found[0]], nil
 	}
 	slices.Sort(found)
-	return nil, fmt.Errorf("image id %q fits %d images, give more digits: %s: %w",
+	return nil, fmt.Errorf("image ID %q matches %d images; give more digits: %s: %w",
 		ref, len(found), strings.Join(found[:min(len(found), 5)], ", "), errdefs.ErrInvalidArgument)
 }
 

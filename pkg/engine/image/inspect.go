@@ -72,11 +72,11 @@ func (s *Store) findManifest(ctx context.Context, target imagespec.Descriptor, f
 // checkManifest checks that a manifest is one of a container image.
 func checkManifest(m imagespec.Manifest) error {
 	if !images.IsConfigType(m.Config.MediaType) {
-		return fmt.Errorf("not a container image but %.100q: %w", m.Config.MediaType, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("not a container image: media type %.100q: %w", m.Config.MediaType, errdefs.ErrInvalidArgument)
 	}
 	for _, layer := range m.Layers {
 		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || images.IsConfigType(layer.MediaType) || layer.Size < 0 {
-			return fmt.Errorf("layer %s of %d bytes and type %.100q is not a layer: %w", layer.Digest, layer.Size, layer.MediaType, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("layer %s with %d bytes and media type %.100q is not valid: %w", layer.Digest, layer.Size, layer.MediaType, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
@@ -88,7 +88,7 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 		return fmt.Errorf("manifest has %d layers, configuration %d: %w", len(m.Layers), len(config.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
 	}
 	if p := config.Platform; len(config.Config.User)+len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > maxName {
-		return beyond("user and platform in the configuration have more than %d bytes", maxName)
+		return beyond("user and platform in the configuration are too long; the limit is %d bytes", maxName)
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]
 	}
 	// What was there before was not fetched, nor was its size compared.
 	if info.Size != desc.Size {
-		return nil, fmt.Errorf("%s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
 	}
 	if desc.Size > maxStored {
 		return nil, beyond("document %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(maxStored))

@@ -106,7 +106,7 @@ func (l Limits) document(what string, desc imagespec.Descriptor) error {
 		return beyond("%s %s has %d bytes, more than registry.max_manifest_size (%d)", what, desc.Digest, desc.Size, l.MaxManifestSize)
 	}
 	if desc.Size < 0 {
-		return fmt.Errorf("%s %s has a size of %d: %w", what, desc.Digest, desc.Size, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s %s has an invalid size, %d: %w", what, desc.Digest, desc.Size, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (l Limits) manifest(m imagespec.Manifest) error {
 	}
 	for _, layer := range m.Layers {
 		if len(layer.MediaType) > maxMediaType {
-			return beyond("layer %s has a media type of %d bytes, more than %d", layer.Digest, len(layer.MediaType), maxMediaType)
+			return beyond("layer %s has a media type of %d bytes; the limit is %d", layer.Digest, len(layer.MediaType), maxMediaType)
 		}
 		if err := checkURLs(layer); err != nil {
 			return err
@@ -134,18 +134,18 @@ func (l Limits) manifest(m imagespec.Manifest) error {
 		}
 	}
 	if n := attached(m); n > maxAttached {
-		return beyond("layers have urls and wrapped keys of %d bytes, more than %d", n, maxAttached)
+		return beyond("layers have URLs and wrapped keys of %d bytes; the limit is %d", n, maxAttached)
 	}
 	return nil
 }
 
 func checkURLs(layer imagespec.Descriptor) error {
 	if len(layer.URLs) > maxURLs {
-		return beyond("layer %s has %d urls, more than %d", layer.Digest, len(layer.URLs), maxURLs)
+		return beyond("layer %s has %d URLs; the limit is %d", layer.Digest, len(layer.URLs), maxURLs)
 	}
 	for _, u := range layer.URLs {
 		if len(u) > maxURLLength {
-			return beyond("layer %s has a url of %d bytes, more than %d", layer.Digest, len(u), maxURLLength)
+			return beyond("layer %s has a URL of %d bytes; the limit is %d", layer.Digest, len(u), maxURLLength)
 		}
 	}
 	return nil
@@ -166,7 +166,7 @@ func elements(text []byte) error {
 		}
 	}
 	if n > maxElements {
-		return beyond("document has %d elements, more than %d", n, maxElements)
+		return beyond("document has %d elements; the limit is %d", n, maxElements)
 	}
 	return nil
 }

@@ -34,16 +34,16 @@ func TestManifestLimits(t *testing.T) {
 		"large configuration": {
 			imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: l.MaxManifestSize + 1}}, "registry.max_manifest_size",
 		},
-		"negative configuration": {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: -1}}, "size of -1"},
+		"negative configuration": {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: -1}}, "invalid size, -1"},
 		"chart":                  {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: "application/vnd.cncf.helm.config.v1+json"}}, "not a container image"},
 		"layer is a manifest": {
-			imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageManifest })}, "not a layer",
+			imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageManifest })}, "is not valid",
 		},
-		"negative layer":  {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.Size = -1 })}, "not a layer"},
+		"negative layer":  {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.Size = -1 })}, "is not valid"},
 		"long media type": {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = "a/" + strings.Repeat("+encrypted", 100) })}, "media type"},
 		"urls":            {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{"https://a.test/", "https://b.test/"} })}, ""},
-		"many urls":       {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = make([]string, maxURLs+1) })}, "urls"},
-		"long url":        {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{strings.Repeat("a", maxURLLength+1)} })}, "url of"},
+		"many urls":       {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = make([]string, maxURLs+1) })}, "URLs"},
+		"long url":        {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{strings.Repeat("a", maxURLLength+1)} })}, "URL of"},
 	} {
 		switch err := l.manifest(c.m); {
 		case c.says == "" && err != nil:

@@ -60,7 +60,7 @@ func probeOverlay(root string) (volatile []string, err error) {
 			return volatile, mount.UnmountAll(target, unix.MNT_DETACH)
 		}
 	}
-	return nil, fmt.Errorf("overlayfs cannot be mounted on %s: %w", root, err)
+	return nil, fmt.Errorf("cannot mount overlayfs on %s: %w", root, err)
 }
 
 // stack is the read-only part of an overlay mount.

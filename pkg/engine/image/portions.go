@@ -119,7 +119,7 @@ func (p *portions) filter(h *tar.Header) (bool, error) {
 		if known {
 			p.tape.record(padded(content))
 		} else if p.remembered > 4*p.size {
-			return false, beyond("layer has too many sparse files one behind the other")
+			return false, beyond("layer has too many consecutive sparse files")
 		}
 	}
 	return p.wanted(h)
@@ -164,7 +164,7 @@ func (p *portions) wanted(h *tar.Header) (bool, error) {
 		return false, nil // there is nothing to hide
 	}
 	if p.number > 0 {
-		return false, fmt.Errorf("layer hides %.300q of the layers below behind so many entries that only snapshotter %s unpacks it: %w", filepath.Dir(h.Name), Overlayfs, errdefs.ErrFailedPrecondition)
+		return false, fmt.Errorf("layer deletes %.300q of a lower layer too late in its archive for this snapshotter; only snapshotter %s can unpack it: %w", filepath.Dir(h.Name), Overlayfs, errdefs.ErrFailedPrecondition)
 	}
 	return true, nil
 }
@@ -176,10 +176,10 @@ func (p *portions) checkRoom(h *tar.Header) error {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(p.root, &st); err != nil {
-		return fmt.Errorf("look for room in %s: %w", p.root, err)
+		return fmt.Errorf("check free space in %s: %w", p.root, err)
 	}
 	if room := st.Bavail * uint64(st.Bsize); uint64(h.Size) > room { //nolint:gosec // neither is negative
-		return fmt.Errorf("layer has a file of %d bytes, and %d are free: %w", h.Size, room, unix.ENOSPC)
+		return fmt.Errorf("layer has a file of %d bytes, but only %d bytes are free: %w", h.Size, room, unix.ENOSPC)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (p *portions) next() (err error) {
 		p.encoder = gob.NewEncoder(p.earlier)
 	}
 	if err := p.encoder.Encode(p.dirs); err != nil {
-		return fmt.Errorf("keep the times of directories: %w", err)
+		return fmt.Errorf("restore the times of directories: %w", err)
 	}
 	p.tape.rewind()
 	p.number++

@@ -81,11 +81,11 @@ func (f pullFailure) judge() (text string, class error) {
 	status, hasStatus := errors.AsType[remoteerrors.ErrUnexpectedStatus](f.err)
 	switch {
 	case errors.Is(f.cause, errStalled):
-		return fmt.Sprintf("%s: pull %s: registry %s sent nothing for too long (pull_progress_timeout), check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s sent no data for too long (pull_progress_timeout); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case errors.Is(f.err, errSlowDownload):
-		return fmt.Sprintf("%s: pull %s: registry %s sends a layer more slowly than registry.min_download_rate, check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s sends a layer more slowly than registry.min_download_rate; check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case errors.Is(f.err, errSlowAnswers):
-		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes longer than registry.answer_timeout, check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes longer than registry.answer_timeout to respond; check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case isBeyond(f.err):
 		return fmt.Sprintf("pull %s: the image, or an answer of registry %s, exceeds a limit", f.ref, f.host), errdefs.ErrInvalidArgument
 	case errors.Is(f.cause, errClosing):
@@ -93,29 +93,29 @@ func (f pullFailure) judge() (text string, class error) {
 	case isContextErr(f.err) && f.cause != nil:
 		return "pull " + f.ref, context.Canceled
 	case isUntrusted(f.err):
-		return fmt.Sprintf("pull %s: others than root can change what this node goes by", f.ref), errdefs.ErrFailedPrecondition
+		return fmt.Sprintf("pull %s: users other than root can change files that this pull depends on", f.ref), errdefs.ErrFailedPrecondition
 	case isRefused(f.err):
-		return fmt.Sprintf("%s: pull %s: an image verifier in %s does not let it pass", signatureValidationFailed, f.ref, f.verifiers), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: rejected by an image verifier in %s", signatureValidationFailed, f.ref, f.verifiers), errdefs.ErrUnknown
 	case isLocked(f.err):
-		return fmt.Sprintf("pull %s: it is encrypted and %s", f.ref, keysAdvice(f.err)), errdefs.ErrFailedPrecondition
+		return fmt.Sprintf("pull %s: the image is encrypted: %s", f.ref, keysAdvice(f.err)), errdefs.ErrFailedPrecondition
 	case isNoSpace(f.err):
-		return fmt.Sprintf("pull %s: no space left for images under %s, remove images or enlarge the filesystem", f.ref, f.root), errdefs.ErrResourceExhausted
+		return fmt.Sprintf("pull %s: no space left for images under %s; remove images or enlarge the filesystem", f.ref, f.root), errdefs.ErrResourceExhausted
 	case isCertificate(f.err):
-		return fmt.Sprintf("pull %s: registry %s has a certificate that this node does not trust, %s with ca = \"<file>\"", f.ref, f.host, f.hostsAdvice()), errdefs.ErrFailedPrecondition
+		return fmt.Sprintf("pull %s: registry %s has a certificate that this node does not trust; %s with ca = \"<file>\"", f.ref, f.host, f.hostsAdvice()), errdefs.ErrFailedPrecondition
 	case isDenied(f.err) || (hasStatus && isAuthStatus(status.StatusCode)):
-		return fmt.Sprintf("pull %s: registry %s refuses access, check that the image exists and that the pod's imagePullSecrets are right", f.ref, f.host), errdefs.ErrPermissionDenied
+		return fmt.Sprintf("pull %s: registry %s denies access; check that the image exists and that the pod's imagePullSecrets are right", f.ref, f.host), errdefs.ErrPermissionDenied
 	case hasStatus && status.StatusCode == http.StatusTooManyRequests:
-		return fmt.Sprintf("pull %s: registry %s limits its pulls, wait or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
+		return fmt.Sprintf("pull %s: registry %s limits the rate of pulls; wait, or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
 	case strings.Contains(f.err.Error(), "no match for platform"):
 		return fmt.Sprintf("pull %s: the image is not built for %s", f.ref, f.platform), errdefs.ErrNotFound
 	case hasStatus && status.StatusCode >= 500:
-		return fmt.Sprintf("%s: pull %s: registry %s fails", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s failed", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case isUnknownHost(f.err):
-		return fmt.Sprintf("%s: pull %s: the name of registry %s does not resolve, check the image name and the node's DNS, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: the name of registry %s does not resolve; check the image name and the node's DNS, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
 	case isNetwork(f.err):
-		return fmt.Sprintf("%s: pull %s: registry %s cannot be reached, check the network, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: cannot reach registry %s; check the network, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
 	case isUnresolved(f.err):
-		return fmt.Sprintf("pull %s: registry %s does not have it, check name and tag", f.ref, f.host), errdefs.ErrNotFound
+		return fmt.Sprintf("pull %s: registry %s does not have the image; check name and tag", f.ref, f.host), errdefs.ErrNotFound
 	case errdefs.IsNotFound(f.err):
 		return fmt.Sprintf("pull %s: a part of the image is missing in registry %s", f.ref, f.host), errdefs.ErrNotFound
 	}

@@ -47,7 +47,7 @@ func (s *Store) dropLeases(ctx context.Context) error {
 	}
 	log.G(ctx).WithField("pulls", len(left)).Info("Cleaning up after interrupted pulls")
 	if _, err := s.db.GarbageCollect(ctx); err != nil {
-		return fmt.Errorf("collect interrupted pulls: %w", err)
+		return fmt.Errorf("remove interrupted pulls: %w", err)
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func (s *Store) dropDownloads() error {
 	ingest := s.path("content", "ingest")
 	entries, err := os.ReadDir(ingest)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("look for unfinished downloads: %w", err)
+		return fmt.Errorf("list unfinished downloads: %w", err)
 	}
 	for _, e := range entries {
 		if err := os.RemoveAll(filepath.Join(ingest, e.Name())); err != nil {

@@ -163,7 +163,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 			img, err := s.Get(domain + "/app:1")
 			must(t, err)
 			status, err := NewService(s).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.ID}, Verbose: true})
-			if err != nil || status.GetImage().GetId() != img.ID || !strings.Contains(status.GetInfo()["info"], "more than") {
+			if err != nil || status.GetImage().GetId() != img.ID || !strings.Contains(status.GetInfo()["info"], "the limit is") {
 				t.Errorf("status: %v %v", status, err)
 			}
 			_, wholeErr := s.Whole(ctx, img)

@@ -83,7 +83,7 @@ func (s *Store) CanMap(snapshotter string) error {
 }
 
 func cannotMap(snapshotter string) error {
-	return fmt.Errorf("snapshotter %s cannot map the ids of a user namespace, use %s: %w", snapshotter, Overlayfs, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("snapshotter %s cannot map the IDs of a user namespace; use %s: %w", snapshotter, Overlayfs, errdefs.ErrFailedPrecondition)
 }
 
 // PrepareRootfs makes the root filesystem of a container. It unpacks the image
@@ -187,7 +187,7 @@ func (s *Store) MakeVolumes(containerID, snapshotter string) (string, error) {
 func (s *Store) TellsWritten(snapshotter string) error {
 	l, name, err := s.layersOf(snapshotter)
 	if err == nil && !l.kind.layered {
-		err = fmt.Errorf("snapshotter %s does not tell what a container wrote, use %s: %w", name, Overlayfs, errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("snapshotter %s cannot list what a container wrote; use %s: %w", name, Overlayfs, errdefs.ErrFailedPrecondition)
 	}
 	return err
 }
@@ -356,9 +356,9 @@ func forgetVolatile(dir string) {
 
 func explainWritable(containerID, root string, err error) error {
 	if isNoSpace(err) {
-		return fmt.Errorf("make root filesystem of %s: no space left under %s: %w", containerID, root, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("create root filesystem of %s: no space left under %s: %w", containerID, root, errdefs.ErrResourceExhausted)
 	}
-	return fmt.Errorf("make root filesystem of %s: %w", containerID, err)
+	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
 func (s *Store) stacked(l *layers, v *view, name, dir string) *Rootfs {

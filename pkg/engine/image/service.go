@@ -155,7 +155,7 @@ func (s *Service) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (
 
 func imageOf(spec *runtimeapi.ImageSpec) (string, error) {
 	if spec.GetImage() == "" {
-		return "", fmt.Errorf("image.image is empty, name an image: %w", errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("image.image is empty; set it to an image: %w", errdefs.ErrInvalidArgument)
 	}
 	return spec.GetImage(), nil
 }

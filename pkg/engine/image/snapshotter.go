@@ -50,5 +50,5 @@ func Snapshotters() []string {
 }
 
 func unknownSnapshotter(name string) error {
-	return fmt.Errorf("unknown snapshotter %q, use one of %s: %w", name, strings.Join(Snapshotters(), ", "), errdefs.ErrInvalidArgument)
+	return fmt.Errorf("unknown snapshotter %q; use one of %s: %w", name, strings.Join(Snapshotters(), ", "), errdefs.ErrInvalidArgument)
 }

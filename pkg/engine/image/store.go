@@ -196,7 +196,7 @@ func (s *Store) openMetadata(ctx context.Context, blobs content.Store, raw map[s
 	var err error
 	if s.bolt, err = bolt.Open(s.path("meta.db"), 0o600, &options); err != nil {
 		if errors.Is(err, bolterrors.ErrTimeout) {
-			return fmt.Errorf("another process has the image store open, stop it first: %w", errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("another process has the image store open; stop it first: %w", errdefs.ErrFailedPrecondition)
 		}
 		return fmt.Errorf("metadata: %w", err)
 	}

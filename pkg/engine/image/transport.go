@@ -22,7 +22,7 @@ const maxHeader = 256 << 10
 const maxToken = 1 << 20
 
 // errSlowAnswers ends a pull whose registry takes too long for what is not a layer.
-var errSlowAnswers = errors.New("registry takes too long to answer")
+var errSlowAnswers = errors.New("registry takes too long to respond")
 
 // errSlowDownload ends a pull whose registry sends a layer too slowly.
 var errSlowDownload = errors.New("registry sends too slowly")
@@ -107,7 +107,7 @@ func (t wireTransport) bound(resp *http.Response, limit int64) error {
 	host := resp.Request.URL.Host
 	// An answer to HEAD has the length of what it does not send.
 	if resp.ContentLength > limit && resp.Request.Method != http.MethodHead {
-		return beyond("answer of %s has %d bytes, more than %d", host, resp.ContentLength, limit)
+		return beyond("response of %s has %d bytes; the limit is %d", host, resp.ContentLength, limit)
 	}
 	resp.Body = &boundedBody{ReadCloser: resp.Body, host: host, limit: limit, left: limit}
 	if resp.Request.Method == http.MethodHead {
@@ -122,7 +122,7 @@ func (t wireTransport) bound(resp *http.Response, limit int64) error {
 	case "gzip":
 		opened, err := gzip.NewReader(resp.Body)
 		if err != nil {
-			return fmt.Errorf("open the answer of %s: %w", host, err)
+			return fmt.Errorf("decompress the response of %s: %w", host, err)
 		}
 		plain := &unzippedBody{Reader: opened, Closer: resp.Body}
 		resp.Body = &boundedBody{ReadCloser: plain, host: host, limit: limit, left: limit}
@@ -130,7 +130,7 @@ func (t wireTransport) bound(resp *http.Response, limit int64) error {
 		resp.ContentLength = -1
 		return nil
 	default:
-		return fmt.Errorf("answer of %s is encoded as %.50q, which was not asked for: %w", host, encoding, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("response of %s has encoding %.50q, which was not requested: %w", host, encoding, errdefs.ErrInvalidArgument)
 	}
 }
 
@@ -227,7 +227,7 @@ func (b *boundedBody) Read(buf []byte) (int, error) {
 }
 
 func (b *boundedBody) exceeded() error {
-	return beyond("answer of %s is longer than %d bytes", b.host, b.limit)
+	return beyond("response of %s is longer than %d bytes", b.host, b.limit)
 }
 
 // unzippedBody is what is inside of a body.

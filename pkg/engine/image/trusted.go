@@ -51,7 +51,7 @@ func trustedHosts(dir string) error {
 			errs = append(errs, trust.Check(file, trust.Configuration))
 		}
 	}
-	return untrusted("configuration of the registry", errs...)
+	return untrusted("registry configuration", errs...)
 }
 
 // trustedVerifiers refuses verifiers that others can change: they are run as root, and

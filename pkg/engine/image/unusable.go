@@ -58,5 +58,5 @@ func (i *Image) usable() error {
 	if i.unusable == nil {
 		return nil
 	}
-	return fmt.Errorf("image %s cannot be used, remove it and use another: %v: %w", i.ID, i.unusable, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("image %s cannot be used; remove it and use another: %v: %w", i.ID, i.unusable, errdefs.ErrFailedPrecondition)
 }

@@ -97,7 +97,7 @@ func (s *Store) WritableUsage(ctx context.Context, containerID, snapshotter stri
 	}
 	u, ok := s.measurer.get(ctx, measureKey{snapshotter: name, container: containerID})
 	if !ok {
-		return 0, 0, "", fmt.Errorf("usage of container %s is not counted yet: %w", containerID, errdefs.ErrUnavailable)
+		return 0, 0, "", fmt.Errorf("usage of container %s is not measured yet: %w", containerID, errdefs.ErrUnavailable)
 	}
 	return u.Bytes, u.Inodes, path, nil
 }

@@ -43,7 +43,7 @@ func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
 		return nil, nil
 	}
 	if v.Timeout <= 0 {
-		return nil, fmt.Errorf("image verifiers of %s need a timeout of more than %v: %w", v.BinDir, v.Timeout, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("image verifiers of %s need a timeout longer than %v: %w", v.BinDir, v.Timeout, errdefs.ErrInvalidArgument)
 	}
 	c := &bindir.Config{BinDir: v.BinDir, MaxVerifiers: v.Max}
 	// The type of this field cannot be named outside of containerd.

@@ -209,7 +209,7 @@ func (s *Store) withUnpacked(ctx context.Context, k viewKey, img *Image, then fu
 
 func (s *Store) explainUnpack(k viewKey, img *Image, err error) error {
 	if isNoSpace(err) {
-		return fmt.Errorf("unpack image %s: no space left for images under %s, remove images or enlarge the filesystem: %w", img.ID, s.cfg.Root, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("unpack image %s: no space left for images under %s; remove images or enlarge the filesystem: %w", img.ID, s.cfg.Root, errdefs.ErrResourceExhausted)
 	}
 	return fmt.Errorf("unpack image %s into %s: %w", img.ID, k.snapshotter, err)
 }
@@ -225,7 +225,7 @@ func (s *Store) makeView(ctx context.Context, l *layers, k viewKey) (*view, erro
 	}
 	labels := snapshots.WithLabels(map[string]string{gcRoot: time.Now().UTC().Format(time.RFC3339)})
 	if _, err := l.View(ctx, k.name(), k.chain.String(), labels); err != nil && !errdefs.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("make view: %w", err)
+		return nil, fmt.Errorf("create view: %w", err)
 	}
 	v, err := s.readView(ctx, l, k.name())
 	if err != nil {

@@ -230,7 +230,7 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
-		return nil, fmt.Errorf("engine is closing: %w", errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("the engine is shutting down: %w", errdefs.ErrUnavailable)
 	}
 	s := m.lookup(key)
 	m.mu.Unlock()

@@ -134,7 +134,7 @@ func (a *attachments) add(at *attachment) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended || at.gone {
-		return fmt.Errorf("the container's output has ended: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the container has closed its output: %w", errdefs.ErrFailedPrecondition)
 	}
 	if a.all == nil {
 		a.all = map[*attachment]struct{}{}
@@ -183,7 +183,7 @@ func (at *attachment) open(paths stdioPaths, withInput bool) error {
 		}
 		f, err := openWriter(path)
 		if errors.Is(err, unix.ENXIO) {
-			return fmt.Errorf("nobody reads %s; open it for reading before attaching: %w", path, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("%s has no reader; open it for reading before attaching: %w", path, errdefs.ErrFailedPrecondition)
 		}
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ func hierarchies() ([]hierarchy, error) {
 		return m.FSType != "cgroup" && m.FSType != "cgroup2", false
 	})
 	if err != nil {
-		return nil, fmt.Errorf("finding the cgroup mounts: %w", err)
+		return nil, fmt.Errorf("find the cgroup mounts: %w", err)
 	}
 	var found []hierarchy
 	for _, m := range mounts {
@@ -239,7 +239,7 @@ func (c Cgroup) signal(sig unix.Signal) (sent int, err error) {
 	}
 	for _, pid := range pids {
 		if pid == os.Getpid() || pid == 1 {
-			return sent, fmt.Errorf("cgroup %s holds process %d, which is none of a container's: %w", c.main(), pid, errdefs.ErrInternal)
+			return sent, fmt.Errorf("cgroup %s contains process %d, which is not a container process: %w", c.main(), pid, errdefs.ErrInternal)
 		}
 	}
 	for _, pid := range pids {
@@ -270,7 +270,7 @@ func (c Cgroup) kill() error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes of the container do not die: %w", sent, context.DeadlineExceeded)
+			return fmt.Errorf("%d processes of the container survived SIGKILL: %w", sent, context.DeadlineExceeded)
 		}
 	}
 }

@@ -30,10 +30,10 @@ func checkpointOptions(a *anypb.Any) (*runcapi.CheckpointOptions, error) {
 		return o, nil
 	}
 	if want := o.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
-		return nil, fmt.Errorf("the options of a checkpoint must be %s and not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("checkpoint options must be of type %s, not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
 	}
 	if err := proto.Unmarshal(a.GetValue(), o); err != nil {
-		return nil, fmt.Errorf("the options of a checkpoint: %w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("decode checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	return o, nil
 }
@@ -65,13 +65,13 @@ func checkpointArgs(id, images string, o *runcapi.CheckpointOptions) []string {
 // takes as long as ctx allows.
 func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.CheckpointOptions) error {
 	if t.journal.Options.OwnKernel {
-		return fmt.Errorf("this runtime makes checkpoints of its own form, which is not CRIU's: %w", errdefs.ErrNotImplemented)
+		return fmt.Errorf("the checkpoints of this runtime are not in CRIU's format: %w", errdefs.ErrNotImplemented)
 	}
 	if o.GetExit() {
-		return fmt.Errorf("a checkpoint that ends the container: %w", errdefs.ErrNotImplemented)
+		return fmt.Errorf("a checkpoint that stops the container is not supported: %w", errdefs.ErrNotImplemented)
 	}
 	if !filepath.IsAbs(images) {
-		return fmt.Errorf("the directory of a checkpoint must be absolute, not %q: %w", images, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
 	}
 	// A runtime that is killed while CRIU is inside of the processes may damage
 	// them: only the deadline ends it, not a caller that leaves.
@@ -94,7 +94,7 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 func (t *task) criuConfig() ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(t.journal.Options.Runtime)+".conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("CRIU's configuration: %w", err)
+		return nil, fmt.Errorf("write CRIU configuration: %w", err)
 	}
 	out := bytes.NewBuffer(text)
 	for _, pipe := range []string{t.journal.Stdin, t.journal.Stdout, t.journal.Stderr} {

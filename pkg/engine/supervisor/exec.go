@@ -43,10 +43,10 @@ func (t *task) addExec(execID string, terminal bool, paths stdioPaths, spec []by
 func execSpec(spec []byte, terminal bool) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(spec, &fields); err != nil {
-		return nil, fmt.Errorf("the spec of an exec is no OCI process: %w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the exec spec is not an OCI process: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if len(fields["args"]) == 0 {
-		return nil, fmt.Errorf("the spec of an exec has no args: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the exec spec has no args: %w", errdefs.ErrInvalidArgument)
 	}
 	fields["terminal"] = json.RawMessage(strconv.FormatBool(terminal))
 	return json.Marshal(fields)
@@ -86,7 +86,7 @@ func (t *task) beginExec(execID string, abort context.CancelFunc) (*process, err
 	}
 	switch {
 	case p.state != created:
-		return nil, fmt.Errorf("exec %q was started before: %w", execID, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("exec %q was already started: %w", execID, errdefs.ErrFailedPrecondition)
 	case t.first.state != running:
 		return nil, fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 	case t.paused:
@@ -184,7 +184,7 @@ func (t *task) prepareExecStdio(e *execIO, p *process) (err error) {
 	}
 	e.screen, err = openWriter(p.paths.stdout)
 	if errors.Is(err, unix.ENXIO) {
-		return fmt.Errorf("nobody reads %s; open it for reading before the start: %w", p.paths.stdout, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s has no reader; open it for reading before the start: %w", p.paths.stdout, errdefs.ErrFailedPrecondition)
 	}
 	return err
 }
@@ -275,7 +275,7 @@ func (t *task) discardExec(p *process, e *execIO) {
 func (t *task) runningExec(ctx context.Context, p *process, e *execIO) (_ int, retErr error) {
 	pid, err := readPIDFile(e.pidFile)
 	if err != nil {
-		return 0, fmt.Errorf("its pid is not known: %w", err)
+		return 0, fmt.Errorf("its PID cannot be read: %w", err)
 	}
 	pidfd, identity, err := identify(pid)
 	if err != nil {
@@ -288,7 +288,7 @@ func (t *task) runningExec(ctx context.Context, p *process, e *execIO) (_ int, r
 		}
 	}()
 	if err := t.processes.adoptSoon(ctx, pid, pidfd); err != nil {
-		return 0, fmt.Errorf("process %d that it named is no child of it", pid)
+		return 0, fmt.Errorf("the process %d that it reported is not its child", pid)
 	}
 	var master *os.File
 	if e.console != nil {
@@ -391,7 +391,7 @@ func (t *task) deleteExec(execID string) (Exit, error) {
 		close(p.done)
 	case stopped:
 	default:
-		return Exit{}, fmt.Errorf("exec %q is running; kill it and wait for its end before deleting it: %w", execID, errdefs.ErrFailedPrecondition)
+		return Exit{}, fmt.Errorf("exec %q is running; kill it and wait for its exit before deleting it: %w", execID, errdefs.ErrFailedPrecondition)
 	}
 	delete(t.execs, execID)
 	return p.exit, nil

@@ -12,7 +12,7 @@ import (
 func openFIFO(path string, flags int) (int, error) {
 	fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
-		return -1, fmt.Errorf("opening the FIFO %s: %w", path, err)
+		return -1, fmt.Errorf("open FIFO %s: %w", path, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -21,7 +21,7 @@ func openFIFO(path string, flags int) (int, error) {
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		unix.Close(fd)
-		return -1, fmt.Errorf("%s is no FIFO: %w", path, errdefs.ErrInvalidArgument)
+		return -1, fmt.Errorf("%s is not a FIFO: %w", path, errdefs.ErrInvalidArgument)
 	}
 	return fd, nil
 }
@@ -95,7 +95,7 @@ func openStdio(p stdioPaths, mode outputMode, uid, gid uint32) (_ *stdio, retErr
 		s.fds[i] = fd
 		if path != "" && (uid != 0 || gid != 0) {
 			if err := unix.Fchown(fd, int(uid), int(gid)); err != nil {
-				return nil, fmt.Errorf("giving %s to %d:%d: %w", path, uid, gid, err)
+				return nil, fmt.Errorf("change owner of %s to %d:%d: %w", path, uid, gid, err)
 			}
 		}
 	}

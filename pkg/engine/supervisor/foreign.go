@@ -58,7 +58,7 @@ func (f *foreign) open(s *Supervisor, i Inherited) error {
 	j := &f.journal
 	output, err := openOutput(f.context(s), &j.Options)
 	if err != nil {
-		return fmt.Errorf("opening the container's log: %w", err)
+		return fmt.Errorf("open container log: %w", err)
 	}
 	return f.read(output, i)
 }

@@ -39,7 +39,7 @@ func lock(dir string) (*os.File, error) {
 		}
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%s is served by process %s: a directory has one supervisor: %w", dir, holder(f), errdefs.ErrAlreadyExists)
+		err = fmt.Errorf("%s is already served by process %s; a directory can have only one supervisor: %w", dir, holder(f), errdefs.ErrAlreadyExists)
 	}
 	if err == nil {
 		err = errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())))

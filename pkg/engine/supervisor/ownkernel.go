@@ -48,7 +48,7 @@ func withSandbox(sandbox Exit) Exit {
 	e := Exit{PID: sandbox.PID, Status: unknownStatus, Unknown: true, ExitedAt: sandbox.ExitedAt, OOM: sandbox.OOM}
 	if sandbox.Status == killedStatus && !sandbox.Unknown {
 		e.Status, e.Unknown = killedStatus, false
-		e.Why = "the sandbox was killed, in which all containers of the pod run"
+		e.Why = "the sandbox that runs all containers of the pod was killed"
 	}
 	return e
 }
@@ -128,7 +128,7 @@ func (t *task) waitStatus(ctx context.Context) (status uint32, known bool) {
 			if json.Unmarshal(lastJSON(out), &result) == nil && result.ExitStatus != nil {
 				return *result.ExitStatus, true
 			}
-			err = fmt.Errorf("the runtime's wait did not say how: %w", errdefs.ErrUnknown)
+			err = fmt.Errorf("the runtime's wait reported no exit status: %w", errdefs.ErrUnknown)
 		}
 		if !t.runsWithin(ctx) {
 			log.G(ctx).WithError(err).Warn("Failed to determine container exit status")
@@ -255,7 +255,7 @@ func (t *task) pidsWithin(ctx context.Context) ([]int, error) {
 	}
 	var pids []int
 	if err := json.Unmarshal(bytes.TrimSpace(out), &pids); err != nil {
-		return nil, fmt.Errorf("the runtime's ps: %w", err)
+		return nil, fmt.Errorf("decode output of the runtime's ps: %w", err)
 	}
 	return pids, nil
 }
@@ -290,7 +290,7 @@ type runtimeStats struct {
 // statsWithin returns statistics that no cgroup of this host tells.
 func (t *task) statsWithin(ctx context.Context) (*cgroupstats.Metrics, error) {
 	if !t.journal.Options.OwnKernel {
-		return nil, fmt.Errorf("read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("this runtime reports no statistics; read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
 	}
 	out, err := t.call(ctx, &call{args: []string{"events", "--stats", t.id}})
 	if err != nil {
@@ -298,7 +298,7 @@ func (t *task) statsWithin(ctx context.Context) (*cgroupstats.Metrics, error) {
 	}
 	var s runtimeStats
 	if err := json.Unmarshal(lastJSON(out), &s); err != nil {
-		return nil, fmt.Errorf("the runtime's events: %w", err)
+		return nil, fmt.Errorf("decode output of the runtime's events: %w", err)
 	}
 	d := &s.Data
 	return &cgroupstats.Metrics{

@@ -8,7 +8,7 @@ import (
 )
 
 func TestMemberEndsWithItsSandbox(t *testing.T) {
-	const why = "the sandbox was killed, in which all containers of the pod run"
+	const why = "the sandbox that runs all containers of the pod was killed"
 	for name, tt := range map[string]struct{ sandbox, want Exit }{
 		"killed":         {Exit{PID: 7, Status: 137, ExitedAt: 1}, Exit{PID: 7, Status: 137, ExitedAt: 1, Why: why}},
 		"out of memory":  {Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true}, Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true, Why: why}},

@@ -82,7 +82,7 @@ func decodeStatus(raw int32) uint32 {
 }
 
 // errNoExit says that nobody can tell how a process ended, perhaps not yet.
-var errNoExit = errors.New("the exit code is not known")
+var errNoExit = errors.New("the exit code is unknown")
 
 // foreignExit tells how a process ended that is no child of this one: while it
 // is a zombie by /proc, after that by what the kernel (since 6.15) keeps for
@@ -123,7 +123,7 @@ func parseStat(b []byte) (procStat, error) {
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	const first = 3 // number of fields[0]
 	if len(fields) <= 52-first {
-		return procStat{}, fmt.Errorf("/proc/<pid>/stat has %d fields too few", 53-first-len(fields))
+		return procStat{}, fmt.Errorf("/proc/<pid>/stat is %d fields short", 53-first-len(fields))
 	}
 	var bad error
 	number := func(field int) int64 {

@@ -85,7 +85,7 @@ func readPIDFile(path string) (int, error) {
 	}
 	pid, err := strconv.Atoi(string(bytes.TrimSpace(b)))
 	if err != nil || pid <= 1 {
-		return 0, fmt.Errorf("%q is no pid of a container", shorten(string(b)))
+		return 0, fmt.Errorf("%q is not the PID of a container", shorten(string(b)))
 	}
 	return pid, nil
 }
@@ -95,7 +95,7 @@ func readPIDFile(path string) (int, error) {
 func identify(pid int) (int, Process, error) {
 	fd, err := openPidfd(Process{PID: pid})
 	if err != nil {
-		return -1, Process{}, fmt.Errorf("there is no process %d: %w", pid, err)
+		return -1, Process{}, fmt.Errorf("process %d does not exist: %w", pid, err)
 	}
 	stat, err := readStat(pid)
 	if err != nil {

@@ -112,7 +112,7 @@ func (p *processes) watch(fd int, events uint32, fire func()) (uint32, error) {
 	p.watches[p.serial] = watch{fd: fd, fire: fire}
 	if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
 		delete(p.watches, p.serial)
-		return 0, fmt.Errorf("watching a process: %w", err)
+		return 0, fmt.Errorf("watch process: %w", err)
 	}
 	return p.serial, nil
 }

@@ -78,7 +78,7 @@ func (e *errCall) Error() string {
 	case e.elsewhere:
 		return e.end() + "; run it by hand to see why"
 	}
-	return e.end() + " and said nothing"
+	return e.end() + " without an error message"
 }
 
 // end is how the call ended, without its words.
@@ -86,7 +86,7 @@ func (e *errCall) end() string {
 	if e.status > 128 {
 		return fmt.Sprintf("the runtime's %s was killed by signal %d", e.verb, e.status-128)
 	}
-	return fmt.Sprintf("the runtime's %s ended with status %d", e.verb, e.status)
+	return fmt.Sprintf("the runtime's %s exited with status %d", e.verb, e.status)
 }
 
 // invoke runs a call to its end and returns what the runtime printed. The call
@@ -114,7 +114,7 @@ func (p *processes) invoke(ctx context.Context, c *call) ([]byte, error) {
 }
 
 // errNoRuntime says that a runtime was uninstalled, or may not be executed.
-var errNoRuntime = errors.New("the runtime binary cannot be run; install it again")
+var errNoRuntime = errors.New("the runtime binary cannot be run; reinstall it")
 
 // removeState removes what a runtime that is gone keeps of an ended container, as
 // its own delete would: nobody else knows of it, and a pod must not stay for ever
@@ -220,7 +220,7 @@ func (r *invocation) abort(ctx context.Context) error {
 	}
 	verb := r.call.args[0]
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("the runtime's %s did not end in time and was killed; run it by hand to see why: %w", verb, context.DeadlineExceeded)
+		return fmt.Errorf("the runtime's %s timed out and was killed; run it by hand to see why: %w", verb, context.DeadlineExceeded)
 	}
 	return fmt.Errorf("the runtime's %s was killed: %w", verb, context.Canceled)
 }
@@ -236,7 +236,7 @@ func (r *invocation) reap() (uint32, error) { return r.processes.reap(r.pid, r.p
 func (r *invocation) result() ([]byte, error) {
 	status, err := r.reap()
 	if err != nil {
-		return nil, fmt.Errorf("reaping the runtime: %w", err)
+		return nil, fmt.Errorf("reap the runtime: %w", err)
 	}
 	out := captured(r.stdout)
 	if status == 0 {

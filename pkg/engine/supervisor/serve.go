@@ -52,7 +52,7 @@ func Serve(ctx context.Context, c Config) error {
 	}
 	defer locked.Close()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("becoming a subreaper: %w", err)
+		return fmt.Errorf("become a subreaper: %w", err)
 	}
 	ctx, shutdown := context.WithCancel(ctx)
 	defer shutdown()
@@ -64,7 +64,7 @@ func Serve(ctx context.Context, c Config) error {
 	go s.processes.run(ctx)
 	defer s.processes.sweepOnSignal()()
 	if err := s.takeOver(c.Inherited); err != nil {
-		return fmt.Errorf("taking over from a predecessor: %w", err)
+		return fmt.Errorf("take over from a predecessor: %w", err)
 	}
 	server, err := ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(answer))
 	if err != nil {

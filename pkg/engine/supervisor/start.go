@@ -53,7 +53,7 @@ func (t *task) beginStart(abort context.CancelFunc) error {
 		return t.supervisor.noTask(t.id)
 	}
 	if t.first.state != created {
-		return fmt.Errorf("container %q was started before; a container starts once: %w", t.id, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("container %q was already started; a container can be started only once: %w", t.id, errdefs.ErrFailedPrecondition)
 	}
 	t.journal.State = TaskStarting
 	if err := t.save(); err != nil {
@@ -186,7 +186,7 @@ func (t *task) prepareLaunch() (_ *launchIO, retErr error) {
 	}()
 	var err error
 	if l.output, err = openOutput(t.context(), &j.Options); err != nil {
-		return nil, fmt.Errorf("opening the container's log: %w", err)
+		return nil, fmt.Errorf("open container log: %w", err)
 	}
 	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}
 	l.call.args = []string{"run", "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile}
@@ -234,7 +234,7 @@ func (t *task) prepareStdio(l *launchIO) (err error) {
 func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts, adopted func()) (_ int, retErr error) {
 	pid, err := readPIDFile(l.pidFile)
 	if err != nil {
-		return 0, fmt.Errorf("its pid is not known: %w", err)
+		return 0, fmt.Errorf("its PID cannot be read: %w", err)
 	}
 	pidfd, identity, err := identify(pid)
 	if err != nil {
@@ -255,7 +255,7 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts, adop
 	child := adopt(ctx, pid, pidfd) == nil
 	if !child && !t.journal.Options.OwnKernel {
 		// Whatever it is, it is not ours to watch, much less to kill.
-		return 0, fmt.Errorf("process %d that it named is no child of it", pid)
+		return 0, fmt.Errorf("the process %d that it reported is not its child", pid)
 	}
 	adopted()
 	awaitProgram(ctx, pid, pidfd)

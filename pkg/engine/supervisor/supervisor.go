@@ -60,7 +60,7 @@ var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$`)
 
 func checkID(id string) error {
 	if !validID.MatchString(id) {
-		return fmt.Errorf("%.80q is no id: %w", id, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%.80q is not a valid ID: %w", id, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (t *Task) check() error {
 		{"bundle", t.Bundle}, {"runtime", t.Options.Runtime}, {"root", t.Options.Root},
 	} {
 		if !filepath.IsAbs(p.path) {
-			return fmt.Errorf("%s %q is no absolute path: %w", p.what, p.path, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("%s %q is not an absolute path: %w", p.what, p.path, errdefs.ErrInvalidArgument)
 		}
 	}
 	return checkPaths(t.Stdin, t.Stdout, t.Stderr, t.Options.LogDirectory, t.Options.LogPath)
@@ -84,7 +84,7 @@ func (t *Task) check() error {
 func checkPaths(paths ...string) error {
 	for _, path := range paths {
 		if path != "" && !filepath.IsAbs(path) {
-			return fmt.Errorf("%q is no absolute path: %w", path, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("%q is not an absolute path: %w", path, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
@@ -96,7 +96,7 @@ func (s *Supervisor) create(j Task, rootfs []mount.Mount) (retErr error) {
 		return err
 	}
 	if info, err := os.Stat(j.Bundle); err != nil || !info.IsDir() {
-		return fmt.Errorf("bundle %s is no directory: %w", j.Bundle, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("bundle %s is not a directory: %w", j.Bundle, errdefs.ErrInvalidArgument)
 	}
 	t := newTask(s, j)
 	if err := s.enter(j.ID, func() { s.tasks[j.ID] = t }); err != nil {
@@ -121,7 +121,7 @@ func (s *Supervisor) create(j Task, rootfs []mount.Mount) (retErr error) {
 			return err
 		}
 		if err := mount.All(rootfs, target); err != nil {
-			return fmt.Errorf("mounting the root filesystem: %w", err)
+			return fmt.Errorf("mount the root filesystem: %w", err)
 		}
 		t.journal.MountedRootfs = true
 		defer func() {

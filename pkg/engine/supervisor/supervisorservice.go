@@ -73,7 +73,7 @@ func (s supervisorService) ReopenLog(ctx context.Context, r *supervisorv1.Reopen
 	}
 	err = o.log.Reopen()
 	if errors.Is(err, crilog.ErrClosed) {
-		return nil, fmt.Errorf("container %q has no output any more: %w", r.Id, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("container %q has closed its output: %w", r.Id, errdefs.ErrFailedPrecondition)
 	}
 	return empty, err
 }
@@ -94,7 +94,7 @@ func (s supervisorService) Terminal(ctx context.Context, r *supervisorv1.Termina
 	response := &supervisorv1.TerminalResponse{}
 	err = conn.Control(func(fd uintptr) { response.Fd = int32(fd) })
 	if err != nil {
-		return nil, fmt.Errorf("the terminal has ended: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the terminal is closed: %w", errdefs.ErrFailedPrecondition)
 	}
 	return response, nil
 }

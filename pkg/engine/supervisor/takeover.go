@@ -180,7 +180,7 @@ func (t *task) reopenSources(output *output, i Inherited) ([]source, error) {
 		return output.openSources(j.Stdout, j.Stderr)
 	}
 	if i.TTY <= 0 {
-		return nil, errors.New("its terminal died with the predecessor")
+		return nil, errors.New("its terminal was lost with the previous supervisor")
 	}
 	master, err := terminalFile(i.TTY)
 	if err != nil {
@@ -246,5 +246,5 @@ func (t *task) killExecs() {
 
 // noTask is what calls for an unknown task get.
 func (s *Supervisor) noTask(id string) error {
-	return fmt.Errorf("container %q is not known to this supervisor: %w", id, errdefs.ErrNotFound)
+	return fmt.Errorf("container %q is unknown to this supervisor: %w", id, errdefs.ErrNotFound)
 }

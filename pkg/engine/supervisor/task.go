@@ -53,7 +53,7 @@ func (s semaphore) acquire(ctx context.Context) error {
 	case s <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("another call for this container has not ended: %w", ctx.Err())
+		return fmt.Errorf("another call for this container is in progress: %w", ctx.Err())
 	}
 }
 
@@ -84,7 +84,7 @@ func (t *task) save() error {
 		return nil
 	}
 	if err := writeJSON(filepath.Join(t.dir, taskFile), &t.journal); err != nil {
-		return fmt.Errorf("writing the task's journal: %w", err)
+		return fmt.Errorf("write task journal: %w", err)
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (t *task) release(ctx context.Context) error {
 		err = journal.Options.removeState(t.id)
 	}
 	if err != nil && !unknownToRuntime(err) {
-		return fmt.Errorf("deleting the container: %w", err)
+		return fmt.Errorf("delete container: %w", err)
 	}
 	t.mu.Lock()
 	t.released = true
@@ -250,7 +250,7 @@ func (t *task) delete(ctx context.Context) (Exit, error) {
 	case state == created:
 		t.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 	case state != stopped:
-		return Exit{}, fmt.Errorf("container %q is running; kill it and wait for its end before deleting it: %w", t.id, errdefs.ErrFailedPrecondition)
+		return Exit{}, fmt.Errorf("container %q is running; kill it and wait for its exit before deleting it: %w", t.id, errdefs.ErrFailedPrecondition)
 	default:
 		if err := t.release(ctx); err != nil {
 			return Exit{}, err
@@ -266,7 +266,7 @@ func (t *task) delete(ctx context.Context) (Exit, error) {
 func (t *task) remove() error {
 	if t.journal.MountedRootfs {
 		if err := mount.UnmountAll(filepath.Join(t.journal.Bundle, rootfsDir), 0); err != nil {
-			return fmt.Errorf("unmounting the root filesystem: %w", err)
+			return fmt.Errorf("unmount the root filesystem: %w", err)
 		}
 	}
 	t.mu.Lock()
@@ -274,7 +274,7 @@ func (t *task) remove() error {
 	err := os.RemoveAll(t.dir)
 	t.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("removing the task's journal: %w", err)
+		return fmt.Errorf("remove task journal: %w", err)
 	}
 	t.supervisor.forget(t.id)
 	return nil

@@ -29,7 +29,7 @@ var empty = &emptypb.Empty{}
 
 func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
 	if r.Checkpoint != "" || r.ParentCheckpoint != "" {
-		return nil, fmt.Errorf("restoring a checkpoint: %w", errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("restoring a checkpoint is not supported: %w", errdefs.ErrNotImplemented)
 	}
 	options, err := optionsOf(r.Options)
 	if err != nil {
@@ -49,10 +49,10 @@ func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (
 func optionsOf(a *anypb.Any) (Options, error) {
 	var o supervisorv1.TaskOptions
 	if want := o.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
-		return Options{}, fmt.Errorf("the options of a task must be %s and not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
+		return Options{}, fmt.Errorf("task options must be of type %s, not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
 	}
 	if err := proto.Unmarshal(a.GetValue(), &o); err != nil {
-		return Options{}, fmt.Errorf("the options of a task: %w: %w", err, errdefs.ErrInvalidArgument)
+		return Options{}, fmt.Errorf("decode task options: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	return Options{
 		Runtime: o.Runtime, Root: o.Root, GlobalFlags: o.GlobalFlags,
@@ -119,7 +119,7 @@ func (s taskService) Kill(ctx context.Context, r *taskAPI.KillRequest) (*emptypb
 	}
 	sig := unix.Signal(r.Signal)
 	if sig <= 0 || sig > 64 {
-		return nil, fmt.Errorf("there is no signal %d: %w", r.Signal, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("signal %d does not exist: %w", r.Signal, errdefs.ErrInvalidArgument)
 	}
 	if r.ExecID == "" {
 		return empty, t.signal(ctx, sig, r.All)

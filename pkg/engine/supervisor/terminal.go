@@ -30,7 +30,7 @@ func newConsoleSocket() (*consoleSocket, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		os.RemoveAll(dir)
-		return nil, fmt.Errorf("listening for a terminal: %w", err)
+		return nil, fmt.Errorf("listen for the terminal: %w", err)
 	}
 	return &consoleSocket{path: path, dir: dir, listener: l}, nil
 }
@@ -55,11 +55,11 @@ func (s *consoleSocket) receive() (*os.File, error) {
 	name, control := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(name, control)
 	if err != nil {
-		return nil, fmt.Errorf("receiving a terminal: %w", err)
+		return nil, fmt.Errorf("receive the terminal: %w", err)
 	}
 	fd, err := passedFD(control[:n])
 	if err != nil {
-		return nil, fmt.Errorf("receiving a terminal: %w", err)
+		return nil, fmt.Errorf("receive the terminal: %w", err)
 	}
 	return terminalFile(fd)
 }
@@ -82,7 +82,7 @@ func terminalFile(fd int) (*os.File, error) {
 	unix.CloseOnExec(fd)
 	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("what should be a terminal is none: %w", err)
+		return nil, fmt.Errorf("the received file is not a terminal: %w", err)
 	}
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
@@ -93,7 +93,7 @@ func terminalFile(fd int) (*os.File, error) {
 
 func resize(master *os.File, width, height uint32) error {
 	if width > 0xffff || height > 0xffff {
-		return fmt.Errorf("no terminal has %d columns and %d rows: %w", width, height, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("terminal size of %d columns and %d rows is too large: %w", width, height, errdefs.ErrInvalidArgument)
 	}
 	conn, err := master.SyscallConn()
 	if err != nil {

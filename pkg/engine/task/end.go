@@ -72,7 +72,7 @@ func killTask(ctx context.Context, client *shim.Client, id string, started bool)
 	}
 	_, err = client.Task.Wait(ctx, &taskapi.WaitRequest{ID: id})
 	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) && started { // else a deletion waits for the start
-		return fmt.Errorf("wait for the end: %w", err)
+		return fmt.Errorf("wait for exit: %w", err)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func())
 }
 
 // errGone ends a wait because the engine is closing.
-var errGone = errors.New("engine is closing")
+var errGone = errors.New("the engine is shutting down")
 
 // AbortInterval is how often a start that is under way is told to end.
 const AbortInterval = 200 * time.Millisecond

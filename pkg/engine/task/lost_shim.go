@@ -116,7 +116,7 @@ func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) Exit {
 	const killed = 128 + uint32(unix.SIGKILL)
 	switch {
 	case wasAlive:
-		return Exit{Status: killed, At: now, Why: "its shim died, so the container was killed"}
+		return Exit{Status: killed, At: now, Why: "the container was killed because its shim died"}
 	case !d.At.IsZero() && d.Status != killed:
 		return Exit{Status: d.Status, At: d.At, OOM: oom}
 	}

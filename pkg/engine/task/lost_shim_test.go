@@ -14,7 +14,7 @@ func TestHowABuriedTaskEnded(t *testing.T) {
 		wasAlive, oom bool
 		want          Exit
 	}{
-		"it was alive":         {shim.Death{Status: 137, At: now}, true, false, Exit{Status: 137, At: now, Why: "its shim died, so the container was killed"}},
+		"it was alive":         {shim.Death{Status: 137, At: now}, true, false, Exit{Status: 137, At: now, Why: "the container was killed because its shim died"}},
 		"its shim saw the end": {shim.Death{Status: 3, At: then}, false, false, Exit{Status: 3, At: then}},
 		"nobody did":           {shim.Death{Status: 137, At: now}, false, false, Exit{Status: 255, At: now, Unknown: true}},
 		"the shim's binary is gone": {shim.Death{}, false, true,

@@ -25,6 +25,6 @@ func NeedNamespaces(ctx context.Context, s *pod.Sandbox, events *events.Announce
 	if ready {
 		events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
-	return fmt.Errorf("sandbox %s has lost its namespace %s, which something on the node unmounted: run a new sandbox for the pod: %w",
-		s.ID(), lost, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("namespace %s of sandbox %s was unmounted by something else on the node; run a new sandbox for the pod: %w",
+		lost, s.ID(), errdefs.ErrFailedPrecondition)
 }

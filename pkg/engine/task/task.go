@@ -170,7 +170,7 @@ func ShimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any
 		o.IoUid, o.IoGid = plan.Root()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("encode options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)
 	}
 	return typeurl.MarshalAnyToProto(o)
 }

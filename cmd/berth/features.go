@@ -23,7 +23,7 @@ func featuresCommand() *cobra.Command {
 		Use:   "features [HANDLER]",
 		Short: "Show what a handler can do for pods, or that of all handlers side by side",
 		Long: `Show what a handler can do for pods on this node, and how that is known: the runtime
-declared it, it was probed on this node, or it ran in a canary pod. Without a name the
+declared it, it was probed on this node, or it ran in a self-check pod. Without a name the
 handlers are shown side by side; -o wide adds what there is to say about an answer.
 
 With --canary a pod of berth's own runs under the handler first, which tries what it can,

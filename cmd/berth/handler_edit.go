@@ -17,7 +17,7 @@ import (
 )
 
 const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
-value: what is no TOML value is taken for a string, and keys of tables have dots.
+value: what is not a TOML value is taken for a string, and keys of tables have dots.
 
   --set snapshotter=native --set options.no_new_keyring=true --set 'pod_annotations=["io.katacontainers.*"]'`
 

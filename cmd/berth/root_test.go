@@ -104,7 +104,7 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 		}
 		asks++
 		code, stdout, stderr := ran(t, append(line, "-o", "json")...)
-		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "berth does not run") || !strings.Contains(stderr, "systemctl status berth") {
+		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "berth is not running") || !strings.Contains(stderr, "systemctl status berth") {
 			t.Errorf("%v without a daemon: exit status %d: %s%s", line, code, stdout, stderr)
 		}
 	}

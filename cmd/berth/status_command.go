@@ -21,7 +21,7 @@ func statusCommand() *cobra.Command {
 		Short: "Show how the running daemon is, and everything that is wrong",
 		Long: `Show how the running daemon is. The exit status is 0 if all is well, 3 if berth is
 degraded, with each reason, and 1 if it does not answer. A handler that an operator
-has cordoned is no reason.`,
+has cordoned is not a reason.`,
 		Args: cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			resp, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})

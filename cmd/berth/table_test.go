@@ -144,7 +144,7 @@ func TestOutputForms(t *testing.T) {
 }
 
 func TestUnknownOutputIsAMistakeOfTheCommandLine(t *testing.T) {
-	if code, _, stderr := ran(t, "handlers", "-o", "xml"); code != exitConfig || !strings.Contains(stderr, "-o xml is no form of output; it is one of table, wide, json, yaml") {
+	if code, _, stderr := ran(t, "handlers", "-o", "xml"); code != exitConfig || !strings.Contains(stderr, "-o xml is not a form of output; it is one of table, wide, json, yaml") {
 		t.Errorf("exit status %d: %s", code, stderr)
 	}
 }
@@ -157,7 +157,7 @@ func TestCommandsWithoutADaemon(t *testing.T) {
 		"handler cordon x", "handler uncordon x", "handler drain x", "reload --wait", "reload", "config show --live", "config diff", "status", "pods", "whereis x",
 	} {
 		code, stdout, stderr := ran(t, strings.Fields(line)...)
-		if code != exitFailure || stdout != "" || !strings.HasPrefix(stderr, "berth: berth does not run: there is no socket ") || !strings.Contains(stderr, "systemctl status berth") {
+		if code != exitFailure || stdout != "" || !strings.HasPrefix(stderr, "berth: berth is not running: socket ") || !strings.Contains(stderr, "systemctl status berth") {
 			t.Errorf("%s: exit status %d, %q, %q", line, code, stdout, stderr)
 		}
 	}

@@ -72,7 +72,7 @@ func (p *program) nodes(ctx context.Context, names []string, selector, form stri
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(state.Nodes, func(n corev1.Node) bool { return n.Name == name }) {
-			return fmt.Errorf("there is no node %q", name)
+			return fmt.Errorf("node %q does not exist", name)
 		}
 	}
 	shown := []cluster.Node{}

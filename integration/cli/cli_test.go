@@ -143,7 +143,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	out, _ = n.berth(t, 0, "handler", "edit", "other", "--set", "snapshotter=native")
 	has(t, out, "handler other is changed")
 	out, _ = n.berth(t, 0, "whereis", pod.ID)
-	has(t, out, "old: new pods of the handler get another definition", "generation: "+now.Generation+"\n")
+	has(t, out, "old: the definition of the handler has changed", "generation: "+now.Generation+"\n")
 	_, stderr = n.berth(t, 2, "handler", "edit", "other", "--set", "snapshoter=native")
 	has(t, stderr, "nothing was changed", "50-other.toml:5:1: runtimes.other.snapshoter: unknown key", `did you mean "snapshotter"?`)
 
@@ -298,7 +298,7 @@ func TestReloadTellsEveryMistake(t *testing.T) {
 	_, stderr := n.berth(t, 2, "reload", "--wait")
 	has(t, stderr, file+":2:1: runtimes.crun.runtime_pat: unknown key", `did you mean "runtime_path"?`, "is served on")
 	out, _ := n.berth(t, 3, "status")
-	has(t, out, "degraded: the files were refused at ", file+":2:1")
+	has(t, out, "degraded: the configuration was rejected at ", file+":2:1")
 	_, stderr = n.berth(t, 2, "config", "diff")
 	has(t, stderr, file+":2:1")
 
@@ -338,11 +338,11 @@ func TestOtherUsersManageNothing(t *testing.T) {
 		return stderr.String()
 	}
 	n.reachable(t)
-	has(t, as(), "you may not connect to "+n.socket(), "as root")
+	has(t, as(), "permission denied for socket "+n.socket(), "as root")
 	if err := os.Chmod(n.socket(), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	has(t, as(), "user 65534 may not manage berth; call as root")
+	has(t, as(), "user 65534 is not allowed to manage berth; call as root")
 	has(t, n.Log(), "Rejected unauthorized management call", "uid=65534", "rpc=Cordon")
 	if h := n.handler(t, "runc"); h["state"] != "STATE_READY" {
 		t.Errorf("it is %v", h)

@@ -38,7 +38,7 @@ func TestProbesAreWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--canary")
-	has(t, stderr, `handler "slow" cannot run pods: a canary pod failed at its start: `)
+	has(t, stderr, `handler "slow" cannot run pods: a self-check pod failed at its start: `)
 	_, stderr = n.berth(t, 3, "features", "slow", "--canary")
-	has(t, stderr, `handler "slow" cannot run pods: a canary pod failed at its start: `)
+	has(t, stderr, `handler "slow" cannot run pods: a self-check pod failed at its start: `)
 }

@@ -61,6 +61,6 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	has(t, out, "the handler is cordoned: for the test")
 	n.berth(t, 0, "handler", "rm", "gvisor")
 	out, mistakes = n.berth(t, 3, "runtimeclass", "lint", classes, "--handlers", handlers())
-	has(t, out, `there is no handler "gvisor"`, "the handlers are runc")
+	has(t, out, `handler "gvisor" does not exist`, "the handlers are runc")
 	has(t, mistakes, "error: 1 error and 0 warnings in 2 RuntimeClasses")
 }

@@ -287,13 +287,13 @@ func (b *bed) overheadRefused(t *testing.T) {
 	t.Helper()
 	pod := b.client.RunPod(t, testbed.PodSpec{Handler: "full", Image: b.image, Command: []string{"sleep", "1000"}})
 	_, err := b.overhead(t, "full", 2)
-	refused(t, err, codes.ResourceExhausted, "canary pod 2 of 2", "max_pods is 2")
+	refused(t, err, codes.ResourceExhausted, "self-check pod 2 of 2", "max_pods is 2")
 	if o, err := b.overhead(t, "full", 1); err != nil || o.GetCanary().GetPods() != 1 {
 		t.Errorf("the place of a pod that was refused is not free: %v, %v", o, err)
 	}
 	pod.Remove(t)
 	_, err = b.overhead(t, "third", 4)
-	refused(t, err, codes.Unknown, "canary pod 3 of 4: a canary pod failed at its start: ")
+	refused(t, err, codes.Unknown, "self-check pod 3 of 4: a self-check pod failed at its start: ")
 	b.noCanaries(t)
 	_, err = b.overhead(t, "runc", 51)
 	refused(t, err, codes.InvalidArgument, "1 to 50")

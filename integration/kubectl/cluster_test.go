@@ -59,7 +59,7 @@ c     NotReady  default, runc          gvisor, kata, wasmtime [wasm]
 		t.Errorf("%v: %s", err, r.stdout)
 	}
 	has(t, berth(t, 0, b.admin, "", "nodes", "-o", "yaml").stdout, "nodes:\n- gaps:\n  - handler: gvisor\n")
-	has(t, berth(t, 1, b.admin, "", "nodes", "nobody").stderr, `there is no node "nobody"`)
+	has(t, berth(t, 1, b.admin, "", "nodes", "nobody").stderr, `node "nobody" does not exist`)
 	has(t, berth(t, 2, b.admin, "", "nodes", "-l", "a in").stderr, "--selector: ")
 	has(t, berth(t, 0, b.admin, "", "__complete", "nodes", "").stdout, "a\nb\nc\n")
 }
@@ -116,7 +116,7 @@ func audit(t *testing.T, b *bed) {
 	// The handlers that nodes report are those of commands that also do without a cluster.
 	r = berth(t, 0, b.admin, "", "generate", "--any-node")
 	has(t, r.stdout, "handler: gvisor\n", "handler: kata\n", "handler: runc\n")
-	has(t, berth(t, 3, b.admin, r.stdout+"---\n"+manifest("gone", "wasmtime", ""), "lint", "-", "--live").stdout, `there is no handler "wasmtime"`)
+	has(t, berth(t, 3, b.admin, r.stdout+"---\n"+manifest("gone", "wasmtime", ""), "lint", "-", "--live").stdout, `handler "wasmtime" does not exist`)
 
 	// Pods as they were left by a scheduler and a kubelet.
 	b.pod(t, "misplaced", "kata", "b")

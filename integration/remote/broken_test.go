@@ -111,8 +111,8 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 	b := newOwn(t)
 	for _, e := range []struct{ name, endpoint, why string }{
 		{"missing", filepath.Join(dir, "none"), "does not exist"},
-		{"file", file, "is no socket"},
-		{"directory", dir, "is no socket"},
+		{"file", file, "is not a socket"},
+		{"directory", dir, "is not a socket"},
 		{"dead", dead, "nobody listens"},
 		{"self", b.Socket, "by the very daemon"},
 		{"deaf", socket(t, func(net.Conn) {}), ""},

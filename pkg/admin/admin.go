@@ -117,7 +117,7 @@ type Options struct {
 func (o *Options) check() error {
 	switch {
 	case o.Lifecycle == nil, o.Pods == nil, o.Files == nil, o.Recovering == nil:
-		return errors.New("admin: Options lack Lifecycle, Pods, Files or Recovering")
+		return errors.New("admin: Options.Lifecycle, Pods, Files or Recovering is missing")
 	case !filepath.IsAbs(o.DropIns):
 		return errors.New("admin: Options.DropIns must be an absolute path")
 	}

@@ -274,7 +274,7 @@ func TestPodsOfAReplacedProgramAreOutdated(t *testing.T) {
 		t.Errorf("it is outdated: %s", reason)
 	}
 	b.node.replace(b.path("bin/runc"), "def")
-	if reason, want := outdated(), "new pods of the handler run on "+b.path("bin/runc")+" 1.2.4 as it is installed now"; reason != want {
+	if reason, want := outdated(), "a different binary is installed now: "+b.path("bin/runc")+" 1.2.4"; reason != want {
 		t.Errorf("it is outdated: %q", reason)
 	}
 	// Nothing is known of a program that does not answer.
@@ -294,7 +294,7 @@ func TestPodsOfAReplacedProgramAreOutdated(t *testing.T) {
 	if _, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}}); err != nil {
 		t.Fatal(err)
 	}
-	if reason := outdated(); reason != "new pods of the handler get another definition" {
+	if reason := outdated(); reason != "the definition of the handler has changed" {
 		t.Errorf("it is outdated: %q", reason)
 	}
 	if _, err := b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"}); err != nil {

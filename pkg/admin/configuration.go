@@ -67,7 +67,7 @@ func changes(o lifecycle.Outcome) []string {
 		for _, name := range group.names {
 			line := fmt.Sprintf("handler %s: %s", name, group.what)
 			if reason := o.NotReady[name]; reason != "" {
-				line += ", and it takes no pods: " + reason
+				line += ", and it accepts no pods: " + reason
 			}
 			lines = append(lines, line)
 		}

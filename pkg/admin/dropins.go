@@ -46,11 +46,11 @@ func (d dropIns) read(name string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("there is no %s: %w", file, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("%s does not exist: %w", file, errdefs.ErrNotFound)
 	case err != nil:
 		return nil, err
 	case !bytes.HasPrefix(text, []byte("# "+mark)):
-		return nil, fmt.Errorf("%s was written by somebody else; edit it by hand, then \"berth reload --wait\": %w", file, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s was not written by berth; edit it by hand, then \"berth reload --wait\": %w", file, errdefs.ErrFailedPrecondition)
 	}
 	return text, nil
 }
@@ -101,7 +101,7 @@ func (d dropIns) write(name string, text []byte) error {
 		return err
 	}
 	if err := atomicfile.Write(d.file(name), text, 0o644, atomicfile.Durable); err != nil {
-		return fmt.Errorf("writing %s: %w", d.file(name), err)
+		return fmt.Errorf("write %s: %w", d.file(name), err)
 	}
 	return nil
 }

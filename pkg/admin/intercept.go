@@ -56,12 +56,12 @@ func guarded(ctx context.Context, method string, call func() error) (err error) 
 	entry := log.G(ctx).WithFields(log.Fields{"rpc": rpc, "uid": who.uid, "pid": who.pid})
 	if !known || !mayCall(who.uid, self) {
 		entry.Warn("Rejected unauthorized management call")
-		return grpcstatus.Errorf(codes.PermissionDenied, "user %d may not manage berth; call as root", who.uid)
+		return grpcstatus.Errorf(codes.PermissionDenied, "user %d is not allowed to manage berth; call as root", who.uid)
 	}
 	defer func() {
 		if p := recover(); p != nil {
 			entry.WithField("panic", p).WithField("stack", string(debug.Stack())).Error("Management call panicked; please report this with the stack")
-			err = grpcstatus.Errorf(codes.Internal, "%s panicked; see berth's log (journalctl -u berth)", rpc)
+			err = grpcstatus.Errorf(codes.Internal, "%s panicked; see the log of berth (journalctl -u berth)", rpc)
 		}
 	}()
 	err = readable(toStatus(ctx, call()))
@@ -87,7 +87,7 @@ func toStatus(ctx context.Context, err error) error {
 	if errors.As(err, &problems) {
 		st, failure := grpcstatus.New(codes.FailedPrecondition, err.Error()).WithDetails(&adminv1.Problems{Problems: messages(problems)})
 		if failure != nil {
-			return fmt.Errorf("telling %w: %w", err, failure)
+			return fmt.Errorf("report %w: %w", err, failure)
 		}
 		return st.Err()
 	}

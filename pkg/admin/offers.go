@@ -79,7 +79,7 @@ func (all offers) lack(p Pin) string {
 	}
 	i := slices.IndexFunc(current, func(o *offer) bool { return o.digest == digest })
 	if i < 0 {
-		return "new pods of the handler get another definition"
+		return "the definition of the handler has changed"
 	}
 	programs := current[i].programs
 	if len(p.Binaries) == 0 || len(programs) == 0 || slices.EqualFunc(p.Binaries, programs, sameProgram) {
@@ -91,7 +91,7 @@ func (all offers) lack(p Pin) string {
 			names = append(names, strings.TrimSpace(one.Path+" "+one.Version))
 		}
 	}
-	return fmt.Sprintf("new pods of the handler run on %s as it is installed now", strings.Join(names, ", "))
+	return fmt.Sprintf("a different binary is installed now: %s", strings.Join(names, ", "))
 }
 
 func sameProgram(a, b handler.OwnedBinary) bool { return a.SHA256 == b.SHA256 }

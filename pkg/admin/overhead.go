@@ -28,7 +28,7 @@ type overheads struct {
 // MeasureOverhead implements adminv1.AdminServer.
 func (o overheads) MeasureOverhead(req *adminv1.MeasureOverheadRequest, to adminv1.Admin_MeasureOverheadServer) error {
 	if o.known == nil {
-		return fmt.Errorf("this daemon measures no overhead: %w", errdefs.ErrNotImplemented)
+		return fmt.Errorf("this daemon does not measure overhead: %w", errdefs.ErrNotImplemented)
 	}
 	h, err := o.life.Handler(cmp.Or(req.GetName(), o.life.Current().Default))
 	if err != nil {

@@ -43,7 +43,7 @@ type unixCredentials struct{}
 func (unixCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, err := peerOf(conn)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("who connects cannot be told: %w", err), conn.Close())
+		return nil, nil, errors.Join(fmt.Errorf("cannot read peer credentials: %w", err), conn.Close())
 	}
 	return conn, c, nil
 }
@@ -51,7 +51,7 @@ func (unixCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.Aut
 func peerOf(conn net.Conn) (caller, error) {
 	u, ok := conn.(*net.UnixConn)
 	if !ok {
-		return caller{}, errors.New("the connection is no unix socket's")
+		return caller{}, errors.New("the connection is not a unix socket connection")
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
@@ -72,7 +72,7 @@ func peerOf(conn net.Conn) (caller, error) {
 
 // ClientHandshake implements credentials.TransportCredentials; clients need none.
 func (unixCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("these are a server's credentials")
+	return nil, nil, errors.New("these credentials are for servers only")
 }
 
 // Info implements credentials.TransportCredentials.

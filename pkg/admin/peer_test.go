@@ -51,7 +51,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if err := os.WriteFile(program, self, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for uid, want := range map[uint32]string{65534: "user 65534 may not manage berth; call as root", 0: ""} {
+	for uid, want := range map[uint32]string{65534: "user 65534 is not allowed to manage berth; call as root", 0: ""} {
 		cmd := exec.Command(program)
 		cmd.Dir, cmd.Env = "/", []string{asCaller + "=" + b.socket}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}

@@ -56,7 +56,7 @@ func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv
 	}
 	i := slices.IndexFunc(all, func(one Pod) bool { return one.ID == at.Sandbox })
 	if i < 0 {
-		return nil, fmt.Errorf("sandbox %s is being made or removed; ask again: %w", at.Sandbox, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("sandbox %s is being created or removed; try again: %w", at.Sandbox, errdefs.ErrNotFound)
 	}
 	resp.Pod = podMessage(all[i], p.offers(ctx, all[i:i+1]))
 	return resp, nil

@@ -41,7 +41,7 @@ func (r registrations) RegisterHandler(ctx context.Context, req *adminv1.Registe
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known, err := r.life.Handler(name); err == nil && known.Configured && !discovered(known) {
-		return nil, fmt.Errorf("there is a handler %q already, at %s; \"berth handler edit %s\" changes it: %w",
+		return nil, fmt.Errorf("handler %q already exists, at %s; change it by \"berth handler edit %s\": %w",
 			name, known.Definition.Origin, name, errdefs.ErrAlreadyExists)
 	}
 	if err := r.dropIns.free(name); err != nil {
@@ -118,9 +118,9 @@ func (r registrations) ours(name string) ([]byte, error) {
 	origin := h.Definition.Origin
 	switch {
 	case !h.Configured:
-		return nil, fmt.Errorf("handler %q is removed already, and goes with its last pod: %w", name, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("handler %q is already removed; it is listed until its last pod is gone: %w", name, errdefs.ErrFailedPrecondition)
 	case discovered(h):
-		return nil, fmt.Errorf("handler %q is in no file, it was %s; to change it, put it into one by \"berth handler add %s --path %s\"; to have it go, uninstall %s: %w",
+		return nil, fmt.Errorf("handler %q is not in a file, it was %s; to change it, first add it by \"berth handler add %s --path %s\"; to remove it, uninstall %s: %w",
 			name, origin, name, h.Definition.Path, h.Definition.Path, errdefs.ErrFailedPrecondition)
 	case !strings.HasPrefix(origin, r.dropIns.file(name)+":"):
 		return nil, elsewhere(name, origin)
@@ -160,7 +160,7 @@ func (r registrations) put(ctx context.Context, name string, text, before []byte
 	}
 	if undo := r.place(name, before); undo != nil {
 		log.G(ctx).WithError(undo).WithField("file", r.dropIns.file(name)).Error("Failed to roll back rejected drop-in")
-		return errors.Join(err, fmt.Errorf("and it could not be taken back, do that by hand: %w", undo))
+		return errors.Join(err, fmt.Errorf("and the rollback failed, do it by hand: %w", undo))
 	}
 	// What was refused is no more; the last word of the log and of the status is
 	// about what the files say.
@@ -171,7 +171,7 @@ func (r registrations) put(ctx context.Context, name string, text, before []byte
 }
 
 func refused(err error) error {
-	return fmt.Errorf("nothing was changed, because the configuration would be refused: %w", err)
+	return fmt.Errorf("nothing was changed: the configuration would be rejected: %w", err)
 }
 
 func (r registrations) place(name string, text []byte) error {

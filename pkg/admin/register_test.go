@@ -63,7 +63,7 @@ $`)
 		t.Errorf("with a pod it is %v, %v", h, err)
 	}
 	_, err = b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})
-	if e := b.failure(err); e.Code != codes.FailedPrecondition || !strings.Contains(e.Text, "removed already") {
+	if e := b.failure(err); e.Code != codes.FailedPrecondition || !strings.Contains(e.Text, "already removed") {
 		t.Errorf("again: %v %s", e.Code, e.Text)
 	}
 }
@@ -124,7 +124,7 @@ func TestRegisterWhatCannotBe(t *testing.T) {
 	}{
 		"a name that no RuntimeClass can have": {nil, func(*bed) *adminv1.RegisterHandlerRequest {
 			return &adminv1.RegisterHandlerRequest{Name: "../Crun"}
-		}, codes.InvalidArgument, "no DNS-1123 label"},
+		}, codes.InvalidArgument, "not a DNS-1123 label"},
 		"a handler of another file": {nil, func(*bed) *adminv1.RegisterHandlerRequest {
 			return &adminv1.RegisterHandlerRequest{Name: "runc"}
 		}, codes.AlreadyExists, "at $DIR/config.toml:2"},

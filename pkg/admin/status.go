@@ -66,24 +66,24 @@ func (s status) faults() []string {
 func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, faults []string) []string {
 	var lines []string
 	if recovering {
-		lines = append(lines, "pods of the last daemon are still being taken over; calls are refused meanwhile")
+		lines = append(lines, "recovering the pods of this node; calls are rejected until that is done")
 	}
 	for _, h := range all {
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
 		if fault := h.Trial.Fault(); fault != "" {
-			lines = append(lines, fmt.Sprintf("handler %s does not try %s: %s; mend that program, or take next out of the handler",
-				h.Definition.Name, h.Trial.Path, fault))
+			lines = append(lines, fmt.Sprintf("rollout of %s under handler %s is stopped: %s; fix that binary, or remove next from the handler",
+				h.Trial.Path, h.Definition.Name, fault))
 		}
 	}
 	lines = append(lines, faults...)
 	if c.Last != nil && c.Last.Error != nil {
-		lines = append(lines, fmt.Sprintf("the files were refused at %s, and generation %d is served on; \"berth config diff\" tells why",
+		lines = append(lines, fmt.Sprintf("the configuration was rejected at %s, generation %d stays in use; \"berth config diff\" shows why",
 			c.Last.At.UTC().Format(time.RFC3339), c.Generation))
 	}
 	if n := len(c.Problems); n > 0 {
-		lines = append(lines, fmt.Sprintf("%d problems of the configuration are left out of what is served", n))
+		lines = append(lines, fmt.Sprintf("parts of the configuration are not in use because of problems; number of problems: %d", n))
 	}
 	return lines
 }

@@ -60,7 +60,7 @@ func TestStatusNamesANextBinaryThatIsNotTried(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
-	if err != nil || len(s.GetDegraded()) != 1 || !strings.HasPrefix(s.GetDegraded()[0], "handler crun does not try "+b.path("bin/next")+": ") {
+	if err != nil || len(s.GetDegraded()) != 1 || !strings.HasPrefix(s.GetDegraded()[0], "rollout of "+b.path("bin/next")+" under handler crun is stopped: ") {
 		t.Errorf("%v, %v", s, err)
 	}
 }

@@ -15,14 +15,14 @@ func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable
 	at := under(key, "alias_of")
 	for _, other := range slices.Sorted(maps.Keys(values)) {
 		if other != "alias_of" {
-			d.report(under(key, other), "must not be beside alias_of, which takes everything from the other handler; remove one of the two", "")
+			d.report(under(key, other), "cannot be combined with alias_of, which takes all settings from the other handler; remove one of the two", "")
 		}
 	}
 	switch {
 	case !isString(values["alias_of"]):
 		// Its wrong type is reported already.
 	case t.AliasOf == "":
-		d.report(at, "must name the handler that "+name+" is another name of", "")
+		d.report(at, "must name the handler that "+name+" is an alias of", "")
 	case t.AliasOf == name:
 		d.report(at, "must be another handler, not "+name+" itself", "")
 	default:
@@ -51,7 +51,7 @@ func (a *assembly) resolveAliases() {
 			if aliases[meant] != "" { // in a circle nothing is meant
 				meant = ""
 			}
-			v.wrong(key, fmt.Sprintf("%q is an alias itself; name the handler that it is one of", of), meant)
+			v.wrong(key, fmt.Sprintf("%q is itself an alias; use the handler that it points to", of), meant)
 		case target != nil:
 			same := *target
 			same.Name, same.Origin, same.AliasOf = name, stub.Origin, of
@@ -65,7 +65,7 @@ func (a *assembly) resolveAliases() {
 			others := slices.Sorted(maps.Keys(a.defs))
 			others = slices.DeleteFunc(others, func(other string) bool { return aliases[other] != "" })
 			near, _ := handler.Nearest(of, others)
-			v.wrong(key, fmt.Sprintf("there is no handler %q; the handlers are %s", of, strings.Join(others, ", ")), near)
+			v.wrong(key, fmt.Sprintf("handler %q does not exist; the handlers are %s", of, strings.Join(others, ", ")), near)
 		}
 		delete(a.defs, name)
 	}

@@ -67,7 +67,7 @@ func TestAliasesOfEachOther(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.a]\nalias_of = \"b\"\n[runtimes.b]\nalias_of = \"a\"\n")
 	_, err := Load(n.options())
-	for _, want := range []string{`config.toml:4:1: runtimes.a.alias_of: "b" is an alias itself`, `config.toml:6:1: runtimes.b.alias_of: "a" is an alias itself`} {
+	for _, want := range []string{`config.toml:4:1: runtimes.a.alias_of: "b" is itself an alias`, `config.toml:6:1: runtimes.b.alias_of: "a" is itself an alias`} {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "did you mean") {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -137,7 +137,7 @@ func (a *assembly) discover() {
 
 func nothingFound(dirs []string) Problem {
 	return Problem{Key: "runtimes", Message: fmt.Sprintf(
-		"no handler is configured and no runtime was found in %s; install one (on Debian: apt-get install crun), "+
+		"no handlers configured and no runtimes found in %s; install one (on Debian: apt-get install crun), "+
 			"or configure [runtimes.<handler>] with its runtime_path in %s", shortList(dirs), DefaultFile)}
 }
 

@@ -102,7 +102,7 @@ const maxSaid = 10
 func (v *changeable) report(key, dir string, question func() found) {
 	f, late := look("changeable", dir, question)
 	if late {
-		v.wrong(key, fmt.Sprintf("%s cannot be looked at: %s", dir, hangs), "")
+		v.wrong(key, fmt.Sprintf("%s cannot be read: %s", dir, hangs), "")
 		return
 	}
 	said := map[string]bool{}

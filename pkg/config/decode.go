@@ -146,7 +146,7 @@ func (d *decoder) duration(key string, v any, dst reflect.Value) {
 	}
 	t, err := time.ParseDuration(s)
 	if err != nil {
-		d.report(key, fmt.Sprintf("%q is no duration; write %s", s, want), "")
+		d.report(key, fmt.Sprintf("%q is not a duration; write %s", s, want), "")
 		return
 	}
 	dst.SetInt(int64(t))
@@ -161,7 +161,7 @@ func (d *decoder) fileMode(key string, v any, dst reflect.Value) {
 	}
 	mode, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
 	if err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
-		d.report(key, fmt.Sprintf("%q is no file mode; write %s", s, want), "")
+		d.report(key, fmt.Sprintf("%q is not a file mode; write %s", s, want), "")
 		return
 	}
 	dst.SetUint(mode)

@@ -69,7 +69,7 @@ func (a *assembly) await(name, key string) bool {
 	if a.imports() {
 		where = "in the files of [import]"
 	}
-	v.wrong(key, fmt.Sprintf("there is no handler %q %s, for which it waits; pods that ask for it are refused meanwhile", name, where), "")
+	v.wrong(key, fmt.Sprintf("handler %q does not exist %s; pods that request it are rejected until it does", name, where), "")
 	a.cfg.Problems = append(a.cfg.Problems, v.problems...)
 	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: a.cfg.Origin(key).String(), Reason: clip(v.problems[0].Error())})
 	a.cfg.elsewhere[name] = true
@@ -116,7 +116,7 @@ func (a *assembly) defaultRuntime(known []string, top Origin) {
 		}
 	case !slices.Contains(known, name):
 		near, _ := handler.Nearest(name, known)
-		v.wrong("default_runtime", fmt.Sprintf("there is no handler %q; the handlers are %s", name, strings.Join(known, ", ")), near)
+		v.wrong("default_runtime", fmt.Sprintf("handler %q does not exist; the handlers are %s", name, strings.Join(known, ", ")), near)
 	}
 	a.problems = append(a.problems, v.problems...)
 }

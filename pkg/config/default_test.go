@@ -88,7 +88,7 @@ func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 	if names(cfg) != "mine" || brokenNames(cfg) != "kata old" || cfg.DefaultRuntime != "kata" {
 		t.Fatalf("served %q, broken %q, default %s", names(cfg), brokenNames(cfg), cfg.DefaultRuntime)
 	}
-	if want := "$DIR/config.toml:1:1: default_runtime: there is no handler \"kata\" in the files of [import]"; !strings.HasPrefix(n.relative(cfg.Broken[0].Reason), want) {
+	if want := "$DIR/config.toml:1:1: default_runtime: handler \"kata\" does not exist in the files of [import]"; !strings.HasPrefix(n.relative(cfg.Broken[0].Reason), want) {
 		t.Errorf("the reason is %s", cfg.Broken[0].Reason)
 	}
 	// It comes, goes, and comes.
@@ -106,12 +106,12 @@ func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 	}
 	// A daemon that runs knows what others brought; any other name is a mistake.
 	n.write("config.toml", strings.Replace(main, "default_runtime = \"kata\"", "default_runtime = \"kato\"", 1))
-	if _, err := n.again(cfg); err == nil || !strings.Contains(err.Error(), `there is no handler "kato"`) {
+	if _, err := n.again(cfg); err == nil || !strings.Contains(err.Error(), `handler "kato" does not exist`) {
 		t.Errorf("a name that nobody had: %v", err)
 	}
 	// The strict reading of "berth check" says so, too.
 	n.write("config.toml", main)
-	if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), `default_runtime: there is no handler "kata"`) {
+	if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), `default_runtime: handler "kata" does not exist`) {
 		t.Errorf("check: %v", err)
 	}
 }

@@ -60,7 +60,7 @@ func TestNothingToDiscover(t *testing.T) {
 	n := newNode(t)
 	n.write("config.toml", "")
 	got := n.refuse(n.options())
-	want := "runtimes: no handler is configured and no runtime was found in $DIR/bin; install one (on Debian: apt-get install crun), " +
+	want := "runtimes: no handlers configured and no runtimes found in $DIR/bin; install one (on Debian: apt-get install crun), " +
 		"or configure [runtimes.<handler>] with its runtime_path in /etc/berth/config.toml"
 	if len(got) != 1 || got[0] != want {
 		t.Errorf("got %v", got)
@@ -129,7 +129,7 @@ func TestHelperPath(t *testing.T) {
 
 func TestHelpers(t *testing.T) {
 	cfg := Default()
-	if err := cfg.Helpers(); err == nil || !strings.Contains(err.Error(), "engine.shim_path: berth-shim is neither beside") {
+	if err := cfg.Helpers(); err == nil || !strings.Contains(err.Error(), "engine.shim_path: berth-shim was not found beside") {
 		t.Errorf("Helpers() = %v", err)
 	}
 	cfg.Engine.ShimPath, cfg.Engine.PausePath = "/a", "/b"

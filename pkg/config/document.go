@@ -68,7 +68,7 @@ func checkVersion(d *document) {
 	d.values = map[string]any{}
 	d.problems = append(d.problems, Problem{
 		File: at.File, Line: at.Line, Column: at.Column, Key: "version",
-		Message: fmt.Sprintf("is %d; this berth reads version %d", v, Version),
+		Message: fmt.Sprintf("is %d; this berth supports version %d", v, Version),
 	})
 }
 
@@ -86,7 +86,7 @@ func syntaxProblem(file string, data []byte, err error) Problem {
 			return p
 		}
 		if m := bareWord.FindSubmatch(lines[p.Line-1]); m != nil {
-			p.Message, p.Suggestion = "is no value; a string needs quotes", quote(string(m[1]))
+			p.Message, p.Suggestion = "is not a valid value; strings need quotes", quote(string(m[1]))
 		}
 	}
 	return p

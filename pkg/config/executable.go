@@ -28,9 +28,9 @@ func inexecutable(path string) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Sprintf("%s does not exist; install it, or correct the path", path)
 	case err != nil:
-		return fmt.Sprintf("%s cannot be looked at: %v", path, pathless(err))
+		return fmt.Sprintf("%s cannot be read: %v", path, pathless(err))
 	case !info.Mode().IsRegular():
-		return fmt.Sprintf("%s is no file but %s", path, kindOf(info.Mode()))
+		return fmt.Sprintf("%s is %s, not a file", path, kindOf(info.Mode()))
 	case info.Mode()&0o111 == 0:
 		return fmt.Sprintf("%s is not executable; run chmod 0755 on it", path)
 	}
@@ -102,7 +102,7 @@ func (c *Config) Helpers() error {
 	} {
 		if h.path == "" {
 			problems = append(problems, Problem{Key: h.key, Message: h.name +
-				" is neither beside the berth binary nor in PATH; install it, or set this key to its absolute path"})
+				" was not found beside the berth binary or in PATH; install it, or set this key to its absolute path"})
 		}
 	}
 	if len(problems) == 0 {

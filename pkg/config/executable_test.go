@@ -68,7 +68,7 @@ func TestDeadMount(t *testing.T) {
 	if got := names(cfg); got != "runc" {
 		t.Errorf("the handlers are %q", got)
 	}
-	if len(cfg.Broken) != 1 || !strings.Contains(n.relative(cfg.Broken[0].Reason), "config.toml:5:1: runtimes.far.runtime_path: $DIR/nfs/runsc cannot even be looked at") {
+	if len(cfg.Broken) != 1 || !strings.Contains(n.relative(cfg.Broken[0].Reason), "config.toml:5:1: runtimes.far.runtime_path: stat $DIR/nfs/runsc timed out") {
 		t.Errorf("the broken handlers are %+v", cfg.Broken)
 	}
 	if found := Discover([]string{n.path("nfs"), n.path("bin")}); len(found) != 1 || found[0].Path != n.path("bin/runc") {
@@ -104,12 +104,12 @@ func TestDriverMistake(t *testing.T) {
 	}{
 		{true, CgroupDriverAuto, true, ""},
 		{false, CgroupDriverAuto, false, ""},
-		{true, CgroupDriverAuto, false, `contradicts engine.cgroup_driver, which is "auto" and stands for "cgroupfs" on this machine; leave it out, it follows from there`},
-		{false, CgroupDriverAuto, true, `contradicts engine.cgroup_driver, which is "auto" and stands for "systemd" on this machine; leave it out, it follows from there`},
+		{true, CgroupDriverAuto, false, `conflicts with engine.cgroup_driver, which is "auto" and stands for "cgroupfs" on this machine; remove it`},
+		{false, CgroupDriverAuto, true, `conflicts with engine.cgroup_driver, which is "auto" and stands for "systemd" on this machine; remove it`},
 		{true, CgroupDriverSystemd, false, ""},
 		{false, CgroupDriverCgroupfs, true, ""},
-		{true, CgroupDriverCgroupfs, true, `contradicts engine.cgroup_driver, which is "cgroupfs"; leave it out, it follows from there`},
-		{false, CgroupDriverSystemd, false, `contradicts engine.cgroup_driver, which is "systemd"; leave it out, it follows from there`},
+		{true, CgroupDriverCgroupfs, true, `conflicts with engine.cgroup_driver, which is "cgroupfs"; remove it`},
+		{false, CgroupDriverSystemd, false, `conflicts with engine.cgroup_driver, which is "systemd"; remove it`},
 	} {
 		if got := driverMistake(c.asked, c.driver, c.running); got != c.want {
 			t.Errorf("%+v: %q", c, got)

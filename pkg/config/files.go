@@ -131,7 +131,7 @@ func list(dir string, wanted func(fs.DirEntry) bool) (names []string, problem st
 		}
 	}
 	if len(names) > maxFiles {
-		return names[:maxFiles], fmt.Sprintf("has %d configuration files; the first %d are read, up to %s; remove those that are not needed",
+		return names[:maxFiles], fmt.Sprintf("has %d configuration files; only the first %d are read, up to %s; remove those that are not needed",
 			len(names), maxFiles, names[maxFiles-1])
 	}
 	// Each file is judged by itself, too. A sticky directory is fine for those that
@@ -176,7 +176,7 @@ func (l *looker) content(file string, most int64) ([]byte, *document) {
 	case late:
 		got.mistake = "cannot be read: " + hangs
 	case int64(len(got.data)) > most:
-		got.mistake = fmt.Sprintf("is not read: the files of its directory have more than %d bytes in all", maxTotalSize)
+		got.mistake = fmt.Sprintf("is skipped: the files of its directory have more than %d bytes in total", maxTotalSize)
 	}
 	if got.mistake == "" {
 		return got.data, nil
@@ -196,7 +196,7 @@ func fetch(file string) fetched {
 	case errors.Is(err, fs.ErrNotExist):
 		return fetched{mistake: "the file does not exist", absent: true}
 	case err != nil:
-		return fetched{mistake: fmt.Sprintf("cannot be looked at: %v", pathless(err))}
+		return fetched{mistake: fmt.Sprintf("cannot be read: %v", pathless(err))}
 	case isDevNull(info):
 		return fetched{}
 	}
@@ -215,7 +215,7 @@ func fetch(file string) fetched {
 			return fetched{data: data}
 		}
 	}
-	return fetched{mistake: "changes while it is read; write it under another name and rename it"}
+	return fetched{mistake: "changed while it was read; write it under another name and rename it"}
 }
 
 // readPatience is how long a read may wait for a file to say something.
@@ -233,7 +233,7 @@ func readOnce(w *trust.Way) (data []byte, whole bool, mistake string) {
 	defer f.Close()
 	before, err := f.Stat()
 	if err != nil {
-		return nil, false, fmt.Sprintf("cannot be looked at: %v", pathless(err))
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
 	}
 	if m := sizeMistake(before); m != "" {
 		return nil, false, m
@@ -247,7 +247,7 @@ func readOnce(w *trust.Way) (data []byte, whole bool, mistake string) {
 	}
 	after, err := f.Stat()
 	if err != nil {
-		return nil, false, fmt.Sprintf("cannot be looked at: %v", pathless(err))
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
 	}
 	whole = before.ModTime().Equal(after.ModTime()) && after.Size() == int64(len(data))
 	return data, whole, ""
@@ -256,9 +256,9 @@ func readOnce(w *trust.Way) (data []byte, whole bool, mistake string) {
 func sizeMistake(info fs.FileInfo) string {
 	switch {
 	case !info.Mode().IsRegular():
-		return "is no file but " + kindOf(info.Mode())
+		return "must be a file, not " + kindOf(info.Mode())
 	case info.Size() > maxFileSize:
-		return fmt.Sprintf("has %d bytes; a configuration file may have %d", info.Size(), maxFileSize)
+		return fmt.Sprintf("has %d bytes; the limit for a configuration file is %d", info.Size(), maxFileSize)
 	}
 	return ""
 }

@@ -24,10 +24,10 @@ const (
 type elsewhere struct{ key, text string }
 
 const (
-	noMonitor       = "berth has no monitor to configure; its supervisor is engine.shim_path"
+	noMonitor       = "berth has no configurable monitor; its supervisor is engine.shim_path"
 	noPause         = "berth needs no pause image; engine.pause_path is its sandbox process"
-	crioTable       = "is CRI-O's; list the file in import.crio to have its handlers served, or translate it: berth config import FILE"
-	containerdTable = "is containerd's; list the file in import.containerd to have its handlers served, or translate it: berth config import FILE"
+	crioTable       = "belongs to CRI-O; list the file in import.crio to serve its handlers, or translate it: berth config import FILE"
+	containerdTable = "belongs to containerd; list the file in import.containerd to serve its handlers, or translate it: berth config import FILE"
 )
 
 // foreign are the keys of CRI-O's and containerd's documented configuration
@@ -37,7 +37,7 @@ var foreign = map[section]map[string]elsewhere{
 		"default_runtime_name": {key: "default_runtime"},
 		"root":                 {key: "engine.root"},
 		"state":                {key: "engine.state"},
-		"imports":              {text: "drop-ins of berth need no list (conf.d beside this file); containerd's are listed in import.containerd"},
+		"imports":              {text: "drop-ins are read from conf.d beside this file; list those of containerd in import.containerd"},
 		"grpc":                 {key: "server"},
 		"api":                  {key: "server"},
 		"network":              {key: "cni"},
@@ -48,7 +48,7 @@ var foreign = map[section]map[string]elsewhere{
 		"crio":                 {text: crioTable},
 		"plugins":              {text: containerdTable},
 		"image_decryption":     {key: "registry.decryption_keys_path"},
-		"stream_processors":    {text: "berth opens encrypted images itself, with the keys in registry.decryption_keys_path"},
+		"stream_processors":    {text: "berth decrypts images itself, with the keys in registry.decryption_keys_path"},
 		"cgroup_manager":       {key: "engine.cgroup_driver"},
 	},
 	"import": {
@@ -94,12 +94,12 @@ var foreign = map[section]map[string]elsewhere{
 		"storage_option":                      {key: "engine.overlay_mount_options"},
 		"privileged_without_host_devices":     {text: "belongs to each handler, under [runtimes.<handler>]"},
 		"container_create_timeout":            {text: "belongs to each handler, under [runtimes.<handler>]"},
-		"image_volumes":                       {text: "use ignore_image_defined_volumes = true for \"ignore\"; berth makes the volumes otherwise"},
-		"ignore_deprecation_warnings":         {text: "berth does not have it"},
-		"restrict_oom_score_adj":              {text: "berth clamps oom_score_adj by itself where it may not lower it"},
-		"disable_apparmor":                    {text: "berth looks at the kernel; there is nothing to disable"},
-		"enable_selinux":                      {text: "berth looks at the kernel; there is nothing to enable"},
-		"disable_cgroup":                      {text: "berth does not have it"},
+		"image_volumes":                       {text: "use ignore_image_defined_volumes = true for \"ignore\"; otherwise berth creates the volumes"},
+		"ignore_deprecation_warnings":         {text: "not supported by berth"},
+		"restrict_oom_score_adj":              {text: "berth limits oom_score_adj by itself where it cannot lower it"},
+		"disable_apparmor":                    {text: "berth detects this from the kernel; nothing to disable"},
+		"enable_selinux":                      {text: "berth detects this from the kernel; nothing to enable"},
+		"disable_cgroup":                      {text: "not supported by berth"},
 	},
 	"cni": {
 		"bin_dir":     {key: "cni.bin_dirs"},
@@ -127,14 +127,14 @@ var foreign = map[section]map[string]elsewhere{
 		"nri_plugin_registration_timeout": {key: "nri.plugin_registration_timeout"},
 		"nri_plugin_request_timeout":      {key: "nri.plugin_request_timeout"},
 		"nri_disable_connections":         {key: "nri.disable_connections"},
-		"default_validator":               {text: "berth does not have it; a plugin of your own can validate"},
+		"default_validator":               {text: "not supported by berth; use a validating plugin of your own"},
 	},
 	"metrics": {
 		"enable_metrics": {text: "metrics are on when metrics.address is set"},
 		"metrics_host":   {key: "metrics.address"},
 		"metrics_port":   {key: "metrics.address"},
 		"metrics_socket": {key: "metrics.address"},
-		"grpc_histogram": {text: "histograms of every call are always there"},
+		"grpc_histogram": {text: "histograms of all calls are always exported"},
 		"metrics_cert":   {text: "berth serves metrics without TLS; put a proxy in front"},
 		"metrics_key":    {text: "berth serves metrics without TLS; put a proxy in front"},
 	},
@@ -165,23 +165,23 @@ var foreign = map[section]map[string]elsewhere{
 		"monitor_exec_cgroup":  {text: noMonitor},
 		"allowed_annotations":  {key: "pod_annotations"},
 		"seccomp_profile":      {key: "engine.default_seccomp_profile"},
-		"sandboxer":            {text: "what runs a pod follows from runtime_type"},
+		"sandboxer":            {text: "determined by runtime_type"},
 		"sandbox_mode":         {key: "sandbox_process"},
 		"create_timeout":       {key: "container_create_timeout"},
 		"NoPivotRoot":          {key: "options.no_pivot_root"},
 		"no_pivot":             {key: "options.no_pivot_root"},
 		"NoNewKeyring":         {key: "options.no_new_keyring"},
 		"cni_max_conf_num":     {key: "cni.max_conf_num"},
-		"runtime_pull_image":   {text: "berth does not have it; images are pulled on the node"},
-		"container_min_memory": {text: "berth does not have it; the kernel and the runtime say what is too little"},
-		"no_sync_log":          {text: "berth does not have it"},
+		"runtime_pull_image":   {text: "not supported by berth; images are pulled on the node"},
+		"container_min_memory": {text: "not supported by berth; the kernel and the runtime report too low limits"},
+		"no_sync_log":          {text: "not supported by berth"},
 		"io_type":              {text: "berth's containers always use FIFOs"},
-		"stream_websockets":    {text: "streaming needs no choice here"},
-		"cgroup_writable":      {text: "berth does not have it"},
-		"exec_cpu_affinity":    {text: "berth does not have it"},
+		"stream_websockets":    {text: "berth streams by WebSocket and SPDY; nothing to choose"},
+		"cgroup_writable":      {text: "not supported by berth"},
+		"exec_cpu_affinity":    {text: "not supported by berth"},
 		"platform_runtime_paths": {
-			text: "make one handler for each runtime and choose by RuntimeClass"},
-		"inherit_default_runtime": {text: "say the handler's own runtime_path"},
+			text: "configure one handler for each runtime and choose by RuntimeClass"},
+		"inherit_default_runtime": {text: "set runtime_path on the handler"},
 		"disable_pause_image_pull": {
 			text: noPause},
 		"privileged_without_host_devices_all_devices_allowed": {key: "privileged_without_host_devices"},
@@ -195,19 +195,19 @@ var foreign = map[section]map[string]elsewhere{
 		"ConfigPath":    {key: "runtime_config_path"},
 		"SystemdCgroup": {key: "engine.cgroup_driver"},
 		"ShimCgroup":    {text: noMonitor},
-		"TypeUrl":       {text: "is for shims; berth needs no type"},
-		"CriuImagePath": {text: "is for shims; checkpoints are written where the kubelet wants them"},
-		"CriuWorkPath":  {text: "is for shims; checkpoints are written where the kubelet wants them"},
+		"TypeUrl":       {text: "is for shims only; berth does not need it"},
+		"CriuImagePath": {text: "is for shims only; the kubelet chooses where checkpoints are written"},
+		"CriuWorkPath":  {text: "is for shims only; the kubelet chooses where checkpoints are written"},
 		"args":          {key: "global_flags"},
 		"flags":         {key: "global_flags"},
 	},
 	sectionRunc: {
 		"runtime_path": {key: "BinaryName"},
 		"runtime_root": {key: "Root"},
-		"global_flags": {text: "is for oci handlers; a shim has no flags for the runtime under it"},
-		"ConfigPath":   {text: "the runc shim reads no configuration file"},
+		"global_flags": {text: "is for oci handlers only; a shim does not pass flags to its runtime"},
+		"ConfigPath":   {text: "the runc shim does not read a configuration file"},
 		"TypeUrl":      {text: "the type follows from the shim's name"},
-		"CriuPath":     {text: "the runc shim has no such option any more"},
+		"CriuPath":     {text: "this option was removed from the runc shim"},
 	},
 }
 
@@ -231,7 +231,7 @@ func foreignKey(e elsewhere) string {
 	if e.key == "" {
 		return "unknown key: " + e.text
 	}
-	return "unknown key: berth says this with " + e.key
+	return "unknown key; use " + e.key
 }
 
 func expected(known []string) string {

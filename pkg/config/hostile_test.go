@@ -24,28 +24,28 @@ func TestHostileDropIns(t *testing.T) {
 		want string
 	}{
 		{"dangling link", func(n *node, path string) { n.link("/nowhere/at/all", path) }, "is a link to /nowhere/at/all, which does not exist"},
-		{"link to itself", func(n *node, path string) { n.link(path, path) }, "cannot be looked at: too many levels of symbolic links"},
-		{"link to a directory", func(n *node, path string) { n.link("/etc", path) }, "is no file but a directory"},
-		{"link to /dev/zero", func(n *node, path string) { n.link("/dev/zero", path) }, "is no file but a device"},
-		{"link through a file", func(n *node, path string) { n.link("/dev/null/x", path) }, "cannot be looked at: not a directory"},
-		{"link to a long name", func(n *node, path string) { n.link("/"+strings.Repeat("x", 300), path) }, "cannot be looked at: file name too long"},
+		{"link to itself", func(n *node, path string) { n.link(path, path) }, "cannot be read: too many levels of symbolic links"},
+		{"link to a directory", func(n *node, path string) { n.link("/etc", path) }, "must be a file, not a directory"},
+		{"link to /dev/zero", func(n *node, path string) { n.link("/dev/zero", path) }, "must be a file, not a device"},
+		{"link through a file", func(n *node, path string) { n.link("/dev/null/x", path) }, "cannot be read: not a directory"},
+		{"link to a long name", func(n *node, path string) { n.link("/"+strings.Repeat("x", 300), path) }, "cannot be read: file name too long"},
 		{"memory of a process", func(n *node, path string) { n.link("/proc/self/mem", path) }, "cannot be read: input/output error"},
-		{"fifo", func(n *node, path string) { n.must(unix.Mkfifo(path, 0o600)) }, "is no file but a named pipe"},
-		{"socket", func(n *node, path string) { n.socket(path) }, "is no file but a socket"},
-		{"huge", func(n *node, path string) { n.must(os.Truncate(n.empty(path), 1<<40)) }, "has 1099511627776 bytes; a configuration file may have 1048576"},
+		{"fifo", func(n *node, path string) { n.must(unix.Mkfifo(path, 0o600)) }, "must be a file, not a named pipe"},
+		{"socket", func(n *node, path string) { n.socket(path) }, "must be a file, not a socket"},
+		{"huge", func(n *node, path string) { n.must(os.Truncate(n.empty(path), 1<<40)) }, "has 1099511627776 bytes; the limit for a configuration file is 1048576"},
 		{"zeros", func(n *node, path string) { n.must(os.Truncate(n.empty(path), 1000)) }, "1:1: "},
 		{"machine code", func(n *node, path string) { n.fill(path, "\x7fELF\x02\x01\x01\x00\xff\xfe") }, "1:1: "},
 		{"zero byte in a string", func(n *node, path string) { n.fill(path, "[log]\nlevel = \"a\x00b\"\n") }, "2:"},
 		{"bad UTF-8", func(n *node, path string) { n.fill(path, "[log]\nlevel = \"\xff\"\n") }, "2:"},
 		{"UTF-16", func(n *node, path string) { n.fill(path, "\xff\xfe[\x00l\x00o\x00g\x00]\x00") }, "1:1: "},
 		{"deep lists", func(n *node, path string) { n.fill(path, "x = "+strings.Repeat("[", 1<<14)) }, "1:"},
-		{"deep key", func(n *node, path string) { n.fill(path, strings.Repeat("a.", 1<<13)+"a = 1") }, "1:1: a.a.a: is nested more than 32 levels deep, as no key is"},
-		{"deep table", func(n *node, path string) { n.fill(path, "["+strings.Repeat("a.", 1<<13)+"a]") }, "1:2: a.a.a: is nested more than 32 levels deep, as no key is"},
+		{"deep key", func(n *node, path string) { n.fill(path, strings.Repeat("a.", 1<<13)+"a = 1") }, "1:1: a.a.a: is nested more than 32 levels deep, more than any key"},
+		{"deep table", func(n *node, path string) { n.fill(path, "["+strings.Repeat("a.", 1<<13)+"a]") }, "1:2: a.a.a: is nested more than 32 levels deep, more than any key"},
 		{"deep options", func(n *node, path string) {
 			n.fill(path, "[runtimes.a]\nruntime_path = \""+n.path("bin/containerd-shim-kata-v2")+"\"\noptions."+strings.Repeat("a.", 1<<13)+"a = 1")
-		}, "3:1: options.a.a: is nested more than 32 levels deep, as no key is"},
+		}, "3:1: options.a.a: is nested more than 32 levels deep, more than any key"},
 		{"deep inline tables", func(n *node, path string) { n.fill(path, "x = "+strings.Repeat("{a=", 40)+"1"+strings.Repeat("}", 40)) },
-			"1:1: x: is nested more than 32 levels deep, as no key is"},
+			"1:1: x: is nested more than 32 levels deep, more than any key"},
 		{"many tables", func(n *node, path string) { n.fill(path, strings.Repeat("[[a]]\n[a.b]\n", 1<<10)) }, "1:3: a: unknown key"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestDirectoriesHaveAnEnd(t *testing.T) {
 	if got := len(cfg.Runtimes); got != maxFiles+2 {
 		t.Errorf("%d handlers are served", got)
 	}
-	want := "$DIR/conf.d: has 1005 configuration files; the first 1000 are read, up to 0999.toml; remove those that are not needed"
+	want := "$DIR/conf.d: has 1005 configuration files; only the first 1000 are read, up to 0999.toml; remove those that are not needed"
 	if got := n.relative(cfg.Problems.Error()); got != want {
 		t.Errorf("problems are %s", got)
 	}
@@ -126,7 +126,7 @@ func TestDirectoriesHaveATotalSize(t *testing.T) {
 		n.fill(files[i], strings.Repeat("#", 100))
 	}
 	for i, d := range readEach(files, 350, nil) {
-		refused := len(d.problems) == 1 && strings.Contains(d.problems.Error(), "is not read: the files of its directory have more than 8388608 bytes in all")
+		refused := len(d.problems) == 1 && strings.Contains(d.problems.Error(), "is skipped: the files of its directory have more than 8388608 bytes in total")
 		if refused != (i > 2) {
 			t.Errorf("file %d: %v", i, d.problems)
 		}

@@ -128,10 +128,10 @@ func (a *assembly) foreignHandlers(kind imports.Kind, files *foreignFiles, own m
 // unservable says why an imported handler is not taken over, or nothing.
 func unservable(name string, own map[string]string) string {
 	if first, taken := own[name]; taken {
-		return fmt.Sprintf("is not imported: handler %q is configured at %s, which counts", name, first)
+		return fmt.Sprintf("is not imported: handler %q is already configured at %s", name, first)
 	}
 	if handler.ValidName(name) != nil {
-		return fmt.Sprintf("is not imported: no RuntimeClass can name a handler %q, for it is no DNS-1123 label", name)
+		return fmt.Sprintf("is not imported: handler name %q is not a DNS-1123 label, so a RuntimeClass cannot use it", name)
 	}
 	return ""
 }

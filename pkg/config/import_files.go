@@ -99,14 +99,14 @@ var leftovers = []string{"~", ".bak", ".backup", ".old", ".orig", ".save", ".swp
 func passedOver(e fs.DirEntry) string {
 	name := e.Name()
 	if e.IsDir() {
-		return "is a directory, and berth does not read those below, as CRI-O does; name it too if it is needed"
+		return "is a directory; unlike CRI-O, berth does not read subdirectories; list it too if it is needed"
 	}
 	leftover := strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") || strings.Contains(name, ".dpkg-")
 	for _, end := range leftovers {
 		leftover = leftover || strings.HasSuffix(name, end)
 	}
 	if leftover {
-		return "looks like a leftover, which berth does not read, as CRI-O does; remove it, or name it too if it is needed"
+		return "looks like a backup file, which berth does not read, unlike CRI-O; remove it, or list it too if it is needed"
 	}
 	return ""
 }

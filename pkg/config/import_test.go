@@ -37,8 +37,8 @@ func TestImportsAndOwnHandlers(t *testing.T) {
 	}
 	text := strings.Join(notes, "\n")
 	for _, want := range []string{
-		`handler "mine" is configured at $DIR/conf.d/50.toml:1, which counts`,
-		`handler "shared" is configured at $DIR/crio/10:3, which counts`,
+		`handler "mine" is already configured at $DIR/conf.d/50.toml:1`,
+		`handler "shared" is already configured at $DIR/crio/10:3`,
 		`$DIR/crio/10:6:1: crio.runtime.default_runtime: `,
 	} {
 		if !strings.Contains(text, want) {

@@ -36,7 +36,7 @@ func Translate(paths []string, o Options) (*Translation, error) {
 		case len(d.problems) > 0:
 			t.Problems = append(t.Problems, d.problems...)
 		case !known:
-			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.file}, Why: "has no tables of CRI-O's or containerd's"})
+			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.file}, Why: "has no CRI-O or containerd tables"})
 		default:
 			byKind[kind].docs = append(byKind[kind].docs, d)
 		}
@@ -77,7 +77,7 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 func checkForeign(h imports.Handler, files *foreignFiles, o Options, e Engine) (*handler.Definition, Problems) {
 	d := &decoder{doc: files.document(h), deferMachine: o.DeferMachine}
 	if h.Unfound != "" {
-		d.unfound = fmt.Sprintf("%s is in none of %s; install it", h.Unfound, shortList(o.searchPath()))
+		d.unfound = fmt.Sprintf("%s was not found in %s; install it", h.Unfound, shortList(o.searchPath()))
 	}
 	def := d.runtime(h.Name, h.Values, e)
 	return def, d.problems.sorted()

@@ -216,12 +216,12 @@ func TestNoConfiguration(t *testing.T) {
 func TestUnreadableFiles(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", strings.Repeat("# filler\n", maxFileSize/8))
-	if got := n.refuse(n.options()); !strings.Contains(got[0], "a configuration file may have") {
+	if got := n.refuse(n.options()); !strings.Contains(got[0], "the limit for a configuration file is") {
 		t.Errorf("huge: %v", got)
 	}
 	o := n.options()
 	o.File = n.path("bin")
-	if got := n.refuse(o); !strings.Contains(strings.Join(got, " "), "is no file but a directory") {
+	if got := n.refuse(o); !strings.Contains(strings.Join(got, " "), "must be a file, not a directory") {
 		t.Errorf("directory: %v", got)
 	}
 	n.write("config.toml", "")
@@ -265,7 +265,7 @@ func TestFlagsWin(t *testing.T) {
 		`command line: image_verifier: is a table; expected one of bin_dir, max_verifiers, per_verifier_timeout in it`,
 		`command line: image_verifier.nothing_like_it: unknown key; expected one of bin_dir, max_verifiers, per_verifier_timeout`,
 		`command line: runtimes.runc.snapshotter: handlers come from files; write [runtimes.<handler>] into a drop-in`,
-		`command line: server.listen: unknown key: berth says this with server.socket (did you mean "server.socket"?)`,
+		`command line: server.listen: unknown key; use server.socket (did you mean "server.socket"?)`,
 		`command line: server.socket: "b" must be an absolute path`,
 		`command line: streaming.port: must be an integer, not a string`,
 	}

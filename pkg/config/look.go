@@ -22,7 +22,7 @@ func look[T any](question, file string, f func() T) (answer T, late bool) {
 }
 
 // hangs is what is said of a file that gives no answer.
-const hangs = "it gives no answer; is it on a network file system that is gone, or a link into one? Mount that again, or remove it"
+const hangs = "stat timed out: is it on an unreachable network file system, or a link into one? Remount it, or remove the entry"
 
 // looker asks about many files, and is not patient with each of them.
 type looker struct{ left time.Duration }
@@ -75,7 +75,7 @@ func wait[T any](patience time.Duration, question, file string, f func() T) (ans
 func mistake(question, file string, f func(string) string) string {
 	m, late := look(question, file, func() string { return f(file) })
 	if late {
-		return fmt.Sprintf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again, or correct the path", file)
+		return fmt.Sprintf("stat %s timed out: is it on an unreachable network file system? Remount it, or correct the path", file)
 	}
 	return m
 }

@@ -67,7 +67,7 @@ func socketMistake(path string) string { return mistake("socket", path, noSocket
 
 func noSocket(path string) string {
 	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return fmt.Sprintf("%s is no socket but %s", path, kindOf(info.Mode()))
+		return fmt.Sprintf("%s is %s, not a socket", path, kindOf(info.Mode()))
 	}
 	return ""
 }
@@ -79,11 +79,11 @@ func noDevice(path string) string {
 	info, err := os.Stat(path)
 	switch {
 	case os.IsNotExist(err):
-		return fmt.Sprintf("%s does not exist; load the kernel module that makes it, or choose a machine that has it", path)
+		return fmt.Sprintf("%s does not exist; load the kernel module that creates it, or use a machine that has it", path)
 	case err != nil:
-		return fmt.Sprintf("%s cannot be looked at: %v", path, pathless(err))
+		return fmt.Sprintf("%s cannot be read: %v", path, pathless(err))
 	case info.Mode()&os.ModeDevice == 0:
-		return fmt.Sprintf("%s is no device", path)
+		return fmt.Sprintf("%s is not a device", path)
 	}
 	return ""
 }
@@ -105,9 +105,9 @@ func unusable(file string, w *trust.Way) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return file + " does not exist"
 	case err != nil:
-		return fmt.Sprintf("%s cannot be looked at: %v", file, pathless(err))
+		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
 	case !info.Mode().IsRegular():
-		return fmt.Sprintf("%s is no file but %s", file, kindOf(info.Mode()))
+		return fmt.Sprintf("%s is %s, not a file", file, kindOf(info.Mode()))
 	}
 	return openToOthers(w, trust.Configuration)
 }
@@ -140,10 +140,10 @@ func noSpec(file string) string {
 	}
 	var spec specs.Spec
 	if err := json.Unmarshal(data, &spec); err != nil {
-		return fmt.Sprintf("%s is no OCI runtime spec: %v", file, err)
+		return fmt.Sprintf("%s is not an OCI runtime spec: %v", file, err)
 	}
 	if spec.Version == "" {
-		return file + " is no OCI runtime spec: ociVersion is missing"
+		return file + " is not an OCI runtime spec: ociVersion is missing"
 	}
 	return ""
 }

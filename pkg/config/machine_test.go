@@ -24,7 +24,7 @@ func TestEndpointsOnThisMachine(t *testing.T) {
 	}
 	defer l.Close()
 	for path, want := range map[string]string{
-		socket: "", filepath.Join(dir, "missing"): "", file: "endpoint: " + file + " is no socket but a file", dir: "endpoint: " + dir + " is no socket but a directory",
+		socket: "", filepath.Join(dir, "missing"): "", file: "endpoint: " + file + " is a file, not a socket", dir: "endpoint: " + dir + " is a directory, not a socket",
 	} {
 		got := ""
 		if err := Lacking(&handler.Definition{Type: handler.CRI, Endpoint: path}); err != nil {

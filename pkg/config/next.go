@@ -21,17 +21,17 @@ func (c check) next(t *runtimeTable) *handler.Next {
 	_, given := values["percent"]
 	switch {
 	case n.RuntimePath == "":
-		c.wrong("next", "needs runtime_path, the absolute path of the binary to try", "")
+		c.wrong("next", "needs runtime_path, the absolute path of the candidate binary", "")
 	case !filepath.IsAbs(n.RuntimePath):
 		wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", n.RuntimePath))
 	case n.RuntimePath == t.RuntimePath:
-		wrong("runtime_path", "is the handler's own; name the binary to try, or remove next")
+		wrong("runtime_path", "is the handler's own runtime_path; set it to the candidate binary, or remove next")
 	case isShim != (t.handlerType() == handler.Shim):
-		wrong("runtime_path", fmt.Sprintf("%s is of another type than the handler, which is %q", filepath.Base(n.RuntimePath), t.handlerType()))
+		wrong("runtime_path", fmt.Sprintf("%s does not match the handler's runtime_type, %q", filepath.Base(n.RuntimePath), t.handlerType()))
 	}
 	switch {
 	case !given:
-		c.wrong("next", "needs percent, the share of new pods that try the binary", "")
+		c.wrong("next", "needs percent, the share of new pods that run on the candidate", "")
 	case n.Percent < 0 || n.Percent > 100:
 		wrong("percent", "must be from 0 to 100")
 	}

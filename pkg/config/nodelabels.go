@@ -23,7 +23,7 @@ func (v *validator) nodeLabels(n *NodeLabels) {
 		v.absolute("node_labels.file", n.File)
 		switch name := filepath.Base(n.File); {
 		case strings.HasSuffix(n.File, "/"):
-			v.wrong("node_labels.file", fmt.Sprintf("%q is a directory; it must be the path of a file in one", n.File), n.File+"berth")
+			v.wrong("node_labels.file", fmt.Sprintf("%q is a directory; it must be the path of a file", n.File), n.File+"berth")
 		case strings.HasPrefix(name, "."):
 			v.wrong("node_labels.file", fmt.Sprintf("Node Feature Discovery does not read %q, because its name begins with a dot", name), "")
 		}

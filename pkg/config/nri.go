@@ -28,9 +28,9 @@ func (v *validator) nri(n *NRI, server string) {
 		v.absolute("nri.socket_path", p)
 		switch {
 		case len(p) > maxSocketPath:
-			v.wrong("nri.socket_path", fmt.Sprintf("has %d bytes; the kernel takes unix socket paths of at most %d", len(p), maxSocketPath), "")
+			v.wrong("nri.socket_path", fmt.Sprintf("has %d bytes; the limit for unix socket paths is %d", len(p), maxSocketPath), "")
 		case p == server:
-			v.wrong("nri.socket_path", "is server.socket; plugins need a socket of their own", "")
+			v.wrong("nri.socket_path", "is the same as server.socket; plugins need a separate socket", "")
 		}
 	}
 	v.absolute("nri.plugin_path", n.PluginPath)

@@ -76,7 +76,7 @@ var ownFlags = map[string]elsewhere{
 func globalFlagMistake(flag string, first bool) (message, suggestion string) {
 	if !strings.HasPrefix(flag, "-") {
 		if first || flag == "" {
-			return fmt.Sprintf("%q is no flag; it must begin with -", flag), ""
+			return fmt.Sprintf("%q is not a flag; it must begin with -", flag), ""
 		}
 		return "", ""
 	}
@@ -84,7 +84,7 @@ func globalFlagMistake(flag string, first bool) (message, suggestion string) {
 	own, ok := ownFlags[name]
 	switch {
 	case name == "":
-		return fmt.Sprintf("%q is no flag", flag), ""
+		return fmt.Sprintf("%q is not a flag", flag), ""
 	case !ok:
 		return "", ""
 	case own.key != "":
@@ -98,7 +98,7 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	d.table(sectionRunc, key, t.Options, reflect.ValueOf(&o).Elem())
 	def.ShimOptions = maps.Clone(t.Options)
 	if o.Root != "" && t.RuntimeRoot != "" && o.Root != t.RuntimeRoot {
-		d.report(under(key, "Root"), fmt.Sprintf("contradicts runtime_root, which is %q; keep one of the two", t.RuntimeRoot), "")
+		d.report(under(key, "Root"), fmt.Sprintf("conflicts with runtime_root, which is %q; keep one of the two", t.RuntimeRoot), "")
 	}
 	if _, set := t.Options["SystemdCgroup"]; set {
 		if m := driverMistake(o.SystemdCgroup, e.CgroupDriver, util.IsRunningSystemd()); m != "" {
@@ -110,7 +110,7 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	}
 	at := under(key, "BinaryName")
 	if !filepath.IsAbs(o.BinaryName) {
-		d.report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep the binary they began with", o.BinaryName),
+		d.report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep their binary", o.BinaryName),
 			inSearchDirs(filepath.Base(o.BinaryName)))
 	}
 }
@@ -128,7 +128,7 @@ func driverMistake(asked bool, driver CgroupDriver, running bool) string {
 		stands += fmt.Sprintf(" and stands for %q on this machine", driver)
 	}
 	if driver == CgroupDriverCgroupfs && asked || driver == CgroupDriverSystemd && !asked {
-		return fmt.Sprintf("contradicts engine.cgroup_driver, which is %s; leave it out, it follows from there", stands)
+		return fmt.Sprintf("conflicts with engine.cgroup_driver, which is %s; remove it", stands)
 	}
 	return ""
 }

@@ -24,7 +24,7 @@ func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTabl
 	table := fieldsOf(reflect.TypeFor[runtimeTable]())
 	for _, other := range slices.Sorted(maps.Keys(values)) {
 		if _, known := table.index[other]; known && !slices.Contains(remoteKeys, other) {
-			c.wrong(other, "is not for a handler of another CRI daemon, which runs its pods by its own configuration; remove it, or endpoint", "")
+			c.wrong(other, "does not apply to a handler of another CRI daemon, which uses its own configuration; remove it, or endpoint", "")
 		}
 	}
 	c.words(t)
@@ -56,7 +56,7 @@ func (c check) endpoint(t *runtimeTable) string {
 	case !isUnix || !filepath.IsAbs(path):
 		c.wrong("endpoint", fmt.Sprintf("%q must be unix:// and the absolute path of a socket, such as \"unix:///run/containerd/containerd.sock\"", t.Endpoint), "")
 	case len(path) > maxSocketPath:
-		c.wrong("endpoint", fmt.Sprintf("the path has %d bytes; a socket's can have %d", len(path), maxSocketPath), "")
+		c.wrong("endpoint", fmt.Sprintf("the path has %d bytes; the limit for unix socket paths is %d", len(path), maxSocketPath), "")
 	default:
 		return filepath.Clean(path)
 	}

@@ -153,7 +153,7 @@ func (c check) annotations(t *runtimeTable) {
 	} {
 		for _, g := range globs {
 			if _, err := path.Match(g, ""); err != nil || g == "" {
-				c.wrong(name, fmt.Sprintf("%q is no pattern; write a name with *, ? and [a-z], such as \"com.example.*\"", g), "")
+				c.wrong(name, fmt.Sprintf("%q is not a pattern; write a name with *, ? and [a-z], such as \"com.example.*\"", g), "")
 			}
 		}
 	}
@@ -165,9 +165,9 @@ func (c check) annotations(t *runtimeTable) {
 // negativeLimit says what a negative number was probably meant to be.
 func negativeLimit(name string) string {
 	if name == "max_queued_starts" {
-		return "must not be negative; 0 lets none wait"
+		return "must not be negative; 0 means none may wait"
 	}
-	return "must not be negative; 0 is no limit"
+	return "must not be negative; 0 means unlimited"
 }
 
 func (c check) limits(t *runtimeTable) {
@@ -179,10 +179,10 @@ func (c check) limits(t *runtimeTable) {
 		}
 	}
 	if t.StartTimeout < 0 {
-		c.wrong("start_timeout", "must not be negative; \"0s\" is no limit", "")
+		c.wrong("start_timeout", "must not be negative; \"0s\" means unlimited", "")
 	}
 	if t.MaxQueuedStarts > 0 && t.MaxParallelStarts == 0 {
-		c.wrong("max_queued_starts", "has no effect without max_parallel_starts, because nothing waits then; set that too", "")
+		c.wrong("max_queued_starts", "has no effect without max_parallel_starts; set that too", "")
 	}
 }
 
@@ -196,17 +196,17 @@ func (c check) compatible(t *runtimeTable) {
 			c.wrong("runtime_type", base+" is a shim, not an OCI runtime", "shim")
 		}
 		if t.RuntimeConfigPath != "" && !t.isRunsc() {
-			c.wrong("runtime_config_path", base+" reads no configuration file; this key is for shims and runsc", "")
+			c.wrong("runtime_config_path", base+" does not read a configuration file; this key is for shims and runsc", "")
 		}
 	case t.handlerType() == handler.Shim:
 		if slices.Contains(ociRuntimes, base) {
 			c.wrong("runtime_type", base+" is an OCI runtime, not a shim", "oci")
 		}
 		if c.has("supervision") {
-			c.wrong("supervision", "is for oci handlers; a shim supervises itself", "")
+			c.wrong("supervision", "is for oci handlers only; a shim supervises itself", "")
 		}
 		if t.RuntimeConfigPath != "" && t.isRuncShim() {
-			c.wrong("runtime_config_path", base+" reads no configuration file; its settings are [runtimes."+c.handler+".options]", "")
+			c.wrong("runtime_config_path", base+" does not read a configuration file; its settings are [runtimes."+c.handler+".options]", "")
 		}
 	}
 }

@@ -97,7 +97,7 @@ func (s *scan) deep(path []string, offset, below int) bool {
 		at := s.origin(offset)
 		s.doc.problems = append(s.doc.problems, Problem{
 			File: at.File, Line: at.Line, Column: at.Column, Key: joinKey(path[:min(len(path), 3)]...),
-			Message: "is nested more than " + strconv.Itoa(maxDepth) + " levels deep, as no key is",
+			Message: "is nested more than " + strconv.Itoa(maxDepth) + " levels deep, more than any key",
 		})
 	}
 	s.tooDeep = true

@@ -32,7 +32,7 @@ func (c *Config) Settings() ([]Setting, error) {
 	}
 	var values map[string]any
 	if err := toml.Unmarshal(text.Bytes(), &values); err != nil {
-		return nil, fmt.Errorf("what the configuration is shown as is no TOML: %w", err)
+		return nil, fmt.Errorf("format the configuration as TOML: %w", err)
 	}
 	handlers := map[string]string{}
 	for _, d := range c.Runtimes {
@@ -163,7 +163,7 @@ func checkValue(text string) error {
 	}
 	err := toml.Unmarshal([]byte("v = "+text), &parsed)
 	if err != nil {
-		return fmt.Errorf("%q is no TOML value (%s); strings need quotes: %w", text, strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%q is not a valid TOML value (%s); strings need quotes: %w", text, strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func HandlerFile(header, name string, settings []Setting) ([]byte, error) {
 	fmt.Fprintf(&b, "[%s]\n", under("runtimes", name))
 	for _, s := range settings {
 		if !dottedKey.MatchString(s.Key) {
-			return nil, fmt.Errorf("%q is no key; write it as runtime_path or options.BinaryName: %w", s.Key, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("%q is not a valid key; write it as runtime_path or options.BinaryName: %w", s.Key, errdefs.ErrInvalidArgument)
 		}
 		if err := checkValue(s.Value); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Key, err)
@@ -190,7 +190,7 @@ func HandlerFile(header, name string, settings []Setting) ([]byte, error) {
 		fmt.Fprintf(&b, "%s = %s\n", s.Key, s.Value)
 	}
 	if b.Len() > maxFileSize {
-		return nil, fmt.Errorf("handler %q has more than a configuration file may, %d bytes: %w", name, maxFileSize, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the settings of handler %q exceed %d bytes, the limit for a configuration file: %w", name, maxFileSize, errdefs.ErrInvalidArgument)
 	}
 	return b.Bytes(), nil
 }
@@ -200,12 +200,12 @@ func HandlerFile(header, name string, settings []Setting) ([]byte, error) {
 func ReadHandlerFile(data []byte, name string) ([]Setting, error) {
 	var values map[string]any
 	if err := toml.Unmarshal(data, &values); err != nil {
-		return nil, fmt.Errorf("it cannot be read: %s: %w", strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("not valid TOML: %s: %w", strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrFailedPrecondition)
 	}
 	tables, _ := values["runtimes"].(map[string]any)
 	table, _ := tables[name].(map[string]any)
 	if len(values) != 1 || len(tables) != 1 || table == nil {
-		return nil, fmt.Errorf("it has more, or other, than [%s]: %w", under("runtimes", name), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("contains something other than [%s]: %w", under("runtimes", name), errdefs.ErrFailedPrecondition)
 	}
 	if len(table) == 0 {
 		return nil, nil

@@ -34,7 +34,7 @@ func (c *Config) Show(w io.Writer) error {
 		}
 	}
 	for _, n := range c.Broken {
-		fmt.Fprintf(&b, "\n# [runtimes.%s] is not served (%s): %s\n", n.Name, n.Origin, oneLine(n.Reason))
+		fmt.Fprintf(&b, "\n# [runtimes.%s] is not in use (%s): %s\n", n.Name, n.Origin, oneLine(n.Reason))
 	}
 	_, err := w.Write(b.Bytes())
 	return err

@@ -84,7 +84,7 @@ func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 		"socket_mode = \"0660\" # default\n",
 		"idle_timeout = \"4h\" # default\n",
 		"[runtimes.crun] # $DIR/conf.d/10.toml:3\nruntime_path = \"$DIR/bin/crun\" # $DIR/conf.d/10.toml:4\n",
-		"# [runtimes.gone] is not served ($DIR/conf.d/10.toml:1): $DIR/conf.d/10.toml:2:1: runtimes.gone.runtime_path: $DIR/bin/gone does not exist",
+		"# [runtimes.gone] is not in use ($DIR/conf.d/10.toml:1): $DIR/conf.d/10.toml:2:1: runtimes.gone.runtime_path: $DIR/bin/gone does not exist",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q in\n%s", want, text)

@@ -63,18 +63,18 @@ func (c *Config) sections() Problems {
 func (v *validator) server(s *Server) {
 	v.absolute("server.socket", s.Socket)
 	if len(s.Socket) > maxSocketPath {
-		v.wrong("server.socket", fmt.Sprintf("has %d bytes; the kernel takes unix socket paths of at most %d", len(s.Socket), maxSocketPath), "")
+		v.wrong("server.socket", fmt.Sprintf("has %d bytes; the limit for unix socket paths is %d", len(s.Socket), maxSocketPath), "")
 	}
 	v.adminSocket(s)
 	if s.SocketGroup != "" && !groupExists(s.SocketGroup) {
-		v.wrong("server.socket_group", fmt.Sprintf("there is no group %q on this machine", s.SocketGroup), "")
+		v.wrong("server.socket_group", fmt.Sprintf("group %q does not exist on this machine", s.SocketGroup), "")
 	}
 	if !runtimeName.MatchString(s.RuntimeName) {
-		v.wrong("server.runtime_name", fmt.Sprintf("%q is no name of a runtime: it begins container ids (name://id), "+
+		v.wrong("server.runtime_name", fmt.Sprintf("%q is not a valid runtime name: it is the prefix of container IDs (name://id), "+
 			"so use lower case letters, digits, '-' and '.', and begin with a letter", s.RuntimeName), DefaultRuntimeName)
 	}
 	if s.SocketMode&0o600 != 0o600 {
-		v.wrong("server.socket_mode", fmt.Sprintf("%04o keeps the owner out; it needs at least 0600", s.SocketMode), "0660")
+		v.wrong("server.socket_mode", fmt.Sprintf("%04o denies the owner access; use at least 0600", s.SocketMode), "0660")
 	}
 }
 
@@ -92,9 +92,9 @@ func (v *validator) adminSocket(s *Server) {
 	case s.AdminSocket != "" && !filepath.IsAbs(p):
 		v.absolute("server.admin_socket", p)
 	case len(p) > maxSocketPath && len(s.Socket) <= maxSocketPath:
-		v.wrong("server.admin_socket", fmt.Sprintf("has %d bytes; the kernel takes unix socket paths of at most %d", len(p), maxSocketPath), "")
+		v.wrong("server.admin_socket", fmt.Sprintf("has %d bytes; the limit for unix socket paths is %d", len(p), maxSocketPath), "")
 	case filepath.Clean(p) == filepath.Clean(s.Socket):
-		v.wrong("server.admin_socket", "is server.socket; the management API needs a socket of its own", "")
+		v.wrong("server.admin_socket", "is the same as server.socket; the management API needs a separate socket", "")
 	}
 }
 
@@ -110,7 +110,7 @@ func (v *validator) engine(e *Engine) {
 	v.absolute("engine.root", e.Root)
 	v.absolute("engine.state", e.State)
 	if filepath.Clean(e.Root) == filepath.Clean(e.State) {
-		v.wrong("engine.state", "must not be engine.root: it is emptied by a reboot, the root must not be", "")
+		v.wrong("engine.state", "must not be engine.root: it is emptied by a reboot, engine.root must persist", "")
 	}
 	v.word("engine.cgroup_driver", string(e.CgroupDriver), drivers)
 	v.word("engine.supervision", string(e.Supervision), supervisions)
@@ -144,12 +144,12 @@ func overlayOptionMistake(option string) string {
 	name, _, _ := strings.Cut(option, "=")
 	switch name {
 	case "lowerdir", "lowerdir+", "datadir+", "upperdir", "workdir":
-		return fmt.Sprintf("%s is given to every mount by berth itself", name)
+		return fmt.Sprintf("%s is set on every mount by berth", name)
 	case "volatile":
-		return "volatile is the default; sync_rootfs = true takes it away"
+		return "volatile is the default; sync_rootfs = true removes it"
 	}
 	if option == "" || strings.ContainsAny(option, ", \t") {
-		return fmt.Sprintf("%q is no mount option; write each as a string of its own", option)
+		return fmt.Sprintf("%q is not a valid mount option; write each as a separate string", option)
 	}
 	return ""
 }
@@ -170,10 +170,10 @@ func noProfile(file string) string {
 		DefaultAction string `json:"defaultAction"`
 	}
 	if err := json.Unmarshal(data, &profile); err != nil {
-		return fmt.Sprintf("%s is no seccomp profile: %v", file, err)
+		return fmt.Sprintf("%s is not a seccomp profile: %v", file, err)
 	}
 	if profile.DefaultAction == "" {
-		return file + " is no seccomp profile: defaultAction is missing"
+		return file + " is not a seccomp profile: defaultAction is missing"
 	}
 	return ""
 }
@@ -203,7 +203,7 @@ func (v *validator) registry(r *Registry) {
 	v.notNegative("registry.pull_progress_timeout", r.PullProgressTimeout)
 	v.notNegative("registry.answer_timeout", r.AnswerTimeout)
 	if r.MinDownloadRate < 0 {
-		v.wrong("registry.min_download_rate", "must be 1 or more bytes per second, or 0 for any", "")
+		v.wrong("registry.min_download_rate", "must be 1 or more bytes per second, or 0 for no minimum", "")
 	}
 	if r.MaxManifestSize < 64<<10 || r.MaxManifestSize > 64<<20 {
 		v.wrong("registry.max_manifest_size", "must be from 65536 (64 KiB) to 67108864 (64 MiB)", "")
@@ -219,7 +219,7 @@ func (v *validator) registry(r *Registry) {
 	}
 	for _, p := range r.PinnedImages {
 		if p == "" || strings.ContainsAny(p, " \t") {
-			v.wrong("registry.pinned_images", fmt.Sprintf("%q is no name of an image", p), "")
+			v.wrong("registry.pinned_images", fmt.Sprintf("%q is not a valid image name", p), "")
 		}
 	}
 }
@@ -229,7 +229,7 @@ func (v *validator) imageVerifier(i *ImageVerifier) {
 		v.absolute("image_verifier.bin_dir", i.BinDir)
 	}
 	if i.MaxVerifiers < 1 && i.MaxVerifiers != -1 {
-		v.wrong("image_verifier.max_verifiers", "must be 1 or more, or -1 for all; an empty bin_dir asks nobody", "")
+		v.wrong("image_verifier.max_verifiers", "must be 1 or more, or -1 for all; an empty bin_dir disables verification", "")
 	}
 	if i.PerVerifierTimeout <= 0 {
 		v.wrong("image_verifier.per_verifier_timeout", "must be more than 0", "")
@@ -238,9 +238,9 @@ func (v *validator) imageVerifier(i *ImageVerifier) {
 
 func (v *validator) streaming(s *Streaming) {
 	if ip, err := netip.ParseAddr(s.Address); err != nil {
-		v.wrong("streaming.address", fmt.Sprintf("%q is no IP address", s.Address), "127.0.0.1")
+		v.wrong("streaming.address", fmt.Sprintf("%q is not an IP address", s.Address), "127.0.0.1")
 	} else if ip.IsUnspecified() {
-		v.wrong("streaming.address", s.Address+" is no address that the kubelet can connect to, and opens the port to the network", "127.0.0.1")
+		v.wrong("streaming.address", s.Address+" cannot be reached by the kubelet, and would open the port to the network", "127.0.0.1")
 	}
 	if s.Port < 0 || s.Port > 65535 {
 		v.wrong("streaming.port", "must be a port from 1 to 65535, or 0 to let the kernel choose", "")
@@ -281,7 +281,7 @@ func metricsMistake(address string) string {
 		return ""
 	}
 	if !hostPort(address) {
-		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:9091\", or unix:///path; leave it empty for no metrics", address)
+		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:9091\", or unix:///path; leave it empty to disable metrics", address)
 	}
 	return ""
 }
@@ -291,7 +291,7 @@ func endpointMistake(endpoint string) (message, suggestion string) {
 		return fmt.Sprintf("%q must be host:port without a scheme; tracing.insecure says whether TLS is used", endpoint), strings.TrimRight(rest, "/")
 	}
 	if endpoint != "" && !hostPort(endpoint) {
-		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:4317\"; leave it empty for no traces", endpoint), ""
+		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:4317\"; leave it empty to disable tracing", endpoint), ""
 	}
 	return "", ""
 }

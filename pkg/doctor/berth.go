@@ -23,13 +23,13 @@ func configuration(n Node) []Finding {
 	}
 	if err := n.Config.Helpers(); err != nil {
 		for _, p := range problems(err) {
-			found = append(found, fail(p, "install the whole of berth's package"))
+			found = append(found, fail(p, "reinstall the berth package"))
 		}
 	}
 	if n.Config.Discovered {
-		return or(found, fmt.Sprintf("no handler is configured; %d were discovered", len(n.Config.Runtimes)))
+		return or(found, fmt.Sprintf("no handlers configured; discovered: %d", len(n.Config.Runtimes)))
 	}
-	return or(found, fmt.Sprintf("%d files have no mistake", len(n.Config.Sources)))
+	return or(found, fmt.Sprintf("no errors; configuration files read: %d", len(n.Config.Sources)))
 }
 
 func problems(err error) []string {
@@ -59,9 +59,9 @@ func handlers(n Node) []Finding {
 		}
 	}
 	if len(n.Config.Runtimes)+len(n.Config.Broken) == 0 && n.ConfigError == nil {
-		found = append(found, fail("there is no handler", "install a runtime (on Debian: apt-get install crun), or configure [runtimes.<handler>]"))
+		found = append(found, fail("no handlers configured or discovered", "install a runtime (on Debian: apt-get install crun), or configure [runtimes.<handler>]"))
 	}
-	return or(found, fmt.Sprintf("the binaries of %d handlers are there", len(n.Config.Runtimes)))
+	return or(found, fmt.Sprintf("all runtime binaries are executable; handlers: %d", len(n.Config.Runtimes)))
 }
 
 // daemon looks for the one that serves the socket.
@@ -70,13 +70,13 @@ func daemon(n Node) []Finding {
 	p, found := n.listener(socket)
 	switch {
 	case !n.isSocket(socket):
-		return []Finding{warn("berth does not run: there is no socket "+socket, "systemctl enable --now berth, and if it fails: journalctl -u berth")}
+		return []Finding{warn("berth is not running: socket "+socket+" does not exist", "systemctl enable --now berth, and if it fails: journalctl -u berth")}
 	case !found:
-		return []Finding{warn(socket+" was left behind; nobody listens there", "systemctl restart berth")}
+		return []Finding{warn(socket+" is stale: no process listens on it", "systemctl restart berth")}
 	case p.name != "berth":
-		return []Finding{fail(fmt.Sprintf("%s belongs to %s", socket, p), "stop it, or give berth another server.socket")}
+		return []Finding{fail(fmt.Sprintf("%s is served by %s", socket, p), "stop it, or give berth another server.socket")}
 	}
-	return []Finding{fine(fmt.Sprintf("%s serves %s", p, socket))}
+	return []Finding{fine(fmt.Sprintf("%s is listening on %s", p, socket))}
 }
 
 // capability is a bit of a process's effective capabilities; see capabilities(7).
@@ -88,8 +88,8 @@ type capability struct {
 }
 
 var capabilities = []capability{
-	{21, "CAP_SYS_ADMIN", Fail, "no namespace and no mount can be made"},
-	{12, "CAP_NET_ADMIN", Fail, "no pod network can be set up"},
+	{21, "CAP_SYS_ADMIN", Fail, "namespaces and mounts cannot be created"},
+	{12, "CAP_NET_ADMIN", Fail, "pod networks cannot be set up"},
 	{1, "CAP_DAC_OVERRIDE", Fail, "files of other users cannot be written"},
 	{0, "CAP_CHOWN", Fail, "root file systems cannot be unpacked"},
 	{3, "CAP_FOWNER", Fail, "root file systems cannot be unpacked"},
@@ -97,7 +97,7 @@ var capabilities = []capability{
 	{7, "CAP_SETUID", Fail, "containers cannot get their users"},
 	{5, "CAP_KILL", Fail, "containers of other users cannot be stopped"},
 	{27, "CAP_MKNOD", Fail, "layers with device files cannot be unpacked"},
-	{24, "CAP_SYS_RESOURCE", Warn, "oom_score_adj and limits are kept at what berth itself may have"},
+	{24, "CAP_SYS_RESOURCE", Warn, "oom_score_adj and limits cannot exceed berth's own"},
 	{19, "CAP_SYS_PTRACE", Warn, "port-forward and statistics of processes of other users may fail"},
 }
 
@@ -110,11 +110,11 @@ func privileges(n Node) []Finding {
 	}
 	text, err := n.read(status)
 	if err != nil {
-		return []Finding{warn(fmt.Sprintf("the privileges of %s cannot be read: %v", who, err), "run berth doctor as root")}
+		return []Finding{warn(fmt.Sprintf("cannot read the privileges of %s: %v", who, err), "run berth doctor as root")}
 	}
 	effective, err := strconv.ParseUint(field(text, "CapEff:"), 16, 64)
 	if err != nil {
-		return []Finding{warn(fmt.Sprintf("%s has no CapEff", status), "is /proc mounted?")}
+		return []Finding{warn(fmt.Sprintf("%s has no CapEff", status), "check that /proc is mounted")}
 	}
 	var found []Finding
 	for _, c := range capabilities {
@@ -125,7 +125,7 @@ func privileges(n Node) []Finding {
 			})
 		}
 	}
-	return or(found, who+" has all that it needs")
+	return or(found, who+" has all capabilities that berth needs")
 }
 
 // field is what follows a word at the beginning of a line.

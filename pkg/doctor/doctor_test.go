@@ -146,16 +146,16 @@ func TestBrokenNodes(t *testing.T) {
 		},
 			"config", Fail, "/c.toml:3:1: x: unknown key", "berth check"},
 		"drop-in left out":       {func(r *root) { r.Config.Problems = config.Problems{{File: "/d.toml", Message: "bad"}} }, "config", Fail, "/d.toml: bad", "berth reload --wait"},
-		"no shim":                {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim is neither", "package"},
+		"no shim":                {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},
 		"broken handler":         {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},
 		"runtime gone":           {func(r *root) { r.Config.Runtimes[0].Path = "/gone" }, "handlers", Fail, "/gone does not exist", "/etc/berth/config.toml:3"},
 		"runtime not executable": {func(r *root) { r.write("/opt/x", ""); r.Config.Runtimes[0].Path = "/opt/x" }, "handlers", Fail, "is not executable", "runtime_path"},
 		"driven runtime gone":    {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"BinaryName": "/none"} }, "handlers", Fail, "options.BinaryName /none does not exist", "correct"},
-		"no handler":             {func(r *root) { r.Config.Runtimes = nil }, "handlers", Fail, "there is no handler", "apt-get install crun"},
+		"no handler":             {func(r *root) { r.Config.Runtimes = nil }, "handlers", Fail, "no handlers configured or discovered", "apt-get install crun"},
 		"socket left behind": {func(r *root) {
 			r.write("/proc/net/unix", "")
 			r.write("/proc/self/status", "CapEff:\t000001ffffffffff\n")
-		}, "daemon", Warn, "was left behind", "restart berth"},
+		}, "daemon", Warn, "is stale", "restart berth"},
 		"no resource capability": {func(r *root) { r.write("/proc/42/status", "CapEff:\t000001fffeffffff\n") }, "privileges", Warn, "berth (pid 42) lacks CAP_SYS_RESOURCE", "CapabilityBoundingSet"},
 		"no admin capability":    {func(r *root) { r.write("/proc/42/status", "CapEff:\t000001ffffdfffff\n") }, "privileges", Fail, "lacks CAP_SYS_ADMIN", "CapabilityBoundingSet"},
 		"status unreadable":      {func(r *root) { r.write("/proc/42/status", "Name: x\n") }, "privileges", Warn, "has no CapEff", "/proc"},
@@ -178,48 +178,48 @@ func TestBrokenNodes(t *testing.T) {
 		"kubelet's driver": {func(r *root) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\ncgroupDriver: systemd\n")
 		}, "cgroup-driver", Warn, "the kubelet's cgroupDriver is systemd", "cgroupDriver: cgroupfs"},
-		"a handler's driver": {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"SystemdCgroup": true} }, "cgroup-driver", Fail, "SystemdCgroup = true", "leave options.SystemdCgroup out"},
+		"a handler's driver": {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"SystemdCgroup": true} }, "cgroup-driver", Fail, "SystemdCgroup = true", "remove options.SystemdCgroup"},
 		"systemd that is not": {func(r *root) {
 			r.Config.Engine.CgroupDriver = config.CgroupDriverSystemd
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\n")
 		}, "cgroup-driver", Fail, "process 1 is not", "cgroupfs"},
 		"root noexec":            {func(r *root) { r.Config.Engine.Root = "/run/berth/root" }, "noexec", Fail, "mounted noexec", "remount,exec /run"},
 		"root read-only":         {func(r *root) { r.Config.Engine.Root = "/var/lib/with space/x" }, "noexec", Fail, "mounted read-only", "remount,rw"},
-		"no mounts":              {func(r *root) { r.remove("/proc/self/mountinfo") }, "noexec", Warn, "cannot be read", "/proc"},
+		"no mounts":              {func(r *root) { r.remove("/proc/self/mountinfo") }, "noexec", Warn, "cannot read", "/proc"},
 		"no forwarding":          {func(r *root) { r.write("/proc/sys/net/ipv4/ip_forward", "0\n") }, "sysctls", Fail, "ip_forward is 0", "sysctl -w"},
 		"bridges pass iptables":  {func(r *root) { r.write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0\n") }, "sysctls", Warn, "bridge-nf-call-iptables is 0", "sysctl -w"},
 		"no br_netfilter":        {func(r *root) { r.remove("/proc/sys/net/bridge") }, "sysctls", Warn, "br_netfilter", "modprobe"},
 		"no user namespaces":     {func(r *root) { r.write("/proc/sys/user/max_user_namespaces", "0\n") }, "sysctls", Warn, "max_user_namespaces is 0", "sysctl -w"},
 		"no network":             {func(r *root) { r.remove("/etc/cni/net.d") }, "cni", Warn, "no CNI configuration in /etc/cni/net.d", "CNI plugin"},
-		"a network that is none": {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{") }, "cni", Fail, "is no CNI configuration", "correct it"},
-		"an empty network":       {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{}") }, "cni", Fail, "names no plugin", "correct it"},
+		"a network that is none": {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{") }, "cni", Fail, "is not a valid CNI configuration", "correct it"},
+		"an empty network":       {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{}") }, "cni", Fail, "no plugin configured", "correct it"},
 		"no plugin":              {func(r *root) { r.remove("/opt/cni/bin/portmap") }, "cni", Fail, "needs the plugin portmap", "containernetworking-plugins"},
-		"a handler's network":    {func(r *root) { r.Config.Runtimes[0].CNIConfDir = "/etc/cni/none" }, "cni", Warn, `pods of handler "runc" cannot start`, "CNI plugin"},
+		"a handler's network":    {func(r *root) { r.Config.Runtimes[0].CNIConfDir = "/etc/cni/none" }, "cni", Warn, `pods of handler "runc" cannot start without one`, "CNI plugin"},
 		"NRI of another": {func(r *root) {
 			r.Config.NRI.SocketPath = "/var/run/nri/nri.sock"
 			r.write("/proc/net/unix", unixTable+"0: 00000002 00000000 00010000 0001 01 300 /run/nri/nri.sock\n")
 			r.process("50", "containerd", "300")
-		}, "nri", Fail, "belongs to containerd (pid 50)", "nri.socket_path"},
-		"a port of another": {func(r *root) { r.Config.Metrics.Address = "127.0.0.1:9091"; r.process("51", "prometheus", "200") }, "ports", Fail, "port 9091 of metrics.address belongs to prometheus (pid 51)", "choose another"},
+		}, "nri", Fail, "is served by containerd (pid 50)", "nri.socket_path"},
+		"a port of another": {func(r *root) { r.Config.Metrics.Address = "127.0.0.1:9091"; r.process("51", "prometheus", "200") }, "ports", Fail, "port 9091 of metrics.address is used by prometheus (pid 51)", "choose another"},
 		"one port for two":  {func(r *root) { r.Config.Metrics.Address, r.Config.Streaming.Port = "127.0.0.1:7000", 7000 }, "ports", Fail, "both 7000", "metrics.address"},
 		"kubelet elsewhere": {func(r *root) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n")
-		}, "kubelet", Fail, "talks to unix:///run/crio/crio.sock (/var/lib/kubelet/config.yaml)", "restart the kubelet"},
+		}, "kubelet", Fail, "runtime endpoint is unix:///run/crio/crio.sock (/var/lib/kubelet/config.yaml)", "restart the kubelet"},
 		"kubelet by its flag": {func(r *root) {
 			r.process("60", "kubelet", "1")
 			r.write("/proc/60/cmdline", "kubelet\x00--container-runtime-endpoint=unix:///run/x.sock\x00")
 		}, "kubelet", Fail, "unix:///run/x.sock (its command line)", "restart the kubelet"},
-		"kubelet untold": {func(r *root) { r.write("/var/lib/kubelet/config.yaml", "cgroupDriver: cgroupfs\n") }, "kubelet", Fail, "not told which runtime", "containerRuntimeEndpoint: unix:///run/berth/berth.sock"},
+		"kubelet untold": {func(r *root) { r.write("/var/lib/kubelet/config.yaml", "cgroupDriver: cgroupfs\n") }, "kubelet", Fail, "no runtime endpoint set", "containerRuntimeEndpoint: unix:///run/berth/berth.sock"},
 		"images elsewhere": {func(r *root) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\nimageServiceEndpoint: unix:///run/i.sock\n")
-		}, "kubelet", Fail, "pulls images by unix:///run/i.sock", "remove that"},
+		}, "kubelet", Fail, "image endpoint is unix:///run/i.sock", "remove that"},
 		"no crictl.yaml":      {func(r *root) { r.remove("/etc/crictl.yaml") }, "crictl", Warn, "there is no /etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock"},
 		"crictl asks another": {func(r *root) { r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/crio/crio.sock\n") }, "crictl", Warn, "crio.sock", "crictl config"},
 		"crictl pulls by another": {func(r *root) {
 			r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/crio/crio.sock\n")
 		}, "crictl", Warn, "image-endpoint", "crictl config"},
-		"crictl.yaml is none": {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot be read", "correct"},
-		"another CRI daemon":  {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is here too", "name berth's socket"},
+		"crictl.yaml is none": {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot read", "correct"},
+		"another CRI daemon":  {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is also running", "configure berth's socket"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := newRoot(t)

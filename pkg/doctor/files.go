@@ -22,7 +22,7 @@ func (n Node) read(path string) (string, error) {
 	case err != nil:
 		return "", err
 	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%s is no regular file", path)
+		return "", fmt.Errorf("%s is not a regular file", path)
 	case info.Size() > maxFile:
 		return "", fmt.Errorf("%s has %d bytes", path, info.Size())
 	}
@@ -57,9 +57,9 @@ func (n Node) executable(path string) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "does not exist"
 	case err != nil:
-		return "cannot be looked at: " + err.Error()
+		return "cannot be read: " + err.Error()
 	case !info.Mode().IsRegular():
-		return "is no file"
+		return "is not a regular file"
 	case info.Mode()&0o111 == 0:
 		return "is not executable"
 	}

@@ -27,10 +27,10 @@ func inotify(n Node) []Finding {
 			continue
 		}
 		found = append(found, warn(
-			fmt.Sprintf("root has all of its %d inotify %s: berth looks at its files every few seconds instead of being told of changes, and others may fail", most, limit.what),
-			fmt.Sprintf("sysctl -w fs.inotify.%s=%d, and write it into /etc/sysctl.d; then systemctl restart berth", limit.name, max(2*most, 8192))))
+			fmt.Sprintf("root uses all of its %d inotify %s: berth polls its files every few seconds instead, and other programs may fail", most, limit.what),
+			fmt.Sprintf("sysctl -w fs.inotify.%s=%d, and persist it in /etc/sysctl.d; then systemctl restart berth", limit.name, max(2*most, 8192))))
 	}
-	return or(found, fmt.Sprintf("root has %d inotify instances with %d watches, and may have more", use.instances, use.watches))
+	return or(found, fmt.Sprintf("root uses %d inotify instances and %d watches, below its limits", use.instances, use.watches))
 }
 
 // inotifyOf counts what processes of a user have.

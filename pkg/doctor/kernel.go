@@ -15,19 +15,19 @@ func kernel(n Node) []Finding {
 	release := n.value("/proc/sys/kernel/osrelease")
 	major, minor, known := version(release)
 	if known && (major < 5 || major == 5 && minor < 10) {
-		found = append(found, warn("Linux "+release+" is older than 5.10: root file systems are flushed to the disk by every container that asks, which is slow", "upgrade the kernel"))
+		found = append(found, warn("Linux "+release+" is older than 5.10: any container can flush root file systems to disk, which is slow", "upgrade the kernel"))
 	}
 	if known && (major < 5 || major == 5 && minor < 19) {
-		found = append(found, warn("Linux "+release+" cannot map the ids of image layers: pods with hostUsers: false are refused", "upgrade the kernel to 5.19 or newer"))
+		found = append(found, warn("Linux "+release+" cannot map the IDs of image layers: pods with hostUsers: false are refused", "upgrade the kernel to 5.19 or newer"))
 	}
 	if n.Config.Engine.Snapshotter == "overlayfs" && !slices.Contains(strings.Fields(n.value("/proc/filesystems")), "overlay") {
 		found = append(found, fail("the kernel has no overlay file system", `modprobe overlay, or set engine.snapshotter = "native"`))
 	}
 	if !n.exists("/proc/sys/kernel/seccomp/actions_avail") {
-		found = append(found, warn("the kernel has no seccomp: pods with a profile, the default one too, are refused", "use a kernel with CONFIG_SECCOMP_FILTER"))
+		found = append(found, warn("the kernel has no seccomp: pods with a seccomp profile, including the default one, are refused", "use a kernel with CONFIG_SECCOMP_FILTER"))
 	}
 	found = append(found, controllers(n)...)
-	return or(found, "Linux "+release+" has what pods are made of")
+	return or(found, "kernel "+release+" has all features pods need")
 }
 
 // version is the beginning of a kernel's release.
@@ -70,7 +70,7 @@ func controllers(n Node) []Finding {
 	}
 	if len(missing) > 0 {
 		return []Finding{fail("cgroup controllers are missing: "+strings.Join(missing, ", "),
-			"take cgroup_disable= off the kernel's command line; for memory add cgroup_enable=memory")}
+			"remove cgroup_disable= from the kernel command line; for memory add cgroup_enable=memory")}
 	}
 	return nil
 }
@@ -80,27 +80,27 @@ func cgroupDriver(n Node) []Finding {
 	ours := n.Config.Engine.CgroupDriver
 	from := "engine.cgroup_driver"
 	if ours == config.CgroupDriverAuto {
-		ours, from = config.CgroupDriverCgroupfs, "chosen, process 1 is not systemd"
+		ours, from = config.CgroupDriverCgroupfs, "detected: process 1 is not systemd"
 		if n.exists("/run/systemd/system") {
-			ours, from = config.CgroupDriverSystemd, "chosen, process 1 is systemd"
+			ours, from = config.CgroupDriverSystemd, "detected: process 1 is systemd"
 		}
 	}
 	var found []Finding
 	if ours == config.CgroupDriverSystemd && !n.exists("/run/systemd/system") {
-		found = append(found, fail("engine.cgroup_driver is systemd, and process 1 is not", `set engine.cgroup_driver = "cgroupfs"`))
+		found = append(found, fail("engine.cgroup_driver is systemd, but process 1 is not systemd", `set engine.cgroup_driver = "cgroupfs"`))
 	}
 	for _, d := range n.Config.Runtimes {
 		if systemd, said := d.ShimOptions["SystemdCgroup"].(bool); said && systemd != (ours == config.CgroupDriverSystemd) {
-			found = append(found, fail(fmt.Sprintf("handler %q has options.SystemdCgroup = %t, berth's driver is %s (%s)", d.Name, systemd, ours, from),
-				"leave options.SystemdCgroup out at "+d.Origin))
+			found = append(found, fail(fmt.Sprintf("handler %q has options.SystemdCgroup = %t, but berth's cgroup driver is %s (%s)", d.Name, systemd, ours, from),
+				"remove options.SystemdCgroup at "+d.Origin))
 		}
 	}
 	k, there := n.kubeletSettings()
 	if there && k.cgroupDriver != "" && k.cgroupDriver != string(ours) {
-		found = append(found, warn(fmt.Sprintf("the kubelet's cgroupDriver is %s (%s), berth's is %s (%s); a kubelet before 1.34 goes by its own",
+		found = append(found, warn(fmt.Sprintf("the kubelet's cgroupDriver is %s (%s), but berth's is %s (%s); a kubelet before 1.34 uses its own",
 			k.cgroupDriver, k.driverFrom, ours, from), fmt.Sprintf("set cgroupDriver: %s there", ours)))
 	}
-	return or(found, fmt.Sprintf("all agree on %s (%s)", ours, from))
+	return or(found, fmt.Sprintf("all use %s (%s)", ours, from))
 }
 
 // noexec looks at the file systems that berth keeps programs on. What is below
@@ -108,18 +108,18 @@ func cgroupDriver(n Node) []Finding {
 func noexec(n Node) []Finding {
 	table := n.value("/proc/self/mountinfo")
 	if table == "" {
-		return []Finding{warn("the mounts cannot be read", "is /proc mounted?")}
+		return []Finding{warn("cannot read the mount table", "check that /proc is mounted")}
 	}
 	root := n.Config.Engine.Root
 	point, options := mountOf(table, root)
 	if slices.Contains(options, "noexec") {
-		return []Finding{fail(fmt.Sprintf("engine.root %s is on %s, which is mounted noexec: pods run on the installed programs instead of copies, and an upgrade changes those under them", root, point),
+		return []Finding{fail(fmt.Sprintf("engine.root %s is on %s, which is mounted noexec: pods run on the installed binaries instead of kept ones, so an upgrade replaces binaries in use", root, point),
 			"mount -o remount,exec "+point+", or choose another engine.root")}
 	}
 	if slices.Contains(options, "ro") {
 		return []Finding{fail(fmt.Sprintf("engine.root %s is on %s, which is mounted read-only", root, point), "mount -o remount,rw "+point)}
 	}
-	return []Finding{fine(fmt.Sprintf("%s, on %s, takes programs", root, point))}
+	return []Finding{fine(fmt.Sprintf("%s (on %s) allows executing binaries", root, point))}
 }
 
 // mountOf finds the mount that a path is on, by a mountinfo table.
@@ -147,14 +147,14 @@ func within(path, dir string) bool {
 func sysctls(n Node) []Finding {
 	var found []Finding
 	if n.value("/proc/sys/net/ipv4/ip_forward") == "0" {
-		found = append(found, fail("net.ipv4.ip_forward is 0: pods reach nothing beyond this node", "sysctl -w net.ipv4.ip_forward=1, and put it into /etc/sysctl.d"))
+		found = append(found, fail("net.ipv4.ip_forward is 0: pods cannot reach other nodes", "sysctl -w net.ipv4.ip_forward=1, and persist it in /etc/sysctl.d"))
 	}
 	const bridge = "/proc/sys/net/bridge/bridge-nf-call-iptables"
 	switch {
 	case n.value(bridge) == "0":
-		found = append(found, warn("net.bridge.bridge-nf-call-iptables is 0: Services may not work between pods on one bridge", "sysctl -w net.bridge.bridge-nf-call-iptables=1, and put it into /etc/sysctl.d"))
+		found = append(found, warn("net.bridge.bridge-nf-call-iptables is 0: Services may not work between pods on one bridge", "sysctl -w net.bridge.bridge-nf-call-iptables=1, and persist it in /etc/sysctl.d"))
 	case !n.exists(bridge) && n.usesBridge():
-		found = append(found, warn("a CNI network uses a bridge and the module br_netfilter is not loaded: Services may not work between pods on it", "modprobe br_netfilter, and put it into /etc/modules-load.d"))
+		found = append(found, warn("a CNI network uses a bridge, but the module br_netfilter is not loaded: Services may not work between pods on it", "modprobe br_netfilter, and persist it in /etc/modules-load.d"))
 	}
 	if n.value("/proc/sys/user/max_user_namespaces") == "0" {
 		found = append(found, warn("user.max_user_namespaces is 0: pods with hostUsers: false cannot start", "sysctl -w user.max_user_namespaces=16384"))

@@ -87,19 +87,19 @@ func kubelet(n Node) []Finding {
 	k, there := n.kubeletSettings()
 	ours := "unix://" + n.Config.Server.Socket
 	if !there {
-		return []Finding{fine("there is no kubelet here; it needs containerRuntimeEndpoint: " + ours)}
+		return []Finding{fine("no kubelet found; it needs containerRuntimeEndpoint: " + ours)}
 	}
 	var found []Finding
 	switch {
 	case k.endpoint == "":
-		found = append(found, fail("the kubelet is not told which runtime to use, and takes containerd", "set containerRuntimeEndpoint: "+ours+" in "+kubeletConfig+", and restart the kubelet"))
+		found = append(found, fail("the kubelet has no runtime endpoint set and uses containerd", "set containerRuntimeEndpoint: "+ours+" in "+kubeletConfig+", and restart the kubelet"))
 	case !same(k.endpoint, ours):
-		found = append(found, fail(fmt.Sprintf("the kubelet talks to %s (%s)", k.endpoint, k.endpointFrom), "set the endpoint to "+ours+" there, and restart the kubelet"))
+		found = append(found, fail(fmt.Sprintf("the kubelet's runtime endpoint is %s (%s), not berth", k.endpoint, k.endpointFrom), "set the endpoint to "+ours+" there, and restart the kubelet"))
 	}
 	if k.imageEndpoint != "" && !same(k.imageEndpoint, ours) {
-		found = append(found, fail(fmt.Sprintf("the kubelet pulls images by %s (%s), where berth does not find them", k.imageEndpoint, k.imageFrom), "remove that setting, and restart the kubelet"))
+		found = append(found, fail(fmt.Sprintf("the kubelet's image endpoint is %s (%s); berth cannot see those images", k.imageEndpoint, k.imageFrom), "remove that setting, and restart the kubelet"))
 	}
-	return or(found, fmt.Sprintf("the kubelet talks to berth (%s)", k.endpointFrom))
+	return or(found, fmt.Sprintf("the kubelet uses berth (%s)", k.endpointFrom))
 }
 
 // kubeadm looks whether it would choose another runtime at the next join or
@@ -120,15 +120,15 @@ func kubeadm(n Node) []Finding {
 			}
 		}
 		if endpoint != "" && !same(endpoint, ours) {
-			found = append(found, fail(fmt.Sprintf("%s, which kubeadm wrote, has %s", f, endpoint),
+			found = append(found, fail(fmt.Sprintf("kubeadm's file %s contains %s", f, endpoint),
 				"write "+ours+" there, set the node's annotation kubeadm.alpha.kubernetes.io/cri-socket to it, and restart the kubelet"))
 		}
 	}
 	if others := n.otherSockets(); len(others) > 0 && n.isKubeadmNode() {
 		found = append(found, warn("kubeadm finds more than one runtime: "+strings.Join(others, ", "),
-			"say criSocket: "+ours+" under nodeRegistration, or --cri-socket "+ours))
+			"set criSocket: "+ours+" under nodeRegistration, or --cri-socket "+ours))
 	}
-	return or(found, "kubeadm has no other runtime to take")
+	return or(found, "kubeadm finds no other runtime")
 }
 
 // isKubeadmNode says whether kubeadm made this node, or may.
@@ -159,11 +159,11 @@ func otherRuntimes(n Node) []Finding {
 	var found []Finding
 	for _, s := range foreignSockets {
 		if n.isSocket(s.path) && !same(s.path, n.Config.Server.Socket) {
-			found = append(found, warn(fmt.Sprintf("%s is here too (%s): crictl and kubeadm may take it for the node's runtime", s.name, s.path),
-				"name berth's socket to both, and stop the other if no pod is left there"))
+			found = append(found, warn(fmt.Sprintf("%s is also running (%s): crictl and kubeadm may use it as the node's runtime", s.name, s.path),
+				"configure berth's socket in both, and stop the other daemon once it has no pods"))
 		}
 	}
-	return or(found, "no other CRI daemon is here")
+	return or(found, "no other CRI daemon found")
 }
 
 // crictl looks whether it asks berth.
@@ -172,14 +172,14 @@ func crictl(n Node) []Finding {
 	ours := "unix://" + n.Config.Server.Socket
 	text, err := n.read(file)
 	if err != nil {
-		return []Finding{warn("there is no "+file+": crictl guesses among sockets of other daemons", `printf 'runtime-endpoint: `+ours+`\nimage-endpoint: `+ours+`\n' > `+file)}
+		return []Finding{warn("there is no "+file+": crictl tries the sockets of other daemons", `printf 'runtime-endpoint: `+ours+`\nimage-endpoint: `+ours+`\n' > `+file)}
 	}
 	var c struct {
 		Runtime string `json:"runtime-endpoint"`
 		Image   string `json:"image-endpoint"`
 	}
 	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
-		return []Finding{fail(fmt.Sprintf("%s cannot be read: %v", file, err), "correct it")}
+		return []Finding{fail(fmt.Sprintf("cannot read %s: %v", file, err), "correct it")}
 	}
 	if !same(c.Runtime, ours) {
 		return []Finding{warn(fmt.Sprintf("%s has runtime-endpoint %q", file, c.Runtime), "crictl config --set runtime-endpoint="+ours)}
@@ -187,5 +187,5 @@ func crictl(n Node) []Finding {
 	if c.Image != "" && !same(c.Image, ours) {
 		return []Finding{warn(fmt.Sprintf("%s has image-endpoint %q", file, c.Image), "crictl config --set image-endpoint="+ours)}
 	}
-	return []Finding{fine("crictl asks berth")}
+	return []Finding{fine("crictl uses berth")}
 }

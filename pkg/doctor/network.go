@@ -57,7 +57,7 @@ func (n Node) networks(dir string) (files []string, networks []network, errs []e
 			err = json.Unmarshal([]byte(text), &c)
 		}
 		if err == nil && len(c.types()) == 0 {
-			err = fmt.Errorf("it names no plugin")
+			err = fmt.Errorf("no plugin configured")
 		}
 		files, networks, errs = append(files, file), append(networks, c), append(errs, err)
 		if limit := n.Config.CNI.MaxConfNum; limit > 0 && len(files) == limit {
@@ -81,29 +81,29 @@ func (n Node) usesBridge() bool {
 
 // cni looks at the networks of the node and of handlers, and for their plugins.
 func cni(n Node) []Finding {
-	found := n.cniDir(n.Config.CNI.ConfDir, "the node stays not ready until there is one")
+	found := n.cniDir(n.Config.CNI.ConfDir, "the node stays NotReady until one exists")
 	for _, d := range n.Config.Runtimes {
 		if d.CNIConfDir != "" && d.CNIConfDir != n.Config.CNI.ConfDir {
-			found = append(found, n.cniDir(d.CNIConfDir, fmt.Sprintf("pods of handler %q cannot start", d.Name))...)
+			found = append(found, n.cniDir(d.CNIConfDir, fmt.Sprintf("pods of handler %q cannot start without one", d.Name))...)
 		}
 	}
-	return or(found, "the networks in "+n.Config.CNI.ConfDir+" have their plugins")
+	return or(found, "all plugins of the networks in "+n.Config.CNI.ConfDir+" are installed")
 }
 
 func (n Node) cniDir(dir, otherwise string) []Finding {
 	var found []Finding
 	files, networks, errs := n.networks(dir)
 	if len(files) == 0 {
-		return []Finding{warn("there is no CNI configuration in "+dir+": "+otherwise, "install the cluster's CNI plugin")}
+		return []Finding{warn("no CNI configuration in "+dir+": "+otherwise, "install the cluster's CNI plugin")}
 	}
 	for i, file := range files {
 		if errs[i] != nil {
-			found = append(found, fail(fmt.Sprintf("%s is no CNI configuration: %v", file, errs[i]), "correct it, or remove it"))
+			found = append(found, fail(fmt.Sprintf("%s is not a valid CNI configuration: %v", file, errs[i]), "correct it, or remove it"))
 			continue
 		}
 		for _, plugin := range networks[i].types() {
 			if !n.hasPlugin(plugin) {
-				found = append(found, fail(fmt.Sprintf("%s needs the plugin %s, which is in none of %s", file, plugin, strings.Join(n.Config.CNI.BinDirs, ", ")),
+				found = append(found, fail(fmt.Sprintf("%s needs the plugin %s, which was not found in %s", file, plugin, strings.Join(n.Config.CNI.BinDirs, ", ")),
 					"install it (on Debian: apt-get install containernetworking-plugins), or correct cni.bin_dirs"))
 			}
 		}
@@ -128,15 +128,15 @@ func nriSocket(n Node) []Finding {
 	c := n.Config.NRI
 	if c.Disable || c.DisableConnections || c.SocketPath == "" {
 		if p, found := n.listener(nriDefault); found {
-			return []Finding{fine(fmt.Sprintf("%s belongs to %s; plugins there see none of berth's pods", nriDefault, p))}
+			return []Finding{fine(fmt.Sprintf("%s is served by %s; plugins connected there do not see berth's pods", nriDefault, p))}
 		}
 		return []Finding{fine("plugins cannot connect; nri.socket_path is empty")}
 	}
 	p, found := n.listener(c.SocketPath)
 	if found && p.name != "berth" {
-		return []Finding{fail(fmt.Sprintf("nri.socket_path %s belongs to %s", c.SocketPath, p), "stop NRI there, or choose another nri.socket_path")}
+		return []Finding{fail(fmt.Sprintf("nri.socket_path %s is served by %s", c.SocketPath, p), "stop NRI there, or choose another nri.socket_path")}
 	}
-	return []Finding{fine(c.SocketPath + " is free for berth, or berth's")}
+	return []Finding{fine(c.SocketPath + " is not used by another process")}
 }
 
 // ports looks who has the fixed ports of the configuration.
@@ -155,13 +155,13 @@ func ports(n Node) []Finding {
 			continue
 		}
 		if p, taken := n.listensOn(port); taken && p.name != "berth" {
-			found = append(found, fail(fmt.Sprintf("port %s of %s belongs to %s", port, key, p), "choose another "+key))
+			found = append(found, fail(fmt.Sprintf("port %s of %s is used by %s", port, key, p), "choose another "+key))
 		}
 	}
 	if s := wanted["streaming.port"]; s != "" && s == wanted["metrics.address"] {
 		found = append(found, fail("metrics.address and streaming.port are both "+s, "choose another metrics.address"))
 	}
-	return or(found, "no port of berth's is somebody else's")
+	return or(found, "no port conflicts")
 }
 
 // listensOn returns who listens on a TCP port, on whatever address.

@@ -20,7 +20,7 @@ func ValidName(name string) error {
 		return invalidName(fmt.Sprintf("handler name %q has %d characters; a RuntimeClass can name at most %d",
 			shorten(name), len(name), maxNameLength))
 	case !isLabel(name):
-		return invalidName(fmt.Sprintf("handler name %q is no DNS-1123 label, so no RuntimeClass can name it: "+
+		return invalidName(fmt.Sprintf("handler name %q is not a DNS-1123 label, so no RuntimeClass can name it: "+
 			"use lower case letters, digits and '-', and begin and end with a letter or digit", name))
 	}
 	return nil

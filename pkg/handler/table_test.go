@@ -97,7 +97,7 @@ func TestNewTableRefuses(t *testing.T) {
 		want              string
 	}{
 		{"a duplicate", "a", routes("a", "a"), `"a" is in the table twice`},
-		{"a bad name", "a", routes("a", "B_"), `"B_" is no DNS-1123 label`},
+		{"a bad name", "a", routes("a", "B_"), `"B_" is not a DNS-1123 label`},
 		{"no definition", "a", append(routes("a"), Route[string]{}), "no definition"},
 		{"an unknown default", "b", routes("a"), `default handler "b" is not in the table`},
 		{"no default", "", routes("a"), "default handler"},

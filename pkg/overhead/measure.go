@@ -41,7 +41,7 @@ func (r *Request) complete() error {
 	}
 	switch {
 	case r.Pods < 0 || r.Pods > MaxPods:
-		return fmt.Errorf("%d canary pods: it can be 1 to %d, or 0 for the pods that there are: %w", r.Pods, MaxPods, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%d self-check pods: it can be 1 to %d, or 0 for the pods that there are: %w", r.Pods, MaxPods, errdefs.ErrInvalidArgument)
 	case r.Window < minWindow || r.Window > longestWindow:
 		return fmt.Errorf("window %v: CPU time is watched for %v to %v: %w", r.Window, minWindow, longestWindow, errdefs.ErrInvalidArgument)
 	}
@@ -124,7 +124,7 @@ func (m *Meter) canary(ctx context.Context, name string, r Request, progress fun
 			progress(Step{"removing", 0, len(all)})
 		}
 		if left := remove(all); left != nil {
-			err = errors.Join(err, fmt.Errorf("canary pods that are not gone yet, and will be removed: %w", left))
+			err = errors.Join(err, fmt.Errorf("self-check pods that are not gone yet, and will be removed: %w", left))
 		}
 		for _, p := range places {
 			p.Leave()
@@ -134,12 +134,12 @@ func (m *Meter) canary(ctx context.Context, name string, r Request, progress fun
 		progress(Step{"starting", n, r.Pods})
 		place, err := m.o.Admission.Admit(ctx, name)
 		if err != nil {
-			return nil, nil, fmt.Errorf("canary pod %d of %d: %w", n+1, r.Pods, err)
+			return nil, nil, fmt.Errorf("self-check pod %d of %d: %w", n+1, r.Pods, err)
 		}
 		places = append(places, place)
 		c, err := m.o.Source.Canary(ctx, place.Definition())
 		if err != nil {
-			return nil, nil, fmt.Errorf("canary pod %d of %d: %w", n+1, r.Pods, err)
+			return nil, nil, fmt.Errorf("self-check pod %d of %d: %w", n+1, r.Pods, err)
 		}
 		place.Started()
 		all, ran = append(all, c), place.Definition()

@@ -164,7 +164,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		m.mu.Lock()
 		m.late = m.taken == taken // it may have ended this very moment
 		m.mu.Unlock()
-		return fmt.Errorf("reading what pods use takes more than %v: %w", readPatience, errdefs.ErrUnavailable)
+		return fmt.Errorf("read what pods use takes more than %v: %w", readPatience, errdefs.ErrUnavailable)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -245,19 +245,19 @@ func whyNot(d *handler.Definition, p Pods, read bool) string {
 	case p.Unread > 0:
 		return fmt.Sprintf("%d of its pods could not be read: %s", p.Unread, p.Why)
 	case p.OwnKernel > 0:
-		return "its containers run on a kernel of their own, whose memory is theirs, too; measure canary pods"
+		return "its containers run on a kernel of their own, whose memory is theirs, too; measure self-check pods"
 	}
 	return "it has no pods"
 }
 
 // errBusy is the answer to who wants to measure what is being measured.
 func errBusy(name string) error {
-	return fmt.Errorf("canary pods of handler %q are being measured already; try again later: %w", name, errdefs.ErrUnavailable)
+	return fmt.Errorf("self-check pods of handler %q are being measured already; try again later: %w", name, errdefs.ErrUnavailable)
 }
 
 // errNoCanaries is the answer for handlers whose pods berth does not run.
 func errNoCanaries(name string) error {
-	return fmt.Errorf("handler %q is another daemon's, under which no canary pod can run, and its processes are not berth's to tell apart: measure it there: %w",
+	return fmt.Errorf("handler %q is another daemon's, under which no self-check pod can run, and its processes are not berth's to tell apart: measure it there: %w",
 		name, errdefs.ErrFailedPrecondition)
 }
 

@@ -210,7 +210,7 @@ func testMeasureLeavesNothing(t *testing.T) {
 		at   string
 		want string
 	}{
-		"one does not start": {t.Context(), func(n *node) { n.fails = 3 }, "", "canary pod 3 of 4: the runtime is broken"},
+		"one does not start": {t.Context(), func(n *node) { n.fails = 3 }, "", "self-check pod 3 of 4: the runtime is broken"},
 		"interrupted":        {ctx, func(*node) {}, "settling", "canceled"},
 		"removals fail":      {t.Context(), func(n *node) { n.breaks = errors.New("it is busy") }, "", "not gone yet, and will be removed: it is busy"},
 	} {

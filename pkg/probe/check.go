@@ -104,7 +104,7 @@ func (c *Checker) summed(id Identity) (string, error) {
 		return "", fmt.Errorf("runtime binary: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	if now, err := Identify(id.Path); err != nil || !now.Same(id) {
-		return "", transient{fmt.Errorf("runtime binary %s was changed while it was read; it is looked at again: %w", id.Path, errdefs.ErrUnavailable)}
+		return "", transient{fmt.Errorf("runtime binary %s changed while it was read; it is probed again: %w", id.Path, errdefs.ErrUnavailable)}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +137,7 @@ func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-patience.C:
-		return transient{fmt.Errorf("a file of handler %q cannot even be looked at: is it on a network file system that is gone? %w",
+		return transient{fmt.Errorf("a file of handler %q does not respond to stat: is it on an unreachable network file system? %w",
 			d.Name, errdefs.ErrUnavailable)}
 	}
 }

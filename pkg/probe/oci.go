@@ -60,7 +60,7 @@ func parseVersion(out string) (*Runtime, error) {
 		}
 	}
 	if rt.Version == "" && strings.TrimSpace(out) == "" {
-		return nil, fmt.Errorf("it printed nothing, so this is no OCI runtime; correct the handler's runtime_path: %w", errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("no output, so this is not an OCI runtime; correct the handler's runtime_path: %w", errdefs.ErrUnavailable)
 	}
 	if m := specLine.FindStringSubmatch(out); m != nil {
 		rt.SpecVersion = m[1]

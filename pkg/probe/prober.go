@@ -86,7 +86,7 @@ func (p *Prober) land(ctx context.Context, def *handler.Definition, f *flight) (
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-patience.C:
-		return nil, transient{fmt.Errorf("%s cannot even be looked at: is it on a network file system that is gone? Mount that again or correct the handler's runtime_path: %w",
+		return nil, transient{fmt.Errorf("%s does not respond to stat: is it on an unreachable network file system? Remount it or correct the handler's runtime_path: %w",
 			def.Path, errdefs.ErrUnavailable)}
 	}
 }

@@ -113,7 +113,7 @@ func TestProbeFailures(t *testing.T) {
 		"not executable": {plain, "not an executable file"},
 		"directory":      {dir, "not an executable file"},
 		"fails":          {script(t, dir, "fails", "echo no such luck >&2; exit 3\n"), "no such luck"},
-		"silent":         {script(t, dir, "silent", "exit 0\n"), "no OCI runtime"},
+		"silent":         {script(t, dir, "silent", "exit 0\n"), "not an OCI runtime"},
 		"no interpreter": {badInterpreter(t, dir), "runtime_path"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestProbeKillsHangingBinary(t *testing.T) {
 	p.timeout = 2 * time.Second
 	begin := time.Now()
 	_, err := p.Probe(t.Context(), oci(path))
-	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "did not answer") {
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "timed out") {
 		t.Fatalf("got %v, want an Unavailable that says it hangs", err)
 	}
 	if d := time.Since(begin); d > 20*time.Second {

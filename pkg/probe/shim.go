@@ -27,7 +27,7 @@ func drivenRuntime(shim, binaryName string) (string, error) {
 	}
 	path, err := exec.LookPath(binaryName)
 	if err != nil {
-		return "", fmt.Errorf("%s drives an OCI runtime that is missing: %w; install it or set options.BinaryName: %w", shim, err, errdefs.ErrUnavailable)
+		return "", fmt.Errorf("the OCI runtime under %s is missing: %w; install it or set options.BinaryName: %w", shim, err, errdefs.ErrUnavailable)
 	}
 	return path, nil
 }
@@ -62,7 +62,7 @@ func askShim(ctx context.Context, s subject, reader ShimReader) (*Runtime, error
 	}
 	driven, err := askRuntime(ctx, s.runtime)
 	if err != nil {
-		return nil, fmt.Errorf("%s drives %w", s.path, err)
+		return nil, fmt.Errorf("the OCI runtime under %s: %w", s.path, err)
 	}
 	driven.ShimVersion, driven.ShimName = rt.Version, rt.ShimName
 	return driven, nil

@@ -116,7 +116,7 @@ var (
 func New(o Options) (*Backend, error) {
 	switch {
 	case !filepath.IsAbs(o.Endpoint):
-		return nil, fmt.Errorf("remote: the endpoint %q is no absolute path", o.Endpoint)
+		return nil, fmt.Errorf("remote: the endpoint %q is not an absolute path", o.Endpoint)
 	case o.Dir == "" || o.Instance == "" || o.Changed == nil || o.ListTimeout <= 0:
 		return nil, errors.New("remote: Dir, Instance, Changed and ListTimeout are needed")
 	}

@@ -230,7 +230,7 @@ func (c *caller) failed(era context.Context, err error) error {
 }
 
 func (c *caller) garbage(method string) error {
-	return status.Errorf(codes.Internal, "%s: what it answered to %s is no message of the CRI", c.name, method)
+	return status.Errorf(codes.Internal, "%s: what it answered to %s is not a message of the CRI", c.name, method)
 }
 
 // nameless is the error of a call that has made something and does not say what.

@@ -72,7 +72,7 @@ func (d *dialer) explain(err error) error {
 	case errors.Is(err, os.ErrPermission) || errors.Is(statErr, os.ErrPermission):
 		return fmt.Errorf("%s may not be connected to; look at its mode and owner, and at those of its directories", d.path)
 	case statErr == nil && info.Mode()&os.ModeSocket == 0:
-		return fmt.Errorf("%s is no socket", d.path)
+		return fmt.Errorf("%s is not a socket", d.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nobody listens on %s; is its daemon running?", d.path)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN):

@@ -66,7 +66,7 @@ func TestGarbageIsNotPassedOn(t *testing.T) {
 	garbage := frame{0x0a, 3, 0x0a, 1, 0xff}
 	t.Run("from the start", func(t *testing.T) {
 		b := connect(t, broken(t, garbage, "ListContainers"), t.TempDir())
-		until(t, "asked", func() bool { return strings.Contains(b.Health().Reason, "no message of the CRI") })
+		until(t, "asked", func() bool { return strings.Contains(b.Health().Reason, "not a message of the CRI") })
 		if b.Health().Phase != Down {
 			t.Errorf("%+v", b.Health())
 		}

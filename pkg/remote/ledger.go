@@ -179,7 +179,7 @@ func (l *ledger) load(k *known) error {
 		default:
 			c, err := decode(at, body)
 			if err != nil {
-				return fmt.Errorf("reading %s: %w", l.path, err)
+				return fmt.Errorf("read %s: %w", l.path, err)
 			}
 			k.note(c)
 		}
@@ -187,7 +187,7 @@ func (l *ledger) load(k *known) error {
 		content = content[1+n+int(size):]
 	}
 	if _, err := k.state(); err != nil {
-		return fmt.Errorf("reading %s: a list in it is damaged", l.path)
+		return fmt.Errorf("read %s: a list in it is damaged", l.path)
 	}
 	return nil
 }

@@ -53,10 +53,10 @@ func readRecords(dir string) ([]record, error) {
 			err = json.Unmarshal(content, &r)
 		}
 		if err == nil && !filepath.IsAbs(r.Endpoint) {
-			err = fmt.Errorf("the endpoint %q is no path", r.Endpoint)
+			err = fmt.Errorf("the endpoint %q is not a path", r.Endpoint)
 		}
 		if err != nil {
-			failed = append(failed, fmt.Errorf("reading %s: %w", path, err))
+			failed = append(failed, fmt.Errorf("read %s: %w", path, err))
 			continue
 		}
 		all = append(all, r)

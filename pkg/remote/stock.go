@@ -156,19 +156,19 @@ func (s *stock) load() error {
 	for len(content) > 0 {
 		size, n := protowire.ConsumeVarint(content[1:])
 		if n < 0 || size > uint64(len(content)-1-n) {
-			return fmt.Errorf("reading %s: it is cut off", s.path)
+			return fmt.Errorf("read %s: it is cut off", s.path)
 		}
 		body := content[1+n : 1+n+int(size)]
 		switch kind(content[0]) {
 		case imageList:
 			if !sound(body, imageLists.shape) {
-				return fmt.Errorf("reading %s: the list of images in it is damaged", s.path)
+				return fmt.Errorf("read %s: the list of images in it is damaged", s.path)
 			}
 			s.images, s.known = slices.Clone(body), true
 		case filesystemsInfo:
 			told := &runtimeapi.ImageFsInfoResponse{}
 			if err := proto.Unmarshal(body, told); err != nil {
-				return fmt.Errorf("reading %s: %w", s.path, err)
+				return fmt.Errorf("read %s: %w", s.path, err)
 			}
 			s.filesystems = told
 		}

@@ -278,7 +278,7 @@ func TestAnotherBackendSpeaksForTheNode(t *testing.T) {
 		want        codes.Code
 	}{
 		"away":        {status.Error(codes.Unavailable, "gone"), nil, codes.OK},
-		"broken":      {status.Error(codes.Internal, "what it answered is no message of the CRI"), nil, codes.OK},
+		"broken":      {status.Error(codes.Internal, "what it answered is not a message of the CRI"), nil, codes.OK},
 		"out of time": {status.Error(codes.DeadlineExceeded, "slow"), nil, codes.OK},
 		"older":       {status.Error(codes.Unimplemented, "unknown method"), nil, codes.Unimplemented},
 		"all broken":  {status.Error(codes.Internal, "first"), errors.New("second"), codes.Internal},

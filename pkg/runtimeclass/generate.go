@@ -72,7 +72,7 @@ func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err e
 	for _, name := range names {
 		h, ok := byName(handlers, name)
 		if !ok {
-			return nil, nil, fmt.Errorf("there is no handler %q%s", name, meant(handlers, name))
+			return nil, nil, fmt.Errorf("handler %q does not exist%s", name, meant(handlers, name))
 		}
 		chosen = append(chosen, h)
 	}

@@ -76,15 +76,15 @@ func TestInventory(t *testing.T) {
 	for text, want := range map[string]string{
 		"handlers: [{name: a}, {name: a}]\n":                                   `f:1: document 1: handlers[1].name: "a" is there twice`,
 		"handlers:\n- {}\n":                                                    "f:2: document 1: handlers[0].name: a handler has no name",
-		"handlers:\n- name: A\n":                                               `f:2: document 1: handlers[0].name: "A" is no name of a handler: `,
+		"handlers:\n- name: A\n":                                               `f:2: document 1: handlers[0].name: "A" is not a valid name of a handler: `,
 		"handlers:\n- name: a\n  isolation: strong\n":                          `f:2: document 1: handlers[0]: isolation "strong" is none of`,
 		"handlers:\n- name: a\n  overhead: {pods: -1}\n":                       "f:3: document 1: handlers[0].overhead: pods: -1 are less than none",
 		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {p50: 2, p95: 1}}\n": "f:3: document 1: handlers[0].overhead: cpu: p50 2, p95 1 and max 0 do not grow from 0",
 		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {pods: -1}}\n":       "f:3: document 1: handlers[0].overhead: cpu: pods: -1 are less than none",
 		"handlers:\n- name: a\n  overhead: {pods: 1, memory: {source: x}}\n":   `f:3: document 1: handlers[0].overhead: memory: source: "x" is none of live and canary`,
 		"handlers:\n- name: a\n  capability: {}\n":                             `f:3: document 1: unknown field "handlers[0].capability"`,
-		"handlers: runc\n":                                                     "f:1: document 1: is no list of handlers: handlers cannot be a string",
-		"":                                                                     "f: is no list of handlers: it has 0 documents instead of one",
+		"handlers: runc\n":                                                     "f:1: document 1: is not a list of handlers: handlers cannot be a string",
+		"":                                                                     "f: is not a list of handlers: it has 0 documents instead of one",
 		"a: [\n":                                                               "f:",
 	} {
 		if all, err := ParseInventory("f", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) || all != nil {
@@ -121,8 +121,8 @@ func TestChoose(t *testing.T) {
 	}{
 		{nil, "runc crun ", "kata ", ""},
 		{[]string{"kata", "runc"}, "kata runc ", "", ""},
-		{[]string{"runc", "rucn"}, "", "", `there is no handler "rucn" (did you mean "runc"?)`},
-		{[]string{"x"}, "", "", `there is no handler "x"`},
+		{[]string{"runc", "rucn"}, "", "", `handler "rucn" does not exist (did you mean "runc"?)`},
+		{[]string{"x"}, "", "", `handler "x" does not exist`},
 	} {
 		chosen, passed, err := Choose(all, c.named)
 		fail := ""

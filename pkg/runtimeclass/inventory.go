@@ -82,7 +82,7 @@ func ParseInventory(file string, text []byte) ([]Handler, error) {
 		return nil, err
 	}
 	if len(all) != 1 {
-		return nil, Problems{{Source: Source{File: file}, Text: fmt.Sprintf("is no list of handlers: it has %d documents instead of one", len(all))}}
+		return nil, Problems{{Source: Source{File: file}, Text: fmt.Sprintf("is not a list of handlers: it has %d documents instead of one", len(all))}}
 	}
 	s := Source{File: file, Document: 1, document: all[0]}
 	body, err := all[0].json(s)
@@ -92,7 +92,7 @@ func ParseInventory(file string, text []byte) ([]Handler, error) {
 	var i Inventory
 	strict, err := strictjson.UnmarshalStrict(body, &i)
 	if err != nil {
-		return nil, Problems{{Source: s, Text: fmt.Sprintf("is no list of handlers: %v", plain(err))}}
+		return nil, Problems{{Source: s, Text: fmt.Sprintf("is not a list of handlers: %v", plain(err))}}
 	}
 	var problems Problems
 	for _, err := range strict {
@@ -143,7 +143,7 @@ func checkName(name string) error {
 		return errors.New("a handler has no name")
 	}
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return fmt.Errorf("%q is no name of a handler: %s", name, strings.Join(problems, "; "))
+		return fmt.Errorf("%q is not a valid name of a handler: %s", name, strings.Join(problems, "; "))
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func decode(s Source, h header, body []byte) (Object, Problems) {
 	into := k.empty()
 	strict, err := strictjson.UnmarshalStrict(body, into)
 	if err != nil {
-		p := Problem{Source: s, Text: fmt.Sprintf("is no %s: %v", h.Kind, plain(err))}
+		p := Problem{Source: s, Text: fmt.Sprintf("is not a %s: %v", h.Kind, plain(err))}
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
 			p.Field = wrong.Field

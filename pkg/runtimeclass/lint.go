@@ -171,7 +171,7 @@ func lintHandler(c Class, o LintOptions) []Finding {
 		if o.MeasuredOnly {
 			return nil
 		}
-		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("there is no handler %q%s", c.Handler, meant(o.Handlers, c.Handler)),
+		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("handler %q does not exist%s", c.Handler, meant(o.Handlers, c.Handler)),
 			"the handlers are "+list(o.Handlers)+"; pods of the class stay in ContainerCreating")}
 	}
 	var all []Finding

@@ -36,8 +36,8 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{Name: "idle", Overhead: measured(3, "7.5Mi", "36932n")}, {Name: "small", Overhead: measured(3, "900Ki", "36932n")}, {Name: "mixed", Overhead: mixed},
 	}
 	for _, c := range []struct{ what, rest, want string }{
-		{"unknown", "handler: rnuc\n", `f:5: error: unknown-handler: there is no handler "rnuc" (did you mean "runc"?) / the handlers are crun, gvisor, idle, kata, mixed, runc, small; pods of the class stay in ContainerCreating`},
-		{"unknown and like none", "handler: firecracker\n", `f:5: error: unknown-handler: there is no handler "firecracker" / the handlers are crun, gvisor, idle, kata, mixed, runc, small; pods of the class stay in ContainerCreating`},
+		{"unknown", "handler: rnuc\n", `f:5: error: unknown-handler: handler "rnuc" does not exist (did you mean "runc"?) / the handlers are crun, gvisor, idle, kata, mixed, runc, small; pods of the class stay in ContainerCreating`},
+		{"unknown and like none", "handler: firecracker\n", `f:5: error: unknown-handler: handler "firecracker" does not exist / the handlers are crun, gvisor, idle, kata, mixed, runc, small; pods of the class stay in ContainerCreating`},
 		{"not ready", "handler: kata\n", `f:5: warning: handler-takes-no-pods: the handler is not-ready: there is no /dev/kvm / see "berth handler show kata"`},
 		{"cordoned", "handler: gvisor\n", `f:5: warning: handler-takes-no-pods: the handler is cordoned / see "berth handler show gvisor"`},
 		{"without overhead", "handler: runc\n", `f:1: warning: overhead-missing: no overhead is declared, and the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
@@ -49,8 +49,8 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{"idle, without overhead", "handler: small\n", ""},
 		{"of canaries and live pods", "handler: mixed\noverhead: {podFixed: {cpu: 1m, memory: 1Mi}}\n",
 			"f:6: error: overhead-too-small: 1m is less than the 3m that 95 % of 2 live pods stayed below / declare 3m\n" +
-				"f:6: error: overhead-too-small: 1Mi is less than the 7.5Mi that 95 % of 10 canary pods stayed below / declare 8Mi"},
-		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, and the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 canary pods, of CPU use that of 2 live pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
+				"f:6: error: overhead-too-small: 1Mi is less than the 7.5Mi that 95 % of 10 self-check pods stayed below / declare 8Mi"},
+		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, and the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 self-check pods, of CPU use that of 2 live pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
 		{"no CPU", "handler: runc\noverhead: {podFixed: {memory: 1Gi}}\n", `f:6: error: overhead-too-small: 0 is less than the 3m that 95 % of 10 pods stayed below / declare 3m`},
 		{"no pods were measured", "handler: crun\noverhead: {podFixed: {memory: 1}}\n", ""},
 		{"a handler that cannot be", "handler: no.dots\n", "f:5: error: invalid: "},

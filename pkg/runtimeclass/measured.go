@@ -58,7 +58,11 @@ func (m *Measurement) recommended() corev1.ResourceList {
 
 // pods is "10 pods", or "10 live pods" if that is known.
 func (m *Measurement) pods(d Distribution) string {
-	return strings.Join(strings.Fields(fmt.Sprintf("%d %s pods", cmp.Or(d.Pods, m.Pods), d.Source)), " ")
+	source := d.Source
+	if source == podfixed.Canary {
+		source = "self-check"
+	}
+	return strings.Join(strings.Fields(fmt.Sprintf("%d %s pods", cmp.Or(d.Pods, m.Pods), source)), " ")
 }
 
 // whose are the pods that memory is of, and CPU use if those are others.

@@ -212,8 +212,8 @@ func TestWhatRan(t *testing.T) {
 	table := Of(f)
 	for n, want := range map[capability.Name]capability.Known{
 		capability.Exec:           {Answer: capability.Yes, Source: capability.Ran},
-		capability.InPlaceResize:  {Answer: capability.No, Source: capability.Ran, Note: "a canary pod failed with it: refused"},
-		capability.UserNamespaces: {Answer: capability.Unknown, Note: "a canary pod failed with it: EPERM"},
+		capability.InPlaceResize:  {Answer: capability.No, Source: capability.Ran, Note: "a self-check pod failed with it: refused"},
+		capability.UserNamespaces: {Answer: capability.Unknown, Note: "a self-check pod failed with it: EPERM"},
 	} {
 		if got := table.Of(n); got != want {
 			t.Errorf("%s: %+v", n, got)

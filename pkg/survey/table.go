@@ -162,10 +162,10 @@ func (b *builder) proven() {
 			b.yes(n, capability.Ran, b.table.Of(n).Note)
 		case slices.Contains(preflightAsks, n):
 			if b.table.Of(n).Answer != capability.No {
-				b.unknown(n, "a canary pod failed with it: "+why)
+				b.unknown(n, "a self-check pod failed with it: "+why)
 			}
 		default:
-			b.no(n, capability.Ran, "a canary pod failed with it: "+why)
+			b.no(n, capability.Ran, "a self-check pod failed with it: "+why)
 		}
 	}
 }

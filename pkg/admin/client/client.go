@@ -85,9 +85,9 @@ func (c *Client) Explain(err error) error {
 			e.Text = text
 		}
 	case codes.Unimplemented:
-		e.Text = "the running daemon does not know this command; it is older than this berth: systemctl restart berth, pods keep running"
+		e.Text = "the running daemon is older than this command and does not support it: systemctl restart berth (pods keep running)"
 	case codes.DeadlineExceeded:
-		e.Text = "berth did not answer in time; see what it does: journalctl -u berth"
+		e.Text = "berth did not respond in time; see journalctl -u berth"
 	case codes.Canceled:
 		e.Text = "interrupted"
 	}
@@ -107,13 +107,13 @@ func (c *Client) unreachable() string {
 		connection.Close()
 		return ""
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf("berth does not run: there is no socket %s; see systemctl status berth, or name its server.admin_socket by --admin-socket", c.socket)
+		return fmt.Sprintf("berth is not running: socket %s does not exist; see systemctl status berth, or set --admin-socket to its server.admin_socket", c.socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("berth does not run: nobody listens on %s; see systemctl status berth", c.socket)
+		return fmt.Sprintf("berth is not running: no process listens on %s; see systemctl status berth", c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Sprintf("you may not connect to %s; run this as root", c.socket)
+		return fmt.Sprintf("permission denied for socket %s; run this as root", c.socket)
 	}
-	return fmt.Sprintf("berth cannot be reached at %s: %v; see systemctl status berth", c.socket, err)
+	return fmt.Sprintf("cannot connect to berth at %s: %v; see systemctl status berth", c.socket, err)
 }
 
 // Line is a problem as "file:line:column: key: message (did you mean "x"?)".

@@ -21,8 +21,8 @@ func TestNobodyAnswers(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	for socket, want := range map[string]string{
-		filepath.Join(dir, "none"): "berth does not run: there is no socket " + dir + "/none; see systemctl status berth, or name",
-		left:                       "berth does not run: nobody listens on " + left + "; see systemctl status berth",
+		filepath.Join(dir, "none"): "berth is not running: socket " + dir + "/none does not exist; see systemctl status berth, or set",
+		left:                       "berth is not running: no process listens on " + left + "; see systemctl status berth",
 	} {
 		c, err := New(socket)
 		if err != nil {

@@ -67,7 +67,7 @@ func (t *translation) crio(files []File) {
 			at := Place{f.Name, []string{"crio", "runtime", "runtimes", name}}
 			values, ok := asTable(runtime["runtimes"])[name].(map[string]any)
 			if !ok {
-				t.note(Note{Place: at, Why: "is no table, and so no handler"})
+				t.note(Note{Place: at, Why: "is not a table, and so no handler"})
 				continue
 			}
 			if first, twice := tables[name]; twice {
@@ -118,7 +118,7 @@ func (t *translation) crioSetting(f File, key ...string) {
 
 // foreignTable is about a table at the top that the daemon has not.
 func (t *translation) foreignTable(f File, key, whose, list string) {
-	n := Note{Place: Place{f.Name, []string{key}}, Why: "is no table of " + whose + "'s"}
+	n := Note{Place: Place{f.Name, []string{key}}, Why: "is not a table of " + whose + "'s"}
 	switch key {
 	case "runtimes", "default_runtime", "import", "engine", "server":
 		n.Do = "if this file is berth's, put it into conf.d and not into a directory of " + list

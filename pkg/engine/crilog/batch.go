@@ -107,7 +107,7 @@ func (l *Log) mend(written []byte) int {
 func (l *Log) failed(lines []byte, err error) {
 	l.dropped += uint64(bytes.Count(lines, []byte{'\n'}))
 	if !l.failing && l.onError != nil {
-		l.onError(fmt.Errorf("writing container output: %w", err))
+		l.onError(fmt.Errorf("write container output: %w", err))
 	}
 	l.failing = true
 }

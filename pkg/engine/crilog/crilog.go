@@ -160,7 +160,7 @@ func (l *Log) Reopen() error {
 	// That the old file could not be brought to its end changes nothing of where
 	// the log goes on, and a failure is taken for that.
 	if err := old.Close(); err != nil && l.onError != nil {
-		l.onError(fmt.Errorf("closing the old file: %w", err))
+		l.onError(fmt.Errorf("close the old file: %w", err))
 	}
 	return nil
 }

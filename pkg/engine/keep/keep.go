@@ -84,7 +84,7 @@ func stampOf(path string) (Stamp, error) {
 	}
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok || !fi.Mode().IsRegular() {
-		return Stamp{}, fmt.Errorf("%s is no regular file: %w", path, errdefs.ErrFailedPrecondition)
+		return Stamp{}, fmt.Errorf("%s is not a regular file: %w", path, errdefs.ErrFailedPrecondition)
 	}
 	return Stamp{Inode: st.Ino, Size: fi.Size(), Mod: fi.ModTime(), Change: time.Unix(st.Ctim.Unix())}, nil
 }

@@ -85,7 +85,7 @@ func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cgroupPath s
 // check refuses identities that would turn into other CNI arguments.
 func (p *Pod) check() error {
 	if err := utils.ValidateContainerID(p.ID); err != nil {
-		return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sandbox id %.100q is no CNI container id: %.200s", p.ID, err.Error()))
+		return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sandbox id %.100q is not a CNI container id: %.200s", p.ID, err.Error()))
 	}
 	for _, field := range []struct{ key, value string }{
 		{"name", p.Name}, {"namespace", p.Namespace}, {"uid", p.UID},

@@ -42,7 +42,7 @@ func install(c Config) (installation, error) {
 		}
 		_, base, err := api.ParsePluginName(e.Name())
 		if err != nil {
-			return installation{}, fmt.Errorf("nri.plugin_path: %s is no plugin: its name must be two digits, a dash and a name, such as 10-example; rename or remove it: %w",
+			return installation{}, fmt.Errorf("nri.plugin_path: %s is not a plugin: its name must be two digits, a dash and a name, such as 10-example; rename or remove it: %w",
 				file, errdefs.ErrInvalidArgument)
 		}
 		if err := mayStart(c, e.Name(), base); err != nil {

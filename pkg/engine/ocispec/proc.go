@@ -70,7 +70,7 @@ func overProc(asked, dst, source string) error {
 		return fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrFailedPrecondition)
 	}
 	if !isProc {
-		return invalid("%s would hide the container's /proc, and %.200q is no proc file system; use another path", what, source)
+		return invalid("%s would hide the container's /proc, and %.200q is not a proc file system; use another path", what, source)
 	}
 	return nil
 }

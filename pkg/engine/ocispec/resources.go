@@ -103,7 +103,7 @@ func updateUnified(r *specs.LinuxResources, unified map[string]string, n Node) e
 	}
 	for k := range unified {
 		if k == "" || strings.ContainsRune(k, '/') {
-			return invalid("resources.unified: %q is no name of a cgroup file", k)
+			return invalid("resources.unified: %q is not a valid name of a cgroup file", k)
 		}
 	}
 	if r.Unified == nil {

@@ -95,7 +95,7 @@ func (p *SeccompProfile) check() error {
 	for i, r := range p.Syscalls {
 		for _, version := range []string{r.Includes.MinKernel, r.Excludes.MinKernel} {
 			if _, err := release(version); version != "" && err != nil {
-				return p.wrong("syscalls[%d]: minKernel %q is no version of a kernel", i, version)
+				return p.wrong("syscalls[%d]: minKernel %q is not a version of a kernel", i, version)
 			}
 		}
 		if _, err := p.rule(i, r); err != nil {
@@ -112,7 +112,7 @@ func (p *SeccompProfile) wrong(format string, args ...any) error {
 // filter is the profile as it is for a container.
 func (p *SeccompProfile) filter(facts seccompFacts) (*specs.LinuxSeccomp, error) {
 	if !strings.HasPrefix(string(p.DefaultAction), "SCMP_ACT_") {
-		return nil, p.wrong("defaultAction %q is no SCMP_ACT_ action", p.DefaultAction)
+		return nil, p.wrong("defaultAction %q is not a SCMP_ACT_ action", p.DefaultAction)
 	}
 	if len(p.Architectures) > 0 && len(p.ArchMap) > 0 {
 		return nil, p.wrong("has architectures and archMap; keep one of them")
@@ -213,7 +213,7 @@ func atLeast(kernel, version string) (bool, error) {
 	}
 	want, err := release(version)
 	if err != nil {
-		return false, fmt.Errorf("minKernel %q is no version of a kernel", version)
+		return false, fmt.Errorf("minKernel %q is not a version of a kernel", version)
 	}
 	has, err := release(kernel)
 	if err != nil {

@@ -39,7 +39,7 @@ func DefinedVolumes(image imagespec.ImageConfig, most int) ([]string, error) {
 			return nil, invalid("the image defines a volume at %.64q, which would be all of its root filesystem; "+
 				"set engine.ignore_image_defined_volumes, or use another image", p)
 		case strings.ContainsRune(clean, 0), len(clean) > longestPath:
-			return nil, invalid("the image defines a volume at %.64q, which is no path; use another image", p)
+			return nil, invalid("the image defines a volume at %.64q, which is not a path; use another image", p)
 		}
 		if !OfKernel(clean) {
 			out = append(out, clean)

@@ -35,8 +35,8 @@ func TestDefinedVolumes(t *testing.T) {
 		"the root":        {paths: []string{"/"}, refused: "all of its root"},
 		"the root, oddly": {paths: []string{"/a/.."}, refused: "all of its root"},
 		"nothing":         {paths: []string{""}, refused: "all of its root"},
-		"a NUL":           {paths: []string{"/a\x00b"}, refused: "no path"},
-		"very long":       {paths: []string{"/" + strings.Repeat("x/", 3000)}, refused: "no path"},
+		"a NUL":           {paths: []string{"/a\x00b"}, refused: "not a path"},
+		"very long":       {paths: []string{"/" + strings.Repeat("x/", 3000)}, refused: "not a path"},
 		"too many": {paths: slices.Collect(func(yield func(string) bool) {
 			for i := range 11 {
 				yield(fmt.Sprint(i))

@@ -84,10 +84,10 @@ func (b *Readings) Read(_ context.Context, canaries []overhead.Canary) ([]overhe
 	for i, c := range canaries {
 		at := slices.IndexFunc(all.pods, func(m *measured) bool { return m.canary != nil && overhead.Canary(m.canary) == c })
 		if at < 0 {
-			return nil, fmt.Errorf("canary pod %d is gone: %w", i+1, errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("self-check pod %d is gone: %w", i+1, errdefs.ErrUnavailable)
 		}
 		if readings[i], err = all.read(all.pods[at]); err != nil {
-			return nil, fmt.Errorf("canary pod %d: %w", i+1, err)
+			return nil, fmt.Errorf("self-check pod %d: %w", i+1, err)
 		}
 	}
 	return readings, nil

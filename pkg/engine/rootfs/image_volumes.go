@@ -114,7 +114,7 @@ func imageDir(root, sub string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("image_sub_path %q: %w", sub, err)
 	case !info.IsDir():
-		return "", fmt.Errorf("image_sub_path %q is no directory, and only directories can be mounted: %w", sub, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("image_sub_path %q is not a directory, and only directories can be mounted: %w", sub, errdefs.ErrInvalidArgument)
 	}
 	return dir, nil
 }

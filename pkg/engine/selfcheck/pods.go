@@ -97,7 +97,7 @@ func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *canaryTrial) e
 	case err := <-ended: // that very moment
 		return err
 	default:
-		return probe.Passing(fmt.Errorf("a canary pod was not over within %v (self_check_timeout): %w", limit, errdefs.ErrUnavailable))
+		return probe.Passing(fmt.Errorf("a self-check pod was not over within %v (self_check_timeout): %w", limit, errdefs.ErrUnavailable))
 	}
 }
 
@@ -190,7 +190,7 @@ func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed && b.there[d.Digest()] {
-		return probe.Passing(fmt.Errorf("the last canary pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
+		return probe.Passing(fmt.Errorf("the last self-check pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
 	if err := b.join(); err != nil {
 		return err
@@ -333,7 +333,7 @@ func (b *Pods) TakeBackLater(s *pod.Sandbox, done func()) {
 // failedAt says at which step a canary failed. What the runtime is not to blame for
 // may pass.
 func failedAt(step string, err error) error {
-	err = fmt.Errorf("a canary pod failed at %s: %w", step, err)
+	err = fmt.Errorf("a self-check pod failed at %s: %w", step, err)
 	if handler.Blamed(err) {
 		return err
 	}

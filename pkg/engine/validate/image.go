@@ -45,7 +45,7 @@ func named(field, ref string) error {
 		return invalid(field, "has %d bytes; use at most %d", len(ref), maxImageRef)
 	}
 	if _, err := reference.ParseNormalizedNamed(ref); err != nil {
-		return invalid(field, "%s is no image reference (%s); write it as registry/name:tag or registry/name@sha256:digest", quoted(ref), reason(err))
+		return invalid(field, "%s is not an image reference (%s); write it as registry/name:tag or registry/name@sha256:digest", quoted(ref), reason(err))
 	}
 	return nil
 }

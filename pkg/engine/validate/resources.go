@@ -75,7 +75,7 @@ func cpuList(field, s string) error {
 	}
 	for item := range strings.SplitSeq(s, ",") {
 		if !cpuRange(item) {
-			return invalid(field, "%s is no list of numbers; write it as 0-3,8", quoted(s))
+			return invalid(field, "%s is not a list of numbers; write it as 0-3,8", quoted(s))
 		}
 	}
 	return nil
@@ -93,7 +93,7 @@ func cpuRange(s string) bool {
 
 func hugepages(field string, h *runtimeapi.HugepageLimit) error {
 	if !hugepageSize.MatchString(h.GetPageSize()) {
-		return invalid(field+".page_size", "%s is no page size; write it as 2MB or 1GB", quoted(h.GetPageSize()))
+		return invalid(field+".page_size", "%s is not a page size; write it as 2MB or 1GB", quoted(h.GetPageSize()))
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func unified(field string, values map[string]string) error {
 	for _, key := range sortedKeys(values) {
 		at := field + "[" + quoted(key) + "]"
 		if !strings.Contains(key, ".") || strings.Contains(key, "/") || strings.HasPrefix(key, ".") || len(key) > maxName {
-			return invalid(at, "is no file of a cgroup; write it as memory.high")
+			return invalid(at, "is not a file of a cgroup; write it as memory.high")
 		}
 		if err := clean(at, key); err != nil {
 			return err

@@ -40,7 +40,7 @@ func hostname(field, h string) error {
 		return invalid(field, "%s has %d bytes; use at most %d", quoted(h), len(h), maxHostname)
 	}
 	if strings.ContainsAny(h, "/ ") {
-		return invalid(field, "%s is no host name; use letters, digits, '-' and '.'", quoted(h))
+		return invalid(field, "%s is not a host name; use letters, digits, '-' and '.'", quoted(h))
 	}
 	return clean(field, h)
 }
@@ -83,7 +83,7 @@ func portMapping(field string, p *runtimeapi.PortMapping) error {
 
 func port(field string, p int32) error {
 	if p < 0 || p > 65535 {
-		return invalid(field, "%d is no port; use 0 to 65535", p)
+		return invalid(field, "%d is not a port; use 0 to 65535", p)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func hostIP(field, ip string) error {
 		return nil
 	}
 	if _, err := netip.ParseAddr(ip); err != nil {
-		return invalid(field, "%s is no IP address; give one of this node, or nothing for all", quoted(ip))
+		return invalid(field, "%s is not an IP address; give one of this node, or nothing for all", quoted(ip))
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOpti
 
 func sysctl(field, key, value string) error {
 	if key == "" || hasParent(key) || strings.HasPrefix(key, "/") || strings.Contains(key, " ") || len(key) > maxName {
-		return invalid(field, "is no name of a sysctl; write it as net.ipv4.ip_forward")
+		return invalid(field, "is not a valid name of a sysctl; write it as net.ipv4.ip_forward")
 	}
 	if err := clean(field, key); err != nil {
 		return err

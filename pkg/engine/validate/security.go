@@ -65,7 +65,7 @@ func ids(field string, i identity) error {
 // id checks a uid or gid. The largest 32-bit number is the kernel's "no id".
 func id(field string, v int64) error {
 	if v < 0 || v >= math.MaxUint32 {
-		return invalid(field, "%d is no user or group id; use 0 to %d", v, uint32(math.MaxUint32-1))
+		return invalid(field, "%d is not a user or group id; use 0 to %d", v, uint32(math.MaxUint32-1))
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func user(field string, c *runtimeapi.LinuxContainerSecurityContext) error {
 	case c.GetRunAsGroup() != nil && c.GetRunAsUser() == nil && username == "":
 		return invalid(field+".run_as_group", "needs run_as_user or run_as_username; set one of them")
 	case strings.ContainsAny(username, ":/"):
-		return invalid(field+".run_as_username", "%s is no user name; use run_as_group for the group", quoted(username))
+		return invalid(field+".run_as_username", "%s is not a user name; use run_as_group for the group", quoted(username))
 	}
 	return clean(field+".run_as_username", username)
 }
@@ -99,7 +99,7 @@ func capability(field, s string) error {
 		return r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
 	}
 	if s == "" || len(s) > maxQuoted || strings.ContainsFunc(s, notWord) {
-		return invalid(field, "%s is no capability; write it as NET_ADMIN, or ALL", quoted(s))
+		return invalid(field, "%s is not a capability; write it as NET_ADMIN, or ALL", quoted(s))
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func oldProfile(field, s string, ref func(field, s string) error) error {
 	}
 	name, ok := strings.CutPrefix(s, localhost)
 	if !ok {
-		return invalid(field, "%s is no profile; use runtime/default, unconfined or localhost/<profile>", quoted(s))
+		return invalid(field, "%s is not a profile; use runtime/default, unconfined or localhost/<profile>", quoted(s))
 	}
 	return ref(field, name)
 }

@@ -72,7 +72,7 @@ func ID(kind, id string) error {
 	}
 	for i := range len(id) {
 		if !idByte(id[i], i == 0) {
-			return invalid(kind, "%s is no id; use letters, digits, and after the first also '-', '_' and '.'", quoted(id))
+			return invalid(kind, "%s is not an id; use letters, digits, and after the first also '-', '_' and '.'", quoted(id))
 		}
 	}
 	return nil

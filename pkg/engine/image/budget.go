@@ -72,16 +72,16 @@ func (b *budget) pace(n int64) {
 }
 
 // children are what a manifest or an index lists, without what nobody reads.
-func (s *Store) children(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+func (r *reader) children(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 	if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
 		return nil, nil
 	}
-	done, err := s.budget.document(ctx, desc.Size)
+	done, err := r.budget.document(ctx, desc.Size)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	children, err := images.Children(ctx, s.content, desc)
+	children, err := images.Children(ctx, r.content, desc)
 	for i := range children {
 		children[i] = lean(children[i])
 	}

@@ -262,7 +262,7 @@ func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("root filesystem on a full disk: %v", err)
 	}
-	if left, _ := os.ReadDir(s.path(rootfsDir, Overlayfs)); len(left) != 0 {
+	if left, _ := os.ReadDir(s.files.path(rootfsDir, Overlayfs)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	must(t, os.RemoveAll(filler))

@@ -13,19 +13,19 @@ import (
 
 // inspect fetches what describes an image, and returns its manifest: what is to
 // be refused is refused before a layer is downloaded.
-func (s *Store) inspect(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Manifest, error) {
+func (r *reader) inspect(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Manifest, error) {
 	var m imagespec.Manifest
-	desc, err := s.findManifest(ctx, target, fetch)
+	desc, err := r.findManifest(ctx, target, fetch)
 	if err != nil {
 		return m, err
 	}
-	if m, err = s.readManifest(ctx, desc, s.cfg.Limits.manifest); err != nil {
+	if m, err = r.readManifest(ctx, desc, r.limits.manifest); err != nil {
 		return m, err
 	}
 	if _, err := fetch(ctx, m.Config); err != nil {
 		return m, fmt.Errorf("configuration: %w", err)
 	}
-	return m, s.readConfig(ctx, m, func(config imagespec.Image) error {
+	return m, r.readConfig(ctx, m, func(config imagespec.Image) error {
 		for _, d := range config.RootFS.DiffIDs {
 			if err := d.Validate(); err != nil {
 				return fmt.Errorf("configuration: digest %.100q of a layer: %w", string(d), err)
@@ -37,21 +37,21 @@ func (s *Store) inspect(ctx context.Context, target imagespec.Descriptor, fetch 
 
 // findManifest fetches indexes, from target on, down to the manifest of this
 // node's platform.
-func (s *Store) findManifest(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
-	pick := images.LimitManifests(images.FilterPlatforms(s.children, s.platform), s.platform, 1)
+func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
+	pick := images.LimitManifests(images.FilterPlatforms(r.children, r.platform), r.platform, 1)
 	desc := target
 	for range maxIndexDepth + 1 {
 		isIndex := images.IsIndexType(desc.MediaType)
 		if !isIndex && !images.IsManifestType(desc.MediaType) {
 			return desc, fmt.Errorf("unexpected media type %.100q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
 		}
-		if err := s.cfg.Limits.document("manifest", desc); err != nil {
+		if err := r.limits.document("manifest", desc); err != nil {
 			return desc, err
 		}
 		if _, err := fetch(ctx, desc); err != nil {
 			return desc, err
 		}
-		if err := s.checkDocument(ctx, desc); err != nil {
+		if err := r.checkDocument(ctx, desc); err != nil {
 			return desc, fmt.Errorf("manifest: %w", err)
 		}
 		if !isIndex {
@@ -94,8 +94,8 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 }
 
 // readManifest reads a manifest, and checks it.
-func (s *Store) readManifest(ctx context.Context, desc imagespec.Descriptor, check func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
-	err = s.readJSON(ctx, desc, &m, func() error {
+func (r *reader) readManifest(ctx context.Context, desc imagespec.Descriptor, check func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
+	err = r.readJSON(ctx, desc, &m, func() error {
 		if err := check(m); err != nil {
 			return err
 		}
@@ -109,10 +109,10 @@ func (s *Store) readManifest(ctx context.Context, desc imagespec.Descriptor, che
 }
 
 // readConfig checks the configuration of a manifest, and lets use have it.
-func (s *Store) readConfig(ctx context.Context, m imagespec.Manifest, use func(imagespec.Image) error) error {
+func (r *reader) readConfig(ctx context.Context, m imagespec.Manifest, use func(imagespec.Image) error) error {
 	var config imagespec.Image
 	var checked error
-	err := s.readJSON(ctx, m.Config, &config, func() error {
+	err := r.readJSON(ctx, m.Config, &config, func() error {
 		if checked = checkConfig(m, config); checked == nil {
 			checked = use(config)
 		}
@@ -125,20 +125,20 @@ func (s *Store) readConfig(ctx context.Context, m imagespec.Manifest, use func(i
 }
 
 // checkDocument checks that a document can be read.
-func (s *Store) checkDocument(ctx context.Context, desc imagespec.Descriptor) error {
-	done, err := s.budget.document(ctx, desc.Size)
+func (r *reader) checkDocument(ctx context.Context, desc imagespec.Descriptor) error {
+	done, err := r.budget.document(ctx, desc.Size)
 	if err != nil {
 		return err
 	}
 	defer done()
-	_, err = s.readDocument(ctx, desc)
+	_, err = r.readDocument(ctx, desc)
 	return err
 }
 
 // readDocument reads a manifest or a configuration from the store, unless it
 // would take too much memory. Whether it may be pulled was checked before.
-func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
-	info, err := s.content.Info(ctx, desc.Digest)
+func (r *reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
+	info, err := r.content.Info(ctx, desc.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]
 	if desc.Size > maxStored {
 		return nil, beyond("document %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(maxStored))
 	}
-	text, err := content.ReadBlob(ctx, s.content, desc)
+	text, err := content.ReadBlob(ctx, r.content, desc)
 	if err != nil {
 		return nil, err
 	}
@@ -157,13 +157,13 @@ func (s *Store) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]
 }
 
 // readJSON reads a document, and calls use while there is memory for all of it.
-func (s *Store) readJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
-	done, err := s.budget.document(ctx, desc.Size)
+func (r *reader) readJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
+	done, err := r.budget.document(ctx, desc.Size)
 	if err != nil {
 		return err
 	}
 	defer done()
-	text, err := s.readDocument(ctx, desc)
+	text, err := r.readDocument(ctx, desc)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func TestOpenWithoutInodes(t *testing.T) {
 	}
 	s = reopen(t, s)
 	must(t, s.RemoveRootfs(t.Context(), "one", ""))
-	if _, err := os.Stat(s.rootfsPath(Overlayfs, "one")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(s.files.rootfsPath(Overlayfs, "one")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
 	must(t, os.RemoveAll(filler))
@@ -46,13 +46,13 @@ func TestOpenWithoutInodes(t *testing.T) {
 	// Where overlayfs does not work at all, what there is can go too.
 	_, err = s.PrepareRootfs(t.Context(), "three", img, "")
 	must(t, err)
-	l := s.layers[Overlayfs]
+	l := s.files.layers[Overlayfs]
 	l.broken = errors.New("no overlayfs")
 	if _, err := s.PrepareRootfs(t.Context(), "four", img, ""); err == nil {
 		t.Error("a broken snapshotter makes root filesystems")
 	}
 	must(t, s.RemoveRootfs(t.Context(), "three", ""))
-	if _, err := os.Stat(s.rootfsPath(Overlayfs, "three")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(s.files.rootfsPath(Overlayfs, "three")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
 	l.broken = nil

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/pkg/imageverifier/bindir"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
@@ -31,6 +32,35 @@ type PullRequest struct {
 	Snapshotter string
 }
 
+// puller brings images into a store.
+type puller struct {
+	cfg      pullConfig
+	verifier *bindir.ImageVerifier // nil if any image may be pulled
+	flights  *flights
+	files    *files
+	reader   *reader
+	catalog  *catalog
+	unpacker *unpacker
+	views    *views
+	work     work
+}
+
+// pullConfig says who is asked for images, and for how long; see Config.
+type pullConfig struct {
+	HostsDir            string
+	PullProgressTimeout time.Duration
+	Limits              Limits
+	Verifiers           Verifiers
+}
+
+func newPuller(c pullConfig, r *reader, k *catalog, u *unpacker, v *views, w work) (*puller, error) {
+	verifier, err := c.Verifiers.verifier()
+	if err != nil {
+		return nil, err
+	}
+	return &puller{cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w}, nil
+}
+
 // Pull brings an image into the store, unpacks it, and returns it. The registry
 // is asked every time, with the given credentials, even if everything is there
 // already; what is there is not downloaded again.
@@ -40,7 +70,7 @@ type PullRequest struct {
 // last caller. Errors carry an errdefs class, no secret, and what to do. Those
 // of class ErrUnknown begin with "RegistryUnavailable" or, if a verifier did not
 // let the image pass, with "SignatureValidationFailed", for the kubelet.
-func (s *Store) Pull(ctx context.Context, r PullRequest) (*Image, error) {
+func (s *puller) Pull(ctx context.Context, r PullRequest) (*Image, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("pull %s: %w", r.Ref, err)
 	}
@@ -49,7 +79,7 @@ func (s *Store) Pull(ctx context.Context, r PullRequest) (*Image, error) {
 		return nil, err
 	}
 	img, err := s.flights.do(ctx, p.key(), func(ctx context.Context, cancel context.CancelCauseFunc) (*Image, error) {
-		return s.fly(s.context(ctx), p, cancel)
+		return s.fly(inNamespace(ctx), p, cancel)
 	})
 	if errors.Is(err, errClosing) {
 		return nil, fmt.Errorf("pull %s: %v: %w", p.name, err, errdefs.ErrUnavailable)
@@ -68,7 +98,7 @@ type pull struct {
 	snapshotter string
 }
 
-func (s *Store) plan(r PullRequest) (pull, error) {
+func (s *puller) plan(r PullRequest) (pull, error) {
 	name, err := parseName(r.Ref)
 	if err != nil {
 		return pull{}, err
@@ -77,7 +107,7 @@ func (s *Store) plan(r PullRequest) (pull, error) {
 	if err != nil {
 		return pull{}, fmt.Errorf("pull %s: %w", name, err)
 	}
-	l, snapshotter, err := s.layersOf(r.Snapshotter)
+	l, snapshotter, err := s.files.layersOf(r.Snapshotter)
 	if err != nil {
 		return pull{}, fmt.Errorf("pull %s: %w", name, err)
 	}
@@ -95,7 +125,7 @@ func (p pull) key() string {
 }
 
 // fly is one download, for all who share it.
-func (s *Store) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc) (*Image, error) {
+func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc) (*Image, error) {
 	start := time.Now()
 	clean := newRedactor(p.creds)
 	ctx = clean.logger(ctx)
@@ -105,7 +135,7 @@ func (s *Store) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc)
 	if err != nil {
 		host := reference.Domain(p.name)
 		return nil, explainPull(pullFailure{
-			ref: p.name.String(), host: host, hostsDir: s.cfg.HostsDir, root: s.cfg.Root,
+			ref: p.name.String(), host: host, hostsDir: s.cfg.HostsDir, root: s.files.root,
 			platform: platforms.Format(platforms.DefaultSpec()), verifiers: s.cfg.Verifiers.BinDir, clean: clean, cause: context.Cause(ctx), err: err,
 		})
 	}
@@ -116,7 +146,7 @@ func (s *Store) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc)
 	return img, nil
 }
 
-func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image, error) {
+func (s *puller) download(ctx context.Context, p pull, watched *progress) (*Image, error) {
 	reg := newRegistry(ctx, s.cfg.HostsDir, p.creds, s.wire(watched))
 	defer reg.close()
 	_, target, err := reg.resolver.Resolve(ctx, p.name.String())
@@ -136,7 +166,7 @@ func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image
 	if err != nil {
 		return nil, err
 	}
-	leased, lease, err := s.lease(ctx)
+	leased, lease, err := s.files.lease(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +182,7 @@ func (s *Store) download(ctx context.Context, p pull, watched *progress) (*Image
 }
 
 // wire is what the requests of a pull pass through.
-func (s *Store) wire(watched *progress) *wire {
+func (s *puller) wire(watched *progress) *wire {
 	window := s.cfg.PullProgressTimeout
 	if window < 0 { // never a stall, but there is a rate all the same
 		window = defaultProgressTimeout
@@ -162,38 +192,38 @@ func (s *Store) wire(watched *progress) *wire {
 
 // already returns the image if target is in the store, under this name, and
 // unpacked: a pod whose pull policy is Always then costs no disk write.
-func (s *Store) already(ctx context.Context, p pull, target imagespec.Descriptor) *Image {
-	img := s.index.current(p.name.String(), target.Digest)
+func (s *puller) already(ctx context.Context, p pull, target imagespec.Descriptor) *Image {
+	img := s.catalog.current(p.name.String(), target.Digest)
 	if img == nil || img.usable() != nil {
 		return nil
 	}
 	k := viewKey{snapshotter: p.snapshotter, chain: img.ChainID}
 	if p.layers.kind.layered {
-		if s.views.get(k) == nil {
+		if s.views.table.get(k) == nil {
 			return nil
 		}
 		return img
 	}
-	if done, err := isUnpacked(ctx, p.layers, k); err != nil || !done {
+	if done, err := isUnpacked(ctx, p.layers, k.chain); err != nil || !done {
 		return nil
 	}
 	return img
 }
 
 // bringIn fetches and unpacks under a lease, and reads what came.
-func (s *Store) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, f *fetcher) (*Image, error) {
-	fetch := safely(remotes.FetchHandler(s.content, f))
-	manifest, err := s.inspect(ctx, target, fetch)
+func (s *puller) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, f *fetcher) (*Image, error) {
+	fetch := safely(remotes.FetchHandler(s.files.content, f))
+	manifest, err := s.reader.inspect(ctx, target, fetch)
 	if err != nil {
 		return nil, err
 	}
 	f.expect(manifest.Layers)
-	u, err := s.unpacker(ctx, p.layers, p.snapshotter, s.cfg.Limits.MaxImageEntries)
+	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, s.cfg.Limits.MaxImageEntries)
 	if err != nil {
 		return nil, err
 	}
-	children := images.SetChildrenLabels(s.content, s.children)
-	children = images.LimitManifests(images.FilterPlatforms(children, s.platform), s.platform, 1)
+	children := images.SetChildrenLabels(s.files.content, s.reader.children)
+	children = images.LimitManifests(images.FilterPlatforms(children, s.reader.platform), s.reader.platform, 1)
 	handler := u.Unpack(images.Handlers(fetch, safely(children)))
 	dispatchErr := images.Dispatch(ctx, handler, nil, target)
 	if _, err := u.Wait(); err != nil {
@@ -202,31 +232,31 @@ func (s *Store) bringIn(ctx context.Context, p pull, target imagespec.Descriptor
 	if dispatchErr != nil {
 		return nil, dispatchErr
 	}
-	img, err := s.load(ctx, target)
+	img, err := s.reader.load(ctx, target)
 	if err != nil {
 		return nil, err
 	}
 	k := viewKey{snapshotter: p.snapshotter, chain: img.ChainID}
 	// Layers that were there before are whole too; this also finds a manifest
 	// whose layers were of types that nobody unpacks.
-	if err := s.unpackLocal(ctx, p.layers, k, img); err != nil {
+	if err := s.unpacker.unpackStored(ctx, p.layers, k.snapshotter, img); err != nil {
 		return nil, err
 	}
 	if p.layers.kind.layered {
-		_, err = s.makeView(ctx, p.layers, k)
+		_, err = s.views.build(ctx, p.layers, k)
 	}
 	return img, err
 }
 
 // publish makes a pulled image known.
-func (s *Store) publish(ctx context.Context, p pull, img *Image, target imagespec.Descriptor, lease leases.Lease) (*Image, error) {
+func (s *puller) publish(ctx context.Context, p pull, img *Image, target imagespec.Descriptor, lease leases.Lease) (*Image, error) {
 	names, err := recordNames(p.name, target.Digest)
 	if err != nil {
 		return nil, err
 	}
-	img, err = s.record(ctx, img, target, lease, names)
+	img, err = s.catalog.record(ctx, img, target, lease, names)
 	if err == nil {
-		s.counter.kick()
+		s.work.counter.kick()
 	}
 	return img, err
 }
@@ -234,9 +264,9 @@ func (s *Store) publish(ctx context.Context, p pull, img *Image, target imagespe
 // abandon gives up what a failed pull wrote. On a full disk it waits until the
 // space is free, so that the next attempt finds it; and after an image that was too
 // much, so that attempts do not add up.
-func (s *Store) abandon(ctx context.Context, lease leases.Lease, cause error) {
-	s.endLease(ctx, lease)
-	collected := s.collector.request()
+func (s *puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
+	s.files.endLease(ctx, lease)
+	collected := s.work.collector.request()
 	if isNoSpace(cause) || isBeyond(cause) {
 		<-collected
 	}

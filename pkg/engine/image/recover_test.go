@@ -28,7 +28,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 		layer(t, file{name: "a"}), layer(t, file{name: "b"}), layer(t, file{name: "c"})))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pulled := pullImage(t, s, domain+"/app:1")
-	must(t, s.measureStored(s.context(t.Context())))
+	must(t, s.measureStored(inNamespace(t.Context())))
 	before := s.Usage()
 	must(t, s.Close())
 
@@ -56,11 +56,11 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 			if now := s.Usage(); now != before {
 				t.Errorf("stored %+v, was %+v", now, before)
 			}
-			ctx := s.context(t.Context())
-			m, err := s.readManifest(ctx, img.manifest, checkManifest)
+			ctx := inNamespace(t.Context())
+			m, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
 			must(t, err)
 			for _, l := range m.Layers {
-				if _, err := s.content.Info(ctx, l.Digest); err != nil {
+				if _, err := s.files.content.Info(ctx, l.Digest); err != nil {
 					t.Errorf("layer: %v", err)
 				}
 			}
@@ -72,7 +72,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 // this one would not pull it.
 func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 	s := openStore(t, Config{})
-	ctx := s.context(t.Context())
+	ctx := inNamespace(t.Context())
 	manyURLs := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: digest.FromString("l"), Size: 1, URLs: make([]string, maxURLs+1)}
 	longType := imagespec.Descriptor{MediaType: "a/" + strings.Repeat("b", maxMediaType), Digest: digest.FromString("m"), Size: 1}
 	longUser, missing := strings.Repeat("u", maxName+1), "missing"
@@ -91,15 +91,15 @@ func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 	for name, c := range cases {
 		manifests[name], configs[name] = storeImage(ctx, t, s, name, c.user, c.layer)
 	}
-	must(t, s.content.Delete(ctx, configs["damaged"].Digest))
+	must(t, s.files.content.Delete(ctx, configs["damaged"].Digest))
 
 	s = reopen(t, s)
 	for name, c := range cases {
-		_, err := s.images.Get(ctx, name)
+		_, err := s.files.images.Get(ctx, name)
 		if c.kept && err != nil || !c.kept && !errdefs.IsNotFound(err) {
 			t.Errorf("%s: record: %v", name, err)
 		}
-		if _, err := s.content.Info(ctx, manifests[name].Digest); (err == nil) != c.kept {
+		if _, err := s.files.content.Info(ctx, manifests[name].Digest); (err == nil) != c.kept {
 			t.Errorf("%s: content: %v", name, err)
 		}
 		img, err := s.Get(configs[name].Digest.String())
@@ -140,15 +140,15 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 			must(t, err)
 			index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
 			labels := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
-			must(t, content.WriteBlob(ctx, s.content, "index", bytes.NewReader(text), index, labels))
-			_, err = s.images.Update(ctx, images.Image{Name: domain + "/app:1", Target: index})
+			must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, labels))
+			_, err = s.files.images.Update(ctx, images.Image{Name: domain + "/app:1", Target: index})
 			must(t, err)
 			return index.Digest, index.Digest
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, Config{})
-			ctx := s.context(t.Context())
+			ctx := inNamespace(t.Context())
 			id, target := store(ctx, s)
 			s = reopen(t, s)
 			list := s.List()
@@ -156,7 +156,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				t.Fatalf("listed are %+v, want %s", list, id)
 			}
 			stored := uint64(0)
-			must(t, s.content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
+			must(t, s.files.content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
 			if list[0].Size != stored {
 				t.Errorf("its size is %d, %d bytes are stored", list[0].Size, stored)
 			}
@@ -175,7 +175,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				}
 			}
 			must(t, s.Remove(ctx, id.String()))
-			if _, err := s.content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
+			if _, err := s.files.content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
 				t.Errorf("it is left: %v, %v", err, s.List())
 			}
 			s = reopen(t, s)
@@ -194,7 +194,7 @@ func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, 
 		text, err := json.Marshal(what)
 		must(t, err)
 		desc := imagespec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(text), Size: int64(len(text))}
-		must(t, content.WriteBlob(ctx, s.content, name+mediaType, bytes.NewReader(text), desc, content.WithLabels(labels)))
+		must(t, content.WriteBlob(ctx, s.files.content, name+mediaType, bytes.NewReader(text), desc, content.WithLabels(labels)))
 		return desc
 	}
 	config = put(imagespec.Image{
@@ -206,7 +206,7 @@ func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, 
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest,
 		Config: config, Layers: []imagespec.Descriptor{layer},
 	}, imagespec.MediaTypeImageManifest, map[string]string{"containerd.io/gc.ref.content.config": config.Digest.String()})
-	_, err := s.images.Create(ctx, images.Image{Name: name, Target: manifest})
+	_, err := s.files.images.Create(ctx, images.Image{Name: name, Target: manifest})
 	must(t, err)
 	return manifest, config
 }

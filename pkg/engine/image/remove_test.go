@@ -132,7 +132,7 @@ func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(s.Root(), rootfsDir, Overlayfs, "c1")); err == nil {
 		t.Error("a failed PrepareRootfs left a directory")
 	}
-	if idle := s.views.release("c1"); len(idle) != 0 {
+	if idle := s.views.table.release("c1"); len(idle) != 0 {
 		t.Errorf("a failed PrepareRootfs left a use: %v", idle)
 	}
 }

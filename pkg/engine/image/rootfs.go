@@ -19,22 +19,6 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Below the store's root.
-const (
-	// snapshotsDir has a directory for each snapshotter.
-	snapshotsDir = "snapshots"
-	// rootfsDir has <snapshotter>/<container id>/{fs,work,volumes} for each container.
-	rootfsDir = "rootfs"
-	// trashDir has what was in rootfsDir, until it is deleted.
-	trashDir = "trash"
-	// emptyDir is a directory without content.
-	emptyDir = "empty"
-)
-
-// rootfsPrefix begins the snapshot name of a container's root filesystem, for
-// snapshotters that need a snapshot for it; the container id follows.
-const rootfsPrefix = "berth-rootfs-"
-
 // Rootfs is a container's root filesystem, ready to be mounted.
 type Rootfs struct {
 	// Mounts make the root filesystem (mount.All).
@@ -72,10 +56,30 @@ func OwnedBy(uid, gid int) RootfsOption {
 	return func(o *rootfsOptions) { o.uid, o.gid, o.mapped = uid, gid, true }
 }
 
+// rootfses makes the root filesystems of containers, and removes them.
+type rootfses struct {
+	files   *files
+	views   *views
+	meter   *meter
+	work    work
+	sweeper *worker
+	cfg     rootfsConfig
+}
+
+// rootfsConfig says how root filesystems are mounted; see Config.
+type rootfsConfig struct {
+	MountOptions []string
+	SyncRootfs   bool
+}
+
+func newRootfses(f *files, v *views, m *meter, w work, c rootfsConfig) *rootfses {
+	return &rootfses{files: f, views: v, meter: m, work: w, sweeper: newWorker(), cfg: c}
+}
+
 // CanMap tells whether root filesystems of a snapshotter (empty: the default) can
 // be made for user namespaces; if not, the error says why.
-func (s *Store) CanMap(snapshotter string) error {
-	l, name, err := s.layersOf(snapshotter)
+func (m *rootfses) CanMap(snapshotter string) error {
+	l, name, err := m.files.layersOf(snapshotter)
 	if err == nil && !l.kind.layered {
 		err = cannotMap(name)
 	}
@@ -93,12 +97,12 @@ func cannotMap(snapshotter string) error {
 //
 // errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition
 // for one that does not work here, ErrNotFound when the image is gone.
-func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
-	ctx = s.context(ctx)
+func (m *rootfses) PrepareRootfs(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
+	ctx = inNamespace(ctx)
 	if err := img.usable(); err != nil {
 		return nil, err
 	}
-	l, name, err := s.layersFor(containerID, snapshotter)
+	l, name, err := m.files.layersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
 	}
@@ -108,46 +112,46 @@ func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Imag
 	}
 	k := viewKey{snapshotter: name, chain: img.ChainID}
 	if !l.kind.layered {
-		return s.prepareSnapshot(ctx, k, containerID, img, o)
+		return m.prepareSnapshot(ctx, k, containerID, img, o)
 	}
-	v, undo, err := s.hold(ctx, containerID, k, img)
+	v, undo, err := m.views.hold(ctx, containerID, k, img)
 	if err != nil {
 		return nil, err
 	}
-	dir := s.rootfsPath(name, containerID)
+	dir := m.files.rootfsPath(name, containerID)
 	if err := makeWritable(dir, o); err != nil {
 		undo()
-		return nil, explainWritable(containerID, s.cfg.Root, err)
+		return nil, explainWritable(containerID, m.files.root, err)
 	}
-	return s.stacked(l, v, name, dir), nil
+	return m.stacked(l, v, name, dir), nil
 }
 
 // PrepareVolume returns the read-only mounts of an image, for a CRI image
 // volume. The image's layers stay until RemoveRootfs of the same container.
-func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) ([]mount.Mount, error) {
-	ctx = s.context(ctx)
+func (m *rootfses) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) ([]mount.Mount, error) {
+	ctx = inNamespace(ctx)
 	if err := img.usable(); err != nil {
 		return nil, err
 	}
-	l, name, err := s.layersFor(containerID, snapshotter)
+	l, name, err := m.files.layersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
 	}
-	v, _, err := s.hold(ctx, containerID, viewKey{snapshotter: name, chain: img.ChainID}, img)
+	v, _, err := m.views.hold(ctx, containerID, viewKey{snapshotter: name, chain: img.ChainID}, img)
 	if err != nil {
 		return nil, err
 	}
 	if l.kind.layered {
-		return v.stack.readonly(s.path(emptyDir)), nil
+		return v.stack.readonly(m.files.path(emptyDir)), nil
 	}
 	return v.mounts, nil
 }
 
 // RootfsOf returns the root filesystem that PrepareRootfs made, so that it can be mounted again, also when the image is gone since.
 // errdefs.ErrNotFound when there is none.
-func (s *Store) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
-	ctx = s.context(ctx)
-	l, name, err := s.layersFor(u.Owner, u.Snapshotter)
+func (m *rootfses) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
+	ctx = inNamespace(ctx)
+	l, name, err := m.files.layersFor(u.Owner, u.Snapshotter)
 	if err != nil {
 		return nil, err
 	}
@@ -158,34 +162,34 @@ func (s *Store) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
 		}
 		return &Rootfs{Mounts: mounts, Snapshotter: name}, nil
 	}
-	dir := s.rootfsPath(name, u.Owner)
-	v := s.views.get(viewKey{snapshotter: name, chain: u.ChainID})
+	dir := m.files.rootfsPath(name, u.Owner)
+	v := m.views.table.get(viewKey{snapshotter: name, chain: u.ChainID})
 	if _, err := os.Stat(filepath.Join(dir, "work")); err != nil || v == nil {
 		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
 	}
 	forgetVolatile(dir)
-	return s.stacked(l, v, name, dir), nil
+	return m.stacked(l, v, name, dir), nil
 }
 
 // MakeVolumes makes the directory for the volumes that a container has of its own, and
 // that its root filesystem does not hold. It goes with the root filesystem, and what is
 // in it counts as what the container wrote.
-func (s *Store) MakeVolumes(containerID, snapshotter string) (string, error) {
-	_, name, err := s.layersFor(containerID, snapshotter)
+func (m *rootfses) MakeVolumes(containerID, snapshotter string) (string, error) {
+	_, name, err := m.files.layersFor(containerID, snapshotter)
 	if err != nil {
 		return "", err
 	}
-	dir := s.volumesPath(name, containerID)
+	dir := m.files.volumesPath(name, containerID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", explainWritable(containerID, s.cfg.Root, err)
+		return "", explainWritable(containerID, m.files.root, err)
 	}
 	return dir, nil
 }
 
 // TellsWritten tells whether WrittenOf works with a snapshotter (empty: the
 // default); if not, the error says why.
-func (s *Store) TellsWritten(snapshotter string) error {
-	l, name, err := s.layersOf(snapshotter)
+func (m *rootfses) TellsWritten(snapshotter string) error {
+	l, name, err := m.files.layersOf(snapshotter)
 	if err == nil && !l.kind.layered {
 		err = fmt.Errorf("snapshotter %s cannot list what a container wrote; use %s: %w", name, Overlayfs, errdefs.ErrFailedPrecondition)
 	}
@@ -196,53 +200,53 @@ func (s *Store) TellsWritten(snapshotter string) error {
 // it, and the read-only mounts of the image's layers below. Nothing is written:
 // the root filesystem may be in use. errdefs.ErrFailedPrecondition when the
 // snapshotter keeps it in another form, ErrNotFound when there is none.
-func (s *Store) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
-	_, name, err := s.layersFor(u.Owner, u.Snapshotter)
+func (m *rootfses) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
+	_, name, err := m.files.layersFor(u.Owner, u.Snapshotter)
 	if err != nil {
 		return "", nil, err
 	}
-	if err := s.TellsWritten(name); err != nil {
+	if err := m.TellsWritten(name); err != nil {
 		return "", nil, err
 	}
-	upper = filepath.Join(s.rootfsPath(name, u.Owner), "fs")
-	v := s.views.get(viewKey{snapshotter: name, chain: u.ChainID})
+	upper = filepath.Join(m.files.rootfsPath(name, u.Owner), "fs")
+	v := m.views.table.get(viewKey{snapshotter: name, chain: u.ChainID})
 	if _, err := os.Stat(upper); err != nil || v == nil {
 		return "", nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
 	}
-	return upper, v.stack.readonly(s.path(emptyDir)), nil
+	return upper, v.stack.readonly(m.files.path(emptyDir)), nil
 }
 
 // RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a
 // container, which must be unmounted. The files go in the background. Missing is
 // no error.
-func (s *Store) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
-	ctx = s.context(ctx)
-	l, name, err := s.layersFor(containerID, snapshotter)
+func (m *rootfses) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
+	ctx = inNamespace(ctx)
+	l, name, err := m.files.layersFor(containerID, snapshotter)
 	if err != nil {
 		if snapshotter == "" {
-			snapshotter = s.cfg.DefaultSnapshotter
+			snapshotter = m.files.snapshotter
 		}
 		// What is no more than directories can go also where none can be mounted.
-		broken, ok := s.layers[snapshotter]
+		broken, ok := m.files.layers[snapshotter]
 		if !errdefs.IsFailedPrecondition(err) || !ok || !broken.kind.layered {
 			return err
 		}
 		l, name = broken, snapshotter
 	}
-	thrown, err := s.throwAway(name, containerID)
+	thrown, err := m.throwAway(name, containerID)
 	if err != nil {
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
 	}
 	if thrown {
-		s.sweeper.kick()
+		m.sweeper.kick()
 	}
-	if err := s.removeSnapshot(ctx, l, rootfsPrefix+containerID); err != nil {
+	if err := m.removeSnapshot(ctx, l, rootfsPrefix+containerID); err != nil {
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
 	}
-	s.measurer.forget(name, containerID)
-	for _, k := range s.views.release(containerID) {
-		if !s.index.hasChain(k.chain) {
-			s.collector.kick()
+	m.meter.forget(name, containerID)
+	for _, k := range m.views.table.release(containerID) {
+		if !m.views.hasImage(k.chain) {
+			m.work.collector.kick()
 		}
 	}
 	return nil
@@ -251,33 +255,33 @@ func (s *Store) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 // Retain tells the store, once after Open, what containers use. Root filesystems
 // that no container in inUse owns are removed, as are, in the background, layers
 // that nothing needs. Until it is called no layer is given up.
-func (s *Store) Retain(ctx context.Context, inUse []Use) error {
-	ctx = s.context(ctx)
+func (m *rootfses) Retain(ctx context.Context, inUse []Use) error {
+	ctx = inNamespace(ctx)
 	owners := map[string]bool{}
 	for _, u := range inUse {
 		owners[u.Owner] = true
 	}
-	s.views.retain(inUse, func(u Use) viewKey {
+	m.views.table.retain(inUse, func(u Use) viewKey {
 		name := u.Snapshotter
 		if name == "" {
-			name = s.cfg.DefaultSnapshotter
+			name = m.files.snapshotter
 		}
 		return viewKey{snapshotter: name, chain: u.ChainID}
 	})
 	var errs []error
-	for name, l := range s.layers {
+	for name, l := range m.files.layers {
 		if l.broken == nil {
-			errs = append(errs, s.dropOrphans(ctx, l, name, owners))
+			errs = append(errs, m.dropOrphans(ctx, l, name, owners))
 		}
 	}
-	s.sweeper.kick()
-	s.collector.kick()
+	m.sweeper.kick()
+	m.work.collector.kick()
 	return errors.Join(errs...)
 }
 
 // dropOrphans removes the root filesystems of unknown containers.
-func (s *Store) dropOrphans(ctx context.Context, l *layers, name string, owners map[string]bool) error {
-	entries, err := os.ReadDir(s.path(rootfsDir, name))
+func (m *rootfses) dropOrphans(ctx context.Context, l *layers, name string, owners map[string]bool) error {
+	entries, err := os.ReadDir(m.files.path(rootfsDir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no room was left to make it
 		return err
 	}
@@ -285,7 +289,7 @@ func (s *Store) dropOrphans(ctx context.Context, l *layers, name string, owners 
 	for _, e := range entries {
 		if !owners[e.Name()] {
 			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": name}).Info("Removing root filesystem that belongs to no container")
-			_, err := s.throwAway(name, e.Name())
+			_, err := m.throwAway(name, e.Name())
 			errs = append(errs, err)
 		}
 	}
@@ -297,25 +301,9 @@ func (s *Store) dropOrphans(ctx context.Context, l *layers, name string, owners 
 		return nil
 	}))
 	for _, snapshot := range orphans {
-		errs = append(errs, s.removeSnapshot(ctx, l, snapshot))
+		errs = append(errs, m.removeSnapshot(ctx, l, snapshot))
 	}
 	return errors.Join(errs...)
-}
-
-// layersFor checks what names a root filesystem.
-func (s *Store) layersFor(containerID, snapshotter string) (*layers, string, error) {
-	if containerID == "" || containerID != filepath.Base(containerID) || strings.HasPrefix(containerID, ".") {
-		return nil, "", fmt.Errorf("container id %.100q cannot name a root filesystem: %w", containerID, errdefs.ErrInvalidArgument)
-	}
-	return s.layersOf(snapshotter)
-}
-
-func (s *Store) rootfsPath(snapshotter, containerID string) string {
-	return s.path(rootfsDir, snapshotter, containerID)
-}
-
-func (s *Store) volumesPath(snapshotter, containerID string) string {
-	return filepath.Join(s.rootfsPath(snapshotter, containerID), "volumes")
 }
 
 // makeWritable makes the directories of a writable layer. They may be there; if
@@ -361,10 +349,10 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
-func (s *Store) stacked(l *layers, v *view, name, dir string) *Rootfs {
-	options := append([]string{}, s.cfg.MountOptions...)
-	if !s.cfg.SyncRootfs {
-		volatile, _ := l.proof.get(s.cfg.Root) // layersOf has seen the error
+func (m *rootfses) stacked(l *layers, v *view, name, dir string) *Rootfs {
+	options := append([]string{}, m.cfg.MountOptions...)
+	if !m.cfg.SyncRootfs {
+		volatile, _ := l.proof.get(m.files.root) // layersOf has seen the error
 		options = append(options, volatile...)
 	}
 	upper := filepath.Join(dir, "fs")
@@ -372,13 +360,13 @@ func (s *Store) stacked(l *layers, v *view, name, dir string) *Rootfs {
 }
 
 // prepareSnapshot makes a root filesystem out of a snapshot of its own.
-func (s *Store) prepareSnapshot(ctx context.Context, k viewKey, containerID string, img *Image, o rootfsOptions) (*Rootfs, error) {
+func (m *rootfses) prepareSnapshot(ctx context.Context, k viewKey, containerID string, img *Image, o rootfsOptions) (*Rootfs, error) {
 	if o.mapped {
 		return nil, cannotMap(k.snapshotter)
 	}
 	key := rootfsPrefix + containerID
 	var mounts []mount.Mount
-	err := s.withUnpacked(ctx, k, img, func(ctx context.Context, l *layers) (err error) {
+	err := m.views.withUnpacked(ctx, k, img, func(ctx context.Context, l *layers) (err error) {
 		labels := snapshots.WithLabels(map[string]string{gcRoot: time.Now().UTC().Format(time.RFC3339)})
 		if mounts, err = l.Prepare(ctx, key, k.chain.String(), labels); errdefs.IsAlreadyExists(err) {
 			mounts, err = l.Mounts(ctx, key)
@@ -392,7 +380,7 @@ func (s *Store) prepareSnapshot(ctx context.Context, k viewKey, containerID stri
 }
 
 // removeSnapshot removes what prepareSnapshot made.
-func (s *Store) removeSnapshot(ctx context.Context, l *layers, key string) error {
+func (m *rootfses) removeSnapshot(ctx context.Context, l *layers, key string) error {
 	if l.kind.layered {
 		return nil
 	}
@@ -401,7 +389,7 @@ func (s *Store) removeSnapshot(ctx context.Context, l *layers, key string) error
 		return nil
 	}
 	if err == nil {
-		s.collector.kick()
+		m.work.collector.kick()
 	}
 	return err
 }
@@ -411,11 +399,34 @@ var trashed atomic.Uint64
 
 // throwAway moves a writable layer out of the way; the sweeper deletes it. False
 // if there was none.
-func (s *Store) throwAway(snapshotter, containerID string) (bool, error) {
+func (m *rootfses) throwAway(snapshotter, containerID string) (bool, error) {
 	name := fmt.Sprintf("%s-%d-%s", containerID, os.Getpid(), strconv.FormatUint(trashed.Add(1), 36))
-	err := os.Rename(s.rootfsPath(snapshotter, containerID), s.path(trashDir, name))
+	err := os.Rename(m.files.rootfsPath(snapshotter, containerID), m.files.path(trashDir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// run deletes what was thrown away, now and whenever there is more, until ctx ends.
+func (m *rootfses) run(ctx context.Context) {
+	m.sweeper.kick()
+	m.sweeper.run(ctx, m.sweep)
+}
+
+// sweep deletes the writable layers that were thrown away.
+func (m *rootfses) sweep(ctx context.Context) {
+	entries, err := os.ReadDir(m.files.path(trashDir))
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list discarded writable layers")
+		return
+	}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := os.RemoveAll(m.files.path(trashDir, e.Name())); err != nil {
+			log.G(ctx).WithError(err).WithField("entry", e.Name()).Warn("Failed to delete discarded writable layer")
+		}
+	}
 }

@@ -29,10 +29,10 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	must(t, s.Retain(t.Context(), nil))
 	img := pullImage(t, s, domain+"/app:1")
-	<-s.collector.request()
-	<-s.counter.request()
+	<-s.work.collector.request()
+	<-s.work.counter.request()
 	before := writes(t, s)
-	snapshotsBefore, err := os.ReadFile(s.path(snapshotsDir, Overlayfs, "metadata.db"))
+	snapshotsBefore, err := os.ReadFile(s.files.path(snapshotsDir, Overlayfs, "metadata.db"))
 	must(t, err)
 	for i := range 20 {
 		id := fmt.Sprintf("c%d", i)
@@ -43,7 +43,7 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 	if n := writes(t, s) - before; n != 0 {
 		t.Errorf("20 root filesystems cost %d transactions", n)
 	}
-	snapshotsAfter, err := os.ReadFile(s.path(snapshotsDir, Overlayfs, "metadata.db"))
+	snapshotsAfter, err := os.ReadFile(s.files.path(snapshotsDir, Overlayfs, "metadata.db"))
 	must(t, err)
 	if !bytes.Equal(snapshotsBefore, snapshotsAfter) {
 		t.Error("the snapshotter's database changed")
@@ -215,7 +215,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 	}
 	for _, snapshotter := range Snapshotters() {
 		volumes := func(id string) error {
-			_, err := os.Stat(filepath.Join(s.volumesPath(snapshotter, id+snapshotter), "file"))
+			_, err := os.Stat(filepath.Join(s.files.volumesPath(snapshotter, id+snapshotter), "file"))
 			return err
 		}
 		if err := volumes("kept"); err != nil {
@@ -228,7 +228,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 	// Layers in both, one view, and the native container's snapshot.
 	wantStored(t, s, 5, 3+3+1+1)
 	eventually(t, "trash is emptied", func() bool {
-		left, _ := os.ReadDir(s.path(trashDir))
+		left, _ := os.ReadDir(s.files.path(trashDir))
 		return len(left) == 0
 	})
 }

@@ -97,7 +97,7 @@ func (s *Service) info(ctx context.Context, img *Image) (map[string]string, erro
 		b, err := json.Marshal(map[string]string{"unusable": err.Error()})
 		return map[string]string{"info": string(b)}, err
 	}
-	spec, err := s.store.config(ctx, img)
+	spec, err := s.store.reader.config(ctx, img)
 	if err != nil {
 		return nil, err
 	}

@@ -92,19 +92,19 @@ func sameTree(t testing.TB, got, want map[string]string) {
 // stored counts what is on disk: blobs, snapshots by name, and unfinished downloads.
 func stored(t testing.TB, s *Store) (blobs, snaps, ingests []string) {
 	t.Helper()
-	ctx := s.context(t.Context())
-	must(t, s.content.Walk(ctx, func(i content.Info) error { blobs = append(blobs, i.Digest.String()); return nil }))
-	for name, l := range s.layers {
+	ctx := inNamespace(t.Context())
+	must(t, s.files.content.Walk(ctx, func(i content.Info) error { blobs = append(blobs, i.Digest.String()); return nil }))
+	for name, l := range s.files.layers {
 		must(t, l.Walk(ctx, func(_ context.Context, i snapshots.Info) error { snaps = append(snaps, name+"/"+i.Name); return nil }))
 	}
-	found, err := filepath.Glob(s.path("content", "ingest", "*"))
+	found, err := filepath.Glob(s.files.path("content", "ingest", "*"))
 	must(t, err)
 	return blobs, snaps, found
 }
 
 func wantStored(t testing.TB, s *Store, blobs, snaps int) {
 	t.Helper()
-	<-s.collector.request()
+	<-s.work.collector.request()
 	b, sn, in := stored(t, s)
 	if len(b) != blobs || len(sn) != snaps || len(in) != 0 {
 		t.Errorf("store holds %d blobs %v, %d snapshots %v, ingests %v; want %d blobs, %d snapshots, no ingest", len(b), b, len(sn), sn, in, blobs, snaps)
@@ -114,14 +114,14 @@ func wantStored(t testing.TB, s *Store, blobs, snaps int) {
 // snapshotDirs lists the layers' directories, which is what takes the space.
 func snapshotDirs(t testing.TB, s *Store) []string {
 	t.Helper()
-	found, err := filepath.Glob(s.path(snapshotsDir, "*", "snapshots", "*"))
+	found, err := filepath.Glob(s.files.path(snapshotsDir, "*", "snapshots", "*"))
 	must(t, err)
 	return found
 }
 
 func leasesLeft(t testing.TB, s *Store) int {
 	t.Helper()
-	l, err := s.leases.List(s.context(t.Context()))
+	l, err := s.files.leases.List(inNamespace(t.Context()))
 	must(t, err)
 	return len(l)
 }
@@ -129,7 +129,7 @@ func leasesLeft(t testing.TB, s *Store) int {
 // writes is a number that grows with every write transaction.
 func writes(t testing.TB, s *Store) (id int) {
 	t.Helper()
-	must(t, s.bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
+	must(t, s.files.bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
 	return id
 }
 
@@ -193,10 +193,10 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	eventually(t, "writable layer is deleted", func() bool {
-		left, _ := os.ReadDir(s.path(trashDir))
+		left, _ := os.ReadDir(s.files.path(trashDir))
 		return len(left) == 0
 	})
-	if left, _ := os.ReadDir(s.path(rootfsDir, Overlayfs)); len(left) != 0 {
+	if left, _ := os.ReadDir(s.files.path(rootfsDir, Overlayfs)); len(left) != 0 {
 		t.Errorf("left in rootfs: %v", left)
 	}
 	if n := leasesLeft(t, s); n != 0 {
@@ -344,7 +344,7 @@ func TestRestartKeepsImages(t *testing.T) {
 	next, err := s.PrepareRootfs(t.Context(), "c2", got, "")
 	must(t, err)
 	sameTree(t, tree(t, mounted(t, next.Mounts)), layeredTree)
-	<-s.collector.request()
+	<-s.work.collector.request()
 	// Retain collects once or twice; the root filesystem itself writes nothing.
 	if n := writes(t, s) - before; n > 2 {
 		t.Errorf("%d write transactions", n)
@@ -359,13 +359,13 @@ func TestDamagedImageIsForgotten(t *testing.T) {
 	pullImage(t, s, domain+"/app:1")
 	must(t, s.Close())
 	_, hex, _ := strings.Cut(idOf(t, built), ":")
-	must(t, os.Remove(s.path("content", "blobs", "sha256", hex)))
+	must(t, os.Remove(s.files.path("content", "blobs", "sha256", hex)))
 	s = openStore(t, s.cfg)
 	if _, err := s.Get(domain + "/app:1"); !errdefs.IsNotFound(err) {
 		t.Errorf("damaged image: %v", err)
 	}
 	img := pullImage(t, s, domain+"/app:1")
-	if _, err := s.config(t.Context(), img); err != nil {
+	if _, err := s.reader.config(t.Context(), img); err != nil {
 		t.Errorf("after pulling it again: %v", err)
 	}
 }

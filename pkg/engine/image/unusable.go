@@ -13,26 +13,26 @@ import (
 // unusable describes an image that is in the store, and that would take too much
 // memory to use: what is known of it without reading it. Its ID is that of its
 // manifest or index if those cannot be read either.
-func (s *Store) unusable(ctx context.Context, target imagespec.Descriptor, cause error) (*Image, error) {
+func (r *reader) unusable(ctx context.Context, target imagespec.Descriptor, cause error) (*Image, error) {
 	img := &Image{ID: target.Digest.String(), unusable: cause}
-	if desc, err := s.platformManifest(ctx, target); err == nil {
+	if desc, err := r.platformManifest(ctx, target); err == nil {
 		unchecked := func(imagespec.Manifest) error { return nil }
-		if manifest, err := s.readManifest(ctx, desc, unchecked); err == nil && manifest.Config.Digest.Validate() == nil {
+		if manifest, err := r.readManifest(ctx, desc, unchecked); err == nil && manifest.Config.Digest.Validate() == nil {
 			img.ID = manifest.Config.Digest.String()
 		}
 	}
 	var err error
-	img.Size, err = s.held(ctx, target.Digest, map[digest.Digest]bool{})
+	img.Size, err = r.held(ctx, target.Digest, map[digest.Digest]bool{})
 	return img, err
 }
 
 // held is the size of a blob and of all that it keeps from being collected.
-func (s *Store) held(ctx context.Context, d digest.Digest, seen map[digest.Digest]bool) (uint64, error) {
+func (r *reader) held(ctx context.Context, d digest.Digest, seen map[digest.Digest]bool) (uint64, error) {
 	if seen[d] {
 		return 0, nil
 	}
 	seen[d] = true
-	info, err := s.content.Info(ctx, d)
+	info, err := r.content.Info(ctx, d)
 	if errdefs.IsNotFound(err) {
 		return 0, nil // a layer that is unpacked need not be there
 	}
@@ -44,7 +44,7 @@ func (s *Store) held(ctx context.Context, d digest.Digest, seen map[digest.Diges
 		if !strings.HasPrefix(label, "containerd.io/gc.ref.content") {
 			continue
 		}
-		more, err := s.held(ctx, digest.Digest(value), seen)
+		more, err := r.held(ctx, digest.Digest(value), seen)
 		if err != nil {
 			return 0, err
 		}

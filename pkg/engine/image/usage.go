@@ -30,30 +30,46 @@ type storedUsage struct {
 	usage Usage
 }
 
+// meter knows what images and writable layers take on disk.
+type meter struct {
+	files    *files
+	stored   storedUsage
+	measurer *measurer
+}
+
+func newMeter(f *files) *meter {
+	m := &meter{files: f}
+	m.measurer = newMeasurer(m.usageOf)
+	return m
+}
+
+// run counts writable layers until ctx ends.
+func (m *meter) run(ctx context.Context) { m.measurer.run(ctx) }
+
+// forget drops what is known of the writable layer of a container.
+func (m *meter) forget(snapshotter, container string) { m.measurer.forget(snapshotter, container) }
+
 // Usage returns what images and the writable layers of containers take, from
 // figures in memory: those of images are exact, those of writable layers as old
 // as the last question for them.
-func (s *Store) Usage() Usage {
-	s.stored.mu.Lock()
-	defer s.stored.mu.Unlock()
-	return s.stored.usage.add(s.measurer.sum())
+func (m *meter) Usage() Usage {
+	m.stored.mu.Lock()
+	defer m.stored.mu.Unlock()
+	return m.stored.usage.add(m.measurer.sum())
 }
-
-// Root is the directory of the store, which is on the filesystem that Usage is about.
-func (s *Store) Root() string { return s.cfg.Root }
 
 // measureStored sums up what the metadata says about content and layers. It
 // reads no tree: a layer was measured when it was unpacked.
-func (s *Store) measureStored(ctx context.Context) error {
+func (m *meter) measureStored(ctx context.Context) error {
 	var sum Usage
-	err := s.content.Walk(ctx, func(info content.Info) error {
+	err := m.files.content.Walk(ctx, func(info content.Info) error {
 		sum = sum.add(Usage{Bytes: uint64(info.Size), Inodes: 1})
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("content: %w", err)
 	}
-	for name, l := range s.layers {
+	for name, l := range m.files.layers {
 		if l.broken != nil {
 			continue
 		}
@@ -72,9 +88,9 @@ func (s *Store) measureStored(ctx context.Context) error {
 			return fmt.Errorf("snapshotter %s: %w", name, err)
 		}
 	}
-	s.stored.mu.Lock()
-	defer s.stored.mu.Unlock()
-	s.stored.usage = sum
+	m.stored.mu.Lock()
+	defer m.stored.mu.Unlock()
+	m.stored.usage = sum
 	return nil
 }
 
@@ -83,19 +99,19 @@ func (s *Store) measureStored(ctx context.Context) error {
 // seconds (longer where counting takes long): trees are walked in the
 // background. errdefs.ErrUnavailable before the first answer is there,
 // ErrNotFound without a root filesystem.
-func (s *Store) WritableUsage(ctx context.Context, containerID, snapshotter string) (bytes, inodes uint64, path string, err error) {
-	l, name, err := s.layersFor(containerID, snapshotter)
+func (m *meter) WritableUsage(ctx context.Context, containerID, snapshotter string) (bytes, inodes uint64, path string, err error) {
+	l, name, err := m.files.layersFor(containerID, snapshotter)
 	if err != nil {
 		return 0, 0, "", err
 	}
-	path = s.rootfsPath(name, containerID)
+	path = m.files.rootfsPath(name, containerID)
 	if _, err := os.Lstat(path); err != nil {
-		if _, err := l.Stat(s.context(ctx), rootfsPrefix+containerID); err != nil {
+		if _, err := l.Stat(inNamespace(ctx), rootfsPrefix+containerID); err != nil {
 			return 0, 0, "", fmt.Errorf("container %s has no root filesystem: %w", containerID, errdefs.ErrNotFound)
 		}
-		path = s.path(snapshotsDir, name)
+		path = m.files.path(snapshotsDir, name)
 	}
-	u, ok := s.measurer.get(ctx, measureKey{snapshotter: name, container: containerID})
+	u, ok := m.measurer.get(ctx, measureKey{snapshotter: name, container: containerID})
 	if !ok {
 		return 0, 0, "", fmt.Errorf("usage of container %s is not measured yet: %w", containerID, errdefs.ErrUnavailable)
 	}
@@ -103,12 +119,12 @@ func (s *Store) WritableUsage(ctx context.Context, containerID, snapshotter stri
 }
 
 // usageOf walks the writable layer of a container, and the volumes of its own.
-func (s *Store) usageOf(ctx context.Context, k measureKey) (Usage, error) {
-	layer, err := s.usageOfLayer(ctx, k)
+func (m *meter) usageOf(ctx context.Context, k measureKey) (Usage, error) {
+	layer, err := m.usageOfLayer(ctx, k)
 	if err != nil {
 		return Usage{}, err
 	}
-	volumes := s.volumesPath(k.snapshotter, k.container)
+	volumes := m.files.volumesPath(k.snapshotter, k.container)
 	if _, err := os.Lstat(volumes); err != nil {
 		return layer, nil
 	}
@@ -116,13 +132,13 @@ func (s *Store) usageOf(ctx context.Context, k measureKey) (Usage, error) {
 	return layer.add(Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}), err
 }
 
-func (s *Store) usageOfLayer(ctx context.Context, k measureKey) (Usage, error) {
-	upper := s.path(rootfsDir, k.snapshotter, k.container, "fs")
+func (m *meter) usageOfLayer(ctx context.Context, k measureKey) (Usage, error) {
+	upper := m.files.path(rootfsDir, k.snapshotter, k.container, "fs")
 	if _, err := os.Lstat(upper); err == nil {
 		du, err := fs.DiskUsage(ctx, upper)
 		return Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}, err
 	}
-	du, err := s.layers[k.snapshotter].Usage(ctx, rootfsPrefix+k.container)
+	du, err := m.files.layers[k.snapshotter].Usage(ctx, rootfsPrefix+k.container)
 	return Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}, err
 }
 

@@ -55,7 +55,7 @@ func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
 
 // verify asks whether name, which stands for target, may be pulled. It is asked
 // also when target is in the store: what is allowed may have changed.
-func (s *Store) verify(ctx context.Context, name string, target imagespec.Descriptor) error {
+func (s *puller) verify(ctx context.Context, name string, target imagespec.Descriptor) error {
 	if s.verifier == nil {
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -53,8 +52,8 @@ type view struct {
 	stack stack
 }
 
-// views knows which views exist, and which containers need them.
-type views struct {
+// table knows which views exist, and which containers need them.
+type table struct {
 	mu    sync.Mutex
 	known map[viewKey]*view
 	uses  map[string]map[viewKey]struct{}
@@ -63,77 +62,77 @@ type views struct {
 	retained bool
 }
 
-func newViews() *views {
-	return &views{known: map[viewKey]*view{}, uses: map[string]map[viewKey]struct{}{}}
+func newTable() *table {
+	return &table{known: map[viewKey]*view{}, uses: map[string]map[viewKey]struct{}{}}
 }
 
-func (v *views) put(k viewKey, known *view) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.known[k] = known
+func (t *table) put(k viewKey, known *view) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known[k] = known
 }
 
-func (v *views) get(k viewKey) *view {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.known[k]
+func (t *table) get(k viewKey) *view {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.known[k]
 }
 
 // use notes that owner needs a view, and returns it if it exists. Added is false
 // if that was noted before.
-func (v *views) use(owner string, k viewKey) (known *view, added bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.uses[owner] == nil {
-		v.uses[owner] = map[viewKey]struct{}{}
+func (t *table) use(owner string, k viewKey) (known *view, added bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.uses[owner] == nil {
+		t.uses[owner] = map[viewKey]struct{}{}
 	}
-	_, had := v.uses[owner][k]
-	v.uses[owner][k] = struct{}{}
-	return v.known[k], !had
+	_, had := t.uses[owner][k]
+	t.uses[owner][k] = struct{}{}
+	return t.known[k], !had
 }
 
 // unuse takes one use back.
-func (v *views) unuse(owner string, k viewKey) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.uses[owner], k)
-	if len(v.uses[owner]) == 0 {
-		delete(v.uses, owner)
+func (t *table) unuse(owner string, k viewKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.uses[owner], k)
+	if len(t.uses[owner]) == 0 {
+		delete(t.uses, owner)
 	}
 }
 
 // release takes all uses of an owner back and returns them.
-func (v *views) release(owner string) []viewKey {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func (t *table) release(owner string) []viewKey {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var keys []viewKey
-	for k := range v.uses[owner] {
+	for k := range t.uses[owner] {
 		keys = append(keys, k)
 	}
-	delete(v.uses, owner)
+	delete(t.uses, owner)
 	return keys
 }
 
 // retain adds the uses that the engine knows from its records.
-func (v *views) retain(inUse []Use, key func(Use) viewKey) {
+func (t *table) retain(inUse []Use, key func(Use) viewKey) {
 	for _, u := range inUse {
-		v.use(u.Owner, key(u))
+		t.use(u.Owner, key(u))
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.retained = true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.retained = true
 }
 
 // idle returns the views that no container uses.
-func (v *views) idle() []viewKey {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !v.retained {
+func (t *table) idle() []viewKey {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.retained {
 		return nil
 	}
 	var keys []viewKey
-	for k := range v.known {
-		if !v.inUse(k) {
+	for k := range t.known {
+		if !t.inUse(k) {
 			keys = append(keys, k)
 		}
 	}
@@ -141,19 +140,19 @@ func (v *views) idle() []viewKey {
 }
 
 // giveUp forgets a view unless somebody uses it by now.
-func (v *views) giveUp(k viewKey) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.inUse(k) {
+func (t *table) giveUp(k viewKey) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.inUse(k) {
 		return false
 	}
-	delete(v.known, k)
+	delete(t.known, k)
 	return true
 }
 
 // inUse wants mu held.
-func (v *views) inUse(k viewKey) bool {
-	for _, keys := range v.uses {
+func (t *table) inUse(k viewKey) bool {
+	for _, keys := range t.uses {
 		if _, ok := keys[k]; ok {
 			return true
 		}
@@ -161,27 +160,44 @@ func (v *views) inUse(k viewKey) bool {
 	return false
 }
 
+// views owns the views of images: it makes them, and removes those that nobody needs.
+type views struct {
+	files    *files
+	unpacker *unpacker
+	table    *table
+	// hasImage says whether an image consists of the layers of a chain.
+	hasImage func(chain digest.Digest) bool
+	work     work
+}
+
+// work is what is done in the background.
+type work struct{ collector, counter *worker }
+
+func newViews(f *files, u *unpacker, hasImage func(chain digest.Digest) bool, w work) *views {
+	return &views{files: f, unpacker: u, table: newTable(), hasImage: hasImage, work: w}
+}
+
 // hold notes that owner needs the image's layers and returns the view of them,
 // unpacking the image if need be. Undo takes the note back if this call made it.
-func (s *Store) hold(ctx context.Context, owner string, k viewKey, img *Image) (v *view, undo func(), err error) {
-	v, added := s.views.use(owner, k)
+func (vs *views) hold(ctx context.Context, owner string, k viewKey, img *Image) (v *view, undo func(), err error) {
+	v, added := vs.table.use(owner, k)
 	undo = func() {
 		if added {
-			s.views.unuse(owner, k)
+			vs.table.unuse(owner, k)
 		}
 	}
 	if v == nil {
-		if v, err = s.ensureView(ctx, k, img); err != nil {
+		if v, err = vs.ensure(ctx, k, img); err != nil {
 			undo()
 		}
 	}
 	return v, undo, err
 }
 
-// ensureView makes the view of an image that is in the store.
-func (s *Store) ensureView(ctx context.Context, k viewKey, img *Image) (v *view, err error) {
-	err = s.withUnpacked(ctx, k, img, func(ctx context.Context, l *layers) error {
-		v, err = s.makeView(ctx, l, k)
+// ensure makes the view of an image that is in the store.
+func (vs *views) ensure(ctx context.Context, k viewKey, img *Image) (v *view, err error) {
+	err = vs.withUnpacked(ctx, k, img, func(ctx context.Context, l *layers) error {
+		v, err = vs.build(ctx, l, k)
 		return err
 	})
 	return v, err
@@ -189,53 +205,53 @@ func (s *Store) ensureView(ctx context.Context, k viewKey, img *Image) (v *view,
 
 // withUnpacked unpacks an image that is in the store, if that was not done, and
 // calls then while a lease holds the layers.
-func (s *Store) withUnpacked(ctx context.Context, k viewKey, img *Image, then func(context.Context, *layers) error) error {
-	ctx, lease, err := s.lease(ctx)
+func (vs *views) withUnpacked(ctx context.Context, k viewKey, img *Image, then func(context.Context, *layers) error) error {
+	ctx, lease, err := vs.files.lease(ctx)
 	if err != nil {
 		return err
 	}
-	l := s.layers[k.snapshotter]
-	if err = s.unpackLocal(ctx, l, k, img); err == nil {
+	l := vs.files.layers[k.snapshotter]
+	if err = vs.unpacker.unpackStored(ctx, l, k.snapshotter, img); err == nil {
 		err = then(ctx, l)
 	}
-	s.endLease(ctx, lease)
+	vs.files.endLease(ctx, lease)
 	if err != nil {
-		s.collector.kick()
-		return s.explainUnpack(k, img, err)
+		vs.work.collector.kick()
+		return vs.explainUnpack(k, img, err)
 	}
-	s.counter.kick()
+	vs.work.counter.kick()
 	return nil
 }
 
-func (s *Store) explainUnpack(k viewKey, img *Image, err error) error {
+func (vs *views) explainUnpack(k viewKey, img *Image, err error) error {
 	if isNoSpace(err) {
-		return fmt.Errorf("unpack image %s: no space left for images under %s; remove images or enlarge the filesystem: %w", img.ID, s.cfg.Root, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("unpack image %s: no space left for images under %s; remove images or enlarge the filesystem: %w", img.ID, vs.files.root, errdefs.ErrResourceExhausted)
 	}
 	return fmt.Errorf("unpack image %s into %s: %w", img.ID, k.snapshotter, err)
 }
 
-// makeView makes the view of layers that are unpacked, or finds it.
-func (s *Store) makeView(ctx context.Context, l *layers, k viewKey) (*view, error) {
-	if err := s.unpacking.Lock(ctx, k.lockKey()); err != nil {
+// build makes the view of layers that are unpacked, or finds it.
+func (vs *views) build(ctx context.Context, l *layers, k viewKey) (*view, error) {
+	if err := vs.unpacker.locks.Lock(ctx, k.lockKey()); err != nil {
 		return nil, err
 	}
-	defer s.unpacking.Unlock(k.lockKey())
-	if v := s.views.get(k); v != nil {
+	defer vs.unpacker.locks.Unlock(k.lockKey())
+	if v := vs.table.get(k); v != nil {
 		return v, nil
 	}
 	labels := snapshots.WithLabels(map[string]string{gcRoot: time.Now().UTC().Format(time.RFC3339)})
 	if _, err := l.View(ctx, k.name(), k.chain.String(), labels); err != nil && !errdefs.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create view: %w", err)
 	}
-	v, err := s.readView(ctx, l, k.name())
+	v, err := vs.read(ctx, l, k.name())
 	if err != nil {
 		return nil, err
 	}
-	s.views.put(k, v)
+	vs.table.put(k, v)
 	return v, nil
 }
 
-func (s *Store) readView(ctx context.Context, l *layers, name string) (*view, error) {
+func (vs *views) read(ctx context.Context, l *layers, name string) (*view, error) {
 	mounts, err := l.Mounts(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("read view: %w", err)
@@ -251,45 +267,52 @@ func (s *Store) readView(ctx context.Context, l *layers, name string) (*view, er
 	return v, nil
 }
 
-// dropIdleViews removes the views that neither an image nor a container needs.
-func (s *Store) dropIdleViews(ctx context.Context) {
-	for _, k := range s.views.idle() {
-		if s.index.hasChain(k.chain) {
+// dropIdle removes the views that neither an image nor a container needs.
+func (vs *views) dropIdle(ctx context.Context) {
+	for _, k := range vs.table.idle() {
+		if vs.hasImage(k.chain) {
 			continue
 		}
-		if err := s.dropView(ctx, k); err != nil {
+		if err := vs.drop(ctx, k); err != nil {
 			log.G(ctx).WithError(err).WithField("view", k.name()).Warn("Failed to remove unused layers")
 		}
 	}
 }
 
-func (s *Store) dropView(ctx context.Context, k viewKey) error {
-	if err := s.unpacking.Lock(ctx, k.lockKey()); err != nil {
+func (vs *views) drop(ctx context.Context, k viewKey) error {
+	if err := vs.unpacker.locks.Lock(ctx, k.lockKey()); err != nil {
 		return err
 	}
-	defer s.unpacking.Unlock(k.lockKey())
-	if !s.views.giveUp(k) {
+	defer vs.unpacker.locks.Unlock(k.lockKey())
+	if !vs.table.giveUp(k) {
 		return nil
 	}
-	if err := s.layers[k.snapshotter].Remove(ctx, k.name()); err != nil && !errdefs.IsNotFound(err) {
+	if err := vs.files.layers[k.snapshotter].Remove(ctx, k.name()); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
 	return nil
 }
 
-// lease keeps what is written under the returned context from being collected.
-func (s *Store) lease(ctx context.Context) (context.Context, leases.Lease, error) {
-	l, err := s.leases.Create(ctx, leases.WithRandomID())
-	if err != nil {
-		return ctx, l, fmt.Errorf("lease: %w", err)
+// load remembers which views there are.
+func (vs *views) load(ctx context.Context) error {
+	for name, l := range vs.files.layers {
+		if l.broken != nil {
+			continue
+		}
+		err := l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+			if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
+				return nil
+			}
+			v, err := vs.read(ctx, l, info.Name)
+			if err != nil {
+				return err
+			}
+			vs.table.put(viewKey{snapshotter: name, chain: chainOfView(info.Name)}, v)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("snapshotter %s: %w", name, err)
+		}
 	}
-	return leases.WithLease(ctx, l.ID), l, nil
-}
-
-// endLease gives up what only the lease held. It works after ctx ended.
-func (s *Store) endLease(ctx context.Context, l leases.Lease) {
-	ctx = context.WithoutCancel(ctx)
-	if err := s.leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).Warn("Failed to delete image lease; the next start will retry")
-	}
+	return nil
 }

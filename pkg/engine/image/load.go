@@ -1,0 +1,133 @@
+package image
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/image-spec/identity"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// load reads an image, without names, from its content. The limits for what is
+// pulled do not count here, only those that bound the memory of the daemon.
+func (r *reader) load(ctx context.Context, target imagespec.Descriptor) (*Image, error) {
+	desc, err := r.platformManifest(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := r.readManifest(ctx, desc, checkManifest)
+	if err != nil {
+		return nil, err
+	}
+	var img *Image
+	err = r.readConfig(ctx, manifest, func(config imagespec.Image) error {
+		img = newImage(desc, manifest, config)
+		return nil
+	})
+	return img, err
+}
+
+// newImage is what is known of an image without reading it again.
+func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config imagespec.Image) *Image {
+	size := uint64(desc.Size) + uint64(manifest.Config.Size)
+	for _, l := range manifest.Layers {
+		size += uint64(l.Size)
+	}
+	img := &Image{
+		ID:       manifest.Config.Digest.String(),
+		ChainID:  identity.ChainID(config.RootFS.DiffIDs),
+		Size:     size,
+		Config:   config.Config,
+		Platform: platforms.Normalize(config.Platform),
+		// All images stay in memory: nothing that an index may have added does.
+		manifest: imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
+	}
+	img.Platform.OSFeatures = nil
+	if weight(img.Config) > maxKept {
+		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
+	}
+	return img
+}
+
+// maxKept bounds what stays in memory of an image's configuration.
+const maxKept = 16 << 10
+
+// weight is about what a configuration takes in memory.
+func weight(c imagespec.ImageConfig) int {
+	const each = 64
+	n := len(c.User) + len(c.WorkingDir) + len(c.StopSignal)
+	for _, list := range [][]string{c.Env, c.Entrypoint, c.Cmd} {
+		for _, s := range list {
+			n += each + len(s)
+		}
+	}
+	for _, set := range []map[string]struct{}{c.ExposedPorts, c.Volumes} {
+		for s := range set {
+			n += each + len(s)
+		}
+	}
+	for k, v := range c.Labels {
+		n += each + len(k) + len(v)
+	}
+	return n
+}
+
+// whole is Store.Whole.
+func (r *reader) whole(ctx context.Context, img *Image) (*Image, error) {
+	if err := img.usable(); err != nil {
+		return nil, err
+	}
+	if !img.partial {
+		return img, nil
+	}
+	spec, err := r.config(ctx, img)
+	if err != nil {
+		return nil, err
+	}
+	whole := *img
+	whole.Config, whole.partial = spec.Config, false
+	return &whole, nil
+}
+
+// platformManifest finds, in the content store, the manifest of this node's
+// platform below target.
+func (r *reader) platformManifest(ctx context.Context, target imagespec.Descriptor) (imagespec.Descriptor, error) {
+	var found *imagespec.Descriptor
+	find := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if images.IsManifestType(desc.MediaType) {
+			found = &desc
+			return nil, images.ErrSkipDesc
+		}
+		if !images.IsIndexType(desc.MediaType) {
+			return nil, fmt.Errorf("unexpected media type %q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
+		}
+		// What reads it next knows no bound.
+		return nil, r.checkDocument(ctx, desc)
+	})
+	children := images.LimitManifests(images.FilterPlatforms(r.children, r.platform), r.platform, 1)
+	if err := images.Walk(ctx, images.Handlers(find, children), target); err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	if found == nil {
+		return imagespec.Descriptor{}, fmt.Errorf("no match for platform in %s: %w", target.Digest, errdefs.ErrNotFound)
+	}
+	return *found, nil
+}
+
+// config reads the whole configuration of an image.
+func (r *reader) config(ctx context.Context, img *Image) (*imagespec.Image, error) {
+	ctx = inNamespace(ctx)
+	manifest, err := r.readManifest(ctx, img.manifest, checkManifest)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", img.ID, err)
+	}
+	var config imagespec.Image
+	err = r.readConfig(ctx, manifest, func(c imagespec.Image) error { config = c; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", img.ID, err)
+	}
+	return &config, nil
+}

@@ -11,7 +11,7 @@ import (
 
 // The router takes the inventory again only if the edition has changed.
 func TestEditionChangesWithWhatIsAdded(t *testing.T) {
-	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}))
+	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
 	o := pod.NewIndex()
 	e := &Engine{parts: recovery.Deps{Pods: &pod.Registry{Index: o}}}
 	empty := e.Edition()

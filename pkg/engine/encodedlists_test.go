@@ -17,7 +17,7 @@ import (
 func TestEncodedListsSayWhatListsSay(t *testing.T) {
 	o := pod.NewIndex()
 	for i, name := range []string{"a", "b", "c"} {
-		c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}))
+		c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
 		c.Sandbox.Spec().CreatedAt, c.Spec().CreatedAt = int64(i), int64(i)
 		c.Sandbox.Spec().Handler = name
 		c.Sandbox.Spec().Config.Msg = &runtimeapi.PodSandboxConfig{

@@ -27,10 +27,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/preflight"
 )
 
@@ -168,10 +166,7 @@ func dumpTask(ctx context.Context, client *shim.Client, c *pod.Container, dir *c
 		return err
 	}
 	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
-	if err = task.FromShim(err); c.Sandbox.Spec().Definition.Type == handler.Shim {
-		return supervisor.ExplainCheckpoint(err, dir.Path) // a supervisor has done so
-	}
-	return err
+	return c.Sandbox.Runner.ExplainCheckpoint(task.FromShim(err), dir.Path)
 }
 
 // dumpFiles writes what c changed in its root filesystem into dir.

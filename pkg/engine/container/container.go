@@ -8,7 +8,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -52,9 +51,9 @@ type Deps struct {
 
 // New serves the containers of pods.
 func New(d Deps) *Service {
-	l := &logs{pods: d.Pods, settings: d.Settings, shims: d.Shims}
+	l := &logs{pods: d.Pods, shims: d.Shims}
 	e := &ends{
-		pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, rootfs: d.Rootfs, hooks: d.Hooks, events: d.Events, logs: l, kernelLog: oomlog.New(),
+		pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, rootfs: d.Rootfs, hooks: d.Hooks, events: d.Events,
 	}
 	specs := &specifier{
 		pods: d.Pods, settings: d.Settings, binaries: d.Binaries, rootfs: d.Rootfs, hooks: d.Hooks, cdiDirs: d.CDISpecDirs,
@@ -66,7 +65,7 @@ func New(d Deps) *Service {
 			views: &views{pods: d.Pods, binaries: d.Binaries},
 			creation: &creation{
 				pods: d.Pods, settings: d.Settings, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, rootfs: d.Rootfs,
-				events: d.Events, hooks: d.Hooks, images: d.Images, specs: specs, logs: l, ends: e,
+				events: d.Events, hooks: d.Hooks, images: d.Images, specs: specs, ends: e,
 			},
 			starts:      &starts{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
 			stops:       &stops{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},

@@ -42,7 +42,6 @@ type creation struct {
 	capabilities *capabilities.Checker
 	settings     *settings.Settings
 	specs        *specifier
-	logs         *logs
 	ends         *ends
 	events       *events.Announcer
 }

@@ -15,11 +15,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
-	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
@@ -32,9 +30,6 @@ type ends struct {
 	rootfs   *rootfs.Mounts
 	hooks    *hooks.Hooks
 	events   *events.Announcer
-	logs     *logs
-	// kernelLog tells of kills in cgroups that are gone.
-	kernelLog *oomlog.Log
 }
 
 // Watch waits for the end of a running container and records it.
@@ -47,8 +42,11 @@ func (b *ends) Watch(c *pod.Container) {
 }
 
 // ended records the end of c, tells everybody, and lets the runtime forget it.
-func (b *ends) ended(c *pod.Container, exit task.Exit) {
-	b.logs.flushLog(c)
+func (b *ends) ended(c *pod.Container, exit pod.Exit) {
+	// Whoever hears of the exit may read the last lines.
+	if err := c.Sandbox.Runner.FlushLog(b.pods.Background, c); err != nil {
+		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Debug("Failed to wait for the log of exited container")
+	}
 	b.RecordEnd(c, exit)
 	if b.hooks.Plugins != nil {
 		go b.hooks.Plugins.StopContainer(b.pods.Background, b.hooks.Container(c)) // who removes c waits for it
@@ -60,22 +58,11 @@ func (b *ends) ended(c *pod.Container, exit task.Exit) {
 // cgroup's own count, which is there until the task is deleted, and where systemd has
 // removed the cgroup with its last process, the kernel's log.
 func (b *ends) killedForMemory(c *pod.Container) bool {
-	if c.OOM.Load() {
-		return true
-	}
-	if s := c.Sandbox.Spec(); s.Definition.Type != handler.Shim || s.Plan.OwnKernel {
-		return false
-	}
-	group := cgroup.HostPaths(c.Spec().CgroupsPath)
-	if kills, err := cgroup.OOMKills(group); err == nil && kills > 0 {
-		return true
-	}
-	logged := cgroup.KernelPath(c.Spec().CgroupsPath)
-	return logged != "" && !group.Exists() && b.kernelLog.Kills(b.pods.Background, logged) > 0
+	return c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.pods.Background, c.Spec().CgroupsPath)
 }
 
 // RecordEnd makes c EXITED.
-func (b *ends) RecordEnd(c *pod.Container, exit task.Exit) {
+func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
 	oom := exit.OOM || b.killedForMemory(c)
 	err := c.Force(func(st *pod.ContainerStatus) {
 		if exit.Unknown {
@@ -127,26 +114,11 @@ func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 		return err
 	}
 	b.binaries.Runtimes.Mend(c.Sandbox)
-	err := b.endTask(ctx, c)
-	if task.LostShim(c.Sandbox, err) {
-		err = b.endTask(ctx, c) // the next connection tells whether the shim is gone
-	}
-	if task.LostShim(c.Sandbox, err) {
-		_, err = b.tasks.Bury(ctx, c.Sandbox, c.ID(), err)
-	}
-	if err != nil {
+	if err := c.Sandbox.Runner.Delete(ctx, c.ID()); err != nil {
 		return err
 	}
-	b.tasks.Drop(c.Sandbox.Spec().Supervisor, c.ID())
-	return b.logs.closeLog(ctx, c)
-}
-
-func (b *ends) endTask(ctx context.Context, c *pod.Container) error {
-	client, err := b.tasks.Client(ctx, c.Sandbox)
-	if err != nil {
-		return err
-	}
-	return task.EndTask(ctx, client, c.ID())
+	b.tasks.Drop(c.Sandbox, c.ID())
+	return c.Sandbox.Runner.CloseLog(ctx, c)
 }
 
 // RemoveParts removes what a container without a task consists of, however much

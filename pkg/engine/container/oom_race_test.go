@@ -9,7 +9,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/store"
-	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -20,7 +19,7 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim}})
+	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim}}, &enginetest.Runner{})
 	pods.Index.AddSandbox(s)
 	b := &ends{pods: pods, events: events.NewAnnouncer(events.NewBroker(), pods)}
 	for n := range 300 {
@@ -32,7 +31,7 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 		pods.Index.AddContainer(c)
 		var both sync.WaitGroup
 		both.Go(func() { pods.Index.NoteOOM(c.ID()) })
-		both.Go(func() { b.RecordEnd(c, task.Exit{Status: 137, At: time.Now()}) })
+		both.Go(func() { b.RecordEnd(c, pod.Exit{Status: 137, At: time.Now()}) })
 		both.Wait()
 		if st := c.Status(); st.Reason != "OOMKilled" {
 			t.Fatalf("container %d is %s", n, st.Reason)

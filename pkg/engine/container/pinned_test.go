@@ -49,7 +49,7 @@ type told struct {
 
 func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	t.Helper()
-	options, err := k.tasks.Options(s.Spec(), "", "")
+	options, err := k.tasks.Bind(s).Options("", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,10 +99,10 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	records := t.TempDir()
 	spec := pod.SandboxSpec{Definition: d, Pinned: kept}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
-	old := enginetest.Sandbox(t, records, spec)
+	old := enginetest.Sandbox(t, records, spec, &enginetest.Runner{})
 	spec.Pinned = nil // as an older build wrote it
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
-	older := enginetest.Sandbox(t, records, spec)
+	older := enginetest.Sandbox(t, records, spec, &enginetest.Runner{})
 
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"now"}`)
 	put(t, profile, `{"defaultAction":"SCMP_ACT_KILL"}`)
@@ -132,7 +132,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	}
 	spec = pod.SandboxSpec{Definition: &plain, Pinned: kept}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
-	if got := tell(t, after, enginetest.Sandbox(t, records, spec)); got.hostname != "" || got.seccomp != "" {
+	if got := tell(t, after, enginetest.Sandbox(t, records, spec, &enginetest.Runner{})); got.hostname != "" || got.seccomp != "" {
 		t.Errorf("a pod without files has %+v", got)
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // ErrUnheard is the cause of a failed start whose answer nobody heard.
@@ -72,7 +71,7 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 		defer cancel()
 		_ = b.startFailed(ctx, c, ErrUnheard) // it returns the cause
 	case task.Gone:
-		b.ends.RecordEnd(c, task.Exit{At: time.Now(), Unknown: true})
+		b.ends.RecordEnd(c, pod.Exit{At: time.Now(), Unknown: true})
 		go b.ends.EraseEnded(c)
 	case task.Started:
 		c.Record(b.pods.Background, func(st *pod.ContainerStatus) {
@@ -84,19 +83,11 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	}
 }
 
-// keepStarted is keepTask for one that was not started here.
+// keepStarted is for one that was not started here.
 func (b *starts) keepStarted(c *pod.Container, pid int) {
-	if c.Sandbox.Spec().Definition.Type != handler.OCI {
-		return
-	}
 	ctx, cancel := context.WithTimeout(b.pods.Background, task.RecoveryAnswer)
 	defer cancel()
-	client, err := b.tasks.Client(ctx, c.Sandbox)
-	if err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to hand task descriptors to the keeper")
-		return
-	}
-	b.tasks.Keep(ctx, c.Sandbox, client, task.KeptOf(b.pods.Layout, c, pid))
+	c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.pods.Layout, c, pid))
 }
 
 // tellPlugins says what StartContainer would have said.

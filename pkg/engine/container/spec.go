@@ -20,8 +20,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -37,7 +35,7 @@ type specifier struct {
 
 // buildSpec looks up what the spec depends on, and builds it.
 func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
-	config, d := c.Config(), c.Sandbox.Spec().Definition
+	config := c.Config()
 	var user ocispec.User
 	images, err := b.rootfs.VolumeSources(c)
 	if err != nil {
@@ -70,9 +68,7 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
 		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes,
 	}
-	if d.Type == handler.OCI && !c.Sandbox.Spec().Plan.OwnKernel {
-		in.CRIUConfig = filepath.Join(b.pods.ContainerDir(c.ID()), supervisor.CRIUConfigFile)
-	}
+	in.CRIUConfig = c.Sandbox.Runner.CRIUConfig(b.pods.ContainerDir(c.ID()))
 	if in.Runtime, err = b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec())); err != nil {
 		return nil, user, err
 	}

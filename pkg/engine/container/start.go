@@ -17,7 +17,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // starts are of containers, by a call or by an earlier daemon.
@@ -75,7 +74,7 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(c.Sandbox.Spec().Definition)+pod.UndoTimeout)
 	defer cancel()
-	client, err := b.tasks.Client(ctx, c.Sandbox)
+	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 		return b.startFailed(ctx, c, err)
 	}
 	if why := c.Status().Unstartable; why != "" {
-		return b.startFailed(ctx, c, task.Blamed(c.Sandbox.Spec().Definition, errors.New(why)))
+		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(errors.New(why)))
 	}
 	if err := b.hooks.Plugins.StartContainer(ctx, b.hooks.Container(c)); err != nil {
 		return b.startFailed(ctx, c, err)
@@ -96,10 +95,10 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 		return err // the start goes on without this daemon: the next one asks what came of it
 	}
 	if err != nil {
-		return b.startFailed(ctx, c, task.Blamed(c.Sandbox.Spec().Definition, err))
+		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(err))
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
-	b.tasks.Keep(ctx, c.Sandbox, client, task.KeptOf(b.pods.Layout, c, pid))
+	c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.pods.Layout, c, pid))
 	err = c.Update(func(st *pod.ContainerStatus) error {
 		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.pods.Clock.Now()
 		return nil
@@ -119,7 +118,7 @@ func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 		return int(started.Pid), nil
 	}
 	err = task.FromShim(err)
-	if !shim.Lost(err) || c.Sandbox.Spec().Definition.Type != handler.OCI {
+	if !shim.Lost(err) || !c.Sandbox.JournalsStarts {
 		return 0, err
 	}
 	if state, pid, askErr := b.tasks.AwaitStart(ctx, c, task.RecoveryAnswer); askErr == nil && state == task.Started {

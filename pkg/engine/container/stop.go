@@ -182,7 +182,7 @@ func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 
 func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
 	b.binaries.Runtimes.Mend(c.Sandbox)
-	client, err := b.tasks.Client(ctx, c.Sandbox)
+	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // createTask tells whoever runs the pod's tasks about the container. It does not
@@ -25,11 +24,11 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	if err != nil {
 		return err
 	}
-	options, err := b.tasks.Options(s.Spec(), c.Spec().LogDirectory, c.Spec().LogPath)
+	options, err := s.Runner.Options(c.Spec().LogDirectory, c.Spec().LogPath)
 	if err != nil {
 		return err
 	}
-	if err := b.logs.drainShim(ctx, c); err != nil {
+	if err := s.Runner.OpenLog(ctx, c); err != nil {
 		return err
 	}
 	io := b.pods.Stdio(c)
@@ -37,8 +36,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 		ID: c.ID(), Bundle: b.pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
 		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options,
 	}
-	foreign := s.Spec().Definition.Type == handler.Shim
-	if foreign {
+	if s.MountsRootfs {
 		request.Rootfs = mountMessages(rootfs)
 	}
 	unanswered, err := CallCreate(ctx, client, request)
@@ -49,13 +47,13 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 		c.Creating.Store(unanswered)
 		u.Add("create", c.AwaitCreated)
 	}
-	if !foreign {
+	if !s.CreatesEarly {
 		return fmt.Errorf("create container: %w", err)
 	}
 	if shim.Lost(err) || ctx.Err() != nil {
-		return fmt.Errorf("create container: %w", task.Blamed(s.Spec().Definition, err))
+		return fmt.Errorf("create container: %w", s.Runner.Blame(err))
 	}
-	// A shim calls its runtime here already, berth-shim at the start. That a
+	// The runtime was called already. That a
 	// program cannot be run is for StartContainer to say (CRI: StartError).
 	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
 }

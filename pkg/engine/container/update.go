@@ -22,7 +22,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // resizing serves the call that changes the limits of a container, in which plugins
@@ -118,7 +117,7 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	if err := put(after); err != nil {
 		return err
 	}
-	if c.Status().Phase == pod.PhaseRunning || c.Sandbox.Spec().Definition.Type == handler.Shim {
+	if c.Status().Phase == pod.PhaseRunning || c.Sandbox.CreatesEarly {
 		err := b.applyResources(context.WithoutCancel(ctx), c, after)
 		// What a runtime refuses it may have done in part, unless it has no update.
 		if told = !errdefs.IsNotImplemented(err); err != nil {

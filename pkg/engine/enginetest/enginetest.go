@@ -20,7 +20,7 @@ import (
 )
 
 // Sandbox writes a record below dir, and reads it as the next daemon does.
-func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec) *pod.Sandbox {
+func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec, b pod.Binder) *pod.Sandbox {
 	t.Helper()
 	id := pod.NewID()
 	records, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](dir)
@@ -37,7 +37,7 @@ func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec) *pod.Sandbox {
 	if !ok {
 		t.Fatal("the record is gone")
 	}
-	return pod.NewSandbox(o)
+	return pod.NewSandbox(o, b)
 }
 
 // Container is one that runs, as far as its record says.
@@ -105,7 +105,7 @@ func NewDeaf(t *testing.T) *Deaf {
 func (d *Deaf) Container(t *testing.T, of handler.Definition) *pod.Container {
 	t.Helper()
 	of.Type = handler.OCI
-	c := Container(t, Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &of, Supervisor: "deaf"}))
+	c := Container(t, Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &of, Supervisor: "deaf"}, d.Tasks))
 	if err := os.MkdirAll(filepath.Join(d.Pods.ContainerDir(c.ID()), "io"), 0o700); err != nil {
 		t.Fatal(err)
 	}

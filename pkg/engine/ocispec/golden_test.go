@@ -239,7 +239,7 @@ func TestSandboxSpecs(t *testing.T) {
 			sp.MemoryLimit = 1<<30 + 128<<20
 		},
 		"shim": func(sp *SandboxProcess, _ *Node) {
-			sp.Definition = &handler.Definition{Type: handler.Shim}
+			sp.ShowsResolver = true
 			sp.PausePath = "/bin/pause"
 			sp.Config.Linux.Sysctls = map[string]string{"net.core.somaxconn": "1024", "kernel/shm_rmid_forced": "1"}
 			sp.Config.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: 1000}

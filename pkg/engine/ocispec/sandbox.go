@@ -6,8 +6,6 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 const (
@@ -110,8 +108,7 @@ func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 	if p := shmPath(sp.Sandbox); p != "" {
 		s.Mounts = append(s.Mounts, bind(p, "/dev/shm", locked...))
 	}
-	// VM shims configure the guest's resolver from this mount.
-	if sp.ResolvConfPath != "" && sp.Definition != nil && sp.Definition.Type == handler.Shim {
+	if sp.ResolvConfPath != "" && sp.ShowsResolver {
 		s.Mounts = append(s.Mounts, bind(sp.ResolvConfPath, "/etc/resolv.conf", locked...))
 	}
 	slices.SortStableFunc(s.Mounts, func(a, b specs.Mount) int { return depth(a.Destination) - depth(b.Destination) })

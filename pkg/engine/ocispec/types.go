@@ -73,6 +73,9 @@ type Sandbox struct {
 	ID         string
 	Config     *runtimeapi.PodSandboxConfig
 	Definition *handler.Definition
+	// ShowsResolver: the sandbox process has the pod's resolv.conf, too. VM shims
+	// configure the guest's resolver by it.
+	ShowsResolver bool
 	// NetNS, IPCNS and UTSNS are paths of pinned namespaces; empty where the
 	// pod uses the host's, or where PID holds them.
 	NetNS, IPCNS, UTSNS string

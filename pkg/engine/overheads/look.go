@@ -14,7 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/process"
 	"github.com/berth-cri/berth/pkg/engine/selfcheck"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
@@ -77,7 +76,7 @@ func (b *Readings) look() (*picture, error) {
 func (v *picture) count(m *measured) error {
 	for _, c := range m.all {
 		v.groups[cgroup.HostPaths(c.Spec().CgroupsPath).MemoryKey()] = true
-		if pid := c.Status().PID; pid > 0 && !m.Spec().Plan.OwnKernel {
+		if pid := c.Status().PID; pid > 0 && m.HostProcesses {
 			v.tasks[pid] = true
 		}
 	}
@@ -114,7 +113,7 @@ func (v *picture) countOwn(m *measured) error {
 			return err
 		}
 	}
-	if pid := m.Status().PID; pid > 0 && v.groups[own.MemoryKey()] && !m.Spec().Plan.OwnKernel {
+	if pid := m.Status().PID; pid > 0 && v.groups[own.MemoryKey()] && m.HostProcesses {
 		v.tasks[pid] = true
 	}
 	return nil
@@ -149,7 +148,7 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 			return r, err
 		}
 	}
-	if m.Spec().Definition.Type == handler.Shim {
+	if m.OwnShim {
 		pid, err := v.shimOf(m)
 		if err != nil {
 			return r, err
@@ -157,7 +156,7 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 		if err := v.own(found, pid); err != nil {
 			return r, err
 		}
-		if podstats.BringsMachine(m.Sandbox) {
+		if m.Machine {
 			if err := v.machineOf(func(pid int) error { return v.own(found, pid) }, m, pid); err != nil {
 				return r, err
 			}
@@ -201,7 +200,7 @@ func (v *picture) share(found map[int]overhead.Part, m *measured) error {
 	key := m.Spec().Supervisor
 	pid, there := v.supervisor(key)
 	if !there {
-		if m.Spec().Definition.Type == handler.OCI {
+		if !m.OwnShim {
 			return fmt.Errorf("its supervisor is not there: %w", errdefs.ErrUnavailable)
 		}
 		return nil // it has none before it has a container

@@ -56,7 +56,7 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 		name := m.Spec().Definition.Name
 		p := pods[name]
 		p.Declared = append(p.Declared, declaredFor(m.Sandbox))
-		if m.Spec().Plan.OwnKernel {
+		if !m.HostProcesses {
 			p.OwnKernel++
 		} else if r, err := all.read(m); err == nil {
 			p.Readings = append(p.Readings, r)

@@ -19,6 +19,8 @@ import (
 // Sandbox is a sandbox that callers can see.
 type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
+	Traits
+	Runner Runner
 	Op     OpLock // held by calls that change it as a whole: stop, remove
 	Making *gate  // who creates containers in it is inside
 	CPU    usage.CPURate
@@ -32,9 +34,11 @@ type Sandbox struct {
 	listed atomic.Pointer[encodedItem]
 }
 
-// NewSandbox is the sandbox of a record.
-func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus]) *Sandbox {
-	return &Sandbox{Object: o, Op: NewOpLock(), Making: newGate()}
+// NewSandbox is the sandbox of a record, which b gives its Runner.
+func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus], b Binder) *Sandbox {
+	s := &Sandbox{Object: o, Traits: TraitsOf(o.Spec().Definition, o.Spec().Plan), Op: NewOpLock(), Making: newGate()}
+	s.Runner = b.Bind(s)
+	return s
 }
 
 // Config is what the sandbox was run with.
@@ -130,7 +134,7 @@ func (s *Sandbox) Encoded(state runtimeapi.PodSandboxState) ([]byte, error) {
 }
 
 // MustAsk tells whether who runs s must be asked for its statistics.
-func (s *Sandbox) MustAsk() bool { return s.Spec().Plan.OwnKernel }
+func (s *Sandbox) MustAsk() bool { return !s.HostProcesses }
 
 // namespaceOptions echoes what was asked for: the kubelet recreates a pod whose
 // answer differs.

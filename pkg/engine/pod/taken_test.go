@@ -13,7 +13,7 @@ import (
 )
 
 func TestTakenNameSaysWhatToDo(t *testing.T) {
-	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}))
+	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
 	s, o := c.Sandbox, pod.NewIndex()
 	o.AddSandbox(s)
 	o.AddContainer(c)

@@ -16,7 +16,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/usage"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // PodSandboxStats tells what one pod uses. A sandbox that is not ready uses
@@ -205,7 +204,7 @@ func GroupsOf(driver cgroup.Driver, s *pod.Sandbox) ([]cgroup.Paths, error) {
 		return nil, err
 	}
 	all := []cgroup.Paths{cgroup.HostPaths(own)}
-	if !BringsMachine(s) {
+	if !s.Machine {
 		return all, nil
 	}
 	found, err := cgroup.OfPod(own, s.ID())
@@ -215,11 +214,4 @@ func GroupsOf(driver cgroup.Driver, s *pod.Sandbox) ([]cgroup.Paths, error) {
 		}
 	}
 	return all, err
-}
-
-// BringsMachine says that a sandbox's shim brings a kernel along, as far as berth knows:
-// in a virtual machine, which may be no child of the shim, nor in the cgroup that it was
-// told.
-func BringsMachine(s *pod.Sandbox) bool {
-	return s.Spec().Plan.OwnKernel && s.Spec().Definition.Type == handler.Shim
 }

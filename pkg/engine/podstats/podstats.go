@@ -8,10 +8,8 @@ import (
 	"os"
 	"time"
 
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/containerd/typeurl/v2"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -22,7 +20,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/usage"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Stats serves the calls about what containers and pods use. Nothing is
@@ -143,33 +140,9 @@ func (b *Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, erro
 	if !c.Sandbox.MustAsk() {
 		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
-	spec := c.Sandbox.Spec()
-	asked := spec.Supervisor
-	if spec.Definition.Type != handler.OCI {
-		asked = c.Sandbox.ID() // it has a shim of its own
-	}
-	used, err := ask(ctx, b.lanes, asked, func(ctx context.Context) (cgroup.Stats, error) { return b.taskUsage(ctx, c) })
-	if spec.Definition.Type == handler.OCI {
-		used = usage.OnlyWithin(used)
-	}
-	return used, err
-}
-
-// taskUsage asks by the Task API.
-func (b *Stats) taskUsage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
-	client, err := b.tasks.Client(ctx, c.Sandbox)
-	if err != nil {
-		return cgroup.Stats{}, err
-	}
-	resp, err := client.Task.Stats(ctx, &taskapi.StatsRequest{ID: c.ID()})
-	if err != nil {
-		return cgroup.Stats{}, task.FromShim(err)
-	}
-	m, err := typeurl.UnmarshalAny(resp.GetStats())
-	if err != nil {
-		return cgroup.Stats{}, err
-	}
-	return usage.FromMetrics(m)
+	return ask(ctx, b.lanes, c.Sandbox.Runner.Name(), func(ctx context.Context) (cgroup.Stats, error) {
+		return c.Sandbox.Runner.Usage(ctx, c.ID())
+	})
 }
 
 // StreamContainerStats is ListContainerStats in messages of bounded size.

@@ -48,7 +48,7 @@ func (r *partial) dropContainers(ctx context.Context) {
 
 func (r *partial) dropped(ctx context.Context, o *containerRecord) bool {
 	s := r.sandboxOf(o)
-	if s != nil && r.silent.has(runner(s)) {
+	if s != nil && r.silent.has(s.Runner.Name()) {
 		return false // who may yet come back would never let go of it
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
@@ -82,7 +82,7 @@ func (r *partial) sandboxOf(o *containerRecord) *pod.Sandbox {
 		return s
 	}
 	if p, ok := r.pods.Sandboxes.Get(o.Spec().Sandbox); ok {
-		return pod.NewSandbox(p)
+		return pod.NewSandbox(p, r.tasks)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (r *recovery) thaw(ctx context.Context) {
 
 // thawOne lets a container go on, if it does not.
 func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
-	client, err := r.tasks.Client(ctx, c.Sandbox)
+	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -53,7 +54,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := &recovery{pods: pods, log: log.L, shims: shims, silent: newSilence()}
+	r := &recovery{pods: pods, tasks: task.New(pods, nil, nil, shims), log: log.L, shims: shims, silent: newSilence()}
 	if err := errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ const undoPatience = 5 * time.Second
 // partial takes back what an earlier daemon had not made whole.
 type partial struct {
 	pods       *pod.Registry
+	tasks      pod.Binder
 	selfChecks *selfcheck.Pods
 	sandboxes  *sandbox.Service
 	containers *container.Service
@@ -36,10 +37,10 @@ func (r *partial) dropHalfMade(ctx context.Context) {
 		if o.Status().Phase != pod.PhasePlanned {
 			continue
 		}
-		s := pod.NewSandbox(o)
+		s := pod.NewSandbox(o, r.tasks)
 		r.reserve(ctx, s)
 		s.Op <- struct{}{} // whoever wants to remove it waits
-		if h := (&halfMade{Sandbox: s}); r.silent.has(runner(s)) {
+		if h := (&halfMade{Sandbox: s}); r.silent.has(s.Runner.Name()) {
 			slow = append(slow, h)
 		} else {
 			quick = append(quick, h)

@@ -13,7 +13,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/session"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 const unreachable = "Supervisor or shim is unresponsive; keeping the recorded state"
@@ -53,7 +52,7 @@ func (r *recovery) takeSandboxes(ctx context.Context) error {
 		if o.Status().Phase == pod.PhasePlanned {
 			continue
 		}
-		s := pod.NewSandbox(o)
+		s := pod.NewSandbox(o, r.tasks)
 		if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
 			r.log.WithError(err).WithField("sandbox", s.ID()).Error("Two sandboxes have the same name")
 		}
@@ -84,41 +83,20 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 	}
 	if s.Spec().Plan.Process {
 		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
-		r.readLog(ctx, s)
+		if err := s.Runner.ReadLog(ctx); err != nil {
+			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of shim")
+		}
 		go r.sandboxes.Watch(s)
 	}
 	return nil
 }
 
-// readLog goes on reading the log of a foreign shim.
-func (r *recovery) readLog(ctx context.Context, s *pod.Sandbox) {
-	if s.Spec().Definition.Type != handler.Shim {
-		return
-	}
-	// Without a connection: a shim that does not take one now may go on all the same.
-	ep, err := r.tasks.Endpoint(ctx, s)
-	if err == nil {
-		err = r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID())}, ep)
-	}
-	if err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of shim")
-	}
-}
-
 // keepAgain holds what the task would lose with its supervisor, as before.
 func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
-	if s.Spec().Definition.Type != handler.OCI {
-		return
-	}
-	c, err := r.tasks.Client(ctx, s)
-	if err != nil {
-		log.G(ctx).WithError(err).WithField("container", t.ID).Warn("Failed to hand task descriptors to the keeper")
-		return
-	}
-	if r.silent.has(runner(s)) {
+	if r.silent.has(s.Runner.Name()) {
 		t.Terminal = false // all else is had without an answer
 	}
-	r.tasks.Keep(ctx, s, c, t)
+	s.Runner.Keep(ctx, t)
 }
 
 // containers does the same for containers.
@@ -158,7 +136,7 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) error {
 	case pod.PhaseCreated:
 		return r.created(ctx, c)
 	}
-	var exit task.Exit
+	var exit pod.Exit
 	var ended bool
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
 		exit, ended, err = r.tasks.EndedMeanwhile(ctx, c.Sandbox, c.ID())
@@ -196,7 +174,7 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) error {
 	}
 	switch state {
 	case task.Unstarted:
-		if c.Sandbox.Spec().Definition.Type == handler.Shim {
+		if !c.Sandbox.JournalsStarts {
 			go r.containers.NoticeStart(c)
 		}
 		return nil

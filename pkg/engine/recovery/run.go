@@ -61,7 +61,7 @@ func Run(ctx context.Context, d Deps) error {
 	sweep := &sweeper{
 		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, log: entry, images: d.Images, cni: d.Network, shims: d.Shims, silent: silent,
 	}
-	halfMade := &partial{pods: d.Pods, selfChecks: d.SelfChecks, sandboxes: d.Sandboxes, containers: d.Containers, silent: silent}
+	halfMade := &partial{pods: d.Pods, tasks: d.Tasks, selfChecks: d.SelfChecks, sandboxes: d.Sandboxes, containers: d.Containers, silent: silent}
 	r := &recovery{
 		pods: d.Pods, tasks: d.Tasks, log: entry, shims: d.Shims, sandboxes: d.Sandboxes, containers: d.Containers,
 		sessions: d.Sessions, silent: silent,

@@ -11,7 +11,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // silentAfter is how long who runs pods may take for a first answer. They are all
@@ -41,18 +40,6 @@ func (s *silence) has(runner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.who[runner]
-}
-
-// runner names who runs the tasks of s: the key of a supervisor or the address of
-// a foreign shim.
-func runner(s *pod.Sandbox) string {
-	if s.Spec().Definition.Type == handler.Shim {
-		if ep := s.Status().Shim; ep != nil {
-			return ep.Address
-		}
-		return ""
-	}
-	return s.Spec().Supervisor
 }
 
 // listen finds out who is silent. It starts nothing, and is quick when all answer.
@@ -87,7 +74,7 @@ func (r *recovery) listen(ctx context.Context) {
 // ask calls f, which asks who runs s, with a bound. Whoever lets it run out of
 // time is silent from then on.
 func (r *recovery) ask(ctx context.Context, s *pod.Sandbox, f func(context.Context) error) error {
-	who := runner(s)
+	who := s.Runner.Name()
 	if r.silent.has(who) {
 		return errSilent
 	}

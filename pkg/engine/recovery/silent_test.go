@@ -9,16 +9,14 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
 func TestSilentOnesAreAskedOnce(t *testing.T) {
-	records := t.TempDir()
+	records, tasks := t.TempDir(), enginetest.NewDeaf(t).Tasks
 	recorded := func(supervisor string) *pod.Sandbox {
-		return enginetest.Sandbox(t, records, pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, Supervisor: supervisor})
+		return enginetest.Sandbox(t, records, pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, Supervisor: supervisor}, tasks)
 	}
 	silent, neighbour, other := recorded("silent"), recorded("silent"), recorded("other")
 	synctest.Test(t, func(t *testing.T) {
@@ -52,28 +50,4 @@ func TestSilentOnesAreAskedOnce(t *testing.T) {
 			t.Errorf("one that answered with an error is silent: %v", err)
 		}
 	})
-}
-
-func TestRunner(t *testing.T) {
-	pods, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for id, tc := range map[string]struct {
-		kind handler.Type
-		ep   *shim.Endpoint
-		want string
-	}{
-		"oci":         {handler.OCI, nil, "key"},
-		"shim":        {handler.Shim, &shim.Endpoint{Address: "unix:///s"}, "unix:///s"},
-		"no shim yet": {handler.Shim, nil, ""},
-	} {
-		o, err := pods.Create(id, pod.SandboxSpec{Definition: &handler.Definition{Type: tc.kind}, Supervisor: "key"}, pod.SandboxStatus{Shim: tc.ep}, store.Relaxed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := runner(pod.NewSandbox(o)); got != tc.want {
-			t.Errorf("%s: %q, want %q", id, got, tc.want)
-		}
-	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Mounts are the root filesystems of containers, the images among their mounts and
@@ -51,7 +50,7 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *image
 	if err != nil {
 		return nil, fmt.Errorf("root filesystem: %w", err)
 	}
-	if c.Sandbox.Spec().Definition.Type == handler.Shim {
+	if c.Sandbox.MountsRootfs {
 		return fs.Mounts, nil
 	}
 	if err := mount.All(fs.Mounts, rootfs); err != nil {
@@ -79,7 +78,7 @@ func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *image.I
 // crash.
 func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
-	if len(mounts) == 0 || c.Sandbox.Spec().Definition.Type != handler.Shim {
+	if len(mounts) == 0 || !c.Sandbox.MountsRootfs {
 		return f(rootfs)
 	}
 	defer func() {

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,14 +16,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/events"
-	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // processes are the processes of the sandboxes that have one.
@@ -33,13 +30,7 @@ type processes struct {
 	binaries *binaries.Binaries
 	tasks    *task.Service
 	settings *settings.Settings
-	shims    shimStarter
 	events   *events.Announcer
-}
-
-// shimStarter starts foreign shims.
-type shimStarter interface {
-	StartForeign(ctx context.Context, s shim.Start) (shim.Endpoint, *shim.Client, error)
 }
 
 // Start starts the sandbox process of a sandbox that has one.
@@ -50,20 +41,17 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.writeProcessBundle(ctx, s); err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	limit := task.CallTimeout(s.Spec().Definition)
-	if s.Spec().Definition.Type == handler.OCI {
-		limit += pod.CreatePatience // the supervisor ends the runtime's call at its limit, and says why
-	}
+	limit := s.Runner.LaunchTimeout()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	client, err := b.startShim(ctx, s)
+	client, err := s.Runner.Launch(ctx)
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
 	if err := b.binaries.Runtimes.Need(s); err != nil {
 		return err
 	}
-	options, err := b.tasks.Options(s.Spec(), "", "")
+	options, err := s.Runner.Options("", "")
 	if err != nil {
 		return err
 	}
@@ -73,41 +61,22 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	s.Creating.Store(unanswered)
 	if err != nil {
 		err = task.InTime(limit, err)
-		if s.Spec().Definition.Type == handler.Shim { // berth-shim calls no runtime yet
-			err = task.Blamed(s.Spec().Definition, err)
+		if s.CreatesEarly {
+			err = s.Runner.Blame(err)
 		}
 		return fmt.Errorf("create sandbox process: %w", err)
 	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: s.ID()})
 	if err != nil {
-		return fmt.Errorf("start sandbox process: %w", task.Blamed(s.Spec().Definition, task.InTime(limit, task.FromShim(err))))
+		return fmt.Errorf("start sandbox process: %w", s.Runner.Blame(task.InTime(limit, task.FromShim(err))))
 	}
-	b.tasks.Keep(ctx, s, client, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
+	s.Runner.Keep(ctx, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
 	return s.Update(func(st *pod.SandboxStatus) error { st.PID = int(started.Pid); return nil })
 }
 
-// startShim returns who runs the tasks of s, starting a foreign shim.
-func (b *processes) startShim(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
-	d := b.binaries.Runtimes.Of(s.Spec())
-	if d.Type != handler.Shim {
-		return b.tasks.Client(ctx, s)
-	}
-	options, err := task.ShimOptions(d, s.Spec().Plan, b.settings.NodeOf(s.Spec()).SystemdCgroup)
-	if err != nil {
-		return nil, err
-	}
-	ep, client, err := b.shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Options: options})
-	if err != nil {
-		return nil, task.Blamed(d, err)
-	}
-	failpoint.Hit(failpoint.SandboxShimStarted)
-	return client, s.Update(func(st *pod.SandboxStatus) error { st.Shim = &ep; return nil })
-}
-
-// processRootfs is how a foreign shim gets the sandbox process's root: VM
-// runtimes decide for themselves how to carry it over.
+// processRootfs is how a Runner gets the sandbox process's root that mounts it itself.
 func (b *processes) processRootfs(s *pod.Sandbox) []*types.Mount {
-	if s.Spec().Definition.Type != handler.Shim {
+	if !s.MountsRootfs {
 		return nil
 	}
 	return []*types.Mount{{Type: "bind", Source: b.binaries.Tools.PauseRoot, Options: []string{"rbind", "ro"}}}
@@ -139,7 +108,7 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
 		return err
 	}
-	if s.Spec().Definition.Type == handler.OCI {
+	if !s.MountsRootfs {
 		if err := unix.Mount(b.binaries.Tools.PauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount its root filesystem: %w", err)
 		}
@@ -155,7 +124,7 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 // memoryOf is what the kubelet lets a pod use whose kernel is its own: it limits
 // the pod's cgroup before it asks for the pod.
 func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
-	if !s.Spec().Plan.OwnKernel || s.Spec().Definition.Type != handler.OCI {
+	if !s.MemoryLimit {
 		return 0
 	}
 	parent := s.Config().GetLinux().GetCgroupParent()
@@ -175,7 +144,7 @@ func (b *processes) Watch(s *pod.Sandbox) {
 	}
 	log.G(b.pods.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("Sandbox process exited")
 	s.Record(b.pods.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
-	b.tasks.Drop(s.Spec().Supervisor, s.ID())
+	b.tasks.Drop(s, s.ID())
 	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
@@ -186,73 +155,10 @@ func (b *processes) stop(ctx context.Context, s *pod.Sandbox) error {
 		return nil
 	}
 	b.binaries.Runtimes.Mend(s)
-	err := b.end(ctx, s)
+	err := s.Runner.End(ctx)
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	b.tasks.Drop(s.Spec().Supervisor, s.ID())
+	b.tasks.Drop(s, s.ID())
 	return mountpoint.Unmount(filepath.Join(b.pods.ProcessBundle(s.ID()), "rootfs"))
-}
-
-func (b *processes) end(ctx context.Context, s *pod.Sandbox) error {
-	if s.Spec().Definition.Type == handler.Shim {
-		return b.endForeign(ctx, s)
-	}
-	client, err := b.tasks.Client(ctx, s)
-	if err != nil {
-		return err
-	}
-	return task.EndTask(ctx, client, s.ID())
-}
-
-// endForeign ends the process, the shim, and what the shim runs the pod in.
-func (b *processes) endForeign(ctx context.Context, s *pod.Sandbox) error {
-	client, err := b.endByShim(ctx, s)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		if !errors.Is(err, shim.ErrGone) {
-			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that failed to stop its sandbox")
-		}
-		client = nil
-		if err := b.killShim(ctx, s, err); err != nil {
-			return err
-		}
-	}
-	if err := b.tasks.Dismiss(ctx, s, client); err != nil {
-		return err
-	}
-	if client != nil && s.Status().PID == 0 {
-		// What was never started may still be in the making.
-		if err := client.AwaitGone(ctx); err != nil {
-			return err
-		}
-	}
-	return b.tasks.EndPod(ctx, s)
-}
-
-// killShim kills the shim of s, and cleans up after it as after one that was lost for
-// the reason cause.
-func (b *processes) killShim(ctx context.Context, s *pod.Sandbox, cause error) error {
-	// First, so that it makes nothing more.
-	if err := b.tasks.Dismiss(ctx, s, nil); err != nil {
-		return err
-	}
-	_, err := b.tasks.Bury(ctx, s, s.ID(), cause)
-	return err
-}
-
-// endByShim has the shim end the process, if it does so in time.
-func (b *processes) endByShim(ctx context.Context, s *pod.Sandbox) (client *shim.Client, err error) {
-	err = insist(ctx, s, func(ctx context.Context) error {
-		if err := s.Creating.Load().Await(ctx, pod.CreatePatience); err != nil {
-			return err
-		}
-		if client, err = b.tasks.Client(ctx, s); err != nil {
-			return err
-		}
-		return task.EndTask(ctx, client, s.ID())
-	}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) || shim.Lost(err) })
-	return client, err
 }

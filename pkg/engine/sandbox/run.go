@@ -36,6 +36,7 @@ type runs struct {
 	hooks        *hooks.Hooks
 	capabilities *capabilities.Checker
 	settings     *settings.Settings
+	tasks        pod.Binder
 	cni          podNetwork
 	shims        generations
 	processes    *processes
@@ -118,7 +119,7 @@ func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxReq
 		return nil, err
 	}
 	failpoint.Hit(failpoint.SandboxReserved)
-	s := pod.NewSandbox(o)
+	s := pod.NewSandbox(o, b.tasks)
 	if err := b.bringUp(ctx, s); err != nil {
 		return nil, err
 	}
@@ -196,12 +197,7 @@ func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.makeNetwork(gctx, s) })
 	g.Go(func() error { return b.makeFiles(s) })
-	if s.Spec().Definition.Type == handler.OCI {
-		g.Go(func() error {
-			_, err := b.shims.Supervisor(gctx, s.Spec().Supervisor)
-			return err
-		})
-	}
+	g.Go(func() error { return s.Runner.Prepare(gctx) })
 	return g.Wait()
 }
 

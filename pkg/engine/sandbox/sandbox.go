@@ -46,7 +46,7 @@ type Deps struct {
 
 // New serves the sandboxes of a node.
 func New(d Deps) *Service {
-	p := &processes{pods: d.Pods, settings: d.Settings, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, shims: d.Shims}
+	p := &processes{pods: d.Pods, settings: d.Settings, binaries: d.Binaries, tasks: d.Tasks, events: d.Events}
 	s := &stops{
 		pods: d.Pods, settings: d.Settings, binaries: d.Binaries, rootfs: d.Rootfs, events: d.Events, hooks: d.Hooks,
 		network: d.Network, shims: d.Shims, processes: p, inside: d.Containers,
@@ -57,7 +57,7 @@ func New(d Deps) *Service {
 			views: &views{pods: d.Pods, binaries: d.Binaries},
 			runs: &runs{
 				pods: d.Pods, settings: d.Settings, binaries: d.Binaries, capabilities: d.Capabilities, events: d.Events, hooks: d.Hooks,
-				cni: d.Network, shims: d.Shims, processes: p, stops: s,
+				tasks: d.Tasks, cni: d.Network, shims: d.Shims, processes: p, stops: s,
 			},
 			stops:    s,
 			resizing: &resizing{pods: d.Pods, hooks: d.Hooks},

@@ -15,7 +15,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
@@ -26,9 +25,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
-	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/task"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // stops ends and removes sandboxes.
@@ -41,13 +37,19 @@ type stops struct {
 	network   disconnecter
 	shims     releaser
 	processes *processes
-	inside    *container.Service
+	inside    containers
 	events    *events.Announcer
 }
 
 // disconnecter gives the network of a pod back.
 type disconnecter interface {
 	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
+}
+
+// containers are those of pods.
+type containers interface {
+	End(ctx context.Context, c *pod.Container) error
+	Remove(ctx context.Context, c *pod.Container) error
 }
 
 // releaser takes back that a pod needs its supervisor.
@@ -83,7 +85,7 @@ func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.endMaking(ctx, s); err != nil {
 		return err
 	}
-	if err := b.endInside(ctx, s); err != nil {
+	if err := s.Runner.Insist(ctx, func(ctx context.Context) error { return b.endContainers(ctx, s) }); err != nil {
 		return err
 	}
 	b.hooks.Plugins.StopPodSandbox(ctx, b.hooks.Pod(s))
@@ -96,34 +98,6 @@ func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 		b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
-}
-
-// endInside ends the containers of s. A foreign shim that does not do so in time is
-// killed, and with it all that it runs the pod in: nobody else can end that.
-func (b *stops) endInside(ctx context.Context, s *pod.Sandbox) error {
-	if s.Spec().Definition.Type != handler.Shim {
-		return b.endContainers(ctx, s)
-	}
-	end := func(ctx context.Context) error { return b.endContainers(ctx, s) }
-	err := insist(ctx, s, end, func(error) bool { return false })
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err == nil {
-		return nil
-	}
-	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Killing shim that failed to stop its containers")
-	if err := b.processes.killShim(ctx, s, shim.ErrGone); err != nil {
-		return fmt.Errorf("kill its shim: %w", err)
-	}
-	return within(ctx, task.BuryTimeout, end)
-}
-
-// within calls f with a bound.
-func within(ctx context.Context, bound time.Duration, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	return f(ctx)
 }
 
 // endContainers returns when no container of s runs, and the shim has forgotten them.
@@ -142,7 +116,15 @@ func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return task.AwaitErased(ctx, s, inside)
+	if !s.OwnShim {
+		return nil
+	}
+	for _, c := range inside {
+		if err := c.AwaitErased(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makingGrace is how long a stop waits for calls that make containers. They were

@@ -181,7 +181,7 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *canaryTrial
 	}
 	failpoint.Hit(failpoint.SandboxReserved)
 	b.shims.Hold(spec.Supervisor)
-	return pod.NewSandbox(o), !pod.AlwaysProcess(d, rt), nil
+	return pod.NewSandbox(o, b.tasks), !pod.AlwaysProcess(d, rt), nil
 }
 
 // reserve keeps canaries of one Definition from being there twice. One that is
@@ -254,7 +254,7 @@ func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *canaryTrial) error {
 	if err := b.begin(ctx, s); err != nil {
 		return err
 	}
-	client, err := b.tasks.Client(ctx, s)
+	client, err := s.Runner.Client(ctx)
 	if err != nil {
 		return failedAt("its run", err)
 	}
@@ -285,7 +285,7 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	if state.Status != tasktypes.Status_RUNNING {
 		return fmt.Errorf("its program was started, and is %s with exit status %d instead of running", state.Status, state.ExitStatus)
 	}
-	if plan := s.Spec().Plan; plan.OwnKernel && s.Spec().Definition.Type == handler.Shim {
+	if s.Machine {
 		return nil
 	}
 	term := func() {

@@ -78,10 +78,8 @@ func (t *canaryTrial) namespaces() *runtimeapi.NamespaceOption {
 // try has a canary that runs do what it is to try. Only that it has not the users that
 // it was to have is an error.
 func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *canaryTrial) error {
-	own := s.Spec().Plan.OwnKernel
-	machine := own && s.Spec().Definition.Type == handler.Shim
 	switch {
-	case t == nil, machine && t.users: // what its process is here is not the pod's
+	case t == nil, s.Machine && t.users: // what its process is here is not the pod's
 		return nil
 	case t.users:
 		return mapped(s.Status().PID)
@@ -90,7 +88,7 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	if err != nil {
 		return err
 	}
-	if machine {
+	if s.Machine {
 		b.tryMachine(ctx, client, s, spec, t)
 		return nil
 	}
@@ -103,7 +101,7 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 		}
 		t.proof.Note(name, nil)
 	}
-	if !own { // gVisor says that it did, and does nothing
+	if s.HostProcesses { // gVisor says that it did, and does nothing
 		t.proof.Note(capability.InPlaceResize, tryResize(ctx, client, s, group))
 	}
 	return nil
@@ -152,7 +150,7 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), Dir: dir, Drain: canaryGrace}
+	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree, Dir: dir, Drain: canaryGrace}
 	defer e.Clean()
 	e.Spill = b.pods.Root
 	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})

@@ -74,7 +74,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
-	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
+	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
 	e.Spill = b.pods.Root
 	defer e.Clean()
 	exit, err := e.Run(ctx, process)
@@ -124,6 +124,7 @@ type Execution struct {
 	Client         *shim.Client
 	Container, ID  string
 	Dir            string
+	KillsTree      bool   // pod.Traits of its sandbox
 	Spill          string // the directory for output that is large
 	Drain          time.Duration
 	stdout, stderr *output
@@ -270,11 +271,9 @@ func (e *Execution) bury(ctx context.Context) error {
 	return e.remove(ctx)
 }
 
-// killRequest asks for the end of the command. A supervisor takes "all" for the
-// command's descendants. The Task API does not say what a shim takes it for next to
-// an exec id: Kata kills the whole container, so only the command is named.
+// killRequest asks for the end of the command.
 func (e *Execution) killRequest() *taskapi.KillRequest {
-	return &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.Client.Dir != ""}
+	return &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.KillsTree}
 }
 
 func (e *Execution) remove(ctx context.Context) error {
@@ -301,7 +300,7 @@ func (b execs) EndAbandoned(c *pod.Container) {
 func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]string) {
 	ctx, cancel := context.WithTimeout(b.pods.Background, execCleanTimeout)
 	defer cancel()
-	client, err := b.tasks.Client(ctx, c.Sandbox)
+	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to kill execs of an earlier daemon")
 		return
@@ -309,7 +308,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	for id, pipes := range left {
 		if id != "" {
 			// Before its pipes go: by their names its descendants are known.
-			(&Execution{Client: client, Container: c.ID(), ID: id, Dir: dir, made: true, started: true}).Clean()
+			(&Execution{Client: client, Container: c.ID(), ID: id, KillsTree: c.Sandbox.KillsTree, Dir: dir, made: true, started: true}).Clean()
 		}
 		for _, p := range pipes {
 			_ = os.Remove(p)

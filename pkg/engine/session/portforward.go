@@ -17,8 +17,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // dialTimeout bounds the way to a port of a pod.
@@ -111,8 +109,7 @@ type halfCloser interface {
 }
 
 func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
-	spec := s.Spec()
-	if spec.Plan.Runtime == probe.Runsc && spec.Definition.Type == handler.OCI && spec.Plan.Net {
+	if s.DialsInside {
 		return b.dialGVisor(ctx, s, port)
 	}
 	st := s.Status()
@@ -120,7 +117,7 @@ func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (halfClose
 	if st.Network != nil {
 		ips = st.Network.IPs
 	}
-	return dialPod(ctx, waysTo(spec.Plan, spec.Definition.Type, st.Namespaces.Net, ips), port)
+	return dialPod(ctx, waysTo(s.Machine && s.Spec().Plan.Net, st.Namespaces.Net, ips), port)
 }
 
 // way is an address at which a pod may listen, and the network namespace that it is
@@ -133,9 +130,9 @@ type way struct{ netns, ip string }
 // from the node, as probes of the kubelet are, because the shim may have left them at
 // this end, too. A shim of which berth does not know better may bring no machine along,
 // and its pods listen in their namespace, so that is looked at first. Pure.
-func waysTo(p pod.Plan, t handler.Type, netns string, ips []string) []way {
+func waysTo(machine bool, netns string, ips []string) []way {
 	all := []way{{netns, "127.0.0.1"}, {netns, "::1"}}
-	if !p.OwnKernel || t != handler.Shim || !p.Net {
+	if !machine {
 		return all
 	}
 	for _, ip := range ips {

@@ -14,8 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/pin"
-	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // newNetwork is a network namespace that is gone with the test.
@@ -110,9 +108,8 @@ func TestDialAMachine(t *testing.T) {
 	addressed(t, node, "cni0", "10.99.0.1/24", "fd99::1/64")
 	addressed(t, machine, "eth0", "10.99.0.2/24", "fd99::2/64")
 
-	plan := pod.Plan{Net: true, OwnKernel: true}
 	for _, ip := range []string{"10.99.0.2", "fd99::2"} {
-		ways := waysTo(plan, handler.Shim, inner, []string{"10.99.0.2", "fd99::2"})
+		ways := waysTo(true, inner, []string{"10.99.0.2", "fd99::2"})
 		for i := range ways {
 			if ways[i].netns == "" {
 				ways[i].netns = node

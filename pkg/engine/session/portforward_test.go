@@ -11,9 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // joined are two ends of one TCP connection.
@@ -152,7 +149,7 @@ func TestTheClientIsToldThatTheServerBroke(t *testing.T) {
 
 // loopback are the ways to a pod whose network namespace that is.
 func loopback(netns string) []way {
-	return waysTo(pod.Plan{Net: true}, handler.OCI, netns, []string{"10.0.0.1"})
+	return waysTo(false, netns, []string{"10.0.0.1"})
 }
 
 func TestDialPod(t *testing.T) {
@@ -183,17 +180,13 @@ func TestWaysToAPod(t *testing.T) {
 	inside := []way{{"/ns", "127.0.0.1"}, {"/ns", "::1"}}
 	ips := []string{"10.0.0.1", "fd00::1"}
 	for name, c := range map[string]struct {
-		plan pod.Plan
-		kind handler.Type
-		more []way
+		machine bool
+		more    []way
 	}{
-		"the host's kernel":            {pod.Plan{Net: true}, handler.OCI, nil},
-		"a shim on the host's kernel":  {pod.Plan{Net: true}, handler.Shim, nil},
-		"gVisor without its own stack": {pod.Plan{Net: true, OwnKernel: true}, handler.OCI, nil},
-		"the host's network":           {pod.Plan{OwnKernel: true}, handler.Shim, nil},
-		"a machine":                    {pod.Plan{Net: true, OwnKernel: true}, handler.Shim, []way{{"", "10.0.0.1"}, {"", "fd00::1"}}},
+		"listens in its namespace": {false, nil},
+		"a machine":                {true, []way{{"", "10.0.0.1"}, {"", "fd00::1"}}},
 	} {
-		got := waysTo(c.plan, c.kind, "/ns", ips)
+		got := waysTo(c.machine, "/ns", ips)
 		if want := append(slices.Clone(inside), c.more...); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
-	"github.com/berth-cri/berth/pkg/handler"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -106,7 +105,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
+	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
 	// Whatever the client wants of it: containerd's runc shim runs no process
 	// without both outputs.
 	pipes, err := newPipes(filepath.Join(e.Dir, e.ID), in != nil, true, !tty)
@@ -159,7 +158,7 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	if err != nil {
 		return err
 	}
-	client, err := b.execs.tasks.Client(ctx, c.Sandbox)
+	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err
 	}
@@ -183,7 +182,7 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	said := make(chan struct{})
 	copied := pipes.copy(in, out, errOut, func() {
 		close(said)
-		if c.Config().GetStdinOnce() && c.Sandbox.Spec().Definition.Type != handler.OCI {
+		if c.Config().GetStdinOnce() && !c.Sandbox.ClosesStdin {
 			b.closeStdin(client, c.ID(), "") // what the supervisor holds it closes itself
 		}
 	})

@@ -124,7 +124,7 @@ func (m *ForeignShims) discard(ctx context.Context, s Start, answer *os.File) er
 			err = m.DismissForeign(ctx, ep, c, s.ID)
 		}
 	}
-	if _, berr := m.BuryForeign(ctx, s); berr != nil {
+	if _, berr := m.CleanUpForeign(ctx, s); berr != nil {
 		m.config.Log.WithError(berr).WithField("sandbox", s.ID).Debug("Failed to clean up after a shim that did not start")
 	}
 	return err

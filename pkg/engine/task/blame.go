@@ -7,21 +7,18 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Blamed marks an error of a call that makes or starts a task as the runtime's
+// blamed marks an error of a call that makes or starts a task as the runtime's
 // doing, unless it is somebody else's: the caller's, who went away or asked for
 // what there is already; the image's, which lacks the program; or that of our own
 // supervisor, which an oci handler's calls go through. Pure.
-func Blamed(d *handler.Definition, err error) error {
+func blamed(err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err):
 		return err
 	case errdefs.IsAlreadyExists(err), errdefs.IsInvalidArgument(err), errdefs.IsNotFound(err), errdefs.IsResourceExhausted(err):
-		return err
-	case d.Type == handler.OCI && shim.Lost(err):
 		return err
 	case lacksProgram(err.Error()):
 		return err

@@ -9,13 +9,14 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
+	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
 func TestWhoIsToBlame(t *testing.T) {
-	oci, foreign := &handler.Definition{Type: handler.OCI}, &handler.Definition{Type: handler.Shim}
+	oci, other := &supervised{}, &foreign{}
 	for name, c := range map[string]struct {
-		d    *handler.Definition
+		by   pod.Runner
 		err  error
 		want bool
 	}{
@@ -30,13 +31,13 @@ func TestWhoIsToBlame(t *testing.T) {
 		"the request is wrong":    {oci, fmt.Errorf("bundle: %w", errdefs.ErrInvalidArgument), false},
 		"the task is gone":        {oci, fmt.Errorf("task x: %w", errdefs.ErrNotFound), false},
 		"our supervisor died":     {oci, fmt.Errorf("%w: %w", ttrpc.ErrClosed, errdefs.ErrUnavailable), false},
-		"the handler's shim died": {foreign, fmt.Errorf("%w: %w", ttrpc.ErrClosed, errdefs.ErrUnavailable), true},
+		"the handler's shim died": {other, fmt.Errorf("%w: %w", ttrpc.ErrClosed, errdefs.ErrUnavailable), true},
 		"runc, no such program":   {oci, errors.New(`exec: "/nope": stat /nope: no such file or directory`), false},
 		"runc, none in PATH":      {oci, errors.New("exec: \"nope\": executable file not found in $PATH"), false},
 		"crun, no such program":   {oci, errors.New("executable file `nope` not found in $PATH: No such file or directory"), false},
 		"runsc, no such program":  {oci, errors.New(`creating process: error finding executable "nope" in PATH []: no such file or directory`), false},
 	} {
-		got := Blamed(c.d, c.err)
+		got := c.by.Blame(c.err)
 		if handler.Blamed(got) != c.want || !errors.Is(got, c.err) || (c.err != nil && got.Error() != c.err.Error()) {
 			t.Errorf("%s: blamed %v, want %v (%v)", name, handler.Blamed(got), c.want, got)
 		}

@@ -2,7 +2,6 @@ package task
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -13,7 +12,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // reconnectDelay is the pause between tries to reach a process that is gone.
@@ -22,8 +20,6 @@ const reconnectDelay = 200 * time.Millisecond
 // exits learns how tasks end, and how far they have come.
 type exits struct {
 	pods     *pod.Registry
-	tasks    *tasks
-	burials  *lostShims
 	journals journals
 }
 
@@ -33,17 +29,17 @@ type journals interface{ SupervisorDir(key string) string }
 // Await waits until the first process of a task has ended. It survives the
 // death of a supervisor: the successor is asked again. It fails only when the
 // engine closes.
-func (e *exits) Await(s *pod.Sandbox, task string) (Exit, error) {
+func (e *exits) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 	for {
-		exit, err := e.waitOnce(e.pods.Background, s, task)
+		exit, err := s.Runner.Exit(e.pods.Background, task)
 		if err == nil {
 			return exit, nil
 		}
 		if e.pods.Background.Err() != nil {
-			return Exit{}, errGone
+			return pod.Exit{}, errGone
 		}
-		if nobodyKnows(s, err) {
-			if exit, err = e.lastWord(e.pods.Background, s, task, err); err == nil {
+		if s.Runner.Gone(err) {
+			if exit, err = s.Runner.LastWord(e.pods.Background, task, err); err == nil {
 				return exit, nil
 			}
 		}
@@ -51,84 +47,50 @@ func (e *exits) Await(s *pod.Sandbox, task string) (Exit, error) {
 		select {
 		case <-time.After(reconnectDelay):
 		case <-e.pods.Background.Done():
-			return Exit{}, errGone
+			return pod.Exit{}, errGone
 		}
 	}
 }
 
-// nobodyKnows tells whether err means that no process is left that could tell. A
-// broken connection alone does not: whoever listens then is asked again.
-func nobodyKnows(s *pod.Sandbox, err error) bool {
-	return errdefs.IsNotFound(err) || (s.Spec().Definition.Type == handler.Shim && errors.Is(err, shim.ErrGone))
-}
+// unknownTask tells whether err means that nobody has the task any more. A broken
+// connection alone does not: whoever listens then is asked again.
+func unknownTask(err error) bool { return errdefs.IsNotFound(err) }
 
-// lastWord is what is known of the end of a task of which nobodyKnows, for the
-// reason err. When it answers, none of the task's processes is left.
-func (e *exits) lastWord(ctx context.Context, s *pod.Sandbox, task string, err error) (Exit, error) {
-	if errors.Is(err, shim.ErrGone) {
-		return e.burials.Bury(ctx, s, task, err)
-	}
-	return e.journaledExit(s, task), nil
-}
-
-func (e *exits) waitOnce(ctx context.Context, s *pod.Sandbox, task string) (Exit, error) {
-	client, err := e.tasks.Client(ctx, s)
-	if err != nil {
-		return Exit{}, err
-	}
+// awaitExit asks once, by the Task API.
+func awaitExit(ctx context.Context, client *shim.Client, task string) (pod.Exit, error) {
 	resp, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: task})
 	if err != nil {
-		return Exit{}, FromShim(err)
+		return pod.Exit{}, FromShim(err)
 	}
-	exit := Exit{Status: resp.GetExitStatus(), At: resp.GetExitedAt().AsTime()}
-	if s.Spec().Definition.Type == handler.OCI {
-		if j, err := supervisor.ReadExit(client.Dir, task); err == nil {
-			exit.OOM, exit.Unknown, exit.Why = j.OOM, j.Unknown, j.Why
-		}
-	}
-	return exit, nil
+	return pod.Exit{Status: resp.GetExitStatus(), At: resp.GetExitedAt().AsTime()}, nil
 }
 
-// journaledExit is what the supervisor wrote down before it, or the task, was
-// gone; without that the exit is lost.
-func (e *exits) journaledExit(s *pod.Sandbox, task string) Exit {
-	j, err := supervisor.ReadExit(e.journals.SupervisorDir(s.Spec().Supervisor), task)
-	if err != nil {
-		return Exit{Status: pod.UnknownExitCode, At: time.Now(), Unknown: true}
-	}
-	return Exit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown, Why: j.Why}
+// lost is an exit that nobody saw.
+func lost() pod.Exit {
+	return pod.Exit{Status: pod.UnknownExitCode, At: time.Now(), Unknown: true}
 }
 
-// EndedMeanwhile tells whether a task that the record calls running has ended
+// EndedMeanwhile tells whether a task that the record calls running has exited
 // while nobody listened, and how.
-func (e *exits) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (Exit, bool, error) {
-	client, err := e.tasks.Client(ctx, s)
+func (e *exits) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (pod.Exit, bool, error) {
+	client, err := s.Runner.Client(ctx)
 	if err == nil {
 		var state *taskapi.StateResponse
 		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
 		if err == nil {
 			if state.Status != tasktypes.Status_STOPPED {
-				return Exit{}, false, nil
+				return pod.Exit{}, false, nil
 			}
-			exit, err := e.waitOnce(ctx, s, task)
+			exit, err := s.Runner.Exit(ctx, task)
 			return exit, true, err
 		}
 		err = FromShim(err)
 	}
-	if nobodyKnows(s, err) {
-		exit, err := e.lastWord(ctx, s, task, err)
+	if s.Runner.Gone(err) {
+		exit, err := s.Runner.LastWord(ctx, task, err)
 		return exit, err == nil, err
 	}
-	return Exit{}, false, err
-}
-
-// Exit is how a task's first process ended.
-type Exit struct {
-	Status       uint32
-	At           time.Time
-	OOM, Unknown bool
-	// Why is for the user, where the status does not say it.
-	Why string
+	return pod.Exit{}, false, err
 }
 
 // State says what is left of a task that its record calls created.
@@ -145,7 +107,7 @@ const (
 
 // State also returns the pid of the task's first process, 0 if it has none.
 func (e *exits) State(ctx context.Context, s *pod.Sandbox, task string) (State, int, error) {
-	client, err := e.tasks.Client(ctx, s)
+	client, err := s.Runner.Client(ctx)
 	if err == nil {
 		var state *taskapi.StateResponse
 		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
@@ -154,8 +116,8 @@ func (e *exits) State(ctx context.Context, s *pod.Sandbox, task string) (State, 
 		}
 		err = FromShim(err)
 	}
-	if nobodyKnows(s, err) {
-		_, err = e.lastWord(ctx, s, task, err)
+	if s.Runner.Gone(err) {
+		_, err = s.Runner.LastWord(ctx, task, err)
 	}
 	return Gone, 0, err
 }

@@ -1,10 +1,12 @@
 // Package task speaks with who runs the tasks of pods: supervisors of OCI runtimes, and
 // foreign shims. It creates, starts, kills and deletes tasks, learns of their exits, and
-// cleans up after shims that died.
+// cleans up after shims that died. What both kinds do differently is one contract,
+// pod.Runner, with two implementations: supervised and foreign.
 package task
 
 import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -12,14 +14,12 @@ import (
 
 // Service is all that is done with tasks.
 type Service struct {
-	*tasks
+	*runners
 	*exits
-	*lostShims
 }
 
 // New gives the tasks of pods, which shims run.
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, shims *shim.Manager) *Service {
-	t := newTasks(pods, s, b, shims)
-	lost := &lostShims{pods: pods, settings: s, binaries: b, shims: shims}
-	return &Service{t, &exits{pods: pods, tasks: t, burials: lost, journals: shims}, lost}
+	r := &runners{pods: pods, settings: s, binaries: b, shims: shims, kernelLog: oomlog.New()}
+	return &Service{r, &exits{pods: pods, journals: shims}}
 }

@@ -17,11 +17,12 @@ import (
 
 // killPod kills all that a shim that is gone ran a pod in. The pod is not ready from
 // then on, however long the rest takes.
-func (b *lostShims) killPod(ctx context.Context, s *pod.Sandbox) error {
+func (r *foreign) killPod(ctx context.Context) error {
+	s := r.sandbox
 	if s.Status().Phase == pod.PhaseReady {
 		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
 	}
-	groups, err := b.podGroups(s)
+	groups, err := r.podGroups()
 	for _, group := range groups {
 		alive, kerr := group.Processes()
 		if len(alive) > 0 {
@@ -34,8 +35,9 @@ func (b *lostShims) killPod(ctx context.Context, s *pod.Sandbox) error {
 }
 
 // podGroups are the cgroups that the shim of s runs it in as a whole.
-func (b *lostShims) podGroups(s *pod.Sandbox) ([]cgroup.Paths, error) {
-	path, err := cgroup.Path(b.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+func (r *foreign) podGroups() ([]cgroup.Paths, error) {
+	s := r.sandbox
+	path, err := cgroup.Path(r.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
 	if err != nil {
 		return nil, nil //nolint:nilerr // it never had any
 	}
@@ -46,19 +48,20 @@ func (b *lostShims) podGroups(s *pod.Sandbox) ([]cgroup.Paths, error) {
 // told to leave.
 const leaving = 5 * time.Second
 
-// EndPod returns when nothing runs of a pod whose task has ended and whose shim
+// endPod returns when nothing runs of a pod whose task has ended and whose shim
 // was told to leave. A shim may leave its machine behind: it is killed, and the
 // delete action cleans up after it.
-func (b *lostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
-	if gone, err := b.awaitPodGone(ctx, s); err != nil {
+func (r *foreign) endPod(ctx context.Context) error {
+	s := r.sandbox
+	if gone, err := r.awaitPodGone(ctx); err != nil {
 		return err
 	} else if !gone {
 		log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing processes that a shim left behind")
-		if _, err := b.Bury(ctx, s, s.ID(), shim.ErrGone); err != nil {
+		if _, err := r.cleanUp(ctx, s.ID(), shim.ErrGone); err != nil {
 			return err
 		}
 	}
-	groups, err := b.podGroups(s)
+	groups, err := r.podGroups()
 	if err != nil {
 		return err
 	}
@@ -70,13 +73,13 @@ func (b *lostShims) EndPod(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-func (b *lostShims) awaitPodGone(ctx context.Context, s *pod.Sandbox) (bool, error) {
+func (r *foreign) awaitPodGone(ctx context.Context) (bool, error) {
 	bound := time.NewTimer(leaving)
 	defer bound.Stop()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {
-		groups, err := b.podGroups(s)
+		groups, err := r.podGroups()
 		if err != nil {
 			return false, err
 		}

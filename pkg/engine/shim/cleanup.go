@@ -26,10 +26,10 @@ type Death struct {
 	At     time.Time
 }
 
-// BuryForeign runs the shim's delete action: it kills and cleans up what a dead
+// CleanUpForeign runs the shim's delete action: it kills and cleans up what a dead
 // shim left of a task. A shim of that task that runs all the same is killed before.
 // Without the task's bundle there is nothing to bury.
-func (m *ForeignShims) BuryForeign(ctx context.Context, s Start) (Death, error) {
+func (m *ForeignShims) CleanUpForeign(ctx context.Context, s Start) (Death, error) {
 	if _, err := os.Stat(s.Bundle); err != nil {
 		return Death{}, nil
 	}

@@ -1,0 +1,106 @@
+package container
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// After an exit the log is read to its end before the exit is recorded; then the runtime
+// forgets the task, and the log's writer after it. What fails is left for the removal,
+// which fails until it has been done.
+func TestOrderAfterAnExit(t *testing.T) {
+	for fails, want := range map[string][]string{
+		"":         {"FlushLog", "Delete", "CloseLog"},
+		"FlushLog": {"FlushLog", "Delete", "CloseLog"},
+		"Delete":   {"FlushLog", "Delete"},
+		"CloseLog": {"FlushLog", "Delete", "CloseLog"},
+	} {
+		t.Run("fails: "+fails, func(t *testing.T) {
+			runner := &enginetest.Runner{Fails: map[string]error{fails: errors.New("it fails")}}
+			b, c := exited(t, runner)
+			runner.On = func(call string) {
+				if recorded := c.Status().Phase == pod.PhaseExited; recorded != (call != "FlushLog") {
+					t.Errorf("at %s the exit is recorded: %v", call, recorded)
+				}
+			}
+			b.ended(c, pod.Exit{Status: 3})
+			if got := runner.Calls(); !slices.Equal(got, want) {
+				t.Errorf("called %q, want %q", got, want)
+			}
+			if st := c.Status(); st.ExitCode != 3 || st.Erased != (fails == "" || fails == "FlushLog") {
+				t.Errorf("exit code %d, erased %v", st.ExitCode, st.Erased)
+			}
+			s := &stops{pods: b.pods, binaries: b.binaries, tasks: b.tasks, hooks: b.hooks, events: b.events, ends: b}
+			remove := func() error {
+				_, err := s.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID()})
+				return err
+			}
+			if fails == "Delete" || fails == "CloseLog" {
+				if err := remove(); err == nil {
+					t.Error("it is removed while the runtime has it")
+				}
+				if _, there := b.pods.Containers.Get(c.ID()); !there {
+					t.Fatal("its record is gone")
+				}
+				delete(runner.Fails, fails)
+			}
+			if err := remove(); err != nil {
+				t.Error(err)
+			}
+			if _, there := b.pods.Containers.Get(c.ID()); there {
+				t.Error("its record is left")
+			}
+		})
+	}
+}
+
+// exited is what follows the exit of a container that runs by its record.
+func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
+	t.Helper()
+	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shims, err := shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(shims.Close)
+	images, err := image.Open(t.Context(), image.Config{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = images.Close() })
+	kept, b := &settings.Settings{}, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
+	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}}, runner)
+	pods.Index.AddSandbox(s)
+	spec := pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none", Snapshotter: "native"}
+	spec.Config.Msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}}
+	o, err := pods.Containers.Create(pod.NewID(), spec, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := pod.NewContainer(o, s)
+	pods.Index.AddContainer(c)
+	return &ends{
+		pods: pods, binaries: b, tasks: task.New(pods, kept, b, shims), rootfs: rootfs.New(pods, images),
+		hooks: hooks.New(hooks.NewSubjects(pods, kept), nil), events: events.NewAnnouncer(events.NewBroker(), pods),
+	}, c
+}

@@ -1,0 +1,100 @@
+package pod
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// Runner is who runs the tasks of one sandbox: the supervisor of an OCI runtime, or a
+// foreign shim. A Sandbox gets its own when it is made or recovered, and nothing else
+// asks which kind that is: what they do differently is behind these methods, what is
+// true of only one of them is in Traits. Package task has both kinds. All methods may be
+// called concurrently.
+type Runner interface {
+	Connection
+	Tasks
+	Logs
+	// Usage asks what a container uses, which only its Runner knows if its processes
+	// are not the node's.
+	Usage(ctx context.Context, container string) (cgroup.Stats, error)
+	// KilledForMemory tells of kills that the Runner may report too late, or to nobody.
+	KilledForMemory(ctx context.Context, cgroupsPath string) bool
+	// CRIUConfig is where the runtime is told to look for CRIU's configuration in a
+	// bundle; empty where it makes no checkpoints by it.
+	CRIUConfig(bundle string) string
+	// ExplainCheckpoint says why a checkpoint failed whose working directory is dir.
+	ExplainCheckpoint(err error, dir string) error
+}
+
+// Connection is the way to a Runner.
+type Connection interface {
+	// Name tells Runners apart: the key of a supervisor, which sandboxes may share, or
+	// the address of a shim.
+	Name() string
+	// Prepare starts what may be started before the sandbox has namespaces and files.
+	Prepare(ctx context.Context) error
+	// Launch returns the client that creates the sandbox process. A foreign shim is
+	// started by it.
+	Launch(ctx context.Context) (*shim.Client, error)
+	// Client returns the client of a Runner that was launched.
+	Client(ctx context.Context) (*shim.Client, error)
+	// Keep holds what task t would lose with its Runner. A failure is logged: it costs
+	// only what a later crash would lose.
+	Keep(ctx context.Context, t shim.Kept)
+	// ReadLog goes on reading what the Runner logs, after a restart of the daemon.
+	ReadLog(ctx context.Context) error
+}
+
+// Tasks are the lives of tasks as far as Runners differ in them.
+type Tasks interface {
+	// Options are the runtime options of a new task whose log is at logPath below
+	// logDirectory; both are empty for the sandbox process.
+	Options(logDirectory, logPath string) (*anypb.Any, error)
+	// LaunchTimeout bounds the start of the sandbox process.
+	LaunchTimeout() time.Duration
+	// Blame marks an error of a task call as the runtime's fault, if it is (handler.Blame).
+	Blame(err error) error
+	// Exit waits for the exit of a task.
+	Exit(ctx context.Context, task string) (Exit, error)
+	// Gone says that err is final: the Runner will never know the task again.
+	Gone(err error) bool
+	// LastWord is what can still be found out about a task after err, which is final.
+	// It cleans up after a shim that died.
+	LastWord(ctx context.Context, task string, err error) (Exit, error)
+	// Delete kills a container's task if it runs, and has the Runner forget it.
+	Delete(ctx context.Context, task string) error
+	// End stops the sandbox process, and all that the Runner runs this sandbox in.
+	End(ctx context.Context) error
+	// Insist calls end, which stops what runs inside the sandbox. A foreign shim that
+	// does not do so in time is killed.
+	Insist(ctx context.Context, end func(context.Context) error) error
+}
+
+// Logs are the logs of containers.
+type Logs interface {
+	// OpenLog makes somebody write the log of c, if its Runner does not do so itself.
+	OpenLog(ctx context.Context, c *Container) error
+	// FlushLog waits until the log of c, which has exited, is whole.
+	FlushLog(ctx context.Context, c *Container) error
+	// CloseLog undoes OpenLog.
+	CloseLog(ctx context.Context, c *Container) error
+}
+
+// Binder gives a sandbox its Runner.
+type Binder interface {
+	Bind(s *Sandbox) Runner
+}
+
+// Exit is how a task exited.
+type Exit struct {
+	Status       uint32
+	At           time.Time
+	OOM, Unknown bool
+	// Why is for the user, where the status does not say it.
+	Why string
+}

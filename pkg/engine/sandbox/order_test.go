@@ -1,0 +1,204 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// orderBed runs and stops sandboxes of which nothing is real but the records. Who is
+// called is written down, in order.
+type orderBed struct {
+	*runs
+	*enginetest.Runner
+	sandbox *pod.Sandbox
+}
+
+// others stand for the rooms that sandboxes call.
+type others struct{ *enginetest.Runner }
+
+func (o others) End(context.Context, *pod.Container) error    { return o.Note("end container") }
+func (o others) Remove(context.Context, *pod.Container) error { return o.Note("remove container") }
+func (o others) Teardown(context.Context, network.Pod, *network.Result) error {
+	return o.Note("disconnect")
+}
+func (o others) Hold(string)    { _ = o.Note("hold") }
+func (o others) Release(string) { _ = o.Note("release") }
+func (o others) Supervisor(context.Context, string) (*shim.Client, error) {
+	return nil, errors.New("only its Runner asks for it")
+}
+
+func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *orderBed {
+	t.Helper()
+	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shims, err := shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(shims.Close)
+	runner := &enginetest.Runner{Fails: map[string]error{}}
+	kept := &settings.Settings{}
+	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
+	told := hooks.New(hooks.NewSubjects(pods, kept), nil)
+	announcer := events.NewAnnouncer(events.NewBroker(), pods)
+	p := &processes{pods: pods, binaries: b, settings: kept, events: announcer, tasks: task.New(pods, kept, b, shims)}
+	s := &stops{
+		pods: pods, binaries: b, settings: kept, events: announcer, hooks: told, rootfs: rootfs.New(pods, nil),
+		network: others{runner}, shims: others{runner}, inside: others{runner}, processes: p,
+	}
+	spec.Definition = &handler.Definition{Name: "fake", Type: handler.OCI}
+	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "n", Namespace: "ns", Uid: "u"}}
+	o, err := pods.Sandboxes.Create(pod.NewID(), spec, status, store.Relaxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &orderBed{
+		runs:   &runs{pods: pods, binaries: b, hooks: told, settings: kept, shims: others{runner}, processes: p, stops: s, events: announcer},
+		Runner: runner, sandbox: pod.NewSandbox(o, runner),
+	}
+}
+
+// reserveName takes the name of the sandbox, as RunPodSandbox does.
+func (b *orderBed) reserveName(t *testing.T) {
+	t.Helper()
+	if err := b.pods.Names.Reserve(reserve.SandboxName(b.sandbox.Config().GetMetadata()), b.sandbox.ID()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *orderBed) nameIsFree() bool {
+	name := reserve.SandboxName(b.sandbox.Config().GetMetadata())
+	free := b.pods.Names.Reserve(name, "another") == nil
+	b.pods.Names.Release(name, "another")
+	return free
+}
+
+// Containers stop before the sandbox process, and that before the network goes. What
+// fails ends the stop there, and the next one does all of it again; a sandbox that was
+// stopped whole is not touched again.
+func TestStopOrder(t *testing.T) {
+	all := []string{"Insist", "end container", "End", "disconnect"}
+	for fails, want := range map[string][]string{
+		"":              all,
+		"Insist":        {"Insist"},
+		"end container": {"Insist", "end container"},
+		"End":           {"Insist", "end container", "End"},
+		"disconnect":    all,
+	} {
+		t.Run("fails: "+fails, func(t *testing.T) {
+			b := newOrderBed(t, pod.SandboxSpec{Plan: pod.Plan{Process: true}}, pod.SandboxStatus{Phase: pod.PhaseReady, Tried: true})
+			b.pods.Index.AddSandbox(b.sandbox)
+			o, err := b.pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: b.sandbox.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.pods.Index.AddContainer(pod.NewContainer(o, b.sandbox))
+			stop := func() error {
+				_, err := b.stops.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: b.sandbox.ID()})
+				return err
+			}
+			if fails != "" {
+				b.Fails[fails] = errors.New("it fails")
+				if err := stop(); err == nil || b.sandbox.Status().Stopped {
+					t.Errorf("it failed with %v, stopped: %v", err, b.sandbox.Status().Stopped)
+				}
+				if got := b.Calls(); !slices.Equal(got, want) {
+					t.Errorf("called %q, want %q", got, want)
+				}
+				if err := b.sandbox.Open(); err == nil {
+					t.Error("a sandbox whose stop failed takes new containers")
+				}
+				delete(b.Fails, fails)
+				want = append(slices.Clone(want), all...)
+			}
+			for range 2 {
+				if err := stop(); err != nil || !b.sandbox.Status().Stopped {
+					t.Errorf("stop: %v, stopped: %v", err, b.sandbox.Status().Stopped)
+				}
+				if got := b.Calls(); !slices.Equal(got, want) {
+					t.Errorf("called %q, want %q", got, want)
+				}
+			}
+		})
+	}
+}
+
+// A start that fails leaves nothing: no record, no name, no claim on a supervisor. What
+// cannot be rolled back is listed NOTREADY, so that the kubelet removes it.
+func TestRollBackOrder(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails   []string
+		process bool
+		want    []string
+		left    bool
+	}{
+		"no supervisor": {[]string{"Prepare"}, false, []string{"hold", "Prepare", "release"}, false},
+		// A sandbox process is rolled back however far it came.
+		"no supervisor, with a process": {[]string{"Prepare"}, true, []string{"hold", "Prepare", "End", "release"}, false},
+		"roll-back fails":               {[]string{"Prepare", "End"}, true, []string{"hold", "Prepare", "End"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newOrderBed(t, pod.SandboxSpec{Plan: pod.Plan{Process: c.process}}, pod.SandboxStatus{})
+			b.reserveName(t)
+			for _, call := range c.fails {
+				b.Fails[call] = errors.New(call + " fails")
+			}
+			err := b.bringUp(t.Context(), b.sandbox)
+			if !errors.Is(err, b.Fails["Prepare"]) {
+				t.Errorf("it failed with %v, not with the cause", err)
+			}
+			if got := b.Calls(); !slices.Equal(got, c.want) {
+				t.Errorf("called %q, want %q", got, c.want)
+			}
+			_, recorded := b.pods.Sandboxes.Get(b.sandbox.ID())
+			_, lerr := b.pods.Index.Sandbox(b.sandbox.ID())
+			if listed := lerr == nil; listed != c.left || recorded != c.left || b.nameIsFree() == c.left {
+				t.Errorf("listed %v, recorded %v, name free %v; left should be %v", listed, recorded, b.nameIsFree(), c.left)
+			}
+			if c.left && b.sandbox.State() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+				t.Error("what is left of it is ready")
+			}
+		})
+	}
+}
+
+// A sandbox that comes to be when its caller has left is rolled back: nobody knows its id,
+// and nobody would remove it.
+func TestRollBackAfterTheCallerLeft(t *testing.T) {
+	b := newOrderBed(t, pod.SandboxSpec{}, pod.SandboxStatus{})
+	b.reserveName(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	b.On = func(call string) {
+		if call == "Prepare" {
+			cancel()
+		}
+	}
+	if err := b.bringUp(ctx, b.sandbox); !errors.Is(err, context.Canceled) {
+		t.Errorf("it answered %v", err)
+	}
+	if _, there := b.pods.Sandboxes.Get(b.sandbox.ID()); there || !b.nameIsFree() {
+		t.Error("a sandbox is left that nobody was told of")
+	}
+}

@@ -1,0 +1,200 @@
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// foreign is the Runner of a sandbox on a shim that is not berth's: one process for this
+// sandbox alone, which nobody replaces when it dies.
+type foreign struct {
+	*runners
+	sandbox *pod.Sandbox
+}
+
+// Name is the address of the shim. Before it has one the sandbox's id stands in for it.
+func (r *foreign) Name() string {
+	if ep := r.sandbox.Status().Shim; ep != nil {
+		return ep.Address
+	}
+	return r.sandbox.ID()
+}
+
+// Prepare does nothing: the shim needs the files of the sandbox.
+func (*foreign) Prepare(context.Context) error { return nil }
+
+func (r *foreign) Launch(ctx context.Context) (*shim.Client, error) {
+	s := r.sandbox
+	d := r.binaries.Runtimes.Of(s.Spec())
+	options, err := ShimOptions(d, s.Spec().Plan, r.settings.NodeOf(s.Spec()).SystemdCgroup)
+	if err != nil {
+		return nil, err
+	}
+	ep, client, err := r.shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID()), Options: options})
+	if err != nil {
+		return nil, r.Blame(err)
+	}
+	failpoint.Hit(failpoint.SandboxShimStarted)
+	return client, s.Update(func(st *pod.SandboxStatus) error { st.Shim = &ep; return nil })
+}
+
+func (r *foreign) Client(ctx context.Context) (*shim.Client, error) {
+	ep, err := r.endpoint(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", r.sandbox.ID(), err)
+	}
+	return r.shims.Foreign(ctx, ep)
+}
+
+// endpoint is where the shim listens. What a daemon that was killed did not write down,
+// the shim's own answer says.
+func (r *foreign) endpoint(ctx context.Context) (shim.Endpoint, error) {
+	if ep := r.sandbox.Status().Shim; ep != nil {
+		return *ep, nil
+	}
+	return r.shims.Started(ctx, r.pods.ProcessBundle(r.sandbox.ID()))
+}
+
+// Keep does nothing: what dies with a shim that is not ours cannot be given back to it.
+func (*foreign) Keep(context.Context, shim.Kept) {}
+
+// ReadLog needs no connection: a shim that does not take one now may go on all the same.
+func (r *foreign) ReadLog(ctx context.Context) error {
+	s := r.sandbox
+	ep, err := r.endpoint(ctx)
+	if err != nil {
+		return err
+	}
+	return r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID())}, ep)
+}
+
+func (r *foreign) Options(_, _ string) (*anypb.Any, error) {
+	s := r.sandbox.Spec()
+	return ShimOptions(r.binaries.Runtimes.Of(s), s.Plan, r.settings.Of(s).CgroupDriver == cgroup.Systemd)
+}
+
+// ShimOptions are what a foreign shim gets: containerd's runc options for its
+// runc shim, a configuration path and body for the others. Their type is written as
+// containerd writes it, without the prefix of protobuf's own Any, which shims of
+// typeurl before version 2 do not know.
+func ShimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any, error) {
+	if !IsRuncShim(d.Path) {
+		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
+			return nil, nil
+		}
+		return typeurl.MarshalAnyToProto(&runtimeoptions.Options{TypeUrl: d.ShimOptionsType, ConfigPath: d.ConfigPath, ConfigBody: []byte(d.ShimOptionsTOML)})
+	}
+	o := &runcoptions.Options{SystemdCgroup: systemd, Root: d.Root}
+	given := make(map[string]any, len(d.ShimOptions))
+	for key, v := range d.ShimOptions {
+		// The keys are spelled as in containerd's configuration: BinaryName.
+		given[strings.ToLower(key[:1])+key[1:]] = v
+	}
+	text, err := json.Marshal(given)
+	if err == nil {
+		named := &runcoptions.Options{}
+		err = protojson.Unmarshal(text, named)
+		proto.Merge(o, named)
+	}
+	if plan.User != nil {
+		o.IoUid, o.IoGid = plan.Root()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)
+	}
+	return typeurl.MarshalAnyToProto(o)
+}
+
+// IsRuncShim tells whether a shim is containerd's own for runc.
+func IsRuncShim(path string) bool {
+	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
+}
+
+func (r *foreign) LaunchTimeout() time.Duration { return CallTimeout(r.sandbox.Spec().Definition) }
+
+func (*foreign) Blame(err error) error { return blamed(err) }
+
+func (r *foreign) Exit(ctx context.Context, task string) (pod.Exit, error) {
+	client, err := r.Client(ctx)
+	if err != nil {
+		return pod.Exit{}, err
+	}
+	return awaitExit(ctx, client, task)
+}
+
+func (*foreign) Gone(err error) bool { return unknownTask(err) || errors.Is(err, shim.ErrGone) }
+
+func (r *foreign) LastWord(ctx context.Context, task string, err error) (pod.Exit, error) {
+	if errors.Is(err, shim.ErrGone) {
+		return r.cleanUp(ctx, task, err)
+	}
+	return lost(), nil
+}
+
+func (r *foreign) Delete(ctx context.Context, task string) error {
+	err := r.delete(ctx, task)
+	if shim.Lost(err) {
+		err = r.delete(ctx, task) // the next connection tells whether the shim is gone
+	}
+	if shim.Lost(err) {
+		_, err = r.cleanUp(ctx, task, err)
+	}
+	return err
+}
+
+func (r *foreign) delete(ctx context.Context, task string) error {
+	client, err := r.Client(ctx)
+	if err != nil {
+		return err
+	}
+	return EndTask(ctx, client, task)
+}
+
+func (r *foreign) Usage(ctx context.Context, container string) (cgroup.Stats, error) {
+	client, err := r.Client(ctx)
+	if err != nil {
+		return cgroup.Stats{}, err
+	}
+	return taskUsage(ctx, client, container)
+}
+
+// KilledForMemory reads the cgroup's own count, which is there until the task is deleted,
+// and where systemd has removed the cgroup with its last process, the kernel's log.
+func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool {
+	if !r.sandbox.HostProcesses {
+		return false
+	}
+	group := cgroup.HostPaths(cgroupsPath)
+	if kills, err := cgroup.OOMKills(group); err == nil && kills > 0 {
+		return true
+	}
+	logged := cgroup.KernelPath(cgroupsPath)
+	return logged != "" && !group.Exists() && r.kernelLog.Kills(ctx, logged) > 0
+}
+
+// CRIUConfig is empty: the shim passes its own options on.
+func (*foreign) CRIUConfig(string) string { return "" }
+
+func (*foreign) ExplainCheckpoint(err error, dir string) error {
+	return supervisor.ExplainCheckpoint(err, dir)
+}

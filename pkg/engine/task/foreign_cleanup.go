@@ -1,0 +1,102 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// A foreign shim cannot be replaced. When it dies its containers run on, and
+// nobody will ever see them end, pass on their output or stop them: so they are
+// ended, and only then said to be.
+
+// CleanUpTimeout bounds one try to end what a dead shim left of a task.
+const CleanUpTimeout = 30 * time.Second
+
+// remains is what a task of a foreign shim leaves on the host.
+type remains struct {
+	bundle string
+	group  cgroup.Paths
+	pid    int // of its first process, 0 if it was not started
+}
+
+func (r *foreign) remainsOf(task string) remains {
+	s := r.sandbox
+	if task == s.ID() {
+		found := remains{bundle: r.pods.ProcessBundle(task), pid: s.Status().PID}
+		if path, err := cgroup.Path(r.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), task); err == nil {
+			found.group = cgroup.HostPaths(path)
+		}
+		return found
+	}
+	found := remains{bundle: r.pods.ContainerDir(task)}
+	if o, ok := r.pods.Containers.Get(task); ok {
+		found.pid, found.group = o.Status().PID, cgroup.HostPaths(o.Spec().CgroupsPath)
+	}
+	return found
+}
+
+// Bury ends and cleans up what a shim that is lost for the reason cause left of a
+// task, and returns what is known of its end. It may be repeated, and works when
+// nothing is left. With a shim that is gone goes all that it ran the pod in: a
+// machine may hold every container, and has its own idea of whose it is.
+func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Exit, error) {
+	ctx, cancel := context.WithTimeout(ctx, CleanUpTimeout)
+	defer cancel()
+	s, left := r.sandbox, r.remainsOf(task)
+	// The count goes with the cgroup.
+	kills, _ := cgroup.OOMKills(left.group)
+	alive, err := killGroup(ctx, left.group)
+	if err != nil {
+		return pod.Exit{}, err
+	}
+	wasAlive := slices.Contains(alive, left.pid)
+	if task == s.ID() || errors.Is(cause, shim.ErrGone) {
+		if err := r.killPod(ctx); err != nil {
+			return pod.Exit{}, err
+		}
+		wasAlive = wasAlive || !s.HostProcesses && left.pid > 0 && s.Killed.Load()
+	}
+	now := time.Now()
+	death, err := r.shims.CleanUpForeign(ctx, shim.Start{Binary: r.binaries.Runtimes.Of(s.Spec()).Path, ID: task, Bundle: left.bundle})
+	if err != nil {
+		if ctx.Err() != nil {
+			return pod.Exit{}, err // it may be in the middle of it
+		}
+		// The binary may be gone with the handler. What it would have cleaned up
+		// is then only files.
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("task", task).Warn("Failed to clean up after dead shim")
+	}
+	return left.exit(death, wasAlive, kills > 0, now), nil
+}
+
+// kill returns what ran in a cgroup.
+func killGroup(ctx context.Context, group cgroup.Paths) ([]int, error) {
+	alive, err := group.Processes()
+	if err == nil && len(alive) > 0 {
+		err = group.Kill(ctx)
+	}
+	return alive, err
+}
+
+// exit is how the task ended: as its shim wrote down before it died, or else by
+// the hand that buried it, if its first process was alive until then. A shim that
+// knows nothing says SIGKILL as well, which is no knowledge.
+func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) pod.Exit {
+	const killed = 128 + uint32(unix.SIGKILL)
+	switch {
+	case wasAlive:
+		return pod.Exit{Status: killed, At: now, Why: "the container was killed because its shim died"}
+	case !d.At.IsZero() && d.Status != killed:
+		return pod.Exit{Status: d.Status, At: d.At, OOM: oom}
+	}
+	return pod.Exit{Status: pod.UnknownExitCode, At: now, OOM: oom, Unknown: true}
+}

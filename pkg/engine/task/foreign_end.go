@@ -1,0 +1,122 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// shimPatience is how long a foreign shim may take to end what runs in a sandbox, from
+// the first call that it is told in. One that takes longer is killed, whatever it answers:
+// nothing else can end what it runs the pod in.
+const shimPatience = time.Minute
+
+// insistInterval is the pause before a shim that refused is told again.
+const insistInterval = time.Second
+
+// Insist calls end until it succeeds, or the time of the shim is up. The shim is killed
+// then, and with it all that it runs the pod in; end is called once more to see that.
+func (r *foreign) Insist(ctx context.Context, end func(context.Context) error) error {
+	err := insist(ctx, r.sandbox, end, func(error) bool { return false })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err == nil {
+		return nil
+	}
+	log.G(ctx).WithError(err).WithField("sandbox", r.sandbox.ID()).Warn("Killing shim that failed to stop its containers")
+	if err := r.kill(ctx, shim.ErrGone); err != nil {
+		return fmt.Errorf("kill its shim: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, CleanUpTimeout)
+	defer cancel()
+	return end(ctx)
+}
+
+// insist has the shim of s end something. It tells it again until it does so, its time is
+// up or final says that it never will, and returns the last error.
+func insist(ctx context.Context, s *pod.Sandbox, end func(context.Context) error, final func(error) bool) error {
+	now := time.Now()
+	s.EndAsked.CompareAndSwap(nil, &now)
+	// Who asks with less patience than this one asks often: one try is always made.
+	ctx, cancel := context.WithTimeout(ctx, max(shimPatience-now.Sub(*s.EndAsked.Load()), pod.KillGrace))
+	defer cancel()
+	for {
+		err := end(ctx)
+		if err == nil || final(err) {
+			return err
+		}
+		select {
+		case <-time.After(insistInterval):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// End ends the process, the shim, and what the shim runs the pod in.
+func (r *foreign) End(ctx context.Context) error {
+	client, err := r.endByShim(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		if !errors.Is(err, shim.ErrGone) {
+			log.G(ctx).WithError(err).WithField("sandbox", r.sandbox.ID()).Warn("Killing shim that failed to stop its sandbox")
+		}
+		client = nil
+		if err := r.kill(ctx, err); err != nil {
+			return err
+		}
+	}
+	if err := r.dismiss(ctx, client); err != nil {
+		return err
+	}
+	if client != nil && r.sandbox.Status().PID == 0 {
+		// What was never started may still be in the making.
+		if err := client.AwaitGone(ctx); err != nil {
+			return err
+		}
+	}
+	return r.endPod(ctx)
+}
+
+// endByShim has the shim end the process, if it does so in time.
+func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error) {
+	err = insist(ctx, r.sandbox, func(ctx context.Context) error {
+		if err := r.sandbox.Creating.Load().Await(ctx, pod.CreatePatience); err != nil {
+			return err
+		}
+		if client, err = r.Client(ctx); err != nil {
+			return err
+		}
+		return EndTask(ctx, client, r.sandbox.ID())
+	}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) || shim.Lost(err) })
+	return client, err
+}
+
+// kill kills the shim, and cleans up after it as after one that was lost for the reason
+// cause.
+func (r *foreign) kill(ctx context.Context, cause error) error {
+	// First, so that it makes nothing more.
+	if err := r.dismiss(ctx, nil); err != nil {
+		return err
+	}
+	_, err := r.cleanUp(ctx, r.sandbox.ID(), cause)
+	return err
+}
+
+// dismiss ends the shim, which has nothing left to run.
+func (r *foreign) dismiss(ctx context.Context, client *shim.Client) error {
+	ep, err := r.endpoint(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // none was started
+	}
+	return r.shims.DismissForeign(ctx, ep, client, r.sandbox.ID())
+}

@@ -1,0 +1,183 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/oomlog"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// deadShims are foreign shims none of which can be reached. They write down what is done
+// about them.
+type deadShims struct {
+	supervisors
+	calls []string
+	fails map[string]error
+	lost  error // what a connection fails with
+}
+
+func (d *deadShims) note(call string) error {
+	d.calls = append(d.calls, call)
+	return d.fails[call]
+}
+
+func (d *deadShims) StartForeign(context.Context, shim.Start) (shim.Endpoint, *shim.Client, error) {
+	return shim.Endpoint{}, nil, d.note("start")
+}
+
+func (d *deadShims) Started(context.Context, string) (shim.Endpoint, error) {
+	return shim.Endpoint{Address: "answered"}, d.note("find")
+}
+
+func (d *deadShims) Foreign(context.Context, shim.Endpoint) (*shim.Client, error) {
+	_ = d.note("connect")
+	return nil, d.lost
+}
+
+func (d *deadShims) DismissForeign(context.Context, shim.Endpoint, *shim.Client, string) error {
+	return d.note("dismiss")
+}
+
+func (d *deadShims) CleanUpForeign(context.Context, shim.Start) (shim.Death, error) {
+	return shim.Death{}, d.note("clean up")
+}
+
+func (d *deadShims) ReadLog(shim.Start, shim.Endpoint) error { return d.note("read log") }
+
+func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
+	t.Helper()
+	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim, Path: "/shim"}, Plan: pod.Plan{Process: true}}
+	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
+	o, err := pods.Sandboxes.Create(pod.NewID(), spec, pod.SandboxStatus{Phase: pod.PhaseReady, Shim: &shim.Endpoint{Address: "recorded"}}, store.Relaxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &deadShims{lost: lost, fails: map[string]error{}}
+	r := &runners{
+		pods: pods, settings: &settings.Settings{}, binaries: &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims: d, kernelLog: oomlog.New(),
+	}
+	return pod.NewSandbox(o, r).Runner.(*foreign), d
+}
+
+// A shim that is gone is dismissed before anybody cleans up after it, so that it makes
+// nothing more; the pod is not ready from then on.
+func TestEndOfADeadShim(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails string
+		want  []string
+	}{
+		"it goes":            {"", []string{"connect", "dismiss", "clean up", "dismiss"}},
+		"it does not go":     {"dismiss", []string{"connect", "dismiss"}},
+		"its binary is gone": {"clean up", []string{"connect", "dismiss", "clean up", "dismiss"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, d := deadShim(t, shim.ErrGone)
+			d.fails[c.fails] = errors.New("it fails")
+			err := r.End(t.Context())
+			if failed := c.fails == "dismiss"; (err != nil) != failed {
+				t.Errorf("it answered %v", err)
+			}
+			if !slices.Equal(d.calls, c.want) {
+				t.Errorf("called %q, want %q", d.calls, c.want)
+			}
+			if ready := r.sandbox.Status().Phase == pod.PhaseReady; ready != (c.fails == "dismiss") {
+				t.Errorf("the pod is ready: %v", ready)
+			}
+		})
+	}
+}
+
+// A shim that refuses is told again until its time is up, and then killed. What it ran is
+// asked once more whether it is gone.
+func TestShimThatRefuses(t *testing.T) {
+	r, d := deadShim(t, shim.ErrGone)
+	synctest.Test(t, func(t *testing.T) {
+		began, asked := time.Now(), 0
+		refuses := errors.New("it refuses")
+		err := r.Insist(t.Context(), func(context.Context) error {
+			asked++
+			if len(d.calls) > 0 {
+				return nil // it is dead
+			}
+			return refuses
+		})
+		if err != nil {
+			t.Errorf("it answered %v", err)
+		}
+		if took := time.Since(began); took != shimPatience {
+			t.Errorf("it was killed after %v, not %v", took, shimPatience)
+		}
+		if want := int(shimPatience/insistInterval) + 1; asked < want-1 || asked > want+1 {
+			t.Errorf("asked %d times, want about %d", asked, want)
+		}
+	})
+	if want := []string{"dismiss", "clean up"}; !slices.Equal(d.calls, want) {
+		t.Errorf("called %q, want %q", d.calls, want)
+	}
+}
+
+// A caller that leaves does not cost a shim its time.
+func TestCallerLeavesShimThatRefuses(t *testing.T) {
+	r, d := deadShim(t, shim.ErrGone)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		err := r.Insist(ctx, func(context.Context) error { return errors.New("it refuses") })
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it answered %v", err)
+		}
+	})
+	if len(d.calls) > 0 {
+		t.Errorf("the shim was not given its time: %q", d.calls)
+	}
+}
+
+// A container of a dead shim is deleted by cleaning up after the shim, once a second
+// connection has failed as well.
+func TestDeleteTaskOfADeadShim(t *testing.T) {
+	r, d := deadShim(t, shim.ErrGone)
+	if err := r.Delete(t.Context(), "container"); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"connect", "connect", "clean up"}; !slices.Equal(d.calls, want) {
+		t.Errorf("called %q, want %q", d.calls, want)
+	}
+	r, d = deadShim(t, errors.New("it answers nonsense"))
+	if err := r.Delete(t.Context(), "container"); err == nil || !slices.Equal(d.calls, []string{"connect"}) {
+		t.Errorf("a shim that answers: %v after %q", err, d.calls)
+	}
+}
+
+// The endpoint that a killed daemon did not write down is had from the shim's answer.
+func TestEndpointOfAKilledDaemon(t *testing.T) {
+	r, d := deadShim(t, shim.ErrGone)
+	r.sandbox.Record(t.Context(), func(st *pod.SandboxStatus) { st.Shim = nil })
+	if _, err := r.Client(t.Context()); !errors.Is(err, shim.ErrGone) {
+		t.Errorf("%v", err)
+	}
+	if want := []string{"find", "connect"}; !slices.Equal(d.calls, want) {
+		t.Errorf("called %q, want %q", d.calls, want)
+	}
+	d.fails["find"] = errors.New("none was started")
+	d.calls = nil
+	if err := r.dismiss(t.Context(), nil); err != nil || !slices.Equal(d.calls, []string{"find"}) {
+		t.Errorf("nothing to dismiss: %v after %q", err, d.calls)
+	}
+}

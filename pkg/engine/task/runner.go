@@ -1,0 +1,91 @@
+package task
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/oomlog"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// runners binds sandboxes to who runs their tasks.
+type runners struct {
+	pods     *pod.Registry
+	binaries *binaries.Binaries
+	settings *settings.Settings
+	shims    processes
+	// kernelLog tells of kills in cgroups that are gone.
+	kernelLog *oomlog.Log
+}
+
+// processes are those that run tasks.
+type processes interface {
+	supervisors
+	foreignShims
+}
+
+// supervisors run the tasks of OCI runtimes, and write logs for foreign shims.
+type supervisors interface {
+	Supervisor(ctx context.Context, key string) (*shim.Client, error)
+	SupervisorDir(key string) string
+	Keep(ctx context.Context, key string, c *shim.Client, t shim.Kept) error
+	Drop(key, task string)
+}
+
+// foreignShims run one sandbox each.
+type foreignShims interface {
+	StartForeign(ctx context.Context, s shim.Start) (shim.Endpoint, *shim.Client, error)
+	Started(ctx context.Context, bundle string) (shim.Endpoint, error)
+	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
+	DismissForeign(ctx context.Context, ep shim.Endpoint, c *shim.Client, id string) error
+	CleanUpForeign(ctx context.Context, s shim.Start) (shim.Death, error)
+	ReadLog(s shim.Start, ep shim.Endpoint) error
+}
+
+// Bind implements pod.Binder. This is the one place that asks for the type of a handler
+// to find out who runs a sandbox.
+func (r *runners) Bind(s *pod.Sandbox) pod.Runner {
+	if s.Spec().Definition.Type == handler.Shim {
+		return &foreign{runners: r, sandbox: s}
+	}
+	return &supervised{runners: r, sandbox: s}
+}
+
+// Worker returns the client for a call that needs the binary of the sandbox's runtime.
+func (r *runners) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
+	if err := r.binaries.Runtimes.Need(s); err != nil {
+		return nil, err
+	}
+	return s.Runner.Client(ctx)
+}
+
+// Drop lets go of what Keep held of a task.
+func (r *runners) Drop(s *pod.Sandbox, task string) { r.shims.Drop(s.Spec().Supervisor, task) }
+
+// defaultCallTimeout bounds one create or start call to a runtime whose handler
+// says nothing.
+const defaultCallTimeout = 4 * time.Minute
+
+// CallTimeout bounds one create or start call to the handler's runtime.
+func CallTimeout(d *handler.Definition) time.Duration {
+	if d.ContainerCreateTimeout > 0 {
+		return d.ContainerCreateTimeout
+	}
+	return defaultCallTimeout
+}
+
+// KeptOf is what a Runner that dies would lose of c, whose first process is pid.
+func KeptOf(l pod.Layout, c *pod.Container, pid int) shim.Kept {
+	io := l.Stdio(c)
+	t := shim.Kept{ID: c.ID(), PID: pid, Terminal: c.Config().GetTty()}
+	for _, p := range []string{io.Stdout, io.Stderr} {
+		if p != "" {
+			t.Pipes = append(t.Pipes, p)
+		}
+	}
+	return t
+}

@@ -1,0 +1,34 @@
+package task
+
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func TestNamesOfRunners(t *testing.T) {
+	records, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, tc := range map[string]struct {
+		kind handler.Type
+		ep   *shim.Endpoint
+		want string
+	}{
+		"oci":         {handler.OCI, nil, "key"},
+		"shim":        {handler.Shim, &shim.Endpoint{Address: "unix:///s"}, "unix:///s"},
+		"no shim yet": {handler.Shim, nil, "no shim yet"},
+	} {
+		o, err := records.Create(id, pod.SandboxSpec{Definition: &handler.Definition{Type: tc.kind}, Supervisor: "key"}, pod.SandboxStatus{Shim: tc.ep}, store.Relaxed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pod.NewSandbox(o, &runners{}).Runner.Name(); got != tc.want {
+			t.Errorf("%s: %q, want %q", id, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package task
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"strings"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/usage"
+	"github.com/berth-cri/berth/pkg/handler"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+)
+
+// supervised is the Runner of a sandbox on an OCI runtime. Its supervisor calls the
+// runtime, journals what it does, and has a successor when it dies.
+type supervised struct {
+	*runners
+	sandbox *pod.Sandbox
+}
+
+// SupervisorKey names the supervisor of a new sandbox: all pods that one
+// generation of a handler, one runtime binary and one berth-shim binary have in
+// common, or the pod alone.
+func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandbox string) string {
+	if d.Supervision == handler.SupervisionPod {
+		return "pod-" + sandbox[:16]
+	}
+	runs := *d
+	runs.Limits, runs.Next, runs.ProbeCanary, runs.SelfCheckTimeout = handler.Limits{}, nil, false, 0 // none is another way to run a pod
+	generation := []string{runs.Digest(), shimHash}
+	for _, one := range runtime {
+		generation = append(generation, one.SHA256)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(generation, "\n")))
+	name := d.Name
+	if len(name) > 24 {
+		name = name[:24]
+	}
+	return name + "-" + hex.EncodeToString(sum[:8])
+}
+
+func (r *supervised) Name() string { return r.sandbox.Spec().Supervisor }
+
+func (r *supervised) Prepare(ctx context.Context) error {
+	_, err := r.Client(ctx)
+	return err
+}
+
+func (r *supervised) Launch(ctx context.Context) (*shim.Client, error) { return r.Client(ctx) }
+
+func (r *supervised) Client(ctx context.Context) (*shim.Client, error) {
+	return r.shims.Supervisor(ctx, r.sandbox.Spec().Supervisor)
+}
+
+func (r *supervised) Keep(ctx context.Context, t shim.Kept) {
+	if !r.sandbox.HostProcesses {
+		t.PID = 0 // the pid is the kernel's, not the container's
+	}
+	client, err := r.Client(ctx)
+	if err == nil {
+		err = r.shims.Keep(ctx, r.sandbox.Spec().Supervisor, client, t)
+	}
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", r.sandbox.ID()).WithField("container", t.ID).Warn("Failed to hand task descriptors to the keeper")
+	}
+}
+
+// ReadLog does nothing: supervisors write what they log where they find it themselves.
+func (*supervised) ReadLog(context.Context) error { return nil }
+
+func (r *supervised) Options(logDirectory, logPath string) (*anypb.Any, error) {
+	s := r.sandbox.Spec()
+	d, kept := r.binaries.Runtimes.Of(s), r.settings.Of(s)
+	uid, gid := s.Plan.Root()
+	return anypb.New(&supervisorapi.TaskOptions{
+		Runtime:       d.Path,
+		Root:          r.pods.RuntimeRoot(d),
+		GlobalFlags:   GlobalFlags(d),
+		SystemdCgroup: kept.CgroupDriver == cgroup.Systemd,
+		NoPivotRoot:   d.OCI.NoPivotRoot,
+		NoNewKeyring:  d.OCI.NoNewKeyring,
+		OwnKernel:     s.Plan.OwnKernel,
+		LogDirectory:  logDirectory,
+		LogPath:       logPath,
+		MaxLogLine:    int32(kept.MaxLogLineSize),
+		IoUid:         uid,
+		IoGid:         gid,
+		CallTimeoutMs: CallTimeout(d).Milliseconds(),
+	})
+}
+
+// GlobalFlags are the flags before the subcommand: those of the handler, and for
+// gVisor the configuration file.
+func GlobalFlags(d *handler.Definition) []string {
+	flags := append([]string(nil), d.OCI.GlobalFlags...)
+	if d.ConfigPath != "" {
+		flags = append(flags, "--config="+d.ConfigPath)
+	}
+	return flags
+}
+
+// LaunchTimeout is longer than that of one call: the supervisor ends the runtime's call
+// at its limit, and says why.
+func (r *supervised) LaunchTimeout() time.Duration {
+	return CallTimeout(r.sandbox.Spec().Definition) + pod.CreatePatience
+}
+
+func (r *supervised) Blame(err error) error {
+	if shim.Lost(err) {
+		return err // the supervisor died, which is berth's own
+	}
+	return blamed(err)
+}
+
+// Exit adds what the Task API has no words for.
+func (r *supervised) Exit(ctx context.Context, task string) (pod.Exit, error) {
+	client, err := r.Client(ctx)
+	if err != nil {
+		return pod.Exit{}, err
+	}
+	exit, err := awaitExit(ctx, client, task)
+	if err != nil {
+		return exit, err
+	}
+	if j, err := supervisor.ReadExit(client.Dir, task); err == nil {
+		exit.OOM, exit.Unknown, exit.Why = j.OOM, j.Unknown, j.Why
+	}
+	return exit, nil
+}
+
+func (*supervised) Gone(err error) bool { return unknownTask(err) }
+
+// LastWord is what the supervisor wrote down.
+func (r *supervised) LastWord(_ context.Context, task string, _ error) (pod.Exit, error) {
+	j, err := supervisor.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
+	if err != nil {
+		return lost(), nil //nolint:nilerr // nobody knows
+	}
+	return pod.Exit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown, Why: j.Why}, nil
+}
+
+func (r *supervised) Delete(ctx context.Context, task string) error {
+	client, err := r.Client(ctx)
+	if err != nil {
+		return err
+	}
+	return EndTask(ctx, client, task)
+}
+
+func (r *supervised) End(ctx context.Context) error { return r.Delete(ctx, r.sandbox.ID()) }
+
+func (*supervised) Insist(ctx context.Context, end func(context.Context) error) error {
+	return end(ctx)
+}
+
+// OpenLog does nothing: a supervisor writes the logs of its own tasks.
+func (*supervised) OpenLog(context.Context, *pod.Container) error { return nil }
+
+// FlushLog does nothing: tasks of a supervisor have exited only when their logs are whole.
+func (*supervised) FlushLog(context.Context, *pod.Container) error { return nil }
+
+// CloseLog does nothing.
+func (*supervised) CloseLog(context.Context, *pod.Container) error { return nil }
+
+func (r *supervised) Usage(ctx context.Context, container string) (cgroup.Stats, error) {
+	client, err := r.Client(ctx)
+	if err != nil {
+		return cgroup.Stats{}, err
+	}
+	used, err := taskUsage(ctx, client, container)
+	return usage.OnlyWithin(used), err
+}
+
+// KilledForMemory knows nothing more: the journal has it.
+func (*supervised) KilledForMemory(context.Context, string) bool { return false }
+
+func (r *supervised) CRIUConfig(bundle string) string {
+	if !r.sandbox.HostProcesses {
+		return ""
+	}
+	return filepath.Join(bundle, supervisor.CRIUConfigFile)
+}
+
+// ExplainCheckpoint does nothing: the supervisor has done so.
+func (*supervised) ExplainCheckpoint(err error, _ string) error { return err }
+
+// taskUsage asks by the Task API what a task uses.
+func taskUsage(ctx context.Context, client *shim.Client, task string) (cgroup.Stats, error) {
+	resp, err := client.Task.Stats(ctx, &taskapi.StatsRequest{ID: task})
+	if err != nil {
+		return cgroup.Stats{}, FromShim(err)
+	}
+	m, err := typeurl.UnmarshalAny(resp.GetStats())
+	if err != nil {
+		return cgroup.Stats{}, err
+	}
+	return usage.FromMetrics(m)
+}

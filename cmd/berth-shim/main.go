@@ -79,7 +79,7 @@ func run(args []string) error {
 		return err
 	}
 	if !filepath.IsAbs(*dir) || flags.NArg() > 0 {
-		return fmt.Errorf("--dir %q must be an absolute path, and the only argument", *dir)
+		return fmt.Errorf("--dir %q must be an absolute path; no other arguments are allowed", *dir)
 	}
 	return serve(*dir, *level, *patience)
 }

@@ -79,7 +79,7 @@ func TestWhatCannotServeSaysWhy(t *testing.T) {
 		{name: "another command", args: []string{"start"}, want: "usage: berth-shim serve --dir"},
 		{name: "no directory", args: []string{"serve"}, want: "must be an absolute path"},
 		{name: "a relative directory", args: []string{"serve", "--dir", "x"}, want: "must be an absolute path"},
-		{name: "another argument", args: []string{"serve", "--dir", dir, "more"}, want: "the only argument"},
+		{name: "another argument", args: []string{"serve", "--dir", dir, "more"}, want: "no other arguments"},
 		{name: "another flag", args: []string{"serve", "--address", "x"}, want: "flag provided but not defined: -address"},
 		{name: "a directory that is not there", args: []string{"serve", "--dir", filepath.Join(dir, "none")}, want: "no such file or directory"},
 		{name: "an unknown level", args: []string{"serve", "--dir", dir, "--log-level", "loud"}, want: `not a valid logrus Level: "loud"`},

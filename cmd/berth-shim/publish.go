@@ -39,8 +39,8 @@ func publish(args []string, stdin io.Reader) error {
 	flags := flag.NewFlagSet("berth-shim publish", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	address := flags.String("address", "", "socket of the daemon")
-	topic := flags.String("topic", "", "what kind of event it is")
-	namespace := flags.String("namespace", "", "whose event it is")
+	topic := flags.String("topic", "", "topic of the event")
+	namespace := flags.String("namespace", "", "namespace of the event")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

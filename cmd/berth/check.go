@@ -20,10 +20,11 @@ func newCheckCommand() *cobra.Command {
 	form := ""
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Validate the configuration and say every mistake in it",
-		Long: `Validate the configuration as "berth serve" would read it, and what it names
-on this machine. Nothing is changed and no daemon is asked. The exit status is 0
-if all is well, and 2 with every mistake on stderr as file:line:column if not.`,
+		Short: "Validate the configuration and print every error in it",
+		Long: `Validate the configuration as "berth serve" would read it, and the files that it
+names on this machine. Nothing is changed, and the daemon is not asked. The exit
+status is 0 if the configuration is valid, and 2 if not, with every error on stderr
+as file:line:column.`,
 		Args: noFileArgument,
 		Run: func(cmd *cobra.Command, _ []string) {
 			if code := check(options, form, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
@@ -41,7 +42,7 @@ func noFileArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("unknown argument %q; a configuration file is named by a flag: %s -c %s", args[0], cmd.CommandPath(), args[0])
+	return fmt.Errorf("unknown argument %q; use a flag for the configuration file: %s -c %s", args[0], cmd.CommandPath(), args[0])
 }
 
 // placeFlags are the flags of "berth serve" that say where a configuration is.
@@ -50,7 +51,7 @@ func placeFlags(cmd *cobra.Command, o *config.Options) {
 	flags.StringVarP(&o.File, "config", "c", "", "main configuration file (default "+config.DefaultFile+", which may be absent)")
 	flags.StringVar(&o.DropInDir, "drop-in-dir", "", "directory of drop-ins (default conf.d beside the main file)")
 	flags.StringVar(&o.VendorDir, "vendor-dir", "", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
-	flags.StringSliceVar(&o.SearchPath, "search-path", nil, "directories in which runtimes are discovered when none is configured")
+	flags.StringSliceVar(&o.SearchPath, "search-path", nil, "directories to discover runtimes in if none is configured")
 }
 
 // checked is what "berth check" found.

@@ -27,7 +27,7 @@ func newConfigCommand() *cobra.Command {
 func newConfigDefaultCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "default",
-		Short: "Print the commented configuration that berth ships",
+		Short: "Print the default configuration with comments",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := cmd.OutOrStdout().Write(configs.Berth)
@@ -42,13 +42,14 @@ func newConfigShowCommand() *cobra.Command {
 	live := false
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "Print the configuration that the files amount to, and where each value is from",
-		Long: `Print the configuration that the files of this machine amount to, with defaults
-filled in, as one TOML file. A comment behind each key says which file and line it
-is from. No daemon is asked: what it runs may be older than the files. As the
-daemon would, it leaves out handlers that cannot be served, and says why in a comment.
+		Short: "Print the resulting configuration, and where each value comes from",
+		Long: `Print the configuration that results from the files of this machine, with defaults
+filled in, as one TOML file. The comment behind each key names its file and line.
+The daemon is not asked: its running configuration may be older than the files.
+Handlers that cannot be served are left out, with the reason in a comment, as the
+daemon leaves them out.
 
-With --live the daemon is asked what it has in force, and -o can be json or yaml.`,
+With --live, print the daemon's running configuration; -o can then be json or yaml.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if live {
@@ -57,7 +58,7 @@ With --live the daemon is asked what it has in force, and -o can be json or yaml
 				})(cmd, args)
 			}
 			if r.output != "table" {
-				return misused(cmd, errors.New("-o is for --live"))
+				return misused(cmd, errors.New("-o needs --live"))
 			}
 			options.TolerateDropIns = true
 			cfg, err := config.Load(options)
@@ -70,6 +71,6 @@ With --live the daemon is asked what it has in force, and -o can be json or yaml
 	}
 	placeFlags(cmd, &options)
 	r.flags(cmd)
-	cmd.Flags().BoolVar(&live, "live", false, "ask the daemon what it has in force")
+	cmd.Flags().BoolVar(&live, "live", false, "print the daemon's running configuration")
 	return cmd
 }

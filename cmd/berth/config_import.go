@@ -16,21 +16,21 @@ func newConfigImportCommand() *cobra.Command {
 	form := ""
 	cmd := &cobra.Command{
 		Use:   "import FILE|DIRECTORY...",
-		Short: "Translate the handlers of CRI-O's or containerd's files into a drop-in",
-		Long: `Translate the handlers in files of CRI-O and of containerd, or in directories of
-them, into a drop-in of berth's on stdout. On stderr is every key that means nothing to
-berth, why, and what to do. Nothing is changed. To have such files served as they are,
-and followed when they change, list them in [import].
+		Short: "Translate the handlers of CRI-O or containerd files into a drop-in",
+		Long: `Translate the handlers in CRI-O or containerd files, or in directories of them, into
+a berth drop-in on stdout. Every key without an equivalent is reported on stderr,
+with the reason and what to do. Nothing is changed. To serve such files directly and
+follow their changes, list them in [import] instead.
 
-The exit status is 2 if a file cannot be read, or a handler cannot be served on this
-machine; the drop-in then has the rest, or all that is known.`,
+The exit status is 2 if a file cannot be read, or if a handler cannot be served on
+this machine; the drop-in then has the rest.`,
 		Example: "  berth config import /etc/crio/crio.conf.d > /etc/berth/conf.d/50-crio.toml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return importFiles(args, options, form, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringSliceVar(&options.SearchPath, "search-path", nil, "directories in which runtimes are looked for that are named without a path")
+	cmd.Flags().StringSliceVar(&options.SearchPath, "search-path", nil, "directories to search for runtimes that are named without a path")
 	outputFlag(cmd, &form)
 	return cmd
 }
@@ -59,7 +59,7 @@ func importFiles(paths []string, o config.Options, form string, stdout, stderr i
 	}
 	printNotes(t.Notes, stderr)
 	if len(t.Problems) > 0 {
-		return &codedError{exitConfig, fmt.Errorf("not all of it can be served:\n%w", t.Problems)}
+		return &codedError{exitConfig, fmt.Errorf("some handlers cannot be served:\n%w", t.Problems)}
 	}
 	return nil
 }

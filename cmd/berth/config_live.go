@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -33,13 +34,13 @@ func newConfigDiffCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
 	c := &cobra.Command{
 		Use:   "diff",
-		Short: "Show what the files say otherwise than what the daemon has in force",
-		Long: `Compare the configuration that the daemon has in force with the files on disk, as the
-daemon itself would read them, key by key: "-" is in force only, "+" is in the files
-only, "~" has two values. Nothing is changed.
+		Short: "Diff configuration files against the running configuration",
+		Long: `Compare the daemon's running configuration with the files on disk, as the daemon would
+read them, key by key: "-" is only in the running configuration, "+" only in the files,
+"~" has two values. Nothing is changed.
 
-The exit status is 0 if they say the same, 3 if they differ, and 2 with every mistake
-on stderr if the files would be refused.`,
+The exit status is 0 if they are equal, 3 if they differ, and 2 if the files are not
+valid, with every error on stderr.`,
 		Args: cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			live, err := daemon.GetConfig(ctx, &adminv1.GetConfigRequest{})
@@ -60,7 +61,7 @@ on stderr if the files would be refused.`,
 				return err
 			}
 			if n := len(differences); n > 0 {
-				return degraded("%d keys differ; \"berth reload --wait\" puts the files in force", n)
+				return degraded("%s; apply the files by \"berth reload --wait\"", output.Count(n, "key differs", "keys differ"))
 			}
 			return nil
 		}),
@@ -84,9 +85,9 @@ func (d keyDifference) String() string {
 	case d.InForce == "":
 		return fmt.Sprintf("+ %s = %s # %s", d.Key, d.Files, d.Origin)
 	case d.Files == "":
-		return fmt.Sprintf("- %s = %s # in force, from %s", d.Key, d.InForce, d.Origin)
+		return fmt.Sprintf("- %s = %s # running, from %s", d.Key, d.InForce, d.Origin)
 	}
-	return fmt.Sprintf("~ %s = %s # in force: %s; %s", d.Key, d.Files, d.InForce, d.Origin)
+	return fmt.Sprintf("~ %s = %s # running: %s; %s", d.Key, d.Files, d.InForce, d.Origin)
 }
 
 // configDiff is in the order of the files. Pure.

@@ -18,13 +18,13 @@ func doctorCommand() *cobra.Command {
 	all := false
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what keeps pods on this node from running",
-		Long: `Look at this node: the configuration, runtimes, privileges, the kernel, cgroup
-drivers, CNI, NRI, sysctls, ports, the kubelet, kubeadm, crictl, and other CRI
-daemons. Each finding that is not ok says what to do next. Nothing is changed, and
-the daemon need not run.
+		Short: "Check this node for problems that keep pods from running",
+		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
+CNI, NRI, sysctls, ports, the kubelet, kubeadm, crictl, and other CRI daemons. Each
+finding that is not ok says what to do next. Nothing is changed, and the daemon does
+not need to run.
 
-The exit status is 0 if no check fails (warnings may be there), and 3 if one does.`,
+The exit status is 0 if no check fails (there may be warnings), and 3 if one does.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			n := doctor.Node{Root: root}
@@ -37,15 +37,15 @@ The exit status is 0 if no check fails (warnings may be there), and 3 if one doe
 				return err
 			}
 			if doctor.Worst(found) == doctor.Fail {
-				return degraded("some checks fail; each says above what to do")
+				return degraded("some checks failed; see the findings above")
 			}
 			return nil
 		},
 	}
 	placeFlags(c, &places)
 	outputFlag(c, &form)
-	c.Flags().BoolVar(&all, "all", false, "show what is ok too")
-	c.Flags().StringVar(&root, "root", "", "look at the node whose `directory` / is mounted here, as from a container; its configuration is that of --config")
+	c.Flags().BoolVar(&all, "all", false, "also show findings that are ok")
+	c.Flags().StringVar(&root, "root", "", "check the node whose root `directory` is mounted here, as from a container; --config is its configuration")
 	return c
 }
 

@@ -21,22 +21,22 @@ func featuresCommand() *cobra.Command {
 	canary := false
 	c := &cobra.Command{
 		Use:   "features [HANDLER]",
-		Short: "Show what a handler can do for pods, or that of all handlers side by side",
-		Long: `Show what a handler can do for pods on this node, and how that is known: the runtime
-declared it, it was probed on this node, or it ran in a self-check pod. Without a name the
-handlers are shown side by side; -o wide adds what there is to say about an answer.
+		Short: "Show the capabilities of one handler, or of all handlers side by side",
+		Long: `Show the capabilities of a handler on this node, and how each is known: the runtime
+declared it, it was probed on this node, or a self-check pod exercised it. Without a
+name, the handlers are shown side by side; -o wide adds notes.
 
-With --canary a pod of berth's own runs under the handler first, which tries what it can,
-and is waited for. The exit status is 3 if that fails, does not end within --timeout, or
-if nothing is known of the handler.
+With --self-check, a self-check pod first runs under the handler and exercises what it
+can. The exit status is 3 if that fails or does not finish within --timeout, or if
+nothing is known of the handler.
 
-JSON and YAML have the form that "kubectl berth --handlers" reads.`,
-		Example: "  berth features\n  berth features gvisor\n  berth features runc --canary\n  berth features -o yaml > handlers.yaml",
+JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
+		Example: "  berth features\n  berth features gvisor\n  berth features runc --self-check\n  berth features -o yaml > handlers.yaml",
 		Args:    cobra.MaximumNArgs(1),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if canary && len(args) == 0 {
-			return misused(c, errors.New("--canary needs the HANDLER to run a pod under"))
+			return misused(c, errors.New("--self-check needs a HANDLER"))
 		}
 		if !canary && !c.Flags().Changed("timeout") {
 			r.timeout = callTimeout
@@ -55,7 +55,7 @@ JSON and YAML have the form that "kubectl berth --handlers" reads.`,
 	}
 	c.ValidArgsFunction = r.completeHandlers
 	r.flags(c)
-	c.Flags().BoolVar(&canary, "canary", false, "run a pod under the handler first, and try what it can do")
+	selfCheckFlag(c, &canary, "first run a self-check pod under the handler")
 	r.probeTimeoutFlag(c)
 	return c
 }
@@ -77,7 +77,7 @@ func (r *remote) features(ctx context.Context, c *cobra.Command, daemon *client.
 	}
 	of := featuresOf(resp.GetHandler())
 	if of[0].Table.Empty() {
-		return degraded("nothing is known of handler %q; see \"berth handler probe %s\"", of[0].Name, of[0].Name)
+		return degraded("the capabilities of handler %q are unknown; see \"berth handler probe %s\"", of[0].Name, of[0].Name)
 	}
 	if canary && !tried(of[0].Table) {
 		fmt.Fprintln(c.ErrOrStderr(), untried)
@@ -86,7 +86,7 @@ func (r *remote) features(ctx context.Context, c *cobra.Command, daemon *client.
 }
 
 // untried is said of a self-check pod that showed nothing but that it runs.
-const untried = "the self-check pod ran, and could try nothing else under this handler: what is not declared or probed is unknown"
+const untried = "the self-check pod ran, but could not exercise any capabilities under this handler: those neither declared nor probed are unknown"
 
 // tried says whether a self-check pod tried anything. Pure.
 func tried(t capability.Table) bool {

@@ -6,7 +6,7 @@ import "github.com/spf13/cobra"
 func handlerCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "handler",
-		Short: "Look at, change and operate one handler",
+		Short: "Show, change and operate one handler",
 		Args:  cobra.NoArgs,
 	}
 	c.AddCommand(handlerShowCommand(), featuresCommand(), handlerProbeCommand(), handlerOverheadCommand(),

@@ -17,7 +17,7 @@ import (
 )
 
 const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
-value: what is not a TOML value is taken for a string, and keys of tables have dots.
+value. A value that is not valid TOML is taken as a string; keys of tables have dots.
 
   --set snapshotter=native --set options.no_new_keyring=true --set 'pod_annotations=["io.katacontainers.*"]'`
 
@@ -27,14 +27,14 @@ func handlerAddCommand() *cobra.Command {
 	var path, kind, configPath string
 	c := &cobra.Command{
 		Use:   "add NAME",
-		Short: "Add a handler, live and for good",
-		Long: `Write a drop-in with the handler, reload, and tell how the handler is. When this
-returns, pods can be started under it. If the daemon refuses the configuration,
-nothing is left of it. The drop-in is 50-NAME.toml in the daemon's conf.d.
+		Short: "Add a handler now and persist it",
+		Long: `Write a drop-in with the handler, reload, and show the handler's state. When this
+returns, pods can be started under it. If the daemon rejects the configuration, the
+drop-in is removed again. The drop-in is 50-NAME.toml in the daemon's conf.d.
 
 ` + aboutSettings + `
 
-The exit status is 3 if the handler was added and cannot run pods.`,
+The exit status is 3 if the handler was added but cannot run pods.`,
 		Example: "  berth handler add crun --path /usr/bin/crun\n  berth handler add kata --path /opt/kata/bin/containerd-shim-kata-v2 --config-path /opt/kata/configuration.toml",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -59,7 +59,7 @@ The exit status is 3 if the handler was added and cannot run pods.`,
 	r.flags(c)
 	flags := c.Flags()
 	flags.StringVar(&path, "path", "", "absolute `path` of the runtime or shim (runtime_path)")
-	flags.StringVar(&kind, "type", "", "oci or shim (runtime_type); by default what the name of the binary says")
+	flags.StringVar(&kind, "type", "", "oci or shim (runtime_type); the default follows from the binary's name")
 	flags.StringVar(&configPath, "config-path", "", "absolute `path` of the runtime's own configuration (runtime_config_path)")
 	flags.StringArrayVar(&set, "set", nil, "`key=value` of the handler; repeatable")
 	return c
@@ -71,9 +71,9 @@ func handlerRemoveCommand() *cobra.Command {
 		Use:     "rm NAME",
 		Aliases: []string{"remove"},
 		Short:   "Remove a handler that was added by \"berth handler add\"",
-		Long: `Remove the drop-in of a handler and reload. Pods of the handler live on: it is
-listed as draining until the last of them is gone. A handler of another file is
-not touched; the error says where it is.`,
+		Long: `Remove the drop-in of a handler and reload. Pods of the handler keep running: it is
+listed as draining until the last one is gone. A handler from another file is not
+removed; the error names that file.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.RemoveHandler(ctx, &adminv1.RemoveHandlerRequest{Name: args[0]})
@@ -81,7 +81,7 @@ not touched; the error says where it is.`,
 				return err
 			}
 			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error {
-				line := fmt.Sprintf("handler %s is removed (%s)\n", args[0], resp.GetFile())
+				line := fmt.Sprintf("handler %s removed (%s)\n", args[0], resp.GetFile())
 				if n := resp.GetPods(); n > 0 {
 					line += fmt.Sprintf("draining: %s left; see \"berth pods --handler %s\"\n", output.Pods(n), args[0])
 				}
@@ -102,10 +102,10 @@ func handlerEditCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "edit NAME",
 		Short: "Change a handler that was added by \"berth handler add\"",
-		Long: `Change keys of a handler and reload. Without --set, --unset and --from its keys are
-opened in $VISUAL, else $EDITOR, else vi. Pods that exist keep what they were created
-with; new ones get what is written. If the daemon refuses the configuration, the
-handler stays as it is, and what was typed is in a file that the last line names.
+		Long: `Change keys of a handler and reload. Without --set, --unset and --from, its keys are
+opened in $VISUAL, else $EDITOR, else vi. Existing pods keep what they were created
+with; new ones get the new settings. If the daemon rejects the configuration, the
+handler is unchanged, and the edited text is kept in a file that the last line names.
 
 ` + aboutSettings,
 		Args: cobra.ExactArgs(1),
@@ -117,7 +117,7 @@ handler stays as it is, and what was typed is in a file that the last line names
 			}
 			switch given := len(req.GetSet())+len(req.GetUnset()) > 0; {
 			case given && from != "":
-				return misused(c, errors.New("--from has all keys; do not give --set and --unset beside it"))
+				return misused(c, errors.New("--from replaces all keys; it cannot be combined with --set and --unset"))
 			case given:
 				return r.with(c, func(ctx context.Context, daemon *client.Client) error { return r.update(ctx, c, daemon, req) })
 			case from != "":
@@ -129,7 +129,7 @@ handler stays as it is, and what was typed is in a file that the last line names
 	}
 	r.flags(c)
 	c.Flags().StringArrayVar(&set, "set", nil, "`key=value` of the handler; repeatable")
-	c.Flags().StringArrayVar(&unset, "unset", nil, "`key` that is taken out; repeatable")
+	c.Flags().StringArrayVar(&unset, "unset", nil, "`key` to remove; repeatable")
 	c.Flags().StringVar(&from, "from", "", "`file` with all keys of the handler, as the editor shows them")
 	return c
 }
@@ -151,7 +151,7 @@ func (r *remote) told(w io.Writer, resp proto.Message, h *adminv1.Handler, what,
 		return err
 	}
 	if h.GetState() == adminv1.State_STATE_NOT_READY {
-		return degraded("it cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
+		return degraded("the handler cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
 	}
 	return nil
 }

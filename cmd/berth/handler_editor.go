@@ -49,7 +49,7 @@ func (r *remote) editByHand(c *cobra.Command, name string) error {
 		return errors.Join(err, unreadable)
 	case string(text) == before:
 		if err == nil {
-			fmt.Fprintln(c.OutOrStdout(), "nothing was changed")
+			fmt.Fprintln(c.OutOrStdout(), "nothing changed")
 		}
 		return errors.Join(err, os.Remove(file.Name()))
 	case err == nil:
@@ -57,7 +57,7 @@ func (r *remote) editByHand(c *cobra.Command, name string) error {
 	}
 	var own *codedError
 	if err != nil && (!errors.As(err, &own) || own.code != exitDegraded) {
-		return fmt.Errorf("%w\nyour text is in %s; correct it there, then \"berth handler edit %s --from %s\"", err, file.Name(), name, file.Name())
+		return fmt.Errorf("%w\nyour text is saved in %s; correct it there, then \"berth handler edit %s --from %s\"", err, file.Name(), name, file.Name())
 	}
 	return errors.Join(err, os.Remove(file.Name()))
 }
@@ -95,7 +95,7 @@ func editable(ctx context.Context, daemon *client.Client, name string) ([]*admin
 
 func asLines(name string, settings []*adminv1.Setting) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Keys of [runtimes.%s]. Save to put them in force; save nothing to change nothing.\n", name)
+	fmt.Fprintf(&b, "# Keys of [runtimes.%s]. Save to apply them; save an empty file to change nothing.\n", name)
 	for _, s := range settings {
 		fmt.Fprintf(&b, "%s = %s\n", s.GetKey(), s.GetValue())
 	}
@@ -125,7 +125,7 @@ func runEditor(c *cobra.Command, file string) error {
 	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("the editor %q cannot be started: %w; set $EDITOR, or use --set key=value", editor, err)
+		return fmt.Errorf("start editor %q: %w; set $EDITOR, or use --set key=value", editor, err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -133,12 +133,12 @@ func runEditor(c *cobra.Command, file string) error {
 		select {
 		case err := <-ended:
 			if err != nil {
-				return fmt.Errorf("the editor %q failed: %w; set $EDITOR, or use --set key=value", editor, err)
+				return fmt.Errorf("editor %q failed: %w; set $EDITOR, or use --set key=value", editor, err)
 			}
 			return nil
 		case s := <-signals:
 			if s == unix.SIGTERM || s == unix.SIGHUP {
-				return errors.Join(fmt.Errorf("ended by the signal %v", s), cmd.Process.Signal(s))
+				return errors.Join(fmt.Errorf("killed by signal %v", s), cmd.Process.Signal(s))
 			}
 		}
 	}

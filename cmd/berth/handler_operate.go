@@ -20,9 +20,9 @@ func handlerCordonCommand() *cobra.Command {
 	reason := ""
 	c := &cobra.Command{
 		Use:   "cordon NAME",
-		Short: "Take no new pods under a handler",
-		Long: `Refuse new pods of a handler with Unavailable and the reason, until it is uncordoned.
-Pods that exist are served as ever. It survives restarts of the daemon.`,
+		Short: "Stop accepting new pods under a handler",
+		Long: `Reject new pods of a handler with Unavailable and the reason, until it is uncordoned.
+Existing pods are not affected. A cordon survives restarts of the daemon.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.Cordon(ctx, &adminv1.CordonRequest{Name: args[0], Reason: reason})
@@ -34,7 +34,7 @@ Pods that exist are served as ever. It survives restarts of the daemon.`,
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, in one line; whoever asks for a pod reads it")
+	c.Flags().StringVar(&reason, "reason", "", "reason, in one line; shown in the error of rejected pods")
 	return c
 }
 
@@ -42,7 +42,7 @@ func handlerUncordonCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
 	c := &cobra.Command{
 		Use:   "uncordon NAME",
-		Short: "Take new pods again: the end of cordon and drain",
+		Short: "Accept new pods again after a cordon or drain",
 		Args:  cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.Uncordon(ctx, &adminv1.UncordonRequest{Name: args[0]})
@@ -77,9 +77,9 @@ func handlerDrainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "drain NAME",
 		Short: "Cordon a handler, and wait until its last pod is gone",
-		Long: `Cordon a handler and wait until it has no pods. berth ends none: evict them, by
-"kubectl drain" or a rollout. An interrupt, or the end of --timeout, ends the
-waiting; the handler takes no new pods until "berth handler uncordon".`,
+		Long: `Cordon a handler and wait until it has no pods. berth does not stop any pods: evict
+them, by "kubectl drain" or a rollout of the workload. An interrupt or --timeout ends
+only the wait; the handler accepts no new pods until "berth handler uncordon".`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			return r.drain(ctx, c, daemon, &adminv1.DrainRequest{Name: args[0], Reason: reason})
@@ -87,8 +87,8 @@ waiting; the handler takes no new pods until "berth handler uncordon".`,
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, in one line; whoever asks for a pod reads it")
-	c.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait; 0 is until it is empty")
+	c.Flags().StringVar(&reason, "reason", "", "reason, in one line; shown in the error of rejected pods")
+	c.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait; 0 waits until it has no pods")
 	return c
 }
 
@@ -104,7 +104,7 @@ func (r *remote) drain(ctx context.Context, c *cobra.Command, daemon *client.Cli
 		if err != nil {
 			p.end()
 			if left > 0 && gaveUp(ctx, err) {
-				return degraded("handler %q is draining and has %s left; \"berth handler drain %s\" waits again, \"berth handler uncordon %s\" takes it back",
+				return degraded("handler %q is still draining: %s left; wait again by \"berth handler drain %s\", or undo it by \"berth handler uncordon %s\"",
 					req.GetName(), output.Pods(left), req.GetName(), req.GetName())
 			}
 			return err
@@ -116,7 +116,7 @@ func (r *remote) drain(ctx context.Context, c *cobra.Command, daemon *client.Cli
 	}
 	p.end()
 	return r.print(c.OutOrStdout(), last, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "handler %s is empty, and takes no new pods until \"berth handler uncordon %s\"\n", req.GetName(), req.GetName())
+		_, err := fmt.Fprintf(w, "handler %s has no pods, and accepts none until \"berth handler uncordon %s\"\n", req.GetName(), req.GetName())
 		return err
 	})
 }

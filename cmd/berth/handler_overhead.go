@@ -28,13 +28,13 @@ func handlerOverheadCommand() *cobra.Command {
 		Use:   "overhead [NAME]",
 		Short: "Measure what a handler's pods use beyond their containers",
 		Long: fmt.Sprintf(`Measure what a handler's pods use beyond their containers: memory and CPU of their
-sandbox processes, shims, supervisors and VMMs. With --pods it runs that many pods of
-berth's own at the same time, at most %d, of which nobody else is told, and removes
-them, also when it is interrupted; they count under the handler's limits. Without
---pods it reads the pods that there are. Without a name it shows what is known of all
-handlers; with -o yaml that is a file for --measurements of "kubectl berth" and
-"kubectl berth". The exit status is 3 if p95 is above what the kubelet reserves for the
-handler's pods, which is marked as exceeded; --yaml says what to reserve, and ends with 0.`, overhead.MaxPods),
+sandbox processes, shims, supervisors and VMMs. With --pods, that many self-check pods
+run at the same time, at most %d; they count towards the handler's limits, and are
+removed afterwards, also after an interrupt. Without --pods, existing pods are measured.
+Without a name, all known measurements are shown; with -o yaml they are a file for
+--measurements of "kubectl berth". The exit status is 3 if p95 is above what the kubelet
+reserves for the handler's pods, which is marked as exceeded; --yaml prints what to
+reserve, and exits with 0.`, overhead.MaxPods),
 		Example: "  berth handler overhead kata --pods 10\n  berth handler overhead kata --yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -62,8 +62,8 @@ handler's pods, which is marked as exceeded; --yaml says what to reserve, and en
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	c.Flags().Int32Var(&pods, "pods", 0, "run so many pods and measure those")
-	c.Flags().DurationVar(&window, "window", overhead.DefaultWindow, "how long CPU use is watched")
+	c.Flags().Int32Var(&pods, "pods", 0, "number of self-check pods to run and measure")
+	c.Flags().DurationVar(&window, "window", overhead.DefaultWindow, "how long to measure CPU use")
 	c.Flags().BoolVar(&asYAML, "yaml", false, "print overhead.podFixed of a RuntimeClass")
 	c.MarkFlagsMutuallyExclusive("yaml", "output")
 	return c
@@ -195,7 +195,7 @@ func (r *remote) showOverheads(ctx context.Context, w io.Writer, daemon *client.
 
 func showOverhead(w io.Writer, name string, o *adminv1.Overhead, wide bool) error {
 	if o.GetBest() == nil {
-		_, err := fmt.Fprintf(w, "no data: %s; \"berth handler overhead %s --pods 10\" runs some\n", o.GetNoLiveReason(), name)
+		_, err := fmt.Fprintf(w, "no data: %s; measure self-check pods by \"berth handler overhead %s --pods 10\"\n", o.GetNoLiveReason(), name)
 		return err
 	}
 	t := overheadTable("PODS OF", wide)
@@ -208,7 +208,7 @@ func showOverhead(w io.Writer, name string, o *adminv1.Overhead, wide bool) erro
 	if err := t.write(w); err != nil || o.GetLive() == nil || o.GetCanary() == nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "used is the larger p95: %s\n", podsCell(o.GetBest()))
+	_, err := fmt.Fprintf(w, "the larger p95 is used: %s\n", podsCell(o.GetBest()))
 	return err
 }
 
@@ -266,13 +266,13 @@ func millicores(nano uint64) string { return fmt.Sprintf("%.2fm", float64(nano)/
 func podFixed(w io.Writer, name string, o *adminv1.Overhead) error {
 	best := o.GetBest()
 	if best == nil {
-		return fmt.Errorf("no data: %s; \"berth handler overhead %s --pods 10 --yaml\" runs pods of berth's own", o.GetNoLiveReason(), name)
+		return fmt.Errorf("no data: %s; measure self-check pods by \"berth handler overhead %s --pods 10 --yaml\"", o.GetNoLiveReason(), name)
 	}
 	e := overhead.Estimate{Memory: overhead.Distribution{P95: best.GetMemoryBytes().GetP95()}, CPU: overhead.Distribution{P95: best.GetCpuNanocores().GetP95()}}
 	fixed := e.Fixed()
 	unknown := ""
 	if best.GetCpuNanocores() == nil {
-		unknown = "; their CPU use is not known yet"
+		unknown = "; their CPU use is not measured yet"
 	}
 	fmt.Fprintf(w, "# p95 of handler %s, pods measured: %s, %s%s\noverhead:\n  podFixed:", name, podsCell(best), best.GetMeasuredAt().AsTime().Format(time.RFC3339), unknown)
 	if fixed == (overhead.Declared{}) {

@@ -47,7 +47,7 @@ func estimateOf(memory, cpu uint64) *adminv1.OverheadEstimate {
 
 func TestPodFixed(t *testing.T) {
 	const line, field = "# p95 of handler kata, pods measured: 3, 2026-01-02T03:04:05Z", "\noverhead:\n  podFixed:"
-	const head, noCPU = line + field, line + "; their CPU use is not known yet" + field
+	const head, noCPU = line + field, line + "; their CPU use is not measured yet" + field
 	for want, e := range map[string]*adminv1.OverheadEstimate{
 		head + "\n    cpu: 3m\n    memory: 2Mi\n": estimateOf(1<<20+1, 2_000_001),
 		noCPU + "\n    memory: 1Mi\n":             estimateOf(1<<20, 0),
@@ -92,7 +92,7 @@ func TestShownOverhead(t *testing.T) {
 	if err := showOverhead(&b, "kata", o, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"handler  3", "5.0Mi", "berth    3", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded", "used is the larger p95: 3 canary, CPU 2 live\n"} {
+	for _, want := range []string{"handler  3", "5.0Mi", "berth    3", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded", "the larger p95 is used: 3 canary, CPU 2 live\n"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())
 		}

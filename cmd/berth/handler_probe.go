@@ -17,10 +17,10 @@ func handlerProbeCommand() *cobra.Command {
 	canary := false
 	c := &cobra.Command{
 		Use:   "probe NAME",
-		Short: "Ask a handler's runtime again what it is, and set the handler's state by it",
-		Long: `Ask a handler's runtime again what it is, wait for the answer, and set the handler's
-state by it. With --canary also run a pod of berth's own under it, which nobody else is
-told of and of which nothing is left, and wait for that. The exit status is 3 if the
+		Short: "Probe a handler's runtime again and update the handler's state",
+		Long: `Probe a handler's runtime again, wait for the result, and set the handler's state by
+it. With --self-check, also run a self-check pod under it and wait for that; it is not
+listed by any other call, and is removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -33,21 +33,29 @@ handler cannot run pods, or if that is not known within --timeout.`,
 				return err
 			}
 			if why := cmp.Or(h.GetProbeError(), h.GetReason()); h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
-				return degraded("handler %q cannot run pods: %s\nmend that, then \"berth handler probe %s\"", h.GetName(), why, h.GetName())
+				return degraded("handler %q cannot run pods: %s\nfix that, then \"berth handler probe %s\"", h.GetName(), why, h.GetName())
 			}
 			return nil
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	c.Flags().BoolVar(&canary, "canary", false, "also run a pod under the handler")
+	selfCheckFlag(c, &canary, "also run a self-check pod under the handler")
 	r.probeTimeoutFlag(c)
 	return c
 }
 
+// selfCheckFlag is that of commands that can run a self-check pod. Its former name goes
+// on working.
+func selfCheckFlag(c *cobra.Command, set *bool, usage string) {
+	c.Flags().BoolVar(set, "self-check", false, usage)
+	c.Flags().BoolVar(set, "canary", false, usage)
+	_ = c.Flags().MarkHidden("canary") // it exists
+}
+
 // probeTimeoutFlag is that of commands that wait for a probe.
 func (r *remote) probeTimeoutFlag(c *cobra.Command) {
-	c.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait; 0 is until the handler's self_check_timeout ends the pod")
+	c.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait; 0 waits until the handler's self_check_timeout")
 }
 
 // probe has a handler probed, and says on a terminal that it is waited for.
@@ -61,7 +69,7 @@ func (r *remote) probe(ctx context.Context, c *cobra.Command, daemon *client.Cli
 	}
 	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, Canary: canary})
 	if err != nil && gaveUp(ctx, err) {
-		return nil, degraded("the %s of handler %q did not end in time, and is still being waited for by the daemon; \"berth handler show %s\" tells what came of it", what, name, name)
+		return nil, degraded("the %s of handler %q did not finish in time; the daemon is still waiting for it, see \"berth handler show %s\"", what, name, name)
 	}
 	return resp, err
 }

@@ -16,7 +16,7 @@ func handlerShowCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
 	c := &cobra.Command{
 		Use:   "show [NAME]",
-		Short: "Show everything about a handler (the default one without a name)",
+		Short: "Show all details of a handler (by default the default one)",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: first(args)})

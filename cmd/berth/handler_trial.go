@@ -16,11 +16,10 @@ func handlerPromoteCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
 	c := &cobra.Command{
 		Use:   "promote NAME",
-		Short: "Give a handler's next binary to all its new pods",
-		Long: `Give the binary that a handler has on trial, as its next, to all new pods. It holds
-over restarts, until next is changed in the configuration, which should by then name
-the binary as runtime_path, or another program takes its place. Pods that exist keep
-their binary.`,
+		Short: "Complete a rollout: run all new pods on the candidate binary",
+		Long: `Run all new pods of a handler on its candidate binary. This holds over restarts, until
+the candidate is changed in the configuration or replaced on disk; the configuration
+should by then name it as runtime_path. Existing pods keep their binary.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.Promote(ctx, &adminv1.PromoteRequest{Name: args[0]})
@@ -40,10 +39,10 @@ func handlerAbortCommand() *cobra.Command {
 	reason := ""
 	c := &cobra.Command{
 		Use:   "abort NAME",
-		Short: "Give a handler's next binary to no new pods",
-		Long: `End the trial of a handler's next binary: no new pods get it, until next is changed
-in the configuration or another program takes its place. It takes back "berth handler promote" as well, and holds over
-restarts. Pods that exist keep their binary.`,
+		Short: "Abort a rollout: stop using the candidate binary",
+		Long: `Abort the rollout of a handler's candidate binary: no new pods run on it, until the
+candidate is changed in the configuration or replaced on disk. This also reverts "berth handler
+promote", and holds over restarts. Existing pods keep their binary.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.Abort(ctx, &adminv1.AbortRequest{Name: args[0], Reason: reason})
@@ -55,7 +54,7 @@ restarts. Pods that exist keep their binary.`,
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, in one line")
+	c.Flags().StringVar(&reason, "reason", "", "reason, in one line")
 	return c
 }
 
@@ -73,7 +72,7 @@ func trialLine(t *adminv1.Trial) string {
 	}
 	line := fmt.Sprintf("%s is %s", t.GetPath(), t.GetState())
 	if t.GetState() == "running" {
-		line = fmt.Sprintf("%s is tried by %d%% of new pods", t.GetPath(), t.GetPercent())
+		line = fmt.Sprintf("%s runs %d%% of new pods", t.GetPath(), t.GetPercent())
 	}
 	if t.GetReason() != "" {
 		line += ": " + t.GetReason()

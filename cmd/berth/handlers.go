@@ -19,14 +19,14 @@ func handlersCommand() *cobra.Command {
 	watch, labels, node := false, false, ""
 	c := &cobra.Command{
 		Use:   "handlers",
-		Short: "List the handlers that pods can ask for, and how each is",
-		Long: `List the handlers of the running daemon: what RunPodSandbox uses at this moment.
-The default handler, which pods get that name none, has "(default)" behind its
-name. GEN is the generation that the handler came with as it is.
+		Short: "List the handlers that pods can request, and their state",
+		Long: `List the handlers of the running daemon, as RunPodSandbox uses them now. The default
+handler is marked (default). GEN is the generation in which the handler took its
+current form.
 
-With --print-labels it prints instead the labels that say which handlers take pods,
-key=value: those that the node gets through Node Feature Discovery, for nodes
-without it. -o json and -o yaml make it a Node with nothing but these labels, for
+With --print-labels, print the labels that say which handlers accept pods, as
+key=value: the same that the node gets through Node Feature Discovery, for nodes
+without it. With -o json or -o yaml, they are a Node with only these labels, for
 "kubectl apply --server-side".`,
 		Example: "  berth handlers\n  berth handlers -o wide\n  berth handlers --watch\n" +
 			"  kubectl label node NODE --overwrite $(berth handlers --print-labels)\n" +
@@ -38,7 +38,7 @@ without it. -o json and -o yaml make it a Node with nothing but these labels, fo
 			return r.printLabels(c, node)
 		}
 		if node != "" {
-			return misused(c, errors.New("--node is for --print-labels"))
+			return misused(c, errors.New("--node needs --print-labels"))
 		}
 		if watch {
 			r.timeout = 0
@@ -55,9 +55,9 @@ without it. -o json and -o yaml make it a Node with nothing but these labels, fo
 		})(c, args)
 	}
 	r.flags(c)
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and list them again after each change")
-	c.Flags().BoolVar(&labels, "print-labels", false, "print the labels that say which handlers take pods")
-	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default the host's, as for a kubelet)")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and list them again after each change")
+	c.Flags().BoolVar(&labels, "print-labels", false, "print the labels that say which handlers accept pods")
+	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default the host name)")
 	c.MarkFlagsMutuallyExclusive("watch", "print-labels")
 	return c
 }

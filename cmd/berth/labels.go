@@ -37,7 +37,7 @@ func (r *remote) printLabels(c *cobra.Command, node string) error {
 		}
 		if node == "" {
 			if node, err = os.Hostname(); err != nil {
-				return fmt.Errorf("the name of the node is not known; say it with --node: %w", err)
+				return fmt.Errorf("the name of the node is unknown; set it with --node: %w", err)
 			}
 			node = strings.ToLower(strings.TrimSpace(node))
 		}

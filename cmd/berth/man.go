@@ -13,7 +13,7 @@ func manCommand() *cobra.Command {
 		Use:   "man DIR",
 		Short: "Write the manual pages of all commands into a directory",
 		Long: `Write the manual pages of all commands, berth(8) and berth-<command>(8), into a
-directory, which is made if it is missing. It is how packages get them.`,
+directory, which is created if it is missing. Packages are built with it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return manual.Write(c.Root(), args[0], "8", "berth "+daemon.ThisBuild().Version)

@@ -21,9 +21,9 @@ func podsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pods",
 		Short: "List pods with the handler that each was created under",
-		Long: `List pods with the handler that each was created under, which it keeps. PIN is "old"
-if new pods of that handler get another definition by now, or another program is
-installed where the pod's was; "berth whereis" tells which.`,
+		Long: `List pods with the handler that each was created under and keeps. PIN is "old" if new
+pods of that handler would get another definition or another binary; "berth whereis"
+shows the reason.`,
 		Args: cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			resp, err := daemon.ListPods(ctx, &adminv1.ListPodsRequest{Handler: name})
@@ -34,7 +34,7 @@ installed where the pod's was; "berth whereis" tells which.`,
 		}),
 	}
 	r.flags(c)
-	c.Flags().StringVar(&name, "handler", "", "only pods of this handler")
+	c.Flags().StringVar(&name, "handler", "", "show only pods of this handler")
 	if err := c.RegisterFlagCompletionFunc("handler", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return r.handlerNames(c), cobra.ShellCompDirectiveNoFileComp
 	}); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -18,16 +19,14 @@ func reloadCommand() *cobra.Command {
 	wait := false
 	c := &cobra.Command{
 		Use:   "reload",
-		Short: "Put the configuration files in force, all of them or nothing",
-		Long: `Have the daemon read its configuration again. It reads and checks everything,
-asks runtimes that are new, and then puts all of it in force, or nothing. Pods
-are not touched by either.
+		Short: "Apply the configuration files, either all of them or none",
+		Long: `Make the daemon read its configuration again. It reads and checks all files, probes
+new runtimes, and then applies either all of it or nothing. Pods are not affected.
 
-With --wait the exit status is 0 if the files are in force, 2 if they were refused,
-with every mistake on stderr as file:line:column, and 3 if they are in force and a
-handler cannot run pods, or a part of an imported file is left out. It tells how
-things are, also if the daemon has read the files before. Without --wait the command
-returns at once.`,
+With --wait, the exit status is 0 if the configuration is applied, 2 if it is rejected,
+with every error on stderr as file:line:column, and 3 if it is applied but a handler
+cannot run pods or a part of an imported file is left out. The result is also shown if
+the daemon has read the files before. Without --wait, the command returns at once.`,
 		Example: "  berth reload --wait",
 		Args:    cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -42,7 +41,7 @@ returns at once.`,
 		}),
 	}
 	r.flags(c)
-	c.Flags().BoolVar(&wait, "wait", false, "wait for the outcome")
+	c.Flags().BoolVar(&wait, "wait", false, "wait for the result")
 	c.Flags().DurationVar(&r.timeout, "timeout", 2*time.Minute, "how long to wait")
 	return c
 }
@@ -70,13 +69,13 @@ func reload(ctx context.Context, c *cobra.Command, r *remote, daemon *client.Cli
 // not by what the reload changed. Pure.
 func reloadEnd(resp *adminv1.ReloadResponse) error {
 	if !resp.GetAccepted() {
-		return &codedError{exitConfig, fmt.Errorf("the configuration is refused, and generation %d is served on; correct it and reload again", resp.GetGeneration())}
+		return &codedError{exitConfig, fmt.Errorf("the configuration was rejected, generation %d stays in use; correct it and reload again", resp.GetGeneration())}
 	}
 	if names := resp.GetNotReady(); len(names) > 0 {
-		return degraded("the configuration is in force, but these handlers cannot run pods: %s; see \"berth handlers\"", someOf(names, len(names)))
+		return degraded("the configuration was applied, but these handlers cannot run pods: %s; see \"berth handlers\"", someOf(names, len(names)))
 	}
 	if n := len(resp.GetProblems()); n > 0 {
-		return degraded("the configuration is in force, but %d problems of it are left out", n)
+		return degraded("the configuration was applied without the parts that have problems: %s", output.Count(n, "problem", "problems"))
 	}
 	return nil
 }
@@ -91,7 +90,7 @@ type requested struct {
 
 func showRequest(w io.Writer, form string, resp *adminv1.ReloadResponse) error {
 	return encode(w, form, requested{true, resp.GetGeneration(), resp.GetDigest()}, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "generation %d is in force until the files are read; see \"berth status\"\n", resp.GetGeneration())
+		_, err := fmt.Fprintf(w, "generation %d stays in use until the files are read; see \"berth status\"\n", resp.GetGeneration())
 		return err
 	})
 }
@@ -104,8 +103,8 @@ func showReload(w io.Writer, resp *adminv1.ReloadResponse) error {
 		fmt.Fprintln(w, line)
 	}
 	for _, line := range resp.GetNeedsRestart() {
-		fmt.Fprintf(w, "%s: in force after systemctl restart berth\n", line)
+		fmt.Fprintf(w, "%s: applied after systemctl restart berth\n", line)
 	}
-	_, err := fmt.Fprintf(w, "generation %d is in force (%s)\n", resp.GetGeneration(), resp.GetTook().AsDuration().Round(time.Millisecond))
+	_, err := fmt.Fprintf(w, "generation %d applied (%s)\n", resp.GetGeneration(), resp.GetTook().AsDuration().Round(time.Millisecond))
 	return err
 }

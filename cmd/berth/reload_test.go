@@ -43,7 +43,7 @@ func TestExitStatusOfAReload(t *testing.T) {
 func TestReloadThatIsNotWaitedFor(t *testing.T) {
 	resp := &adminv1.ReloadResponse{Generation: 7, Digest: "abc"}
 	for form, want := range map[string]string{
-		"table": "generation 7 is in force until the files are read", "wide": "generation 7 is in force until the files are read", "json": `"generation": "7"`, "yaml": `generation: "7"`,
+		"table": "generation 7 stays in use until the files are read", "wide": "generation 7 stays in use until the files are read", "json": `"generation": "7"`, "yaml": `generation: "7"`,
 	} {
 		var out bytes.Buffer
 		if err := showRequest(&out, form, resp); err != nil || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "accepted") {

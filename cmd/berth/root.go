@@ -14,11 +14,11 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
 		Short: "A CRI daemon that runs each pod on the runtime that its handler names",
-		Long: "berth serves the Kubernetes CRI on one unix socket, and hands each pod sandbox, with\n" +
+		Long: "berth serves the Kubernetes CRI on one unix socket, and forwards each pod sandbox, with\n" +
 			"every later call about it, to the runtime that its RuntimeClass handler names.\n\n" +
-			"Exit status: 0 if all is well, 2 if the configuration or the command line is wrong,\n" +
-			"3 if the command did its work and found something that is not as it should be,\n" +
-			"1 for any other failure.",
+			"Exit status: 0 on success, 2 if the configuration or the command line is wrong, 3 if\n" +
+			"the command succeeded and found something that needs attention, 1 for any other\n" +
+			"failure.",
 		// Errors are printed once, by main, and without a page of usage.
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -62,11 +62,11 @@ func plainly(c *cobra.Command, args []string, err error) error {
 	case !c.Runnable() || c.HasSubCommands() || strings.Contains(err.Error(), " -c "):
 		return err
 	case wanted == "" && len(args) > 0:
-		return fmt.Errorf("%q takes no argument, and not %q", c.CommandPath(), args[0])
+		return fmt.Errorf("%q takes no arguments, got %q", c.CommandPath(), args[0])
 	case len(args) > most:
-		return fmt.Errorf("%q is too much: %s %s", args[most], c.CommandPath(), wanted)
+		return fmt.Errorf("too many arguments, from %q on: %s %s", args[most], c.CommandPath(), wanted)
 	case len(args) < most:
-		return fmt.Errorf("an argument is missing: %s %s", c.CommandPath(), wanted)
+		return fmt.Errorf("missing argument: %s %s", c.CommandPath(), wanted)
 	}
 	return err
 }

@@ -40,15 +40,15 @@ func TestWrongCommandLines(t *testing.T) {
 		"--nothing":            `berth: unknown flag: --nothing; see "berth --help"`,
 		"serve -x":             `berth: unknown shorthand flag: 'x' in -x; see "berth serve --help"`,
 		"serve --stop-timeout": `berth: flag needs an argument: --stop-timeout; see "berth serve --help"`,
-		"serve more":           `berth: "berth serve" takes no argument, and not "more"; see "berth serve --help"`,
-		"handler cordon":       `berth: an argument is missing: berth handler cordon NAME; see "berth handler cordon --help"`,
-		"handler cordon a b":   `berth: "b" is too much: berth handler cordon NAME; see "berth handler cordon --help"`,
-		"handler show a b":     `berth: "b" is too much: berth handler show [NAME]; see "berth handler show --help"`,
-		"config import":        `berth: an argument is missing: berth config import FILE|DIRECTORY...; see "berth config import --help"`,
+		"serve more":           `berth: "berth serve" takes no arguments, got "more"; see "berth serve --help"`,
+		"handler cordon":       `berth: missing argument: berth handler cordon NAME; see "berth handler cordon --help"`,
+		"handler cordon a b":   `berth: too many arguments, from "b" on: berth handler cordon NAME; see "berth handler cordon --help"`,
+		"handler show a b":     `berth: too many arguments, from "b" on: berth handler show [NAME]; see "berth handler show --help"`,
+		"config import":        `berth: missing argument: berth config import FILE|DIRECTORY...; see "berth config import --help"`,
 		"serve --set engine":   `berth: --set "engine": write it as key=value`,
-		"check my.toml":        `berth: unknown argument "my.toml"; a configuration file is named by a flag: berth check -c my.toml; see "berth check --help"`,
+		"check my.toml":        `berth: unknown argument "my.toml"; use a flag for the configuration file: berth check -c my.toml; see "berth check --help"`,
 		"config shw":           `berth: unknown command "shw" for "berth config"; see "berth config --help"`,
-		"config default more":  `berth: "berth config default" takes no argument, and not "more"; see "berth config default --help"`,
+		"config default more":  `berth: "berth config default" takes no arguments, got "more"; see "berth config default --help"`,
 	} {
 		t.Run(line, func(t *testing.T) {
 			code, stdout, stderr := ran(t, strings.Fields(line)...)

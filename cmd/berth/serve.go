@@ -32,8 +32,8 @@ func serveCommand(f *serveFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon in the foreground",
-		Long: "Run the daemon in the foreground until SIGTERM or SIGINT. Pods keep running when it ends,\n" +
-			"and are taken over when it starts again.",
+		Long: "Run the daemon in the foreground until SIGTERM or SIGINT. Pods keep running when it\n" +
+			"exits, and are recovered when it starts again.",
 		Example: "  berth serve\n  berth serve -c ./config.toml --set engine.root=/var/tmp/berth",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return serve(c, *f) },
@@ -43,8 +43,8 @@ func serveCommand(f *serveFlags) *cobra.Command {
 	flags.StringVar(&f.logLevel, "log-level", "", "trace, debug, info, warn or error (log.level)")
 	flags.StringVar(&f.logFormat, "log-format", "", "text or json (log.format)")
 	flags.StringVar(&f.socket, "socket", "", "path of the CRI socket (server.socket)")
-	flags.StringArrayVar(&f.set, "set", nil, "`key=value` that wins over every file, such as cni.conf_dir=/etc/cni/net.d; repeatable")
-	flags.DurationVar(&f.stopTimeout, "stop-timeout", daemon.DefaultStopTimeout, "how long stopping may take")
+	flags.StringArrayVar(&f.set, "set", nil, "`key=value` that overrides all files, such as cni.conf_dir=/etc/cni/net.d; repeatable")
+	flags.DurationVar(&f.stopTimeout, "stop-timeout", daemon.DefaultStopTimeout, "how long to wait for a clean stop")
 	return c
 }
 
@@ -67,7 +67,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 	options.DropInDir = dropIns
 	cfg, err := config.Load(options)
 	if err != nil {
-		return &codedError{exitConfig, fmt.Errorf("the configuration has mistakes:\n%w", err)}
+		return &codedError{exitConfig, fmt.Errorf("the configuration is not valid:\n%w", err)}
 	}
 	if err := setLog(cfg.Log); err != nil {
 		return &codedError{exitConfig, err}

@@ -18,10 +18,10 @@ func statusCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show how the running daemon is, and everything that is wrong",
-		Long: `Show how the running daemon is. The exit status is 0 if all is well, 3 if berth is
-degraded, with each reason, and 1 if it does not answer. A handler that an operator
-has cordoned is not a reason.`,
+		Short: "Show the status of the running daemon, and what is wrong",
+		Long: `Show the status of the running daemon. The exit status is 0 if all is well, 3 if berth
+is degraded, with each reason, and 1 if it does not respond. A handler that an operator
+has cordoned does not count as degraded.`,
 		Args: cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			resp, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
@@ -32,7 +32,7 @@ has cordoned is not a reason.`,
 				return err
 			}
 			if n := len(resp.GetDegraded()); n > 0 {
-				return degraded("berth is degraded: %d of its parts need attention", n)
+				return degraded("berth is degraded, for %s", output.Count(n, "reason", "reasons"))
 			}
 			return nil
 		}),
@@ -49,7 +49,7 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 	fmt.Fprintf(w, "berth %s%s, up %s\n", s.GetVersion(), revision, age(time.Since(s.GetStartedAt().AsTime())))
 	fmt.Fprintf(w, "serves %s\n", s.GetCriSocket())
 	fmt.Fprintf(w, "generation %d (%s), read %s\n", s.GetGeneration(), short(s.GetDigest()), ago(s.GetReloadedAt().AsTime()))
-	fmt.Fprintf(w, "%d of %d handlers take pods, %s\n", s.GetHandlersReady(), s.GetHandlers(), output.Pods(s.GetPods()))
+	fmt.Fprintf(w, "%d of %d handlers accept pods, %s\n", s.GetHandlersReady(), s.GetHandlers(), output.Pods(s.GetPods()))
 	for _, line := range s.GetDegraded() {
 		fmt.Fprintf(w, "degraded: %s\n", line)
 	}
@@ -57,7 +57,7 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 		fmt.Fprintf(w, "problem: %s\n", client.Line(p))
 	}
 	for _, line := range s.GetNeedsRestart() {
-		fmt.Fprintf(w, "waits for a restart: %s\n", line)
+		fmt.Fprintf(w, "needs a restart: %s\n", line)
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func TestConfigDiffByKey(t *testing.T) {
 		lines = append(lines, d.String())
 	}
 	got := strings.Join(lines, "\n")
-	if want := "~ c = 4 # in force: 3; /y:1\n+ d = 5 # /y:2\n- a = 1 # in force, from /x:1"; got != want {
+	if want := "~ c = 4 # running: 3; /y:1\n+ d = 5 # /y:2\n- a = 1 # running, from /x:1"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -144,7 +144,7 @@ func TestOutputForms(t *testing.T) {
 }
 
 func TestUnknownOutputIsAMistakeOfTheCommandLine(t *testing.T) {
-	if code, _, stderr := ran(t, "handlers", "-o", "xml"); code != exitConfig || !strings.Contains(stderr, "-o xml is not a form of output; it is one of table, wide, json, yaml") {
+	if code, _, stderr := ran(t, "handlers", "-o", "xml"); code != exitConfig || !strings.Contains(stderr, "unknown output format -o xml; use one of table, wide, json, yaml") {
 		t.Errorf("exit status %d: %s", code, stderr)
 	}
 }

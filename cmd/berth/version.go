@@ -14,7 +14,7 @@ func versionCommand() *cobra.Command {
 	form := ""
 	c := &cobra.Command{
 		Use:   "version",
-		Short: "Print which build this is",
+		Short: "Print version information",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON {

@@ -18,9 +18,9 @@ func whereIsCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
 	c := &cobra.Command{
 		Use:   "whereis ID",
-		Short: "Tell which handler, backend and binary a pod or container is on",
-		Long: `Tell which handler, backend and binary a pod sandbox or container is on, and whether
-that is what a new pod would get. The beginning of an id will do.`,
+		Short: "Show the handler, backend and binary of a pod or container",
+		Long: `Show the handler, backend and binary of a pod sandbox or container, and whether a new
+pod would get the same. A prefix of the ID is enough.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			// As crictl prints it, and as the cluster does: berth://<id>.
@@ -53,8 +53,8 @@ func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
 		{"generation", generationWord(pin)},
 		{"pin", map[string]string{
 			"old":     "old: " + pin.GetOutdatedReason(),
-			"current": "current: new pods of the handler get the same definition and program",
-			"?":       "the backend does not tell",
+			"current": "current: new pods of the handler get the same definition and binary",
+			"?":       "not reported by the backend",
 		}[pinWord(pin)]},
 	}
 	for _, b := range pin.GetBinaries() {

@@ -92,11 +92,11 @@ func (a *applier) send(ctx context.Context, c change, dryRun ...string) (*nodev1
 	case strings.Contains(err.Error(), "object has been modified"):
 		advice := "apply again"
 		if c.class.ResourceVersion != "" {
-			advice = "take its metadata.resourceVersion out of the file, or bring it up to date"
+			advice = "remove metadata.resourceVersion from the file, or update it"
 		}
-		return nil, fmt.Errorf("RuntimeClass %q was changed by somebody else meanwhile; %s: %w", class.Name, advice, err)
+		return nil, fmt.Errorf("RuntimeClass %q was changed by another client meanwhile; %s: %w", class.Name, advice, err)
 	}
-	return nil, fmt.Errorf("RuntimeClass %q: %w; leave these fields out, or take them over by --force-conflicts", class.Name, err)
+	return nil, fmt.Errorf("RuntimeClass %q: %w; remove these fields, or take them over by --force-conflicts", class.Name, err)
 }
 
 // apply applies what was tried. If one fails, those before it are undone, last first;
@@ -141,7 +141,7 @@ func (a *applier) undoUnclear(ctx context.Context, tried change) string {
 	case apierrors.IsNotFound(err):
 		return ""
 	case err != nil:
-		return fmt.Sprintf("it is not known whether RuntimeClass %q was applied: %v", tried.class.Name, a.explain("get", "runtimeclasses.node.k8s.io", err))
+		return fmt.Sprintf("RuntimeClass %q may have been applied: %v", tried.class.Name, a.explain("get", "runtimeclasses.node.k8s.io", err))
 	case tried.before != nil && tried.before.ResourceVersion == now.ResourceVersion, cluster.Compare(now, tried.after) != cluster.Unchanged:
 		return "" // it did not, and what it is was done by others
 	}
@@ -159,7 +159,7 @@ func (a *applier) undoOne(ctx context.Context, c change) string {
 	case cluster.Nothing:
 		return ""
 	case cluster.Leave:
-		return fmt.Sprintf("RuntimeClass %q was applied and is left: somebody else has changed it meanwhile", name)
+		return fmt.Sprintf("RuntimeClass %q was applied and is kept: another client has changed it meanwhile", name)
 	case cluster.Delete:
 		err = a.classes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.after.UID, ResourceVersion: &c.after.ResourceVersion}})
 	case cluster.Restore:
@@ -168,11 +168,11 @@ func (a *applier) undoOne(ctx context.Context, c change) string {
 	switch {
 	case err != nil:
 		verb := map[cluster.Undo]string{cluster.Delete: "delete", cluster.Restore: "update"}[how]
-		return fmt.Sprintf("RuntimeClass %q was applied and is left: %v", name, a.explain(verb, "runtimeclasses.node.k8s.io", err))
+		return fmt.Sprintf("RuntimeClass %q was applied and is kept: %v", name, a.explain(verb, "runtimeclasses.node.k8s.io", err))
 	case how == cluster.Delete:
-		return fmt.Sprintf("RuntimeClass %q is deleted again", name)
+		return fmt.Sprintf("RuntimeClass %q was deleted again", name)
 	}
-	return fmt.Sprintf("RuntimeClass %q is again as it was", name)
+	return fmt.Sprintf("RuntimeClass %q was restored", name)
 }
 
 // restore makes a class what it was, with the owners of its fields. The way back is
@@ -192,7 +192,7 @@ func (a *applier) restore(ctx context.Context, c change) error {
 		return err
 	}
 	if _, err = a.classes.Patch(ctx, old.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: a.manager}); err != nil {
-		return fmt.Errorf("it is as it was but for the owners of its fields: %w", err)
+		return fmt.Errorf("it was restored except for the owners of its fields: %w", err)
 	}
 	return nil
 }

@@ -42,16 +42,16 @@ func (p *program) applyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply (-f FILE... | --from-nodes [HANDLER]... | --handlers FILE [HANDLER]...)",
 		Short: "Apply RuntimeClasses, all of them or none",
-		Long: `Apply RuntimeClasses by server-side apply: those of files, or one for each handler that
-the nodes of the cluster report (--from-nodes), or that a list has (--handlers), as
-"kubectl berth generate" makes them.
+		Long: `Apply RuntimeClasses by server-side apply: those in files, or one for each handler that
+the nodes of the cluster report (--from-nodes) or that a list contains (--handlers), as
+"kubectl berth generate" creates them.
 
-All of them are first sent as a dry run. If the server refuses one, or one would
-change the handler of a class, which cannot be changed, nothing is applied. If an
-apply fails all the same, those before it are undone, and what became of each is told.
+All of them are first sent as a dry run. If the server rejects one, or one would change
+the handler of a class, which is immutable, nothing is applied. If applying fails later,
+the classes applied before are rolled back, and the result for each class is printed.
 
 With --diff nothing is applied; the exit status is 0 without differences, 1 with some,
-2 if it failed. The program that shows them is $KUBECTL_EXTERNAL_DIFF, or "diff -u -N".`,
+2 on failure. The diff program is $KUBECTL_EXTERNAL_DIFF, or "diff -u -N".`,
 		Example: `  # Classes of files, first shown and then applied
   kubectl berth apply -f classes.yaml --diff
   kubectl berth apply -f classes.yaml
@@ -72,14 +72,14 @@ With --diff nothing is applied; the exit status is 0 without differences, 1 with
 	}
 	flags := c.Flags()
 	flags.StringSliceVarP(&f.files, "filename", "f", nil, "`FILE` of classes, or - for standard input; may be repeated")
-	flags.BoolVar(&f.fromNodes, "from-nodes", false, "make a class for each handler that a node of the cluster reports, or for those named")
-	flags.StringVar(&f.handlers, "handlers", "", "make a class for each of these: names with commas between them, or a `FILE` of handlers")
-	flags.StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with the overhead that was measured, for classes that are made")
-	flags.StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that pods of classes that are made tolerate; may be repeated")
-	flags.BoolVar(&f.anyNode, "any-node", false, "have classes that are made select no nodes")
-	flags.BoolVar(&f.diff, "diff", false, "show what would change, and apply nothing")
+	flags.BoolVar(&f.fromNodes, "from-nodes", false, "generate a class for each handler that a node of the cluster reports, or for the named ones")
+	flags.StringVar(&f.handlers, "handlers", "", "generate a class for each of these: names separated by commas, or a `FILE` of handlers")
+	flags.StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead, for generated classes")
+	flags.StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that pods of generated classes tolerate; may be repeated")
+	flags.BoolVar(&f.anyNode, "any-node", false, "generate classes that do not select nodes")
+	flags.BoolVar(&f.diff, "diff", false, "show what would change without applying it")
 	flags.StringVar(&f.dryRun, "dry-run", dryRunNone, `"none", "client" to print the classes without sending them, or "server" to send them without keeping them`)
-	flags.BoolVar(&f.force, "force-conflicts", false, "take fields over that other managers own")
+	flags.BoolVar(&f.force, "force-conflicts", false, "take over fields that other managers own")
 	flags.StringVar(&f.manager, "field-manager", fieldManager, "name of the manager that owns the fields")
 	output.Flag(c, &f.output, misused, "lines", "name", "json", "yaml")
 	completes(c, "dry-run", cobra.FixedCompletions([]string{dryRunNone, dryRunClient, dryRunServer}, cobra.ShellCompDirectiveNoFileComp))
@@ -102,15 +102,15 @@ func (f *applyFlags) check(args []string) error {
 	}
 	switch {
 	case sources != 1:
-		return errors.New("say what to apply by one of -f, --from-nodes and --handlers")
+		return errors.New("use one of -f, --from-nodes and --handlers")
 	case len(f.files) > 0 && len(args) > 0:
-		return fmt.Errorf("%q is too much: -f applies all classes of the files", args[0])
+		return fmt.Errorf("unexpected argument %q: -f applies all classes of the files", args[0])
 	case len(f.files) > 0 && (f.anyNode || f.measurements != "" || len(f.tolerations) > 0):
-		return errors.New("--any-node, --measurements and --toleration are for classes that are made; with -f they are as the files say")
+		return errors.New("--any-node, --measurements and --toleration are for generated classes, and cannot be combined with -f")
 	case !slices.Contains([]string{dryRunNone, dryRunClient, dryRunServer}, f.dryRun):
-		return fmt.Errorf("--dry-run=%s is none of none, client and server", f.dryRun)
+		return fmt.Errorf("--dry-run=%s must be none, client or server", f.dryRun)
 	case f.diff && f.dryRun != dryRunNone:
-		return errors.New("--diff applies nothing; leave out --dry-run")
+		return errors.New("--diff applies nothing; it cannot be combined with --dry-run")
 	case f.manager == "":
 		return errors.New("--field-manager is empty")
 	}
@@ -186,7 +186,7 @@ func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, 
 			return nil, wrong(err)
 		}
 		for _, o := range others {
-			p.note("%s is not applied", o)
+			p.note("%s is skipped", o)
 		}
 		return runtimeclass.Classes(objects), nil
 	}
@@ -207,7 +207,7 @@ func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, 
 		return nil, wrong(err)
 	}
 	for _, h := range passed {
-		p.note("handler %s is %s, and gets no class", h.Name, h.State)
+		p.note("handler %s is %s; no class is generated", h.Name, h.State)
 	}
 	var all []runtimeclass.Class
 	for _, h := range chosen {
@@ -215,11 +215,11 @@ func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, 
 		all = append(all, runtimeclass.Class{Source: runtimeclass.Source{File: "handler " + h.Name}, Version: "v1", RuntimeClass: g.RuntimeClass})
 		p.note("class %s: %s", g.Name, g.Note)
 		if f.fromNodes && cluster.Unlabelled(g.RuntimeClass, nodes) {
-			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node leaves that out", g.Name, selector(g.Scheduling.NodeSelector))
+			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", g.Name, selector(g.Scheduling.NodeSelector))
 		}
 	}
 	if len(all) == 0 {
-		return nil, errors.New("there is no handler that takes pods; name one to get its class all the same")
+		return nil, errors.New("no handler accepts pods; name one to generate its class anyway")
 	}
 	return all, nil
 }
@@ -234,7 +234,7 @@ func (p *program) handlersToApply(ctx context.Context, s *server, f *applyFlags)
 			return nil, nil, err
 		}
 		if handlers = cluster.Handlers(&cluster.State{Nodes: nodes}); len(handlers) == 0 {
-			return nil, nil, errors.New("no node of the cluster reports handlers, which takes Kubernetes 1.30 and a CRI daemon that tells them; use --handlers")
+			return nil, nil, errors.New("no node of the cluster reports handlers, which needs Kubernetes 1.30 and a CRI daemon that supports it; use --handlers")
 		}
 	} else if handlers, err = p.files.Handlers(f.handlers); err != nil {
 		return nil, nil, wrong(err)
@@ -263,7 +263,7 @@ func (p *program) refuse(classes []runtimeclass.Class, before []nodev1.RuntimeCl
 		}
 	}
 	if errs > 0 {
-		return fmt.Errorf("nothing was applied: the API server would refuse it for %s", output.Count(errs, "reason", "reasons"))
+		return fmt.Errorf("nothing was applied: the API server would reject it for %s", output.Count(errs, "reason", "reasons"))
 	}
 	return nil
 }

@@ -23,21 +23,20 @@ func (p *program) auditCommand() *cobra.Command {
 	f := &auditFlags{}
 	c := &cobra.Command{
 		Use:   "audit",
-		Short: "Find classes without nodes, handlers without classes, and pods that wait for a handler",
-		Long: `Find what does not fit between the nodes, RuntimeClasses and pods of a cluster: classes
-whose handler no node has that they select, handlers that no class leads to, nodes
-that no class selects for a handler they have, labels of handlers that are not there,
-pods that are pending because a handler is missing, and, by --measurements, overhead
-that is less than what was measured. Pods are those of all namespaces, or of -n.
-Warnings do not count, unless --strict is given.`,
+		Short: "Find classes without nodes, handlers without classes, and pods waiting for a handler",
+		Long: `Find mismatches between the nodes, RuntimeClasses and pods of a cluster: classes whose
+handler is missing on all nodes they select, handlers that no class uses, nodes with a
+handler that no class selects, labels of missing handlers, pods that are pending because
+a handler is missing, and, with --measurements, overhead below what was measured. Pods
+are those of all namespaces, or of -n. Warnings only fail the command with --strict.`,
 		Example: `  kubectl berth audit
   kubectl berth audit -n web --strict -o json
   kubectl berth audit --measurements overhead.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return p.audit(c.Context(), f) },
 	}
-	c.Flags().StringArrayVar(&f.measurements, "measurements", nil, "`FILE` of handlers with the overhead that was measured; may be repeated")
-	c.Flags().BoolVar(&f.strict, "strict", false, "count warnings")
+	c.Flags().StringArrayVar(&f.measurements, "measurements", nil, "`FILE` of handlers with measured overhead; may be repeated")
+	c.Flags().BoolVar(&f.strict, "strict", false, "fail on warnings")
 	output.Flag(c, &f.output, misused, "lines", "json", "yaml")
 	return c
 }

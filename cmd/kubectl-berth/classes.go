@@ -54,10 +54,10 @@ func (w *classWork) choose(handlers []runtimeclass.Handler) ([]runtimeclass.Hand
 		return nil, wrong(err)
 	}
 	for _, h := range passed {
-		w.note("handler %s is %s, and gets no class", h.Name, h.State)
+		w.note("handler %s is %s; no class is generated", h.Name, h.State)
 	}
 	if len(chosen) == 0 {
-		return nil, found("no handler takes pods; name one to get its class all the same")
+		return nil, found("no handler accepts pods; name one to generate its class anyway")
 	}
 	return chosen, nil
 }
@@ -130,7 +130,7 @@ func (w *classWork) lintOptions() (runtimeclass.LintOptions, error) {
 	var err error
 	switch {
 	case w.flags.live && w.flags.handlers != "":
-		return o, wrong(errors.New("--live and --handlers are two lists of handlers; give one"))
+		return o, wrong(errors.New("--live and --handlers cannot be combined"))
 	case w.flags.live || w.flags.handlers != "":
 		o.Handlers, err = w.handlers()
 	case w.flags.measurements != "":

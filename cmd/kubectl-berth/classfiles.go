@@ -25,7 +25,7 @@ func (w *classWork) want(objects []runtimeclass.Object, what string, wanted mani
 		return wrong(err)
 	}
 	for _, o := range others {
-		w.note("%s is not looked at", o)
+		w.note("%s is skipped", o)
 	}
 	return nil
 }
@@ -41,7 +41,7 @@ func (w *classWork) classesOf(files []string, flag string) ([]runtimeclass.Class
 	}
 	classes := runtimeclass.Classes(objects)
 	if len(classes) == 0 && len(objects) > 0 {
-		return nil, wrong(fmt.Errorf("--%s: there is no RuntimeClass in %s", flag, strings.Join(files, ", ")))
+		return nil, wrong(fmt.Errorf("--%s: no RuntimeClass found in %s", flag, strings.Join(files, ", ")))
 	}
 	return classes, nil
 }

@@ -45,8 +45,8 @@ func (p *program) does(c *cobra.Command, f *classFlags, work func(*classWork) er
 }
 
 func (f *classFlags) handlersFlags(c *cobra.Command, instead string) {
-	c.Flags().StringVar(&f.handlers, "handlers", "", "names with commas between them, or a `FILE` of handlers, "+instead)
-	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with the overhead that was measured")
+	c.Flags().StringVar(&f.handlers, "handlers", "", "names separated by commas, or a `FILE` of handlers, "+instead)
+	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 }
 
 func (p *program) generateCommand() *cobra.Command {
@@ -54,17 +54,17 @@ func (p *program) generateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate [HANDLER]...",
 		Short: "Print a RuntimeClass for each handler",
-		Long: `Print a RuntimeClass for each handler that takes pods, or for those that are named.
-Handlers are those of --handlers, or else those that the nodes of the cluster report.
-Its overhead is what was measured: p95, rounded up. Without
-measurements it has none. It selects nodes by the label that "ready" handlers have
-by Node Feature Discovery, feature.node.kubernetes.io/handler.NAME=ready.`,
+		Long: `Print a RuntimeClass for each handler that accepts pods, or for the named ones. Handlers
+are those of --handlers, else those that the nodes of the cluster report. The overhead is
+the measured p95, rounded up; without measurements there is none. Nodes are selected by
+the label that Node Feature Discovery sets for "ready" handlers,
+feature.node.kubernetes.io/handler.NAME=ready.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply -f -\n" +
 			"  kubectl berth generate --handlers runc,kata --any-node",
 	}
 	f.handlersFlags(c, "instead of those of the cluster")
 	c.Flags().StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
-	c.Flags().BoolVar(&f.anyNode, "any-node", false, "select no nodes")
+	c.Flags().BoolVar(&f.anyNode, "any-node", false, "do not select nodes")
 	output.Flag(c, &f.output, misused, "yaml", "json")
 	return p.does(c, f, (*classWork).generate)
 }
@@ -73,19 +73,18 @@ func (p *program) lintCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
 		Use:   "lint FILE...",
-		Short: "Find what is wrong with RuntimeClasses",
-		Long: `Find what is wrong with RuntimeClasses: what the API server would refuse, in its
-words; versions that it has no more; handlers that there are not or that take no
-pods, by --live or --handlers; handlers that would change, by --against; overhead
-that is less than what was measured, by --handlers or --measurements. Warnings do
-not count, unless --strict is given.`,
+		Short: "Find problems in RuntimeClasses",
+		Long: `Find problems in RuntimeClasses: what the API server would reject, in its words; versions
+that it no longer serves; handlers that do not exist or accept no pods, by --live or
+--handlers; handlers that would change, by --against; overhead below what was measured,
+by --handlers or --measurements. Warnings only fail the command with --strict.`,
 		Example: "  kubectl berth lint classes.yaml --live\n  kubectl get runtimeclass -o yaml >now.yaml && kubectl berth lint next.yaml --against now.yaml",
 		Args:    cobra.MinimumNArgs(1),
 	}
-	f.handlersFlags(c, "that there are")
-	c.Flags().BoolVar(&f.live, "live", false, "look for handlers in the cluster")
+	f.handlersFlags(c, "that exist")
+	c.Flags().BoolVar(&f.live, "live", false, "use the handlers of the cluster")
 	c.Flags().StringArrayVar(&f.against, "against", nil, "`FILE` of the classes that the cluster has; may be repeated")
-	c.Flags().BoolVar(&f.strict, "strict", false, "count warnings")
+	c.Flags().BoolVar(&f.strict, "strict", false, "fail on warnings")
 	output.Flag(c, &f.output, misused, output.Forms...)
 	return p.does(c, f, (*classWork).lint)
 }
@@ -96,8 +95,8 @@ func (p *program) migrateCommand() *cobra.Command {
 		Use:   "migrate FILE...",
 		Short: "Rewrite RuntimeClasses of old versions to node.k8s.io/v1",
 		Long: `Rewrite RuntimeClasses of v1beta1 and v1alpha1 to node.k8s.io/v1, and print the file.
-Comments and order stay. Handlers that v1 does not allow, which are empty ones and
-those with dots, get another name by --handler; without one nothing is written.`,
+Comments and order are kept. Handlers that v1 does not allow (empty ones and those with
+dots) need a new name by --handler; without one nothing is written.`,
 		Example: "  kubectl berth migrate old.yaml >new.yaml\n  kubectl berth migrate --write *.yaml --handler kata.v2=kata-v2 --handler =runc",
 		Args:    cobra.MinimumNArgs(1),
 	}
@@ -110,11 +109,11 @@ func (p *program) simulateCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
 		Use:   "simulate FILE...",
-		Short: "Say what the RuntimeClass admission makes of pods",
-		Long: `Say what the RuntimeClass admission of an API server makes of pods: the overhead,
-node selector and tolerations that their class gives them, or why they are refused,
-in its words. Classes are those of the files and of --classes. -o yaml and -o json
-have the pods as they are admitted.`,
+		Short: "Show what RuntimeClass admission changes in pods",
+		Long: `Show what the RuntimeClass admission of an API server changes in pods: the overhead,
+node selector and tolerations that their class adds, or why they are rejected, in its
+words. Classes are those of the files and of --classes. With -o yaml and -o json, the
+admitted pods are printed.`,
 		Example: "  kubectl berth simulate deployment.yaml --classes classes.yaml\n  kubectl get runtimeclass -o yaml | kubectl berth simulate pod.yaml -",
 		Args:    cobra.MinimumNArgs(1),
 	}

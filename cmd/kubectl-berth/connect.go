@@ -40,7 +40,7 @@ func (p *program) connect() (*server, error) {
 	config, err := p.config.ToRESTConfig()
 	if err != nil {
 		if clientcmd.IsEmptyConfig(err) {
-			err = errors.New("there is no kubeconfig: give --kubeconfig or --server, or set KUBECONFIG")
+			err = errors.New("no kubeconfig found: use --kubeconfig or --server, or set KUBECONFIG")
 		}
 		return nil, wrong(err)
 	}
@@ -75,7 +75,7 @@ func list[T any, L runtime.Object](ctx context.Context, s *server, resource stri
 	err = meta.EachListItem(whole, func(o runtime.Object) error {
 		one, ok := any(o).(*T)
 		if !ok {
-			return fmt.Errorf("the API server sent a %T in a list of %s", o, resource)
+			return fmt.Errorf("unexpected %T in the API server's list of %s", o, resource)
 		}
 		all = append(all, *one)
 		return nil
@@ -93,9 +93,9 @@ func (s *server) explain(verb, resource string, err error) error {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w; you need the verb %q on %q, see \"kubectl auth can-i %s %s\"", err, verb, resource, verb, resource)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server %s does not accept who you are: %w; check the user of the kubeconfig's context", s.host, err)
+		return fmt.Errorf("the API server %s rejected your credentials: %w; check the user of the kubeconfig's context", s.host, err)
 	case errors.As(err, &unreachable), errors.As(err, &network):
-		return fmt.Errorf("the API server %s cannot be reached: %w; check --server, --context and --kubeconfig", s.host, err)
+		return fmt.Errorf("cannot reach the API server %s: %w; check --server, --context and --kubeconfig", s.host, err)
 	}
 	return fmt.Errorf("%s %s: %w", verb, resource, err)
 }

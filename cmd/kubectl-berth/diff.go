@@ -57,7 +57,7 @@ func (p *program) showDiff(ctx context.Context, all []change) error {
 	case errors.As(err, &ended) && ended.ExitCode() == 1:
 		return errDiffers
 	case err != nil:
-		return fmt.Errorf("show the differences by %q: %w", strings.Join(command, " "), err)
+		return fmt.Errorf("run %q to show the differences: %w", strings.Join(command, " "), err)
 	}
 	return nil
 }

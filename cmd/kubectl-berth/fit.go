@@ -35,35 +35,34 @@ func (p *program) fitCommand() *cobra.Command {
 	f := &fitFlags{}
 	c := &cobra.Command{
 		Use:   "fit (-f FILE... | [TYPE/]NAME... | --local FILE...)",
-		Short: "Say with which classes and on which nodes pods can run, and why not on others",
-		Long: `Say with which classes of the cluster, and on which of its nodes, pods can run, and
-why not with others. Pods are those of files, or of the cluster: pod/NAME, deploy/NAME
-and other workloads, or just the name of a pod. Of each class it is looked at what
-admission makes of the pod (as it was before it got what its own class gives, if it
-is a pod of the cluster), and of each node whether it has the handler with what the
-pod asks for, is ready, and is one that the pod may be put on. How full a node is at
-the moment is not looked at.
+		Short: "Show the classes and nodes that pods can run on, and why not on others",
+		Long: `Show which classes of the cluster pods can use and which of its nodes they can run on,
+and why not others. Pods are those of files, or of the cluster: pod/NAME, deploy/NAME and
+other workloads, or just a pod's name. For each class, the pod is checked as admission
+would change it (for a pod of the cluster: as it was before its own class changed it).
+For each node it is checked whether the node has the handler with what the pod needs, is
+ready, and can be selected for the pod. The current usage of nodes is not considered.
 
-Nodes tell little of what their handlers can do; --handlers has a file that says more.
-With --local the pods are those of files, the handlers those of --handlers and the
-classes those of --classes or of the files: what handlers can do is looked at, and no
-cluster is asked. The exit status is 3 if there is a pod that can run nowhere.`,
+Nodes report few capabilities of their handlers; a --handlers file has more. With --local,
+pods come from files, handlers from --handlers and classes from --classes or the files:
+only the capabilities of handlers are checked, and the cluster is not used. The exit
+status is 3 if a pod cannot run anywhere.`,
 		Example: `  kubectl berth fit deploy/web -n shop
   kubectl berth fit -f pod.yaml --handlers handlers.yaml
   kubectl berth fit --local pod.yaml --handlers handlers.json --classes classes.yaml
   kubectl berth fit web-0 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if f.local && f.handlers == "" {
-				return misused(c, errors.New("--local asks no cluster; give the handlers by --handlers"))
+				return misused(c, errors.New("--local does not use the cluster; it needs --handlers"))
 			}
 			if !f.local && (len(f.classes) > 0 || f.measurements != "") {
-				return misused(c, errors.New("--classes and --measurements are for --local; else the classes are those of the cluster"))
+				return misused(c, errors.New("--classes and --measurements need --local"))
 			}
 			if (len(f.files) > 0) == (len(args) > 0) {
-				return misused(c, errors.New("say which pods: by -f, or as TYPE/NAME"))
+				return misused(c, errors.New("no pods given: use -f, or TYPE/NAME"))
 			}
 			if !slices.Contains(runtimeclass.Preferences, runtimeclass.Preference(f.prefer)) {
-				return misused(c, fmt.Errorf("--prefer %s is none of %s and %s", f.prefer, runtimeclass.PreferIsolation, runtimeclass.PreferOverhead))
+				return misused(c, fmt.Errorf("--prefer %s must be %s or %s", f.prefer, runtimeclass.PreferIsolation, runtimeclass.PreferOverhead))
 			}
 			if f.local {
 				w := &classWork{p, c.Context(), &classFlags{
@@ -76,11 +75,11 @@ cluster is asked. The exit status is 3 if there is a pod that can run nowhere.`,
 		ValidArgsFunction: cobra.FixedCompletions([]string{"pod/", "deploy/", "statefulset/", "daemonset/", "job/", "cronjob/"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
 	}
 	c.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
-	c.Flags().StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with what they can do, as nodes do not tell it; with --local also names with commas between them")
-	c.Flags().BoolVar(&f.local, "local", false, "ask no cluster: the arguments are files")
+	c.Flags().StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with their capabilities; with --local also names separated by commas")
+	c.Flags().BoolVar(&f.local, "local", false, "do not use the cluster: the arguments are files")
 	c.Flags().StringArrayVar(&f.classes, "classes", nil, "with --local, `FILE` of classes; may be repeated")
-	c.Flags().StringVar(&f.measurements, "measurements", "", "with --local, `FILE` of handlers with the overhead that was measured")
-	c.Flags().StringVar(&f.prefer, "prefer", string(runtimeclass.PreferIsolation), "what comes first: the strongest isolation, or the least overhead")
+	c.Flags().StringVar(&f.measurements, "measurements", "", "with --local, `FILE` of handlers with measured overhead")
+	c.Flags().StringVar(&f.prefer, "prefer", string(runtimeclass.PreferIsolation), "sort by the strongest isolation, or by the least overhead")
 	output.Flag(c, &f.output, misused, output.Forms...)
 	return c
 }
@@ -114,7 +113,7 @@ func (p *program) fit(ctx context.Context, f *fitFlags, args []string) error {
 			return wrong(err)
 		}
 		for _, one := range others {
-			p.note("%s is not looked at", one)
+			p.note("%s is skipped", one)
 		}
 	}
 	s, err := p.connect()
@@ -151,7 +150,7 @@ func (p *program) fit(ctx context.Context, f *fitFlags, args []string) error {
 		return err
 	}
 	if without > 0 {
-		return found("%s of %d can run nowhere", output.Count(without, "pod", "pods"), len(all))
+		return found("%s of %d cannot run anywhere", output.Count(without, "pod", "pods"), len(all))
 	}
 	return nil
 }

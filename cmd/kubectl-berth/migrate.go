@@ -24,14 +24,14 @@ func (w *classWork) migrate() error {
 		o.Handlers[from] = to
 	}
 	if len(w.args) > 1 && !w.flags.write {
-		return wrong(errors.New("one file is printed at a time; several are rewritten in their place by --write"))
+		return wrong(errors.New("only one file can be printed; use --write to rewrite several in place"))
 	}
 	var all []runtimeclass.Migration
 	var problems []error
 	findings := 0
 	for _, file := range w.args {
 		if file == "-" && w.flags.write {
-			return wrong(errors.New("standard input cannot be written; leave out --write"))
+			return wrong(errors.New("standard input cannot be rewritten; remove --write"))
 		}
 		name, text, err := w.files.Text(file)
 		if err != nil {
@@ -55,7 +55,7 @@ func (w *classWork) migrate() error {
 	case len(problems) > 0:
 		return wrong(errors.Join(problems...))
 	case findings > 0:
-		return found("nothing was written: the API server would refuse it for %s", output.Count(findings, "reason", "reasons"))
+		return found("nothing was written: the API server would reject it for %s", output.Count(findings, "reason", "reasons"))
 	case w.flags.write:
 		return replace(w.args, all)
 	}

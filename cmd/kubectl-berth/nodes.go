@@ -23,12 +23,12 @@ func (p *program) nodesCommand() *cobra.Command {
 	var selector, form string
 	c := &cobra.Command{
 		Use:   "nodes [NODE]...",
-		Short: "Show which handlers nodes have, and which they lack",
+		Short: "Show which handlers nodes have, and which are missing",
 		Long: `Show which handlers each node reports (Node.status.runtimeHandlers), and its gaps:
-handlers that other nodes have, and in brackets the classes that select the node
-although it lacks their handler, so that their pods never start there. "default" is
-what pods without a class get. -o wide adds the features of handlers, the labels
-about them, and versions.`,
+handlers that other nodes have, and in brackets the classes that select the node although
+it does not have their handler, so that their pods never start there. "default" is what
+pods without a class get. -o wide adds the features of handlers, their labels, and
+versions.`,
 		Example: `  kubectl berth nodes
   kubectl berth nodes -l pool=sandboxes -o wide
   kubectl berth nodes node-1 -o json`,
@@ -44,7 +44,7 @@ about them, and versions.`,
 			}), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	c.Flags().StringVarP(&selector, "selector", "l", "", "show only nodes with these `LABELS`; gaps are by all nodes")
+	c.Flags().StringVarP(&selector, "selector", "l", "", "show only nodes with these `LABELS`; gaps still consider all nodes")
 	output.Flag(c, &form, misused, output.Forms...)
 	return c
 }
@@ -82,7 +82,7 @@ func (p *program) nodes(ctx context.Context, names []string, selector, form stri
 		}
 	}
 	if len(shown) == 0 {
-		p.note("no node is shown: the cluster has %d", len(state.Nodes))
+		p.note("no nodes match; nodes in the cluster: %d", len(state.Nodes))
 	}
 	return output.Encode(p.Out, form, map[string]any{"nodes": shown}, func(w io.Writer) error { return nodesTable(shown, form == "wide").Write(w) })
 }

@@ -29,11 +29,10 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		Use: "kubectl-berth",
 		// Who runs a plugin types its name as kubectl's.
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
-		Short:       "See and check which runtime handlers a cluster has, and give it classes for them",
-		Long: `See and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
-lead to them, and which pods they can run. "apply" is the only command that changes
-something there. lint, migrate, simulate, generate with --handlers and fit with --local
-need no cluster.
+		Short:       "Show and check the runtime handlers of a cluster, and create classes for them",
+		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
+use them, and which pods they can run. Only "apply" changes anything in the cluster.
+lint, migrate, simulate, generate with --handlers and fit with --local work without one.
 
 Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
 file is wrong (then nothing was done), 1 for any other failure.`,

@@ -29,7 +29,7 @@ func (w *classWork) pods() ([]runtimeclass.Pod, []runtimeclass.Class, error) {
 	classes := append(runtimeclass.Classes(objects), more...)
 	for i, c := range classes {
 		if slices.ContainsFunc(classes[:i], func(o runtimeclass.Class) bool { return o.Name == c.Name && o.Where("") != c.Where("") }) {
-			return nil, nil, wrong(fmt.Errorf("%s: RuntimeClass %q is there twice", c.Where(""), c.Name))
+			return nil, nil, wrong(fmt.Errorf("%s: duplicate RuntimeClass %q", c.Where(""), c.Name))
 		}
 	}
 	return runtimeclass.Pods(objects), classes, nil

@@ -103,7 +103,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	n := newNode(t)
 	crun := testbed.Part(t, testbed.Crun)
 	out, _ := n.berth(t, 0, "status")
-	has(t, out, "1 of 1 handlers take pods, 0 pods")
+	has(t, out, "1 of 1 handlers accept pods, 0 pods")
 
 	out, _ = n.berth(t, 0, "handler", "add", "other", "--path", crun)
 	has(t, out, "handler other is added", "50-other.toml", "ready, crun ")
@@ -123,7 +123,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 		has(t, out, "sandbox:    "+pod.ID, "handler:    other", "generation: "+now.Generation+"\n", "binary:     "+crun, "runs:       "+n.Root+"/tools/runtime-", "sha256:     ", "current:")
 	}
 	_, stderr := n.berth(t, 1, "whereis", "nothing")
-	has(t, stderr, `no sandbox and no container has an id that begins with "nothing"`)
+	has(t, stderr, `no sandbox or container has an ID with the prefix "nothing"`)
 
 	out, _ = n.berth(t, 0, "handler", "cordon", "other", "--reason", "disk is being replaced")
 	has(t, out, "handler other is cordoned: disk is being replaced")
@@ -149,7 +149,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 
 	n.drain(t, pod)
 	out, _ = n.berth(t, 0, "handler", "rm", "other")
-	has(t, out, "handler other is removed")
+	has(t, out, "handler other removed")
 	if h := n.handler(t, "other"); h != nil {
 		t.Errorf("it is still there: %v", h)
 	}
@@ -179,7 +179,7 @@ func (n *node) drain(t *testing.T, pod *testbed.Pod) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("drain: %v\n%s", err, out.String())
 	}
-	has(t, out.String(), "handler other is empty")
+	has(t, out.String(), "handler other has no pods")
 }
 
 // watched is a writer that tells when words have come by.
@@ -206,7 +206,7 @@ func TestAnInterruptedDrain(t *testing.T) {
 	n := newNode(t)
 	n.Client.RunSandbox(t, testbed.PodSpec{})
 	_, stderr := n.berth(t, 3, "handler", "drain", "runc", "--timeout", "1s")
-	has(t, stderr, "is draining and has 1 pod left", "berth handler uncordon runc")
+	has(t, stderr, "is still draining: 1 pod left", "berth handler uncordon runc")
 	if h := n.handler(t, "runc"); h["state"] != "STATE_DRAINING" {
 		t.Errorf("it is %v", h)
 	}
@@ -263,7 +263,7 @@ func TestTheEditor(t *testing.T) {
 	}
 
 	status, said = edit("max_pod = 3\n")
-	if has(t, said, "unknown key", "your text is in "+n.Dir+"/berth-other-"); status != 2 {
+	if has(t, said, "unknown key", "your text is saved in "+n.Dir+"/berth-other-"); status != 2 {
 		t.Errorf("exit status %d: %s", status, said)
 	}
 	kept, err := filepath.Glob(filepath.Join(n.Dir, "berth-other-*"))
@@ -296,7 +296,7 @@ func TestReloadTellsEveryMistake(t *testing.T) {
 	write := func(text string) { t.Helper(); write(t, file, text) }
 	write("[runtimes.crun]\nruntime_pat = \"" + crun + "\"\n")
 	_, stderr := n.berth(t, 2, "reload", "--wait")
-	has(t, stderr, file+":2:1: runtimes.crun.runtime_pat: unknown key", `did you mean "runtime_path"?`, "is served on")
+	has(t, stderr, file+":2:1: runtimes.crun.runtime_pat: unknown key", `did you mean "runtime_path"?`, "stays in use")
 	out, _ := n.berth(t, 3, "status")
 	has(t, out, "degraded: the configuration was rejected at ", file+":2:1")
 	_, stderr = n.berth(t, 2, "config", "diff")
@@ -306,7 +306,7 @@ func TestReloadTellsEveryMistake(t *testing.T) {
 	out, _ = n.berth(t, 3, "config", "diff")
 	has(t, out, `+ runtimes.crun.runtime_path = "`+crun+`" # `+file+":2")
 	out, _ = n.berth(t, 0, "reload", "--wait")
-	has(t, out, "handler crun: added", "is in force")
+	has(t, out, "handler crun: added", " applied (")
 	n.berth(t, 0, "config", "diff")
 	n.berth(t, 0, "status")
 	out, _ = n.berth(t, 0, "config", "show", "--live")

@@ -31,14 +31,14 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 	n.berth(t, 3, "handler", "overhead", "driven", "--pods", "1", "--window", "1s")
 	out, warning := n.berth(t, 3, "handler", "overhead")
 	has(t, out, "1.0Mi, exceeded")
-	has(t, warning, "handler driven: overhead is ", "and its pods declare 1Mi")
+	has(t, warning, "handler driven: overhead is ", "but its pods declare 1Mi")
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "runc ") && strings.Contains(line, "exceeded") {
 			t.Errorf("a handler without pods is marked: %s", line)
 		}
 	}
 	out, _ = n.berth(t, 3, "handler", "overhead", "driven", "--window", "1s")
-	has(t, out, "used is the larger p95: ")
+	has(t, out, "the larger p95 is used: ")
 	out, _ = n.berth(t, 0, "handler", "overhead", "driven", "--window", "1s", "--yaml")
 	has(t, out, "# p95 of handler driven, pods measured: ", "memory: ")
 

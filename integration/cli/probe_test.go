@@ -32,13 +32,13 @@ func TestProbesAreWaitedFor(t *testing.T) {
 		t.Errorf("of a pod that was slow to start it says %+v", k)
 	}
 	_, stderr := n.berth(t, 3, "handler", "probe", "slow", "--canary", "--timeout", "1s")
-	has(t, stderr, `the self-check pod of handler "slow" did not end in time`)
+	has(t, stderr, `the self-check pod of handler "slow" did not finish in time`)
 	n.berth(t, 0, "handler", "probe", "slow", "--canary") // joins that one, unless it is over
 	if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--canary")
-	has(t, stderr, `handler "slow" cannot run pods: a self-check pod failed at its start: `)
+	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
 	_, stderr = n.berth(t, 3, "features", "slow", "--canary")
-	has(t, stderr, `handler "slow" cannot run pods: a self-check pod failed at its start: `)
+	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
 }

@@ -29,7 +29,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 		return write("handlers.json", out)
 	}
 	out, _ := n.berth(t, 0, "runtimeclass", "generate", "--toleration", "sandboxes:NoSchedule", "--handlers", handlers())
-	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor: ready\n", "# overhead: nothing was measured", "key: sandboxes\n")
+	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor: ready\n", "# overhead: not measured", "key: sandboxes\n")
 	classes := write("classes.yaml", out)
 	n.berth(t, 0, "runtimeclass", "lint", classes, "--handlers", handlers(), "--strict")
 
@@ -55,7 +55,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 
 	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "for the test")
 	out, mistakes := n.berth(t, 0, "runtimeclass", "generate", "-o", "json", "--handlers", handlers())
-	has(t, mistakes, "note: handler gvisor is cordoned, and gets no class")
+	has(t, mistakes, "note: handler gvisor is cordoned; no class is generated")
 	has(t, out, `"handler": "runc"`)
 	out, _ = n.berth(t, 3, "runtimeclass", "lint", classes, "--handlers", handlers(), "--strict")
 	has(t, out, "the handler is cordoned: for the test")

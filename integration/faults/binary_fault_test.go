@@ -68,7 +68,7 @@ func TestDamagedCopyOfARuntime(t *testing.T) {
 	}
 	damage()
 	_, err := b.tryExec(t, old.Container, "echo", "alive")
-	refused(t, err, codes.FailedPrecondition, installed, want, "create the pod anew")
+	refused(t, err, codes.FailedPrecondition, installed, want, "recreate the pod")
 	_, err = b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: old.ID, Config: b.client.ContainerConfig("second", b.image, "true"), SandboxConfig: old.Config,
 	})

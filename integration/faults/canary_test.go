@@ -112,16 +112,16 @@ container_create_timeout = "2s"
 	// One that wants canaries is not ready from the start, and says at which step.
 	testbed.Eventually(t, time.Minute, func() error {
 		for _, h := range b.handlersInfo(t).Handlers {
-			if bad := h.Name == "liar"; bad != (h.State == "not-ready") || bad && !strings.Contains(h.Reason, "a self-check pod failed at its start: ") {
+			if bad := h.Name == "liar"; bad != (h.State == "not-ready") || bad && !strings.Contains(h.Reason, "the self-check pod failed at its start: ") {
 				return fmt.Errorf("%s is %s: %s", h.Name, h.State, h.Reason)
 			}
 		}
 		return nil
 	})
-	if why := b.probeCanary(t, "dead"); !strings.Contains(why, "a self-check pod failed at its start: ") {
+	if why := b.probeCanary(t, "dead"); !strings.Contains(why, "the self-check pod failed at its start: ") {
 		t.Errorf("a runtime that starts nothing: %q", why)
 	}
-	if why := b.probeCanary(t, "hanging"); !strings.Contains(why, "a self-check pod failed at its start: ") || !strings.Contains(why, "in time") {
+	if why := b.probeCanary(t, "hanging"); !strings.Contains(why, "the self-check pod failed at its start: ") || !strings.Contains(why, "in time") {
 		t.Errorf("a runtime that hangs: %q", why)
 	}
 	liar.on(t, "run", "")

@@ -281,9 +281,9 @@ func TestRefusedCheckpoints(t *testing.T) {
 	refused(t, b.checkpoint(t, id, location, -1), codes.InvalidArgument, "timeout")
 	refused(t, b.checkpoint(t, strings.Repeat("0", 64), location, 0), codes.NotFound)
 	refused(t, b.checkpoint(t, created.ID, location, 0), codes.FailedPrecondition, "created", "running")
-	for handler, why := range map[string]string{"crun": "built with CRIU", "gvisor": "kernel of their own"} {
+	for handler, why := range map[string]string{"crun": "support for CRIU", "gvisor": "separate kernel"} {
 		other := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "1000"}})
-		refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "use a handler that has it (runc)")
+		refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "use a handler that supports it (runc)")
 	}
 	mapped := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
 		p := b.client.SandboxConfig("x")

@@ -60,7 +60,7 @@ func TestBadRuntimeAtExec(t *testing.T) {
 		{"fails silently", "exit 3", codes.Unknown, []string{"status 3"}, "stderr"},
 		{"is killed", "echo 'on the way' >&2; kill -9 $$", codes.Unknown, []string{"signal 9", "on the way"}, "137"},
 		{"is killed silently", "kill -9 $$", codes.Unknown, []string{"signal 9"}, "stderr"},
-		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"did not end in time"}, ""},
+		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"timed out"}, ""},
 		{"talks too much", "i=0; while [ $i -lt 3000 ]; do echo 'blah blah blah blah' >&2; i=$((i+1)); done; exit 1", codes.Unknown, []string{"blah"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

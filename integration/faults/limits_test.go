@@ -57,7 +57,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 			config := b.client.SandboxConfig("")
 			ask(config)
 			_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-			refused(t, err, codes.FailedPrecondition, fmt.Sprintf("handler %q: cannot give %s", handler, feature), "use a handler that has it (runc)")
+			refused(t, err, codes.FailedPrecondition, fmt.Sprintf("handler %q does not support %s", handler, feature), "use a handler that supports it (runc)")
 		}
 	}
 	b.NoLeaks(t, atRest)
@@ -84,7 +84,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 		_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config,
 		})
-		refused(t, err, codes.FailedPrecondition, `handler "gvisor": cannot give `+feature, "use a handler that has it (runc)")
+		refused(t, err, codes.FailedPrecondition, `handler "gvisor" does not support `+feature, "use a handler that supports it (runc)")
 		if rro := strings.HasPrefix(feature, "recursive"); err != nil && rro && !strings.Contains(err.Error(), "desc = RROUnsupported: ") {
 			t.Errorf("the kubelet's word is not at the beginning: %v", err)
 		}
@@ -111,7 +111,7 @@ func TestLimits(t *testing.T) {
 		go func() { ended <- run() }()
 	}
 	// Whichever comes last has no room; one runs and one waits until their time is up.
-	refused(t, <-ended, codes.ResourceExhausted, `handler "held": 2 pods run or are being made`, "max_pods is 2", "[runtimes.held]")
+	refused(t, <-ended, codes.ResourceExhausted, `handler "held": pods running or being created: 2,`, "max_pods is 2", "[runtimes.held]")
 	for range 2 {
 		refused(t, <-ended, codes.DeadlineExceeded, `handler "held": the sandbox was not ready within start_timeout = 5s`, "[runtimes.held]")
 	}
@@ -129,7 +129,7 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	b.Restart(t)
-	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
+	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 
 	// One whose stop fails half-way is not gone; one that is stopped is.
 	listed, err := b.client.ListPodSandbox(within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
@@ -146,7 +146,7 @@ func TestLimits(t *testing.T) {
 	if err := stop(); err == nil {
 		t.Error("a pod was stopped that could not be disconnected")
 	}
-	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
+	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	if err := os.Remove(hang + ".del"); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestLimits(t *testing.T) {
 	if err := run(); err != nil {
 		t.Errorf("in the place of a stopped pod: %v", err)
 	}
-	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
+	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	// The kubelet makes new pods after a reboot before it removes the old ones.
 	b.PowerCut(t)
 	b.Start(t)
@@ -167,7 +167,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("after a reboot: %v", err)
 		}
 	}
-	refused(t, run(), codes.ResourceExhausted, "2 pods run or are being made")
+	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	b.nothingLeft(t, atRest)
 	if err := run(); err != nil {
 		t.Error(err)

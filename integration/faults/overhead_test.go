@@ -274,7 +274,7 @@ func (b *bed) liveOverhead(t *testing.T) {
 		h.GetOverhead().GetBest().GetPods() != 4 || h.GetOverhead().GetBest().GetMemorySource() != "canary" {
 		t.Errorf("the handler is %v, %v", h.GetOverhead(), err)
 	}
-	if o, err = b.overhead(t, "gvisor", 0); err != nil || o.GetLive() != nil || !strings.Contains(o.GetNoLiveReason(), "kernel of their own") {
+	if o, err = b.overhead(t, "gvisor", 0); err != nil || o.GetLive() != nil || !strings.Contains(o.GetNoLiveReason(), "separate kernel") {
 		t.Errorf("gvisor: %v, %v", o, err)
 	}
 	for _, p := range pods {
@@ -293,7 +293,7 @@ func (b *bed) overheadRefused(t *testing.T) {
 	}
 	pod.Remove(t)
 	_, err = b.overhead(t, "third", 4)
-	refused(t, err, codes.Unknown, "self-check pod 3 of 4: a self-check pod failed at its start: ")
+	refused(t, err, codes.Unknown, "self-check pod 3 of 4: the self-check pod failed at its start: ")
 	b.noCanaries(t)
 	_, err = b.overhead(t, "runc", 51)
 	refused(t, err, codes.InvalidArgument, "1 to 50")

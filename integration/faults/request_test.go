@@ -236,7 +236,7 @@ func (b *bed) badIDs(t *testing.T) {
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t, time.Minute)
-			refused(t, call(ctx, ""), codes.InvalidArgument, "id is empty")
+			refused(t, call(ctx, ""), codes.InvalidArgument, "ID is empty")
 			// What can be no id is no object's id.
 			for _, bad := range []string{absent, "../../etc", "a/b", "a\x01b", long} {
 				err := call(ctx, bad)

@@ -79,12 +79,12 @@ func TestBadRuntime(t *testing.T) {
 	}{
 		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today"}},
 		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "without an error message"}},
-		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"did not end in time", "run it by hand"}},
-		{"hangs with a child", hang + "; exit 0", codes.DeadlineExceeded, []string{"did not end in time"}},
-		{"lies", "exit 0", codes.Unknown, []string{"reported a start", "pid"}},
+		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"timed out", "run it by hand"}},
+		{"hangs with a child", hang + "; exit 0", codes.DeadlineExceeded, []string{"timed out"}},
+		{"lies", "exit 0", codes.Unknown, []string{"reported a start", "PID"}},
 		{"is killed", "kill -9 $$", codes.Unknown, nil},
 		{"starts and fails", fmt.Sprintf("%s \"$@\"; echo 'after the start' >&2; exit 1", runc), codes.Unknown, []string{"after the start"}},
-		{"starts and hangs", fmt.Sprintf("%s \"$@\"; exec %s", runc, hang), codes.DeadlineExceeded, []string{"did not end in time"}},
+		{"starts and hangs", fmt.Sprintf("%s \"$@\"; exec %s", runc, hang), codes.DeadlineExceeded, []string{"timed out"}},
 		{"talks too much", "i=0; while [ $i -lt 3000 ]; do echo 'blah blah blah blah' >&2; i=$((i+1)); done; exit 1", codes.Unknown, []string{"blah"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestRuntimeDeleted(t *testing.T) {
 	})
 	pod, container := b.sleeper(t)
 	without(func() {
-		refused(t, b.tryStart(t, container), codes.FailedPrecondition, runtime.Path, "copy of its runtime")
+		refused(t, b.tryStart(t, container), codes.FailedPrecondition, runtime.Path, "kept binary")
 	})
 	if st := container.Status(t); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
 		t.Errorf("the container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
@@ -177,7 +177,7 @@ func TestRuntimeDeleted(t *testing.T) {
 		_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: pod.ID, Config: b.client.ContainerConfig("second", b.image, "true"), SandboxConfig: pod.Config,
 		})
-		refused(t, err, codes.FailedPrecondition, runtime.Path, "copy of its runtime")
+		refused(t, err, codes.FailedPrecondition, runtime.Path, "kept binary")
 	})
 	pod.Remove(t)
 

@@ -162,7 +162,7 @@ func TestNewerRecords(t *testing.T) {
 	if err == nil {
 		t.Fatal("it has started on records of a newer berth")
 	}
-	for _, want := range []string{"format 2", p.Container.ID, "install the newer berth again"} {
+	for _, want := range []string{"format 2", p.Container.ID, "reinstall the newer berth"} {
 		if !strings.Contains(b.Log()+err.Error(), want) {
 			t.Errorf("the refusal does not say %q: %v\n%s", want, err, b.Log())
 		}

@@ -158,7 +158,7 @@ func TestUserNamespaceRefused(t *testing.T) {
 		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc))})
 	atRest := b.rest(t)
 	for handler, says := range map[string]string{
-		"copies": "snapshotter native", "runsc": "kernel of their own",
+		"copies": "snapshotter native", "runsc": "separate kernel",
 	} {
 		sandbox := b.client.SandboxConfig("")
 		withUserNS(sandbox)

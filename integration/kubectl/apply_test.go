@@ -82,7 +82,7 @@ func apply(t *testing.T, b *bed) {
 	has(t, berth(t, 0, b.admin, whole, "apply", "-f", "-", "--force-conflicts", "-o", "yaml").stdout, "kind: RuntimeClassList\n", "handler: kata\n", "memory: 96Mi\n")
 	// Not if it was changed since.
 	b.kubectl(t, "", "label", "runtimeclass", "two", "since=then")
-	has(t, berth(t, 1, b.admin, whole, "apply", "-f", "-").stderr, "nothing was applied", `"two" was changed by somebody else meanwhile; take its metadata.resourceVersion out of the file`)
+	has(t, berth(t, 1, b.admin, whole, "apply", "-f", "-").stderr, "nothing was applied", `"two" was changed by another client meanwhile; remove metadata.resourceVersion from the file`)
 	has(t, berth(t, 0, b.admin, both, "apply", "-f", "-", "-o", "name").stdout, "runtimeclass.node.k8s.io/one\nruntimeclass.node.k8s.io/two\n")
 }
 
@@ -119,7 +119,7 @@ func applyFromNodes(t *testing.T, b *bed) {
 	measured := file(t, "overhead.yaml", "handlers:\n- name: gvisor\n  overhead: {pods: 10, memory: {p50: 20Mi, p95: 30Mi, max: 31Mi}, cpu: {p50: 1m, p95: 2m, max: 2m}}\n")
 	r = berth(t, 0, b.admin, "", "apply", "--from-nodes", "--measurements", measured, "--toleration", "sandboxes:NoSchedule")
 	has(t, r.stdout, "runtimeclass.node.k8s.io/gvisor created\nruntimeclass.node.k8s.io/runc created\n")
-	has(t, r.stderr, "note: handler kata is not-ready, and gets no class\n", "note: class gvisor: overhead: measured, p95 of 10 pods\n",
+	has(t, r.stderr, "note: handler kata is not-ready; no class is generated\n", "note: class gvisor: overhead: measured, p95 of 10 pods\n",
 		"note: class gvisor selects nodes by feature.node.kubernetes.io/handler.gvisor=ready, which no node has yet")
 	if strings.Contains(r.stderr, "class runc selects") || b.class(t, "kata") != nil {
 		t.Errorf("got %s", r.stderr)
@@ -149,10 +149,10 @@ func applyAllOrNone(t *testing.T, b *bed) {
 		}
 	}
 	fresh := manifest("fresh", "runc", "")
-	none(berth(t, 1, b.admin, fresh+manifest("old", "crun", ""), "apply", "-f", "-"), "field is immutable", `the cluster has it with handler "runc"`)
+	none(berth(t, 1, b.admin, fresh+manifest("old", "crun", ""), "apply", "-f", "-"), "field is immutable", `in the cluster it has handler "runc"`)
 	none(berth(t, 1, b.admin, fresh+manifest("bad", "Kata", ""), "apply", "-f", "-"), "bad", "must consist of lower case")
 	none(berth(t, 1, b.admin, fresh+fresh, "apply", "-f", "-"), "is also at standard input:2")
-	none(berth(t, 1, b.admin, fresh+strings.Replace(manifest("beta", "runc", ""), "/v1", "/v1beta1", 1), "apply", "-f", "-"), "no API server has node.k8s.io/v1beta1")
+	none(berth(t, 1, b.admin, fresh+strings.Replace(manifest("beta", "runc", ""), "/v1", "/v1beta1", 1), "apply", "-f", "-"), "node.k8s.io/v1beta1")
 
 	b.kubectl(t, manifest("shared", "runc", fmt.Sprintf(overhead, "2Mi")), "apply", "--server-side", "--force-conflicts", "--field-manager=another", "-f", "-")
 	mine := fresh + manifest("shared", "runc", fmt.Sprintf(overhead, "3Mi"))
@@ -205,9 +205,9 @@ func applyIsUndone(t *testing.T, b *bed) {
 		told []string
 		left string // the memory of a and d that stays
 	}{
-		{"refused", fault{class: "d", status: http.StatusInternalServerError}, []string{`RuntimeClass "d" was not applied`, `"c" is deleted again`, `"a" is again as it was`}, "1Mi 1Mi"},
-		{"unanswered", fault{class: "d", passed: true}, []string{`RuntimeClass "d" was not applied`, `"d" is again as it was`, `"c" is deleted again`, `"a" is again as it was`}, "1Mi 1Mi"},
-		{"new and unanswered", fault{class: "c", passed: true}, []string{`RuntimeClass "c" was not applied`, `"c" is deleted again`, `"a" is again as it was`}, "1Mi 1Mi"},
+		{"refused", fault{class: "d", status: http.StatusInternalServerError}, []string{`RuntimeClass "d" was not applied`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
+		{"unanswered", fault{class: "d", passed: true}, []string{`RuntimeClass "d" was not applied`, `"d" was restored`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
+		{"new and unanswered", fault{class: "c", passed: true}, []string{`RuntimeClass "c" was not applied`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
 		{"the first", fault{class: "a", status: http.StatusInternalServerError}, []string{`RuntimeClass "a" was not applied, and nothing else`}, "1Mi 1Mi"},
 		{"away", fault{class: "d", dead: true}, []string{`"a" was applied and is left`, `"c" was applied and is left`, `not known whether RuntimeClass "d" was applied`}, "2Mi 1Mi"},
 	} {
@@ -277,7 +277,7 @@ func applyIsInterrupted(t *testing.T, b *bed) {
 		t.Error("it has succeeded")
 	}
 	close(goOn)
-	has(t, mistakes.String(), `RuntimeClass "second" was not applied: `, "interrupted", `RuntimeClass "first" is deleted again`)
+	has(t, mistakes.String(), `RuntimeClass "second" was not applied: `, "interrupted", `RuntimeClass "first" was deleted again`)
 	if c.ProcessState.ExitCode() != 1 || b.class(t, "first") != nil || b.class(t, "second") != nil {
 		t.Errorf("exit status %d, %s", c.ProcessState.ExitCode(), mistakes.String())
 	}
@@ -301,8 +301,8 @@ func applyGivenWrong(t *testing.T, b *bed) {
 		stdout, stderr          string
 	}{
 		{"not YAML", b.admin, "a: [\n", "-f -", 2, "", "standard input:1: document 1: is not YAML: "},
-		{"another kind", b.admin, pod, "-f -", 2, "", "there is no RuntimeClass in -, but standard input:1: document 1: Pod p"},
-		{"several kinds", b.admin, pod + manifest("one", "runc", ""), "-f -", 0, "one created\n", "note: standard input:1: document 1: Pod p is not applied"},
+		{"another kind", b.admin, pod, "-f -", 2, "", "no RuntimeClass found in -, but standard input:1: document 1: Pod p"},
+		{"several kinds", b.admin, pod + manifest("one", "runc", ""), "-f -", 0, "one created\n", "note: standard input:1: document 1: Pod p is skipped"},
 		{"no file", b.admin, "", "-f /nowhere.yaml", 2, "", "/nowhere.yaml: no such file"},
 		{"two sources", b.admin, "", "-f - --from-nodes", 2, "", "one of -f, --from-nodes and --handlers"},
 		{"no source", b.admin, "", "", 2, "", "one of -f, --from-nodes and --handlers"},
@@ -317,7 +317,7 @@ func applyGivenWrong(t *testing.T, b *bed) {
 		{"no server", nowhere, manifest("x", "runc", ""), "-f -", 1, "", "the API server https://127.0.0.1:1 cannot be reached: "},
 		{"no kubeconfig", "/nowhere/config", manifest("x", "runc", ""), "-f - --kubeconfig /nowhere/config", 2, "", "/nowhere/config"},
 		{"no such context", b.admin, manifest("x", "runc", ""), "-f - --context other", 2, "", `"other"`},
-		{"a stranger", stranger, manifest("x", "runc", ""), "-f -", 1, "", "does not accept who you are"},
+		{"a stranger", stranger, manifest("x", "runc", ""), "-f -", 1, "", "rejected your credentials"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := berth(t, c.code, c.kubeconfig, c.stdin, append([]string{"apply"}, strings.Fields(c.args)...)...)

@@ -75,7 +75,7 @@ func manyNodes(t *testing.T, b *bed) {
 		t.Errorf("got %d lines", got)
 	}
 	r := berth(t, 0, b.admin, "", "audit")
-	has(t, r.stdout, "handler runc: warning: no class has it; it is on node-0, node-1, node-10, node-100, node-1000 and 1198 more; ")
+	has(t, r.stdout, "handler runc: warning: no class uses it; it is on node-0, node-1, node-10, node-100, node-1000 and 1198 more; ")
 	if strings.Count(r.stdout, "\n") != 1 {
 		t.Errorf("got %s", r.stdout)
 	}
@@ -108,9 +108,9 @@ func (b *bed) pod(t *testing.T, name, class, node string) *corev1.Pod {
 func audit(t *testing.T, b *bed) {
 	b.furnish(t)
 	r := berth(t, 3, b.admin, "", "audit")
-	has(t, r.stdout, `RuntimeClass wasm: error: no node that it selects has the handler "wasmtime"`, `RuntimeClass kata: warning: it selects nodes without the handler "kata", where its pods never start: b`,
-		"handler gvisor: warning: no class has it; it is on b", "handler runc: warning: nodes that have it are selected by none of its classes (runc): c",
-		"label "+labelPrefix+"kata: warning: nodes have it without the handler: b")
+	has(t, r.stdout, `RuntimeClass wasm: error: none of the nodes that it selects has the handler "wasmtime"`, `RuntimeClass kata: warning: it selects nodes without the handler "kata", where its pods never start: b`,
+		"handler gvisor: warning: no class uses it; it is on b", "handler runc: warning: nodes with it that none of its classes (runc) selects: c",
+		"label "+labelPrefix+"kata: warning: nodes with this label but without the handler: b")
 	has(t, r.stderr, "error: 1 error and 4 warnings in 3 RuntimeClasses and 3 nodes\n")
 
 	// The handlers that nodes report are those of commands that also do without a cluster.
@@ -149,7 +149,7 @@ func audit(t *testing.T, b *bed) {
 			t.Errorf("%s concerns %q", rule, concerned[rule])
 		}
 	}
-	has(t, r.stdout, "overhead.podFixed[memory]: 10Mi is less than the 30Mi that 95 % of 10 pods stayed below, by "+measured)
+	has(t, r.stdout, "overhead.podFixed[memory]: 10Mi is less than 30Mi, the p95 of 10 pods, by "+measured)
 
 	// Of another namespace nothing is pending.
 	if r = berth(t, 3, b.admin, "", "audit", "-n", "kube-system"); strings.Contains(r.stdout, "pod-without") {
@@ -195,7 +195,7 @@ func fit(t *testing.T, b *bed) {
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/default/deployments/front", nil) })
 	// As it was before its class was put into it, other classes fit.
 	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (its own)", "Pod default/live  runc            runc      yes   -          -            a, b")
-	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 can run nowhere\n")
+	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 cannot run anywhere\n")
 	// A workload's template was not admitted, though it is in the cluster.
 	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": null, "overhead": {"memory": "1Mi"}}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")
 	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stdout, "Pod Overhead set without corresponding RuntimeClass defined Overhead")
@@ -205,17 +205,17 @@ func fit(t *testing.T, b *bed) {
 	has(t, berth(t, 1, b.admin, "", "fit", "pod/nobody").stderr, `pods "nobody" not found`)
 	has(t, berth(t, 1, b.admin, "", "fit", "nonsense/nobody").stderr, `the server doesn't have a resource type "nonsense"`)
 	has(t, berth(t, 2, b.admin, "", "fit", "runtimeclass/kata").stderr, "RuntimeClass kata has no pods")
-	has(t, berth(t, 2, b.admin, "", "fit").stderr, "say which pods")
+	has(t, berth(t, 2, b.admin, "", "fit").stderr, "no pods given")
 	has(t, berth(t, 2, b.admin, "", "fit", "x", "--prefer", "luck").stderr, "--prefer luck is none of")
 	has(t, berth(t, 2, b.admin, "a: [\n", "fit", "-f", "-").stderr, "is not YAML")
 	// Classes are the cluster's.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
 	r = berth(t, 0, b.admin, pod+manifest("x", "runc", ""), "fit", "-f", "-")
-	has(t, r.stderr, "document 2: RuntimeClass x is not looked at")
+	has(t, r.stderr, "document 2: RuntimeClass x is skipped")
 	if strings.Contains(r.stdout, " x ") {
 		t.Errorf("got %s", r.stdout)
 	}
-	has(t, berth(t, 2, b.admin, manifest("x", "runc", ""), "fit", "-f", "-").stderr, "there is no pod in -")
+	has(t, berth(t, 2, b.admin, manifest("x", "runc", ""), "fit", "-f", "-").stderr, "no pod found in -")
 }
 
 // Without a server, or with a file that is wrong, every command says so.

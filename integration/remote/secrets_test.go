@@ -117,7 +117,7 @@ func (s *secretImage) refused(t *testing.T, how string) {
 	}
 	s.gate.came()
 	_, err := create(t, s.client, s.pod, "refused", s.id, s.name)
-	if err == nil || !strings.Contains(err.Error(), "has to be pulled for this one") || strings.Contains(err.Error(), "pass") {
+	if err == nil || !strings.Contains(err.Error(), "pulling it for this one failed") || strings.Contains(err.Error(), "pass") {
 		t.Errorf("%s: %v", how, err)
 	}
 	if users := s.gate.came(); slices.Contains(users, "ann") {

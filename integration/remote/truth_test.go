@@ -163,7 +163,7 @@ func otherDriver(t *testing.T, b *bed) {
 		CNI: testbed.NewCNI(t), Registry: b.registry,
 	})
 	b.drop(t, "50-systemd", fmt.Sprintf("[runtimes.systemd]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+other.Socket))
-	const reason = "uses the cgroup driver systemd and this berth cgroupfs"
+	const reason = "uses the cgroup driver systemd, but berth uses cgroupfs"
 	testbed.Eventually(t, patience, func() error {
 		for _, c := range b.status(t).GetStatus().GetConditions() {
 			if c.GetType() == "HandlersReady" && !c.GetStatus() && strings.Contains(c.GetMessage(), reason) && strings.Contains(c.GetMessage(), other.Socket) {

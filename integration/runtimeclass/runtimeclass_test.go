@@ -228,6 +228,6 @@ func simulate(t *testing.T, server *kubelet.Server, file string) {
 		}
 	}
 	if pods == 0 {
-		t.Error("there is no pod in it")
+		t.Error("no pod found in it")
 	}
 }

@@ -50,9 +50,9 @@ func Shown(c *nodev1.RuntimeClass) *nodev1.RuntimeClass {
 func Handlers(s *State) []runtimeclass.Handler {
 	var all []runtimeclass.Handler
 	for _, name := range s.handlerNames() {
-		h := runtimeclass.Handler{Name: name, State: notReady, Reason: "no node that has it is ready"}
+		h := runtimeclass.Handler{Name: name, State: notReady, Reason: "no node with it is ready"}
 		if !nameable(name) {
-			h.State, h.Reason = "not a name that a class can have", ""
+			h.State, h.Reason = "not a valid class name", ""
 			all = append(all, h)
 			continue
 		}

@@ -74,7 +74,7 @@ func TestHowToUndo(t *testing.T) {
 		{"it was made", nil, aClass("a", "x", stored("1", "1", "me")), Delete},
 		{"others made it at the same time", nil, aClass("a", "x", stored("1", "1", "you", "me")), Leave},
 		{"it was edited by hand at once", nil, aClass("a", "x", stored("1", "1", "me"), byHand), Leave},
-		{"it was changed", aClass("a", "x", stored("1", "1", "you")), aClass("a", "x", stored("1", "2", "you", "me")), Restore},
+		{"it has changed", aClass("a", "x", stored("1", "1", "you")), aClass("a", "x", stored("1", "2", "you", "me")), Restore},
 		{"it was as it should be", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("1", "1", "me")), Nothing},
 		{"others made it anew", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("2", "3", "me")), Leave},
 	} {

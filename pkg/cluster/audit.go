@@ -105,13 +105,13 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	case len(having)+len(waiting)+len(silent) == 0:
 		f.Concerned = lacking
-		f.Message = fmt.Sprintf("no node that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, s.meant(c.Handler))
+		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, s.meant(c.Handler))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
 	case len(having)+len(waiting) == 0:
 		f.Severity, f.Concerned = runtimeclass.Warning, silent
-		f.Message = fmt.Sprintf("no node that it selects reports the handler %q, and these report none at all: %s", c.Handler, Few(silent))
-		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon tells them"
+		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q, and these report no handlers: %s", c.Handler, Few(silent))
+		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon supports it"
 		return []Finding{f}
 	}
 	var all []Finding
@@ -134,14 +134,14 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 // selection is by what a class selects nodes, in words.
 func (s *State) selection(c *nodev1.RuntimeClass) string {
 	if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
-		return "its tolerations, with the taints that there are"
+		return "its tolerations and the nodes' taints"
 	}
 	return labelText(c.Scheduling.NodeSelector)
 }
 
 func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {
 	if len(elsewhere) > 0 {
-		return fmt.Sprintf("nodes that have the handler are not selected (%s): label them, or change the selection", Few(elsewhere))
+		return fmt.Sprintf("nodes that have the handler are not selected (%s): label them, or change its nodeSelector", Few(elsewhere))
 	}
 	if len(s.Nodes) == 0 {
 		return "the cluster has no nodes"
@@ -175,17 +175,17 @@ func (s *State) auditHandler(name string) []Finding {
 	switch {
 	case len(classes) == 0:
 		f.Rule, f.Concerned = RuleHandlerWithoutClass, having
-		f.Message = fmt.Sprintf("no class has it; it is on %s", Few(having))
-		f.Advice = fmt.Sprintf("\"kubectl berth apply --from-nodes %s\" makes one, unless it is the default, which pods without a class get", name)
+		f.Message = fmt.Sprintf("no class uses it; it is on %s", Few(having))
+		f.Advice = fmt.Sprintf("\"kubectl berth apply --from-nodes %s\" creates one; not needed for the default handler, which pods without a class get", name)
 		if !nameable(name) {
-			f.Advice = "no class can name it: call it by small letters, digits and \"-\" in the runtime's configuration"
+			f.Advice = "a class cannot use this name: rename it to lower case letters, digits and \"-\" in the runtime's configuration"
 		}
 	case len(missed) == len(having):
 		return nil // the class is told of
 	case len(missed) > 0:
 		f.Rule, f.Concerned = RuleNodeNotSelected, missed
-		f.Message = fmt.Sprintf("nodes that have it are selected by none of its classes (%s): %s", Few(classes), Few(missed))
-		f.Advice = "label them as the class wants it"
+		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", Few(classes), Few(missed))
+		f.Advice = "label them as the class's nodeSelector requires"
 	default:
 		return nil
 	}
@@ -214,8 +214,8 @@ func (s *State) auditLabels() []Finding {
 	for _, label := range sortedKeys(stale) {
 		all = append(all, Finding{
 			Severity: runtimeclass.Warning, Rule: RuleLabelWithoutHandler, Object: "label " + label, Concerned: stale[label],
-			Message: fmt.Sprintf("nodes have it without the handler: %s", Few(stale[label])),
-			Advice:  "take it away, or look at what sets it: Node Feature Discovery does from a file that berth writes",
+			Message: fmt.Sprintf("nodes with this label but without the handler: %s", Few(stale[label])),
+			Advice:  "remove it, or check what sets it: Node Feature Discovery does, from a file that berth writes",
 		})
 	}
 	return all

@@ -64,11 +64,11 @@ func TestAudit(t *testing.T) {
 		}},
 		{"a cluster without nodes", State{Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{"error class-without-node RuntimeClass kata []: no node is selected by"}},
 		{"those selected do not have it", State{Nodes: []corev1.Node{aNode("a", nil, "kta"), aNode("b", nil, "")}, Classes: []nodev1.RuntimeClass{*aClass("x", "kata"), *aClass("y", "kta", selecting(map[string]string{"no": "where"}))}}, AuditOptions{}, []string{
-			`error class-without-node RuntimeClass x [a b]: no node that it selects has the handler "kata" (did you mean "kta"?): its pods stay in ContainerCreating; give nodes the handler "kata", or delete the class`,
+			`error class-without-node RuntimeClass x [a b]: none of the nodes that it selects has the handler "kata" (did you mean "kta"?): its pods stay in ContainerCreating; give nodes the handler "kata", or delete the class`,
 			"error class-without-node RuntimeClass y []: no node is selected by no=where",
 		}},
 		{"nobody says", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil)}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, []string{
-			`warning class-without-node RuntimeClass std [a b]: no node that it selects reports the handler "runc", and these report none at all: a, b`,
+			`warning class-without-node RuntimeClass std [a b]: none of the nodes that it selects reports the handler "runc", and these report no handlers: a, b`,
 		}},
 		{"some say", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, nil},
 		{"only some have it", State{Nodes: []corev1.Node{aNode("a", nil, "runc"), aNode("b", nil, "crun"), tainted(aNode("c", nil, "crun"), "infra")}, Classes: []nodev1.RuntimeClass{runc, *aClass("c", "crun", tolerating("infra"))}}, AuditOptions{}, []string{
@@ -76,26 +76,26 @@ func TestAudit(t *testing.T) {
 			`warning nodes-without-handler RuntimeClass c [a]:`,
 		}},
 		{"taints keep pods away", State{Nodes: []corev1.Node{tainted(aNode("a", nil, "runc"), "infra")}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, []string{
-			"error class-without-node RuntimeClass std []: no node is selected by its tolerations, with the taints that there are",
+			"error class-without-node RuntimeClass std []: no node is selected by its tolerations and the nodes' taints",
 		}},
 		{"an illness is no choice", State{Nodes: []corev1.Node{unready(tainted(aNode("a", nil, "runc"), "node.kubernetes.io/not-ready"), "")}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, []string{
 			`warning class-without-ready-node RuntimeClass std [a]: no node with the handler "runc" is ready: a`,
 		}},
 		{"no class", State{Nodes: []corev1.Node{aNode("a", nil, "", "runc"), aNode("b", nil, "runc")}}, AuditOptions{}, []string{
-			"warning handler-without-class handler runc [a b]: no class has it; it is on a, b; \"kubectl berth apply --from-nodes runc\" makes one",
+			"warning handler-without-class handler runc [a b]: no class uses it; it is on a, b; \"kubectl berth apply --from-nodes runc\" creates one",
 		}},
 		{"no class can have it", State{Nodes: []corev1.Node{aNode("a", nil, "kata_qemu")}}, AuditOptions{}, []string{
-			"warning handler-without-class handler kata_qemu [a]: no class has it; it is on a; no class can name it: ",
+			"warning handler-without-class handler kata_qemu [a]: no class uses it; it is on a; a class cannot use this name: ",
 		}},
 		{"no class selects one of them", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
-			"warning node-not-selected handler kata [b]: nodes that have it are selected by none of its classes (kata): b",
+			"warning node-not-selected handler kata [b]: nodes with it that none of its classes (kata) selects: b",
 		}},
 		{"labels of what was", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", label("kata"), "")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
 			"warning nodes-without-handler RuntimeClass kata [b]:",
-			"warning label-without-handler label feature.node.kubernetes.io/handler.kata [b]: nodes have it without the handler: b",
+			"warning label-without-handler label feature.node.kubernetes.io/handler.kata [b]: nodes with this label but without the handler: b",
 		}},
 		{"pods of a class that is gone", State{Pods: []corev1.Pod{aPod("p", "gone", "a"), aPod("q", "gone", "")}}, AuditOptions{}, []string{
-			"error pod-without-class RuntimeClass gone [web/p web/q]: 2 pods (web/p, web/q) cannot start: the class is gone",
+			"error pod-without-class RuntimeClass gone [web/p web/q]: 2 pods (web/p, web/q) cannot start: the class was deleted",
 		}},
 		{"pods that nothing is to be said of", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{
 			aPod("no class", "", "a"), aPod("starting", "kata", "a"), aPod("full", "kata", "", on(label("kata"))),
@@ -118,10 +118,10 @@ func TestAudit(t *testing.T) {
 		}},
 		{"pods that no node is for", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "", on(label("kata")))}}, AuditOptions{}, []string{
 			"error class-without-node RuntimeClass kata []:",
-			"error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no node that may take them is selected by feature.node.kubernetes.io/handler.kata=ready; nodes that have the handler are not selected (a)",
+			"error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no schedulable node is selected by feature.node.kubernetes.io/handler.kata=ready; nodes that have the handler are not selected (a)",
 		}},
 		{"overhead", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{*aClass("small", "kata", memory("64Mi")), *aClass("large", "kata", memory("128Mi")), *aClass("none", "kata")}}, AuditOptions{measuredAs("kata", 10, "100Mi")}, []string{
-			"error overhead-too-small RuntimeClass small []: overhead.podFixed[memory]: 64Mi is less than the 100Mi that 95 % of 10 pods stayed below, by m.yaml; declare 100Mi",
+			"error overhead-too-small RuntimeClass small []: overhead.podFixed[memory]: 64Mi is less than 100Mi, the p95 of 10 pods, by m.yaml; declare 100Mi",
 			"warning overhead-missing RuntimeClass none []: no overhead is declared",
 		}},
 		{"nothing was measured", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{*aClass("none", "kata")}}, AuditOptions{measuredAs("kata", 0, "100Mi")}, nil},

@@ -93,7 +93,7 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	}
 	for _, handler := range s.handlerNames() {
 		if len(s.classesOf(handler)) == 0 {
-			all = append(all, Candidate{Handler: handler, Fits: capability.No, Reasons: []Reason{{"no class leads to it", s.having(handler)}}})
+			all = append(all, Candidate{Handler: handler, Fits: capability.No, Reasons: []Reason{{"no class uses it", s.having(handler)}}})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int {
@@ -182,7 +182,7 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 		no = append(no, "the node is cordoned")
 	}
 	if !matches(affinity, n) {
-		no = append(no, "the node's labels are not those that are asked for"+missing(pod.Spec.NodeSelector, n))
+		no = append(no, "the node's labels do not match"+missing(pod.Spec.NodeSelector, n))
 	}
 	if taint, kept := untolerated(n, pod.Spec.Tolerations); kept {
 		no = append(no, fmt.Sprintf("the taint %s is not tolerated", taint.ToString()))
@@ -190,7 +190,7 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 	for _, name := range sortedKeys(asks) {
 		if want, has := asks[name], n.Status.Allocatable[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
 			there, asked := runtimeclass.Amounts(name, has, want)
-			no = append(no, fmt.Sprintf("%s %s is asked for, with overhead, and the node has %s", asked, name, there))
+			no = append(no, fmt.Sprintf("%s %s is requested, including overhead, but the node has %s", asked, name, there))
 		}
 	}
 	for _, l := range runtimeclass.Fit(pod, []runtimeclass.Handler{onNode(known, n)}, nil, "")[0].Lacks {

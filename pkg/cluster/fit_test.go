@@ -69,13 +69,13 @@ func TestFit(t *testing.T) {
 			"|| own yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| yes [a] []|",
 		}},
 		{"what a file knows", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
-			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, and the handler is not known to have it (a, b)",
-			"kata|kata| no [] []|spec.hostPID: true needs host-pid, and the handler does not have it: a kernel of its own (a); the node does not have the handler (b)",
-			"|runc| no [] []|no class leads to it (a, b)",
+			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
+			"kata|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own (a); the node does not have the handler (b)",
+			"|runc| no [] []|no class uses it (a, b)",
 		}},
 		{"what nodes know", aPod("p", "", "", hostUsers), State{Nodes: []corev1.Node{able(aNode("a", nil, "", "runc"), true), able(aNode("b", nil, "", "runc"), false), aNode("c", nil, "", "runc")}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
 			"|| own yes [a] [c]|",
-			"std|runc| yes [a] [c]|spec.hostUsers: false needs id-mapped-mounts, and the handler does not have it: by the node (b); spec.hostUsers: false needs id-mapped-mounts, and the handler is not known to have it (c);",
+			"std|runc| yes [a] [c]|spec.hostUsers: false needs id-mapped-mounts, but the handler does not support it: by the node (b); spec.hostUsers: false needs id-mapped-mounts, but the handler may not support it (c);",
 		}},
 		{"nodes that cannot", aPod("p", "std", ""), State{Nodes: []corev1.Node{
 			unready(aNode("a", nil, "", "runc"), "x"), cordoned(aNode("b", nil, "", "runc")), tainted(aNode("c", nil, "", "runc"), "infra"), aNode("d", nil),
@@ -90,7 +90,7 @@ func TestFit(t *testing.T) {
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| own yes [a] []|",
 		}},
 		{"a pod that cost something, of a class that is gone", aPod("p", "gone", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{Admitted: true}, []string{
-			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class leads to it (a)",
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)",
 		}},
 		{"overhead that its class has", aPod("p", "kata", "", costs("100Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
 			"kata|kata| own yes [a] []|", "|| no [] []|" + noClass, "std|runc| no [] []|" + noClass,
@@ -99,25 +99,25 @@ func TestFit(t *testing.T) {
 			"|| no [] []|" + noClass, "std|runc| no [] []|" + noClass, "kata|kata| own no [] []|" + otherClass,
 		}},
 		{"overhead and no class", aPod("p", "", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{}, []string{
-			"|| own no [] []|" + noClass, "|runc| no [] []|no class leads to it (a, b)", "kata|kata| no [] []|" + otherClass,
+			"|| own no [] []|" + noClass, "|runc| no [] []|no class uses it (a, b)", "kata|kata| no [] []|" + otherClass,
 		}},
 		{"labels that its class has, too", aPod("p", "kata", "", on(label("kata"))), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
-			"|| yes [a] []|the node's labels are not those that are asked for", "std|runc| yes [a] []|the node's labels are not", "kata|kata| own yes [a] []|",
+			"|| yes [a] []|the node's labels do not match", "std|runc| yes [a] []|the node's labels do not match", "kata|kata| own yes [a] []|",
 		}},
 		{"a pod of a class that is gone", aPod("p", "gone", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
-			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class leads to it (a)",
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)",
 		}},
 		{"admission refuses it", aPod("p", "", "", on(map[string]string{"feature.node.kubernetes.io/handler.kata": "gone"})), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
-			"|| own no [] []|the node's labels are not those that are asked for: feature.node.kubernetes.io/handler.kata=gone (a, b)",
+			"|| own no [] []|the node's labels do not match: feature.node.kubernetes.io/handler.kata=gone (a, b)",
 			"std|runc| no [] []|",
 			`kata|kata| no [] []|pods "p" is forbidden: conflict: runtimeClass.scheduling.nodeSelector[`,
 		}},
 		{"too large with its overhead", aPod("p", "", "", asking("1Gi")), State{Nodes: []corev1.Node{sized(aNode("a", label("kata"), "", "kata"), "1050Mi")}, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{}, []string{
 			"|| own yes [a] []|",
-			"kata|kata| no [] []|1124Mi memory is asked for, with overhead, and the node has 1050Mi (a)",
+			"kata|kata| no [] []|1124Mi memory is requested, including overhead, but the node has 1050Mi (a)",
 		}},
 		{"too large for a node that counts in Ki", aPod("p", "", "", asking("1Gi")), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1023999Ki")}}, FitOptions{}, []string{
-			"|| own no [] []|1Gi memory is asked for, with overhead, and the node has 999.9Mi (a)",
+			"|| own no [] []|1Gi memory is requested, including overhead, but the node has 999.9Mi (a)",
 		}},
 		{"no nodes", aPod("p", "", ""), State{Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{"|| own no [] []|", "std|runc| no [] []|"}},
 	} {

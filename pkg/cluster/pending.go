@@ -78,7 +78,7 @@ func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 	f := &Finding{Severity: runtimeclass.Error, Object: "RuntimeClass " + *p.Spec.RuntimeClassName}
 	c := s.class(*p.Spec.RuntimeClassName)
 	if c == nil {
-		f.Rule, f.Message, f.Advice = RulePodWithoutClass, "cannot start: the class is gone", "make the class again, or make the pods anew without it"
+		f.Rule, f.Message, f.Advice = RulePodWithoutClass, "cannot start: the class was deleted", "recreate the class, or recreate the pods without it"
 		return f
 	}
 	if p.Spec.NodeName == "" {
@@ -86,12 +86,12 @@ func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 			return nil
 		}
 		f.Rule = RulePodWithoutNode
-		f.Message = fmt.Sprintf("cannot be scheduled: no node that may take them is selected by %s", s.selection(c))
+		f.Message = fmt.Sprintf("cannot be scheduled: no schedulable node is selected by %s", s.selection(c))
 		f.Advice = s.whereInstead(c, s.having(c.Handler))
 		return f
 	}
 	f.Rule = RulePodWithoutHandler
-	f.Advice = "give the node the handler, or delete the pods after the class selects nodes that have it"
+	f.Advice = "add the handler to the node, or delete the pods after the class selects nodes with it"
 	if i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName }); i >= 0 {
 		if n := &s.Nodes[i]; reports(n) && !has(n, c.Handler) {
 			f.Message = fmt.Sprintf("cannot start: node %s does not have the handler %q", n.Name, c.Handler)

@@ -75,7 +75,7 @@ func ready(n *corev1.Node) bool {
 func whyNot(n *corev1.Node) string {
 	c := condition(n)
 	if c == nil {
-		return "it has not said how it is"
+		return "its status is unknown"
 	}
 	return oneLine(strings.TrimPrefix(c.Reason+": "+c.Message, ": "))
 }

@@ -71,7 +71,7 @@ func TestChangeableFiles(t *testing.T) {
 		if err := os.Chmod(n.path("conf.d"), 0o777|os.ModeSticky); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), "every user can put another file into") {
+		if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), "every user can replace files in") {
 			t.Errorf("Load says %v", err)
 		}
 		if got := names(n.tolerate()); got != "crun runc" {

@@ -144,7 +144,7 @@ func TestPodsOfADaemonThatIsGone(t *testing.T) {
 	if err := gone.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	b.handlerIs(t, "legacy", "does not exist; is its daemon running?")
+	b.handlerIs(t, "legacy", "does not exist; check that its daemon is running")
 	for range 2 { // the second time by a berth that has never seen the daemon
 		_, err = client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: theirs.GetPodSandboxId()})
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), `handler "legacy": the CRI daemon at `) {
@@ -203,7 +203,7 @@ func TestADaemonIsNoBackendOfItsOwn(t *testing.T) {
 	other.config.Runtimes = append(other.config.Runtimes, &handler.Definition{Name: "back", Type: handler.CRI, Endpoint: b.config.Server.Socket})
 	other.started(t)
 	b.started(t)
-	b.handlerIs(t, "self", "by the very daemon")
+	b.handlerIs(t, "self", "by the daemon that received it")
 	if _, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
 		t.Error(err)
 	}
@@ -220,7 +220,7 @@ func TestACircleOfDaemons(t *testing.T) {
 		b.started(t)
 	}
 	for _, b := range beds {
-		b.handlerIs(t, "next", "leads back to this very berth")
+		b.handlerIs(t, "next", "leads back to this berth")
 		if _, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
 			t.Error(err)
 		}
@@ -286,7 +286,7 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 		_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{}})
 		return err
 	}
-	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err == nil || !strings.Contains(err.Error(), "keep which handlers lead to the CRI daemon") {
+	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err == nil || !strings.Contains(err.Error(), "record the handlers of the CRI daemon") {
 		t.Errorf("the reload says %v", err)
 	}
 	if err := run("more"); status.Code(err) != codes.InvalidArgument {

@@ -12,7 +12,7 @@ import (
 )
 
 // errNoDirectory says that there is none for the file, and so nobody who reads it.
-var errNoDirectory = errors.New("there is no directory for the file")
+var errNoDirectory = errors.New("the directory of the file does not exist")
 
 // file is at a path, and is only ever there as a whole.
 type file struct{ path string }
@@ -86,7 +86,7 @@ func create(path, text string) error {
 // a new file. A comment hides the rest.
 func (f file) overwrite(text string, size int) error {
 	if len(text) > size {
-		return errors.New("the text is longer than what is there")
+		return errors.New("the text does not fit")
 	}
 	opened, err := os.OpenFile(f.path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -100,7 +100,7 @@ func (k *Keeper) Close(ctx context.Context) error {
 	case <-k.over:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%s takes too long to be written; it is left behind", k.o.Path)
+		return fmt.Errorf("writing %s timed out", k.o.Path)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 
 var (
 	currentDesc = prometheus.NewDesc("berth_node_labels_current",
-		"Whether the file with the labels of this node's handlers says what is true: 1 or 0. Not there without a directory for it.", nil, nil)
+		"1 if the NFD feature file is current, otherwise 0; absent without features.d.", nil, nil)
 	writesDesc = prometheus.NewDesc("berth_node_labels_writes_total",
-		"Times that this file was to be written, by what came of it: ok or failed.", []string{"outcome"}, nil)
+		"Writes of the NFD feature file, by result: ok or failed.", []string{"outcome"}, nil)
 )
 
 // tally is what metrics tell.

@@ -62,14 +62,14 @@ func NewTable[B any](generation uint64, defaultName string, routes []Route[B]) (
 
 func (t *Table[B]) add(r Route[B]) error {
 	if r.Definition == nil {
-		return fmt.Errorf("a route has no definition: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("the route has no definition: %w", errdefs.ErrInvalidArgument)
 	}
 	name := r.Definition.Name
 	if err := ValidName(name); err != nil {
 		return err
 	}
 	if _, dup := t.byName[name]; dup {
-		return fmt.Errorf("handler %q is in the table twice: %w", name, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("duplicate handler %q in the table: %w", name, errdefs.ErrInvalidArgument)
 	}
 	if r.Generation == 0 {
 		r.Generation = t.generation

@@ -96,7 +96,7 @@ func TestNewTableRefuses(t *testing.T) {
 		routes            []Route[string]
 		want              string
 	}{
-		{"a duplicate", "a", routes("a", "a"), `"a" is in the table twice`},
+		{"a duplicate", "a", routes("a", "a"), `duplicate handler "a"`},
 		{"a bad name", "a", routes("a", "B_"), `"B_" is not a DNS-1123 label`},
 		{"no definition", "a", append(routes("a"), Route[string]{}), "no definition"},
 		{"an unknown default", "b", routes("a"), `default handler "b" is not in the table`},

@@ -19,7 +19,7 @@ func NewRegistry(version, revision string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "berth_build_info",
-		Help:        "Always 1; the labels say which build this is.",
+		Help:        "Always 1; the labels describe the build.",
 		ConstLabels: prometheus.Labels{"version": version, "revision": revision},
 	})
 	build.Set(1)

@@ -25,11 +25,11 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 	m := &rpcMetrics{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_rpc_total",
-			Help: "CRI calls that have ended.",
+			Help: "Completed CRI calls.",
 		}, rpcLabels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_rpc_duration_seconds",
-			Help:    "Time from the arrival of a CRI call to its answer.",
+			Help:    "Time from the arrival of a CRI call to its response.",
 			Buckets: rpcBuckets,
 		}, rpcLabels),
 	}

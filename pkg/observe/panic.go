@@ -19,5 +19,5 @@ func recoverPanic(ctx context.Context, rpc string, err *error) {
 	}
 	log.G(ctx).WithFields(log.Fields{"rpc": rpc, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
 		Error("Call panicked; please report this with the stack")
-	*err = status.Errorf(codes.Internal, "%s failed by a mistake in berth; its log has the stack, please report it", rpc)
+	*err = status.Errorf(codes.Internal, "%s failed because of a bug in berth; please report it with the stack in berth's log", rpc)
 }

@@ -34,12 +34,12 @@ func TestAbove(t *testing.T) {
 		"nothing is declared": {Declared{}, ""},
 		"as much":             {Declared{10 * mi, 5}, ""},
 		"more":                {Declared{20 * mi, 250}, ""},
-		"less memory":         {Declared{9 * mi, 0}, "10Mi of memory (p95, live pods measured: 3), and its pods declare 9Mi;"},
-		"less CPU":            {Declared{0, 3}, "5m of cpu (p95, live pods measured: 2), and its pods declare 3m;"},
+		"less memory":         {Declared{9 * mi, 0}, "10Mi of memory (p95, live pods measured: 3), but its pods declare 9Mi;"},
+		"less CPU":            {Declared{0, 3}, "5m of cpu (p95, live pods measured: 2), but its pods declare 3m;"},
 		"noise":               {Declared{9*mi + mi/2, 4}, ""},
 		"less of both": {
 			Declared{8*mi + mi/2, 1},
-			"10Mi of memory (p95, live pods measured: 3), and its pods declare 8.5Mi; 5m of cpu (p95, live pods measured: 2), and its pods declare 1m;",
+			"10Mi of memory (p95, live pods measured: 3), but its pods declare 8.5Mi; 5m of cpu (p95, live pods measured: 2), but its pods declare 1m;",
 		},
 	} {
 		got := Report{Handler: "kata", Live: e, Declared: c.declared}.Above()

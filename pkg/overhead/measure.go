@@ -41,9 +41,9 @@ func (r *Request) complete() error {
 	}
 	switch {
 	case r.Pods < 0 || r.Pods > MaxPods:
-		return fmt.Errorf("%d self-check pods: it can be 1 to %d, or 0 for the pods that there are: %w", r.Pods, MaxPods, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%d self-check pods: must be from 1 to %d, or 0 to measure existing pods: %w", r.Pods, MaxPods, errdefs.ErrInvalidArgument)
 	case r.Window < minWindow || r.Window > longestWindow:
-		return fmt.Errorf("window %v: CPU time is watched for %v to %v: %w", r.Window, minWindow, longestWindow, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("window %v: must be from %v to %v: %w", r.Window, minWindow, longestWindow, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (m *Meter) canary(ctx context.Context, name string, r Request, progress fun
 			progress(Step{"removing", 0, len(all)})
 		}
 		if left := remove(all); left != nil {
-			err = errors.Join(err, fmt.Errorf("self-check pods that are not gone yet, and will be removed: %w", left))
+			err = errors.Join(err, fmt.Errorf("self-check pods that are not removed yet: %w", left))
 		}
 		for _, p := range places {
 			p.Leave()

@@ -124,7 +124,7 @@ func New(ctx context.Context, o Options) *Meter {
 // within the last minute; a second time already soon after the first.
 func (m *Meter) Of(ctx context.Context, d *handler.Definition) Report {
 	if !m.o.Ready() {
-		return Report{Handler: d.Name, NoLive: "the pods of this node are not known yet"}
+		return Report{Handler: d.Name, NoLive: "the pods of this node are not recovered yet"}
 	}
 	if err := m.refresh(ctx, pace); err != nil {
 		m.log.WithError(err).Debug("Failed to read pod overhead")
@@ -164,7 +164,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		m.mu.Lock()
 		m.late = m.taken == taken // it may have ended this very moment
 		m.mu.Unlock()
-		return fmt.Errorf("read what pods use takes more than %v: %w", readPatience, errdefs.ErrUnavailable)
+		return fmt.Errorf("reading pod usage took more than %v: %w", readPatience, errdefs.ErrUnavailable)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -239,27 +239,27 @@ func (m *Meter) report(d *handler.Definition) Report {
 func whyNot(d *handler.Definition, p Pods, read bool) string {
 	switch {
 	case d.Type == handler.CRI:
-		return "its pods are in another daemon, of whose processes berth does not know which are whose"
+		return "its pods belong to another daemon, whose processes berth cannot attribute to pods"
 	case !read:
-		return "its pods could not be read yet"
+		return "its pods are not measured yet"
 	case p.Unread > 0:
-		return fmt.Sprintf("%d of its pods could not be read: %s", p.Unread, p.Why)
+		return fmt.Sprintf("failed to measure %d of its pods: %s", p.Unread, p.Why)
 	case p.OwnKernel > 0:
-		return "its containers run on a kernel of their own, whose memory is theirs, too; measure self-check pods"
+		return "its containers run on a separate kernel, whose memory includes theirs; measure self-check pods"
 	}
 	return "it has no pods"
 }
 
 // errBusy is the answer to who wants to measure what is being measured.
 func errBusy(name string) error {
-	return fmt.Errorf("self-check pods of handler %q are being measured already; try again later: %w", name, errdefs.ErrUnavailable)
+	return fmt.Errorf("self-check pods of handler %q are already being measured; try again later: %w", name, errdefs.ErrUnavailable)
 }
 
 // errNoCanaries is the answer for handlers whose pods berth does not run.
 func errNoCanaries(name string) error {
-	return fmt.Errorf("handler %q is another daemon's, under which no self-check pod can run, and its processes are not berth's to tell apart: measure it there: %w",
+	return fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run and processes cannot be attributed to pods; measure it there: %w",
 		name, errdefs.ErrFailedPrecondition)
 }
 
 // errNotReady is the answer before there are pods.
-var errNotReady = errors.New("the pods of this node are not known yet")
+var errNotReady = errors.New("the pods of this node are not recovered yet")

@@ -123,8 +123,8 @@ func testOf(t *testing.T) {
 		d *handler.Definition
 		p Pods
 	}{
-		"kernel of their own":                 {n.d, Pods{OwnKernel: 2}},
-		"2 of its pods could not be read: it": {n.d, Pods{Unread: 2, Why: "it"}},
+		"separate kernel":                     {n.d, Pods{OwnKernel: 2}},
+		"failed to measure 2 of its pods: it": {n.d, Pods{Unread: 2, Why: "it"}},
 		"another daemon":                      {&handler.Definition{Name: "runc", Type: handler.CRI}, Pods{}},
 	} {
 		n.pods["runc"] = c.p
@@ -193,7 +193,7 @@ func TestMeasureTellsWithoutLivePods(t *testing.T) {
 		n, m := newNode(t)
 		n.blind = errors.New("too slow")
 		r, err := m.Measure(t.Context(), n.d, Request{Pods: 1, Window: minWindow}, func(Step) {})
-		if err != nil || r.Canary == nil || r.NoLive != "its pods could not be read yet" {
+		if err != nil || r.Canary == nil || r.NoLive != "its pods are not measured yet" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
@@ -212,7 +212,7 @@ func testMeasureLeavesNothing(t *testing.T) {
 	}{
 		"one does not start": {t.Context(), func(n *node) { n.fails = 3 }, "", "self-check pod 3 of 4: the runtime is broken"},
 		"interrupted":        {ctx, func(*node) {}, "settling", "canceled"},
-		"removals fail":      {t.Context(), func(n *node) { n.breaks = errors.New("it is busy") }, "", "not gone yet, and will be removed: it is busy"},
+		"removals fail":      {t.Context(), func(n *node) { n.breaks = errors.New("it is busy") }, "", "not removed yet: it is busy"},
 	} {
 		n, m := newNode(t)
 		c.set(n)
@@ -266,7 +266,7 @@ func testAReadingThatHangs(t *testing.T) {
 	n.hangs = make(chan struct{})
 	n.pods["runc"] = Pods{Readings: []Reading{{"a", []Part{{"p", mi, 0, 1}}}}}
 	begun := time.Now()
-	if r := m.Of(t.Context(), n.d); r.Live != nil || r.NoLive != "its pods could not be read yet" || time.Since(begun) != readPatience {
+	if r := m.Of(t.Context(), n.d); r.Live != nil || r.NoLive != "its pods are not measured yet" || time.Since(begun) != readPatience {
 		t.Errorf("after %v: %+v", time.Since(begun), r)
 	}
 	for range 3 {

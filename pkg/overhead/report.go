@@ -53,7 +53,7 @@ func (e *Estimate) of(k podfixed.Kind) *Estimate {
 func (r Report) Above() string {
 	var parts []string
 	for _, x := range r.Best().Above(r.Declared) {
-		parts = append(parts, fmt.Sprintf("%s of %s (p95, %s pods measured: %d), and its pods declare %s",
+		parts = append(parts, fmt.Sprintf("%s of %s (p95, %s pods measured: %d), but its pods declare %s",
 			amount(x.Resource, x.Used), x.Resource, x.Of, x.Pods, amount(x.Resource, x.Declared)))
 	}
 	if len(parts) == 0 {

@@ -6,15 +6,15 @@ package preflight
 // runtime has to say that it can.
 func Checkpoints(h Handler) *Lack {
 	lacks := func(why string) *Lack {
-		return &Lack{Feature: "a checkpoint", Why: why, Instead: "let the container save its own state"}
+		return &Lack{Feature: "a checkpoint", Why: why, Instead: "let the application save its own state"}
 	}
 	switch {
 	case h.Runtime == nil:
 		return nil
 	case h.ownKernel():
-		return lacks("its containers run on a kernel of their own, of which CRIU knows nothing")
+		return lacks("its containers run on a separate kernel, which CRIU does not support")
 	case !h.Runtime.MakesCheckpoints():
-		return lacks(h.runtime() + " does not say that it was built with CRIU")
+		return lacks(h.runtime() + " does not report support for CRIU")
 	}
 	if h.Checkpoints == nil {
 		return nil

@@ -34,8 +34,8 @@ func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Lack {
 	}
 	return &Lack{
 		Feature: "the PID namespace of another container (targetContainerName)",
-		Why:     h.runtime() + " joins PID namespaces of whole pods only",
-		Instead: "leave the target out, or set shareProcessNamespace for the pod",
+		Why:     h.runtime() + " can only join the PID namespace of a whole pod",
+		Instead: "remove the target, or set shareProcessNamespace for the pod",
 	}
 }
 
@@ -59,7 +59,7 @@ func mount(m *runtimeapi.Mount, h Handler) *Lack {
 	case m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL && h.ownKernel():
 		return &Lack{
 			Feature: fmt.Sprintf("mount propagation Bidirectional (%s)", clip(m.GetContainerPath(), 128)),
-			Why:     "what is mounted on the kernel that " + h.runtime() + " brings along is not mounted on the host",
+			Why:     "mounts on the kernel that " + h.runtime() + " brings along are not visible on the host",
 			Instead: "use HostToContainer or None",
 		}
 	}
@@ -71,14 +71,14 @@ func mount(m *runtimeapi.Mount, h Handler) *Lack {
 
 func mappedIDs(m *runtimeapi.Mount, h Handler) *Lack {
 	l := &Lack{
-		Feature: fmt.Sprintf("mounts with mapped ids (%s)", clip(m.GetContainerPath(), 128)),
-		Instead: "leave the mappings out",
+		Feature: fmt.Sprintf("mounts with mapped IDs (%s)", clip(m.GetContainerPath(), 128)),
+		Instead: "remove the mappings",
 	}
 	switch {
 	case !h.Node.MountSetattr:
 		l.Why = "they need Linux 5.12"
 	case !h.Runtime.SupportsIDMap():
-		l.Why = h.runtime() + " does not say that it maps the ids of mounts"
+		l.Why = h.runtime() + " does not report support for mapping IDs of mounts"
 	default:
 		return nil
 	}
@@ -96,9 +96,9 @@ func RecursiveReadOnly(h Handler) *Lack {
 	case !h.Node.MountSetattr:
 		l.Why = "they need Linux 5.12"
 	case h.Runtime == nil:
-		l.Why = "its runtime does not answer"
+		l.Why = "its runtime does not respond"
 	case !h.Runtime.SupportsRecursiveReadOnly():
-		l.Why = h.runtime() + " does not say that it has them (mount option rro)"
+		l.Why = h.runtime() + " does not report support for them (mount option rro)"
 	default:
 		return nil
 	}
@@ -122,7 +122,7 @@ func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Lack {
 		return nil
 	}
 	return &Lack{
-		Feature: "a seccomp profile", Why: h.runtime() + " says that it was built without seccomp",
+		Feature: "a seccomp profile", Why: h.runtime() + " was built without seccomp",
 		Instead: "set seccompProfile to Unconfined",
 	}
 }
@@ -135,7 +135,7 @@ func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Lack {
 		return nil
 	}
 	return &Lack{
-		Feature: "an AppArmor profile", Why: h.runtime() + " says that it was built without AppArmor",
+		Feature: "an AppArmor profile", Why: h.runtime() + " was built without AppArmor",
 		Instead: "set appArmorProfile to Unconfined",
 	}
 }

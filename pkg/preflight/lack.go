@@ -42,16 +42,16 @@ func Refuse(h Handler, others func() []Handler, check func(Handler) *Lack) error
 const maxNamed = 6
 
 func (l *Lack) refusal(name string, can []string) error {
-	advice := "no ready handler of this node has it: " + l.Instead
+	advice := "no ready handler of this node supports it: " + l.Instead
 	if len(can) > 0 {
 		more := ""
 		if n := len(can) - maxNamed; n > 0 {
 			can, more = can[:maxNamed], fmt.Sprintf(" and %d more", n)
 		}
-		advice = fmt.Sprintf("use a handler that has it (%s%s), or %s", strings.Join(can, ", "), more, l.Instead)
+		advice = fmt.Sprintf("use a handler that supports it (%s%s), or %s", strings.Join(can, ", "), more, l.Instead)
 	}
 	// The handler is named here, because nothing is put before a word of the kubelet's.
-	err := fmt.Errorf("handler %q: cannot give %s: %s; %s: %w", name, l.Feature, clip(l.Why, 240), advice, errdefs.ErrFailedPrecondition)
+	err := fmt.Errorf("handler %q does not support %s: %s; %s: %w", name, l.Feature, clip(l.Why, 240), advice, errdefs.ErrFailedPrecondition)
 	if l.word != nil {
 		return fmt.Errorf("%w: %w", l.word, err)
 	}

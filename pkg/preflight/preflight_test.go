@@ -55,7 +55,7 @@ func runtimes(t *testing.T) []Handler {
 	hostNetwork.Name, hostNetwork.HostNetwork = "runsc-hostnet", true
 	native := all[3]
 	native.Name = "native"
-	native.UserNamespaces = func() error { return errors.New("the snapshotter native cannot map the ids of images") }
+	native.UserNamespaces = func() error { return errors.New("the snapshotter native cannot map the IDs of images") }
 	native.Checkpoints = func() error { return errors.New("the snapshotter native cannot tell what was written") }
 	all = append(all, hostNetwork, native)
 	for i := range all {

@@ -59,18 +59,18 @@ func UserNamespaces(h Handler) *Lack {
 	lacks := func(format string, args ...any) *Lack {
 		return &Lack{
 			Feature: "a user namespace (hostUsers: false)", Why: fmt.Sprintf(format, args...),
-			Instead: "set hostUsers: true, or leave it out",
+			Instead: "set hostUsers: true, or remove it",
 		}
 	}
 	switch {
 	case h.Runtime == nil:
-		return lacks("its runtime does not answer")
+		return lacks("its runtime does not respond")
 	case h.ownKernel():
-		return lacks("its containers run on a kernel of their own, which has users of its own")
+		return lacks("its containers run on a separate kernel with users of its own")
 	case !h.Runtime.SupportsUserNamespaces():
-		return lacks("%s does not say that it knows user namespaces", h.runtime())
+		return lacks("%s does not report support for user namespaces", h.runtime())
 	case !h.Runtime.SupportsIDMap():
-		return lacks("%s does not say that it maps the ids of mounts, so that volumes would belong to nobody", h.runtime())
+		return lacks("%s does not report support for mapping IDs of mounts, so volumes would have the wrong owner", h.runtime())
 	}
 	if h.UserNamespaces == nil {
 		return nil
@@ -87,7 +87,7 @@ func selinux(o *runtimeapi.SELinuxOption, h Handler) *Lack {
 		return nil
 	}
 	return &Lack{
-		Feature: "SELinux labels (seLinuxOptions)", Why: h.runtime() + " says that it was built without SELinux",
-		Instead: "leave seLinuxOptions out",
+		Feature: "SELinux labels (seLinuxOptions)", Why: h.runtime() + " was built without SELinux",
+		Instead: "remove seLinuxOptions",
 	}
 }

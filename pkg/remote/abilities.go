@@ -87,7 +87,7 @@ func listingOf(unary, stream string, answer proto.Message) listing {
 
 // errMissing is told once it is known that there is neither form.
 func (l listing) errMissing(c *caller) error {
-	return status.Errorf(codes.Unimplemented, "%s knows neither %s nor %s", c.name, l.unary, l.stream)
+	return status.Errorf(codes.Unimplemented, "%s supports neither %s nor %s", c.name, l.unary, l.stream)
 }
 
 // whole asks for a list in one message, or in several if the daemon has it so

@@ -118,7 +118,7 @@ func New(o Options) (*Backend, error) {
 	case !filepath.IsAbs(o.Endpoint):
 		return nil, fmt.Errorf("remote: the endpoint %q is not an absolute path", o.Endpoint)
 	case o.Dir == "" || o.Instance == "" || o.Changed == nil || o.ListTimeout <= 0:
-		return nil, errors.New("remote: Dir, Instance, Changed and ListTimeout are needed")
+		return nil, errors.New("remote: Dir, Instance, Changed or ListTimeout is missing")
 	}
 	d := &dialer{path: o.Endpoint}
 	conn, err := d.open()

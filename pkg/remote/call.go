@@ -230,12 +230,12 @@ func (c *caller) failed(era context.Context, err error) error {
 }
 
 func (c *caller) garbage(method string) error {
-	return status.Errorf(codes.Internal, "%s: what it answered to %s is not a message of the CRI", c.name, method)
+	return status.Errorf(codes.Internal, "%s: its response to %s is not a message of the CRI", c.name, method)
 }
 
 // nameless is the error of a call that has made something and does not say what.
 func (c *caller) nameless(method string) error {
-	return status.Errorf(codes.Internal, "%s: what it answered to %s has no id", c.name, method)
+	return status.Errorf(codes.Internal, "%s: its response to %s has no ID", c.name, method)
 }
 
 // viaKey has the marks of the berths that a call came through.

@@ -15,7 +15,7 @@ import (
 const infoKey = "handlers"
 
 // byStatus is the note of what a daemon says in the CRI's words.
-const byStatus = "so its daemon says"
+const byStatus = "reported by its daemon"
 
 // telling is the part of that which says what they can do.
 type telling struct {

@@ -68,15 +68,15 @@ func (d *dialer) explain(err error) error {
 	info, statErr := os.Stat(d.path)
 	switch {
 	case errors.Is(statErr, os.ErrNotExist):
-		return fmt.Errorf("%s does not exist; is its daemon running?", d.path)
+		return fmt.Errorf("%s does not exist; check that its daemon is running", d.path)
 	case errors.Is(err, os.ErrPermission) || errors.Is(statErr, os.ErrPermission):
-		return fmt.Errorf("%s may not be connected to; look at its mode and owner, and at those of its directories", d.path)
+		return fmt.Errorf("permission denied for %s; check its mode and owner, and those of its directories", d.path)
 	case statErr == nil && info.Mode()&os.ModeSocket == 0:
 		return fmt.Errorf("%s is not a socket", d.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody listens on %s; is its daemon running?", d.path)
+		return fmt.Errorf("no process listens on %s; check that its daemon is running", d.path)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN):
-		return fmt.Errorf("the daemon of %s accepts no connections", d.path)
+		return fmt.Errorf("the daemon at %s does not accept connections", d.path)
 	}
 	return err
 }

@@ -121,7 +121,7 @@ func (s *subscription) hear(ctx context.Context, told <-chan frame, ended <-chan
 			}
 		case err := <-ended:
 			if err == nil {
-				err = status.Error(codes.Unavailable, s.name+" ended its events")
+				err = status.Error(codes.Unavailable, s.name+" closed its event stream")
 			}
 			return err
 		case <-over:

@@ -51,7 +51,7 @@ type observation struct {
 func (o observation) failed() bool { return o.lost != "" || o.late != "" }
 
 // notAsked is the reason of a daemon that was not asked yet.
-const notAsked = "it was not asked yet"
+const notAsked = "not checked yet"
 
 // after is the health that follows from an observation. Pure.
 func (h Health) after(o observation, now time.Time) Health {
@@ -69,7 +69,7 @@ func (h Health) after(o observation, now time.Time) Health {
 		}
 		if n.Misses >= maxMisses {
 			n.Phase = Down
-			n.Reason = fmt.Sprintf("%d checks in a row had no answer: %s", n.Misses, o.late)
+			n.Reason = fmt.Sprintf("%d consecutive checks failed: %s", n.Misses, o.late)
 		}
 	case o.unready != "":
 		n.Phase, n.Reason = Connected, o.unready

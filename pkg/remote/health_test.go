@@ -40,7 +40,7 @@ func TestHealthAfterObservations(t *testing.T) {
 }
 
 func TestLostReason(t *testing.T) {
-	const noCRI = "what takes connections there does not speak gRPC: it is no CRI daemon, or one that is stopped"
+	const noCRI = "the process that accepts connections does not speak gRPC: it is not a CRI daemon, or is stopped"
 	for why, want := range map[string]string{
 		`connection error: desc = "error reading server preface: http2: frame too large"`:                                noCRI,
 		`connection error: desc = "error reading server preface: raw-read unix @->/x: use of closed network connection"`: noCRI,

@@ -64,7 +64,7 @@ func decode(k kind, content []byte) (change, error) {
 		c.id = string(content)
 		return c, nil
 	}
-	return c, fmt.Errorf("a record of an unknown kind %q", byte(k))
+	return c, fmt.Errorf("unknown kind of record %q", byte(k))
 }
 
 // write writes down all that is known.
@@ -187,7 +187,7 @@ func (l *ledger) load(k *known) error {
 		content = content[1+n+int(size):]
 	}
 	if _, err := k.state(); err != nil {
-		return fmt.Errorf("read %s: a list in it is damaged", l.path)
+		return fmt.Errorf("read %s: a list is damaged", l.path)
 	}
 	return nil
 }

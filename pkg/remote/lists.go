@@ -233,7 +233,7 @@ func patienceOf(ctx context.Context, most time.Duration) time.Duration {
 }
 
 // errSlow is the cause of a wait that a client did not end.
-var errSlow = errors.New("the list took too long")
+var errSlow = errors.New("the list timed out")
 
 // instead is the last known state in place of a list that failed with err, which
 // is not to cost the lists of other backends.

@@ -19,7 +19,7 @@ const behindKey = "berth-behind"
 const maxBehind = 64
 
 // leadsBack is why a daemon is no backend whose handlers lead to this berth.
-const leadsBack = "it leads back to this very berth, itself or by a handler of its own; let no handler's endpoint do that"
+const leadsBack = "it leads back to this berth, directly or through a handler of its own; change the handler's endpoint"
 
 // LoopGuard are options of a server that refuses calls which this run of berth
 // has made itself: a daemon that is a backend of its own, be it through others,
@@ -29,7 +29,7 @@ func LoopGuard(instance string, behind func() []string) []grpc.ServerOption {
 	check := func(ctx context.Context) error {
 		if slices.Contains(metadata.ValueFromIncomingContext(ctx, viaKey), instance) {
 			return status.Error(codes.FailedPrecondition,
-				"this call was made by the very daemon that it has come to; let no handler's endpoint lead back to the berth that has it")
+				"this call was made by the daemon that received it; change the handler endpoint that leads back to it")
 		}
 		return nil
 	}

@@ -121,7 +121,7 @@ func (m *monitor) suspect() {
 }
 
 // cannotSay begins the reason of a daemon whose lists fail.
-const cannotSay = "it answers, and cannot say what it has: "
+const cannotSay = "it responds, but cannot list its pods: "
 
 // run checks until ctx is done.
 func (m *monitor) run(ctx context.Context) {
@@ -132,7 +132,7 @@ func (m *monitor) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			m.note(ctx, observation{lost: "this berth does not use it any more"})
+			m.note(ctx, observation{lost: "this berth no longer uses it"})
 			return
 		case <-time.After(wait):
 		case <-m.kicks:

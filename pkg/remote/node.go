@@ -161,20 +161,20 @@ func (n *node) ask(ctx context.Context) observation {
 func observationOf(err error, late bool) observation {
 	switch code := status.Code(err); {
 	case late, code == codes.DeadlineExceeded:
-		return observation{late: fmt.Sprintf("no answer within %v", checkTimeout)}
+		return observation{late: fmt.Sprintf("no response within %v", checkTimeout)}
 	case code == codes.Unimplemented:
-		return observation{lost: "it is not a CRI daemon, or speaks another version of the CRI than v1"}
+		return observation{lost: "it is not a CRI daemon, or does not support version v1 of the CRI"}
 	case code == codes.Unavailable, code == codes.FailedPrecondition, code == codes.PermissionDenied:
 		return observation{lost: lostReason(reason(err))}
 	}
-	return observation{unready: "it answers with an error: " + reason(err)}
+	return observation{unready: "it responds with an error: " + reason(err)}
 }
 
 // lostReason is why there is no connection, in gRPC's words but for those of a socket
 // that takes connections and says nothing, or something else. Pure.
 func lostReason(why string) string {
 	if strings.HasPrefix(why, "connection error:") && strings.Contains(why, "preface") {
-		return "what takes connections there does not speak gRPC: it is no CRI daemon, or one that is stopped"
+		return "the process that accepts connections does not speak gRPC: it is not a CRI daemon, or is stopped"
 	}
 	return why
 }

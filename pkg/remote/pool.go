@@ -62,7 +62,7 @@ const grace = time.Minute
 // for its log.
 func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	if o.CgroupDriver == nil || o.Changed == nil {
-		return nil, errors.New("remote: CgroupDriver and Changed are needed")
+		return nil, errors.New("remote: CgroupDriver or Changed is missing")
 	}
 	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*member{}, leaving: map[string]chan struct{}{}}
 	records, err := readRecords(o.Dir)
@@ -157,7 +157,7 @@ func (p *Pool) Record(definitions []*handler.Definition) error {
 			for _, f := range undo {
 				err = errors.Join(err, f())
 			}
-			return fmt.Errorf("keep which handlers lead to the CRI daemon at %s: %w", endpoint, err)
+			return fmt.Errorf("record the handlers of the CRI daemon at %s: %w", endpoint, err)
 		}
 		undo = append(undo, func() error { return b.SetHandlers(before) })
 	}
@@ -225,7 +225,7 @@ func (p *Pool) Stranded() []string {
 		m := p.all[endpoint]
 		if h := m.Health(); !m.needed && h.Phase != Ready {
 			if pods := len(m.Inventory()); pods > 0 {
-				texts = append(texts, fmt.Sprintf("pods cannot be reached (%d): no handler leads to %s any more, and it is %s: %s", pods, m.node.name, h.Phase, h.Reason))
+				texts = append(texts, fmt.Sprintf("pods that cannot be reached: %d; no handler uses %s any more, and it is %s: %s", pods, m.node.name, h.Phase, h.Reason))
 			}
 		}
 	}
@@ -280,7 +280,7 @@ func (p *Pool) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime
 	}
 	driver, err := p.options.CgroupDriver(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("this berth's own cgroup driver is not known: %w", err)
+		return nil, fmt.Errorf("determine berth's cgroup driver: %w", err)
 	}
 	return b.node.suits(d, driver)
 }
@@ -314,7 +314,7 @@ func (n *node) suits(d *handler.Definition, driver runtimeapi.CgroupDriver) (*pr
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.silentDriver && n.driver != driver {
-		return nil, fmt.Errorf("%s uses the cgroup driver %s and this berth %s, but a kubelet knows one only; set both to the same",
+		return nil, fmt.Errorf("%s uses the cgroup driver %s, but berth uses %s, and a kubelet supports only one; set both to the same",
 			n.name, driverName(n.driver), driverName(driver))
 	}
 	if known := n.status.GetRuntimeHandlers(); len(known) > 0 && !knows(known, d.RemoteHandler) {

@@ -179,7 +179,7 @@ func TestStrandedPodsAreToldOf(t *testing.T) {
 		t.Errorf("a handler tells of them: %q", texts)
 	}
 	force(t, p)
-	if texts := p.Stranded(); len(texts) != 1 || !strings.Contains(texts[0], "pods cannot be reached (1): no handler leads to the CRI daemon at "+d.path+" any more, and it is down: ") {
+	if texts := p.Stranded(); len(texts) != 1 || !strings.Contains(texts[0], "pods that cannot be reached: 1; no handler uses the CRI daemon at "+d.path+" any more, and it is down: ") {
 		t.Errorf("told of it: %q", texts)
 	}
 	d.start(t)

@@ -53,7 +53,7 @@ func readRecords(dir string) ([]record, error) {
 			err = json.Unmarshal(content, &r)
 		}
 		if err == nil && !filepath.IsAbs(r.Endpoint) {
-			err = fmt.Errorf("the endpoint %q is not a path", r.Endpoint)
+			err = fmt.Errorf("endpoint %q is not a path", r.Endpoint)
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("read %s: %w", path, err))

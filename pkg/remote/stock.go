@@ -156,13 +156,13 @@ func (s *stock) load() error {
 	for len(content) > 0 {
 		size, n := protowire.ConsumeVarint(content[1:])
 		if n < 0 || size > uint64(len(content)-1-n) {
-			return fmt.Errorf("read %s: it is cut off", s.path)
+			return fmt.Errorf("read %s: truncated", s.path)
 		}
 		body := content[1+n : 1+n+int(size)]
 		switch kind(content[0]) {
 		case imageList:
 			if !sound(body, imageLists.shape) {
-				return fmt.Errorf("read %s: the list of images in it is damaged", s.path)
+				return fmt.Errorf("read %s: the list of images is damaged", s.path)
 			}
 			s.images, s.known = slices.Clone(body), true
 		case filesystemsInfo:

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-var errStopping = status.Error(codes.Unavailable, "berth is stopping; subscribe again when it is back")
+var errStopping = status.Error(codes.Unavailable, "berth is stopping; subscribe again after its restart")
 
 type eventStream = grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
 
@@ -54,10 +54,10 @@ func (e events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStr
 }
 
 // errOthers ends a subscription that would not hear of a new backend.
-var errOthers = status.Error(codes.Unavailable, "there are other backends now; subscribe again")
+var errOthers = status.Error(codes.Unavailable, "the set of backends has changed; subscribe again")
 
 // errEnded makes the regular end of one subscription the end of all.
-var errEnded = status.Error(codes.Unavailable, "the backend has ended the subscription; subscribe again")
+var errEnded = status.Error(codes.Unavailable, "the backend closed the subscription; subscribe again")
 
 // subscribe ends with the first subscription that ends.
 func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEventsRequest, to eventStream) error {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-var errNotReady = status.Error(codes.Unavailable, "berth is recovering its pods and answers when that is done; try again in a moment")
+var errNotReady = status.Error(codes.Unavailable, "berth is still recovering its pods; try again in a moment")
 
 // gate refuses calls until it is open.
 type gate struct {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-var errNoBackend = fmt.Errorf("no backend is there to ask; see \"berth check\": %w", errdefs.ErrUnavailable)
+var errNoBackend = fmt.Errorf("no backends configured; see \"berth check\": %w", errdefs.ErrUnavailable)
 
 // gather asks all backends at once and merges their answers in the backends'
 // order. One backend's answer is passed on without a copy. A backend that fails

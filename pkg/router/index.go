@@ -76,6 +76,6 @@ func ambiguous(prefix string, found []*Owner) error {
 	if n := len(ids) - maxCandidates; n > 0 {
 		ids, more = ids[:maxCandidates], fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Errorf("id %q is ambiguous, it is the beginning of %s%s; give more of it: %w",
+	return fmt.Errorf("ID %q is ambiguous, it is a prefix of %s%s; use more of it: %w",
 		prefix, strings.Join(ids, ", "), more, errdefs.ErrInvalidArgument)
 }

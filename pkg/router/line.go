@@ -76,7 +76,7 @@ func (l *line) enter(ctx context.Context, d *handler.Definition, pods func() (se
 		return p, nil
 	case <-ctx.Done():
 		l.giveUp(turn, limits)
-		return nil, fmt.Errorf("it waited for its turn (%s = %d) until it was given up: %w", maxParallelStarts, limits.MaxParallelStarts, ctx.Err())
+		return nil, fmt.Errorf("the call was cancelled while it waited for its turn (%s = %d): %w", maxParallelStarts, limits.MaxParallelStarts, ctx.Err())
 	}
 }
 
@@ -89,7 +89,7 @@ func (l *line) queueUp(d *handler.Definition, pods func() (settled, unsettled in
 		settled, unsettled := pods()
 		if n := settled + max(unsettled, int(l.begun.Load())); n >= most {
 			l.overPods.Add(1)
-			return nil, exhausted("%d pods run or are being made, and %s is %d: stop some, or raise it under [runtimes.%s]", n, maxPods, most, d.Name)
+			return nil, exhausted("pods running or being created: %d, but %s is %d; stop some, or raise it under [runtimes.%s]", n, maxPods, most, d.Name)
 		}
 	}
 	turn := make(chan struct{})
@@ -100,7 +100,7 @@ func (l *line) queueUp(d *handler.Definition, pods func() (settled, unsettled in
 	if l.queue.Len() > limits.MaxQueuedStarts && l.queue.Back() == e {
 		l.drop(e)
 		l.overStarts.Add(1)
-		return nil, exhausted("%d pods are being started, and %s is %d; %d more wait, and max_queued_starts is %d: try again later, or raise one of them under [runtimes.%s]",
+		return nil, exhausted("pods being started: %d (%s is %d), waiting: %d (max_queued_starts is %d); try again later, or raise one of them under [runtimes.%s]",
 			l.running.Load(), maxParallelStarts, limits.MaxParallelStarts, l.queue.Len(), limits.MaxQueuedStarts, d.Name)
 	}
 	return turn, nil

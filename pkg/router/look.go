@@ -14,7 +14,7 @@ import (
 // beginning of several ids, which the text lists.
 func (r *Router) Find(id string) (*Owner, error) {
 	if id == "" {
-		return nil, fmt.Errorf("the id is empty; give the id of a sandbox or container, or the beginning of it: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the ID is empty; use the ID of a sandbox or container, or a prefix of it: %w", errdefs.ErrInvalidArgument)
 	}
 	sandbox, err := r.owners.sandboxes.resolve(id)
 	if err != nil {
@@ -31,7 +31,7 @@ func (r *Router) Find(id string) (*Owner, error) {
 	case container != nil:
 		return container, nil
 	}
-	return nil, fmt.Errorf("no sandbox and no container has an id that begins with %q: %w", shorten(id), errdefs.ErrNotFound)
+	return nil, fmt.Errorf("no sandbox or container has an ID with the prefix %q: %w", shorten(id), errdefs.ErrNotFound)
 }
 
 // Ready says whether the gate is open.

@@ -236,7 +236,7 @@ func foreign(kind string, owner *Owner, b Backend) error {
 	if owner == nil || owner.Backend.ID() == b.ID() {
 		return nil
 	}
-	return fmt.Errorf("backends %q and %q both have the %s %s; are they one daemon, or does one lead to the other? %w", owner.Backend.ID(), b.ID(), kind, owner.ID, errdefs.ErrAlreadyExists)
+	return fmt.Errorf("backends %q and %q both have the %s %s; check that they are not the same daemon, and that neither leads to the other: %w", owner.Backend.ID(), b.ID(), kind, owner.ID, errdefs.ErrAlreadyExists)
 }
 
 // dropSandbox forgets a sandbox and its containers.
@@ -292,7 +292,7 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 		return owner, nil
 	}
 	if id == "" {
-		return nil, fmt.Errorf("the %s id is empty; give the id or the beginning of it: %w", kind, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the %s ID is empty; use the ID or a prefix of it: %w", kind, errdefs.ErrInvalidArgument)
 	}
 	owner, err := x.resolve(id)
 	if owner == nil && err == nil && (o.creating.Load() > 0 || len(o.all()) > 1) {

@@ -98,7 +98,7 @@ func left(ctx context.Context, b Backend, name string) error {
 	if err != nil || len(withName(understood(last).GetImages(), name)) == 0 {
 		return nil // it is not listed either
 	}
-	return fmt.Errorf("it does not answer and has the image still; remove it when its daemon is back: %w", errdefs.ErrUnavailable)
+	return fmt.Errorf("it does not respond and still has the image; remove it after its daemon is back: %w", errdefs.ErrUnavailable)
 }
 
 // absent is err, unless it says that there is no such image.

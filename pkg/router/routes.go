@@ -106,7 +106,7 @@ func (r routes) standard() *route {
 func closed(r *route) error {
 	reason := r.State.Reason
 	if reason == "" {
-		reason = "no reason is known"
+		reason = "no reason given"
 	}
 	return named(r.Definition.Name, fmt.Errorf("accepts no pods while it is %s: %s: %w", r.State.Phase, reason, errdefs.ErrUnavailable))
 }

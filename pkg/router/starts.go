@@ -31,7 +31,7 @@ func (s *starts) line(name string) *line {
 }
 
 // errStartTimeout is the cause of a context that a handler's start_timeout ended.
-var errStartTimeout = errors.New("start_timeout is over")
+var errStartTimeout = errors.New("start_timeout exceeded")
 
 // run makes a sandbox under the handler that name leads to. A start that had to
 // wait takes the route that is current when its turn comes: its handler may have
@@ -101,7 +101,7 @@ func (s *starts) inTime(ctx context.Context, d *handler.Definition, err error) e
 		return err
 	}
 	s.line(d.Name).overTime.Add(1)
-	return overTime(fmt.Sprintf("the sandbox was not ready within start_timeout = %v and was given up; look at what is slow, or raise start_timeout under [runtimes.%s]: %v",
+	return overTime(fmt.Sprintf("the sandbox was not ready within start_timeout = %v and its creation was aborted; find out what is slow, or raise start_timeout under [runtimes.%s]: %v",
 		d.Limits.StartTimeout, d.Name, err))
 }
 

@@ -145,7 +145,7 @@ func TestMaxPodsIsExact(t *testing.T) {
 		n.run(t, "runc")
 	}
 	_, err := n.RunPodSandbox(ctx(t), podOf("", ""))
-	wantText(t, err, codes.ResourceExhausted, `handler "runc": 5 pods`, "max_pods is 5", "[runtimes.runc]")
+	wantText(t, err, codes.ResourceExhausted, `handler "runc": pods running or being created: 5`, "max_pods is 5", "[runtimes.runc]")
 	if len(one.Inventory()) != most {
 		t.Errorf("there are %d pods", len(one.Inventory()))
 	}
@@ -178,12 +178,12 @@ func TestFailedStartsAndMaxPods(t *testing.T) {
 	n.run(t, "runc")
 	n.run(t, "runc")
 	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "2 pods run")
+	wantText(t, err, codes.ResourceExhausted, "pods running or being created: 2,")
 	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: left[:10]}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = n.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "2 pods run")
+	wantText(t, err, codes.ResourceExhausted, "pods running or being created: 2,")
 }
 
 // A sandbox takes a place until it is stopped whole or has died, and not again
@@ -195,7 +195,7 @@ func TestMaxPodsCountsWhatRuns(t *testing.T) {
 		t.Helper()
 		resp, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
 		if want {
-			wantText(t, err, codes.ResourceExhausted, "1 pods run")
+			wantText(t, err, codes.ResourceExhausted, "pods running or being created: 1,")
 			return
 		}
 		if err != nil {
@@ -259,7 +259,7 @@ func TestMaxPodsAfterARestart(t *testing.T) {
 	after := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 3})), one)
 	after.run(t, "")
 	_, err := after.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "3 pods run")
+	wantText(t, err, codes.ResourceExhausted, "pods running or being created: 3,")
 }
 
 func TestStartsWaitInOrder(t *testing.T) {
@@ -271,7 +271,7 @@ func TestStartsWaitInOrder(t *testing.T) {
 		n.awaitStarts(t, "runc", min(i+1, 2), max(0, i-1))
 	}
 	_, err := n.RunPodSandbox(ctx(t), podOf("runc", "7"))
-	wantText(t, err, codes.ResourceExhausted, `handler "runc": 2 pods are being started`, "max_parallel_starts is 2", "4 more wait", "max_queued_starts is 4", "[runtimes.runc]")
+	wantText(t, err, codes.ResourceExhausted, `handler "runc": pods being started: 2`, "max_parallel_starts is 2", "waiting: 4", "max_queued_starts is 4", "[runtimes.runc]")
 	if got := n.startsOf(t, "runc").Refused["max_parallel_starts"]; got != 1 {
 		t.Errorf("%d are counted as refused", got)
 	}
@@ -303,7 +303,7 @@ func TestNoQueue(t *testing.T) {
 	first := n.runAsync(ctx(t), "runc", "")
 	<-h.arrived
 	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "1 pods are being started", "max_queued_starts is 0")
+	wantText(t, err, codes.ResourceExhausted, "pods being started: 1", "max_queued_starts is 0")
 	close(h.let)
 	if err := <-first; err != nil {
 		t.Fatal(err)

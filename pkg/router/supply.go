@@ -97,11 +97,11 @@ func (s supply) pull(ctx context.Context, spec *runtimeapi.ImageSpec, name strin
 	req.Image.Image = name
 	pulled, err := s.to.PullImage(ctx, req)
 	if err != nil {
-		return "", fmt.Errorf("the image %s is in the store of another handler and has to be pulled for this one with what the pod has pulled it with, which failed; a kubelet that tries again pulls it itself: %w", name, err)
+		return "", fmt.Errorf("image %s is only in the image store of another handler, and pulling it for this one failed; the kubelet's next attempt pulls it itself: %w", name, err)
 	}
 	// What was asked for by an id is this image, whatever its name means by now.
 	if isID(spec.GetImage()) && bareID(pulled.GetImageRef()) != bareID(image.GetId()) {
-		return "", fmt.Errorf("the image %s is in the store of another handler only, and its name %s is of another image in the registry now; a kubelet that tries again pulls that: %w",
+		return "", fmt.Errorf("image %s is only in the image store of another handler, and its name %s now refers to another image in the registry; the kubelet's next attempt pulls that: %w",
 			image.GetId(), name, errdefs.ErrFailedPrecondition)
 	}
 	return pulled.GetImageRef(), nil

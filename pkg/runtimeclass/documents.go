@@ -26,7 +26,7 @@ func documents(file string, text []byte) ([]*document, error) {
 	case len(text) > maxSize:
 		return nil, Problems{{Source: Source{File: file}, Text: fmt.Sprintf("is larger than %d MiB", maxSize>>20)}}
 	case !utf8.Valid(text):
-		return nil, Problems{{Source: Source{File: file}, Text: "is not text in UTF-8, and so neither YAML nor JSON"}}
+		return nil, Problems{{Source: Source{File: file}, Text: "is not UTF-8 text, so neither YAML nor JSON"}}
 	case isJSON(text):
 		return jsonDocuments(file, text)
 	}
@@ -153,7 +153,7 @@ func (d *document) whole(s Source) error {
 	if err := decoder.Decode(&all); err == nil && errors.Is(decoder.Decode(&all), io.EOF) {
 		return nil // they are part of a text
 	}
-	return Problem{Source: s, line: d.line + bytes.Count(d.text[:at[0]], []byte("\n")), Text: "something comes behind \"...\"; begin each document by \"---\""}
+	return Problem{Source: s, line: d.line + bytes.Count(d.text[:at[0]], []byte("\n")), Text: "unexpected text after \"...\"; begin each document with \"---\""}
 }
 
 // json converts a document as kubectl would. Keys that are there twice are mistakes.

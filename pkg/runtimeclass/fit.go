@@ -32,14 +32,14 @@ type Lack struct {
 }
 
 func (l Lack) String() string {
-	verb := "does not have it"
+	verb := "does not support it"
 	if l.Answer == capability.Unknown {
-		verb = "is not known to have it"
+		verb = "may not support it"
 	}
 	if l.Note != "" {
-		return fmt.Sprintf("%s needs %s, and the handler %s: %s", l.Requirement, l.Capability, verb, l.Note)
+		return fmt.Sprintf("%s needs %s, but the handler %s: %s", l.Requirement, l.Capability, verb, l.Note)
 	}
-	return fmt.Sprintf("%s needs %s, and the handler %s", l.Requirement, l.Capability, verb)
+	return fmt.Sprintf("%s needs %s, but the handler %s", l.Requirement, l.Capability, verb)
 }
 
 // Verdict is whether a handler can run a pod.

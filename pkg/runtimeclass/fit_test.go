@@ -119,11 +119,11 @@ func TestFit(t *testing.T) {
 	for _, v := range Fit(network.Pod, handlers, classes, PreferIsolation) {
 		switch v.Handler {
 		case "kata":
-			if got := strings.Join(v.Reasons(), "\n"); got != "spec.hostNetwork: true needs host-network, and the handler does not have it: it says so\nspec.hostPID: true needs host-pid, and the handler does not have it: it says so" || strings.Join(v.Classes, " ") != "sandboxed vm" {
+			if got := strings.Join(v.Reasons(), "\n"); got != "spec.hostNetwork: true needs host-network, but the handler does not support it: it says so\nspec.hostPID: true needs host-pid, but the handler does not support it: it says so" || strings.Join(v.Classes, " ") != "sandboxed vm" {
 				t.Errorf("kata: %v: %s", v.Classes, got)
 			}
 		case "crun":
-			if got := strings.Join(v.Reasons(), "\n"); got != "spec.hostPID: true needs host-pid, and the handler is not known to have it" {
+			if got := strings.Join(v.Reasons(), "\n"); got != "spec.hostPID: true needs host-pid, but the handler may not support it" {
 				t.Errorf("crun: %s", got)
 			}
 		case "broken":
@@ -151,7 +151,7 @@ func TestFitAsksAdmission(t *testing.T) {
 		{"other nodes than its class", "  runtimeClassName: gvisor\n  nodeSelector: {a: c}", classes, "crun=yes gvisor=no " + no + "conflict: runtimeClass.scheduling.nodeSelector[a] = b; pod.spec.nodeSelector[a] = c"},
 		{"overhead and no class", "  overhead: {memory: 1Mi}", classes, "gvisor=yes crun=no " + no + "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
 		{"a class that is not known", "  runtimeClassName: gvisor\n  overhead: {memory: 1Mi}", nil, "crun=yes gvisor=yes"},
-		{"it lacks something, too", "  runtimeClassName: gvisor\n  hostPID: true\n  overhead: {memory: 1Mi}", classes, "crun=unknown spec.hostPID: true needs host-pid, and the handler is not known to have it gvisor=no " + no + "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead; spec.hostPID: true needs host-pid, and the handler is not known to have it"},
+		{"it lacks something, too", "  runtimeClassName: gvisor\n  hostPID: true\n  overhead: {memory: 1Mi}", classes, "crun=unknown spec.hostPID: true needs host-pid, but the handler may not support it gvisor=no " + no + "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead; spec.hostPID: true needs host-pid, but the handler may not support it"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			var all []string

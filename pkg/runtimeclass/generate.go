@@ -31,13 +31,13 @@ type Generated struct {
 func Generate(h Handler, o GenerateOptions) Generated {
 	c := served(metav1.ObjectMeta{Name: h.Name})
 	c.Handler = h.Name
-	g := Generated{c, "overhead: nothing was measured, and none is declared"}
+	g := Generated{c, "overhead: not measured, none declared"}
 	if m := h.measured(); m != nil {
 		if fixed := m.recommended(); len(fixed) > 0 {
 			c.Overhead = &nodev1.Overhead{PodFixed: fixed}
 			g.Note = "overhead: measured, p95 of " + m.whose()
 		} else {
-			g.Note = fmt.Sprintf("overhead: none was measured in %d pods", m.Pods)
+			g.Note = fmt.Sprintf("overhead: none measured in %d pods", m.Pods)
 		}
 	}
 	if !o.AnyNode || len(o.Tolerations) > 0 {

@@ -18,10 +18,10 @@ func TestGenerate(t *testing.T) {
 		o          GenerateOptions
 		want, note string
 	}{
-		{"nothing measured", nil, GenerateOptions{}, head + selector, "overhead: nothing was measured, and none is declared"},
-		{"no pods measured", measured(0, "1Gi", "1"), GenerateOptions{}, head + selector, "overhead: nothing was measured, and none is declared"},
+		{"nothing measured", nil, GenerateOptions{}, head + selector, "overhead: not measured, none declared"},
+		{"no pods measured", measured(0, "1Gi", "1"), GenerateOptions{}, head + selector, "overhead: not measured, none declared"},
 		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n    memory: 161Mi\n" + selector, "overhead: measured, p95 of 10 pods"},
-		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + selector, "overhead: none was measured in 3 pods"},
+		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + selector, "overhead: none measured in 3 pods"},
 		{"any node", nil, GenerateOptions{AnyNode: true}, head, ""},
 		{"tolerations", nil, GenerateOptions{AnyNode: true, Tolerations: tolerate}, head + "scheduling:\n  tolerations:\n  - effect: NoSchedule\n    key: vm\n    operator: Exists\n", ""},
 	} {
@@ -74,14 +74,14 @@ func TestInventory(t *testing.T) {
 		t.Errorf("%v: %+v", err, all)
 	}
 	for text, want := range map[string]string{
-		"handlers: [{name: a}, {name: a}]\n":                                   `f:1: document 1: handlers[1].name: "a" is there twice`,
-		"handlers:\n- {}\n":                                                    "f:2: document 1: handlers[0].name: a handler has no name",
-		"handlers:\n- name: A\n":                                               `f:2: document 1: handlers[0].name: "A" is not a valid name of a handler: `,
+		"handlers: [{name: a}, {name: a}]\n":                                   `f:1: document 1: handlers[1].name: duplicate handler "a"`,
+		"handlers:\n- {}\n":                                                    "f:2: document 1: handlers[0].name: handler without a name",
+		"handlers:\n- name: A\n":                                               `f:2: document 1: handlers[0].name: "A" is not a valid handler name: `,
 		"handlers:\n- name: a\n  isolation: strong\n":                          `f:2: document 1: handlers[0]: isolation "strong" is none of`,
-		"handlers:\n- name: a\n  overhead: {pods: -1}\n":                       "f:3: document 1: handlers[0].overhead: pods: -1 are less than none",
-		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {p50: 2, p95: 1}}\n": "f:3: document 1: handlers[0].overhead: cpu: p50 2, p95 1 and max 0 do not grow from 0",
-		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {pods: -1}}\n":       "f:3: document 1: handlers[0].overhead: cpu: pods: -1 are less than none",
-		"handlers:\n- name: a\n  overhead: {pods: 1, memory: {source: x}}\n":   `f:3: document 1: handlers[0].overhead: memory: source: "x" is none of live and canary`,
+		"handlers:\n- name: a\n  overhead: {pods: -1}\n":                       "f:3: document 1: handlers[0].overhead: pods: -1 is negative",
+		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {p50: 2, p95: 1}}\n": "f:3: document 1: handlers[0].overhead: cpu: p50 2, p95 1 and max 0 are not in ascending order",
+		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {pods: -1}}\n":       "f:3: document 1: handlers[0].overhead: cpu: pods: -1 is negative",
+		"handlers:\n- name: a\n  overhead: {pods: 1, memory: {source: x}}\n":   `f:3: document 1: handlers[0].overhead: memory: source: "x" is neither live nor canary`,
 		"handlers:\n- name: a\n  capability: {}\n":                             `f:3: document 1: unknown field "handlers[0].capability"`,
 		"handlers: runc\n":                                                     "f:1: document 1: is not a list of handlers: handlers cannot be a string",
 		"":                                                                     "f: is not a list of handlers: it has 0 documents instead of one",

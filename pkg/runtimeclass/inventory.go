@@ -107,7 +107,7 @@ func ParseInventory(file string, text []byte) ([]Handler, error) {
 		if err := checkName(h.Name); err != nil {
 			wrong("name", err)
 		} else if seen[h.Name] {
-			wrong("name", fmt.Errorf("%q is there twice", h.Name))
+			wrong("name", fmt.Errorf("duplicate handler %q", h.Name))
 		}
 		seen[h.Name] = true
 		if err := h.Table.Validate(); err != nil {
@@ -140,10 +140,10 @@ func ParseNames(list string) ([]Handler, error) {
 
 func checkName(name string) error {
 	if name == "" {
-		return errors.New("a handler has no name")
+		return errors.New("handler without a name")
 	}
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return fmt.Errorf("%q is not a valid name of a handler: %s", name, strings.Join(problems, "; "))
+		return fmt.Errorf("%q is not a valid handler name: %s", name, strings.Join(problems, "; "))
 	}
 	return nil
 }
@@ -153,17 +153,17 @@ func (m *Measurement) validate() error {
 		return nil
 	}
 	if m.Pods < 0 {
-		return fmt.Errorf("pods: %d are less than none", m.Pods)
+		return fmt.Errorf("pods: %d is negative", m.Pods)
 	}
 	for what, d := range map[string]Distribution{"memory": m.Memory, "cpu": m.CPU} {
 		if d.Pods < 0 {
-			return fmt.Errorf("%s: pods: %d are less than none", what, d.Pods)
+			return fmt.Errorf("%s: pods: %d is negative", what, d.Pods)
 		}
 		if d.Source != "" && d.Source != podfixed.Live && d.Source != podfixed.Canary {
-			return fmt.Errorf("%s: source: %q is none of %s and %s", what, d.Source, podfixed.Live, podfixed.Canary)
+			return fmt.Errorf("%s: source: %q is neither %s nor %s", what, d.Source, podfixed.Live, podfixed.Canary)
 		}
 		if d.P50.Sign() < 0 || d.P50.Cmp(d.P95) > 0 || d.P95.Cmp(d.Max) > 0 {
-			return fmt.Errorf("%s: p50 %s, p95 %s and max %s do not grow from 0", what, d.P50.String(), d.P95.String(), d.Max.String())
+			return fmt.Errorf("%s: p50 %s, p95 %s and max %s are not in ascending order", what, d.P50.String(), d.P95.String(), d.Max.String())
 		}
 	}
 	return nil

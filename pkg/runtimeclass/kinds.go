@@ -137,7 +137,7 @@ func decode(s Source, h header, body []byte) (Object, Problems) {
 	k, known := kinds[h]
 	if !known {
 		if now, ok := gone[h]; ok {
-			return o, Problems{{Source: s, Field: "apiVersion", Text: fmt.Sprintf("%s of %s is served by no Kubernetes any more; write apiVersion: %s", h.Kind, h.APIVersion, now)}}
+			return o, Problems{{Source: s, Field: "apiVersion", Text: fmt.Sprintf("%s of %s is no longer served by Kubernetes; write apiVersion: %s", h.Kind, h.APIVersion, now)}}
 		}
 		if text := misplaced(h); text != "" {
 			return o, Problems{{Source: s, Field: "apiVersion", Text: text}}
@@ -199,5 +199,5 @@ func misplaced(h header) string {
 			newest = r
 		}
 	}
-	return fmt.Sprintf("there is no %s of apiVersion %q; write apiVersion: %s", h.Kind, h.APIVersion, newest)
+	return fmt.Sprintf("%s with apiVersion %q does not exist; write apiVersion: %s", h.Kind, h.APIVersion, newest)
 }

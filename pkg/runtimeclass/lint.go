@@ -75,7 +75,7 @@ func Lint(classes []Class, o LintOptions) []Finding {
 		all = append(all, lintManifest(c)...)
 		if before, ok := first[c.Name]; ok && c.Name != "" {
 			all = append(all, finding(c, Error, RuleDuplicate, "metadata.name", fmt.Sprintf("RuntimeClass %q is also at %s", c.Name, before.Where("")),
-				"a class has one manifest: remove one"))
+				"remove one of the two"))
 		} else {
 			first[c.Name] = c
 		}
@@ -84,8 +84,8 @@ func Lint(classes []Class, o LintOptions) []Finding {
 			all = append(all, lintHandler(c, o)...)
 		}
 		if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
-			all = append(all, finding(c, Warning, RuleNodeSelectorMissing, "scheduling", "pods of this class may be put on nodes without its handler, where they never start",
-				"select nodes by a label that those with the handler have; \"kubectl berth generate\" writes one"))
+			all = append(all, finding(c, Warning, RuleNodeSelectorMissing, "scheduling", "pods of this class can be scheduled on nodes without its handler, where they never start",
+				"select nodes by a label of those with the handler, as \"kubectl berth generate\" does"))
 		}
 	}
 	return all
@@ -111,7 +111,7 @@ func lintManifest(c Class) []Finding {
 	var all []Finding
 	if c.Version != "v1" {
 		all = append(all, finding(c, Error, RuleVersion, "apiVersion",
-			fmt.Sprintf("no API server has %s%s since Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"kubectl berth migrate\""))
+			fmt.Sprintf("%s%s was removed in Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"kubectl berth migrate\""))
 		all[0].Field, all[0].Where = "apiVersion", c.Where("apiVersion")
 	}
 	for _, e := range Validate(c.RuntimeClass) {
@@ -130,11 +130,11 @@ func lintManifest(c Class) []Finding {
 func handlerAdvice(c Class) string {
 	switch {
 	case c.Handler == "":
-		return "name a handler; in v1alpha1 none was the node's default, which pods get that name no class"
+		return "set a handler; in v1alpha1 an empty one meant the node's default, which pods without a class get"
 	case strings.Contains(c.Handler, "."):
-		return "no pod reaches a handler with a dot in its name" + renaming(c.Handler)
+		return "handlers with a dot in their name are not allowed" + renaming(c.Handler)
 	case strings.ToLower(c.Handler) != c.Handler || strings.Contains(c.Handler, "_"):
-		return "no pod reaches a handler of that name" + renaming(c.Handler)
+		return "this handler name is not allowed" + renaming(c.Handler)
 	}
 	return ""
 }
@@ -157,7 +157,7 @@ func lintLive(c Class, live []Class) []Finding {
 		var all []Finding
 		for _, e := range ValidateUpdate(c.RuntimeClass, old.RuntimeClass) {
 			all = append(all, finding(c, Error, RuleImmutable, e.Field, e.Error(),
-				fmt.Sprintf("the cluster has it with handler %q: make a class of another name, or delete that one first", old.Handler)))
+				fmt.Sprintf("in the cluster it has handler %q: use another class name, or delete that class first", old.Handler)))
 		}
 		return all
 	}

@@ -40,18 +40,18 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{"unknown and like none", "handler: firecracker\n", `f:5: error: unknown-handler: handler "firecracker" does not exist / the handlers are crun, gvisor, idle, kata, mixed, runc, small; pods of the class stay in ContainerCreating`},
 		{"not ready", "handler: kata\n", `f:5: warning: handler-takes-no-pods: the handler is not-ready: there is no /dev/kvm / see "berth handler show kata"`},
 		{"cordoned", "handler: gvisor\n", `f:5: warning: handler-takes-no-pods: the handler is cordoned / see "berth handler show gvisor"`},
-		{"without overhead", "handler: runc\n", `f:1: warning: overhead-missing: no overhead is declared, and the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
-		{"too little memory", "handler: runc\noverhead:\n  podFixed:\n    cpu: 3m\n    memory: 6Mi\n", `f:9: error: overhead-too-small: 6Mi is less than the 7.5Mi that 95 % of 10 pods stayed below / declare 8Mi`},
+		{"without overhead", "handler: runc\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
+		{"too little memory", "handler: runc\noverhead:\n  podFixed:\n    cpu: 3m\n    memory: 6Mi\n", `f:9: error: overhead-too-small: 6Mi is less than 7.5Mi, the p95 of 10 pods / declare 8Mi`},
 		{"just enough", "handler: runc\noverhead: {podFixed: {cpu: 3m, memory: 7864320}}\n", ""},
 		{"less by noise", "handler: runc\noverhead: {podFixed: {cpu: 2500u, memory: 7Mi}}\n", ""},
 		{"more than there can be", "handler: runc\noverhead: {podFixed: {cpu: 1E, memory: 100E}}\n", ""},
 		{"idle, CPU not declared", "handler: idle\noverhead: {podFixed: {memory: 8Mi}}\n", ""},
 		{"idle, without overhead", "handler: small\n", ""},
 		{"of canaries and live pods", "handler: mixed\noverhead: {podFixed: {cpu: 1m, memory: 1Mi}}\n",
-			"f:6: error: overhead-too-small: 1m is less than the 3m that 95 % of 2 live pods stayed below / declare 3m\n" +
-				"f:6: error: overhead-too-small: 1Mi is less than the 7.5Mi that 95 % of 10 self-check pods stayed below / declare 8Mi"},
-		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, and the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 self-check pods, of CPU use that of 2 live pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
-		{"no CPU", "handler: runc\noverhead: {podFixed: {memory: 1Gi}}\n", `f:6: error: overhead-too-small: 0 is less than the 3m that 95 % of 10 pods stayed below / declare 3m`},
+			"f:6: error: overhead-too-small: 1m is less than 3m, the p95 of 2 live pods / declare 3m\n" +
+				"f:6: error: overhead-too-small: 1Mi is less than 7.5Mi, the p95 of 10 self-check pods / declare 8Mi"},
+		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 self-check pods, and of 2 live pods for CPU use; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
+		{"no CPU", "handler: runc\noverhead: {podFixed: {memory: 1Gi}}\n", `f:6: error: overhead-too-small: 0 is less than 3m, the p95 of 10 pods / declare 3m`},
 		{"no pods were measured", "handler: crun\noverhead: {podFixed: {memory: 1}}\n", ""},
 		{"a handler that cannot be", "handler: no.dots\n", "f:5: error: invalid: "},
 	} {
@@ -90,7 +90,7 @@ func TestHandlersCannotChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := Lint(class(t, "x", "handler: b\n"), LintOptions{Live: Classes(objects)})
-	if len(got) != 1 || got[0].Rule != RuleImmutable || !Errors(got) || !strings.Contains(got[0].Advice, `with handler "a"`) {
+	if len(got) != 1 || got[0].Rule != RuleImmutable || !Errors(got) || !strings.Contains(got[0].Advice, `handler "a"`) {
 		t.Errorf("got %+v", got)
 	}
 }

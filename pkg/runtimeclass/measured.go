@@ -71,7 +71,7 @@ func (m *Measurement) whose() string {
 	if memory == cpu || m.CPU.Source == "" && m.CPU.Pods == 0 {
 		return memory
 	}
-	return fmt.Sprintf("%s, of CPU use that of %s", memory, cpu)
+	return fmt.Sprintf("%s, and of %s for CPU use", memory, cpu)
 }
 
 // lintOverhead holds what a class declares against what was measured.
@@ -88,13 +88,13 @@ func lintOverhead(c Class, m *Measurement) []Finding {
 			continue
 		}
 		if len(declared) == 0 {
-			return []Finding{finding(c, Warning, RuleOverheadMissing, "overhead", "no overhead is declared, and the scheduler does not count "+resources(recommended)+" of each pod",
+			return []Finding{finding(c, Warning, RuleOverheadMissing, "overhead", "no overhead is declared, so the scheduler does not count "+resources(recommended)+" of each pod",
 				fmt.Sprintf("p95 of %s; declare overhead.podFixed: %s", m.whose(), resources(recommended)))}
 		}
 		want := recommended[r.name]
 		has, used := Amounts(r.name, q, r.P95)
 		all = append(all, finding(c, Error, RuleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),
-			fmt.Sprintf("%s is less than the %s that 95 %% of %s stayed below", has, used, m.pods(r.Distribution)),
+			fmt.Sprintf("%s is less than %s, the p95 of %s", has, used, m.pods(r.Distribution)),
 			fmt.Sprintf("declare %s", want.String())))
 	}
 	return all

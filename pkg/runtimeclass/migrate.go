@@ -84,12 +84,12 @@ func inDocument(by map[*document][]Class, number int) []Class {
 func (m *Migration) check(file string) error {
 	objects, err := Parse(file, m.Text)
 	if err != nil {
-		return fmt.Errorf("the classes cannot be rewritten: %w", err)
+		return fmt.Errorf("rewrite classes: %w", err)
 	}
 	for _, f := range Lint(Classes(objects), LintOptions{}) {
 		if f.Rule == RuleInvalid {
 			if strings.HasPrefix(f.Field, "handler") {
-				f.Advice = strings.TrimPrefix(f.Advice+"; ", "; ") + "name another one by --handler OLD=NEW"
+				f.Advice = strings.TrimPrefix(f.Advice+"; ", "; ") + "rename it by --handler OLD=NEW"
 			}
 			m.Findings = append(m.Findings, f)
 		}

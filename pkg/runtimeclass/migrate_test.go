@@ -70,8 +70,8 @@ func TestMigrate(t *testing.T) {
 // v1alpha1 knew handlers that v1 does not.
 func TestMigrateFlagsHandlersThatCannotBe(t *testing.T) {
 	for handler, want := range map[string]string{
-		`kata.v2`: `handler: Invalid value: "kata.v2": must not contain dots; no pod reaches a handler with a dot in its name: rename it to "kata-v2" in the runtime's configuration and here; name another one by --handler OLD=NEW`,
-		`""`:      `handler: Required value; name a handler; in v1alpha1 none was the node's default, which pods get that name no class; name another one by --handler OLD=NEW`,
+		`kata.v2`: `handler: Invalid value: "kata.v2": must not contain dots; handlers with a dot in their name are not allowed: rename it to "kata-v2" in the runtime's configuration and here; rename it by --handler OLD=NEW`,
+		`""`:      `handler: Required value; set a handler; in v1alpha1 an empty one meant the node's default, which pods without a class get; rename it by --handler OLD=NEW`,
 	} {
 		m, err := Migrate("f", []byte("apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec:\n  runtimeHandler: "+handler+"\n"), MigrateOptions{})
 		if err != nil || len(m.Findings) != 1 || m.Findings[0].Message+"; "+m.Findings[0].Advice != want || !strings.HasPrefix(m.Findings[0].Where, "f:4: ") {

@@ -154,7 +154,7 @@ type header struct {
 func (p *parser) read(s Source, body []byte, inherited header, depth int) {
 	var h header
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(body, &h); err != nil {
-		p.fail(s, fmt.Errorf("is not a Kubernetes object: it has to be a mapping with apiVersion and kind (%w)", plain(err)))
+		p.fail(s, fmt.Errorf("is not a Kubernetes object: must be a mapping with apiVersion and kind (%w)", plain(err)))
 		return
 	}
 	if h == (header{}) {
@@ -168,7 +168,7 @@ func (p *parser) read(s Source, body []byte, inherited header, depth int) {
 		lacks = append(lacks, "kind")
 	}
 	if len(lacks) > 0 {
-		p.fail(s, fmt.Errorf("is not a Kubernetes object: it has no %s", strings.Join(lacks, " and no ")))
+		p.fail(s, fmt.Errorf("is not a Kubernetes object: missing %s", strings.Join(lacks, " and ")))
 		return
 	}
 	if strings.HasSuffix(h.Kind, "List") {
@@ -190,7 +190,7 @@ func (p *parser) readList(s Source, body []byte, h header, depth int) {
 		Items    []json.RawMessage `json:"items"`
 	}
 	if depth >= maxDepth {
-		p.fail(s, fmt.Errorf("has lists in lists, more than %d deep", maxDepth))
+		p.fail(s, fmt.Errorf("has lists nested more than %d deep", maxDepth))
 		return
 	}
 	strict, err := strictjson.UnmarshalStrict(body, &list)

@@ -24,7 +24,7 @@ func (b *builder) cgroups() {
 	case rt.SupportsSystemdCgroup():
 		b.yes(capability.SystemdCgroup, capability.Declared, "")
 	case rt.LacksSystemdCgroup():
-		b.no(capability.SystemdCgroup, capability.Declared, "it says that it was built without")
+		b.no(capability.SystemdCgroup, capability.Declared, "it was built without")
 	default:
 		b.unknown(capability.SystemdCgroup, "")
 	}
@@ -45,13 +45,13 @@ func (b *builder) cgroup(n capability.Name, version int, said *bool) {
 	case b.Node.Cgroup != version:
 		note := fmt.Sprintf("this node has version %d", b.Node.Cgroup)
 		if can {
-			note += fmt.Sprintf("; the runtime knows %d too", version)
+			note += fmt.Sprintf("; the runtime also supports %d", version)
 		}
 		b.no(n, capability.Probed, note)
 	case can:
 		b.yes(n, capability.Declared, "")
 	case tells:
-		b.no(n, capability.Declared, "it says that it was built without")
+		b.no(n, capability.Declared, "it was built without")
 	default:
 		b.unknown(n, "")
 	}

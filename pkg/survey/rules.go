@@ -22,18 +22,18 @@ func known(a capability.Answer, note string) capability.Known {
 var yes = known(capability.Yes, "")
 
 var rules = []rule{
-	{capability.Privileged, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "over its own kernel, not over the host")}},
+	{capability.Privileged, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "on its own kernel, not on the host")}},
 	{capability.HostNetwork, asksNetwork, map[kind]capability.Known{sharing: yes}},
 	{capability.HostPID, asksPID, map[kind]capability.Known{sharing: yes}},
 	{capability.HostIPC, asksIPC, map[kind]capability.Known{sharing: yes}},
 	{capability.MountPropagation, asksPropagation, map[kind]capability.Known{sharing: yes}},
 	{capability.BlockVolumes, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "its kernel has no driver for block devices")}},
-	{capability.Devices, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Unknown, "those that its kernel has a driver for")}},
-	{capability.Sysctls, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it leaves them out")}},
+	{capability.Devices, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Unknown, "only those that its kernel has a driver for")}},
+	{capability.Sysctls, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it ignores them")}},
 	{capability.UnmaskedProc, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "it masks nothing")}},
 	{capability.Exec, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes}},
-	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, kata: known(capability.Yes, "to what listens on the pod's address, not only on 127.0.0.1 of the machine")}},
-	{capability.InPlaceResize, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it changes no limits of containers that run")}},
+	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, kata: known(capability.Yes, "to processes that listen on the pod's address, not only on 127.0.0.1 of the machine")}},
+	{capability.InPlaceResize, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it cannot change the limits of running containers")}},
 }
 
 // Pods and containers that ask for one thing.

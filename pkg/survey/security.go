@@ -5,7 +5,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-const meansNothing = "means nothing to containers on a kernel of their own"
+const meansNothing = "does not apply to containers on a kernel of their own"
 
 // security is what the host's kernel enforces, if containers are its processes.
 func (b *builder) security() {

@@ -75,7 +75,7 @@ func nodes() map[string]func(preflight.Handler) Facts {
 			return Facts{Handler: h, Node: Node{Seccomp: true, Cgroup: 2, Systemd: true, HugePages: []string{"hugepages-2048kB"}, HugePageLimits: true}}
 		},
 		"old": func(h preflight.Handler) Facts {
-			h.UserNamespaces = func() error { return errors.New("this node cannot map the ids of images: no") }
+			h.UserNamespaces = func() error { return errors.New("this node cannot map the IDs of images: no") }
 			h.Checkpoints = func() error { return errors.New("berth finds no criu") }
 			return Facts{Handler: h, Node: Node{Cgroup: 1}}
 		},
@@ -196,7 +196,7 @@ func TestHostNetworkOfGVisor(t *testing.T) {
 
 func TestNotFoundOutInTime(t *testing.T) {
 	f := nodes()["new"](replay(t, "runc-1.5.2", ""))
-	f.Unsure, f.Handler.UserNamespaces = true, func() error { return errors.New("it was not found out in time") }
+	f.Unsure, f.Handler.UserNamespaces = true, func() error { return errors.New("the test did not finish in time") }
 	if got := Of(f).Of(capability.UserNamespaces); got.Answer != capability.Unknown || got.Note == "" {
 		t.Errorf("got %+v", got)
 	}
@@ -212,8 +212,8 @@ func TestWhatRan(t *testing.T) {
 	table := Of(f)
 	for n, want := range map[capability.Name]capability.Known{
 		capability.Exec:           {Answer: capability.Yes, Source: capability.Ran},
-		capability.InPlaceResize:  {Answer: capability.No, Source: capability.Ran, Note: "a self-check pod failed with it: refused"},
-		capability.UserNamespaces: {Answer: capability.Unknown, Note: "a self-check pod failed with it: EPERM"},
+		capability.InPlaceResize:  {Answer: capability.No, Source: capability.Ran, Note: "the self-check pod failed with it: refused"},
+		capability.UserNamespaces: {Answer: capability.Unknown, Note: "the self-check pod failed with it: EPERM"},
 	} {
 		if got := table.Of(n); got != want {
 			t.Errorf("%s: %+v", n, got)

@@ -76,7 +76,7 @@ func (b *builder) preflighted() {
 		if n == capability.UserNamespaces && b.Unsure {
 			able := b.Handler
 			if able.UserNamespaces = nil; ask(able) == nil {
-				b.unknown(n, "whether this node maps the ids of images was not found out yet")
+				b.unknown(n, "not yet known whether this node maps the IDs of images")
 				continue
 			}
 		}
@@ -105,7 +105,7 @@ func (b *builder) followsFromKind() {
 	}
 	if b.kind == gVisor && b.Handler.HostNetwork {
 		if b.HostNetwork {
-			b.yes(capability.HostNetwork, capability.Declared, "it was told to use the host's network")
+			b.yes(capability.HostNetwork, capability.Declared, "it is configured to use the host's network")
 		} else {
 			b.unknown(capability.HostNetwork, "its own configuration file may give it the host's network")
 		}
@@ -143,7 +143,7 @@ func (b *builder) netDevices() {
 		b.yes(capability.NetDevices, capability.Declared, "")
 		return
 	}
-	b.no(capability.NetDevices, capability.Declared, "it does not say that it moves network devices")
+	b.no(capability.NetDevices, capability.Declared, "it does not report support for network devices")
 }
 
 // preflightAsks are the names that preflight refuses pods by.
@@ -162,10 +162,10 @@ func (b *builder) proven() {
 			b.yes(n, capability.Ran, b.table.Of(n).Note)
 		case slices.Contains(preflightAsks, n):
 			if b.table.Of(n).Answer != capability.No {
-				b.unknown(n, "a self-check pod failed with it: "+why)
+				b.unknown(n, "the self-check pod failed with it: "+why)
 			}
 		default:
-			b.no(n, capability.Ran, "a self-check pod failed with it: "+why)
+			b.no(n, capability.Ran, "the self-check pod failed with it: "+why)
 		}
 	}
 }

@@ -120,7 +120,7 @@ func (h Hop) writable() bool {
 
 func (p Purpose) refuse(h Hop, who, mend string) *Refused {
 	if h.Mode.IsDir() {
-		return &Refused{h.Path, fmt.Sprintf("%s can put another file into %s (owner %d, mode %s), %s; run chmod %s %s",
+		return &Refused{h.Path, fmt.Sprintf("%s can replace files in %s (owner %d, mode %s), %s; run chmod %s %s",
 			who, h.Path, h.UID, octal(h.Mode), p.danger(), mend, h.Path)}
 	}
 	return &Refused{h.Path, fmt.Sprintf("%s can be changed by %s (owner %d, mode %s), %s; run chmod %s %s",

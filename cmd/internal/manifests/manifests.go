@@ -50,7 +50,7 @@ func (r *Reader) Objects(files []string) ([]runtimeclass.Object, error) {
 	var problems []error
 	for i, file := range files {
 		if file == "-" && slices.Contains(files[:i], "-") {
-			return nil, errors.New("standard input is there twice")
+			return nil, errors.New("standard input is used twice")
 		}
 		name, text, err := r.Text(file)
 		if err == nil {
@@ -112,7 +112,7 @@ func Others(objects []runtimeclass.Object, files []string, what string, wanted K
 		return others, nil
 	}
 	const most = 3
-	text := fmt.Sprintf("there is no %s in %s", what, strings.Join(files, ", "))
+	text := fmt.Sprintf("no %s found in %s", what, strings.Join(files, ", "))
 	if n := len(others); n > most {
 		text += fmt.Sprintf(", but %s and %d more", strings.Join(others[:most], ", "), n-most)
 	} else if n > 0 {

@@ -25,7 +25,7 @@ func Flag(c *cobra.Command, form *string, misused func(*cobra.Command, error) er
 	before := c.PreRunE
 	c.PreRunE = func(c *cobra.Command, args []string) error {
 		if !slices.Contains(forms, *form) {
-			return misused(c, fmt.Errorf("-o %s is not a form of output; it is one of %s", *form, strings.Join(forms, ", ")))
+			return misused(c, fmt.Errorf("unknown output format -o %s; use one of %s", *form, strings.Join(forms, ", ")))
 		}
 		if before != nil {
 			return before(c, args)

@@ -91,7 +91,7 @@ func openIn(root, name string, flags int, create func(at int, base string) (int,
 		}
 		return os.NewFile(uintptr(fd), path), nil
 	}
-	return nil, fmt.Errorf("open %s: it is created and removed all the time: %w", path, errdefs.ErrUnavailable)
+	return nil, fmt.Errorf("open %s: it is repeatedly created and removed: %w", path, errdefs.ErrUnavailable)
 }
 
 // openExisting looks at a file before it opens it: opening alone may wait for

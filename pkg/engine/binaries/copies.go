@@ -119,7 +119,7 @@ func (b *copies) await(ctx context.Context, d *handler.Definition, rt *probe.Run
 		select {
 		case <-flight:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("keep a copy of %s: %w", d.Path, context.Cause(ctx))
+			return nil, fmt.Errorf("copy runtime binary %s: %w", d.Path, context.Cause(ctx))
 		}
 	}
 }
@@ -270,7 +270,7 @@ func (b *copies) recall(id probe.Identity) (keep.Binary, error) {
 	return one, nil
 }
 
-var errNoExec = errors.New("programs cannot be run in the root directory")
+var errNoExec = errors.New("binaries cannot be executed in the root directory")
 
 func each(ids []probe.Identity, do func(probe.Identity) (keep.Binary, error)) ([]keep.Binary, error) {
 	all := make([]keep.Binary, len(ids))
@@ -294,11 +294,11 @@ func (b *copies) compare(copied *handler.Definition, installed *probe.Runtime) e
 		rt, err = b.prober.Probe(context.Background(), copied)
 	}
 	if err != nil {
-		return fmt.Errorf("a copy of it does not run: %w", err)
+		return fmt.Errorf("the kept binary does not run: %w", err)
 	}
 	if rt.Name != installed.Name || rt.Version != installed.Version || rt.ShimVersion != installed.ShimVersion ||
 		(rt.Features == nil) != (installed.Features == nil) {
-		return fmt.Errorf("a copy of it says that it is %q %s, and not %q %s: %w", rt.Name, rt.Version, installed.Name, installed.Version, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the kept binary reports %q %s instead of %q %s: %w", rt.Name, rt.Version, installed.Name, installed.Version, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -129,10 +129,10 @@ func mayUseHostNetwork(d *handler.Definition) bool {
 // be checkpointed.
 func (a *Checker) canDump(d *handler.Definition) error {
 	if d.Type == handler.Shim && !task.IsRuncShim(d.Path) {
-		return fmt.Errorf("%s is not a shim that is known to make checkpoints", d.Path)
+		return fmt.Errorf("%s is not known to support checkpoints", d.Path)
 	}
 	if _, err := exec.LookPath("criu"); err != nil {
-		return fmt.Errorf("berth finds no criu (%w); install the package criu", err)
+		return fmt.Errorf("criu not found (%w); install the package criu", err)
 	}
 	return a.images.TellsWritten(a.settings.Today(d).Snapshotter)
 }

@@ -22,7 +22,7 @@ func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
 		return err
 	}
 	if err := a.idMapping.probe(ctx, a.pods.Background, a.images.Root()); err != nil {
-		return fmt.Errorf("this node cannot map the ids of images: %w", err)
+		return fmt.Errorf("this node cannot map the IDs of images: %w", err)
 	}
 	return nil
 }
@@ -36,7 +36,7 @@ func passable(dir string) error {
 			return err
 		}
 		if st.Mode()&0o001 == 0 {
-			return fmt.Errorf("%s lets nobody but its owner pass to the files of pods below it; run: chmod o+x %s", d, d)
+			return fmt.Errorf("%s can be entered by its owner only, but pods have files below it; run: chmod o+x %s", d, d)
 		}
 	}
 	return nil
@@ -61,7 +61,7 @@ func (m *idMapping) probe(ctx, background context.Context, dir string) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return fmt.Errorf("it was not found out in time: %w", context.Cause(ctx))
+		return fmt.Errorf("the test did not finish in time: %w", context.Cause(ctx))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

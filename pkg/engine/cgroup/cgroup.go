@@ -56,7 +56,7 @@ func Detect(want string) (Driver, error) {
 	case string(Systemd):
 		if err := systemdAnswers(); err != nil {
 			return "", fmt.Errorf("%w: %w", errdefs.ErrFailedPrecondition.WithMessage(
-				"cgroup driver systemd: systemd does not answer on this node, use cgroupfs or auto"), err)
+				"cgroup driver systemd: systemd does not respond on this node; use cgroupfs or auto"), err)
 		}
 		return Systemd, nil
 	default:
@@ -67,7 +67,7 @@ func Detect(want string) (Driver, error) {
 
 func systemdAnswers() error {
 	if !util.IsRunningSystemd() {
-		return fmt.Errorf("pid 1 is not systemd (there is no /run/systemd/system)")
+		return fmt.Errorf("PID 1 is not systemd (/run/systemd/system does not exist)")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), systemdTimeout)
 	defer cancel()

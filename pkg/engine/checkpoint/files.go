@@ -55,7 +55,7 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	})
 	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("the container has written too much for the time there was: %w", context.Cause(ctx))
+			return fmt.Errorf("the container has written too much to archive in the time limit: %w", context.Cause(ctx))
 		}
 		return err
 	}

@@ -64,7 +64,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 		return nil, err
 	}
 	if info, err := os.Stat(filepath.Dir(r.GetLocation())); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("the directory of location %q does not exist, make it first: %w", r.GetLocation(), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the directory of location %q does not exist; create it first: %w", r.GetLocation(), errdefs.ErrInvalidArgument)
 	}
 	timeout := task.CallTimeout(c.Sandbox.Spec().Definition)
 	if r.GetTimeout() > 0 {
@@ -75,7 +75,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	}
 	defer c.Op.Unlock()
 	if p := c.Status().Phase; p != pod.PhaseRunning {
-		return nil, fmt.Errorf("container %s is %s, only a running one can be checkpointed: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("container %s is %s; only running containers can be checkpointed: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
 	}
 	// A caller that leaves does not end CRIU, which is inside of the processes.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
@@ -83,7 +83,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	if err := b.checkpoint(ctx, c, r.GetLocation()); err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			// Of a call that was cut off there is a status without a class inside.
-			err = fmt.Errorf("it took longer than %v and was ended: %v: %w", timeout, err, context.DeadlineExceeded)
+			err = fmt.Errorf("it took longer than %v and was aborted: %v: %w", timeout, err, context.DeadlineExceeded)
 		}
 		return nil, fmt.Errorf("checkpoint container: %w", err)
 	}
@@ -139,7 +139,7 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, f func(
 		defer cancel()
 		_, terr := client.Task.Resume(thaw, &taskapi.ResumeRequest{ID: c.ID()})
 		if thawed = terr == nil || GoesOn(thaw, client, c); !thawed {
-			err = errors.Join(err, fmt.Errorf("the container may stand still, stop it or restart berth: %w", task.FromShim(terr)))
+			err = errors.Join(err, fmt.Errorf("the container may be frozen; stop it or restart berth: %w", task.FromShim(terr)))
 		}
 	}()
 	if _, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: c.ID()}); err != nil {
@@ -198,7 +198,7 @@ func (b *checkpoints) needCheckpoint(ctx context.Context, s *pod.SandboxSpec) er
 		return err
 	}
 	if s.Plan.User != nil {
-		return fmt.Errorf("containers of pods with a user namespace cannot be checkpointed: the runtime's CRIU does not know namespaces that it joined: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("containers of pods with a user namespace cannot be checkpointed: the runtime's CRIU does not support joined namespaces: %w", errdefs.ErrFailedPrecondition)
 	}
 	if _, err := exec.LookPath("criu"); err != nil {
 		return fmt.Errorf("checkpoints need CRIU: install the package criu, so that criu is in berth's PATH (%w): %w", err, errdefs.ErrFailedPrecondition)

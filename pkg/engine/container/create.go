@@ -280,7 +280,7 @@ func (b *creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
 	}
 	for _, p := range b.pods.Stdio(c).Paths() {
 		if err := unix.Mkfifo(p, 0o600); err != nil {
-			return fmt.Errorf("make pipe %s: %w", p, err)
+			return fmt.Errorf("create pipe %s: %w", p, err)
 		}
 	}
 	if err := makeLogDirectory(c.Spec()); err != nil {

@@ -33,7 +33,7 @@ func (b *logs) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenConta
 		return nil, err
 	}
 	if c.Status().Phase != pod.PhaseRunning {
-		return nil, fmt.Errorf("container %s does not run, nothing writes its log: %w", c.ID(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("container %s is not running, so its log is not open: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
 	// Foreign shims' logs are written by a supervisor as well.
 	writer, err := b.shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)

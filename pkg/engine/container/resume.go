@@ -13,7 +13,7 @@ import (
 )
 
 // ErrUnheard is the cause of a failed start whose answer nobody heard.
-var ErrUnheard = errors.New("the container's start failed after the daemon that asked for it had ended; the log of its supervisor may say why")
+var ErrUnheard = errors.New("the container failed to start after the daemon had exited; see the log of its supervisor")
 
 // FinishStart does what is left of a start that an earlier daemon began. It holds
 // c.op, which it is given, until that has ended, as the call itself would have.

@@ -102,7 +102,7 @@ func makeHostPaths(config *runtimeapi.ContainerConfig) error {
 			continue
 		}
 		if err := os.MkdirAll(path, 0o755); err != nil {
-			return fmt.Errorf("make missing host path of a mount: %w", err)
+			return fmt.Errorf("create missing host path of a mount: %w", err)
 		}
 	}
 	return nil

@@ -53,7 +53,7 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	}
 	defer c.Op.Unlock()
 	if p := c.Status().Phase; p != pod.PhaseCreated {
-		return fmt.Errorf("container %s is %s, only a created one can be started: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("container %s is %s; only created containers can be started: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
 	}
 	if err := c.Sandbox.Open(); err != nil {
 		return err

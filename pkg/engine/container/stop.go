@@ -134,7 +134,7 @@ func (b *stops) End(ctx context.Context, c *pod.Container) error {
 		if done, err := c.AwaitEnd(ctx, pod.KillGrace); done || err != nil {
 			return err
 		}
-		return fmt.Errorf("container %s does not die: it was sent SIGKILL %s ago, look for processes in uninterruptible sleep: %w",
+		return fmt.Errorf("container %s did not exit within %s of SIGKILL; look for processes in uninterruptible sleep: %w",
 			c.ID(), pod.KillGrace, errdefs.ErrUnavailable)
 	}
 }
@@ -157,7 +157,7 @@ func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-bounded.Done():
-			return fmt.Errorf("container %s is being started, and that does not end: look at its runtime: %w", c.ID(), errdefs.ErrUnavailable)
+			return fmt.Errorf("the start of container %s does not finish; check its runtime: %w", c.ID(), errdefs.ErrUnavailable)
 		}
 	}
 	defer c.Op.Unlock()

@@ -150,7 +150,7 @@ func undone(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("and the old ones could not be put back: %w", err)
+	return fmt.Errorf("restore the old ones: %w", err)
 }
 
 // replaceSpec writes the spec of a live bundle as a whole.

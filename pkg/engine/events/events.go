@@ -25,7 +25,7 @@ const subscriberBuffer = 1024
 // errMissed ends the subscription of a reader that is further behind. A
 // life-cycle call must never wait for a reader, and one that silently misses an
 // event takes a pod for what it is no more; one that is told so lists.
-var errMissed = fmt.Errorf("the reader is more than %d events behind and misses some: list sandboxes and containers, and subscribe again: %w",
+var errMissed = fmt.Errorf("the subscriber is more than %d events behind and missed some; list sandboxes and containers, and subscribe again: %w",
 	subscriberBuffer, errdefs.ErrUnavailable)
 
 // Broker hands events to all subscribers.

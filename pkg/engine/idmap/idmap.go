@@ -33,7 +33,7 @@ import (
 // filesystem or the kernel cannot map ids.
 func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 	if len(ms) != 1 {
-		return fmt.Errorf("map the ids of %d mounts at once: %w", len(ms), errdefs.ErrNotImplemented)
+		return fmt.Errorf("map the IDs of %d mounts at once: %w", len(ms), errdefs.ErrNotImplemented)
 	}
 	ns, err := os.Open(userns)
 	if err != nil {
@@ -46,7 +46,7 @@ func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 	case "bind":
 		return clone(ns, m.Source, target, slices.Contains(m.Options, "ro"))
 	default:
-		return fmt.Errorf("map the ids of a mount of type %q: %w", m.Type, errdefs.ErrNotImplemented)
+		return fmt.Errorf("map the IDs of a mount of type %q: %w", m.Type, errdefs.ErrNotImplemented)
 	}
 }
 
@@ -136,10 +136,10 @@ func clone(ns *os.File, source, target string, readonly bool) error {
 
 func mapError(source string, err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("the filesystem of %s, or the kernel, cannot map ids: %w: %w", source, err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the filesystem of %s, or the kernel, cannot map IDs: %w: %w", source, err, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		return fmt.Errorf("map the ids of %s: %w", source, err)
+		return fmt.Errorf("map the IDs of %s: %w", source, err)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func Probe(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	if st.Uid != first || st.Gid != first {
-		return fmt.Errorf("a file of user 0 shows up as user %d, want %d: the kernel does not map the ids of overlay layers", st.Uid, first)
+		return fmt.Errorf("a file of user 0 shows up as user %d, want %d: the kernel does not map the IDs of overlay layers", st.Uid, first)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ const (
 
 // ErrChanged says that the installed binary is not the one any more that was
 // asked for. Whoever gets it looks at the binary again.
-var ErrChanged = fmt.Errorf("the binary was changed meanwhile: %w", errdefs.ErrUnavailable)
+var ErrChanged = fmt.Errorf("the binary changed while it was copied: %w", errdefs.ErrUnavailable)
 
 // Binary is a runtime program. Its JSON form is stored with every pod that runs
 // on it: fields may be added, never renamed.
@@ -187,7 +187,7 @@ func (s *Store) Copy(id probe.Identity) (Binary, error) {
 		return b, nil
 	}
 	if b.Stamp, err = s.make(b, id); err != nil {
-		return b, fmt.Errorf("keep a copy of %s: %w", id.Path, err)
+		return b, fmt.Errorf("copy binary %s: %w", id.Path, err)
 	}
 	return b, nil
 }
@@ -218,7 +218,7 @@ func (s *Store) Untouched(b Binary) bool {
 }
 
 // errDamaged is the answer of a copy that has another content than it should.
-var errDamaged = errors.New("it was changed")
+var errDamaged = errors.New("it has changed")
 
 // Verify reads the copy. One that is damaged or gone is made again from the
 // installed binary, if that is still the same; if not, there is none from then on.
@@ -232,13 +232,13 @@ func (s *Store) Verify(b Binary) error {
 	}
 	if !errors.Is(bad, errDamaged) && !errors.Is(bad, fs.ErrNotExist) {
 		// Too many open files, or the like: that passes, and the copy may be all right.
-		return fmt.Errorf("the pod's own copy of its runtime cannot be read: %w: %w", bad, errdefs.ErrUnavailable)
+		return fmt.Errorf("read the pod's kept binary: %w: %w", bad, errdefs.ErrUnavailable)
 	}
 	if err := s.makeAgain(b); err != nil {
 		// What is damaged must not run; that it is gone is known how to deal with.
 		_ = os.Remove(s.Abs(b))
 		// Not of their classes: it is nothing that passes by itself.
-		return fmt.Errorf("the pod's own copy of its runtime is damaged or gone (%v) and cannot be made again (%v): install %s as it was, sha256 %s, or create the pod anew: %w",
+		return fmt.Errorf("the pod's kept binary is damaged or missing (%v) and cannot be restored (%v): reinstall %s with sha256 %s, or recreate the pod: %w",
 			bad, err, b.Path, b.SHA256, errdefs.ErrFailedPrecondition)
 	}
 	return nil
@@ -251,7 +251,7 @@ func (s *Store) makeAgain(b Binary) error {
 	}
 	installed, err := s.Hash(now)
 	if err == nil && installed.SHA256 != b.SHA256 {
-		err = fmt.Errorf("%s has sha256 %s by now", b.Path, installed.SHA256)
+		err = fmt.Errorf("%s now has sha256 %s", b.Path, installed.SHA256)
 	}
 	if err == nil {
 		_, err = s.make(b, now)

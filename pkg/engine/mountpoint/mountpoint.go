@@ -100,7 +100,7 @@ func leaveAndRemove(path string, remove func(name string) error) error {
 func RemoveCovered(path string) error {
 	return thread.Run(func() error {
 		if err := copyMounts(); err != nil {
-			return fmt.Errorf("look below what is mounted over %s: %w", filepath.Dir(path), err)
+			return fmt.Errorf("look below the mount over %s: %w", filepath.Dir(path), err)
 		}
 		for !exists(path) {
 			if !uncoverOne(filepath.Dir(path)) {
@@ -134,7 +134,7 @@ func copyMounts() error {
 		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("keep what is unmounted from propagating: %w", err)
+		return fmt.Errorf("make the mount private: %w", err)
 	}
 	return nil
 }

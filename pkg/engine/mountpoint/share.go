@@ -112,7 +112,7 @@ func uncover(dir string, covered []int) error {
 	var errs []error
 	for _, fd := range covered {
 		if err := unix.Unmount(fmt.Sprintf("/proc/self/fd/%d", fd), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, fmt.Errorf("unmount what %s covers: %w", dir, err))
+			errs = append(errs, fmt.Errorf("unmount below %s: %w", dir, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -96,9 +96,9 @@ func pluginError(ctx context.Context, path string, err error, stdout, stderr []b
 	case jsonErr == nil:
 		e.Code, e.Msg, e.Details = answer.Code, answer.Msg, answer.Details
 	case len(stdout) > 0:
-		e.Msg = "not a CNI answer: " + cut(string(stdout), 200)
+		e.Msg = "not a CNI result: " + cut(string(stdout), 200)
 	case len(stderr) == 0:
-		e.Msg = "it gave no reason"
+		e.Msg = "no reason given"
 	}
 	return e
 }

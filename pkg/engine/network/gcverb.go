@@ -47,7 +47,7 @@ func (t turns) verb(ctx context.Context) (end func(), err error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("other plugins were at work all the time, the next start tries again: %w", ctx.Err())
+			return nil, fmt.Errorf("other plugins were busy; the next start retries: %w", ctx.Err())
 		}
 	}
 	return func() { t.s.Release(allTurns) }, nil

@@ -62,7 +62,7 @@ func (p *Plugins) writeEntry(entry *journalEntry) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("write down the network plan: %w", err)
+		return fmt.Errorf("record the network plan: %w", err)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (p *Pod) check() error {
 	} {
 		if strings.ContainsAny(field.value, ";=\x00") {
 			return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
-				"pod metadata: %s %.100q has a ';' or '=' in it, which separate the arguments of CNI plugins", field.key, field.value))
+				"pod metadata: %s %.100q contains ';' or '=', which separate the arguments of CNI plugins", field.key, field.value))
 		}
 	}
 	return nil

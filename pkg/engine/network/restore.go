@@ -94,7 +94,7 @@ func standIn(h *netlink.Handle, name string) (link netlink.Link, replaced bool, 
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = name
 		if err := h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "berth-peer"}); err != nil {
-			return nil, false, fmt.Errorf("stand in for %s, which is gone: %w", name, err)
+			return nil, false, fmt.Errorf("replace missing %s: %w", name, err)
 		}
 		replaced = true
 		link, err = h.LinkByName(name)

@@ -163,9 +163,9 @@ func TestPluginFailures(t *testing.T) {
 		is     func(error) bool
 		says   []string
 	}{
-		"exit without a word":    {"exit 3", errdefs.IsInternal, []string{"exit status 3", "gave no reason", "first"}},
+		"exit without a word":    {"exit 3", errdefs.IsInternal, []string{"exit status 3", "no reason given", "first"}},
 		"stderr alone":           {"echo broken pipe dream >&2; exit 1", errdefs.IsInternal, []string{"broken pipe dream"}},
-		"not JSON":               {"echo Segmentation fault; exit 2", errdefs.IsInternal, []string{"Segmentation fault", "not a CNI answer"}},
+		"not JSON":               {"echo Segmentation fault; exit 2", errdefs.IsInternal, []string{"Segmentation fault", "not a CNI result"}},
 		"CNI error":              {`echo '{"code": 100, "msg": "no vlan", "details": "on ens3"}'; exit 1`, errdefs.IsInternal, []string{"no vlan", "on ens3", "100"}},
 		"try again later":        {`echo '{"code": 11, "msg": "agent restarts"}'; exit 1`, errdefs.IsUnavailable, []string{"agent restarts"}},
 		"endless text":           {"echo " + long + " >&2; exit 1", errdefs.IsInternal, []string{"ä", "…"}},

@@ -29,7 +29,7 @@ func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spe
 		}),
 	)
 	if err := g.Adjust(a); err != nil {
-		return fmt.Errorf("the changes that NRI plugins want: %w: %w", err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("apply changes of NRI plugins: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	if spec.Process != nil {
 		spec.Process.Rlimits = lastOfEach(spec.Process.Rlimits)
@@ -41,16 +41,16 @@ func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spe
 func possible(spec *specs.Spec, a *api.ContainerAdjustment) error {
 	l := a.GetLinux()
 	if p := l.GetCgroupsPath(); p != "" && (spec.Linux == nil || p != spec.Linux.CgroupsPath) {
-		return impossible("to move the container to cgroup %s; containers stay below the cgroup of their pod", p)
+		return impossible("moving the container to cgroup %s, but containers must stay below the cgroup of their pod", p)
 	}
 	if class := l.GetResources().GetBlockioClass(); class != nil && class.GetValue() != "" {
-		return impossible("block I/O class %q; berth has no such classes", class.GetValue())
+		return impossible("block I/O class %q, but berth does not support these classes", class.GetValue())
 	}
 	return nil
 }
 
 func impossible(format string, args ...any) error {
-	return fmt.Errorf("an NRI plugin wants %s: %w", fmt.Sprintf(format, args...), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("an NRI plugin requests %s: %w", fmt.Sprintf(format, args...), errdefs.ErrFailedPrecondition)
 }
 
 // lastOfEach keeps the last limit of each type, in the order of the first.

@@ -38,7 +38,7 @@ func refused(ctx context.Context, call string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("an NRI plugin refuses %s: %s: %w", call, status.Convert(err).Message(), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("an NRI plugin rejected %s: %s: %w", call, status.Convert(err).Message(), errdefs.ErrFailedPrecondition)
 }
 
 // RunPodSandbox tells plugins of a new pod and, unless one refuses, calls show,

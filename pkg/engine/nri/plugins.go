@@ -134,7 +134,7 @@ func free(path string) error {
 		return nil
 	}
 	c.Close()
-	return fmt.Errorf("nri.socket_path: another process listens on %s; give each runtime of a node a socket of its own: %w", path, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("nri.socket_path: another process listens on %s; use a separate socket for each runtime of the node: %w", path, errdefs.ErrFailedPrecondition)
 }
 
 // Start starts the installed plugins and takes connections. Every plugin is told

@@ -115,7 +115,7 @@ func (p *Plugins) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("container %s does not take an update: %w", u.GetContainerId(), ctx.Err())
+		return fmt.Errorf("container %s cannot be updated: %w", u.GetContainerId(), ctx.Err())
 	}
 }
 
@@ -131,7 +131,7 @@ func unchangeable(r *api.LinuxResources) error {
 		{"devices", len(r.GetDevices()) > 0},
 	} {
 		if f.set {
-			return fmt.Errorf("%s cannot change in a container that exists: set it when the container is created: %w", f.name, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("%s of an existing container cannot be changed; set it when the container is created: %w", f.name, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil

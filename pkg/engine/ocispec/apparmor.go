@@ -26,7 +26,7 @@ func apparmorFor(sc *runtimeapi.LinuxContainerSecurityContext, base string, n No
 			return "", nil
 		}
 		if n.AppArmorDefault == "" {
-			return "", unmet("apparmor: the default profile is not loaded; see the log of berth's start")
+			return "", unmet("apparmor: the default profile is not loaded; see the log of berth's startup")
 		}
 		return n.AppArmorDefault, nil
 	case runtimeapi.SecurityProfile_Localhost:

@@ -14,7 +14,7 @@ import (
 func Build(c Container, n Node) (*specs.Spec, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	if sc.GetPrivileged() && !c.Sandbox.Config.GetLinux().GetSecurityContext().GetPrivileged() {
-		return nil, invalid("container %q is privileged, its pod sandbox is not", c.Name)
+		return nil, invalid("container %q is privileged, but its pod sandbox is not", c.Name)
 	}
 	s, err := newSpec(c.Base)
 	if err != nil {

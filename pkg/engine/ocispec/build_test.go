@@ -105,7 +105,7 @@ func TestBuildRefuses(t *testing.T) {
 		}, invalidArgument, "localhost_ref"},
 		"seccomp file missing":  {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/none.json") }, failedPrecondition, "/profiles/none.json"},
 		"seccomp file relative": {func(c *Container, _ *Node) { c.security().Seccomp = local("profiles/x") }, invalidArgument, "absolute"},
-		"seccomp file broken":   {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/broken.json") }, failedPrecondition, "OCI's form"},
+		"seccomp file broken":   {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/broken.json") }, failedPrecondition, "neither OCI nor Docker"},
 		"seccomp file of others": {func(c *Container, _ *Node) {
 			c.security().Seccomp = local("/profiles/docker.json")
 		}, failedPrecondition, "users"},
@@ -147,7 +147,7 @@ func TestBuildRefuses(t *testing.T) {
 		"mapped mount on an old runtime": {func(c *Container, _ *Node) {
 			c.Runtime = oldCrun(t)
 			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", UidMappings: []*runtimeapi.IDMapping{{Length: 1}}, GidMappings: []*runtimeapi.IDMapping{{Length: 1}}})
-		}, failedPrecondition, "map ids"},
+		}, failedPrecondition, "mapping IDs"},
 		"rro and writable": {func(c *Container, _ *Node) {
 			c.mount(&runtimeapi.Mount{HostPath: "/a", ContainerPath: "/a", RecursiveReadOnly: true})
 		}, invalidArgument, "readonly"},
@@ -171,7 +171,7 @@ func TestBuildRefuses(t *testing.T) {
 		}, crierrors.ErrImageVolumeMountFailed, "read-only"},
 		"image and host path": {func(c *Container, _ *Node) {
 			c.mount(&runtimeapi.Mount{ContainerPath: "/i", HostPath: "/x", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}})
-		}, crierrors.ErrImageVolumeMountFailed, "exclude"},
+		}, crierrors.ErrImageVolumeMountFailed, "cannot be combined"},
 		"image that is not mounted": {func(c *Container, _ *Node) {
 			c.mount(&runtimeapi.Mount{ContainerPath: "/i", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}})
 		}, crierrors.ErrImageVolumeMountFailed, "not mounted"},

@@ -62,7 +62,7 @@ func capabilities(base *specs.LinuxCapabilities, sc *runtimeapi.LinuxContainerSe
 		return nil, err
 	}
 	if missing := without(slices.Concat(add, ambient), all); len(missing) > 0 {
-		return nil, unmet("capability %s: neither this node nor its runtime can give it; drop it from the container", strings.Join(missing, ", "))
+		return nil, unmet("capability %s: not available on this node or in its runtime; remove it from the container", strings.Join(missing, ", "))
 	}
 
 	set := defaultCapabilities
@@ -103,7 +103,7 @@ func capabilityNames(in []string) (names []string, all bool, err error) {
 		}
 		name = "CAP_" + strings.TrimPrefix(name, "CAP_")
 		if !slices.Contains(knownCapabilities, name) {
-			return nil, false, invalid("capability %q: Linux has none of that name", c)
+			return nil, false, invalid("capability %q does not exist in Linux", c)
 		}
 		names = append(names, name)
 	}

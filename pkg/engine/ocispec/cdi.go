@@ -59,7 +59,7 @@ func ApplyCDI(s *specs.Spec, devices []string, registry CDIRegistry) error {
 	}
 	unknown, err := registry.InjectDevices(s, devices...)
 	if len(unknown) > 0 {
-		return unmet("CDI device %s: no spec in %s (cdi_spec_dirs) has it on this node%s",
+		return unmet("CDI device %s: not found in the specs in %s (cdi_spec_dirs)%s",
 			strings.Join(unknown, ", "), strings.Join(registry.GetSpecDirectories(), ", "), unusable(registry))
 	}
 	if err != nil {

@@ -64,7 +64,7 @@ func mountOf(path string) (*mountinfo.Info, error) {
 		}
 	}
 	if best == nil {
-		return nil, unmet("%s is on no mount that this process can see", path)
+		return nil, unmet("%s is not on a mount visible to this process", path)
 	}
 	return best, nil
 }

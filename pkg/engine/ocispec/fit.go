@@ -49,11 +49,11 @@ func dropTuning(p *specs.Process, rt *probe.Runtime) {
 func fitMount(m specs.Mount, rt *probe.Runtime) error {
 	mapped := len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 || slices.Contains(m.Options, "idmap") || slices.Contains(m.Options, "ridmap")
 	if mapped && !rt.SupportsIDMap() {
-		return unmet("mount %s: the runtime does not say that it can map ids of mounts", m.Destination)
+		return unmet("mount %s: the runtime does not report support for mapping IDs of mounts", m.Destination)
 	}
 	for _, o := range m.Options {
 		if (o == "rro" || strings.HasPrefix(o, "rno")) && !rt.SupportsMountOption(o) {
-			return unmet("mount %s: the runtime does not say that it knows the recursive mount option %s", m.Destination, o)
+			return unmet("mount %s: the runtime does not report support for the recursive mount option %s", m.Destination, o)
 		}
 	}
 	return nil
@@ -61,17 +61,17 @@ func fitMount(m specs.Mount, rt *probe.Runtime) error {
 
 func fitLinux(l *specs.Linux, rt *probe.Runtime) error {
 	if len(l.NetDevices) > 0 && !rt.SupportsNetDevices() {
-		return unmet("linux.netDevices: the runtime does not say that it moves network devices")
+		return unmet("linux.netDevices: the runtime does not report support for network devices")
 	}
 	if l.MemoryPolicy != nil && !rt.KnowsOCI("1.3.0") {
-		return unmet("linux.memoryPolicy needs a runtime with OCI 1.3, this one has %s", rt.OCIVersion())
+		return unmet("linux.memoryPolicy needs a runtime with OCI 1.3, but this one has %s", rt.OCIVersion())
 	}
 	for _, ns := range l.Namespaces {
 		if ns.Type == specs.UserNamespace && !rt.SupportsUserNamespaces() {
-			return unmet("a user namespace: the runtime does not say that it knows them")
+			return unmet("a user namespace: the runtime does not report support for them")
 		}
 		if ns.Type == specs.TimeNamespace && !rt.SupportsNamespace(specs.TimeNamespace) {
-			return unmet("a time namespace: the runtime does not say that it knows them")
+			return unmet("a time namespace: the runtime does not report support for them")
 		}
 	}
 	if c := l.Seccomp; c != nil {
@@ -94,7 +94,7 @@ func fitGVisorSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	}
 	for _, action := range actions {
 		if !slices.Contains(gVisorActions, action) {
-			return unmet("seccomp action %s: gVisor does not know it; it knows %v", action, gVisorActions)
+			return unmet("seccomp action %s: not supported by gVisor; supported: %v", action, gVisorActions)
 		}
 	}
 	return nil
@@ -116,7 +116,7 @@ func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	}
 	for _, sc := range c.Syscalls {
 		if !slices.Contains(f.Actions, string(sc.Action)) {
-			return unmet("seccomp action %s: the runtime does not know it", sc.Action)
+			return unmet("seccomp action %s: not supported by the runtime", sc.Action)
 		}
 	}
 	return nil

@@ -17,14 +17,14 @@ func FitNode(s *specs.Spec, n Node) error {
 		r.Memory.Swap = nil
 	}
 	if len(r.Unified) > 0 && !n.CgroupUnified {
-		return unmet("resources.unified is for cgroup v2, and this node has v1")
+		return unmet("resources.unified is for cgroup v2, but this node has v1")
 	}
 	if n.HugetlbController {
 		return nil
 	}
 	for _, l := range r.HugepageLimits {
 		if l.Limit != 0 && !n.TolerateMissingHugetlb {
-			return unmet("hugepage_limits: %s of %s asked for, and the node has no hugetlb cgroup controller", byteCount(l.Limit), l.Pagesize)
+			return unmet("hugepage_limits: %s of %s requested, but the node has no hugetlb cgroup controller", byteCount(l.Limit), l.Pagesize)
 		}
 	}
 	r.HugepageLimits = nil

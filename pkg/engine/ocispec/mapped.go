@@ -23,7 +23,7 @@ func MountsToMap(s *specs.Spec, rt *probe.Runtime) ([]int, error) {
 			continue
 		}
 		if slices.Contains(m.Options, "rshared") || slices.Contains(m.Options, "shared") {
-			return nil, unmet("mount %s: crun cannot map its ids in a pod that shares its processes, and with propagation Bidirectional nobody can for it; "+
+			return nil, unmet("mount %s: crun cannot map its IDs in a pod with a shared PID namespace, nor can berth with propagation Bidirectional; "+
 				"use propagation HostToContainer or None, or a handler of runc", m.Destination)
 		}
 		out = append(out, i)

@@ -206,7 +206,7 @@ func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, 
 	if isImageMount(m) {
 		switch {
 		case m.GetHostPath() != "":
-			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, invalid("mount %s: image and host_path exclude each other", dst))
+			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, invalid("mount %s: image and host_path cannot be combined", dst))
 		case !m.GetReadonly():
 			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, invalid("mount %s: an image can only be mounted read-only", dst))
 		}
@@ -240,7 +240,7 @@ func mountPropagation(s *specs.Spec, m *runtimeapi.Mount, dst string, rt *probe.
 		return "rslave", nil
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		if rt != nil && rt.OwnKernel {
-			return "", unmet("mount %s: propagation Bidirectional needs the host's kernel, and %s has one of its own; use HostToContainer or None", dst, rt.Path)
+			return "", unmet("mount %s: propagation Bidirectional needs the host's kernel, but %s runs its own; use HostToContainer or None", dst, rt.Path)
 		}
 		s.Linux.RootfsPropagation = "rshared"
 		return "rshared", nil
@@ -264,7 +264,7 @@ func mountAccess(m *runtimeapi.Mount, dst string, rt *probe.Runtime, n Node) (st
 	case !n.KernelRRO:
 		return "", fmt.Errorf("%w: %w", crierrors.ErrRROUnsupported, unmet("mount %s: recursive read-only mounts need Linux 5.12", dst))
 	case !rt.SupportsRecursiveReadOnly():
-		return "", fmt.Errorf("%w: %w", crierrors.ErrRROUnsupported, unmet("mount %s: the runtime does not say that it has recursive read-only mounts (mount option rro)", dst))
+		return "", fmt.Errorf("%w: %w", crierrors.ErrRROUnsupported, unmet("mount %s: the runtime does not report support for recursive read-only mounts (mount option rro)", dst))
 	}
 	return "rro", nil
 }

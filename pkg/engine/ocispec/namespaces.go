@@ -101,7 +101,7 @@ func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID i
 		return []specs.LinuxNamespace{{Type: specs.PIDNamespace}}, nil
 	case runtimeapi.NamespaceMode_NODE:
 		if !podIsHost {
-			return nil, invalid("namespace_options: the container asks for the host's PID namespace, its pod sandbox does not")
+			return nil, invalid("namespace_options: the container requests the host's PID namespace, but its pod sandbox does not")
 		}
 		return nil, nil
 	case runtimeapi.NamespaceMode_POD:
@@ -109,12 +109,12 @@ func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID i
 			return nil, nil
 		}
 		if sb.PID <= 0 {
-			return nil, unmet("the container asks for the pod's PID namespace, and sandbox %s was made without one (pid mode %s); set pid mode POD in the pod sandbox", sb.ID, pod.GetPid())
+			return nil, unmet("the container requests the pod's PID namespace, but sandbox %s was created without one (pid mode %s); set pid mode POD in the pod sandbox", sb.ID, pod.GetPid())
 		}
 		return []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: procNS(sb.PID, "pid")}}, nil
 	case runtimeapi.NamespaceMode_TARGET:
 		if targetPID <= 0 {
-			return nil, unmet("container %q, whose PID namespace is asked for, is not running", opts.GetTargetId())
+			return nil, unmet("container %q, whose PID namespace is requested, is not running", opts.GetTargetId())
 		}
 		return []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: procNS(targetPID, "pid")}}, nil
 	default:

@@ -63,14 +63,14 @@ func overProc(asked, dst, source string) error {
 		if slices.Contains(procFiles, dst) {
 			return nil
 		}
-		return invalid("%s is inside of /proc, where only files that lxcfs has can be mounted over (%s); use another path", what, strings.Join(procFiles[:7], ", "))
+		return invalid("%s is inside /proc, where mounts are only allowed over the files of lxcfs (%s); use another path", what, strings.Join(procFiles[:7], ", "))
 	}
 	isProc, err := isProcfs(source)
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrFailedPrecondition)
 	}
 	if !isProc {
-		return invalid("%s would hide the container's /proc, and %.200q is not a proc file system; use another path", what, source)
+		return invalid("%s would hide the container's /proc, but %.200q is not a proc file system; use another path", what, source)
 	}
 	return nil
 }

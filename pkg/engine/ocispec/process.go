@@ -35,11 +35,11 @@ func commandLine(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]
 	}
 	line := slices.Concat(command, args)
 	if len(line) == 0 {
-		return nil, invalid("no command: neither the container nor its image says what to run; set command or args")
+		return nil, invalid("no command: neither the container nor its image has one; set command or args")
 	}
 	for _, a := range line {
 		if strings.ContainsRune(a, 0) {
-			return nil, invalid("command %q holds a NUL byte", a)
+			return nil, invalid("command %q contains a NUL byte", a)
 		}
 	}
 	return line, nil
@@ -103,13 +103,13 @@ func checkEnv(kv *runtimeapi.KeyValue) error {
 	key, value := kv.GetKey(), kv.GetValue()
 	switch {
 	case key == "" || strings.ContainsAny(key, "=\x00"):
-		return invalid("environment variable %q: a name must not be empty nor hold '=' or NUL", key)
+		return invalid("environment variable %q: the name must not be empty or contain '=' or NUL", key)
 	case slices.Contains(value, 0):
-		return invalid("environment variable %q: the value holds a NUL byte", key)
+		return invalid("environment variable %q: the value contains a NUL byte", key)
 	case !utf8.Valid(value):
 		// The OCI configuration is JSON, which has no way to say it: Go's
 		// decoder (runc, runsc) would replace the bytes, crun's would fail.
-		return unmet("environment variable %q: the value is not UTF-8, and OCI runtimes take nothing else; mount it as a file", key)
+		return unmet("environment variable %q: the value is not UTF-8, as OCI runtimes require; mount it as a file", key)
 	}
 	return nil
 }

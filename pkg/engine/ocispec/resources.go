@@ -80,7 +80,7 @@ func updateHugepages(r *specs.LinuxResources, limits []*runtimeapi.HugepageLimit
 			if l.GetLimit() == 0 || n.TolerateMissingHugetlb {
 				continue
 			}
-			return unmet("hugepage_limits: %s of %s asked for, and the node has no hugetlb cgroup controller", byteCount(l.GetLimit()), l.GetPageSize())
+			return unmet("hugepage_limits: %s of %s requested, but the node has no hugetlb cgroup controller", byteCount(l.GetLimit()), l.GetPageSize())
 		}
 		same := func(o specs.LinuxHugepageLimit) bool { return o.Pagesize == l.GetPageSize() }
 		if i := slices.IndexFunc(r.HugepageLimits, same); i >= 0 {
@@ -99,11 +99,11 @@ func updateUnified(r *specs.LinuxResources, unified map[string]string, n Node) e
 		return nil
 	}
 	if !n.CgroupUnified {
-		return unmet("resources.unified is for cgroup v2, and this node has v1")
+		return unmet("resources.unified is for cgroup v2, but this node has v1")
 	}
 	for k := range unified {
 		if k == "" || strings.ContainsRune(k, '/') {
-			return invalid("resources.unified: %q is not a valid name of a cgroup file", k)
+			return invalid("resources.unified: %q is not a valid cgroup file name", k)
 		}
 	}
 	if r.Unified == nil {

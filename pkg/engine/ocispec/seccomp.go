@@ -42,7 +42,7 @@ func securityProfile(p *runtimeapi.SecurityProfile, deprecated, field string) (*
 	case isLocal && ref == "":
 		return nil, invalid("%s profile Localhost needs a localhost_ref", field)
 	case !isLocal && ref != "":
-		return nil, invalid("%s profile: localhost_ref %q goes with Localhost only", field, ref)
+		return nil, invalid("%s profile: localhost_ref %q is for Localhost only", field, ref)
 	}
 	return &runtimeapi.SecurityProfile{ProfileType: p.GetProfileType(), LocalhostRef: ref}, nil
 }

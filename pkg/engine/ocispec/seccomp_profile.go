@@ -74,10 +74,10 @@ func ParseSeccomp(file, content string) (*SeccompProfile, error) {
 	d := json.NewDecoder(strings.NewReader(content))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p.seccompForm); err != nil {
-		return nil, unmet("seccomp profile %s is neither in OCI's form nor in Docker's: %s", file, err)
+		return nil, unmet("seccomp profile %s is in neither OCI nor Docker format: %s", file, err)
 	}
 	if d.More() {
-		return nil, unmet("seccomp profile %s holds more than one JSON value", file)
+		return nil, unmet("seccomp profile %s contains more than one JSON value", file)
 	}
 	// A file whose rules are wrong for nobody but some container is wrong now.
 	_, err := p.filter(seccompFacts{arch: profileArch(), kernel: "0.0"})
@@ -95,7 +95,7 @@ func (p *SeccompProfile) check() error {
 	for i, r := range p.Syscalls {
 		for _, version := range []string{r.Includes.MinKernel, r.Excludes.MinKernel} {
 			if _, err := release(version); version != "" && err != nil {
-				return p.wrong("syscalls[%d]: minKernel %q is not a version of a kernel", i, version)
+				return p.wrong("syscalls[%d]: minKernel %q is not a kernel version", i, version)
 			}
 		}
 		if _, err := p.rule(i, r); err != nil {
@@ -213,7 +213,7 @@ func atLeast(kernel, version string) (bool, error) {
 	}
 	want, err := release(version)
 	if err != nil {
-		return false, fmt.Errorf("minKernel %q is not a version of a kernel", version)
+		return false, fmt.Errorf("minKernel %q is not a kernel version", version)
 	}
 	has, err := release(kernel)
 	if err != nil {

@@ -87,7 +87,7 @@ func (t *Targets) Resolve(p string) (string, error) {
 			at = "/"
 		}
 		if links++; links > maxLinks {
-			return "", invalid("%.200q leads over too many links", p)
+			return "", invalid("%.200q has too many levels of symbolic links", p)
 		}
 		left = append(strings.Split(to, "/"), left...)
 	}

@@ -76,7 +76,7 @@ func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurity
 	var w wanted
 	switch {
 	case sc.GetRunAsUser() != nil && sc.GetRunAsUsername() != "":
-		return w, invalid("run_as_user and run_as_username exclude each other")
+		return w, invalid("run_as_user and run_as_username cannot be combined")
 	case sc.GetRunAsUser() != nil:
 		uid, err := checkID("run_as_user", sc.GetRunAsUser().GetValue())
 		if err != nil {

@@ -107,7 +107,7 @@ func TestResolveUserRefuses(t *testing.T) {
 		says  string
 	}{
 		"group without user":      {"app", &sc{RunAsGroup: id(1)}, errdefs.ErrInvalidArgument, "run_as_group"},
-		"user and username":       {"", &sc{RunAsUser: id(1), RunAsUsername: "app"}, errdefs.ErrInvalidArgument, "exclude"},
+		"user and username":       {"", &sc{RunAsUser: id(1), RunAsUsername: "app"}, errdefs.ErrInvalidArgument, "cannot be combined"},
 		"negative user":           {"", &sc{RunAsUser: id(-1)}, errdefs.ErrInvalidArgument, "-1"},
 		"user over 31 bits":       {"", &sc{RunAsUser: id(1 << 31)}, errdefs.ErrInvalidArgument, "range"},
 		"user that wraps to root": {"", &sc{RunAsUser: id(1 << 32)}, errdefs.ErrInvalidArgument, "range"},

@@ -39,11 +39,11 @@ func checkUserNS(opts *runtimeapi.NamespaceOption) error {
 	switch u.GetMode() {
 	case runtimeapi.NamespaceMode_POD:
 		if mapped && (len(u.GetUids()) != 1 || len(u.GetGids()) != 1) {
-			return invalid("userns_options: mode POD needs one mapping of user ids and one of group ids")
+			return invalid("userns_options: mode POD needs one mapping of user IDs and one of group IDs")
 		}
 	case runtimeapi.NamespaceMode_NODE:
 		if mapped {
-			return invalid("userns_options: mode NODE must not have id mappings")
+			return invalid("userns_options: mode NODE must not have ID mappings")
 		}
 	default:
 		return invalid("userns_options: mode %s is not allowed", u.GetMode())
@@ -58,7 +58,7 @@ func sameUserNS(container, pod *runtimeapi.NamespaceOption) error {
 	if slices.Equal(idMappings(c.GetUids()), idMappings(p.GetUids())) && slices.Equal(idMappings(c.GetGids()), idMappings(p.GetGids())) {
 		return nil
 	}
-	return invalid("userns_options: the container's id mappings differ from those of its pod sandbox")
+	return invalid("userns_options: the container's ID mappings differ from those of its pod sandbox")
 }
 
 // setUserNS puts the pod's user namespace into s, whose process and other
@@ -81,11 +81,11 @@ func setUserNS(s *specs.Spec, sb Sandbox) error {
 // more than that an argument is invalid.
 func checkMapped(u specs.User, uids, gids []specs.LinuxIDMapping) error {
 	if !inside(u.UID, uids) {
-		return invalid("user %d is beyond the %d ids of the pod's user namespace", u.UID, uids[0].Size)
+		return invalid("user %d is beyond the %d IDs of the pod's user namespace", u.UID, uids[0].Size)
 	}
 	for _, g := range append([]uint32{u.GID}, u.AdditionalGids...) {
 		if !inside(g, gids) {
-			return invalid("group %d is beyond the %d ids of the pod's user namespace", g, gids[0].Size)
+			return invalid("group %d is beyond the %d IDs of the pod's user namespace", g, gids[0].Size)
 		}
 	}
 	return nil

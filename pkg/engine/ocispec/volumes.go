@@ -28,7 +28,7 @@ func DefinedVolumes(image imagespec.ImageConfig, most int) ([]string, error) {
 		return nil, nil
 	}
 	if len(image.Volumes) > most {
-		return nil, invalid("the image defines %d volumes, and engine.max_image_defined_volumes is %d; "+
+		return nil, invalid("the image defines %d volumes, but engine.max_image_defined_volumes is %d; "+
 			"set engine.ignore_image_defined_volumes, or use an image with fewer", len(image.Volumes), most)
 	}
 	var out []string
@@ -36,7 +36,7 @@ func DefinedVolumes(image imagespec.ImageConfig, most int) ([]string, error) {
 		clean := containerPath(p)
 		switch {
 		case clean == "/":
-			return nil, invalid("the image defines a volume at %.64q, which would be all of its root filesystem; "+
+			return nil, invalid("the image defines a volume at %.64q, which would cover its whole root filesystem; "+
 				"set engine.ignore_image_defined_volumes, or use another image", p)
 		case strings.ContainsRune(clean, 0), len(clean) > longestPath:
 			return nil, invalid("the image defines a volume at %.64q, which is not a path; use another image", p)

@@ -32,9 +32,9 @@ func TestDefinedVolumes(t *testing.T) {
 		"written oddly":   {paths: []string{"a", "/a/", "//a", "/b/../a", "../a", "./a/."}, want: []string{"/a"}},
 		"of the kernel":   {paths: []string{"/proc", "/proc/sys", "/dev/x", "/sys/fs/cgroup", "/x/../proc", "/process"}, want: []string{"/process"}},
 		"newline":         {paths: []string{"/a\nb"}, want: []string{"/a\nb"}},
-		"the root":        {paths: []string{"/"}, refused: "all of its root"},
-		"the root, oddly": {paths: []string{"/a/.."}, refused: "all of its root"},
-		"nothing":         {paths: []string{""}, refused: "all of its root"},
+		"the root":        {paths: []string{"/"}, refused: "cover its whole root"},
+		"the root, oddly": {paths: []string{"/a/.."}, refused: "cover its whole root"},
+		"nothing":         {paths: []string{""}, refused: "cover its whole root"},
 		"a NUL":           {paths: []string{"/a\x00b"}, refused: "not a path"},
 		"very long":       {paths: []string{"/" + strings.Repeat("x/", 3000)}, refused: "not a path"},
 		"too many": {paths: slices.Collect(func(yield func(string) bool) {
@@ -132,7 +132,7 @@ func TestResolveTargets(t *testing.T) {
 	}
 	for _, hidden := range []string{"/kernel", "/data/kernel/attr"} {
 		_, err := ResolveTargets(root, []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: volume}, {ContainerPath: hidden, HostPath: volume}}, nil)
-		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "inside of /proc") {
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "inside /proc") {
 			t.Errorf("a mount at %s: %v", hidden, err)
 		}
 	}

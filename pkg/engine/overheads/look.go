@@ -175,7 +175,7 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 func (v *picture) shimOf(m *measured) (int, error) {
 	ep := m.Status().Shim
 	if ep == nil || ep.PID == 0 {
-		return 0, fmt.Errorf("its shim does not say which process it is: %w", errdefs.ErrNotImplemented)
+		return 0, fmt.Errorf("its shim does not report its process: %w", errdefs.ErrNotImplemented)
 	}
 	if p, there := v.processes.Find(ep.PID); !there || p.Started != ep.StartTime {
 		return 0, fmt.Errorf("its shim is gone: %w", errdefs.ErrNotFound)
@@ -201,7 +201,7 @@ func (v *picture) share(found map[int]overhead.Part, m *measured) error {
 	pid, there := v.supervisor(key)
 	if !there {
 		if !m.OwnShim {
-			return fmt.Errorf("its supervisor is not there: %w", errdefs.ErrUnavailable)
+			return fmt.Errorf("its supervisor is not running: %w", errdefs.ErrUnavailable)
 		}
 		return nil // it has none before it has a container
 	}

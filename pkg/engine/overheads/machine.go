@@ -30,7 +30,7 @@ func showsMachine(all []member) bool {
 
 // errNoMachine is the answer for pods whose machine was looked for in vain.
 func errNoMachine() error {
-	return fmt.Errorf("its shim brings a kernel along, and no process of a virtual machine was found to be the pod's: what it uses is unknown: %w", errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("its shim runs a separate kernel, but no virtual machine process of the pod was found, so its usage is unknown: %w", errdefs.ErrFailedPrecondition)
 }
 
 // machineOf adds the processes that name the pod among their arguments, wherever they

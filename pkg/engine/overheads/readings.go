@@ -121,7 +121,7 @@ func counted(p cgroup.Paths) (overhead.Part, error) {
 		return overhead.Part{}, err
 	}
 	if !used.WorkingSet.Known {
-		return overhead.Part{}, fmt.Errorf("this host does not count the memory of cgroups: %w", errdefs.ErrNotImplemented)
+		return overhead.Part{}, fmt.Errorf("this host does not account memory of cgroups: %w", errdefs.ErrNotImplemented)
 	}
 	return overhead.Part{Key: p.MemoryKey(), Memory: used.WorkingSet.N, CPU: nanoseconds(used.CPUUsageNano.N), Pods: 1}, nil
 }

@@ -102,14 +102,14 @@ func (r *Request) check() ([]sysctl, error) {
 		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: the paths must be absolute")
 	}
 	if r.flags() == 0 && r.User == nil {
-		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: none was asked for")
+		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: none requested")
 	}
 	if r.Hostname != "" && !r.UTS {
 		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: a hostname needs a UTS namespace of the sandbox's own")
 	}
 	if len(r.Hostname) > maxHostname {
 		return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
-			"pin namespaces: the hostname has %d bytes, the kernel takes %d", len(r.Hostname), maxHostname))
+			"pin namespaces: the hostname has %d bytes; the limit is %d", len(r.Hostname), maxHostname))
 	}
 	if r.User != nil {
 		if err := r.User.check(); err != nil {

@@ -204,7 +204,7 @@ func TestCreateRefuses(t *testing.T) {
 			r.Sysctls = map[string]string{"kernel.sem": "1 2 3 4"}
 		}, errdefs.IsInvalidArgument, "ipc namespace"},
 		"unknown sysctl": {sysctls("net.ipv4.no_such_thing", "1"), errdefs.IsInvalidArgument, `sysctl "net.ipv4.no_such_thing" does not exist`},
-		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), errdefs.IsInvalidArgument, `sysctl "net.ipv4.ip_forward" does not take the value "maybe"`},
+		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), errdefs.IsInvalidArgument, `sysctl "net.ipv4.ip_forward" does not accept the value "maybe"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

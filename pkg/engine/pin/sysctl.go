@@ -95,7 +95,7 @@ func (r *Request) sysctls() ([]sysctl, error) {
 				"sysctl %.100q belongs to the whole host: set it on the node, a pod can only have sysctls of its net, ipc and uts namespaces", name))
 		case !made[ns]:
 			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
-				"sysctl %.100q needs a %s namespace of the pod's own, and the pod shares the host's", name, ns))
+				"sysctl %.100q needs a separate %s namespace, but the pod shares the host's", name, ns))
 		}
 		writes = append(writes, w)
 	}
@@ -127,7 +127,7 @@ func (w sysctl) write() error {
 	_, err = f.WriteString(w.value)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
-			"sysctl %.100q does not take the value %.100q", w.name, w.value)), err)
+			"sysctl %.100q does not accept the value %.100q", w.name, w.value)), err)
 	}
 	return nil
 }

@@ -135,7 +135,7 @@ func (c *Container) NotRunning() error {
 
 // Ended is why nothing of c can change.
 func (c *Container) Ended() error {
-	return fmt.Errorf("container %s has ended, its resources cannot change: %w", c.ID(), ErrEnded)
+	return fmt.Errorf("container %s has exited, so its resources cannot be changed: %w", c.ID(), ErrEnded)
 }
 
 // SharesProcesses tells whether processes of c may outlive its first one: nothing
@@ -217,7 +217,7 @@ func (p *PendingCall) Await(ctx context.Context, patience time.Duration) error {
 	case <-p.ended:
 		return nil
 	case <-bound.C:
-		return fmt.Errorf("its shim is still creating it, try again: %w", errdefs.ErrUnavailable)
+		return fmt.Errorf("its shim is still creating it; try again: %w", errdefs.ErrUnavailable)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -139,7 +139,7 @@ func (o *Index) Taken(err error) error {
 	if _, missing := o.Container(t.Owner); missing == nil {
 		return fmt.Errorf("%w, which is a container: remove that (crictl rm -f %s), %s", err, t.Owner, next)
 	}
-	return fmt.Errorf("%w, which another call is making: wait until that ends, %s", err, next)
+	return fmt.Errorf("%w, which another call is creating: wait until that is done, %s", err, next)
 }
 
 func find[T any](all map[string]T, kind, id string) (T, error) {
@@ -148,7 +148,7 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 	}
 	var zero T
 	if id == "" {
-		return zero, fmt.Errorf("no %s id given: %w", kind, errdefs.ErrInvalidArgument)
+		return zero, fmt.Errorf("no %s ID given: %w", kind, errdefs.ErrInvalidArgument)
 	}
 	if len(id) >= IDLength {
 		return zero, fmt.Errorf("%s %q: %w", kind, id, errdefs.ErrNotFound)
@@ -166,7 +166,7 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 		return all[hits[0]], nil
 	}
 	slices.Sort(hits)
-	return zero, fmt.Errorf("%s id %q is ambiguous, it may be %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
+	return zero, fmt.Errorf("%s ID %q is ambiguous, it matches %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
 }
 
 // AllSandboxes are all, the newest first.

@@ -180,7 +180,7 @@ func (s *ContainerStatus) FailedStart(cause error, now int64) {
 func (s *ContainerStatus) LostExit(now time.Time) {
 	s.Phase, s.PID = PhaseExited, 0
 	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, false, true)
-	s.Message = "the container ended while nobody watched; its exit code is lost"
+	s.Message = "the container exited while it was not watched; its exit code is lost"
 	s.FinishedAt = now.UnixNano()
 }
 

@@ -18,7 +18,7 @@ func TestTakenNameSaysWhatToDo(t *testing.T) {
 	o.AddSandbox(s)
 	o.AddContainer(c)
 	n := reserve.NewNames()
-	for owner, want := range map[string]string{s.ID(): "crictl rmp -f " + s.ID(), c.ID(): "crictl rm -f " + c.ID(), "new": "wait until that ends"} {
+	for owner, want := range map[string]string{s.ID(): "crictl rmp -f " + s.ID(), c.ID(): "crictl rm -f " + c.ID(), "new": "wait until that is done"} {
 		if err := n.Reserve("of "+owner, owner); err != nil {
 			t.Fatal(err)
 		}

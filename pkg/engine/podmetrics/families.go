@@ -67,7 +67,7 @@ var cpuFamilies = []family{
 		read: one(func(d *cgroup.Detail) cgroup.Value { return seconds(d.CPUSystemNano) }),
 	},
 	{
-		name: "container_cpu_cfs_periods_total", help: "Periods in which a CPU quota was in force.", kind: counter, measured: countsQuota,
+		name: "container_cpu_cfs_periods_total", help: "Periods in which a CPU quota applied.", kind: counter, measured: countsQuota,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.Periods }),
 	},
 	{
@@ -82,11 +82,11 @@ var cpuFamilies = []family{
 
 var memoryFamilies = []family{
 	{
-		name: "container_memory_usage_bytes", help: "All memory charged, however long ago it was used.", kind: gauge, measured: countsMemory,
+		name: "container_memory_usage_bytes", help: "All memory charged, including memory not used recently.", kind: gauge, measured: countsMemory,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.MemoryUsage }),
 	},
 	{
-		name: "container_memory_working_set_bytes", help: "Memory charged, less what of files was not used lately.", kind: gauge, measured: countsMemory,
+		name: "container_memory_working_set_bytes", help: "Memory charged, without file pages that were not used recently.", kind: gauge, measured: countsMemory,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.WorkingSet }),
 	},
 	{
@@ -98,15 +98,15 @@ var memoryFamilies = []family{
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.Cache }),
 	},
 	{
-		name: "container_memory_mapped_file", help: "Memory that holds files which are mapped, in bytes.", kind: gauge, measured: countsMemory,
+		name: "container_memory_mapped_file", help: "Memory that holds mapped files, in bytes.", kind: gauge, measured: countsMemory,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.MappedFile }),
 	},
 	{
-		name: "container_memory_total_active_file_bytes", help: "Memory that holds files which were used lately.", kind: gauge, measured: countsMemory,
+		name: "container_memory_total_active_file_bytes", help: "Memory that holds files used recently.", kind: gauge, measured: countsMemory,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.ActiveFile }),
 	},
 	{
-		name: "container_memory_total_inactive_file_bytes", help: "Memory that holds files which were not used lately.", kind: gauge, measured: countsMemory,
+		name: "container_memory_total_inactive_file_bytes", help: "Memory that holds files not used recently.", kind: gauge, measured: countsMemory,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.InactiveFile }),
 	},
 	{
@@ -118,15 +118,15 @@ var memoryFamilies = []family{
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.SwapUsage }),
 	},
 	{
-		name: "container_memory_max_usage_bytes", help: "The most memory that was ever charged.", kind: gauge, measured: countsPeak,
+		name: "container_memory_max_usage_bytes", help: "Maximum of memory charged.", kind: gauge, measured: countsPeak,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.PeakMemory }),
 	},
 	{
-		name: "container_memory_failcnt", help: "How often the memory limit was hit.", kind: counter, measured: countsMemory,
+		name: "container_memory_failcnt", help: "Number of times the memory limit was reached.", kind: counter, measured: countsMemory,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.MemoryFailures }),
 	},
 	{
-		name: "container_memory_failures_total", help: "Page faults, by kind, with and without those of child cgroups.", kind: counter,
+		name: "container_memory_failures_total", help: "Page faults, by kind and scope: with and without child cgroups.", kind: counter,
 		labels: []string{"failure_type", "scope"}, measured: countsMemory,
 		read: func(s *Sample, send send) {
 			if s.Cgroup == nil {
@@ -139,7 +139,7 @@ var memoryFamilies = []family{
 		},
 	},
 	{
-		name: "container_oom_events_total", help: "Processes killed for want of memory.", kind: counter, measured: countsMemory,
+		name: "container_oom_events_total", help: "Processes killed by the out-of-memory killer.", kind: counter, measured: countsMemory,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.OOMKills }),
 	},
 }
@@ -188,12 +188,12 @@ func hugepages(pick func(cgroup.Hugepages) cgroup.Value) func(*Sample, send) {
 
 var hugetlbFamilies = []family{
 	{
-		name: "container_hugetlb_usage_bytes", help: "Huge pages in use, by their size.", kind: gauge,
+		name: "container_hugetlb_usage_bytes", help: "Huge pages in use, by page size.", kind: gauge,
 		labels: []string{"pagesize"}, measured: countsHugetlb,
 		read: hugepages(func(h cgroup.Hugepages) cgroup.Value { return h.Usage }),
 	},
 	{
-		name: "container_hugetlb_max_usage_bytes", help: "The most huge pages that were ever in use, by their size.", kind: gauge,
+		name: "container_hugetlb_max_usage_bytes", help: "Maximum of huge pages in use, by page size.", kind: gauge,
 		labels: []string{"pagesize"}, measured: countsHugePeak,
 		read: hugepages(func(h cgroup.Hugepages) cgroup.Value { return h.Peak }),
 	},
@@ -214,7 +214,7 @@ var processFamilies = []family{
 		read: one(func(d *cgroup.Detail) cgroup.Value { return d.Pids }),
 	},
 	{
-		name: "container_threads_max", help: "Processes and threads that there may be; 0 is without limit.", kind: gauge, measured: countsPids,
+		name: "container_threads_max", help: "Limit of processes and threads; 0 means unlimited.", kind: gauge, measured: countsPids,
 		read: one(func(d *cgroup.Detail) cgroup.Value { return cgroup.Value{N: d.PidsLimit.N, Known: d.Pids.Known} }),
 	},
 	{
@@ -226,7 +226,7 @@ var processFamilies = []family{
 		read: value(func(s *Sample) cgroup.Value { return s.Sockets }),
 	},
 	{
-		name: "container_ulimits_soft", help: "Soft limits of the first process; one without limit is left out.", kind: gauge,
+		name: "container_ulimits_soft", help: "Soft limits of the first process; unlimited ones are absent.", kind: gauge,
 		labels: []string{"ulimit"},
 		read:   func(s *Sample, send send) { send(s.OpenFilesLimit, "max_open_files") },
 	},

@@ -19,8 +19,8 @@ func filesystem(name, help string, pick func(*Filesystem) cgroup.Value) family {
 }
 
 var filesystemFamilies = []family{
-	filesystem("usage_bytes", "What the container wrote and did not delete.", func(f *Filesystem) cgroup.Value { return f.Used }),
-	filesystem("limit_bytes", "The size of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.Limit }),
+	filesystem("usage_bytes", "Bytes that the container wrote and did not delete.", func(f *Filesystem) cgroup.Value { return f.Used }),
+	filesystem("limit_bytes", "Size of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.Limit }),
 	filesystem("inodes_total", "Inodes of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.Inodes }),
 	filesystem("inodes_free", "Free inodes of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.InodesFree }),
 }
@@ -70,12 +70,12 @@ func allowed(name, help string, pick func(*Spec) cgroup.Value) family {
 func orNone(v cgroup.Value) cgroup.Value { return cgroup.Value{N: v.N, Known: true} }
 
 var specFamilies = []family{
-	allowed("cpu_period", "The period of the CPU quota, in microseconds.", func(s *Spec) cgroup.Value { return s.CPUPeriod }),
-	allowed("cpu_quota", "The CPU time that may be used in a period, in microseconds.", func(s *Spec) cgroup.Value { return s.CPUQuota }),
-	allowed("cpu_shares", "The share of CPU time, relative to others.", func(s *Spec) cgroup.Value { return s.CPUShares }),
-	allowed("memory_limit_bytes", "The memory limit; 0 is without limit.", func(s *Spec) cgroup.Value { return orNone(s.MemoryLimit) }),
-	allowed("memory_reservation_limit_bytes", "The memory that is taken away last; 0 is none.", func(s *Spec) cgroup.Value { return orNone(s.MemoryReservation) }),
-	allowed("memory_swap_limit_bytes", "The limit of memory and swap together; 0 is without limit.", func(s *Spec) cgroup.Value { return orNone(s.SwapLimit) }),
+	allowed("cpu_period", "Period of the CPU quota, in microseconds.", func(s *Spec) cgroup.Value { return s.CPUPeriod }),
+	allowed("cpu_quota", "CPU time that may be used in a period, in microseconds.", func(s *Spec) cgroup.Value { return s.CPUQuota }),
+	allowed("cpu_shares", "Share of CPU time, relative to others.", func(s *Spec) cgroup.Value { return s.CPUShares }),
+	allowed("memory_limit_bytes", "Memory limit; 0 means unlimited.", func(s *Spec) cgroup.Value { return orNone(s.MemoryLimit) }),
+	allowed("memory_reservation_limit_bytes", "Memory that is reclaimed last; 0 means none.", func(s *Spec) cgroup.Value { return orNone(s.MemoryReservation) }),
+	allowed("memory_swap_limit_bytes", "Limit of memory and swap together; 0 means unlimited.", func(s *Spec) cgroup.Value { return orNone(s.SwapLimit) }),
 }
 
 // unix sends a time as whole seconds.
@@ -91,6 +91,6 @@ func unix(name, help string, pick func(*Sample) time.Time) family {
 }
 
 var timeFamilies = []family{
-	unix("container_last_seen", "When it was measured, in seconds since 1970.", func(s *Sample) time.Time { return s.Seen }),
-	unix("container_start_time_seconds", "When it was started, in seconds since 1970.", func(s *Sample) time.Time { return s.Started }),
+	unix("container_last_seen", "Unix time of the measurement.", func(s *Sample) time.Time { return s.Seen }),
+	unix("container_start_time_seconds", "Unix time of the start.", func(s *Sample) time.Time { return s.Started }),
 }

@@ -104,7 +104,7 @@ func ask[R any](ctx context.Context, l *lanes, key string, question func(context
 	case way.slots <- struct{}{}:
 	case <-ctx.Done():
 		l.leave(key)
-		return *new(R), fmt.Errorf("what runs it has other questions to answer first: %w", context.Cause(ctx))
+		return *new(R), fmt.Errorf("its runtime is busy with other queries: %w", context.Cause(ctx))
 	}
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -122,7 +122,7 @@ func ask[R any](ctx context.Context, l *lanes, key string, question func(context
 			if p := recover(); p != nil {
 				log.G(ctx).WithFields(log.Fields{"asked": key, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
 					Error("Statistics query panicked; please report this with the stack")
-				a.err = fmt.Errorf("panic while asking, the log has the stack: %w", errdefs.ErrInternal)
+				a.err = fmt.Errorf("statistics query panicked, see the log for the stack: %w", errdefs.ErrInternal)
 			}
 			answered <- a
 		}()
@@ -139,5 +139,5 @@ func ask[R any](ctx context.Context, l *lanes, key string, question func(context
 	if caller.Err() != nil {
 		return *new(R), context.Cause(caller)
 	}
-	return *new(R), fmt.Errorf("what runs it did not answer within %s: %w", askTimeout, errdefs.ErrUnavailable)
+	return *new(R), fmt.Errorf("its runtime did not respond within %s: %w", askTimeout, errdefs.ErrUnavailable)
 }

@@ -105,7 +105,7 @@ func (a *All) Below(pid int, stop func(Process) bool) []Process {
 // gone is the error of a process that has ended; any other is as it was.
 func gone(pid int, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("process %d has ended: %w", pid, errdefs.ErrNotFound)
+		return fmt.Errorf("process %d has exited: %w", pid, errdefs.ErrNotFound)
 	}
 	return fmt.Errorf("process %d: %w", pid, err)
 }

@@ -16,7 +16,7 @@ import (
 
 type containerRecord = store.Object[pod.ContainerSpec, pod.ContainerStatus]
 
-var errHalfMade = errors.New("the daemon ended while the container was being made")
+var errHalfMade = errors.New("the daemon exited while the container was being created")
 
 // dropContainers takes back containers that were never shown. Those that cannot
 // be are listed, for the kubelet to remove; one without a sandbox cannot be

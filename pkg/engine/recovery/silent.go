@@ -19,7 +19,7 @@ import (
 const silentAfter = 5 * time.Second
 
 // errSilent is what asking a silent one fails with.
-var errSilent = errors.New("it did not answer before")
+var errSilent = errors.New("it did not respond before")
 
 // silence knows who runs pods and does not answer: stopped by somebody, or stuck.
 // They are not asked again during recovery.

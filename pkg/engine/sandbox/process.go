@@ -114,7 +114,7 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 		}
 		if b.binaries.Tools.NoExec {
 			if err := unix.Mount("", rootfs, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
-				return fmt.Errorf("let programs run in its root filesystem: %w", err)
+				return fmt.Errorf("allow executing binaries in its root filesystem: %w", err)
 			}
 		}
 	}

@@ -62,7 +62,7 @@ type generations interface {
 func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	d := handler.DefinitionFrom(ctx)
 	if d == nil {
-		return nil, errors.New("a sandbox was routed here without a handler's definition")
+		return nil, errors.New("the sandbox has no handler definition")
 	}
 	if err := validate.RunPodSandbox(r); err != nil {
 		return nil, err

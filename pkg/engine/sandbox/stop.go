@@ -137,7 +137,7 @@ func (b *stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
 	defer cancel()
 	err := s.Making.Shut(bounded)
 	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("a container is still being created in sandbox %s, and does not come to an end: try again: %w", s.ID(), errdefs.ErrUnavailable)
+		return fmt.Errorf("a container is still being created in sandbox %s; try again: %w", s.ID(), errdefs.ErrUnavailable)
 	}
 	return err
 }

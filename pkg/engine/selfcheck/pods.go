@@ -97,7 +97,7 @@ func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *canaryTrial) e
 	case err := <-ended: // that very moment
 		return err
 	default:
-		return probe.Passing(fmt.Errorf("a self-check pod was not over within %v (self_check_timeout): %w", limit, errdefs.ErrUnavailable))
+		return probe.Passing(fmt.Errorf("the self-check pod did not finish within %v (self_check_timeout): %w", limit, errdefs.ErrUnavailable))
 	}
 }
 
@@ -190,7 +190,7 @@ func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed && b.there[d.Digest()] {
-		return probe.Passing(fmt.Errorf("the last self-check pod of handler %q is not gone yet: %w", d.Name, errdefs.ErrUnavailable))
+		return probe.Passing(fmt.Errorf("the previous self-check pod of handler %q is not removed yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
 	if err := b.join(); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *canaryTrial) error {
 		return failedAt("its run", err)
 	}
 	if err := b.try(ctx, client, s, t); err != nil {
-		return failedAt("what it tried", handler.Blame(err))
+		return failedAt("its checks", handler.Blame(err))
 	}
 	if err := proven(ctx, client, s); err != nil {
 		return failedAt("its run", handler.Blame(err))
@@ -283,7 +283,7 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 		return task.FromShim(err)
 	}
 	if state.Status != tasktypes.Status_RUNNING {
-		return fmt.Errorf("its program was started, and is %s with exit status %d instead of running", state.Status, state.ExitStatus)
+		return fmt.Errorf("its container is %s with exit status %d instead of running", state.Status, state.ExitStatus)
 	}
 	if s.Machine {
 		return nil
@@ -295,10 +295,10 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	defer task.Repeat(ctx, task.AbortInterval, term)()
 	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: s.ID()})
 	if err != nil {
-		return fmt.Errorf("wait for its end: %w", task.FromShim(err))
+		return fmt.Errorf("wait for its exit: %w", task.FromShim(err))
 	}
 	if !endedAsAsked(exit.ExitStatus) {
-		return fmt.Errorf("its program was asked to end, and did with status %d", exit.ExitStatus)
+		return fmt.Errorf("its container exited with status %d when it was stopped", exit.ExitStatus)
 	}
 	return nil
 }
@@ -333,7 +333,7 @@ func (b *Pods) TakeBackLater(s *pod.Sandbox, done func()) {
 // failedAt says at which step a canary failed. What the runtime is not to blame for
 // may pass.
 func failedAt(step string, err error) error {
-	err = fmt.Errorf("a self-check pod failed at %s: %w", step, err)
+	err = fmt.Errorf("the self-check pod failed at %s: %w", step, err)
 	if handler.Blamed(err) {
 		return err
 	}

@@ -130,7 +130,7 @@ func mapped(pid int) error {
 		return err
 	}
 	if want := []string{"0", fmt.Sprint(canaryFirstID), fmt.Sprint(canaryIDs)}; strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
-		return fmt.Errorf("its user namespace has other ids than it should: %s", strings.TrimSpace(string(text)))
+		return fmt.Errorf("its user namespace has unexpected IDs: %s", strings.TrimSpace(string(text)))
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 		return err
 	}
 	if got.GetExitCode() != 1 || !bytes.Equal(got.GetStdout(), []byte{byte(unix.EINVAL)}) {
-		return fmt.Errorf("a program that was run in it ended with %d and wrote %q: %s", got.GetExitCode(), got.GetStdout(), bytes.TrimSpace(got.GetStderr()))
+		return fmt.Errorf("an exec in it exited with status %d and wrote %q: %s", got.GetExitCode(), got.GetStdout(), bytes.TrimSpace(got.GetStderr()))
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group c
 		return err
 	}
 	if stats.MemoryLimit.N != canaryMemory {
-		return errors.New("its memory limit was changed, and its cgroup has another")
+		return errors.New("its memory limit was changed, but its cgroup has another value")
 	}
 	return nil
 }

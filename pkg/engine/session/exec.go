@@ -57,7 +57,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		return nil, err
 	}
 	if !b.commands.enter() {
-		return nil, fmt.Errorf("%d commands run in this node's containers, which is engine.max_exec_syncs; try again later: %w", b.commands.limit, errdefs.ErrResourceExhausted)
+		return nil, fmt.Errorf("%d commands are running in containers of this node, the limit of engine.max_exec_syncs; try again later: %w", b.commands.limit, errdefs.ErrResourceExhausted)
 	}
 	defer b.commands.leave()
 	call := ctx
@@ -253,7 +253,7 @@ func (e *Execution) bury(ctx context.Context) error {
 		select {
 		case <-e.registering.Done():
 		case <-ctx.Done():
-			return fmt.Errorf("whoever registers the command is still at it: %w", ctx.Err())
+			return fmt.Errorf("the command is still being started: %w", ctx.Err())
 		}
 	}
 	if e.started {

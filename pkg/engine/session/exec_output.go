@@ -110,7 +110,7 @@ type output struct {
 
 func newOutput(path, spill string) (*output, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, fmt.Errorf("make pipe %s: %w", path, err)
+		return nil, fmt.Errorf("create pipe %s: %w", path, err)
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -26,7 +26,7 @@ func (p *pipe) path() string {
 // itself; a reader that must see its end is opened for reading only.
 func openPipe(path string, flag int) (*pipe, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, fmt.Errorf("make pipe %s: %w", path, err)
+		return nil, fmt.Errorf("create pipe %s: %w", path, err)
 	}
 	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -33,10 +33,10 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 	conn, err := b.dial(ctx, s, int(port))
 	var refused *refusedError
 	if errors.As(err, &refused) {
-		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's %s: %w", port, refused.where(), errdefs.ErrUnavailable)
+		return fmt.Errorf("connection refused: no process listens on port %d of the pod's %s: %w", port, refused.where(), errdefs.ErrUnavailable)
 	}
 	if errors.Is(err, unix.ECONNREFUSED) { // gVisor's
-		return fmt.Errorf("connection refused: nobody listens on port %d of the pod's 127.0.0.1 or ::1: %w", port, errdefs.ErrUnavailable)
+		return fmt.Errorf("connection refused: no process listens on port %d of the pod's 127.0.0.1 or ::1: %w", port, errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("connect to port %d of sandbox %s: %w", port, s.ID(), err)
@@ -159,7 +159,7 @@ func (e *refusedError) where() string {
 	if len(outside) == 0 {
 		return "127.0.0.1 or ::1"
 	}
-	return strings.Join(outside, " or ") + ", and what listens only on 127.0.0.1 of a virtual machine cannot be reached from outside of it"
+	return strings.Join(outside, " or ") + "; a process that listens only on 127.0.0.1 of a virtual machine cannot be reached from outside"
 }
 
 // dialPod connects on the first way that leads to a listener. One that nobody listens on

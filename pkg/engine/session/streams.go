@@ -55,7 +55,7 @@ func (b streams) Attach(_ context.Context, r *runtimeapi.AttachRequest) (*runtim
 		return nil, err
 	}
 	if r.GetTty() != c.Config().GetTty() {
-		return nil, fmt.Errorf("container %s was created with tty=%v, attach to it with the same: %w", c.ID(), c.Config().GetTty(), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("container %s was created with tty=%v; attach with the same setting: %w", c.ID(), c.Config().GetTty(), errdefs.ErrInvalidArgument)
 	}
 	r.ContainerId = c.ID()
 	return b.server.GetAttach(r)
@@ -141,7 +141,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	case <-ctx.Done():
 	}
 	if code := int(exit.GetExitStatus()); code != 0 {
-		return utilexec.CodeExitError{Err: fmt.Errorf("command ended with exit code %d", code), Code: code}
+		return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: code}
 	}
 	return nil
 }
@@ -218,7 +218,7 @@ func (b sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copi
 		}
 	}
 	if p.out.nameless() || p.err.nameless() {
-		return fmt.Errorf("container %s writes faster than this client reads, and the rest was left out; its log has everything", c.ID())
+		return fmt.Errorf("container %s writes faster than this client reads, so output was dropped; its log is complete", c.ID())
 	}
 	return nil
 }

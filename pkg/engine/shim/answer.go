@@ -30,7 +30,7 @@ const answerPatience = 10 * time.Second
 func newAnswer(bundle string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(bundle, answerName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("shim answer: %w", err)
+		return nil, fmt.Errorf("shim response: %w", err)
 	}
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, answerSize)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -40,7 +40,7 @@ func newAnswer(bundle string) (*os.File, error) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("shim answer: %w", err), f.Close(), os.Remove(f.Name()))
+		return nil, errors.Join(fmt.Errorf("shim response: %w", err), f.Close(), os.Remove(f.Name()))
 	}
 	return f, nil
 }
@@ -53,7 +53,7 @@ func (m *ForeignShims) Started(ctx context.Context, bundle string) (Endpoint, er
 		return Endpoint{}, fmt.Errorf("no shim was started: %w", ErrGone)
 	}
 	if err != nil {
-		return Endpoint{}, fmt.Errorf("shim answer: %w", err)
+		return Endpoint{}, fmt.Errorf("shim response: %w", err)
 	}
 	defer f.Close()
 	awaitUnlock(ctx, f)
@@ -81,10 +81,10 @@ func readAnswer(f *os.File) (Endpoint, error) {
 	out := make([]byte, answerSize)
 	n, err := f.ReadAt(out, 0)
 	if n == 0 {
-		return Endpoint{}, fmt.Errorf("the start of the shim came to no answer: %w", errdefs.ErrUnavailable)
+		return Endpoint{}, fmt.Errorf("the shim's start returned no response: %w", errdefs.ErrUnavailable)
 	}
 	if n == len(out) && err == nil {
-		return Endpoint{}, fmt.Errorf("the shim's answer is longer than %d bytes: %w", answerSize, errdefs.ErrInvalidArgument)
+		return Endpoint{}, fmt.Errorf("the shim's response is longer than %d bytes: %w", answerSize, errdefs.ErrInvalidArgument)
 	}
 	return parseEndpoint(out[:n])
 }

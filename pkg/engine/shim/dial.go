@@ -66,7 +66,7 @@ func sameUser(conn *net.UnixConn) error {
 		return perr
 	}
 	if own := os.Geteuid(); peer.Uid != uint32(own) {
-		return fmt.Errorf("user %d listens there, not user %d", peer.Uid, own)
+		return fmt.Errorf("the socket belongs to user %d, not user %d", peer.Uid, own)
 	}
 	return nil
 }

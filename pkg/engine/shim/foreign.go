@@ -221,14 +221,14 @@ func (m *ForeignShims) Foreign(_ context.Context, ep Endpoint) (*Client, error) 
 	}
 	// Its socket may be held by what it started, and take connections for ever.
 	if ep.ended() {
-		return nil, fmt.Errorf("process %d of the shim at %s has ended: %w", ep.PID, ep.Address, ErrGone)
+		return nil, fmt.Errorf("process %d of the shim at %s has exited: %w", ep.PID, ep.Address, ErrGone)
 	}
 	conn, err := dialForeign(ep.Address)
 	switch {
 	case nobodyListens(err):
 		return nil, fmt.Errorf("shim at %s: %w: %w", ep.Address, err, ErrGone)
 	case err != nil:
-		return nil, fmt.Errorf("shim at %s does not answer: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("shim at %s does not respond: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
 	}
 	c := connect(conn, m.limits.write, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
 	if c.Task, err = runtimev2.NewTaskClient(c.conn, ep.Version); err != nil {
@@ -260,7 +260,7 @@ func parseEndpoint(out []byte) (Endpoint, error) {
 	}
 	ep.PID, ep.StartTime = 0, 0
 	if !strings.HasPrefix(ep.Address, "unix://") && !strings.HasPrefix(ep.Address, "/") && !strings.HasPrefix(ep.Address, "@") {
-		return Endpoint{}, fmt.Errorf("unexpected answer %q, wanted the address of a unix socket", tail(string(text)))
+		return Endpoint{}, fmt.Errorf("unexpected response %q, want the address of a unix socket", tail(string(text)))
 	}
 	return ep, nil
 }

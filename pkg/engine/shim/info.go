@@ -16,7 +16,7 @@ type Protocol struct{}
 func (Protocol) ReadInfo(answer []byte) (name, version string, features []byte, err error) {
 	info := &types.RuntimeInfo{}
 	if err := proto.Unmarshal(answer, info); err != nil {
-		return "", "", nil, fmt.Errorf("a shim's answer to -info: %w", err)
+		return "", "", nil, fmt.Errorf("decode the shim's -info: %w", err)
 	}
 	if f := info.GetFeatures(); strings.HasSuffix(f.GetTypeUrl(), "/features/Features") {
 		features = f.GetValue()

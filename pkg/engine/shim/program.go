@@ -41,7 +41,7 @@ func noteProgram(dir, program string) (string, error) {
 		program, err = os.Readlink(link)
 	}
 	if err != nil {
-		return "", fmt.Errorf("note the supervisor's program: %w", err)
+		return "", fmt.Errorf("record the supervisor's binary: %w", err)
 	}
 	return program, nil
 }
@@ -64,7 +64,7 @@ func Programs(state string) ([]string, error) {
 			if _, err := os.Stat(supervisorDir(state, key)); errors.Is(err, os.ErrNotExist) {
 				continue // it left just now
 			}
-			return nil, fmt.Errorf("supervisor %s does not say what it runs: %w", key, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("supervisor %s does not report its binary: %w", key, errdefs.ErrFailedPrecondition)
 		}
 		if err != nil {
 			return nil, err

@@ -143,7 +143,7 @@ func New(c Config) (*Manager, error) {
 		c.Log = log.L
 	}
 	if err := os.MkdirAll(filepath.Join(c.State, "supervisors"), 0o711); err != nil {
-		return nil, fmt.Errorf("make supervisor directory: %w", err)
+		return nil, fmt.Errorf("create supervisor directory: %w", err)
 	}
 	quietLibrary()
 	return &Manager{
@@ -236,7 +236,7 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 	m.mu.Unlock()
 
 	if err := s.busy.await(ctx); err != nil {
-		return nil, fmt.Errorf("supervisor %s is being started or ended: %w", s.dir, err)
+		return nil, fmt.Errorf("supervisor %s is being started or stopped: %w", s.dir, err)
 	}
 	defer s.busy.release()
 	if s.up != nil && !s.up.gone() {

@@ -110,7 +110,7 @@ func (m *Supervisors) needed(s *supervisor) bool {
 // taken.
 func (m *Supervisors) restartSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if wait := s.pause(time.Now()); wait > 0 {
-		return nil, fmt.Errorf("it died right after its start, see %s; the next try is in %s: %w",
+		return nil, fmt.Errorf("it died right after its start, see %s; next attempt in %s: %w",
 			filepath.Join(s.dir, "log"), wait.Round(time.Millisecond), errdefs.ErrUnavailable)
 	}
 	if !s.started.IsZero() && time.Since(s.started) < shortLife {
@@ -182,7 +182,7 @@ func (m *Supervisors) awaitEnd(ctx context.Context, s *supervisor) (*Client, err
 }
 
 func stillServed(s *supervisor, pid string) error {
-	return fmt.Errorf("process %s serves %s and does not listen on its socket: end that process, its successor takes over: %w", pid, s.dir, errdefs.ErrUnavailable)
+	return fmt.Errorf("process %s serves %s but does not listen on its socket: kill that process, its successor takes over: %w", pid, s.dir, errdefs.ErrUnavailable)
 }
 
 // spawn starts the process. It is nobody's child for long: it has its own

@@ -45,7 +45,7 @@ func refuseNewer(dir string, entries []fs.DirEntry) error {
 		return nil
 	}
 	return fmt.Errorf("%d of the records in %s are of format %d, written by a newer berth (%s is one); this berth knows formats up to %d. "+
-		"Nothing was changed and pods run on: install the newer berth again, or drain the node with it before going back: %w",
+		"Nothing was changed and pods keep running: reinstall the newer berth, or drain the node with it before the downgrade: %w",
 		count, dir, newest, example, Format, errdefs.ErrFailedPrecondition)
 }
 

@@ -76,7 +76,7 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Fatalf("Open: %v", err)
 			}
-			for _, want := range []string{"format 2", "newer", dir, "up to 1", "install the newer berth again"} {
+			for _, want := range []string{"format 2", "newer", dir, "up to 1", "reinstall the newer berth"} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q does not say %q", err, want)
 				}

@@ -119,7 +119,7 @@ type Broken struct {
 // Open fails with errdefs.ErrFailedPrecondition and has changed nothing.
 func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("make record directory: %w", err)
+		return nil, nil, fmt.Errorf("create record directory: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -242,10 +242,10 @@ func (s *Store[S, T]) Discard(id string) error {
 	// The spec goes first: an object without one is never taken for a live one.
 	dir := filepath.Join(s.dir, id)
 	if err := os.Remove(filepath.Join(dir, specFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget %s: %w", id, err)
+		return fmt.Errorf("remove record of %s: %w", id, err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("forget %s: %w", id, err)
+		return fmt.Errorf("remove record of %s: %w", id, err)
 	}
 	return nil
 }

@@ -40,9 +40,9 @@ func (c caller) refusal() string {
 	case c.forwarded:
 		return ""
 	case !c.isHere(c.host):
-		return "the Host of the request is not the address of this server; use the URL as berth has answered it"
+		return "the Host of the request is not the address of this server; use the URL that berth returned"
 	case c.origin != "" && !c.ownOrigin():
-		return "requests of web pages of other hosts are not served"
+		return "requests from web pages of other hosts are rejected"
 	}
 	return ""
 }

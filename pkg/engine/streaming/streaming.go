@@ -125,7 +125,7 @@ const (
 	attachKind = "attach"
 )
 
-var errClosed = errors.New("the daemon is about to end")
+var errClosed = errors.New("the daemon is stopping")
 
 // begin counts a session, until the function that it returns is called. Those of a
 // kind that is empty are not limited.
@@ -153,7 +153,7 @@ func (s *sessions) full(kind string) error {
 	if kind == "" || s.limit == 0 || s.now[kind] < s.limit {
 		return nil
 	}
-	return fmt.Errorf("this node has %d %s sessions, which is streaming.max_sessions; end some, or try again later: %w", s.limit, kind, errdefs.ErrResourceExhausted)
+	return fmt.Errorf("this node has %d %s sessions, the limit of streaming.max_sessions; close some, or try again later: %w", s.limit, kind, errdefs.ErrResourceExhausted)
 }
 
 func (s *sessions) room(kind string) error {
@@ -173,7 +173,7 @@ func (s *sessions) end(bound time.Duration) error {
 	case <-done:
 		return nil
 	case <-time.After(bound):
-		return errors.New("sessions of exec, attach or port-forward did not end in time")
+		return errors.New("sessions of exec, attach or port-forward did not close in time")
 	}
 }
 

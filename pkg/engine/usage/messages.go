@@ -21,7 +21,7 @@ func FromMetrics(m any) (cgroup.Stats, error) {
 	case *cgroup2.Metrics:
 		return fromUnified(m), nil
 	}
-	return cgroup.Stats{}, fmt.Errorf("statistics of an unknown kind %T: %w", m, errdefs.ErrNotImplemented)
+	return cgroup.Stats{}, fmt.Errorf("unknown type of statistics %T: %w", m, errdefs.ErrNotImplemented)
 }
 
 // Known is a number that was told.

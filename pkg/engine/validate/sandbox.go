@@ -143,7 +143,7 @@ func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOpti
 			return err
 		}
 		if hostSysctl(strings.ReplaceAll(key, "/", "."), o) {
-			return invalid(at, "belongs to a namespace that the pod shares with the node; remove it, or give the pod its own namespace")
+			return invalid(at, "belongs to a namespace that the pod shares with the node; remove it, or use a separate namespace for the pod")
 		}
 	}
 	return nil
@@ -151,7 +151,7 @@ func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOpti
 
 func sysctl(field, key, value string) error {
 	if key == "" || hasParent(key) || strings.HasPrefix(key, "/") || strings.Contains(key, " ") || len(key) > maxName {
-		return invalid(field, "is not a valid name of a sysctl; write it as net.ipv4.ip_forward")
+		return invalid(field, "is not a valid sysctl name; write it as net.ipv4.ip_forward")
 	}
 	if err := clean(field, key); err != nil {
 		return err

@@ -96,7 +96,7 @@ func known[E ~int32](field string, value E, names map[int32]string) error {
 	if _, ok := names[int32(value)]; ok {
 		return nil
 	}
-	return invalid(field, "%d is not a value that this version knows; use one of %s", value, listed(names))
+	return invalid(field, "%d is not a known value; use one of %s", value, listed(names))
 }
 
 // listed gives the names of an enumeration in the order of their numbers, and

@@ -173,12 +173,15 @@ GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text --hide-summary s
 # in the cache what the tests are linked from.
 COMPILED = go list -export -test -deps -f ''
 
-.PHONY: compile-vet compile-lint compile-unit compile-integration
+.PHONY: compile-vet compile-lint compile-unit compile-heart-conformance compile-heart-recovery compile-integration
 compile-vet compile-lint:
 	$(COMPILED) ./...
 compile-lint: $(BIN)/golangci-lint
 compile-unit: runtimes $(BIN)/gotestsum
 	$(COMPILED) -race ./cmd/... ./pkg/...
+compile-heart-conformance compile-heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
+	$(COMPILED) ./integration/conformance ./integration/faults ./integration/cli
+	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/...
 compile-integration: build runtimes $(BIN)/containerd $(BIN)/gotestsum $(BIN)/nfpm
 	$(COMPILED) ./integration/...
 	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./integration/shims/...
@@ -234,8 +237,27 @@ GOTESTVM = BERTH_TEST_REQUIRE=1 $(BIN)/gotestsum --format testname --format-icon
 checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last unit and integration (docs/testing.md)
 	@go run ./integration/checklist $(OUT)/unit.json $(OUT)/integration.json
 
+# What every change may break, without Kubernetes: pods and sessions on runc and crun;
+# daemons and supervisors that are killed, and the life of a handler by commands.
+HEART = $(GOTEST) --jsonfile $(OUT)/$@.json --rerun-fails=1 --rerun-fails-max-failures=3
+
+.PHONY: heart heart-conformance heart-recovery
+heart: heart-conformance heart-recovery ## the heart of conformance, recovery and the CLI on real runtimes (root)
+heart-conformance: build runtimes $(BIN)/containerd $(BIN)/gotestsum
+	@mkdir -p $(OUT)
+	$(HEART) --packages ./integration/conformance -- -count=1 -ldflags=-w -timeout 15m \
+		-run '^TestBerth$$/^(runc|crun)$$/^(Sandbox|Network|Container|Exit|Stop|Logs|ExecSync|Streaming|Restart)$$'
+heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
+	@mkdir -p $(OUT)
+	$(HEART) --packages "./integration/faults ./integration/cli" -- -count=1 -ldflags=-w -p 1 -timeout 15m \
+		-run '^(TestDaemonKilled|TestSupervisorKilled|TestSupervisorOfOnePod|TestBothKilled|TestReboot|TestAHandlersLifeByCommands|TestReloadTellsEveryMistake|TestOtherUsersManageNothing)$$'
+
 .PHONY: test
-test: ## everything CI runs (root)
+test: ## what to run before each push: format, vet, lint, unit tests, the heart on real runtimes (root)
+	@scripts/phases deps build runtimes fmt-check vet lint unit heart-conformance heart-recovery
+
+.PHONY: test-all
+test-all: ## that and everything else, which is what CI runs (root)
 	@scripts/phases deps build runtimes fmt-check vet lint tidy-check check-generated unit kubernetes integration vm-short checklist
 
 .PHONY: bench

@@ -56,7 +56,7 @@ func (p *program) generateCommand() *cobra.Command {
 		Short: "Print a RuntimeClass for each handler",
 		Long: `Print a RuntimeClass for each handler that accepts pods, or for the named ones. Handlers
 are those of --handlers, else those that the nodes of the cluster report. The overhead is
-the measured p95, rounded up; without measurements there is none. Nodes are selected by
+the measured p95, rounded up; without measurements it is omitted. Nodes are selected by
 the label that Node Feature Discovery sets for "ready" handlers,
 feature.node.kubernetes.io/handler.NAME=ready.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply -f -\n" +

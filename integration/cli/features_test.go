@@ -59,7 +59,7 @@ func TestFeatures(t *testing.T) {
 				t.Errorf("%s, of which no pod ran: %s is %+v", name, n, k)
 			}
 		}
-		table = n.told(t, name, "--canary")[name]
+		table = n.told(t, name, "--self-check")[name]
 		ran := map[capability.Name]bool{capability.Exec: true, capability.UserNamespaces: !own, capability.InPlaceResize: !own}
 		for what, want := range ran {
 			if k := table.Of(what); (k == capability.Known{Answer: capability.Yes, Source: capability.Ran}) != want {
@@ -107,7 +107,7 @@ func TestFeaturesOfMachines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kata := testbed.NewKata(t, c.settings)
 			n.berth(t, 0, "handler", "add", name, "--type", "shim", "--path", kata.Path, "--set", "runtime_config_path="+kata.Config)
-			table := n.told(t, name, "--canary")[name]
+			table := n.told(t, name, "--self-check")[name]
 			if k := table.Of(capability.Exec); k.Answer != capability.Yes || k.Source != c.source {
 				t.Errorf("exec is %+v", k)
 			}

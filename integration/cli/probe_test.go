@@ -28,17 +28,17 @@ func TestProbesAreWaitedFor(t *testing.T) {
 		}
 	}
 	n.berth(t, 0, "handler", "add", "slow", "--path", slow)
-	if k := n.told(t, "slow", "--canary")["slow"].Of(capability.Exec); k.Source != capability.Ran {
+	if k := n.told(t, "slow", "--self-check")["slow"].Of(capability.Exec); k.Source != capability.Ran {
 		t.Errorf("of a pod that was slow to start it says %+v", k)
 	}
-	_, stderr := n.berth(t, 3, "handler", "probe", "slow", "--canary", "--timeout", "1s")
+	_, stderr := n.berth(t, 3, "handler", "probe", "slow", "--self-check", "--timeout", "1s")
 	has(t, stderr, `the self-check pod of handler "slow" did not finish in time`)
-	n.berth(t, 0, "handler", "probe", "slow", "--canary") // joins that one, unless it is over
+	n.berth(t, 0, "handler", "probe", "slow", "--self-check") // joins that one, unless it is over
 	if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--canary")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
-	_, stderr = n.berth(t, 3, "features", "slow", "--canary")
+	_, stderr = n.berth(t, 3, "features", "slow", "--self-check")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
 }

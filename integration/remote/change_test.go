@@ -264,7 +264,7 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 	b.berth(t, 0, "handler", "probe", "shared")
 	for _, command := range [][]string{
 		{"handler", "promote", "shared"}, {"handler", "abort", "shared"},
-		{"handler", "probe", "shared", "--canary"},
+		{"handler", "probe", "shared", "--self-check"},
 	} {
 		if out := b.berth(t, 1, command...); !strings.Contains(out, "another daemon") {
 			t.Errorf("berth %q says %s", command, out)

@@ -213,7 +213,7 @@ func TestBrokenNodes(t *testing.T) {
 		"images elsewhere": {func(r *root) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\nimageServiceEndpoint: unix:///run/i.sock\n")
 		}, "kubelet", Fail, "image endpoint is unix:///run/i.sock", "remove that"},
-		"no crictl.yaml":      {func(r *root) { r.remove("/etc/crictl.yaml") }, "crictl", Warn, "there is no /etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock"},
+		"no crictl.yaml":      {func(r *root) { r.remove("/etc/crictl.yaml") }, "crictl", Warn, "/etc/crictl.yaml does not exist", "runtime-endpoint: unix:///run/berth/berth.sock"},
 		"crictl asks another": {func(r *root) { r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/crio/crio.sock\n") }, "crictl", Warn, "crio.sock", "crictl config"},
 		"crictl pulls by another": {func(r *root) {
 			r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/crio/crio.sock\n")

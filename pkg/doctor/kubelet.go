@@ -172,7 +172,7 @@ func crictl(n Node) []Finding {
 	ours := "unix://" + n.Config.Server.Socket
 	text, err := n.read(file)
 	if err != nil {
-		return []Finding{warn("there is no "+file+": crictl tries the sockets of other daemons", `printf 'runtime-endpoint: `+ours+`\nimage-endpoint: `+ours+`\n' > `+file)}
+		return []Finding{warn(file+" does not exist: crictl tries the sockets of other daemons", `printf 'runtime-endpoint: `+ours+`\nimage-endpoint: `+ours+`\n' > `+file)}
 	}
 	var c struct {
 		Runtime string `json:"runtime-endpoint"`

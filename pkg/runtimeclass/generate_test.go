@@ -77,7 +77,7 @@ func TestInventory(t *testing.T) {
 		"handlers: [{name: a}, {name: a}]\n":                                   `f:1: document 1: handlers[1].name: duplicate handler "a"`,
 		"handlers:\n- {}\n":                                                    "f:2: document 1: handlers[0].name: handler without a name",
 		"handlers:\n- name: A\n":                                               `f:2: document 1: handlers[0].name: "A" is not a valid handler name: `,
-		"handlers:\n- name: a\n  isolation: strong\n":                          `f:2: document 1: handlers[0]: isolation "strong" is none of`,
+		"handlers:\n- name: a\n  isolation: strong\n":                          `f:2: document 1: handlers[0]: isolation "strong" must be one of`,
 		"handlers:\n- name: a\n  overhead: {pods: -1}\n":                       "f:3: document 1: handlers[0].overhead: pods: -1 is negative",
 		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {p50: 2, p95: 1}}\n": "f:3: document 1: handlers[0].overhead: cpu: p50 2, p95 1 and max 0 are not in ascending order",
 		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {pods: -1}}\n":       "f:3: document 1: handlers[0].overhead: cpu: pods: -1 is negative",

@@ -116,7 +116,7 @@ func (h *translating) runcByShim(options map[string]any) {
 			h.note("options."+key, "is an option that runc's shim has not either", near(key, runcOptions))
 		case unset(v) && key != "SystemdCgroup":
 		case key == "SystemdCgroup", key == "ConfigPath", key == "TypeUrl", key == "CriuPath", key == "Runtime", key == "RuntimeRoot":
-			h.note("options."+key, or(runcOptions[key].why, "is an option of a shim that is no more"), runcOptions[key].do)
+			h.note("options."+key, or(runcOptions[key].why, "is an option of a removed shim"), runcOptions[key].do)
 		case key == "BinaryName":
 			h.shimBinary(v)
 		default:

@@ -79,7 +79,7 @@ func device(field string, d *runtimeapi.Device) error {
 
 func cdiDevice(field string, d *runtimeapi.CDIDevice) error {
 	if !parser.IsQualifiedName(d.GetName()) {
-		return invalid(field+".name", "%s is no CDI device; write it as vendor/class=name", quoted(d.GetName()))
+		return invalid(field+".name", "%s is not a CDI device; write it as vendor/class=name", quoted(d.GetName()))
 	}
 	return nil
 }

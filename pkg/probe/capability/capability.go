@@ -172,23 +172,23 @@ func (t Table) Validate() error {
 	switch t.Isolation {
 	case "", SharedKernel, UserSpaceKernel, VM:
 	default:
-		return fmt.Errorf("isolation %q is none of %s, %s and %s", t.Isolation, SharedKernel, UserSpaceKernel, VM)
+		return fmt.Errorf("isolation %q must be one of %s, %s and %s", t.Isolation, SharedKernel, UserSpaceKernel, VM)
 	}
 	switch t.IsolationSource {
 	case "", Declared, Probed, Ran:
 	default:
-		return fmt.Errorf("isolationSource %q is none of %s, %s and %s", t.IsolationSource, Declared, Probed, Ran)
+		return fmt.Errorf("isolationSource %q must be one of %s, %s and %s", t.IsolationSource, Declared, Probed, Ran)
 	}
 	for name, k := range t.Capabilities {
 		switch k.Answer {
 		case Yes, No, Unknown:
 		default:
-			return fmt.Errorf("capabilities.%s.answer %q is none of %s, %s and %s", name, k.Answer, Yes, No, Unknown)
+			return fmt.Errorf("capabilities.%s.answer %q must be one of %s, %s and %s", name, k.Answer, Yes, No, Unknown)
 		}
 		switch k.Source {
 		case "", Declared, Probed, Ran:
 		default:
-			return fmt.Errorf("capabilities.%s.source %q is none of %s, %s and %s", name, k.Source, Declared, Probed, Ran)
+			return fmt.Errorf("capabilities.%s.source %q must be one of %s, %s and %s", name, k.Source, Declared, Probed, Ran)
 		}
 	}
 	return nil

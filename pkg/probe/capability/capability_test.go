@@ -24,11 +24,11 @@ func TestWhatNobodySaidIsUnknown(t *testing.T) {
 func TestValidate(t *testing.T) {
 	for want, table := range map[string]Table{
 		"": {Isolation: VM, Capabilities: map[Name]Known{Exec: {Answer: Yes, Source: Ran}, "of-next-year": {Answer: Unknown}}},
-		`isolation "strong" is none of shared-kernel, user-space-kernel and vm`: {Isolation: "strong"},
-		`isolationSource "rumour" is none of declared, probed and ran`:          {Isolation: VM, IsolationSource: "rumour"},
-		`capabilities.exec.answer "maybe" is none of yes, no and unknown`:       {Capabilities: map[Name]Known{Exec: {Answer: "maybe"}}},
-		`capabilities.exec.answer "" is none of yes, no and unknown`:            {Capabilities: map[Name]Known{Exec: {}}},
-		`capabilities.exec.source "rumour" is none of declared, probed and ran`: {Capabilities: map[Name]Known{Exec: {Answer: Yes, Source: "rumour"}}},
+		`isolation "strong" must be one of shared-kernel, user-space-kernel and vm`: {Isolation: "strong"},
+		`isolationSource "rumour" must be one of declared, probed and ran`:          {Isolation: VM, IsolationSource: "rumour"},
+		`capabilities.exec.answer "maybe" must be one of yes, no and unknown`:       {Capabilities: map[Name]Known{Exec: {Answer: "maybe"}}},
+		`capabilities.exec.answer "" must be one of yes, no and unknown`:            {Capabilities: map[Name]Known{Exec: {}}},
+		`capabilities.exec.source "rumour" must be one of declared, probed and ran`: {Capabilities: map[Name]Known{Exec: {Answer: Yes, Source: "rumour"}}},
 	} {
 		got := ""
 		if err := table.Validate(); err != nil {

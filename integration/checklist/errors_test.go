@@ -1,0 +1,265 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+// makesError are functions that make an error of a text, with which argument that is.
+var makesError = map[string]int{
+	"errors.New": 0, "fmt.Errorf": 0,
+	"status.Error": 1, "status.Errorf": 1, "grpcstatus.Error": 1, "grpcstatus.Errorf": 1,
+}
+
+// names begin with a capital letter wherever they stand, if nothing else in them says so.
+var names = []string{"Linux", "Kubernetes", "Docker"}
+
+// riddles are what an error must not say, with what is said instead. They are words
+// that mean nothing else here: an "end" is a container's exit, or that of a file.
+var riddles = []struct {
+	pattern *regexp.Regexp
+	instead string
+}{
+	{word(`canar(y|ies)`), "self-check pod"},
+	{word(`trials?|variants?|rulings?|next binar(y|ies)`), "rollout, candidate, decision"},
+	{word(`(take|takes|took|taken|taking) back`), "roll back"},
+	{word(`half[- ]made`), "partially created"},
+	{word(`bur(y|ies|ied|ying)`), "clean up"},
+	{word(`mend(s|ed|ing)?`), "correct, repair"},
+	{word(`(is|are) no|(is|are) none( of)?`), "is not a, does not exist, must be one of"},
+	{word(`(may|can) not be`), "cannot be"},
+	{word(`nobody|somebody( else)?`), "who that is"},
+	{word(`cannot be told|does not tell|do not tell`), "cannot read, does not report"},
+	{word(`does not say|do not say`), "does not report"},
+	{word(`looked at`), "read, checked"},
+	{word(`asked for`), "requested"},
+}
+
+// othersTexts are texts that are not berth's to choose.
+var othersTexts = []string{
+	"resource name may not be empty",                              // of the API server, which "kubectl berth lint" repeats
+	" (nobody; in a user namespace, a user whom it does not map)", // the name of a user
+}
+
+// gerund begins an error that tells of a step: it is in the infinitive.
+var gerund = regexp.MustCompile(`^(adding|becoming|changing|checking|closing|connecting|copying|creating|deleting|finding|giving|listening|listing|loading|looking|making|mounting|opening|parsing|pulling|reading|reaping|receiving|recovering|removing|reopening|running|sending|serving|setting|starting|stopping|telling|unmounting|updating|waiting|watching|writing)\b.*: %w$`)
+
+// finite is a verb that such a word is only the subject of.
+var finite = word(`is|took|failed|timed out`)
+
+// errorFaults is why the text of an error is not how they are written.
+func errorFaults(text string) []string {
+	var all []string
+	first, _, _ := strings.Cut(text, " ")
+	if capitalized(strings.TrimRight(first, ":,;")) {
+		all = append(all, "begin with a lower-case letter")
+	}
+	if strings.HasSuffix(text, ".") || strings.HasSuffix(text, ".: %w") {
+		all = append(all, "leave out the full stop at the end")
+	}
+	if gerund.MatchString(text) && !finite.MatchString(text) {
+		all = append(all, fmt.Sprintf("%q: write the verb in the infinitive", first))
+	}
+	return append(all, riddlesIn(text)...)
+}
+
+func riddlesIn(text string) []string {
+	var all []string
+	text = strings.NewReplacer("no longer", "", "no more than", "").Replace(text)
+	for _, r := range riddles {
+		if found := r.pattern.FindString(text); found != "" {
+			all = append(all, fmt.Sprintf("%q: say %s", found, r.instead))
+		}
+	}
+	return all
+}
+
+// capitalized says whether a word has a capital letter for no reason but that it is
+// the first. Names of calls, keys and acronyms have others, or what is no letter.
+func capitalized(word string) bool {
+	if slices.Contains(names, word) {
+		return false
+	}
+	for i, r := range word {
+		if unicode.IsUpper(r) != (i == 0) || !unicode.IsLetter(r) {
+			return false
+		}
+	}
+	return word != ""
+}
+
+// helpFaults is why the help of a metric is not how it is written.
+func helpFaults(text string) []string {
+	all := riddlesIn(text)
+	if first, _ := utf8.DecodeRuneInString(text); !unicode.IsUpper(first) && !unicode.IsDigit(first) {
+		all = append(all, "begin with a capital letter, or a number")
+	}
+	if !strings.HasSuffix(text, ".") {
+		all = append(all, "end with a full stop")
+	}
+	return all
+}
+
+func TestFaultsOfErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"read config: %w":                       "",
+		"RunPodSandbox failed: %w":              "",
+		"CRIU is missing":                       "",
+		"%s is not a directory":                 "",
+		"Linux 5.12 is needed":                  "",
+		"it is no longer configured":            "",
+		"restoring a checkpoint is unsupported": "",
+		"":                                      "",
+		"Read config: %w":                       "lower-case",
+		"Cannot read it":                        "lower-case",
+		"cannot read it.":                       "full stop",
+		"cannot read it.: %w":                   "full stop",
+		"reading %s: %w":                        "infinitive",
+		"%q is no directory":                    "does not exist",
+		"there is no handler %q":                "does not exist",
+		"it is none of a, b":                    "must be one of",
+		"the canary pod failed":                 "self-check pod",
+		"it could not be taken back":            "roll back",
+		"nobody listens":                        "who that is",
+		"who connects cannot be told":           "report",
+	} {
+		got := strings.Join(errorFaults(text), "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"Completed CRI calls.":           "",
+		"1 if it is ready, otherwise 0.": "",
+		"Completed CRI calls":            "full stop",
+		"completed CRI calls.":           "capital",
+		"Trials of binaries.":            "rollout",
+	} {
+		got := strings.Join(helpFaults(text), "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestErrorTexts reads the texts of all errors, the help of all metrics, and all other
+// texts that a command or an error may be made of: who reads them must not have to learn berth's own words first.
+func TestErrorTexts(t *testing.T) {
+	var errs, helps, others int
+	for _, of := range []string{"pkg", "cmd"} {
+		err := filepath.WalkDir(filepath.Join(top, of), func(dir string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return err
+			}
+			r, err := readTexts(dir)
+			for _, m := range r.errors {
+				for _, fault := range errorFaults(m.text) {
+					t.Errorf("%s: %q: %s", m.at, m.text, fault)
+				}
+			}
+			for _, m := range r.helps {
+				for _, fault := range helpFaults(m.text) {
+					t.Errorf("%s: %q: %s", m.at, m.text, fault)
+				}
+			}
+			for _, m := range r.others {
+				for _, fault := range riddlesIn(m.text) {
+					t.Errorf("%s: %q: %s", m.at, m.text, fault)
+				}
+			}
+			errs, helps, others = errs+len(r.errors), helps+len(r.helps), others+len(r.others)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A lint that finds nothing to read finds no fault either.
+	const leastErrors, leastHelps, leastOthers = 900, 50, 2000
+	if errs < leastErrors || helps < leastHelps || others < leastOthers {
+		t.Errorf("found %d errors, %d metrics and %d other texts, want at least %d, %d and %d", errs, helps, others, leastErrors, leastHelps, leastOthers)
+	}
+}
+
+// textsOf are the texts of a package.
+type textsOf struct {
+	loggers
+	errors, helps []message
+	// others are all texts of more than a word, those of errors and metrics too.
+	others []message
+}
+
+func readTexts(dir string) (*textsOf, error) {
+	r := &textsOf{loggers: loggers{files: token.NewFileSet(), constants: map[string]ast.Expr{}}}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return r, err
+	}
+	var files []*ast.File
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(r.files, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return r, err
+		}
+		ast.Inspect(file, r.noteConstants)
+		files = append(files, file)
+	}
+	for _, file := range files {
+		ast.Inspect(file, r.noteText)
+	}
+	return r, nil
+}
+
+func (r *textsOf) noteText(node ast.Node) bool {
+	switch n := node.(type) {
+	case *ast.BasicLit:
+		if text, constant := r.text(n); constant && strings.Contains(text, " ") && !slices.Contains(othersTexts, text) {
+			r.others = append(r.others, r.at(n, text))
+		}
+	case *ast.CallExpr:
+		f, ok := n.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		of, ok := f.X.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		name := of.Name + "." + f.Sel.Name
+		if at, makes := makesError[name]; makes && at < len(n.Args) {
+			r.note(&r.errors, n.Args[at])
+		}
+		if name == "prometheus.NewDesc" && len(n.Args) > 1 {
+			r.note(&r.helps, n.Args[1])
+		}
+	case *ast.KeyValueExpr:
+		if key, ok := n.Key.(*ast.Ident); ok && (key.Name == "Help" || key.Name == "help") {
+			r.note(&r.helps, n.Value)
+		}
+	}
+	return true
+}
+
+// note adds a text that is constant; of others the parts are other texts.
+func (r *textsOf) note(to *[]message, x ast.Expr) {
+	if text, constant := r.text(x); constant {
+		*to = append(*to, r.at(x, text))
+	}
+}
+
+func (r *textsOf) at(x ast.Node, text string) message {
+	return message{at: strings.TrimPrefix(r.files.Position(x.Pos()).String(), top+"/"), text: text}
+}

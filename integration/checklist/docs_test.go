@@ -136,6 +136,21 @@ func TestPackagesAreNamed(t *testing.T) {
 	}
 }
 
+// TestTestsOfPages looks for every test that the other pages name.
+func TestTestsOfPages(t *testing.T) {
+	tests, named := allTests(t), 0
+	for _, page := range pages(t) {
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(read(t, page), -1) {
+			if named++; !tests[name] && name != "TestName" { // which stands for any
+				t.Errorf("%s: %s does not exist", page, name)
+			}
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d tests are named", named)
+	}
+}
+
 // TestWhereToLook holds the table of docs/architecture.md that says where a behaviour is.
 func TestWhereToLook(t *testing.T) {
 	_, table, ok := strings.Cut(read(t, "docs/architecture.md"), "\n## Where to look for\n")

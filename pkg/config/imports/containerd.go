@@ -144,7 +144,7 @@ func (t *translation) criPlugin(f File, id string, plugin map[string]any, tables
 		values, ok := runtimes[name].(map[string]any)
 		switch known := tables[name]; {
 		case !ok:
-			t.note(Note{Place: at, Why: "is not a table, and so no handler"})
+			t.note(Note{Place: at, Why: "is not a table, so not a handler"})
 		case known != nil:
 			// As containerd 2 merges its files.
 			known.merge(at, values)

@@ -67,11 +67,11 @@ func (t *translation) crio(files []File) {
 			at := Place{f.Name, []string{"crio", "runtime", "runtimes", name}}
 			values, ok := asTable(runtime["runtimes"])[name].(map[string]any)
 			if !ok {
-				t.note(Note{Place: at, Why: "is not a table, and so no handler"})
+				t.note(Note{Place: at, Why: "is not a table, so not a handler"})
 				continue
 			}
 			if first, twice := tables[name]; twice {
-				t.note(Note{Place: first.at, Handler: name, Why: "counts for nothing: " + f.Name + " is read later and has this handler too"})
+				t.note(Note{Place: first.at, Handler: name, Why: "has no effect: " + f.Name + " is read later and also has this handler"})
 			}
 			tables[name] = newTable(name, at, values)
 		}

@@ -212,7 +212,7 @@ func (h *translating) keys(meanings map[string]meaning, whose string, skip ...st
 		m, known := meanings[key]
 		switch {
 		case !known:
-			h.note(key, "is a key that "+whose+" has not either", near(key, meanings))
+			h.note(key, "is a key that "+whose+" does not have either", near(key, meanings))
 		case m.to != "" && !unset(v):
 			h.set(m.to, v, key)
 		case m.to == "" && !unset(v) && v != m.same:

@@ -51,7 +51,7 @@ func (h *translating) runc() {
 		m, known := runcOptions[key]
 		switch v := options[key]; {
 		case !known:
-			h.note("options."+key, "is an option that runc's shim has not either", near(key, runcOptions))
+			h.note("options."+key, "is an option that runc's shim does not have either", near(key, runcOptions))
 		case m.to != "" && !unset(v):
 			h.option(m.to, v, "options."+key)
 		case m.why != "" && (!unset(v) || key == "SystemdCgroup"):
@@ -113,7 +113,7 @@ func (h *translating) runcByShim(options map[string]any) {
 		v := options[key]
 		switch {
 		case !known:
-			h.note("options."+key, "is an option that runc's shim has not either", near(key, runcOptions))
+			h.note("options."+key, "is an option that runc's shim does not have either", near(key, runcOptions))
 		case unset(v) && key != "SystemdCgroup":
 		case key == "SystemdCgroup", key == "ConfigPath", key == "TypeUrl", key == "CriuPath", key == "Runtime", key == "RuntimeRoot":
 			h.note("options."+key, or(runcOptions[key].why, "is an option of a removed shim"), runcOptions[key].do)

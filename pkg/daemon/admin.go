@@ -14,7 +14,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
@@ -24,22 +23,18 @@ const adminMode fs.FileMode = 0o600
 
 // serveAdmin serves the management API. It answers while pods are still being
 // recovered, and says so.
-func (d *Daemon) serveAdmin(ctx context.Context, stranded func() []string, meter *overhead.Meter) error {
+func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 	if d.options.DropIns == "" {
 		return nil
 	}
-	server, build, face := d.options.Config.Server, d.options.Build, d.router.Load()
-	var overheads admin.Overheads
-	if meter != nil {
-		overheads = meter
-	}
+	server, build := d.options.Config.Server, d.options.Build
 	service, err := admin.New(admin.Options{
-		Lifecycle: d.lifecycle.Load(), Pods: adminPods{face}, Files: d.options.Loader,
+		Lifecycle: n.handlers, Pods: adminPods{n.face, n.engine}, Files: d.options.Loader,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
-		Recovering: func() bool { return !face.Ready() },
-		Faults:     func() []string { return slices.Concat(stranded(), d.labelFaults()) },
-		Overheads:  overheads,
+		Recovering: func() bool { return !n.face.Ready() },
+		Faults:     func() []string { return slices.Concat(n.remotes.pool.Stranded(), labelFaults(n.labels)) },
+		Overheads:  n.meter,
 	})
 	if err != nil {
 		return err
@@ -81,7 +76,10 @@ func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
 }
 
 // adminPods shows the router's pods to the management API.
-type adminPods struct{ router *router.Router }
+type adminPods struct {
+	router *router.Router
+	engine Engine
+}
 
 // List implements admin.Pods.
 func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
@@ -111,19 +109,9 @@ func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
 	return pods, nil
 }
 
-// installer is a backend that runs programs of this node.
-type installer interface {
-	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
-}
-
 // Installed implements admin.Pods.
 func (p adminPods) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
-	for _, b := range p.router.Backends() {
-		if i, ok := b.(installer); ok {
-			return i.Installed(ctx, d)
-		}
-	}
-	return nil, nil
+	return p.engine.Installed(ctx, d)
 }
 
 // Find implements admin.Pods.

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -53,21 +54,36 @@ func newBed(t *testing.T) *bed {
 	}
 	b.options = daemon.Options{
 		Config: b.config, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
-		Prober: willing{},
+		NewProber: func(daemon.Engine, <-chan struct{}) daemon.Prober { return willing{} },
 		NewEngine: func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
-			return measurable{b.engine}, nil
+			return memory{b.engine}, nil
 		},
 	}
 	return b
 }
 
-// measurable is an engine that can tell what pods have beyond their containers: each of
-// gvisor's 20 MiB, of which 10 are declared.
-type measurable struct{ *routertest.Backend }
+// memory is an engine whose pods are nowhere else.
+type memory struct{ *routertest.Backend }
 
-func (m measurable) Overhead() overhead.Source { return m }
+func (memory) Canary(context.Context, *handler.Definition, *probe.Runtime, bool) (probe.Proof, error) {
+	return nil, errors.New("no self-check pods here")
+}
 
-func (m measurable) Pods(context.Context) (map[string]overhead.Pods, error) {
+func (memory) Capabilities(context.Context, *handler.Definition, *probe.Runtime, probe.Proof) capability.Table {
+	return capability.Table{}
+}
+
+func (memory) Installed(context.Context, *handler.Definition) ([]handler.OwnedBinary, error) {
+	return nil, nil
+}
+
+func (m memory) Overhead() overhead.Source { return measured(m) }
+
+// measured tells what pods have beyond their containers: each of gvisor's 20 MiB, of which
+// 10 are declared.
+type measured memory
+
+func (m measured) Pods(context.Context) (map[string]overhead.Pods, error) {
 	const mi = 1 << 20
 	p := overhead.Pods{Declared: []overhead.Declared{{Memory: 10 * mi, CPU: 250}}}
 	for _, o := range m.Inventory() {
@@ -78,11 +94,11 @@ func (m measurable) Pods(context.Context) (map[string]overhead.Pods, error) {
 	return map[string]overhead.Pods{"gvisor": p}, nil
 }
 
-func (measurable) Canary(context.Context, *handler.Definition) (overhead.Canary, error) {
-	return nil, errors.New("there are no canaries here")
+func (measured) Canary(context.Context, *handler.Definition) (overhead.Canary, error) {
+	return nil, errors.New("no self-check pods here")
 }
 
-func (measurable) Read(context.Context, []overhead.Canary) ([]overhead.Reading, error) {
+func (measured) Read(context.Context, []overhead.Canary) ([]overhead.Reading, error) {
 	return nil, nil
 }
 
@@ -92,6 +108,10 @@ type willing struct{}
 func (willing) Check(context.Context, *handler.Definition, probe.Depth) (*probe.Runtime, error) {
 	return &probe.Runtime{}, nil
 }
+
+func (willing) Proof(*handler.Definition, *probe.Runtime) probe.Proof { return nil }
+
+func (willing) Runs() map[string]probe.CanaryRuns { return nil }
 
 // daemon makes a daemon that is stopped when the test ends.
 func (b *bed) daemon(t *testing.T) *daemon.Daemon {

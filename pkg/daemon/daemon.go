@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/log"
@@ -24,19 +23,28 @@ import (
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/featurefile"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
 // Engine is the embedded backend as the daemon needs it.
 type Engine interface {
 	router.Backend
-	// Recover takes over what an earlier daemon left. No other method is
-	// called before it returns.
+	// Canary is not called before Recover has returned.
+	probe.Canary
+	// Recover takes over what an earlier daemon left. Of the other methods only those
+	// named Capabilities and Overhead are called before it returns.
 	Recover(ctx context.Context) error
+	// Capabilities tells what handlers can do for pods.
+	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table
+	// Installed tells the programs that a new pod of a handler would keep.
+	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
+	// Overhead reads what pods have beyond their containers.
+	Overhead() overhead.Source
 	// Close ends what the engine does by itself, and lets every pod run.
 	Close(ctx context.Context) error
 }
@@ -64,10 +72,18 @@ type Options struct {
 	// itself, such as its log; nil is nothing. It is also called after a reload
 	// that failed, with the configuration that stays.
 	Apply func(ctx context.Context, cfg *config.Config)
-	// Prober finds out whether handlers can run pods; nil asks the machine.
-	Prober lifecycle.Prober
+	// NewProber makes what finds out whether handlers can run pods, on an engine that may
+	// be asked to run some from when recovered is closed; nil is what asks the machine.
+	NewProber func(e Engine, recovered <-chan struct{}) Prober
 	// NewEngine opens the engine; nil is the real one.
 	NewEngine func(ctx context.Context, cfg *config.Config, b Build, h Handlers) (Engine, error)
+}
+
+// Prober finds out whether handlers can run pods, and knows what self-check pods did.
+type Prober interface {
+	lifecycle.Prober
+	Proof(d *handler.Definition, rt *probe.Runtime) probe.Proof
+	Runs() map[string]probe.CanaryRuns
 }
 
 // Handlers returns those of the moment to an engine.
@@ -108,8 +124,10 @@ func (o *Options) complete() error {
 	}
 	// One for all, so that a runtime is asked once.
 	prober := probe.New(shim.Protocol{})
-	if o.Prober == nil {
-		o.Prober = probe.NewCanaries(probe.NewChecker(prober))
+	if o.NewProber == nil {
+		o.NewProber = func(e Engine, recovered <-chan struct{}) Prober {
+			return probe.NewCanaries(probe.NewChecker(prober), e, recovered)
+		}
 	}
 	if o.NewEngine == nil {
 		o.NewEngine = engineAsking(prober)
@@ -134,15 +152,15 @@ type Daemon struct {
 	started, stopped  bool
 	startErr, stopErr error
 
-	teardown  teardown
-	router    atomic.Pointer[router.Router]
-	registry  atomic.Pointer[handler.Registry[router.Backend]]
-	lifecycle atomic.Pointer[lifecycle.Manager]
-	labels    atomic.Pointer[featurefile.Keeper]
+	teardown teardown
+	handlers *lifecycle.Manager // guarded by mu; nil before Start has made it
 
-	wishes sync.Mutex
-	wished []lifecycle.Trigger // before there is a manager
+	// wished are reloads that somebody asked for, also while Start is at work.
+	wished chan lifecycle.Trigger
 }
+
+// maxWished is how many reloads may wait to be passed on. One more is asked for already.
+const maxWished = 16
 
 // New checks the options.
 func New(o Options) (*Daemon, error) {
@@ -150,7 +168,7 @@ func New(o Options) (*Daemon, error) {
 		return nil, err
 	}
 	life, end := context.WithCancel(context.Background())
-	return &Daemon{options: o, notify: notifier{o.NotifySocket}, failed: make(chan error, 1), life: life, end: end}, nil
+	return &Daemon{options: o, notify: notifier{o.NotifySocket}, failed: make(chan error, 1), life: life, end: end, wished: make(chan lifecycle.Trigger, maxWished)}, nil
 }
 
 // Run starts, waits for ctx to end or for something to fail, and stops. That ctx

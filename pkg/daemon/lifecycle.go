@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -20,42 +18,46 @@ import (
 
 // newLifecycle makes the manager of the handlers, and by it the first table,
 // whose routes lead to the engine and to CRI daemons.
-func (d *Daemon) newLifecycle(ctx context.Context, engine router.Backend, remotes *remotes) error {
-	cfg := d.options.Config
-	tables := &tables{engine: engine, remotes: remotes, registry: &d.registry}
+func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *knownHandlers) (*lifecycle.Manager, error) {
 	m, err := lifecycle.New(ctx, lifecycle.Options{
-		Config: cfg, Loader: d.options.Loader, Prober: checker{d.options.Prober, remotes}, Live: livePods{&d.router},
-		Publisher: tables, Dir: cfg.Engine.Root, Announcer: announcer{d}, Surveyor: d.surveyor(engine, remotes),
+		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool}, Live: livePods{n.pods},
+		Publisher: &tables{n.engine, n.remotes, n.registry, known}, Dir: d.options.Config.Engine.Root,
+		Announcer: announcer{d.notify, d.options.Apply}, Surveyor: surveyor{n.engine, n.prober, n.remotes.pool},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d.teardown.add("handlers", func(context.Context) error { return m.Close() })
-	d.wishes.Lock()
-	defer d.wishes.Unlock()
-	d.lifecycle.Store(m)
-	for _, t := range d.wished {
-		m.Request(t)
-	}
-	return nil
+	return m, nil
 }
 
 // Reload asks for a reload and does not wait for it. One that is asked for while
 // the daemon starts comes when it has.
 func (d *Daemon) Reload(t lifecycle.Trigger) {
-	d.wishes.Lock()
-	defer d.wishes.Unlock()
-	if m := d.lifecycle.Load(); m != nil {
-		m.Request(t)
-		return
-	}
-	if !slices.Contains(d.wished, t) {
-		d.wished = append(d.wished, t)
+	select {
+	case d.wished <- t:
+	default: // as many are asked for already
 	}
 }
 
-// Lifecycle is the manager of the handlers, or nil before it is made.
-func (d *Daemon) Lifecycle() *lifecycle.Manager { return d.lifecycle.Load() }
+// passOn tells the manager which reloads are asked for, until the daemon ends.
+func (d *Daemon) passOn(m *lifecycle.Manager) {
+	for {
+		select {
+		case t := <-d.wished:
+			m.Request(t)
+		case <-d.life.Done():
+			return
+		}
+	}
+}
+
+// Lifecycle is the manager of the handlers, or nil before Start has returned.
+func (d *Daemon) Lifecycle() *lifecycle.Manager {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.handlers
+}
 
 // fixed is the loader of a daemon whose configuration is not from files.
 type fixed struct{ config *config.Config }
@@ -72,7 +74,8 @@ func (fixed) Check(context.Context, string, []byte) error { return nil }
 type tables struct {
 	engine   router.Backend
 	remotes  *remotes
-	registry *atomic.Pointer[handler.Registry[router.Backend]]
+	registry *handler.Registry[router.Backend]
+	known    *knownHandlers
 }
 
 // Publish implements lifecycle.Publisher. Nothing fails after the swap.
@@ -86,11 +89,8 @@ func (t *tables) Publish(p *lifecycle.Plan) error {
 	if err := t.remotes.record(p); err != nil {
 		return err
 	}
-	if r := t.registry.Load(); r != nil {
-		r.Swap(table)
-	} else {
-		t.registry.Store(handler.NewRegistry(table))
-	}
+	t.registry.Swap(table)
+	t.known.use(p)
 	t.remotes.use(p)
 	return nil
 }
@@ -110,19 +110,13 @@ func (t *tables) tableOf(p *lifecycle.Plan) (*handler.Table[router.Backend], err
 	return handler.NewTable(p.Generation, p.Default, routes)
 }
 
-// livePods counts nothing until there is a router.
-type livePods struct {
-	router *atomic.Pointer[router.Router]
-}
+// livePods counts pods, and those that are being started.
+type livePods struct{ pods *router.Pods }
 
 // Live implements lifecycle.LivePods.
 func (l livePods) Live() map[string]int {
-	r := l.router.Load()
-	if r == nil {
-		return nil
-	}
-	live := r.Live()
-	for _, s := range r.Starts() {
+	live := l.pods.Live()
+	for _, s := range l.pods.Starts() {
 		if starting := s.Running + s.Queued; starting > 0 {
 			live[s.Handler] += starting
 		}
@@ -192,7 +186,10 @@ func (t told) Info() map[string]string {
 
 // announcer tells the service manager of reloads, and puts in force what is not
 // the handlers'.
-type announcer struct{ *Daemon }
+type announcer struct {
+	notify notifier
+	apply  func(ctx context.Context, cfg *config.Config) // may be nil
+}
 
 // Reloading implements lifecycle.Announcer.
 func (a announcer) Reloading(ctx context.Context) {
@@ -204,11 +201,11 @@ func (a announcer) Reloading(ctx context.Context) {
 }
 
 // Reloaded implements lifecycle.Announcer.
-func (a announcer) Reloaded(ctx context.Context, c lifecycle.Current) {
-	if apply := a.options.Apply; apply != nil {
-		apply(ctx, c.Config)
+func (a announcer) Reloaded(ctx context.Context, c lifecycle.Current, handlers []lifecycle.Handler) {
+	if a.apply != nil {
+		a.apply(ctx, c.Config)
 	}
-	a.notify.send(ctx, ready+"\nSTATUS="+statusLine(c, a.lifecycle.Load().Handlers()))
+	a.notify.send(ctx, ready+"\nSTATUS="+statusLine(c, handlers))
 }
 
 // statusLine is what "systemctl status" shows. Pure.

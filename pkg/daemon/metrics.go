@@ -32,8 +32,8 @@ var (
 // nodeMetrics are counted when somebody asks. Labels are names of Definitions.
 type nodeMetrics struct {
 	registry *handler.Registry[router.Backend]
-	router   *router.Router
-	canaries canaryRuns // may be nil
+	pods     *router.Pods
+	canaries canaryRuns
 }
 
 // canaryRuns tells of canary pods.
@@ -57,7 +57,7 @@ func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. A handler without pods is counted
 // as such, and one that is gone for as long as it has any.
 func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
-	live := n.router.Live()
+	live := n.pods.Live()
 	for _, r := range n.registry.Current().Routes() {
 		name, ready := r.Definition.Name, 0.0
 		if r.State.AcceptsPods() {
@@ -70,11 +70,11 @@ func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
 	for name, count := range live {
 		to <- prometheus.MustNewConstMetric(sandboxesDesc, prometheus.GaugeValue, float64(count), name)
 	}
-	for _, v := range n.router.Variants() {
+	for _, v := range n.pods.Variants() {
 		to <- prometheus.MustNewConstMetric(variantPodsDesc, prometheus.CounterValue, float64(v.Pods), v.Handler, v.Variant)
 		to <- prometheus.MustNewConstMetric(variantFailuresDesc, prometheus.CounterValue, float64(v.Failures), v.Handler, v.Variant)
 	}
-	for _, s := range n.router.Starts() {
+	for _, s := range n.pods.Starts() {
 		to <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(s.Running), s.Handler)
 		to <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, float64(s.Queued), s.Handler)
 		for limit, count := range s.Refused {

@@ -5,33 +5,38 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/featurefile"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// keepNodeLabels tells the cluster of the handlers from now on, which is when they
-// take pods. The file that an earlier daemon left counts until then.
-func (d *Daemon) keepNodeLabels(ctx context.Context, metrics prometheus.Registerer) {
-	labels := d.options.Config.NodeLabels
+// newNodeLabels is what tells the cluster of the handlers; nil without a file for it.
+func newNodeLabels(labels config.NodeLabels, handlers *lifecycle.Manager) *featurefile.Keeper {
 	if labels.File == "" {
-		return
+		return nil
 	}
-	handlers := d.lifecycle.Load()
-	keeper := featurefile.Start(ctx, featurefile.Options{
+	return featurefile.New(featurefile.Options{
 		Path: labels.File, Lifetime: labels.Lifetime,
 		Content: func() featurefile.Content { return contentOf(handlers.Handlers()) },
-	}, handlers.Watch(d.life))
-	d.labels.Store(keeper)
-	d.teardown.add("node labels", keeper.Close)
+	})
+}
+
+// keepNodeLabels tells the cluster of the handlers from now on, which is when they
+// take pods. The file that an earlier daemon left counts until then.
+func (d *Daemon) keepNodeLabels(ctx context.Context, n *node, metrics prometheus.Registerer) {
+	if n.labels == nil {
+		return
+	}
+	featurefile.Start(ctx, n.labels, n.handlers.Watch(d.life))
+	d.teardown.add("node labels", n.labels.Close)
 	if metrics != nil {
-		metrics.MustRegister(keeper)
+		metrics.MustRegister(n.labels)
 	}
 }
 
 // labelFaults says why the cluster does not hear of the handlers, if it should.
-func (d *Daemon) labelFaults() []string {
-	keeper := d.labels.Load()
+func labelFaults(keeper *featurefile.Keeper) []string {
 	if keeper == nil {
 		return nil
 	}

@@ -10,18 +10,6 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// overheadSource is an engine that can read what pods have beyond their containers.
-type overheadSource interface{ Overhead() overhead.Source }
-
-// newMeter is nil for an engine that cannot.
-func newMeter(ctx context.Context, e Engine, r *router.Router) *overhead.Meter {
-	s, ok := e.(overheadSource)
-	if !ok {
-		return nil
-	}
-	return overhead.New(ctx, overhead.Options{Source: s.Overhead(), Admission: admission{r}, Ready: r.Ready})
-}
-
 // admission has the router let canary pods in.
 type admission struct{ *router.Router }
 
@@ -52,7 +40,7 @@ var (
 // overheadMetrics are read when somebody asks, and not more often than the meter does.
 type overheadMetrics struct {
 	handlers *lifecycle.Manager
-	meter    *overhead.Meter // may be nil
+	meter    *overhead.Meter
 }
 
 // Describe implements prometheus.Collector.
@@ -64,9 +52,6 @@ func (overheadMetrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (o overheadMetrics) Collect(to chan<- prometheus.Metric) {
-	if o.meter == nil {
-		return
-	}
 	for _, h := range o.handlers.Handlers() {
 		collectOverhead(to, o.meter.Of(context.Background(), h.Definition))
 	}

@@ -177,7 +177,7 @@ func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 	var handlers daemon.Handlers
 	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h daemon.Handlers) (daemon.Engine, error) {
 		handlers = h
-		return b.engine, nil
+		return memory{b.engine}, nil
 	}
 	d := b.started(t)
 	if told, accepting := len(handlers.Told()), len(handlers.Accepting()); told != 2 || accepting != 2 {

@@ -29,15 +29,14 @@ const sweepInterval = time.Second
 // remotes keeps the router and the handlers' states true to the CRI daemons that
 // handlers lead to.
 type remotes struct {
-	daemon   *Daemon
+	registry *handler.Registry[router.Backend]
+	pods     *router.Pods
 	pool     *remote.Pool
 	instance string
 	// recovered is closed when the engine may be asked.
-	recovered chan struct{}
-	// life ends with the teardown; made is closed when pool is there.
-	life    context.Context
-	made    chan struct{}
-	working sync.WaitGroup
+	recovered <-chan struct{}
+	life      context.Context // ends with the teardown
+	working   sync.WaitGroup
 
 	// members is held while a plan is put in force, and by what makes a backend the
 	// router's or takes it away, so that none comes back that has gone.
@@ -46,16 +45,17 @@ type remotes struct {
 	mu sync.Mutex
 	// ended is set when nobody is followed any more.
 	ended bool
-	// wakes are how those are woken that follow a backend.
+	// wakes are how those are woken that follow a backend; news says that there is one more.
 	wakes map[*remote.Backend]chan struct{}
+	news  chan struct{}
 }
 
 // newRemotes knows the CRI daemons that had pods before.
-func (d *Daemon) newRemotes(ctx context.Context, engine Engine) (*remotes, error) {
+func (d *Daemon) newRemotes(ctx context.Context, n *node) (*remotes, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r := &remotes{
-		daemon: d, instance: rand.Text(), recovered: make(chan struct{}), life: life, made: make(chan struct{}),
-		wakes: map[*remote.Backend]chan struct{}{},
+		registry: n.registry, pods: n.pods, instance: rand.Text(), recovered: n.recovered, life: life,
+		wakes: map[*remote.Backend]chan struct{}{}, news: make(chan struct{}, 1),
 	}
 	end := func() {
 		stop()
@@ -67,7 +67,7 @@ func (d *Daemon) newRemotes(ctx context.Context, engine Engine) (*remotes, error
 	pool, err := remote.NewPool(ctx, remote.PoolOptions{
 		Dir: filepath.Join(d.options.Config.Engine.Root, "remote"), Instance: r.instance, ListTimeout: listPatience,
 		StreamHosts:  d.options.Config.Streaming.PermittedRemoteHosts,
-		CgroupDriver: func(ctx context.Context) (runtimeapi.CgroupDriver, error) { return r.driver(ctx, engine) },
+		CgroupDriver: func(ctx context.Context) (runtimeapi.CgroupDriver, error) { return r.driver(ctx, n.engine) },
 		Changed:      r.changed,
 	})
 	if err != nil {
@@ -75,7 +75,6 @@ func (d *Daemon) newRemotes(ctx context.Context, engine Engine) (*remotes, error
 		return nil, err
 	}
 	r.pool = pool
-	close(r.made)
 	r.working.Go(r.sweep)
 	d.teardown.add("CRI daemons behind sockets", func(context.Context) error {
 		end()
@@ -95,8 +94,7 @@ func (r *remotes) driver(ctx context.Context, engine Engine) (runtimeapi.CgroupD
 	return c.GetLinux().GetCgroupDriver(), err
 }
 
-// changed implements remote.PoolOptions. Each backend is followed apart, so that
-// one whose handlers take long to probe keeps no other waiting.
+// changed implements remote.PoolOptions.
 func (r *remotes) changed(b *remote.Backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,85 +105,31 @@ func (r *remotes) changed(b *remote.Backend) {
 	if wake == nil {
 		wake = make(chan struct{}, 1)
 		r.wakes[b] = wake
-		r.working.Go(func() { r.follow(b, wake) })
+		signal(r.news)
 	}
+	signal(wake)
+}
+
+// signal leaves one signal in c, which has room for one.
+func signal(c chan<- struct{}) {
 	select {
-	case wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
-}
-
-// follow takes over what has changed of a backend, until it has left.
-func (r *remotes) follow(b *remote.Backend, wake <-chan struct{}) {
-	select {
-	case <-r.made:
-	case <-r.life.Done():
-		return
-	}
-	var probed *remote.Health
-	for r.stays(b) {
-		select {
-		case <-r.life.Done():
-			return
-		case <-wake:
-			probed = r.takeOver(r.life, b, probed)
-		}
-	}
-}
-
-// stays says whether b is in the pool, and ends what follows it if not.
-func (r *remotes) stays(b *remote.Backend) bool {
-	if r.pool.Has(b) {
-		return true
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.wakes, b)
-	return false
-}
-
-// takeOver makes owners what the daemon has, and has its handlers probed if its
-// health is not what it was when they were probed last, which it returns.
-func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remote.Health) *remote.Health {
-	r.reconcile(ctx, b)
-	now := b.Health()
-	m := r.daemon.lifecycle.Load()
-	switch {
-	case m == nil:
-		return before
-	case before != nil && same(*before, now):
-		return before
-	}
-	for _, route := range r.daemon.registry.Load().Current().Routes() {
-		if d := route.Definition; d.Type == handler.CRI && route.Backend.ID() == b.ID() {
-			if _, err := m.Probe(ctx, d.Name, probe.Ask); err != nil && ctx.Err() == nil {
-				log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("Failed to probe handler")
-			}
-		}
-	}
-	return &now
-}
-
-// same says whether a daemon is as it was all the time: one that went and came back
-// meanwhile may have been probed while it was away. Pure.
-func same(before, now remote.Health) bool {
-	return before.Phase == now.Phase && before.Reason == now.Reason && before.Since.Equal(now.Since)
 }
 
 // reconcile makes owners what the daemon has.
 func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
 	r.members.Lock()
 	defer r.members.Unlock()
-	face := r.daemon.router.Load()
-	if face == nil || !r.pool.Has(b) || !adopted(face, b) {
-		return
+	if r.pool.Has(b) && r.adopted(b) {
+		r.compare(ctx, b)
 	}
-	compare(ctx, face, b)
 }
 
 // compare has a daemon be no backend that has what another backend has.
-func compare(ctx context.Context, face *router.Router, b *remote.Backend) {
-	if err := face.Reconcile(b); err != nil {
+func (r *remotes) compare(ctx context.Context, b *remote.Backend) {
+	if err := r.pods.Reconcile(b); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("Backend has pods that belong to another backend")
 		b.Contest(err)
 	}
@@ -216,9 +160,7 @@ func (r *remotes) sweep() {
 // there again must find nothing of them.
 func (r *remotes) leave() {
 	for _, b := range r.pool.Leave() {
-		if face := r.daemon.router.Load(); face != nil {
-			face.Abandon(b)
-		}
+		r.pods.Abandon(b)
 		if err := r.pool.Left(b); err != nil {
 			log.L.WithError(err).WithField("backend", b.ID()).Warn("Failed to disconnect unused backend")
 		}
@@ -226,8 +168,9 @@ func (r *remotes) leave() {
 	}
 }
 
-func adopted(face *router.Router, b *remote.Backend) bool {
-	for _, known := range face.Backends() {
+// adopted says whether b is the router's.
+func (r *remotes) adopted(b *remote.Backend) bool {
+	for _, known := range r.pods.Backends() {
 		if known.ID() == b.ID() {
 			return true
 		}
@@ -239,8 +182,7 @@ func adopted(face *router.Router, b *remote.Backend) bool {
 // or has had the time to. One that never said it has nothing that could be listed
 // in its place, and pods that are not listed are made a second time: its first
 // answer, which is soon if there is none, is waited for.
-func (r *remotes) adopt(ctx context.Context, face *router.Router) {
-	close(r.recovered)
+func (r *remotes) adopt(ctx context.Context) {
 	patience := time.After(listPatience)
 	for _, b := range r.pool.All() {
 		wait := patience
@@ -253,19 +195,19 @@ func (r *remotes) adopt(ctx context.Context, face *router.Router) {
 			patience = time.After(0)
 		case <-ctx.Done():
 		}
-		r.add(face, b)
+		r.add(b)
 	}
 }
 
 // add makes one the router's, unless it has left.
-func (r *remotes) add(face *router.Router, b *remote.Backend) {
+func (r *remotes) add(b *remote.Backend) {
 	r.members.Lock()
 	defer r.members.Unlock()
 	if !r.pool.Has(b) {
 		return
 	}
-	face.Adopt(b)
-	compare(r.life, face, b) // before anybody sees a pod twice
+	r.pods.Adopt(b)
+	r.compare(r.life, b) // before anybody sees a pod twice
 	r.changed(b)
 }
 
@@ -284,24 +226,24 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 	default:
 		return b, nil
 	}
-	if face := r.daemon.router.Load(); face != nil && !adopted(face, b) {
-		face.Adopt(b)
+	if !r.adopted(b) {
+		r.pods.Adopt(b)
 		r.changed(b)
-		r.inform(face, b)
+		r.inform(b)
 	}
 	return b, nil
 }
 
 // inform tells one that came late what the others were told. It keeps nobody
 // waiting: who does not answer is told when it does.
-func (r *remotes) inform(face *router.Router, b *remote.Backend) {
+func (r *remotes) inform(b *remote.Backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
 		return
 	}
 	r.working.Go(func() {
-		if err := face.Tell(r.life, b); err != nil && r.life.Err() == nil {
+		if err := r.pods.Tell(r.life, b); err != nil && r.life.Err() == nil {
 			log.G(r.life).WithError(err).WithField("backend", b.ID()).Warn("Failed to pass the pod CIDR to backend")
 		}
 	})
@@ -327,14 +269,14 @@ func definitionsOf(p *lifecycle.Plan) []*handler.Definition {
 
 // checker asks CRI daemons how they are, and leaves other handlers to another.
 type checker struct {
-	lifecycle.Prober
-	remotes *remotes
+	Prober
+	pool *remote.Pool
 }
 
 // Check implements lifecycle.Prober.
 func (c checker) Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error) {
 	if d.Type == handler.CRI {
-		return c.remotes.pool.Check(ctx, d)
+		return c.pool.Check(ctx, d)
 	}
 	return c.Prober.Check(ctx, d, depth)
 }

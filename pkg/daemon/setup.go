@@ -12,10 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	"github.com/berth-cri/berth/pkg/featurefile"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
-	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/remote"
 	"github.com/berth-cri/berth/pkg/router"
 )
@@ -30,6 +31,44 @@ const window = 1 << 20
 // callWorkers is for how many calls at once goroutines are kept. More get their own.
 const callWorkers = 8
 
+// node is what serves the pods of this node: each part complete when it is made, from
+// those above it.
+type node struct {
+	registry  *handler.Registry[router.Backend]
+	pods      *router.Pods
+	engine    Engine
+	recovered chan struct{} // closed when the engine may be asked
+	prober    Prober
+	remotes   *remotes
+	handlers  *lifecycle.Manager
+	meter     *overhead.Meter
+	labels    *featurefile.Keeper // nil without a file for them
+	face      *router.Router
+}
+
+// assemble makes the parts. What they have to be rid of is added to the teardown.
+func (d *Daemon) assemble(ctx context.Context) (*node, error) {
+	registry := handler.NewRegistry(handler.EmptyTable[router.Backend]())
+	n := &node{registry: registry, pods: router.NewPods(registry), recovered: make(chan struct{})}
+	known := newKnownHandlers(registry, d.options.Config)
+	var err error
+	if n.engine, err = d.openEngine(ctx, known); err != nil {
+		return nil, err
+	}
+	n.prober = d.options.NewProber(n.engine, n.recovered)
+	if n.remotes, err = d.newRemotes(ctx, n); err != nil {
+		return nil, err
+	}
+	if n.handlers, err = d.newLifecycle(ctx, n, known); err != nil {
+		return nil, err
+	}
+	n.remotes.follow(n.handlers)
+	n.face = router.New(n.pods, told{n.handlers, n.engine, n.remotes}, n.handlers)
+	n.meter = overhead.New(ctx, overhead.Options{Source: n.engine.Overhead(), Admission: admission{n.face}, Ready: n.face.Ready})
+	n.labels = newNodeLabels(d.options.Config.NodeLabels, n.handlers)
+	return n, nil
+}
+
 // setUp goes from what may be refused by another process, through what reads
 // the disk, to what makes the daemon visible. It adds a step to the teardown
 // for each thing that it has done.
@@ -43,53 +82,34 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	engine, err := d.openEngine(ctx)
+	n, err := d.assemble(ctx)
 	if err != nil {
 		return err
 	}
-	remotes, err := d.newRemotes(ctx, engine)
-	if err != nil {
+	d.handlers = n.handlers
+	go d.passOn(n.handlers)
+	d.serve(listener, n.face, append(options, remote.LoopGuard(n.remotes.instance, n.remotes.pool.Behind)...))
+	if err := d.serveAdmin(ctx, n); err != nil {
 		return err
 	}
-	if err := d.newLifecycle(ctx, engine, remotes); err != nil {
-		return err
-	}
-	d.serve(listener, engine, remotes, append(options, remote.LoopGuard(remotes.instance, remotes.pool.Behind)...))
-	router, handlers := d.router.Load(), d.lifecycle.Load()
-	meter := newMeter(ctx, engine, router)
-	if err := d.serveAdmin(ctx, remotes.pool.Stranded, meter); err != nil {
-		return err
-	}
-	handlers.Start() // runtimes are asked while pods are recovered
-	if err := engine.Recover(ctx); err != nil {
+	n.handlers.Start() // runtimes are asked while pods are recovered
+	if err := n.engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the pods of this node: %w", err)
 	}
-	router.Adopt(engine)
-	remotes.adopt(ctx, router)
-	canaries := d.serveCanaries(engine)
+	n.pods.Adopt(n.engine)
+	close(n.recovered)
+	n.remotes.adopt(ctx)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{d.registry.Load(), router, canaries}, handlers, remoteMetrics{remotes.pool}, overheadMetrics{handlers, meter})
+		metrics.MustRegister(nodeMetrics{n.registry, n.pods, n.prober}, n.handlers, remoteMetrics{n.remotes.pool}, overheadMetrics{n.handlers, n.meter})
 	}
-	if err := handlers.Ready(ctx); err != nil {
+	if err := n.handlers.Ready(ctx); err != nil {
 		return err
 	}
-	router.SetReady()
-	d.keepNodeLabels(ctx, metrics)
+	n.face.SetReady()
+	d.keepNodeLabels(ctx, n, metrics)
 	d.notify.send(ctx, ready)
-	d.announce(ctx, time.Since(begin))
+	d.announce(ctx, n.registry, time.Since(begin))
 	return d.feedWatchdog(ctx)
-}
-
-// serveCanaries lets probes run pods from now on, and returns what counts them.
-func (d *Daemon) serveCanaries(e Engine) canaryRuns {
-	probes, ok := d.options.Prober.(*probe.Canaries)
-	if !ok {
-		return nil
-	}
-	if by, ok := e.(probe.Canary); ok {
-		probes.Serve(by)
-	}
-	return probes
 }
 
 // listen takes the CRI socket. That no other daemon has it is known before
@@ -144,9 +164,10 @@ func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 }
 
 // openEngine opens the engine.
-func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
-	cfg := d.options.Config
-	engine, err := d.options.NewEngine(ctx, cfg, d.options.Build, Handlers{Told: d.definitions, Accepting: d.accepting, Configured: d.configured})
+func (d *Daemon) openEngine(ctx context.Context, known *knownHandlers) (Engine, error) {
+	engine, err := d.options.NewEngine(ctx, d.options.Config, d.options.Build, Handlers{
+		Told: known.told, Accepting: known.accepting, Configured: known.configured,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open the engine: %w", err)
 	}
@@ -154,43 +175,9 @@ func (d *Daemon) openEngine(ctx context.Context) (Engine, error) {
 	return engine, nil
 }
 
-// definitions returns the handlers that have something to tell at this moment.
-func (d *Daemon) definitions() []*handler.Definition {
-	return d.handlersOf(func(s handler.State) bool { return s.Phase != handler.NotReady })
-}
-
-// accepting returns those that take new pods at this moment.
-func (d *Daemon) accepting() []*handler.Definition { return d.handlersOf(handler.State.AcceptsPods) }
-
-// handlersOf returns the engine's handlers whose state is one that is wanted.
-func (d *Daemon) handlersOf(wanted func(handler.State) bool) []*handler.Definition {
-	registry := d.registry.Load()
-	if registry == nil {
-		return d.options.Config.Runtimes
-	}
-	var definitions []*handler.Definition
-	for _, r := range registry.Current().Routes() {
-		if wanted(r.State) && r.Definition.Type != "" && r.Definition.Type != handler.CRI {
-			definitions = append(definitions, r.Definition)
-		}
-	}
-	return definitions
-}
-
-// configured returns all handlers of the engine's that new pods may come to run under.
-func (d *Daemon) configured() []*handler.Definition {
-	all := lifecycle.CandidatesOf(d.options.Config)
-	if m := d.lifecycle.Load(); m != nil {
-		all = m.Candidates()
-	}
-	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return d.Type == handler.CRI })
-}
-
 // serve answers on the CRI socket. The router refuses every call until it is
 // told that the node's pods are known.
-func (d *Daemon) serve(l net.Listener, engine Engine, remotes *remotes, options []grpc.ServerOption) {
-	face := router.NewTelling(d.registry.Load(), told{d.lifecycle.Load(), engine, remotes})
-	d.router.Store(face)
+func (d *Daemon) serve(l net.Listener, face *router.Router, options []grpc.ServerOption) {
 	server := grpc.NewServer(slices.Concat(options, router.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		// Windows that are given are not measured: that costs a ping for each request.
@@ -245,12 +232,12 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // announce says once what is served.
-func (d *Daemon) announce(ctx context.Context, took time.Duration) {
+func (d *Daemon) announce(ctx context.Context, registry *handler.Registry[router.Backend], took time.Duration) {
 	cfg := d.options.Config
 	for _, n := range cfg.ImportNotes {
 		log.G(ctx).WithField("note", n.String()).Info("Ignoring unsupported setting in imported file")
 	}
-	table := d.registry.Load().Current()
+	table := registry.Current()
 	log.G(ctx).WithFields(log.Fields{
 		"socket": cfg.Server.Socket, "handlers": table.Names(), "default": table.Default(),
 		"version": d.options.Build.Version, "took": took.Round(time.Millisecond).String(),

@@ -1,7 +1,8 @@
 // Package featurefile tells Node Feature Discovery of a node's handlers, in a file
 // that its worker reads, and keeps that file true:
 //
-//	keeper := featurefile.Start(ctx, featurefile.Options{Path: path, Lifetime: 5 * time.Minute, Content: now}, changes)
+//	keeper := featurefile.New(featurefile.Options{Path: path, Lifetime: 5 * time.Minute, Content: now})
+//	featurefile.Start(ctx, keeper, changes)
 //	defer keeper.Close(ctx)
 //
 // The file says until when it counts, and is written again before that, so that a
@@ -58,13 +59,16 @@ type Keeper struct {
 	tally tally
 }
 
-// Start begins to keep the file, and looks at it again with everything that comes out
-// of changes. The log of ctx is the Keeper's; its end is not.
-func Start[E any](ctx context.Context, o Options, changes <-chan E) *Keeper {
-	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	k := &Keeper{o: o, end: end, over: make(chan struct{}), file: file{o.Path}}
+// New makes a Keeper that keeps nothing yet.
+func New(o Options) *Keeper {
+	return &Keeper{o: o, end: func() {}, over: make(chan struct{}), file: file{o.Path}}
+}
+
+// Start has k keep the file from now on, and look at it again with everything that comes
+// out of changes. It is called once. The log of ctx is the Keeper's; its end is not.
+func Start[E any](ctx context.Context, k *Keeper, changes <-chan E) {
+	ctx, k.end = context.WithCancel(context.WithoutCancel(ctx))
 	go keep(ctx, k, changes)
-	return k
 }
 
 func keep[E any](ctx context.Context, k *Keeper, changes <-chan E) {

@@ -44,11 +44,12 @@ func (b *bed) make(t *testing.T) {
 
 func (b *bed) start(t *testing.T, lifetime time.Duration) *Keeper {
 	t.Helper()
-	k := Start(t.Context(), Options{Path: b.path, Lifetime: lifetime, Content: func() Content {
+	k := New(Options{Path: b.path, Lifetime: lifetime, Content: func() Content {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.now
-	}}, b.changes)
+	}})
+	Start(t.Context(), k, b.changes)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

@@ -8,6 +8,10 @@ type Registry[B any] struct {
 	current atomic.Pointer[Table[B]]
 }
 
+// EmptyTable is that of a node whose handlers are not known yet. Its generation is 0, and
+// nothing can be routed by it.
+func EmptyTable[B any]() *Table[B] { return &Table[B]{byName: map[string]*Route[B]{}} }
+
 // NewRegistry makes a registry whose current table is t, which must not be nil.
 func NewRegistry[B any](t *Table[B]) *Registry[B] {
 	r := &Registry[B]{}

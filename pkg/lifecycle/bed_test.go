@@ -159,7 +159,7 @@ func (b *bed) Reloading(context.Context) {
 	b.set(func() { b.announced = append(b.announced, "reloading") })
 }
 
-func (b *bed) Reloaded(context.Context, Current) {
+func (b *bed) Reloaded(context.Context, Current, []Handler) {
 	b.set(func() { b.announced = append(b.announced, "reloaded") })
 }
 

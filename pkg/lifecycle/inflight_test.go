@@ -108,7 +108,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	n.router = router.New(n.registry)
+	n.router = router.New(router.NewPods(n.registry), nil, nil)
 	n.router.Adopt(n.backend)
 	n.router.Register(n)
 	m.Start()

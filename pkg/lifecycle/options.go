@@ -53,7 +53,7 @@ type Publisher interface {
 // for it hears only when it is over, and only if something came of it.
 type Announcer interface {
 	Reloading(ctx context.Context)
-	Reloaded(ctx context.Context, c Current)
+	Reloaded(ctx context.Context, c Current, handlers []Handler)
 }
 
 // Options are what a Manager needs. Those without a remark are required.

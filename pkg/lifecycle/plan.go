@@ -19,6 +19,9 @@ type Plan struct {
 	Default string
 	// Entries are sorted by name.
 	Entries []Entry
+	// Candidates are the Definitions that new pods may come to get, whatever the state of
+	// their handlers.
+	Candidates []*handler.Definition
 	// AdvertiseNotReady keeps handlers in the CRI's Status that accept no pods.
 	AdvertiseNotReady bool
 }
@@ -40,7 +43,7 @@ type Entry struct {
 func planned(t *truth, live map[string]int, last *Plan, generation uint64) *Plan {
 	p := &Plan{
 		Generation: generation, Default: t.config.DefaultRuntime,
-		AdvertiseNotReady: t.config.Handlers.AdvertiseNotReady,
+		Candidates: Candidates(t.config), AdvertiseNotReady: t.config.Handlers.AdvertiseNotReady,
 	}
 	entries := map[string]Entry{}
 	for _, d := range t.config.Runtimes {

@@ -66,7 +66,7 @@ func (m *Manager) reload(ctx context.Context, r request) Outcome {
 		before := m.outcome()
 		defer func() {
 			if !r.silent || m.outcome() != before {
-				a.Reloaded(ctx, m.Current())
+				a.Reloaded(ctx, m.Current(), m.Handlers())
 			}
 		}()
 	}

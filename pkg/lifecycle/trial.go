@@ -178,12 +178,9 @@ func withTried(d *handler.Definition) []*handler.Definition {
 	return []*handler.Definition{d, d.WithNext()}
 }
 
-// Candidates are the Definitions that new pods may come to get as things are
-// configured: those of all handlers, ready or not, and of what they try.
-func (m *Manager) Candidates() []*handler.Definition { return subjects(m.snapshot().config) }
-
-// CandidatesOf are those of a configuration.
-func CandidatesOf(c *config.Config) []*handler.Definition { return subjects(c) }
+// Candidates are the Definitions that new pods may come to get by a configuration: those
+// of all handlers, ready or not, and of what they try.
+func Candidates(c *config.Config) []*handler.Definition { return subjects(c) }
 
 // subjects are all Definitions that probes are about.
 func subjects(c *config.Config) []*handler.Definition {

@@ -373,7 +373,7 @@ func TestCandidates(t *testing.T) {
 	} {
 		state()
 		var paths []string
-		for _, d := range b.m.Candidates() {
+		for _, d := range b.last().Candidates {
 			paths = append(paths, d.Path)
 		}
 		if want := []string{"/old", "/new", "/lame"}; !slices.Equal(paths, want) {

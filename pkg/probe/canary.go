@@ -54,9 +54,8 @@ type CanaryRuns struct {
 // whenever their runtime is new or asked, and whenever somebody insists.
 type Canaries struct {
 	*Checker
-	ready  chan struct{} // closed when canary is set
-	once   sync.Once
 	canary Canary
+	ready  <-chan struct{} // closed when canary may run pods
 
 	flights singleflight.Group // by the digest of a Definition
 
@@ -71,14 +70,9 @@ type proven struct {
 	proof Proof
 }
 
-// NewCanaries makes Canaries that wait for who runs them.
-func NewCanaries(c *Checker) *Canaries {
-	return &Canaries{Checker: c, ready: make(chan struct{}), good: map[string]proven{}, runs: map[string]CanaryRuns{}}
-}
-
-// Serve says who runs pods from now on. It counts once.
-func (c *Canaries) Serve(by Canary) {
-	c.once.Do(func() { c.canary = by; close(c.ready) })
+// NewCanaries makes Canaries whose pods are run by who can do so from when ready is closed.
+func NewCanaries(c *Checker, by Canary, ready <-chan struct{}) *Canaries {
+	return &Canaries{Checker: c, canary: by, ready: ready, good: map[string]proven{}, runs: map[string]CanaryRuns{}}
 }
 
 // Check is that of the Checker, and of a canary pod if there is to be one.

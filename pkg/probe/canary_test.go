@@ -21,13 +21,19 @@ func (f canaryFunc) Canary(_ context.Context, d *handler.Definition, _ *Runtime,
 	return nil, f(d)
 }
 
+// already is closed.
+func already() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
 func TestWhenACanaryRuns(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
-	c := NewCanaries(NewChecker(New(nil)))
 	var ran atomic.Int32
 	var fails error
-	c.Serve(canaryFunc(func(*handler.Definition) error { ran.Add(1); return fails }))
+	c := NewCanaries(NewChecker(New(nil)), canaryFunc(func(*handler.Definition) error { ran.Add(1); return fails }), already())
 	plain, wants := oci(path), oci(path)
 	wants.Name, wants.ProbeCanary = "wants", true
 	for _, step := range []struct {
@@ -69,7 +75,8 @@ func TestWhenACanaryRuns(t *testing.T) {
 // Nobody can run pods yet when a daemon starts.
 func TestACanaryWaitsForWhoRunsIt(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "runc-1.5.2")
-	c := NewCanaries(NewChecker(New(nil)))
+	ready := make(chan struct{})
+	c := NewCanaries(NewChecker(New(nil)), canaryFunc(func(*handler.Definition) error { return nil }), ready)
 	d := oci(path)
 	d.ProbeCanary = true
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +91,7 @@ func TestACanaryWaitsForWhoRunsIt(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	c.Serve(canaryFunc(func(*handler.Definition) error { return nil }))
+	close(ready)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
@@ -111,8 +118,8 @@ func (c *trying) Canary(_ context.Context, _ *handler.Definition, _ *Runtime, th
 func TestWhatCanariesProve(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
-	c, by := NewCanaries(NewChecker(New(nil))), &trying{proof: Proof{capability.Exec: "", capability.InPlaceResize: "no"}}
-	c.Serve(by)
+	by := &trying{proof: Proof{capability.Exec: "", capability.InPlaceResize: "no"}}
+	c := NewCanaries(NewChecker(New(nil)), by, already())
 	d := oci(path)
 	d.ProbeCanary = true
 	proof := func(depth Depth) Proof {
@@ -155,8 +162,8 @@ func TestWhatCanariesProve(t *testing.T) {
 // Who wants to know more than the pod that runs tries gets one of its own.
 func TestWhoAsksForMoreWaits(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "runc-1.5.2")
-	c, by := NewCanaries(NewChecker(New(nil))), &trying{started: make(chan struct{}), goOn: make(chan struct{})}
-	c.Serve(by)
+	by := &trying{started: make(chan struct{}), goOn: make(chan struct{})}
+	c := NewCanaries(NewChecker(New(nil)), by, already())
 	d := oci(path)
 	d.ProbeCanary = true
 	var both sync.WaitGroup

@@ -24,7 +24,7 @@ func (r *Router) Admit(ctx context.Context, name string) (*Guest, error) {
 		return nil, err
 	}
 	d := to.Definition
-	p, err := s.line(d.Name).enter(ctx, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
+	p, err := s.lines.of(d.Name).enter(ctx, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
 	if err != nil {
 		return nil, named(d.Name, err)
 	}

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,15 +11,15 @@ import (
 // Find returns the owner of a sandbox or container by its id or a unique
 // beginning of it. The class is ErrNotFound, or ErrInvalidArgument for the
 // beginning of several ids, which the text lists.
-func (r *Router) Find(id string) (*Owner, error) {
+func (p *Pods) Find(id string) (*Owner, error) {
 	if id == "" {
 		return nil, fmt.Errorf("the ID is empty; use the ID of a sandbox or container, or a prefix of it: %w", errdefs.ErrInvalidArgument)
 	}
-	sandbox, err := r.owners.sandboxes.resolve(id)
+	sandbox, err := p.owners.sandboxes.resolve(id)
 	if err != nil {
 		return nil, err
 	}
-	container, err := r.owners.containers.resolve(id)
+	container, err := p.owners.containers.resolve(id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -36,9 +35,6 @@ func (r *Router) Find(id string) (*Owner, error) {
 
 // Ready says whether the gate is open.
 func (r *Router) Ready() bool { return r.gate.open.Load() }
-
-// Backends returns every backend that was adopted. The slice is the caller's.
-func (r *Router) Backends() []Backend { return slices.Clone(r.owners.all()) }
 
 // ListPodSandbox answers as the CRI call does, for callers in this process.
 func (r *Router) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {

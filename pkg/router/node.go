@@ -76,23 +76,6 @@ func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRun
 		})
 }
 
-// Tell tells a backend that was adopted while the node is in use what all others
-// were told by UpdateRuntimeConfig.
-func (r *Router) Tell(ctx context.Context, b Backend) error {
-	for {
-		last := r.settings.Load()
-		if last == nil {
-			return nil
-		}
-		if _, err := b.UpdateRuntimeConfig(ctx, last); err != nil {
-			return err
-		}
-		if r.settings.Load() == last {
-			return nil
-		}
-	}
-}
-
 // Status is that of the default handler's backend, with the conditions that
 // only others have, and with the handlers of the table. The runtime is ready if
 // that of any backend is: which handlers are not is said apart.

@@ -47,7 +47,7 @@ type node struct {
 func serve[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
 	t.Helper()
 	registry := handler.NewRegistry(first)
-	r := router.New(registry)
+	r := router.New(router.NewPods(registry), nil, nil)
 	for _, b := range backends {
 		r.Adopt(b)
 	}

@@ -9,15 +9,15 @@ import (
 // Reconcile makes the owners what the backend says it has, for a backend whose
 // pods others make and remove, too. A sandbox or container that another backend
 // has as well is an error of the class ErrAlreadyExists, and stays the other's.
-func (r *Router) Reconcile(b Backend) error { return r.owners.reconcile(b) }
+func (p *Pods) Reconcile(b Backend) error { return p.owners.reconcile(b) }
 
 // Abandon forgets a backend with all that it has.
-func (r *Router) Abandon(b Backend) {
-	r.owners.mu.Lock()
-	r.owners.serve(slices.DeleteFunc(slices.Clone(r.owners.all()), func(k Backend) bool { return k.ID() == b.ID() }))
-	r.owners.mu.Unlock()
-	for _, id := range r.owners.of(b) {
-		r.owners.dropSandbox(id)
+func (p *Pods) Abandon(b Backend) {
+	p.owners.mu.Lock()
+	p.owners.serve(slices.DeleteFunc(slices.Clone(p.owners.all()), func(k Backend) bool { return k.ID() == b.ID() }))
+	p.owners.mu.Unlock()
+	for _, id := range p.owners.of(b) {
+		p.owners.dropSandbox(id)
 	}
 }
 

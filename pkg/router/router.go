@@ -2,27 +2,21 @@ package router
 
 import (
 	"context"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Router serves the CRI. All methods may be called at any time from any
 // goroutine.
 type Router struct {
-	registry *handler.Registry[Backend]
-	owners   *owners
-	starts   *starts
-	gate     *gate
+	*Pods
+	starts *starts
+	gate   *gate
 	// end ends the life of subscriptions.
-	end context.CancelFunc
-	// settings are what UpdateRuntimeConfig said last, nil before.
-	settings *atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]
-	runtime  runtimeapi.RuntimeServiceServer
-	images   runtimeapi.ImageServiceServer
+	end     context.CancelFunc
+	runtime runtimeapi.RuntimeServiceServer
+	images  runtimeapi.ImageServiceServer
 }
 
 // Told is what the node says of itself beside what its backends say and the table.
@@ -49,36 +43,26 @@ func (nothingTold) Stranded() []string      { return nil }
 func (nothingTold) AdvertiseNotReady() bool { return false }
 func (nothingTold) Info() map[string]string { return nil }
 
-// New makes a router that routes new sandboxes by the registry's current
-// table. Every backend of a table must be adopted before the table is current.
-func New(registry *handler.Registry[Backend]) *Router { return NewTelling(registry, nothingTold{}) }
-
-// NewTelling is New with more to say of the node. If told is a Judge as well, it
-// hears of trials.
-func NewTelling(registry *handler.Registry[Backend], told Told) *Router {
-	o := newOwners()
-	r := routes{registry: registry}
-	judge, _ := told.(Judge)
-	s := &starts{routes: r, owners: o, trials: &trials{judge: judge}}
+// New makes a router of those pods, which routes new sandboxes by the registry's current
+// table. Every backend of a table must be adopted before the table is current. Told may
+// be nil: there is nothing more to say of the node then. So may the Judge.
+func New(pods *Pods, told Told, judge Judge) *Router {
+	if told == nil {
+		told = nothingTold{}
+	}
+	r := routes{registry: pods.registry}
+	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, trials: &trials{judge: judge, variants: &pods.variants}}
 	p := &pulls{}
-	settings := &atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]{}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
-		registry: registry,
-		owners:   o,
-		starts:   s,
-		gate:     &gate{},
-		end:      end,
-		settings: settings,
-		runtime:  newRuntimeService(life, s, p, node{routes: r, owners: o, told: told, settings: settings}),
-		images:   newImageService(r, o, p),
+		Pods:    pods,
+		starts:  s,
+		gate:    &gate{},
+		end:     end,
+		runtime: newRuntimeService(life, s, p, node{routes: r, owners: pods.owners, told: told, settings: &pods.settings}),
+		images:  newImageService(r, pods.owners, p),
 	}
 }
-
-// Adopt makes a backend known with all sandboxes and containers that it has.
-// Call it after the backend has recovered and before SetReady. Adopting a
-// backend again learns what it got meanwhile.
-func (r *Router) Adopt(b Backend) { r.owners.adopt(b) }
 
 // SetReady opens the gate: until then every RPC answers Unavailable, because an
 // empty list would make the kubelet start every pod a second time.
@@ -87,27 +71,6 @@ func (r *Router) SetReady() { r.gate.open.Store(true) }
 // EndStreams ends the subscriptions to events, which end by nothing else and
 // would keep a server from stopping. New ones end at once.
 func (r *Router) EndStreams() { r.end() }
-
-// Owner returns the owner of a sandbox or container by its full id. It takes
-// no lock and allocates nothing.
-func (r *Router) Owner(id string) (*Owner, bool) {
-	if o := r.owners.containers.get(id); o != nil {
-		return o, true
-	}
-	o := r.owners.sandboxes.get(id)
-	return o, o != nil
-}
-
-// Live counts the sandboxes of each handler, including handlers that no table
-// has any more.
-func (r *Router) Live() map[string]int { return r.owners.counts() }
-
-// Starts tells how the starts of each handler stand that was ever asked for a
-// pod, or is in the current table; sorted by name.
-func (r *Router) Starts() []Starts { return r.starts.report(r.registry.Current().Names()) }
-
-// Variants tells how the pods of each handler's variants did.
-func (r *Router) Variants() []Variant { return r.starts.trials.report(r.registry.Current().Names()) }
 
 // Register serves both CRI services on s.
 func (r *Router) Register(s grpc.ServiceRegistrar) {

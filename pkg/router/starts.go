@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -17,17 +16,7 @@ type starts struct {
 	routes routes
 	owners *owners
 	trials *trials
-	// lines are those of handlers that were asked for a pod, by name: a *line
-	// outlives the table that its handler was in.
-	lines sync.Map
-}
-
-func (s *starts) line(name string) *line {
-	if l, ok := s.lines.Load(name); ok {
-		return l.(*line)
-	}
-	l, _ := s.lines.LoadOrStore(name, &line{})
-	return l.(*line)
+	lines  *lines
 }
 
 // errStartTimeout is the cause of a context that a handler's start_timeout ended.
@@ -53,7 +42,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 	}
 	bound, cancel := bounded(routed, d.Limits.StartTimeout)
 	defer cancel()
-	place, err := s.line(d.Name).enter(bound, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
+	place, err := s.lines.of(d.Name).enter(bound, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
 	if err != nil {
 		return named(d.Name, s.inTime(bound, d, err))
 	}
@@ -100,7 +89,7 @@ func (s *starts) inTime(ctx context.Context, d *handler.Definition, err error) e
 	if err == nil || !errors.Is(context.Cause(ctx), errStartTimeout) {
 		return err
 	}
-	s.line(d.Name).overTime.Add(1)
+	s.lines.of(d.Name).overTime.Add(1)
 	return overTime(fmt.Sprintf("the sandbox was not ready within start_timeout = %v and its creation was aborted; find out what is slow, or raise start_timeout under [runtimes.%s]: %v",
 		d.Limits.StartTimeout, d.Name, err))
 }
@@ -122,15 +111,15 @@ type Starts struct {
 	Refused map[string]uint64
 }
 
-func (s *starts) report(names []string) []Starts {
+func (all *lines) report(names []string) []Starts {
 	for _, name := range names {
-		s.line(name)
+		all.of(name)
 	}
-	var all []Starts
-	s.lines.Range(func(name, l any) bool {
-		all = append(all, l.(*line).report(name.(string)))
+	var found []Starts
+	all.byName.Range(func(name, l any) bool {
+		found = append(found, l.(*line).report(name.(string)))
 		return true
 	})
-	slices.SortFunc(all, func(a, b Starts) int { return cmp.Compare(a.Handler, b.Handler) })
-	return all
+	slices.SortFunc(found, func(a, b Starts) int { return cmp.Compare(a.Handler, b.Handler) })
+	return found
 }

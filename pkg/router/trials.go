@@ -22,20 +22,23 @@ type Judge interface {
 
 // trials counts starts by variant, and tells the Judge of them.
 type trials struct {
-	judge  Judge    // may be nil
-	counts sync.Map // variantKey → *variantCount
+	judge    Judge // may be nil
+	variants *variants
 }
+
+// variants count the pods of each handler's binaries.
+type variants struct{ counts sync.Map } // variantKey → *variantCount
 
 type variantKey struct{ handler, variant string }
 
 type variantCount struct{ pods, failures atomic.Uint64 }
 
-func (t *trials) count(name, variant string) *variantCount {
+func (v *variants) of(name, variant string) *variantCount {
 	key := variantKey{name, variant}
-	if c, ok := t.counts.Load(key); ok {
+	if c, ok := v.counts.Load(key); ok {
 		return c.(*variantCount)
 	}
-	c, _ := t.counts.LoadOrStore(key, &variantCount{})
+	c, _ := v.counts.LoadOrStore(key, &variantCount{})
 	return c.(*variantCount)
 }
 
@@ -77,7 +80,7 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 // started is told of the end of each RunPodSandbox that got as far as a backend.
 // tried says that the handler has a binary on trial.
 func (t *trials) started(name string, a handler.Attempt, tried bool, err error) {
-	c := t.count(name, variantOf(a))
+	c := t.variants.of(name, variantOf(a))
 	c.pods.Add(1)
 	bad := runtimeFailed(err)
 	if bad {
@@ -97,7 +100,7 @@ func (t *trials) failed(o *Owner, err error) {
 	if o == nil || !runtimeFailed(err) {
 		return
 	}
-	t.count(o.Handler, variantOf(o.Attempt)).failures.Add(1)
+	t.variants.of(o.Handler, variantOf(o.Attempt)).failures.Add(1)
 	if t.judge != nil {
 		t.judge.Failed(o.Handler, o.Attempt, err)
 	}
@@ -118,14 +121,14 @@ type Variant struct {
 }
 
 // report has both variants of each handler that is named or was ever used.
-func (t *trials) report(names []string) []Variant {
+func (v *variants) report(names []string) []Variant {
 	for _, name := range names {
-		t.count(name, handler.VariantStable)
-		t.count(name, handler.VariantNext)
+		v.of(name, handler.VariantStable)
+		v.of(name, handler.VariantNext)
 	}
 	var all []Variant
-	t.counts.Range(func(k, v any) bool {
-		key, c := k.(variantKey), v.(*variantCount)
+	v.counts.Range(func(k, counted any) bool {
+		key, c := k.(variantKey), counted.(*variantCount)
 		all = append(all, Variant{key.handler, key.variant, c.pods.Load(), c.failures.Load()})
 		return true
 	})

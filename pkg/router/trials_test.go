@@ -103,7 +103,7 @@ func TestJudgeHearsOfTrials(t *testing.T) {
 	}
 	j := &judge{tried: map[string]int{}, failed: map[string]int{}}
 	registry := handler.NewRegistry(table(t, 1, "runc", onTrial(b, 100)))
-	r := router.NewTelling(registry, j)
+	r := router.New(router.NewPods(registry), j, j)
 	r.Adopt(b)
 	r.SetReady()
 	n := serveRouter(t, registry, r)
@@ -180,7 +180,7 @@ func TestJudgeHearsOfTrials(t *testing.T) {
 		t.Errorf("heard of %v, error %v", j.tried, err)
 	}
 	// And who was there before the daemon is known by what the backend says.
-	again := router.NewTelling(registry, j)
+	again := router.New(router.NewPods(registry), j, j)
 	again.Adopt(b)
 	again.SetReady()
 	fail = func(at string) error {

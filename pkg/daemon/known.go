@@ -1,0 +1,63 @@
+package daemon
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/router"
+)
+
+// knownHandlers are the handlers of the moment, as the engine may ask for them: those of
+// the configuration before there is a first plan.
+type knownHandlers struct {
+	registry *handler.Registry[router.Backend]
+	first    []*handler.Definition
+
+	mu         sync.Mutex
+	candidates []*handler.Definition
+}
+
+func newKnownHandlers(registry *handler.Registry[router.Backend], c *config.Config) *knownHandlers {
+	return &knownHandlers{registry: registry, first: c.Runtimes, candidates: lifecycle.Candidates(c)}
+}
+
+// use makes a plan the one of the moment.
+func (k *knownHandlers) use(p *lifecycle.Plan) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.candidates = p.Candidates
+}
+
+// told returns the handlers that have something to tell.
+func (k *knownHandlers) told() []*handler.Definition {
+	return k.those(func(s handler.State) bool { return s.Phase != handler.NotReady })
+}
+
+// accepting returns those that take new pods.
+func (k *knownHandlers) accepting() []*handler.Definition { return k.those(handler.State.AcceptsPods) }
+
+// those returns the engine's handlers whose state is one that is wanted.
+func (k *knownHandlers) those(wanted func(handler.State) bool) []*handler.Definition {
+	table := k.registry.Current()
+	if table.Generation() == 0 {
+		return k.first
+	}
+	var definitions []*handler.Definition
+	for _, r := range table.Routes() {
+		if wanted(r.State) && r.Definition.Type != "" && r.Definition.Type != handler.CRI {
+			definitions = append(definitions, r.Definition)
+		}
+	}
+	return definitions
+}
+
+// configured returns all handlers of the engine's that new pods may come to run under.
+func (k *knownHandlers) configured() []*handler.Definition {
+	k.mu.Lock()
+	all := slices.Clone(k.candidates)
+	k.mu.Unlock()
+	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return d.Type == handler.CRI })
+}

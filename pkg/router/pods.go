@@ -1,0 +1,87 @@
+package router
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Pods are the pods of a node: whose each is, and how the starts of each handler stand.
+// They are there before anything is served, for whoever counts pods or changes
+// backends. All methods may be called at any time from any goroutine.
+type Pods struct {
+	registry *handler.Registry[Backend]
+	owners   *owners
+	lines    lines
+	variants variants
+	// settings are what UpdateRuntimeConfig said last, nil before.
+	settings atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]
+}
+
+// NewPods knows no pods yet. The registry is that of the routers that serve them.
+func NewPods(registry *handler.Registry[Backend]) *Pods {
+	return &Pods{registry: registry, owners: newOwners()}
+}
+
+// Adopt makes a backend known with all sandboxes and containers that it has.
+// Call it after the backend has recovered and before SetReady. Adopting a
+// backend again learns what it got meanwhile.
+func (p *Pods) Adopt(b Backend) { p.owners.adopt(b) }
+
+// Backends returns every backend that was adopted. The slice is the caller's.
+func (p *Pods) Backends() []Backend { return slices.Clone(p.owners.all()) }
+
+// Owner returns the owner of a sandbox or container by its full id. It takes
+// no lock and allocates nothing.
+func (p *Pods) Owner(id string) (*Owner, bool) {
+	if o := p.owners.containers.get(id); o != nil {
+		return o, true
+	}
+	o := p.owners.sandboxes.get(id)
+	return o, o != nil
+}
+
+// Live counts the sandboxes of each handler, including handlers that no table
+// has any more.
+func (p *Pods) Live() map[string]int { return p.owners.counts() }
+
+// Starts tells how the starts of each handler stand that was ever asked for a
+// pod, or is in the current table; sorted by name.
+func (p *Pods) Starts() []Starts { return p.lines.report(p.registry.Current().Names()) }
+
+// Variants tells how the pods of each handler's variants did.
+func (p *Pods) Variants() []Variant { return p.variants.report(p.registry.Current().Names()) }
+
+// Tell tells a backend that was adopted while the node is in use what all others
+// were told by UpdateRuntimeConfig.
+func (p *Pods) Tell(ctx context.Context, b Backend) error {
+	for {
+		last := p.settings.Load()
+		if last == nil {
+			return nil
+		}
+		if _, err := b.UpdateRuntimeConfig(ctx, last); err != nil {
+			return err
+		}
+		if p.settings.Load() == last {
+			return nil
+		}
+	}
+}
+
+// lines are those of handlers that were asked for a pod, by name: a *line outlives the
+// table that its handler was in.
+type lines struct{ byName sync.Map }
+
+func (all *lines) of(name string) *line {
+	if l, ok := all.byName.Load(name); ok {
+		return l.(*line)
+	}
+	l, _ := all.byName.LoadOrStore(name, &line{})
+	return l.(*line)
+}

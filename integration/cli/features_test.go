@@ -35,7 +35,7 @@ func (n *node) told(t *testing.T, arguments ...string) map[string]capability.Tab
 	return by
 }
 
-// TestFeatures: what there is to know of real runtimes, before and after canary pods,
+// TestFeatures: what there is to know of real runtimes, before and after self-check pods,
 // and that "kubectl berth fit" goes by it.
 func TestFeatures(t *testing.T) {
 	n := newNode(t)
@@ -93,7 +93,7 @@ func TestFeatures(t *testing.T) {
 	has(t, fit, "gvisor")
 }
 
-// TestFeaturesOfMachines: a canary pod under a shim with a kernel of its own tries what it
+// TestFeaturesOfMachines: a self-check pod under a shim with a kernel of its own tries what it
 // can, unless its first container is the shim's: then nothing is said that is not known.
 func TestFeaturesOfMachines(t *testing.T) {
 	n := newNode(t)

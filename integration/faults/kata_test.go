@@ -138,8 +138,8 @@ func TestKataCreateTooLate(t *testing.T) {
 	}
 }
 
-// TestKataCanaryTooLate is the same for a pod of berth's own.
-func TestKataCanaryTooLate(t *testing.T) {
+// TestKataSelfCheckTooLate is the same for a pod of berth's own.
+func TestKataSelfCheckTooLate(t *testing.T) {
 	t.Parallel()
 	held, _ := hold(t)
 	b, kata := kataBed(t, shims.Kata{HoldCreate: held}, "container_create_timeout = \"2s\"\nprobe_canary = true")

@@ -104,7 +104,7 @@ func about(t *testing.T, what string, bytes uint64, want int) {
 }
 
 // TestOverhead has runtimes leave processes behind that hold a known amount of memory,
-// and looks whether it is found, in canary pods and in live ones, and whether what
+// and looks whether it is found, in self-check pods and in live ones, and whether what
 // containers hold is not.
 func TestOverhead(t *testing.T) {
 	t.Parallel()
@@ -177,7 +177,7 @@ max_pods = 2
 	b.nothingLeft(t, atRest)
 }
 
-// noCanaries waits until nothing is left of any pod, nor of what runtimes left beside
+// noSelfChecks waits until nothing is left of any pod, nor of what runtimes left beside
 // their containers.
 func (b *bed) noCanaries(t *testing.T, runtimes ...*scripted) {
 	t.Helper()
@@ -282,7 +282,7 @@ func (b *bed) liveOverhead(t *testing.T) {
 	}
 }
 
-// overheadRefused asks for what canary pods must not have.
+// overheadRefused asks for what self-check pods must not have.
 func (b *bed) overheadRefused(t *testing.T) {
 	t.Helper()
 	pod := b.client.RunPod(t, testbed.PodSpec{Handler: "full", Image: b.image, Command: []string{"sleep", "1000"}})

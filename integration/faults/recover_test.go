@@ -16,10 +16,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestSilentSupervisors starts the daemon while two supervisors are stopped, with
+// TestUnresponsiveSupervisors starts the daemon while two supervisors are stopped, with
 // more containers than are looked at at a time. They cost the start one wait, and
 // live on.
-func TestSilentSupervisors(t *testing.T) {
+func TestUnresponsiveSupervisors(t *testing.T) {
 	const each = 9
 	b := newBed(t, testbed.Options{Config: "[engine]\nsupervision = \"pod\"\n"})
 	atRest := b.rest(t)
@@ -94,9 +94,9 @@ while [ -e "$dir/hold-$CNI_COMMAND" ]; do sleep 0.05; done
 [ "$CNI_COMMAND" != ADD ]
 `
 
-// TestHalfMadePodsAreUndoneTogether kills the daemon over pods whose network is
+// TestPartialPodsAreUndoneTogether kills the daemon over pods whose network is
 // being made, and starts it with a network that takes its time to let go.
-func TestHalfMadePodsAreUndoneTogether(t *testing.T) {
+func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	const pods = 8
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")

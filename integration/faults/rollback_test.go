@@ -49,7 +49,7 @@ func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.Co
 
 // TestCreationCannotBeTakenBack has a shim hang in a create: whether there will be
 // a container is not known, so there has to be one to remove.
-func TestCreationCannotBeTakenBack(t *testing.T) {
+func TestCreationCannotBeRolledBack(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
 	runtime := newScripted(t)
@@ -95,9 +95,9 @@ func TestCreationCannotBeTakenBack(t *testing.T) {
 	}
 }
 
-// TestHalfMadeContainerCannotBeTakenBack kills the daemon in the middle of a
+// TestPartialContainerCannotBeRolledBack kills the daemon in the middle of a
 // creation, and has the supervisor not answer to the next one.
-func TestHalfMadeContainerCannotBeTakenBack(t *testing.T) {
+func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	atRest := b.rest(t)

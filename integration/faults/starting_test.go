@@ -307,7 +307,7 @@ func (b *bed) disconnect(t *testing.T) {
 }
 
 // TestDaemonKilledDuringSandboxStart kills the daemon while a runtime hangs in the
-// start of a sandbox process. The next daemon takes the half-made sandbox back,
+// start of a sandbox process. The next daemon takes the partially created sandbox back,
 // and does not wait for that start.
 func TestDaemonKilledDuringSandboxStart(t *testing.T) {
 	runtime := newSlowStart(t, "run")

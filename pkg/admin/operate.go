@@ -39,7 +39,7 @@ func (o operations) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) 
 func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv1.ProbeResponse, error) {
 	depth := probe.Ask
 	if req.GetCanary() {
-		depth = probe.WithCanary
+		depth = probe.WithSelfCheck
 	}
 	h, err := o.life.Probe(ctx, req.GetName(), depth)
 	if err != nil {

@@ -50,7 +50,7 @@ func (o overheads) MeasureOverhead(req *adminv1.MeasureOverheadRequest, to admin
 
 func overheadMessage(r overhead.Report) *adminv1.Overhead {
 	return &adminv1.Overhead{
-		Live: estimateMessage(r.Live), Canary: estimateMessage(r.Canary), Best: estimateMessage(r.Best()), NoLiveReason: r.NoLive,
+		Live: estimateMessage(r.Live), Canary: estimateMessage(r.SelfCheck), Best: estimateMessage(r.Best()), NoLiveReason: r.NoLive,
 		DeclaredMemoryBytes: r.Declared.Memory, DeclaredCpuMillicores: r.Declared.CPU, Warning: r.Above(),
 	}
 }

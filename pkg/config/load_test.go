@@ -53,8 +53,8 @@ global_flags = ["--platform", "systrap", "--debug"]
 		DefaultAnnotations: map[string]string{"a/b": "c"}, PrivilegedWithoutHostDevices: true,
 		Snapshotter: "overlayfs", BaseRuntimeSpec: n.path("bin/spec.json"), CNIConfDir: "/etc/cni/gvisor",
 		ContainerCreateTimeout: 90 * time.Second, SandboxProcess: handler.SandboxProcessAlways, Supervision: handler.SupervisionPod,
-		Limits:      handler.Limits{MaxPods: 40, MaxParallelStarts: 4, MaxQueuedStarts: 20, StartTimeout: 2 * time.Minute},
-		ProbeCanary: true, SelfCheckTimeout: 5 * time.Minute,
+		Limits:         handler.Limits{MaxPods: 40, MaxParallelStarts: 4, MaxQueuedStarts: 20, StartTimeout: 2 * time.Minute},
+		ProbeSelfCheck: true, SelfCheckTimeout: 5 * time.Minute,
 		Origin: n.path("config.toml") + ":5",
 	}
 	cfg := n.load()

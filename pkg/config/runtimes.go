@@ -42,7 +42,7 @@ type runtimeTable struct {
 	MaxQueuedStarts              int                    `toml:"max_queued_starts"`
 	StartTimeout                 time.Duration          `toml:"start_timeout"`
 	RequiredDevices              []string               `toml:"required_devices"`
-	ProbeCanary                  bool                   `toml:"probe_canary"`
+	ProbeSelfCheck               bool                   `toml:"probe_canary"`
 	SelfCheckTimeout             time.Duration          `toml:"self_check_timeout"`
 	Next                         nextTable              `toml:"next"`
 }
@@ -130,7 +130,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 			MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
 		},
 		RequiredDevices:  t.devices(),
-		ProbeCanary:      t.ProbeCanary,
+		ProbeSelfCheck:   t.ProbeSelfCheck,
 		SelfCheckTimeout: unlessDefault(t.SelfCheckTimeout),
 	}
 	if d.Type == handler.OCI {

@@ -133,7 +133,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		MaxQueuedStarts:              d.Limits.MaxQueuedStarts,
 		StartTimeout:                 d.Limits.StartTimeout,
 		RequiredDevices:              d.RequiredDevices,
-		ProbeCanary:                  d.ProbeCanary,
+		ProbeSelfCheck:               d.ProbeSelfCheck,
 		SelfCheckTimeout:             cmp.Or(d.SelfCheckTimeout, DefaultSelfCheckTimeout),
 	}
 	if d.Type == handler.CRI {

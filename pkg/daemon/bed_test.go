@@ -65,7 +65,7 @@ func newBed(t *testing.T) *bed {
 // memory is an engine whose pods are nowhere else.
 type memory struct{ *routertest.Backend }
 
-func (memory) Canary(context.Context, *handler.Definition, *probe.Runtime, bool) (probe.Proof, error) {
+func (memory) SelfCheck(context.Context, *handler.Definition, *probe.Runtime, bool) (probe.Proof, error) {
 	return nil, errors.New("no self-check pods here")
 }
 
@@ -94,11 +94,11 @@ func (m measured) Pods(context.Context) (map[string]overhead.Pods, error) {
 	return map[string]overhead.Pods{"gvisor": p}, nil
 }
 
-func (measured) Canary(context.Context, *handler.Definition) (overhead.Canary, error) {
+func (measured) SelfCheck(context.Context, *handler.Definition) (overhead.SelfCheck, error) {
 	return nil, errors.New("no self-check pods here")
 }
 
-func (measured) Read(context.Context, []overhead.Canary) ([]overhead.Reading, error) {
+func (measured) Read(context.Context, []overhead.SelfCheck) ([]overhead.Reading, error) {
 	return nil, nil
 }
 
@@ -111,7 +111,7 @@ func (willing) Check(context.Context, *handler.Definition, probe.Depth) (*probe.
 
 func (willing) Proof(*handler.Definition, *probe.Runtime) probe.Proof { return nil }
 
-func (willing) Runs() map[string]probe.CanaryRuns { return nil }
+func (willing) Runs() map[string]probe.SelfCheckRuns { return nil }
 
 // daemon makes a daemon that is stopped when the test ends.
 func (b *bed) daemon(t *testing.T) *daemon.Daemon {

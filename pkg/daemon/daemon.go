@@ -34,8 +34,8 @@ import (
 // Engine is the embedded backend as the daemon needs it.
 type Engine interface {
 	router.Backend
-	// Canary is not called before Recover has returned.
-	probe.Canary
+	// SelfCheck is not called before Recover has returned.
+	probe.SelfChecker
 	// Recover takes over what an earlier daemon left. Of the other methods only those
 	// named Capabilities and Overhead are called before it returns.
 	Recover(ctx context.Context) error
@@ -83,7 +83,7 @@ type Options struct {
 type Prober interface {
 	lifecycle.Prober
 	Proof(d *handler.Definition, rt *probe.Runtime) probe.Proof
-	Runs() map[string]probe.CanaryRuns
+	Runs() map[string]probe.SelfCheckRuns
 }
 
 // Handlers returns those of the moment to an engine.
@@ -126,7 +126,7 @@ func (o *Options) complete() error {
 	prober := probe.New(shim.Protocol{})
 	if o.NewProber == nil {
 		o.NewProber = func(e Engine, recovered <-chan struct{}) Prober {
-			return probe.NewCanaries(probe.NewChecker(prober), e, recovered)
+			return probe.NewSelfChecks(probe.NewChecker(prober), e, recovered)
 		}
 	}
 	if o.NewEngine == nil {

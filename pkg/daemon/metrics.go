@@ -21,9 +21,9 @@ var (
 		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the rollout candidate (next).", []string{"handler", "variant"}, nil)
 	variantFailuresDesc = prometheus.NewDesc("berth_variant_failures_total",
 		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim.", []string{"handler", "variant"}, nil)
-	canariesDesc = prometheus.NewDesc("berth_canary_pods_total",
+	selfChecksDesc = prometheus.NewDesc("berth_canary_pods_total",
 		"Self-check pods run by probes, by handler and result: ok or failed.", []string{"handler", "outcome"}, nil)
-	canaryTimeDesc = prometheus.NewDesc("berth_canary_last_duration_seconds",
+	selfCheckTimeDesc = prometheus.NewDesc("berth_canary_last_duration_seconds",
 		"Duration of the last self-check pod, including removal.", []string{"handler"}, nil)
 	handlerDesc = prometheus.NewDesc("berth_handler_ready",
 		"1 if the configured handler accepts new pods, otherwise 0.", []string{"handler"}, nil)
@@ -31,22 +31,22 @@ var (
 
 // nodeMetrics are counted when somebody asks. Labels are names of Definitions.
 type nodeMetrics struct {
-	registry *handler.Registry[router.Backend]
-	pods     *router.Pods
-	canaries canaryRuns
+	registry   *handler.Registry[router.Backend]
+	pods       *router.Pods
+	selfChecks selfCheckRuns
 }
 
-// canaryRuns tells of canary pods.
-type canaryRuns interface {
-	Runs() map[string]probe.CanaryRuns
+// selfCheckRuns tells of self-check pods.
+type selfCheckRuns interface {
+	Runs() map[string]probe.SelfCheckRuns
 }
 
 // Describe implements prometheus.Collector.
 func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- sandboxesDesc
 	to <- handlerDesc
-	to <- canariesDesc
-	to <- canaryTimeDesc
+	to <- selfChecksDesc
+	to <- selfCheckTimeDesc
 	to <- runningDesc
 	to <- queuedDesc
 	to <- refusedDesc
@@ -64,7 +64,7 @@ func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
 			ready = 1
 		}
 		live[name] += 0
-		n.collectCanaries(to, r.Definition)
+		n.collectSelfChecks(to, r.Definition)
 		to <- prometheus.MustNewConstMetric(handlerDesc, prometheus.GaugeValue, ready, name)
 	}
 	for name, count := range live {
@@ -83,13 +83,13 @@ func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// collectCanaries tells of a handler's canary pods, also if there were none.
-func (n nodeMetrics) collectCanaries(to chan<- prometheus.Metric, d *handler.Definition) {
-	var runs probe.CanaryRuns
-	if n.canaries != nil {
-		runs = n.canaries.Runs()[d.Name]
+// collectSelfChecks tells of a handler's self-check pods, also if there were none.
+func (n nodeMetrics) collectSelfChecks(to chan<- prometheus.Metric, d *handler.Definition) {
+	var runs probe.SelfCheckRuns
+	if n.selfChecks != nil {
+		runs = n.selfChecks.Runs()[d.Name]
 	}
-	to <- prometheus.MustNewConstMetric(canariesDesc, prometheus.CounterValue, float64(runs.Good), d.Name, "ok")
-	to <- prometheus.MustNewConstMetric(canariesDesc, prometheus.CounterValue, float64(runs.Bad), d.Name, "failed")
-	to <- prometheus.MustNewConstMetric(canaryTimeDesc, prometheus.GaugeValue, runs.Took.Seconds(), d.Name)
+	to <- prometheus.MustNewConstMetric(selfChecksDesc, prometheus.CounterValue, float64(runs.Good), d.Name, "ok")
+	to <- prometheus.MustNewConstMetric(selfChecksDesc, prometheus.CounterValue, float64(runs.Bad), d.Name, "failed")
+	to <- prometheus.MustNewConstMetric(selfCheckTimeDesc, prometheus.GaugeValue, runs.Took.Seconds(), d.Name)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// admission has the router let canary pods in.
+// admission has the router let self-check pods in.
 type admission struct{ *router.Router }
 
 // Admit implements overhead.Admission.
@@ -64,7 +64,7 @@ func collectOverhead(to chan<- prometheus.Metric, r overhead.Report) {
 	for _, s := range []struct {
 		name string
 		*overhead.Estimate
-	}{{"live", r.Live}, {"canary", r.Canary}} {
+	}{{"live", r.Live}, {"canary", r.SelfCheck}} {
 		if s.Estimate == nil {
 			gauge(overheadPodsDesc, 0, s.name)
 			continue

@@ -280,9 +280,9 @@ func (e *Engine) close() (err error) {
 	return err
 }
 
-// Canary runs a pod of berth's own under d, of which nobody is told, and takes it
+// SelfCheck runs a pod of berth's own under d, of which nobody is told, and takes it
 // back; see probe.Canary.
-func (e *Engine) Canary(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
+func (e *Engine) SelfCheck(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
 	if thorough {
 		return e.parts.SelfChecks.Prove(ctx, d, rt)
 	}
@@ -340,7 +340,7 @@ var (
 )
 
 // Capabilities tells what a handler, whose runtime is rt, can do for pods on this node,
-// and how that is known. Proof is what canary pods did on it; may be nil. It waits for
+// and how that is known. Proof is what self-check pods did on it; may be nil. It waits for
 // the look at whether this node maps ids no longer than probeWait.
 func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
 	return e.checker.Survey(ctx, d, rt, proof)

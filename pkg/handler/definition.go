@@ -109,8 +109,8 @@ type Definition struct {
 	Variant string `json:"variant,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits Limits `json:"limits,omitzero"`
-	// ProbeCanary has probes run a pod of berth's own under the handler.
-	ProbeCanary bool `json:"probeCanary,omitempty"`
+	// ProbeSelfCheck has probes run a pod of berth's own under the handler.
+	ProbeSelfCheck bool `json:"probeCanary,omitempty"`
 	// SelfCheckTimeout bounds the life of such a pod, from its start to its end. Zero
 	// is the default.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty"`

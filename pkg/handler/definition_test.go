@@ -19,7 +19,7 @@ func full() *Definition {
 		Limits:  Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},
 		AliasOf: "other",
 		Next:    &Next{Path: "/next", Percent: 10, AbortAfter: 3, Threshold: 20}, Variant: VariantNext,
-		RequiredDevices: []string{"/dev/kvm"}, ProbeCanary: true, SelfCheckTimeout: time.Minute,
+		RequiredDevices: []string{"/dev/kvm"}, ProbeSelfCheck: true, SelfCheckTimeout: time.Minute,
 		Origin: "/etc/berth/config.toml:3",
 	}
 }

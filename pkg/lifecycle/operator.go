@@ -79,7 +79,7 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 	defer m.work.Done()
 	configured := m.snapshot().config
 	if d := definitions(configured)[name]; d != nil {
-		if depth == probe.WithCanary && d.Type == handler.CRI {
+		if depth == probe.WithSelfCheck && d.Type == handler.CRI {
 			return Handler{}, fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run; probe it without one: %w", name, errdefs.ErrFailedPrecondition)
 		}
 		m.probeAll(ctx, withTried(d), max(depth, probe.Ask), toTheEnd)

@@ -240,7 +240,7 @@ func TestAnOperatorsProbeWaitsToItsEnd(t *testing.T) {
 			time.Sleep(20 * probeWait)
 			close(hang)
 		}()
-		h, err := b.m.Probe(t.Context(), "runc", probe.WithCanary)
+		h, err := b.m.Probe(t.Context(), "runc", probe.WithSelfCheck)
 		if err != nil || h.State.Phase != handler.NotReady || h.ProbeError != "no machine boots" {
 			t.Errorf("got %+v, %v", h, err)
 		}

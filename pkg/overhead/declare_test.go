@@ -68,22 +68,22 @@ func TestBest(t *testing.T) {
 		e.MemoryOf, e.CPUOf = memory, cpu
 		return e
 	}
-	for name, c := range map[string]struct{ live, canary, want *Estimate }{
-		"none":                    {nil, nil, nil},
-		"live":                    {estimate(2, 8, 1, 2), nil, from(estimate(2, 8, 1, 2), podfixed.Live, podfixed.Live)},
-		"live of unknown CPU":     {estimate(2, 8, 0, 0), nil, from(estimate(2, 8, 0, 0), podfixed.Live, "")},
-		"canaries":                {nil, estimate(3, 8, 1, 3), from(estimate(3, 8, 1, 3), podfixed.Canary, podfixed.Canary)},
-		"alike":                   {estimate(2, 8, 1, 2), estimate(3, 8, 1, 3), from(estimate(2, 8, 1, 2), podfixed.Live, podfixed.Live)},
-		"more canaries use less":  {estimate(2, 8, 5, 2), estimate(3, 3, 1, 3), from(estimate(2, 8, 5, 2), podfixed.Live, podfixed.Live)},
-		"canaries use more":       {estimate(5, 8, 5, 5), estimate(3, 9, 6, 3), from(estimate(3, 9, 6, 3), podfixed.Canary, podfixed.Canary)},
-		"canaries alone tell CPU": {estimate(5, 8, 0, 0), estimate(3, 3, 0, 3), from(estimate(5, 8, 0, 3), podfixed.Live, podfixed.Canary)},
-		"one more of each":        {estimate(5, 8, 1, 4), estimate(3, 9, 0, 3), from(estimate(3, 9, 1, 4), podfixed.Canary, podfixed.Live)},
+	for name, c := range map[string]struct{ live, selfCheck, want *Estimate }{
+		"none":                           {nil, nil, nil},
+		"live":                           {estimate(2, 8, 1, 2), nil, from(estimate(2, 8, 1, 2), podfixed.Live, podfixed.Live)},
+		"live of unknown CPU":            {estimate(2, 8, 0, 0), nil, from(estimate(2, 8, 0, 0), podfixed.Live, "")},
+		"self-check pods":                {nil, estimate(3, 8, 1, 3), from(estimate(3, 8, 1, 3), podfixed.SelfCheck, podfixed.SelfCheck)},
+		"alike":                          {estimate(2, 8, 1, 2), estimate(3, 8, 1, 3), from(estimate(2, 8, 1, 2), podfixed.Live, podfixed.Live)},
+		"more self-check pods use less":  {estimate(2, 8, 5, 2), estimate(3, 3, 1, 3), from(estimate(2, 8, 5, 2), podfixed.Live, podfixed.Live)},
+		"self-check pods use more":       {estimate(5, 8, 5, 5), estimate(3, 9, 6, 3), from(estimate(3, 9, 6, 3), podfixed.SelfCheck, podfixed.SelfCheck)},
+		"self-check pods alone tell CPU": {estimate(5, 8, 0, 0), estimate(3, 3, 0, 3), from(estimate(5, 8, 0, 3), podfixed.Live, podfixed.SelfCheck)},
+		"one more of each":               {estimate(5, 8, 1, 4), estimate(3, 9, 0, 3), from(estimate(3, 9, 1, 4), podfixed.SelfCheck, podfixed.Live)},
 	} {
-		got := Report{Live: c.live, Canary: c.canary}.Best()
+		got := Report{Live: c.live, SelfCheck: c.selfCheck}.Best()
 		if (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
-		if c.live != nil && c.live.MemoryOf != "" || c.canary != nil && c.canary.MemoryOf != "" {
+		if c.live != nil && c.live.MemoryOf != "" || c.selfCheck != nil && c.selfCheck.MemoryOf != "" {
 			t.Errorf("%s: what was measured changed", name)
 		}
 	}

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// MaxPods is how many canary pods may run at a time: more than a p95 needs, and
+	// MaxPods is how many self-check pods may run at a time: more than a p95 needs, and
 	// well below what a kubelet lets a node have.
 	MaxPods = 50
 	// DefaultWindow is how long CPU time is watched if nobody says.
 	DefaultWindow = 5 * time.Second
 	// longestWindow bounds what somebody may say.
 	longestWindow = 5 * time.Minute
-	// settling is how long canary pods are left alone before they are watched, so
+	// settling is how long self-check pods are left alone before they are watched, so
 	// that what only started them is gone.
 	settling = 2 * time.Second
 	// removedAtOnce bounds the load that their removal is.
@@ -29,7 +29,7 @@ const (
 
 // Request says how to measure.
 type Request struct {
-	// Pods is how many canary pods to run; with 0 the live pods are read.
+	// Pods is how many self-check pods to run; with 0 the live pods are read.
 	Pods int
 	// Window is how long CPU time is watched; 0 is DefaultWindow.
 	Window time.Duration
@@ -56,9 +56,9 @@ type Step struct {
 	Done, All int
 }
 
-// Measure reads a handler's live pods twice, or runs canary pods, all at the same
+// Measure reads a handler's live pods twice, or runs self-check pods, all at the same
 // time, and reads those. progress is called before each step, from this goroutine.
-// When it returns no canary pod is left, or the error says that one is; it goes
+// When it returns no self-check pod is left, or the error says that one is; it goes
 // away later.
 func (m *Meter) Measure(ctx context.Context, d *handler.Definition, r Request, progress func(Step)) (Report, error) {
 	if err := r.complete(); err != nil {
@@ -74,13 +74,13 @@ func (m *Meter) Measure(ctx context.Context, d *handler.Definition, r Request, p
 		return m.report(d), nil
 	}
 	if d.Type == handler.CRI {
-		return Report{}, errNoCanaries(d.Name)
+		return Report{}, errNoSelfChecks(d.Name)
 	}
 	if !m.begin(d.Name) {
 		return Report{}, errBusy(d.Name)
 	}
 	defer m.end(d.Name)
-	e, ran, err := m.canary(ctx, d.Name, r, progress)
+	e, ran, err := m.selfCheck(ctx, d.Name, r, progress)
 	if e != nil {
 		m.keep(ran, e)
 	}
@@ -115,9 +115,9 @@ func (m *Meter) watch(ctx context.Context, d *handler.Definition, window time.Du
 	return m.refresh(ctx, 0)
 }
 
-// canary measures pods of berth's own, and says what they ran by.
-func (m *Meter) canary(ctx context.Context, name string, r Request, progress func(Step)) (e *Estimate, ran *handler.Definition, err error) {
-	var all []Canary
+// self-check pod measures pods of berth's own, and says what they ran by.
+func (m *Meter) selfCheck(ctx context.Context, name string, r Request, progress func(Step)) (e *Estimate, ran *handler.Definition, err error) {
+	var all []SelfCheck
 	var places []Place
 	defer func() {
 		if len(all) > 0 {
@@ -137,7 +137,7 @@ func (m *Meter) canary(ctx context.Context, name string, r Request, progress fun
 			return nil, nil, fmt.Errorf("self-check pod %d of %d: %w", n+1, r.Pods, err)
 		}
 		places = append(places, place)
-		c, err := m.o.Source.Canary(ctx, place.Definition())
+		c, err := m.o.Source.SelfCheck(ctx, place.Definition())
 		if err != nil {
 			return nil, nil, fmt.Errorf("self-check pod %d of %d: %w", n+1, r.Pods, err)
 		}
@@ -183,7 +183,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // remove removes all, whatever comes of some.
-func remove(all []Canary) error {
+func remove(all []SelfCheck) error {
 	errs := make([]error, len(all))
 	g := errgroup.Group{}
 	g.SetLimit(removedAtOnce)
@@ -213,5 +213,5 @@ func (m *Meter) end(name string) {
 func (m *Meter) keep(d *handler.Definition, e *Estimate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.canaries[d.Name] = canaryEstimate{e, d.Digest()}
+	m.selfChecks[d.Name] = selfCheckEstimate{e, d.Digest()}
 }

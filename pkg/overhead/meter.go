@@ -41,15 +41,15 @@ type Pods struct {
 type Source interface {
 	// Pods reads all ready pods, by handler.
 	Pods(ctx context.Context) (map[string]Pods, error)
-	// Canary starts a pod of berth's own, of which nobody is told, and which stays
+	// SelfCheck starts a pod of berth's own, of which nobody is told, and which stays
 	// until it is removed. Whatever happens, the next daemon removes what is left.
-	Canary(ctx context.Context, d *handler.Definition) (Canary, error)
-	// Read reads canaries, in their order.
-	Read(ctx context.Context, all []Canary) ([]Reading, error)
+	SelfCheck(ctx context.Context, d *handler.Definition) (SelfCheck, error)
+	// Read reads self-check pods, in their order.
+	Read(ctx context.Context, all []SelfCheck) ([]Reading, error)
 }
 
-// Canary is a pod of berth's own that runs.
-type Canary interface {
+// SelfCheck is a pod of berth's own that runs.
+type SelfCheck interface {
 	// Remove leaves nothing of it. If that fails it is tried again later, by whoever
 	// made it.
 	Remove() error
@@ -94,9 +94,9 @@ type Meter struct {
 	late bool
 	// taken counts the readings that have ended.
 	taken uint64
-	// canaries are by handler.
-	canaries  map[string]canaryEstimate
-	measuring map[string]bool
+	// selfChecks are by handler.
+	selfChecks map[string]selfCheckEstimate
+	measuring  map[string]bool
 	// told are the warnings that hold, by handler.
 	told map[string]bool
 }
@@ -110,14 +110,14 @@ type look struct {
 	estimates map[string]*Estimate
 }
 
-type canaryEstimate struct {
+type selfCheckEstimate struct {
 	*Estimate
 	digest string // of the Definition
 }
 
 // New makes a Meter. The log of ctx is where warnings go.
 func New(ctx context.Context, o Options) *Meter {
-	return &Meter{o: o, log: log.G(ctx), canaries: map[string]canaryEstimate{}, measuring: map[string]bool{}, told: map[string]bool{}}
+	return &Meter{o: o, log: log.G(ctx), selfChecks: map[string]selfCheckEstimate{}, measuring: map[string]bool{}, told: map[string]bool{}}
 }
 
 // Of says what is known of a handler. Its live pods are read if that was not done
@@ -216,8 +216,8 @@ func (m *Meter) report(d *handler.Definition) Report {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := Report{Handler: d.Name}
-	if c, there := m.canaries[d.Name]; there && c.digest == d.Digest() {
-		r.Canary = c.Estimate
+	if c, there := m.selfChecks[d.Name]; there && c.digest == d.Digest() {
+		r.SelfCheck = c.Estimate
 	}
 	var p Pods
 	if m.last != nil {
@@ -255,8 +255,8 @@ func errBusy(name string) error {
 	return fmt.Errorf("self-check pods of handler %q are already being measured; try again later: %w", name, errdefs.ErrUnavailable)
 }
 
-// errNoCanaries is the answer for handlers whose pods berth does not run.
-func errNoCanaries(name string) error {
+// errNoSelfChecks is the answer for handlers whose pods berth does not run.
+func errNoSelfChecks(name string) error {
 	return fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run and processes cannot be attributed to pods; measure it there: %w",
 		name, errdefs.ErrFailedPrecondition)
 }

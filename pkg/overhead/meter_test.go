@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// node has pods, runs canaries, and lets them in.
+// node has pods, runs self-check pods, and lets them in.
 type node struct {
 	mu   sync.Mutex
 	pods map[string]Pods
@@ -24,12 +24,12 @@ type node struct {
 	looks int
 	// hangs, if set, is what a reading waits for.
 	hangs chan struct{}
-	// fails is the canary that does not start, breaks says what comes of removals.
+	// fails is the self-check pod that does not start, breaks says what comes of removals.
 	fails  int
 	breaks error
 	// blind says why pods cannot be read.
 	blind error
-	// begun, there and places are canaries and places under limits.
+	// begun, there and places are self-check pods and places under limits.
 	begun, there, places, started int
 	d                             *handler.Definition
 }
@@ -44,7 +44,7 @@ func (n *node) Pods(context.Context) (map[string]Pods, error) {
 	return maps.Clone(n.pods), n.blind
 }
 
-func (n *node) Canary(_ context.Context, d *handler.Definition) (Canary, error) {
+func (n *node) SelfCheck(_ context.Context, d *handler.Definition) (SelfCheck, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d != n.d {
@@ -66,7 +66,7 @@ func (r *runs) Remove() error {
 	return r.breaks
 }
 
-func (n *node) Read(_ context.Context, all []Canary) ([]Reading, error) {
+func (n *node) Read(_ context.Context, all []SelfCheck) ([]Reading, error) {
 	readings := make([]Reading, len(all))
 	for i := range all {
 		readings[i] = Reading{fmt.Sprint(i), []Part{{fmt.Sprint(i), uint64(i+1) * mi, time.Duration(n.looks), 1}}}
@@ -138,7 +138,7 @@ func testOf(t *testing.T) {
 		t.Error("pods are known before they are recovered")
 	}
 	if _, err := m.Measure(t.Context(), n.d, Request{Pods: 1}, func(Step) {}); !errdefs.IsUnavailable(err) {
-		t.Errorf("canaries before pods are recovered: %v", err)
+		t.Errorf("self-check pods before pods are recovered: %v", err)
 	}
 }
 
@@ -169,21 +169,21 @@ func testMeasure(t *testing.T) {
 	r, err := m.Measure(t.Context(), n.d, Request{Pods: 3, Window: minWindow}, func(s Step) {
 		steps = append(steps, fmt.Sprintf("%s %d/%d", s.Doing, s.Done, s.All))
 	})
-	if err != nil || r.Canary == nil || r.Canary.Pods != 3 || r.Canary.Memory != (Distribution{2 * mi, 3 * mi, 3 * mi}) || r.Canary.CPUPods != 3 || r.Live != nil {
-		t.Fatalf("%+v, %v", r.Canary, err)
+	if err != nil || r.SelfCheck == nil || r.SelfCheck.Pods != 3 || r.SelfCheck.Memory != (Distribution{2 * mi, 3 * mi, 3 * mi}) || r.SelfCheck.CPUPods != 3 || r.Live != nil {
+		t.Fatalf("%+v, %v", r.SelfCheck, err)
 	}
 	if want := "starting 0/3, starting 1/3, starting 2/3, settling 3/3, watching 3/3, removing 0/3"; strings.Join(steps, ", ") != want {
 		t.Errorf("steps %v", steps)
 	}
 	if n.there != 0 || n.places != 0 || n.started != 3 {
-		t.Errorf("%d canaries and %d places are left, %d were started", n.there, n.places, n.started)
+		t.Errorf("%d self-check pods and %d places are left, %d were started", n.there, n.places, n.started)
 	}
-	if r := m.Of(t.Context(), n.d); r.Canary == nil {
+	if r := m.Of(t.Context(), n.d); r.SelfCheck == nil {
 		t.Error("what was measured is forgotten")
 	}
 	other := *n.d
 	other.Path = "/crun"
-	if r := m.Of(t.Context(), &other); r.Canary != nil {
+	if r := m.Of(t.Context(), &other); r.SelfCheck != nil {
 		t.Error("what was measured is told of another runtime")
 	}
 }
@@ -193,7 +193,7 @@ func TestMeasureTellsWithoutLivePods(t *testing.T) {
 		n, m := newNode(t)
 		n.blind = errors.New("too slow")
 		r, err := m.Measure(t.Context(), n.d, Request{Pods: 1, Window: minWindow}, func(Step) {})
-		if err != nil || r.Canary == nil || r.NoLive != "its pods are not measured yet" {
+		if err != nil || r.SelfCheck == nil || r.NoLive != "its pods are not measured yet" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
@@ -225,7 +225,7 @@ func testMeasureLeavesNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if n.there != 0 || n.places != 0 {
-			t.Errorf("%s: %d canaries and %d places are left", name, n.there, n.places)
+			t.Errorf("%s: %d self-check pods and %d places are left", name, n.there, n.places)
 		}
 		if m.measuring["runc"] {
 			t.Errorf("%s: it is being measured for ever", name)
@@ -254,7 +254,7 @@ func testMeasureRefuses(t *testing.T) {
 		t.Errorf("two at a time: %v", err)
 	}
 	if n.begun != 0 {
-		t.Errorf("%d canaries were started", n.begun)
+		t.Errorf("%d self-check pods were started", n.begun)
 	}
 }
 

@@ -13,7 +13,7 @@ type Report struct {
 	Handler string
 	// Live is that of its pods, Canary that of the last pods of berth's own. Either is
 	// nil if there is no data.
-	Live, Canary *Estimate
+	Live, SelfCheck *Estimate
 	// NoLive says why Live is nil, in a few words.
 	NoLive string
 	// Declared is what the kubelet reserves for its pods: the least, if they differ.
@@ -21,17 +21,17 @@ type Report struct {
 }
 
 // Best has of each resource the estimate with the larger p95, that of live pods if
-// they are alike: canaries do nothing, and live pods may be few. Nil without data.
+// they are alike: self-check pods do nothing, and live pods may be few. Nil without data.
 func (r Report) Best() *Estimate {
-	best, canary := r.Live.of(podfixed.Live), r.Canary.of(podfixed.Canary)
-	if best == nil || canary == nil {
-		return cmp.Or(best, canary)
+	best, selfCheck := r.Live.of(podfixed.Live), r.SelfCheck.of(podfixed.SelfCheck)
+	if best == nil || selfCheck == nil {
+		return cmp.Or(best, selfCheck)
 	}
-	if canary.Memory.P95 > best.Memory.P95 {
-		best.Memory, best.MemoryOf, best.Pods, best.At = canary.Memory, canary.MemoryOf, canary.Pods, canary.At
+	if selfCheck.Memory.P95 > best.Memory.P95 {
+		best.Memory, best.MemoryOf, best.Pods, best.At = selfCheck.Memory, selfCheck.MemoryOf, selfCheck.Pods, selfCheck.At
 	}
-	if canary.CPUPods > 0 && (best.CPUPods == 0 || canary.CPU.P95 > best.CPU.P95) {
-		best.CPU, best.CPUOf, best.CPUPods, best.Window = canary.CPU, canary.CPUOf, canary.CPUPods, canary.Window
+	if selfCheck.CPUPods > 0 && (best.CPUPods == 0 || selfCheck.CPU.P95 > best.CPU.P95) {
+		best.CPU, best.CPUOf, best.CPUPods, best.Window = selfCheck.CPU, selfCheck.CPUOf, selfCheck.CPUPods, selfCheck.Window
 	}
 	return best
 }

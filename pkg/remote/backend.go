@@ -50,13 +50,13 @@ type Backend struct {
 	runtimeService
 	imageService
 
-	id       string
-	endpoint string
-	conn     *grpc.ClientConn
-	names    *names
-	known    *known
-	ledger   *ledger
-	stock    *stock
+	id        string
+	endpoint  string
+	conn      *grpc.ClientConn
+	names     *names
+	known     *known
+	ledger    *ledger
+	lastKnown *lastKnown
 	// record says on disk whose pods these are.
 	record string
 	// writes has one place, for a ledger that is to be written.
@@ -129,7 +129,7 @@ func New(o Options) (*Backend, error) {
 	b := &Backend{
 		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: &known{}, changed: o.Changed,
 		ledger: &ledger{path: base + ".known"}, record: base + recordSuffix, endpoint: o.Endpoint,
-		writes: make(chan struct{}, 1), stop: func() {}, stock: &stock{path: base + ".images"}, handlers: slices.Clone(o.Handlers),
+		writes: make(chan struct{}, 1), stop: func() {}, lastKnown: &lastKnown{path: base + ".images"}, handlers: slices.Clone(o.Handlers),
 	}
 	b.names.set(o.Handlers)
 	if err := b.ledger.load(b.known); err != nil {
@@ -141,9 +141,9 @@ func New(o Options) (*Backend, error) {
 			return nil, errors.Join(err, conn.Close())
 		}
 	}
-	if err := b.stock.load(); err != nil {
+	if err := b.lastKnown.load(); err != nil {
 		log.L.WithError(err).WithField("backend", b.id).Error("Failed to read last known images of backend; they are listed once it answers")
-		b.stock = &stock{path: base + ".images"}
+		b.lastKnown = &lastKnown{path: base + ".images"}
 	}
 	b.compose(o, d)
 	return b, nil
@@ -199,7 +199,7 @@ func (b *Backend) compose(o Options, d *dialer) {
 		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c, streamHosts{o.StreamHosts, net.InterfaceAddrs}},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
-	b.imageService = imageService{images: images{c, b.names, b.stock, o.ListTimeout, &b.contest, &b.making}}
+	b.imageService = imageService{images: images{c, b.names, b.lastKnown, o.ListTimeout, &b.contest, &b.making}}
 }
 
 // Start begins to look after the daemon, until Close.
@@ -222,7 +222,7 @@ func (b *Backend) Close(forget bool) error {
 		err = errors.Join(err, b.ledger.write(b.known))
 	}
 	if forget {
-		err = errors.Join(err, ignoreMissing(os.Remove(b.record)), b.stock.forget())
+		err = errors.Join(err, ignoreMissing(os.Remove(b.record)), b.lastKnown.forget())
 	}
 	return errors.Join(err, b.ledger.close(forget))
 }

@@ -20,8 +20,8 @@ var imageNames = []protowire.Number{itemsField, 7, specHandlerField}
 // images passes on calls about the daemon's images.
 type images struct {
 	*caller
-	names *names
-	stock *stock
+	names     *names
+	lastKnown *lastKnown
 	// patience is how long a client of a list waits for the daemon.
 	patience time.Duration
 	// contest is not nil if what the daemon has is another backend's.
@@ -69,17 +69,17 @@ func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whol
 	if i.contest.Load() != nil {
 		return nil, nil
 	}
-	last, known := i.stock.last()
+	last, known := i.lastKnown.last()
 	if known && i.monitor.current().Phase == Lagging {
 		return last, nil
 	}
 	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, i.patience))
 	defer cancel()
-	turn := i.stock.mark()
+	turn := i.lastKnown.mark()
 	f, err := i.whole(wait, imageLists, req)
 	switch {
 	case err == nil:
-		i.noted(ctx, i.stock.take(f, turn))
+		i.noted(ctx, i.lastKnown.take(f, turn))
 		return f, nil
 	case known && ctx.Err() == nil:
 		if !silent(ctx, err) {
@@ -136,7 +136,7 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 	}
 	resp, err := pass[runtimeapi.RemoveImageResponse](ctx, i.caller, runtimeapi.ImageService_RemoveImage_FullMethodName, req)
 	if err == nil {
-		i.noted(ctx, i.stock.removed(name))
+		i.noted(ctx, i.lastKnown.removed(name))
 	}
 	return resp, err
 }
@@ -144,7 +144,7 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 // ImageFsInfo tells of the daemon's file systems, and while it does not answer of
 // those it had last: they are there, and how full they are a kubelet sees itself.
 func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	last := i.stock.lastFilesystems()
+	last := i.lastKnown.lastFilesystems()
 	if last != nil && i.monitor.current().Phase == Lagging {
 		return last, nil
 	}
@@ -153,7 +153,7 @@ func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequ
 	resp, err := read[runtimeapi.ImageFsInfoResponse](wait, i.caller, runtimeapi.ImageService_ImageFsInfo_FullMethodName, req)
 	switch {
 	case err == nil:
-		i.noted(ctx, i.stock.keeps(resp))
+		i.noted(ctx, i.lastKnown.keeps(resp))
 	case last != nil && silent(ctx, err):
 		return last, nil
 	}

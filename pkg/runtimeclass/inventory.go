@@ -159,8 +159,8 @@ func (m *Measurement) validate() error {
 		if d.Pods < 0 {
 			return fmt.Errorf("%s: pods: %d is negative", what, d.Pods)
 		}
-		if d.Source != "" && d.Source != podfixed.Live && d.Source != podfixed.Canary {
-			return fmt.Errorf("%s: source: %q is neither %s nor %s", what, d.Source, podfixed.Live, podfixed.Canary)
+		if d.Source != "" && d.Source != podfixed.Live && d.Source != podfixed.SelfCheck {
+			return fmt.Errorf("%s: source: %q is neither %s nor %s", what, d.Source, podfixed.Live, podfixed.SelfCheck)
 		}
 		if d.P50.Sign() < 0 || d.P50.Cmp(d.P95) > 0 || d.P95.Cmp(d.Max) > 0 {
 			return fmt.Errorf("%s: p50 %s, p95 %s and max %s are not in ascending order", what, d.P50.String(), d.P95.String(), d.Max.String())

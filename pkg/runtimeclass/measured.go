@@ -59,7 +59,7 @@ func (m *Measurement) recommended() corev1.ResourceList {
 // pods is "10 pods", or "10 live pods" if that is known.
 func (m *Measurement) pods(d Distribution) string {
 	source := d.Source
-	if source == podfixed.Canary {
+	if source == podfixed.SelfCheck {
 		source = "self-check"
 	}
 	return strings.Join(strings.Fields(fmt.Sprintf("%d %s pods", cmp.Or(d.Pods, m.Pods), source)), " ")

@@ -5,7 +5,7 @@
 //	table.Of(capability.HostPID) // no, declared: its containers run on a kernel that runsc brings along
 //
 // It is pure: what the runtime said about itself, what was looked at on this node
-// and what canary pods did go in, a capability.Table comes out.
+// and what self-check pods did go in, a capability.Table comes out.
 //
 // What preflight refuses is "no" here, because preflight is asked, and what is "yes"
 // it does not refuse. The reverse need not hold: of what a runtime does not tell

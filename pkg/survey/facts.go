@@ -20,7 +20,7 @@ type Facts struct {
 	// what Handler.UserNamespaces says counts for nothing then.
 	Unsure bool
 	Node   Node
-	// Proof is what canary pods did on exactly this runtime.
+	// Proof is what self-check pods did on exactly this runtime.
 	Proof probe.Proof
 }
 

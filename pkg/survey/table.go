@@ -153,7 +153,7 @@ var preflightAsks = []capability.Name{
 	capability.Seccomp, capability.AppArmor, capability.SELinux,
 }
 
-// proven is what canary pods showed. What failed there is no reason to refuse pods
+// proven is what self-check pods showed. What failed there is no reason to refuse pods
 // that preflight lets pass, and so no "no" of theirs.
 func (b *builder) proven() {
 	for n, why := range b.Proof {

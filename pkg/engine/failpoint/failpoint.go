@@ -38,8 +38,8 @@ const ContainerVolumes = "container.volumes"
 // ImageUnpacked is passed by pulls: the layers are there, and no record names the image.
 const ImageUnpacked = "image.unpacked"
 
-// CanaryRunning is passed by probes, not by pods: a pod of berth's own runs.
-const CanaryRunning = "canary.running"
+// SelfCheckRunning is passed by probes, not by pods: a pod of berth's own runs.
+const SelfCheckRunning = "canary.running"
 
 // These two are passed where the binary of a runtime is new: by a daemon that
 // starts, or one whose runtime was replaced.

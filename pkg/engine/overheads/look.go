@@ -24,9 +24,9 @@ const passing = time.Second
 // measured is a pod that is being looked at.
 type measured struct {
 	*pod.Sandbox
-	canary *selfcheck.Staying // nil for a pod
-	parent cgroup.Paths
-	all    []*pod.Container
+	selfCheck *selfcheck.Staying // nil for a pod
+	parent    cgroup.Paths
+	all       []*pod.Container
 	// parts are its cgroups.
 	parts []overhead.Part
 	err   error
@@ -46,7 +46,7 @@ type picture struct {
 	supervised map[string][]*measured
 }
 
-// look lists the pods that are ready, and the canaries that stay.
+// look lists the pods that are ready, and the self-check pods that stay.
 func (b *Readings) look() (*picture, error) {
 	processes, err := process.Look()
 	if err != nil {
@@ -56,8 +56,8 @@ func (b *Readings) look() (*picture, error) {
 	for _, p := range b.stats.Measurable(func(*pod.Sandbox) bool { return true }) {
 		v.pods = append(v.pods, &measured{Sandbox: p.Sandbox, parent: p.Parent})
 	}
-	for _, c := range b.canaries.Present() {
-		v.pods = append(v.pods, &measured{Sandbox: c.Sandbox, canary: c})
+	for _, c := range b.selfChecks.Present() {
+		v.pods = append(v.pods, &measured{Sandbox: c.Sandbox, selfCheck: c})
 	}
 	containers := map[string][]*pod.Container{}
 	for _, c := range b.pods.Index.AllContainers() {
@@ -105,7 +105,7 @@ func (v *picture) countOwn(m *measured) error {
 		return err
 	}
 	own := groups[0]
-	if m.canary != nil && m.canary.StandsIn {
+	if m.selfCheck != nil && m.selfCheck.StandsIn {
 		v.groups[own.MemoryKey()], groups = true, groups[1:]
 	}
 	for _, group := range groups {

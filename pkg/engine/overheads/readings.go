@@ -24,16 +24,16 @@ import (
 // to them, and processes that are in none of those by what they have of the host's
 // memory. It is read when somebody asks, in this process.
 type Readings struct {
-	pods     *pod.Registry
-	settings *settings.Settings
-	shims    supervisorProcesses
-	canaries *selfcheck.Pods
-	stats    *podstats.Stats
+	pods       *pod.Registry
+	settings   *settings.Settings
+	shims      supervisorProcesses
+	selfChecks *selfcheck.Pods
+	stats      *podstats.Stats
 }
 
 // New reads what pods have beyond their containers.
 func New(pods *pod.Registry, c *settings.Settings, shims supervisorProcesses, own *selfcheck.Pods, stats *podstats.Stats) *Readings {
-	return &Readings{pods: pods, settings: c, shims: shims, canaries: own, stats: stats}
+	return &Readings{pods: pods, settings: c, shims: shims, selfChecks: own, stats: stats}
 }
 
 // supervisorProcesses knows who runs the tasks of pods.
@@ -50,7 +50,7 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 	}
 	pods := map[string]overhead.Pods{}
 	for _, m := range all.pods {
-		if m.Spec().Canary {
+		if m.Spec().SelfCheck {
 			continue
 		}
 		name := m.Spec().Definition.Name
@@ -69,20 +69,20 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 	return pods, nil
 }
 
-// Canary implements overhead.Source.
-func (b *Readings) Canary(ctx context.Context, d *handler.Definition) (overhead.Canary, error) {
-	return b.canaries.Stay(ctx, d)
+// SelfCheck implements overhead.Source.
+func (b *Readings) SelfCheck(ctx context.Context, d *handler.Definition) (overhead.SelfCheck, error) {
+	return b.selfChecks.Stay(ctx, d)
 }
 
 // Read implements overhead.Source.
-func (b *Readings) Read(_ context.Context, canaries []overhead.Canary) ([]overhead.Reading, error) {
+func (b *Readings) Read(_ context.Context, selfChecks []overhead.SelfCheck) ([]overhead.Reading, error) {
 	all, err := b.look()
 	if err != nil {
 		return nil, err
 	}
-	readings := make([]overhead.Reading, len(canaries))
-	for i, c := range canaries {
-		at := slices.IndexFunc(all.pods, func(m *measured) bool { return m.canary != nil && overhead.Canary(m.canary) == c })
+	readings := make([]overhead.Reading, len(selfChecks))
+	for i, c := range selfChecks {
+		at := slices.IndexFunc(all.pods, func(m *measured) bool { return m.selfCheck != nil && overhead.SelfCheck(m.selfCheck) == c })
 		if at < 0 {
 			return nil, fmt.Errorf("self-check pod %d is gone: %w", i+1, errdefs.ErrUnavailable)
 		}

@@ -82,9 +82,9 @@ type SandboxSpec struct {
 	ProcessLabel string `json:"processLabel,omitempty"`
 	MountLabel   string `json:"mountLabel,omitempty"`
 	Plan         Plan   `json:"plan"`
-	// Canary says that it is berth's own, to see whether the handler works: it has
+	// SelfCheck says that it is berth's own, to see whether the handler works: it has
 	// no network, and nobody is told of it.
-	Canary bool `json:"canary,omitempty"`
+	SelfCheck bool `json:"canary,omitempty"`
 	// Pinned is nil in records of older builds.
 	Pinned *Pinned `json:"pinned,omitempty"`
 }

@@ -16,7 +16,7 @@ import (
 
 type containerRecord = store.Object[pod.ContainerSpec, pod.ContainerStatus]
 
-var errHalfMade = errors.New("the daemon exited while the container was being created")
+var errUnfinished = errors.New("the daemon exited while the container was being created")
 
 // dropContainers takes back containers that were never shown. Those that cannot
 // be are listed, for the kubelet to remove; one without a sandbox cannot be
@@ -48,7 +48,7 @@ func (r *partial) dropContainers(ctx context.Context) {
 
 func (r *partial) dropped(ctx context.Context, o *containerRecord) bool {
 	s := r.sandboxOf(o)
-	if s != nil && r.silent.has(s.Runner.Name()) {
+	if s != nil && r.unresponsive.has(s.Runner.Name()) {
 		return false // who may yet come back would never let go of it
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
@@ -102,7 +102,7 @@ func (r *partial) list(ctx context.Context, o *containerRecord) {
 	if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Two containers have the same name")
 	}
-	r.containers.ShowFailed(ctx, c, errHalfMade)
+	r.containers.ShowFailed(ctx, c, errUnfinished)
 }
 
 func (r *partial) reserve(ctx context.Context, s *pod.Sandbox) {

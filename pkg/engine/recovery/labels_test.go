@@ -54,7 +54,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := &recovery{pods: pods, tasks: task.New(pods, nil, nil, shims), log: log.L, shims: shims, silent: newSilence()}
+	r := &recovery{pods: pods, tasks: task.New(pods, nil, nil, shims), log: log.L, shims: shims, unresponsive: newUnresponsive()}
 	if err := errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())); err != nil {
 		t.Fatal(err)
 	}

@@ -14,25 +14,25 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/selfcheck"
 )
 
-// undoPatience is how long a start waits for half-made sandboxes to be undone.
+// undoPatience is how long a start waits for partially created sandboxes to be undone.
 // Those that take longer are listed NOTREADY and are undone beside the calls.
 const undoPatience = 5 * time.Second
 
 // partial takes back what an earlier daemon had not made whole.
 type partial struct {
-	pods       *pod.Registry
-	tasks      pod.Binder
-	selfChecks *selfcheck.Pods
-	sandboxes  *sandbox.Service
-	containers *container.Service
-	silent     *silence
+	pods         *pod.Registry
+	tasks        pod.Binder
+	selfChecks   *selfcheck.Pods
+	sandboxes    *sandbox.Service
+	containers   *container.Service
+	unresponsive *unresponsive
 }
 
-// dropHalfMade takes back objects whose creation never ended, and containers
+// dropUnfinished rolls back objects whose creation never ended, and containers
 // whose sandbox is gone.
-func (r *partial) dropHalfMade(ctx context.Context) {
+func (r *partial) dropUnfinished(ctx context.Context) {
 	r.dropContainers(ctx)
-	var quick, slow []*halfMade
+	var quick, slow []*unfinished
 	for _, o := range r.pods.Sandboxes.List() {
 		if o.Status().Phase != pod.PhasePlanned {
 			continue
@@ -40,7 +40,7 @@ func (r *partial) dropHalfMade(ctx context.Context) {
 		s := pod.NewSandbox(o, r.tasks)
 		r.reserve(ctx, s)
 		s.Op <- struct{}{} // whoever wants to remove it waits
-		if h := (&halfMade{Sandbox: s}); r.silent.has(s.Runner.Name()) {
+		if h := (&unfinished{Sandbox: s}); r.unresponsive.has(s.Runner.Name()) {
 			slow = append(slow, h)
 		} else {
 			quick = append(quick, h)
@@ -50,16 +50,16 @@ func (r *partial) dropHalfMade(ctx context.Context) {
 	r.undo(slow, 0)
 }
 
-// halfMade is a sandbox that is being undone.
-type halfMade struct {
+// unfinished is a sandbox that is being undone.
+type unfinished struct {
 	*pod.Sandbox
 	mu    sync.Mutex
 	shown bool // guarded by mu: it is listed, and stays until it is removed
 }
 
-// undo takes sandboxes back, and waits no longer than patience before it shows
+// undo rolls sandboxes back, and waits no longer than patience before it shows
 // what is left of them.
-func (r *partial) undo(all []*halfMade, patience time.Duration) {
+func (r *partial) undo(all []*unfinished, patience time.Duration) {
 	if len(all) == 0 {
 		return
 	}
@@ -69,7 +69,7 @@ func (r *partial) undo(all []*halfMade, patience time.Duration) {
 		g := errgroup.Group{}
 		g.SetLimit(recoveryParallel)
 		for _, h := range all {
-			g.Go(func() error { r.takeBack(h); return nil })
+			g.Go(func() error { r.rollBack(h); return nil })
 		}
 		_ = g.Wait()
 	}()
@@ -85,10 +85,10 @@ func (r *partial) undo(all []*halfMade, patience time.Duration) {
 }
 
 // show lists h unless it is gone.
-func (r *partial) show(h *halfMade) {
+func (r *partial) show(h *unfinished) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.Spec().Canary {
+	if h.Spec().SelfCheck {
 		return // it is berth's own
 	}
 	if _, there := r.pods.Sandboxes.Get(h.ID()); there && !h.shown {
@@ -97,9 +97,9 @@ func (r *partial) show(h *halfMade) {
 	}
 }
 
-// takeBack undoes h. One that was listed meanwhile stays so, with nothing in it:
+// rollBack undoes h. One that was listed meanwhile stays so, with nothing in it:
 // the kubelet has seen it and removes it. So does one that cannot be undone.
-func (r *partial) takeBack(h *halfMade) {
+func (r *partial) rollBack(h *unfinished) {
 	defer h.Op.Unlock()
 	ctx, cancel := context.WithTimeout(r.pods.Background, pod.UndoTimeout)
 	defer cancel()
@@ -115,9 +115,9 @@ func (r *partial) takeBack(h *halfMade) {
 		}
 	}
 	h.mu.Unlock()
-	if h.Spec().Canary {
+	if h.Spec().SelfCheck {
 		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("Failed to roll back self-check pod of an earlier daemon; will retry")
-		go r.selfChecks.TakeBackLater(h.Sandbox, func() {})
+		go r.selfChecks.RollBackLater(h.Sandbox, func() {})
 		return
 	}
 	if err != nil {

@@ -22,14 +22,14 @@ const recoveryParallel = 16
 
 // recovery finds out what became of what earlier daemons ran.
 type recovery struct {
-	pods       *pod.Registry
-	tasks      *task.Service
-	log        *log.Entry
-	shims      survivors
-	sandboxes  *sandbox.Service
-	containers *container.Service
-	sessions   *session.Calls
-	silent     *silence
+	pods         *pod.Registry
+	tasks        *task.Service
+	log          *log.Entry
+	shims        survivors
+	sandboxes    *sandbox.Service
+	containers   *container.Service
+	sessions     *session.Calls
+	unresponsive *unresponsive
 }
 
 // survivors are what runs tasks and may have outlived the daemon.
@@ -93,7 +93,7 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 
 // keepAgain holds what the task would lose with its supervisor, as before.
 func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
-	if r.silent.has(s.Runner.Name()) {
+	if r.unresponsive.has(s.Runner.Name()) {
 		t.Terminal = false // all else is had without an answer
 	}
 	s.Runner.Keep(ctx, t)

@@ -56,15 +56,15 @@ type Deps struct {
 //
 // No call may be answered before it has returned.
 func Run(ctx context.Context, d Deps) error {
-	silent, entry := newSilence(), log.G(d.Pods.Background)
-	broken := &unreadable{pods: d.Pods, log: entry, broken: d.Broken, shims: d.Shims, silent: silent}
+	unresponsive, entry := newUnresponsive(), log.G(d.Pods.Background)
+	broken := &unreadable{pods: d.Pods, log: entry, broken: d.Broken, shims: d.Shims, unresponsive: unresponsive}
 	sweep := &sweeper{
-		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, log: entry, images: d.Images, cni: d.Network, shims: d.Shims, silent: silent,
+		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, log: entry, images: d.Images, cni: d.Network, shims: d.Shims, unresponsive: unresponsive,
 	}
-	halfMade := &partial{pods: d.Pods, tasks: d.Tasks, selfChecks: d.SelfChecks, sandboxes: d.Sandboxes, containers: d.Containers, silent: silent}
+	unfinished := &partial{pods: d.Pods, tasks: d.Tasks, selfChecks: d.SelfChecks, sandboxes: d.Sandboxes, containers: d.Containers, unresponsive: unresponsive}
 	r := &recovery{
 		pods: d.Pods, tasks: d.Tasks, log: entry, shims: d.Shims, sandboxes: d.Sandboxes, containers: d.Containers,
-		sessions: d.Sessions, silent: silent,
+		sessions: d.Sessions, unresponsive: unresponsive,
 	}
 	sandbox.ShareNetns(ctx)
 	r.listen(ctx)
@@ -76,7 +76,7 @@ func Run(ctx context.Context, d Deps) error {
 	if err := r.takeContainers(ctx); err != nil {
 		return err
 	}
-	halfMade.dropHalfMade(ctx)
+	unfinished.dropUnfinished(ctx)
 	r.thaw(ctx)
 	if err := d.Shims.ServeEvents(d.Pods.Background, d.Pods.Index.NoteOOM); err != nil {
 		return err

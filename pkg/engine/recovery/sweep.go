@@ -26,9 +26,9 @@ type sweeper struct {
 	images   retainer
 	cni      *network.Plugins
 	shims    interface {
-		Sweep(ctx context.Context, silent func(key string) bool) error
+		Sweep(ctx context.Context, unresponsive func(key string) bool) error
 	}
-	silent *silence
+	unresponsive *unresponsive
 }
 
 // retainer removes what nobody uses of images.
@@ -45,7 +45,7 @@ func (r *sweeper) sweep(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
-	warn(r.shims.Sweep(bounded, r.silent.has))
+	warn(r.shims.Sweep(bounded, r.unresponsive.has))
 	r.binaries.Collector.Collect()
 	left := r.leftovers()
 	warn(sweepDirs(r.pods.ContainerDir(""), func(id string) bool { _, ok := r.pods.Containers.Get(id); return ok }, func(id string) error {

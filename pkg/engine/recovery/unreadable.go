@@ -20,11 +20,11 @@ import (
 
 // unreadable are the records that cannot be read.
 type unreadable struct {
-	pods   *pod.Registry
-	log    *log.Entry
-	broken pod.Broken
-	shims  foundlings
-	silent *silence
+	pods         *pod.Registry
+	log          *log.Entry
+	broken       pod.Broken
+	shims        foundlings
+	unresponsive *unresponsive
 }
 
 // foundlings are supervisors that are there, whoever needs them.
@@ -68,7 +68,7 @@ func (r *unreadable) showBroken() {
 }
 
 // endOrphan ends a task of which nobody knows any more whose it was: what runs
-// and is in no list would run for ever. A silent supervisor is not waited for.
+// and is in no list would run for ever. An unresponsive supervisor is not waited for.
 func (r *unreadable) endOrphan(id string) {
 	keys, err := r.shims.Keys()
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *unreadable) endOrphan(id string) {
 		if _, err := os.Stat(filepath.Join(r.shims.SupervisorDir(key), "tasks", id)); err != nil {
 			continue
 		}
-		if r.silent.has(key) {
+		if r.unresponsive.has(key) {
 			go r.endOrphanOf(key, id, pod.UndoTimeout)
 			continue
 		}

@@ -219,13 +219,13 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox) error {
 		return err
 	}
 	if err := s.Update(func(st *pod.SandboxStatus) error {
-		st.Namespaces, st.Tried = *ns, spec.Plan.Net && !spec.Canary
+		st.Namespaces, st.Tried = *ns, spec.Plan.Net && !spec.SelfCheck
 		return nil
 	}); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxPinned)
-	if !spec.Plan.Net || spec.Canary {
+	if !spec.Plan.Net || spec.SelfCheck {
 		return nil
 	}
 	p, err := b.networkPod(s)

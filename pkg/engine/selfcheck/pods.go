@@ -31,12 +31,12 @@ import (
 )
 
 const (
-	// defaultSelfCheckTimeout bounds the life of a canary whose handler says nothing.
+	// defaultSelfCheckTimeout bounds the life of a self-check pod whose handler says nothing.
 	defaultSelfCheckTimeout = 2 * time.Minute
-	// canaryAgain is the longest time between two attempts to take one back.
-	canaryAgain = time.Minute
-	// canaryGrace is how long the daemon's end waits for one.
-	canaryGrace = 2 * time.Second
+	// retryInterval is the longest time between two attempts to take one back.
+	retryInterval = time.Minute
+	// closeGrace is how long the daemon's end waits for one.
+	closeGrace = 2 * time.Second
 )
 
 // Pods are pods of berth's own, which show whether a handler can run any. One
@@ -53,7 +53,7 @@ type Pods struct {
 	shims        holder
 
 	mu sync.Mutex
-	// there are the digests of Definitions whose canary is not gone yet.
+	// there are the digests of Definitions whose self-check pod is not gone yet.
 	there map[string]bool
 	// closed is set when there are to be no more.
 	closed bool
@@ -76,7 +76,7 @@ func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task
 
 // Run implements probe.Canary. It returns when its time is up, or ctx ends; what
 // there is by then is taken back all the same, if need be by the next daemon.
-func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *canaryTrial) error {
+func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *trial) error {
 	if err := b.reserve(d); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func selfCheckTimeout(d *handler.Definition) time.Duration {
 // Close lets no more of them begin, and waits a little for what is done at this
 // moment. What hangs is left to the next daemon.
 func (b *Pods) Close(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, canaryGrace)
+	ctx, cancel := context.WithTimeout(ctx, closeGrace)
 	defer cancel()
 	b.mu.Lock()
 	b.closed = true
@@ -125,8 +125,8 @@ func (b *Pods) Close(ctx context.Context) {
 	}
 }
 
-// once is the whole life of a canary.
-func (b *Pods) once(ctx context.Context, d *handler.Definition, t *canaryTrial) error {
+// once is the whole life of a self-check pod.
+func (b *Pods) once(ctx context.Context, d *handler.Definition, t *trial) error {
 	gone := true
 	defer func() {
 		if gone {
@@ -145,27 +145,27 @@ func (b *Pods) once(ctx context.Context, d *handler.Definition, t *canaryTrial) 
 	return err
 }
 
-// remove takes a canary back. After an error it goes on trying, and calls done when it
+// remove takes a self-check pod back. After an error it goes on trying, and calls done when it
 // has.
 func (b *Pods) remove(s *pod.Sandbox, done func()) error {
-	err := b.takeBack(s)
+	err := b.rollBack(s)
 	if err == nil {
 		return nil
 	}
-	b.running.Go(func() { b.TakeBackLater(s, done) })
+	b.running.Go(func() { b.RollBackLater(s, done) })
 	return failedAt("its removal", handler.Blame(err))
 }
 
-// record makes the record of a canary. Whatever comes of it from then on, it is taken
+// record makes the record of a self-check pod. Whatever comes of it from then on, it is taken
 // back by it. standsIn says that its process is in place of a container's: the usual pod of
 // the handler has none.
-func (b *Pods) record(ctx context.Context, d *handler.Definition, t *canaryTrial) (s *pod.Sandbox, standsIn bool, err error) {
+func (b *Pods) record(ctx context.Context, d *handler.Definition, t *trial) (s *pod.Sandbox, standsIn bool, err error) {
 	rt, kept, release, err := b.binaries.Copies.ForPod(ctx, d)
 	if err != nil {
 		return nil, false, failedAt("its binaries", err)
 	}
 	defer release()
-	spec, err := b.canarySpec(d, rt, t)
+	spec, err := b.specOf(d, rt, t)
 	if err != nil {
 		return nil, false, failedAt("its preparation", err)
 	}
@@ -184,7 +184,7 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *canaryTrial
 	return pod.NewSandbox(o, b.tasks), !pod.AlwaysProcess(d, rt), nil
 }
 
-// reserve keeps canaries of one Definition from being there twice. One that is
+// reserve keeps self-check pods of one Definition from being there twice. One that is
 // reserved counts as running.
 func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
@@ -214,8 +214,8 @@ func (b *Pods) release(d *handler.Definition) {
 	delete(b.there, d.Digest())
 }
 
-// canarySpec is the record of a canary, but for its binaries.
-func (b *Pods) canarySpec(d *handler.Definition, rt *probe.Runtime, t *canaryTrial) (*pod.SandboxSpec, error) {
+// specOf is the record of a self-check pod, but for its binaries.
+func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *trial) (*pod.SandboxSpec, error) {
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "canary", Namespace: "berth", Uid: pod.NewID()[:32]},
 		Hostname: "canary",
@@ -232,12 +232,12 @@ func (b *Pods) canarySpec(d *handler.Definition, rt *probe.Runtime, t *canaryTri
 		return nil, err
 	}
 	kept.PauseRoot = filepath.Base(b.binaries.Tools.PauseRoot)
-	spec := &pod.SandboxSpec{Definition: &bounded, CreatedAt: b.pods.Clock.Now(), Plan: plan, Pinned: kept, Boot: b.pods.Boot, Canary: true}
+	spec := &pod.SandboxSpec{Definition: &bounded, CreatedAt: b.pods.Clock.Now(), Plan: plan, Pinned: kept, Boot: b.pods.Boot, SelfCheck: true}
 	spec.Config.Msg = config
 	return spec, nil
 }
 
-// begin starts the program of a canary.
+// begin starts the program of a self-check pod.
 func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.sandboxes.MakeParts(ctx, s); err != nil {
 		return failedAt("its namespaces and files", err)
@@ -245,12 +245,12 @@ func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.sandboxes.Start(ctx, s); err != nil {
 		return failedAt("its start", err)
 	}
-	failpoint.Hit(failpoint.CanaryRunning)
+	failpoint.Hit(failpoint.SelfCheckRunning)
 	return nil
 }
 
-// live lets a canary run its program, try what it is to, and end as it does.
-func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *canaryTrial) error {
+// live lets a self-check pod run its program, try what it is to, and end as it does.
+func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *trial) error {
 	if err := b.begin(ctx, s); err != nil {
 		return err
 	}
@@ -303,8 +303,8 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	return nil
 }
 
-// takeBack leaves nothing of a canary.
-func (b *Pods) takeBack(s *pod.Sandbox) error {
+// rollBack leaves nothing of a self-check pod.
+func (b *Pods) rollBack(s *pod.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.pods.Background), pod.UndoTimeout)
 	defer cancel()
 	if err := b.sandboxes.TearDown(ctx, s); err != nil {
@@ -313,8 +313,8 @@ func (b *Pods) takeBack(s *pod.Sandbox) error {
 	return b.sandboxes.Forget(s)
 }
 
-// TakeBackLater tries until it is done, or the engine closes: then the next one does.
-func (b *Pods) TakeBackLater(s *pod.Sandbox, done func()) {
+// RollBackLater tries until it is done, or the engine closes: then the next one does.
+func (b *Pods) RollBackLater(s *pod.Sandbox, done func()) {
 	wait := time.Second
 	for {
 		select {
@@ -322,15 +322,15 @@ func (b *Pods) TakeBackLater(s *pod.Sandbox, done func()) {
 			return
 		case <-time.After(wait):
 		}
-		if err := b.takeBack(s); err == nil {
+		if err := b.rollBack(s); err == nil {
 			done()
 			return
 		}
-		wait = min(2*wait, canaryAgain)
+		wait = min(2*wait, retryInterval)
 	}
 }
 
-// failedAt says at which step a canary failed. What the runtime is not to blame for
+// failedAt says at which step a self-check pod failed. What the runtime is not to blame for
 // may pass.
 func failedAt(step string, err error) error {
 	err = fmt.Errorf("the self-check pod failed at %s: %w", step, err)

@@ -7,7 +7,7 @@ import (
 )
 
 // What the program ends with, however early it is asked to.
-func TestCanaryEnds(t *testing.T) {
+func TestSelfCheckEnds(t *testing.T) {
 	for status, want := range map[uint32]bool{0: true, 2: true, 143: true, 1: false, 127: false, 137: false} {
 		if got := endedAsAsked(status); got != want {
 			t.Errorf("endedAsAsked(%d) = %v, want %v", status, got, want)
@@ -15,7 +15,7 @@ func TestCanaryEnds(t *testing.T) {
 	}
 }
 
-func TestNoCanaryAfterTheEnd(t *testing.T) {
+func TestNoSelfCheckAfterTheEnd(t *testing.T) {
 	b := &Pods{there: map[string]bool{}}
 	d := &handler.Definition{Name: "runc"}
 	if err := b.reserve(d); err != nil {

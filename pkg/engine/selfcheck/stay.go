@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
-// Staying is a canary that runs until it is removed.
+// Staying is a self-check pod that runs until it is removed.
 type Staying struct {
 	*pod.Sandbox
 	// StandsIn says that its process is in place of a container's.
@@ -20,9 +20,9 @@ type Staying struct {
 	err      error
 }
 
-// Stay starts a canary that stays. After an error nothing is left of it, or what is
+// Stay starts a self-check pod that stays. After an error nothing is left of it, or what is
 // goes away later.
-func (b *Pods) Stay(ctx context.Context, d *handler.Definition) (_ overhead.Canary, err error) {
+func (b *Pods) Stay(ctx context.Context, d *handler.Definition) (_ overhead.SelfCheck, err error) {
 	b.mu.Lock()
 	err = b.join()
 	b.mu.Unlock()
@@ -70,7 +70,7 @@ func (c *Staying) Remove() error {
 	return c.err
 }
 
-// Present are the canaries that stay.
+// Present are the self-check pods that stay.
 func (b *Pods) Present() []*Staying {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -30,32 +30,32 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// canaryTrial is what a canary is to try beyond running. A nil one is nothing.
-type canaryTrial struct {
+// trial is what a self-check pod is to try beyond running. A nil one is nothing.
+type trial struct {
 	// users has it run in a user namespace, and try nothing else.
 	users bool
-	// proof is what came of it; it is there once the canary is over.
+	// proof is what came of it; it is there once the self-check pod is over.
 	proof probe.Proof
 }
 
-// The ids of canaries with a user namespace: any range without the host's root.
-const canaryFirstID, canaryIDs = 1 << 20, 1 << 16
+// The ids of self-check pods with a user namespace: any range without the host's root.
+const firstID, idCount = 1 << 20, 1 << 16
 
-// canaryMemory is the limit that a canary gets while it runs: far above what its
+// selfCheckMemory is the limit that a self-check pod gets while it runs: far above what its
 // program takes, far below what any node has.
 const canaryMemory = 64 << 20
 
-// Prove runs a canary that tries what it can, and another in a user namespace if the
+// Prove runs a self-check pod that tries what it can, and another in a user namespace if the
 // handler should have them.
 func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (probe.Proof, error) {
-	first := &canaryTrial{proof: probe.Proof{}}
+	first := &trial{proof: probe.Proof{}}
 	if err := b.Run(ctx, d, first); err != nil {
 		return nil, err
 	}
 	if b.capabilities.Survey(ctx, d, rt, nil).Of(capability.UserNamespaces).Answer != capability.Yes {
 		return first.proof, nil
 	}
-	err := b.Run(ctx, d, &canaryTrial{users: true})
+	err := b.Run(ctx, d, &trial{users: true})
 	switch {
 	case err == nil:
 		first.proof[capability.UserNamespaces] = ""
@@ -66,18 +66,18 @@ func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runti
 	return first.proof, nil
 }
 
-// namespaces are those that the canary is to have.
-func (t *canaryTrial) namespaces() *runtimeapi.NamespaceOption {
+// namespaces are those that the self-check pod is to have.
+func (t *trial) namespaces() *runtimeapi.NamespaceOption {
 	if t == nil || !t.users {
 		return nil
 	}
-	ids := []*runtimeapi.IDMapping{{HostId: canaryFirstID, ContainerId: 0, Length: canaryIDs}}
+	ids := []*runtimeapi.IDMapping{{HostId: firstID, ContainerId: 0, Length: idCount}}
 	return &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}}
 }
 
-// try has a canary that runs do what it is to try. Only that it has not the users that
+// try has a self-check pod that runs do what it is to try. Only that it has not the users that
 // it was to have is an error.
-func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *canaryTrial) error {
+func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *trial) error {
 	switch {
 	case t == nil, s.Machine && t.users: // what its process is here is not the pod's
 		return nil
@@ -113,7 +113,7 @@ const machineExecTimeout = 20 * time.Second
 // tryMachine runs a second program in a VM. Its first container may be the guest's own,
 // which does not have that program: so only that it ran says something. Nor does the
 // host's cgroup, which is the machine's.
-func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, t *canaryTrial) {
+func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, t *trial) {
 	ctx, cancel := context.WithTimeout(ctx, machineExecTimeout)
 	defer cancel()
 	if err := b.tryExec(ctx, client, s, spec); err != nil {
@@ -123,13 +123,13 @@ func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandb
 	t.proof.Note(capability.Exec, nil)
 }
 
-// mapped says whether a process has the ids of a canary.
+// mapped says whether a process has the ids of a self-check pod.
 func mapped(pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
 	if err != nil {
 		return err
 	}
-	if want := []string{"0", fmt.Sprint(canaryFirstID), fmt.Sprint(canaryIDs)}; strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
+	if want := []string{"0", fmt.Sprint(firstID), fmt.Sprint(idCount)}; strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
 		return fmt.Errorf("its user namespace has unexpected IDs: %s", strings.TrimSpace(string(text)))
 	}
 	return nil
@@ -150,7 +150,7 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree, Dir: dir, Drain: canaryGrace}
+	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree, Dir: dir, Drain: closeGrace}
 	defer e.Clean()
 	e.Spill = b.pods.Root
 	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
@@ -167,7 +167,7 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 	return nil
 }
 
-// tryResize gives a canary another limit, and looks whether its cgroup has it.
+// tryResize gives a self-check pod another limit, and looks whether its cgroup has it.
 func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group cgroup.Paths) error {
 	limit := int64(canaryMemory)
 	a, err := typeurl.MarshalAny(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})

@@ -234,7 +234,7 @@ const execCleanTimeout = 20 * time.Second
 func (e *Execution) Clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), execCleanTimeout)
 	defer cancel()
-	if err := e.bury(ctx); err != nil {
+	if err := e.cleanUp(ctx); err != nil {
 		log.G(ctx).WithError(err).WithField("container", e.Container).Warn("Failed to clean up after exec")
 	}
 	for _, o := range []*output{e.stdout, e.stderr} {
@@ -244,7 +244,7 @@ func (e *Execution) Clean() {
 	}
 }
 
-func (e *Execution) bury(ctx context.Context) error {
+func (e *Execution) cleanUp(ctx context.Context) error {
 	if !e.made {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-func TestHowABuriedTaskEnded(t *testing.T) {
+func TestExitOfACleanedUpTask(t *testing.T) {
 	now, then := time.Now(), time.Now().Add(-time.Minute)
 	for name, tc := range map[string]struct {
 		death         shim.Death

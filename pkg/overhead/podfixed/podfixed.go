@@ -8,8 +8,8 @@ type Kind string
 
 // Kinds.
 const (
-	Live   Kind = "live"
-	Canary Kind = "canary"
+	Live      Kind = "live"
+	SelfCheck Kind = "canary"
 )
 
 // What podFixed is written in: a Mi in bytes, and a thousandth of a core in billionths.

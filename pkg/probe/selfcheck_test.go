@@ -14,10 +14,10 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// canaryFunc is who runs canary pods.
-type canaryFunc func(d *handler.Definition) error
+// selfCheckFunc is who runs self-check pods.
+type selfCheckFunc func(d *handler.Definition) error
 
-func (f canaryFunc) Canary(_ context.Context, d *handler.Definition, _ *Runtime, _ bool) (Proof, error) {
+func (f selfCheckFunc) SelfCheck(_ context.Context, d *handler.Definition, _ *Runtime, _ bool) (Proof, error) {
 	return nil, f(d)
 }
 
@@ -28,14 +28,14 @@ func already() <-chan struct{} {
 	return c
 }
 
-func TestWhenACanaryRuns(t *testing.T) {
+func TestWhenASelfCheckRuns(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
 	var ran atomic.Int32
 	var fails error
-	c := NewCanaries(NewChecker(New(nil)), canaryFunc(func(*handler.Definition) error { ran.Add(1); return fails }), already())
+	c := NewSelfChecks(NewChecker(New(nil)), selfCheckFunc(func(*handler.Definition) error { ran.Add(1); return fails }), already())
 	plain, wants := oci(path), oci(path)
-	wants.Name, wants.ProbeCanary = "wants", true
+	wants.Name, wants.ProbeSelfCheck = "wants", true
 	for _, step := range []struct {
 		what  string
 		d     *handler.Definition
@@ -46,7 +46,7 @@ func TestWhenACanaryRuns(t *testing.T) {
 	}{
 		{what: "a look", d: plain, depth: Look},
 		{what: "a question", d: plain, depth: Ask},
-		{what: "somebody insists", d: plain, depth: WithCanary, runs: 1},
+		{what: "somebody insists", d: plain, depth: WithSelfCheck, runs: 1},
 		{what: "it is new", d: wants, depth: Look, runs: 1},
 		{what: "it is known", d: wants, depth: Look},
 		{what: "it is asked", d: wants, depth: Ask, runs: 1},
@@ -54,7 +54,7 @@ func TestWhenACanaryRuns(t *testing.T) {
 		{what: "it failed", d: wants, depth: Look, runs: 1, fails: errors.New("no")},
 		{what: "it works again", d: wants, depth: Look, runs: 1},
 		{what: "its runtime is another", d: wants, depth: Look, runs: 1, prior: func() { replay(t, dir, "runc-1.5.2") }},
-		{what: "its runtime is gone", d: wants, depth: WithCanary, prior: func() { _ = os.Remove(path) }},
+		{what: "its runtime is gone", d: wants, depth: WithSelfCheck, prior: func() { _ = os.Remove(path) }},
 	} {
 		if step.prior != nil {
 			step.prior()
@@ -73,12 +73,12 @@ func TestWhenACanaryRuns(t *testing.T) {
 }
 
 // Nobody can run pods yet when a daemon starts.
-func TestACanaryWaitsForWhoRunsIt(t *testing.T) {
+func TestASelfCheckWaitsForWhoRunsIt(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "runc-1.5.2")
 	ready := make(chan struct{})
-	c := NewCanaries(NewChecker(New(nil)), canaryFunc(func(*handler.Definition) error { return nil }), ready)
+	c := NewSelfChecks(NewChecker(New(nil)), selfCheckFunc(func(*handler.Definition) error { return nil }), ready)
 	d := oci(path)
-	d.ProbeCanary = true
+	d.ProbeSelfCheck = true
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	for _, ctx := range []context.Context{ctx, t.Context()} {
@@ -97,7 +97,7 @@ func TestACanaryWaitsForWhoRunsIt(t *testing.T) {
 	}
 }
 
-// trying is a canary that says what it was to do, and tries exec.
+// trying is a self-check pod that says what it was to do, and tries exec.
 type trying struct {
 	thorough []bool
 	proof    Proof
@@ -106,7 +106,7 @@ type trying struct {
 	goOn     chan struct{} // if set, waited for
 }
 
-func (c *trying) Canary(_ context.Context, _ *handler.Definition, _ *Runtime, thorough bool) (Proof, error) {
+func (c *trying) SelfCheck(_ context.Context, _ *handler.Definition, _ *Runtime, thorough bool) (Proof, error) {
 	c.thorough = append(c.thorough, thorough)
 	if c.started != nil {
 		c.started <- struct{}{}
@@ -115,13 +115,13 @@ func (c *trying) Canary(_ context.Context, _ *handler.Definition, _ *Runtime, th
 	return maps.Clone(c.proof), c.err
 }
 
-func TestWhatCanariesProve(t *testing.T) {
+func TestWhatSelfChecksProve(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
 	by := &trying{proof: Proof{capability.Exec: "", capability.InPlaceResize: "no"}}
-	c := NewCanaries(NewChecker(New(nil)), by, already())
+	c := NewSelfChecks(NewChecker(New(nil)), by, already())
 	d := oci(path)
-	d.ProbeCanary = true
+	d.ProbeSelfCheck = true
 	proof := func(depth Depth) Proof {
 		rt, err := c.Check(t.Context(), d, depth)
 		if err != nil && by.err == nil {
@@ -132,7 +132,7 @@ func TestWhatCanariesProve(t *testing.T) {
 		}
 		return c.Proof(d, rt)
 	}
-	if got := proof(WithCanary); !maps.Equal(got, by.proof) {
+	if got := proof(WithSelfCheck); !maps.Equal(got, by.proof) {
 		t.Errorf("it has proven %v", got)
 	}
 	by.proof = nil
@@ -140,7 +140,7 @@ func TestWhatCanariesProve(t *testing.T) {
 		t.Errorf("a pod that tried nothing leaves %v", got)
 	}
 	by.proof = Proof{capability.InPlaceResize: ""}
-	if got := proof(WithCanary); !maps.Equal(got, Proof{capability.Exec: "", capability.InPlaceResize: ""}) {
+	if got := proof(WithSelfCheck); !maps.Equal(got, Proof{capability.Exec: "", capability.InPlaceResize: ""}) {
 		t.Errorf("what was tried again is %v", got)
 	}
 	if !slices.Equal(by.thorough, []bool{true, false, true}) {
@@ -151,7 +151,7 @@ func TestWhatCanariesProve(t *testing.T) {
 		t.Errorf("where none runs any more it says %v", got)
 	}
 	by.err = nil
-	proof(WithCanary)
+	proof(WithSelfCheck)
 	replay(t, dir, "runc-1.5.2")
 	by.proof = nil
 	if got := proof(Look); len(got) != 0 {
@@ -163,9 +163,9 @@ func TestWhatCanariesProve(t *testing.T) {
 func TestWhoAsksForMoreWaits(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "runc-1.5.2")
 	by := &trying{started: make(chan struct{}), goOn: make(chan struct{})}
-	c := NewCanaries(NewChecker(New(nil)), by, already())
+	c := NewSelfChecks(NewChecker(New(nil)), by, already())
 	d := oci(path)
-	d.ProbeCanary = true
+	d.ProbeSelfCheck = true
 	var both sync.WaitGroup
 	ask := func(depth Depth) {
 		both.Go(func() {
@@ -176,7 +176,7 @@ func TestWhoAsksForMoreWaits(t *testing.T) {
 	}
 	ask(Ask)
 	<-by.started
-	ask(WithCanary)
+	ask(WithSelfCheck)
 	by.goOn <- struct{}{}
 	<-by.started
 	by.goOn <- struct{}{}

@@ -13,17 +13,17 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-func TestSilentOnesAreAskedOnce(t *testing.T) {
+func TestUnresponsiveOnesAreAskedOnce(t *testing.T) {
 	records, tasks := t.TempDir(), enginetest.NewDeaf(t).Tasks
 	recorded := func(supervisor string) *pod.Sandbox {
 		return enginetest.Sandbox(t, records, pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, Supervisor: supervisor}, tasks)
 	}
-	silent, neighbour, other := recorded("silent"), recorded("silent"), recorded("other")
+	unresponsive, neighbour, other := recorded("silent"), recorded("silent"), recorded("other")
 	synctest.Test(t, func(t *testing.T) {
-		r := recovery{silent: newSilence()}
+		r := recovery{unresponsive: newUnresponsive()}
 		began := time.Now()
 		wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		fail := func(context.Context) error { return errSilent }
+		fail := func(context.Context) error { return errUnresponsive }
 		asked := func(s *pod.Sandbox) error {
 			called := errors.New("it was asked")
 			return r.ask(t.Context(), s, func(context.Context) error { return called })
@@ -31,22 +31,22 @@ func TestSilentOnesAreAskedOnce(t *testing.T) {
 
 		stopping, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, stop)
-		if err := r.ask(stopping, silent, wait); !errors.Is(err, context.Canceled) || r.silent.has("silent") {
+		if err := r.ask(stopping, unresponsive, wait); !errors.Is(err, context.Canceled) || r.unresponsive.has("silent") {
 			t.Errorf("the end of the daemon makes it silent: %v", err)
 		}
 		_ = r.ask(t.Context(), other, fail)
-		if err := r.ask(t.Context(), silent, wait); !errors.Is(err, context.DeadlineExceeded) {
+		if err := r.ask(t.Context(), unresponsive, wait); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the first question: %v", err)
 		}
 		for range 100 {
-			if err := r.ask(t.Context(), neighbour, wait); !errors.Is(err, errSilent) {
+			if err := r.ask(t.Context(), neighbour, wait); !errors.Is(err, errUnresponsive) {
 				t.Fatalf("a neighbour's question: %v", err)
 			}
 		}
 		if took := time.Since(began); took != task.RecoveryAnswer+time.Second {
 			t.Errorf("one silent supervisor cost %v", took)
 		}
-		if err := asked(other); err == nil || errors.Is(err, errSilent) {
+		if err := asked(other); err == nil || errors.Is(err, errUnresponsive) {
 			t.Errorf("one that answered with an error is silent: %v", err)
 		}
 	})

@@ -16,7 +16,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// probeCanary has a handler run a canary pod, and returns why that failed.
+// probeCanary has a handler run a self-check pod, and returns why that failed.
 func (b *bed) probeCanary(t *testing.T, name string) string {
 	t.Helper()
 	h, err := b.tryProbeCanary(t, name)
@@ -37,10 +37,10 @@ func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error
 	return resp.GetHandler(), err
 }
 
-// TestCanaryPods runs pods of berth's own under each kind of runtime. Nobody is told
+// TestSelfCheckPods runs pods of berth's own under each kind of runtime. Nobody is told
 // of them, nothing is left of them, and a runtime that only answers questions is
 // found out.
-func TestCanaryPods(t *testing.T) {
+func TestSelfCheckPods(t *testing.T) {
 	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
 	liar, dead, idle := newScripted(t), newScripted(t), newScripted(t)
@@ -109,7 +109,7 @@ container_create_timeout = "2s"
 	}
 
 	b.reload(t, config)
-	// One that wants canaries is not ready from the start, and says at which step.
+	// One that wants self-check pods is not ready from the start, and says at which step.
 	testbed.Eventually(t, time.Minute, func() error {
 		for _, h := range b.handlersInfo(t).Handlers {
 			if bad := h.Name == "liar"; bad != (h.State == "not-ready") || bad && !strings.Contains(h.Reason, "the self-check pod failed at its start: ") {
@@ -134,16 +134,16 @@ container_create_timeout = "2s"
 		return nil
 	})
 	b.reload(t, plain) // from now on each would be killed, or be there
-	b.Restart(t)       // with a canary of the hanging runtime under way
+	b.Restart(t)       // with a self-check pod of the hanging runtime under way
 	b.NoLeaks(t, withPod)
 	pod.Remove(t)
 	for _, c := range []struct{ handler, place string }{
 		{"runc", failpoint.SandboxReserved},
 		{"crun", failpoint.SandboxPinned},
-		{"gvisor", failpoint.CanaryRunning},
-		{"runc", failpoint.CanaryRunning},
+		{"gvisor", failpoint.SelfCheckRunning},
+		{"runc", failpoint.SelfCheckRunning},
 		{"shim", failpoint.SandboxShimStarted},
-		{"shim", failpoint.CanaryRunning},
+		{"shim", failpoint.SelfCheckRunning},
 		{"runc", failpoint.SandboxErased},
 	} {
 		t.Run(c.handler+" "+c.place, func(t *testing.T) {

@@ -77,7 +77,7 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 		t.Errorf("a list by name of a daemon that is gone: %v", err)
 	}
 	has(t, connect(t, d, dir), "one", "two")
-	if err := b.stock.forget(); err != nil {
+	if err := b.lastKnown.forget(); err != nil {
 		t.Error(err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*.images*")); err != nil || len(left) > 0 {
@@ -126,7 +126,7 @@ func TestADamagedStockStopsNothing(t *testing.T) {
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	pulled(t, b, "one")
 	has(t, b, "one")
-	content, err := os.ReadFile(b.stock.path)
+	content, err := os.ReadFile(b.lastKnown.path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,11 +135,11 @@ func TestADamagedStockStopsNothing(t *testing.T) {
 		if err := os.WriteFile(path, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := (&stock{path: path}).load(); err == nil || !strings.Contains(err.Error(), path) {
+		if err := (&lastKnown{path: path}).load(); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%q is read: %v", damaged, err)
 		}
 	}
-	if err := os.WriteFile(b.stock.path, content[:len(content)-1], 0o600); err != nil {
+	if err := os.WriteFile(b.lastKnown.path, content[:len(content)-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	again := connect(t, d, dir)
@@ -149,7 +149,7 @@ func TestADamagedStockStopsNothing(t *testing.T) {
 
 // A list that was asked for before a removal must not bring the image back.
 func TestAStockIsNotTakenFromAListThatWasOvertaken(t *testing.T) {
-	s := &stock{path: filepath.Join(t.TempDir(), "x")}
+	s := &lastKnown{path: filepath.Join(t.TempDir(), "x")}
 	one := encoded(t, &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{{Id: "one"}}})
 	before := s.mark()
 	if err := s.removed("one"); err != nil {

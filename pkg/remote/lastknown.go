@@ -20,7 +20,7 @@ import (
 // them: also when it does not answer they are on the node's disk. It is kept on
 // disk, unsynced as a ledger is. All methods may be called at any time from any
 // goroutine.
-type stock struct {
+type lastKnown struct {
 	path string
 
 	mu sync.Mutex
@@ -34,7 +34,7 @@ type stock struct {
 }
 
 // mark is taken before a list is asked for.
-func (s *stock) mark() uint64 {
+func (s *lastKnown) mark() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn++
@@ -42,7 +42,7 @@ func (s *stock) mark() uint64 {
 }
 
 // take takes over a whole list.
-func (s *stock) take(f frame, turn uint64) error {
+func (s *lastKnown) take(f frame, turn uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if turn < s.taken {
@@ -68,7 +68,7 @@ func items(f frame) (all [][]byte) {
 }
 
 // keeps takes over where images are.
-func (s *stock) keeps(fs *runtimeapi.ImageFsInfoResponse) error {
+func (s *lastKnown) keeps(fs *runtimeapi.ImageFsInfoResponse) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := s.filesystems == nil
@@ -80,7 +80,7 @@ func (s *stock) keeps(fs *runtimeapi.ImageFsInfoResponse) error {
 }
 
 // removed takes over that an image, by any of its names, is not there any more.
-func (s *stock) removed(name string) error {
+func (s *lastKnown) removed(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn++
@@ -104,14 +104,14 @@ func (s *stock) removed(name string) error {
 }
 
 // last is the list at hand.
-func (s *stock) last() (frame, bool) {
+func (s *lastKnown) last() (frame, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.images, s.known
 }
 
 // lastFilesystems are those that the daemon told of last, nil if it never did.
-func (s *stock) lastFilesystems() *runtimeapi.ImageFsInfoResponse {
+func (s *lastKnown) lastFilesystems() *runtimeapi.ImageFsInfoResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.filesystems == nil {
@@ -127,7 +127,7 @@ const (
 )
 
 // write replaces the file whole; mu is held.
-func (s *stock) write() error {
+func (s *lastKnown) write() error {
 	var content []byte
 	if s.known {
 		content = append(append(content, head(imageList, len(s.images))...), s.images...)
@@ -143,7 +143,7 @@ func (s *stock) write() error {
 }
 
 // load reads what was written.
-func (s *stock) load() error {
+func (s *lastKnown) load() error {
 	content, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -178,4 +178,4 @@ func (s *stock) load() error {
 }
 
 // forget removes the file: the daemon is no backend of this berth any more.
-func (s *stock) forget() error { return ignoreMissing(os.Remove(s.path)) }
+func (s *lastKnown) forget() error { return ignoreMissing(os.Remove(s.path)) }

@@ -13,38 +13,38 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// silentAfter is how long who runs pods may take for a first answer. They are all
-// asked at once, so this is what silent ones cost a start, however many they are
+// unresponsiveAfter is how long who runs pods may take for a first answer. They are all
+// asked at once, so this is what unresponsive ones cost a start, however many they are
 // and whatever they run.
-const silentAfter = 5 * time.Second
+const unresponsiveAfter = 5 * time.Second
 
-// errSilent is what asking a silent one fails with.
-var errSilent = errors.New("it did not respond before")
+// errUnresponsive is what asking an unresponsive one fails with.
+var errUnresponsive = errors.New("it did not respond before")
 
-// silence knows who runs pods and does not answer: stopped by somebody, or stuck.
+// unresponsive knows who runs pods and does not answer: stopped by somebody, or stuck.
 // They are not asked again during recovery.
-type silence struct {
+type unresponsive struct {
 	mu  sync.Mutex
 	who map[string]bool // by runner
 }
 
-func newSilence() *silence { return &silence{who: map[string]bool{}} }
+func newUnresponsive() *unresponsive { return &unresponsive{who: map[string]bool{}} }
 
-func (s *silence) add(runner string) {
+func (s *unresponsive) add(runner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.who[runner] = true
 }
 
-func (s *silence) has(runner string) bool {
+func (s *unresponsive) has(runner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.who[runner]
 }
 
-// listen finds out who is silent. It starts nothing, and is quick when all answer.
+// listen finds out who is unresponsive. It starts nothing, and is quick when all answer.
 func (r *recovery) listen(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, silentAfter)
+	ctx, cancel := context.WithTimeout(ctx, unresponsiveAfter)
 	defer cancel()
 	keys, err := r.shims.Keys()
 	if err != nil {
@@ -56,7 +56,7 @@ func (r *recovery) listen(ctx context.Context) {
 			// Who cannot be reached is dead, which is known soon enough.
 			if c, err := connect(); err == nil && !c.Answers(ctx) {
 				log.G(ctx).WithField("runner", runner).Error("Supervisor or shim is unresponsive; keeping the recorded state of everything it runs")
-				r.silent.add(runner)
+				r.unresponsive.add(runner)
 			}
 		})
 	}
@@ -72,17 +72,17 @@ func (r *recovery) listen(ctx context.Context) {
 }
 
 // ask calls f, which asks who runs s, with a bound. Whoever lets it run out of
-// time is silent from then on.
+// time is unresponsive from then on.
 func (r *recovery) ask(ctx context.Context, s *pod.Sandbox, f func(context.Context) error) error {
 	who := s.Runner.Name()
-	if r.silent.has(who) {
-		return errSilent
+	if r.unresponsive.has(who) {
+		return errUnresponsive
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
 	err := f(bounded)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		r.silent.add(who)
+		r.unresponsive.add(who)
 	}
 	return err
 }

@@ -20,18 +20,18 @@ const (
 	Look Depth = iota
 	// Ask asks it in any case.
 	Ask
-	// WithCanary also runs a pod, whatever the handler's configuration says.
-	WithCanary
+	// WithSelfCheck also runs a pod, whatever the handler's configuration says.
+	WithSelfCheck
 )
 
-// Canary runs a pod of its own under a handler, and leaves nothing of it. The error
+// SelfChecker runs a pod of its own under a handler, and leaves nothing of it. The error
 // says at which step it failed. With thorough it also tries what pods can do beyond
 // running, as far as rt is not known to lack it; what of that fails is no error.
-type Canary interface {
-	Canary(ctx context.Context, d *handler.Definition, rt *Runtime, thorough bool) (Proof, error)
+type SelfChecker interface {
+	SelfCheck(ctx context.Context, d *handler.Definition, rt *Runtime, thorough bool) (Proof, error)
 }
 
-// Proof is what canary pods did: a capability, and why they failed with it, or
+// Proof is what self-check pods did: a capability, and why they failed with it, or
 // nothing if they did not.
 type Proof map[capability.Name]string
 
@@ -43,25 +43,25 @@ func (p Proof) Note(n capability.Name, err error) {
 	}
 }
 
-// CanaryRuns is what came of the canary pods of a handler since the daemon started.
-type CanaryRuns struct {
+// SelfCheckRuns is what came of the self-check pods of a handler since the daemon started.
+type SelfCheckRuns struct {
 	Good, Bad uint64
 	// Took is how long the last one did.
 	Took time.Duration
 }
 
-// Canaries are a Checker that also runs canary pods: of handlers that want them,
+// SelfChecks are a Checker that also runs self-check pods: of handlers that want them,
 // whenever their runtime is new or asked, and whenever somebody insists.
-type Canaries struct {
+type SelfChecks struct {
 	*Checker
-	canary Canary
-	ready  <-chan struct{} // closed when canary may run pods
+	by    SelfChecker
+	ready <-chan struct{} // closed when by may run pods
 
 	flights singleflight.Group // by the digest of a Definition
 
 	mu   sync.Mutex
 	good map[string]proven // by the digest of a Definition
-	runs map[string]CanaryRuns
+	runs map[string]SelfCheckRuns
 }
 
 // proven is what pods did, and on which runtime.
@@ -70,15 +70,15 @@ type proven struct {
 	proof Proof
 }
 
-// NewCanaries makes Canaries whose pods are run by who can do so from when ready is closed.
-func NewCanaries(c *Checker, by Canary, ready <-chan struct{}) *Canaries {
-	return &Canaries{Checker: c, canary: by, ready: ready, good: map[string]proven{}, runs: map[string]CanaryRuns{}}
+// NewSelfChecks makes SelfChecks whose pods are run by who can do so from when ready is closed.
+func NewSelfChecks(c *Checker, by SelfChecker, ready <-chan struct{}) *SelfChecks {
+	return &SelfChecks{Checker: c, by: by, ready: ready, good: map[string]proven{}, runs: map[string]SelfCheckRuns{}}
 }
 
-// Check is that of the Checker, and of a canary pod if there is to be one.
-func (c *Canaries) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
+// Check is that of the Checker, and of a self-check pod if there is to be one.
+func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	rt, err := c.Checker.Check(ctx, d, depth)
-	if err != nil || depth < WithCanary && (!d.ProbeCanary || depth == Look && c.ran(d, rt)) {
+	if err != nil || depth < WithSelfCheck && (!d.ProbeSelfCheck || depth == Look && c.ran(d, rt)) {
 		return rt, err
 	}
 	select {
@@ -87,10 +87,10 @@ func (c *Canaries) Check(ctx context.Context, d *handler.Definition, depth Depth
 		return nil, context.Cause(ctx)
 	}
 	// Who comes while one runs takes what comes of that, unless it asks for more.
-	for thorough := depth == WithCanary; ; {
+	for thorough := depth == WithSelfCheck; ; {
 		tried, err, _ := c.flights.Do(d.Digest(), func() (any, error) {
 			begun := time.Now()
-			proof, err := c.canary.Canary(ctx, d, rt, thorough)
+			proof, err := c.by.SelfCheck(ctx, d, rt, thorough)
 			c.note(d, rt, time.Since(begun), proof, err)
 			return thorough, err
 		})
@@ -104,7 +104,7 @@ func (c *Canaries) Check(ctx context.Context, d *handler.Definition, depth Depth
 }
 
 // ran says whether a pod has run on exactly that.
-func (c *Canaries) ran(d *handler.Definition, rt *Runtime) bool {
+func (c *SelfChecks) ran(d *handler.Definition, rt *Runtime) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	good, known := c.good[d.Digest()]
@@ -112,7 +112,7 @@ func (c *Canaries) ran(d *handler.Definition, rt *Runtime) bool {
 }
 
 // Proof is what pods did on exactly that. It is shared.
-func (c *Canaries) Proof(d *handler.Definition, rt *Runtime) Proof {
+func (c *SelfChecks) Proof(d *handler.Definition, rt *Runtime) Proof {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if good, known := c.good[d.Digest()]; known && equal(good.on, rt.identities()) {
@@ -122,7 +122,7 @@ func (c *Canaries) Proof(d *handler.Definition, rt *Runtime) Proof {
 }
 
 // note keeps what came of a pod, and what earlier ones did that this one did not try.
-func (c *Canaries) note(d *handler.Definition, rt *Runtime, took time.Duration, proof Proof, err error) {
+func (c *SelfChecks) note(d *handler.Definition, rt *Runtime, took time.Duration, proof Proof, err error) {
 	digest, on := d.Digest(), rt.identities()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *Runtime) identities() []Identity {
 }
 
 // Runs are those of each handler that had any.
-func (c *Canaries) Runs() map[string]CanaryRuns {
+func (c *SelfChecks) Runs() map[string]SelfCheckRuns {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.runs)

@@ -105,7 +105,7 @@ func (v view) message(h lifecycle.Handler) *adminv1.Handler {
 		Origin: d.Origin, Managed: h.Configured && v.dropIns.wrote(d.Name, d.Origin),
 		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError, Capabilities: capabilities(h.Capabilities),
 	}
-	if t := h.Trial; t != nil {
+	if t := h.Rollout; t != nil {
 		m.Trial = &adminv1.Trial{Path: t.Path, Percent: count(t.Percent), State: string(t.State), Reason: t.Reason}
 	}
 	if h.Runtime != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 )
 
 // installedPatience bounds the look at what is installed. It takes no time unless
@@ -46,7 +46,7 @@ func (p pods) offers(ctx context.Context, of []Pod) offers {
 		}
 		name := h.Definition.Name
 		all[name] = []*offer{{definition: h.Definition, digest: h.Digest}}
-		if h.Trial != nil && h.Trial.State == lifecycle.TrialRunning && h.Definition.Next != nil {
+		if h.Rollout != nil && h.Rollout.State == rollout.Running && h.Definition.Next != nil {
 			tried := h.Definition.WithNext()
 			all[name] = append(all[name], &offer{definition: tried, digest: tried.Digest()})
 		}

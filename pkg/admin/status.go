@@ -72,9 +72,9 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
-		if fault := h.Trial.Fault(); fault != "" {
+		if fault := h.Rollout.Fault(); fault != "" {
 			lines = append(lines, fmt.Sprintf("rollout of %s under handler %s is stopped: %s; fix that binary, or remove next from the handler",
-				h.Trial.Path, h.Definition.Name, fault))
+				h.Rollout.Path, h.Definition.Name, fault))
 		}
 	}
 	lines = append(lines, faults...)

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/router"
 )
@@ -161,7 +162,7 @@ type handlerInfo struct {
 	Since  uint64        `json:"since"`
 	Pods   int           `json:"pods"`
 	// Trial is that of a next binary.
-	Trial *lifecycle.Trial `json:"trial,omitempty"`
+	Trial *rollout.Status `json:"trial,omitempty"`
 	// Capabilities are what it can do. Another berth that has this one behind a
 	// handler reads them here.
 	Capabilities capability.Table `json:"capabilities,omitzero"`
@@ -174,7 +175,7 @@ func (t told) Info() map[string]string {
 	for _, h := range t.Handlers() {
 		info.Handlers = append(info.Handlers, handlerInfo{
 			Name: h.Definition.Name, State: h.State.Phase, Reason: h.State.Reason, Digest: h.Digest,
-			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods, Trial: h.Trial, Capabilities: h.Capabilities,
+			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods, Trial: h.Rollout, Capabilities: h.Capabilities,
 		})
 	}
 	text, err := json.Marshal(info)

@@ -41,7 +41,7 @@ type bed struct {
 	loading   func() // called by each load, unlocked
 	failures  map[string]error
 	checks    []check
-	sums      map[string]string // SHA256 of binaries on trial, by path
+	sums      map[string]string // SHA256 of candidates, by path
 	hanging   map[string]chan struct{}
 	live      map[string]int
 	published []*Plan

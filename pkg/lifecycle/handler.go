@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -36,8 +37,8 @@ type Handler struct {
 	ProbeError string
 	// Intent is what an operator wants, if anything.
 	Intent *Intent
-	// Trial is that of a next binary, nil if none is configured.
-	Trial *Trial
+	// Rollout is that of a candidate binary, nil if none is configured.
+	Rollout *rollout.Status
 }
 
 // Current is what is in force.

@@ -1,15 +1,11 @@
 package lifecycle
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 )
 
 // IntentKind is what an operator wants of a handler.
@@ -48,15 +44,8 @@ type storedIntents struct {
 // read returns the intents of an earlier daemon. A file that cannot be used is
 // an error, and no intents.
 func (f intentFile) read() (map[string]*Intent, error) {
-	data, err := os.ReadFile(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return map[string]*Intent{}, nil
-	}
 	var s storedIntents
-	if err == nil {
-		err = json.Unmarshal(data, &s)
-	}
-	if err != nil {
+	if err := statefile.Read(f.path, &s); err != nil {
 		return map[string]*Intent{}, fmt.Errorf("read cordons and drains of handlers from %s; "+
 			"remove the file and cordon them again: %w", f.path, err)
 	}
@@ -71,17 +60,5 @@ func (f intentFile) read() (map[string]*Intent, error) {
 
 // write replaces the file by one that survives a power cut.
 func (f intentFile) write(intents map[string]*Intent) error {
-	return replace(f.path, storedIntents{intents})
-}
-
-// replace replaces a file by one that holds v and survives a power cut.
-func replace(path string, v any) error {
-	data, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		return err
-	}
-	return atomicfile.Write(path, append(data, '\n'), 0o600, atomicfile.Durable)
+	return statefile.Write(f.path, storedIntents{intents})
 }

@@ -3,6 +3,9 @@ package lifecycle
 import (
 	"cmp"
 	"slices"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Handlers tells all handlers, sorted by name, as they are at this moment.
@@ -40,13 +43,17 @@ func (m *Manager) told(e Entry, live map[string]int) Handler {
 		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
 	}
 	h.Capabilities = m.truth.tables[h.Digest]
-	h.Trial = m.truth.trial(name)
+	h.Rollout = m.truth.rollouts()(name).Status()
 	if i := m.truth.intents[name]; i != nil {
 		kept := *i
 		h.Intent = &kept
 	}
 	return h
 }
+
+// Candidates are the Definitions that new pods may come to get by a configuration: those
+// of all handlers, ready or not, and of their rollouts.
+func Candidates(c *config.Config) []*handler.Definition { return subjects(c) }
 
 // Current tells what is in force.
 func (m *Manager) Current() Current {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -20,6 +21,9 @@ import (
 // Manager owns what pods are routed by. All methods may be called at any time
 // from any goroutine; before Ready, reloads wait for it.
 type Manager struct {
+	// Controller promotes and aborts rollouts.
+	*rollout.Controller
+
 	o     Options
 	disk  intentFile
 	queue *queue
@@ -46,8 +50,8 @@ type Manager struct {
 	closed   bool
 	watchers map[*watcher]struct{}
 
-	trials trials
-	flying flights
+	rollouts rollouts
+	flying   flights
 	// polls says that changes of files are not told by the kernel.
 	polls atomic.Bool
 }
@@ -67,13 +71,15 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		m.problems = append(m.problems, err.Error())
 	}
-	rulings, err := m.readRulings()
+	m.rollouts = rollouts{m, rollout.NewFile(o.Dir)}
+	m.Controller = rollout.New(m.rollouts)
+	decisions, err := m.rollouts.file.Read()
 	if err != nil {
 		m.problems = append(m.problems, err.Error())
 	}
 	m.problems = append(m.problems, problemsOf(o.Config)...)
 	m.truth = &truth{
-		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents, rulings: rulings,
+		config: o.Config, loaded: time.Now(), trigger: TriggerStart, intents: intents, decisions: decisions,
 		verdicts: map[string]verdict{}, tables: map[string]capability.Table{}, retired: map[string]*handler.Definition{},
 	}
 	m.plan = planned(m.truth, nil, &Plan{}, m.generation())
@@ -244,7 +250,7 @@ func (m *Manager) generation() uint64 {
 func (m *Manager) logStates(p *Plan) {
 	for _, e := range p.Entries {
 		before, there := m.plan.entry(e.Definition.Name)
-		if before.State == e.State || e.State.Phase == handler.Ready && (!there || before.State.Reason == notProbedYet) {
+		if before.State == e.State || e.State.Phase == handler.Ready && (!there || before.State.Reason == rollout.NotProbedYet) {
 			continue
 		}
 		entry := log.G(m.life).WithFields(log.Fields{

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -247,7 +248,7 @@ func TestARuntimeThatHangs(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), hanging: map[string]chan struct{}{"/h": hang}}
 		b.open(conf("runc", "/r"))
 		o := b.must(b.reload(conf("runc", "/r", "slow", "/h", "crun", "/c")))
-		if o.Took > probeWait+time.Second || o.NotReady["slow"] != notProbedYet || b.phase("crun") != handler.Ready {
+		if o.Took > probeWait+time.Second || o.NotReady["slow"] != rollout.NotProbedYet || b.phase("crun") != handler.Ready {
 			t.Errorf("got %+v", o)
 		}
 		// An answer about a Definition that was replaced meanwhile says nothing.

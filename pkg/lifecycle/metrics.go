@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 )
 
 var (
@@ -23,18 +24,15 @@ var (
 		"1 if configuration files are polled because the kernel has no inotify watches left, otherwise 0.", nil, nil)
 	stateDesc = prometheus.NewDesc("berth_handler_state",
 		"1 if the handler is in the state, otherwise 0.", []string{"handler", "state"}, nil)
-	trialDesc = prometheus.NewDesc("berth_handler_trial",
+	rolloutDesc = prometheus.NewDesc("berth_handler_trial",
 		"1 if the rollout of the handler's candidate binary is in the state, otherwise 0.", []string{"handler", "state"}, nil)
 )
 
-var (
-	phases      = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining}
-	trialStates = []string{string(TrialRunning), string(TrialNotReady), trialFailed, string(TrialAborted), string(TrialPromoted)}
-)
+var phases = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining}
 
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{generationDesc, infoDesc, reloadsDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc, trialDesc} {
+	for _, d := range []*prometheus.Desc{generationDesc, infoDesc, reloadsDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc, rolloutDesc} {
 		to <- d
 	}
 }
@@ -53,13 +51,14 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 	gauge(reloadTimeDesc, float64(m.counts.success.UnixMilli())/1000)
 	gauge(restartDesc, float64(len(m.truth.pending)))
 	gauge(polledDesc, oneIf(m.polls.Load()))
+	view := m.truth.rollouts()
 	for _, e := range m.plan.Entries {
 		for _, phase := range phases {
 			gauge(stateDesc, oneIf(e.State.Phase == phase), e.Definition.Name, string(phase))
 		}
-		trial := m.truth.trial(e.Definition.Name)
-		for _, state := range trialStates {
-			gauge(trialDesc, oneIf(trial.shown() == state), e.Definition.Name, state)
+		label := view(e.Definition.Name).Status().Label()
+		for _, one := range rollout.Labels() {
+			gauge(rolloutDesc, oneIf(label == one), e.Definition.Name, one)
 		}
 	}
 	for _, trigger := range []Trigger{TriggerSignal, TriggerFiles, TriggerAdmin} {
@@ -68,20 +67,6 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 				float64(m.counts.reloads[countKey{trigger, outcome}]), string(trigger), outcome)
 		}
 	}
-}
-
-// trialFailed is the state, in metrics, of a trial that ended by itself: nobody need
-// be told of one that an operator aborted.
-const trialFailed = "failed"
-
-func (t *Trial) shown() string {
-	switch {
-	case t == nil:
-		return ""
-	case t.State == TrialAborted && t.ByItself:
-		return trialFailed
-	}
-	return string(t.State)
 }
 
 func oneIf(b bool) float64 {

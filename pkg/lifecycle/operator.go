@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -82,7 +83,7 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 		if depth == probe.WithSelfCheck && d.Type == handler.CRI {
 			return Handler{}, fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run; probe it without one: %w", name, errdefs.ErrFailedPrecondition)
 		}
-		m.probeAll(ctx, withTried(d), max(depth, probe.Ask), toTheEnd)
+		m.probeAll(ctx, rollout.Definitions(d), max(depth, probe.Ask), toTheEnd)
 		if same := sameAs(d, configured.Runtimes); len(same) > 0 {
 			m.probeAll(ctx, same, probe.Ask, toTheEnd)
 		}
@@ -96,13 +97,13 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 	return m.Handler(name)
 }
 
-// sameAs are the other names of a handler, and what they try: what is found of one
+// sameAs are the other names of a handler, and their candidates: what is found of one
 // holds for all. Pure.
 func sameAs(d *handler.Definition, all []*handler.Definition) []*handler.Definition {
 	var same []*handler.Definition
 	for _, o := range all {
 		if o.Name != d.Name && cmp.Or(o.AliasOf, o.Name) == cmp.Or(d.AliasOf, d.Name) {
-			same = append(same, withTried(o)...)
+			same = append(same, rollout.Definitions(o)...)
 		}
 	}
 	return same

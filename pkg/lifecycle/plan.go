@@ -47,8 +47,8 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64) *Plan
 	}
 	entries := map[string]Entry{}
 	for _, d := range t.config.Runtimes {
-		d, tried := t.routed(d)
-		entries[d.Name] = Entry{Definition: d, Next: tried, Configured: true, State: next(t.factsOf(d))}
+		d, candidate := t.rollout(d).Routes()
+		entries[d.Name] = Entry{Definition: d, Next: candidate, Configured: true, State: next(t.factsOf(d))}
 	}
 	for _, b := range t.config.Broken {
 		entries[b.Name] = Entry{

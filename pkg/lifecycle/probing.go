@@ -89,7 +89,7 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 		m.tellDoubt(t, r)
 	}
 	m.truth = t
-	m.settle()
+	m.rollouts.settle()
 }
 
 // probe looks at a handler, and at what it can do if it can run pods. Until pods are
@@ -143,7 +143,7 @@ func (m *Manager) note(r result) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tellDoubt(m.truth, r)
-	m.settle()
+	m.rollouts.settle()
 }
 
 // tellDoubt says once that a handler stays ready although its probe failed.

@@ -120,7 +120,7 @@ func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 	if err != nil {
 		return err
 	}
-	m.settle()
+	m.rollouts.settle()
 	failed := m.last != nil && m.last.Error != nil
 	if o.Changed = m.plan != before; silent && !o.Changed && !failed && len(live) == 0 {
 		o.Generation = m.plan.Generation

@@ -1,6 +1,9 @@
 package lifecycle
 
-import "github.com/berth-cri/berth/pkg/handler"
+import (
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+)
 
 // facts are what a handler's state follows from.
 type facts struct {
@@ -13,9 +16,6 @@ type facts struct {
 	failure string
 	intent  *Intent
 }
-
-// notProbedYet is the reason of a handler that nothing is known about.
-const notProbedYet = "the runtime has not been probed yet"
 
 // next is the state that follows from facts. What operators said goes before
 // what probes found, and both are told; that a handler is gone goes before
@@ -38,7 +38,7 @@ func (f facts) unable() string {
 	case f.broken != "":
 		return f.broken
 	case !f.probed:
-		return notProbedYet
+		return rollout.NotProbedYet
 	}
 	return f.failure
 }

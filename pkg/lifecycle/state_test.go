@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 )
 
 func TestNextState(t *testing.T) {
@@ -15,7 +16,7 @@ func TestNextState(t *testing.T) {
 		reason string
 	}{
 		"fine":                   {facts{configured: true, probed: true}, handler.Ready, ""},
-		"not probed yet":         {facts{configured: true}, handler.NotReady, notProbedYet},
+		"not probed yet":         {facts{configured: true}, handler.NotReady, rollout.NotProbedYet},
 		"probe failed":           {facts{configured: true, probed: true, failure: "no binary"}, handler.NotReady, "no binary"},
 		"file cannot be read":    {facts{configured: true, broken: "a.toml:1: bad"}, handler.NotReady, "a.toml:1: bad"},
 		"cordoned":               {facts{configured: true, probed: true, intent: cordon}, handler.Cordoned, "kernel upgrade"},
@@ -24,7 +25,7 @@ func TestNextState(t *testing.T) {
 		"gone":                   {facts{}, handler.Draining, "no longer configured"},
 		"gone, was cordoned":     {facts{intent: cordon}, handler.Draining, "no longer configured"},
 		"gone, does not work":    {facts{probed: true, failure: "no binary"}, handler.Draining, "no longer configured"},
-		"cordoned, not probed":   {facts{configured: true, intent: cordon}, handler.Cordoned, notProbedYet},
+		"cordoned, not probed":   {facts{configured: true, intent: cordon}, handler.Cordoned, rollout.NotProbedYet},
 		"cordoned, file is lost": {facts{configured: true, broken: "bad", intent: cordon}, handler.Cordoned, "bad"},
 	} {
 		t.Run(name, func(t *testing.T) {

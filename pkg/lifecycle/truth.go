@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -18,8 +19,8 @@ type truth struct {
 	trigger Trigger
 	pending []config.Change
 	intents map[string]*Intent
-	// rulings are on the binaries that handlers try, by the handler's name.
-	rulings map[string]*Ruling
+	// decisions are about rollouts, by the handler's name.
+	decisions map[string]*rollout.Decision
 	// verdicts are by the digest of a Definition, so that a late answer about an
 	// old one says nothing about the new one of its name.
 	verdicts map[string]verdict
@@ -34,7 +35,7 @@ type truth struct {
 func (t *truth) copy() *truth {
 	c := *t
 	c.intents, c.verdicts, c.retired = maps.Clone(t.intents), maps.Clone(t.verdicts), maps.Clone(t.retired)
-	c.rulings, c.tables = maps.Clone(t.rulings), maps.Clone(t.tables)
+	c.decisions, c.tables = maps.Clone(t.decisions), maps.Clone(t.tables)
 	return &c
 }
 
@@ -42,6 +43,29 @@ func (t *truth) copy() *truth {
 func (t *truth) verdictOf(d *handler.Definition) (verdict, bool) {
 	v, known := t.verdicts[d.Digest()]
 	return v, known
+}
+
+// rollout is what is known about that of a Definition which is configured, or nil.
+func (t *truth) rollout(d *handler.Definition) rollout.View {
+	if d == nil {
+		return rollout.View{}
+	}
+	v := rollout.View{Definition: d, Decision: t.decisions[d.Name]}
+	if d.Next == nil {
+		return v
+	}
+	found, probed := t.verdictOf(d.WithNext())
+	v.Probed = rollout.Probed{Known: probed, Failure: found.failure, FailedSHA256: found.failed}
+	if found.runtime != nil {
+		v.Probed.SHA256 = found.runtime.SHA256
+	}
+	return v
+}
+
+// rollouts tells that of each handler that is configured, by its name.
+func (t *truth) rollouts() func(name string) rollout.View {
+	configured := definitions(t.config)
+	return func(name string) rollout.View { return t.rollout(configured[name]) }
 }
 
 func (t *truth) factsOf(d *handler.Definition) facts {
@@ -61,8 +85,17 @@ func (t *truth) gone(name string) *handler.Definition {
 func (t *truth) able() map[string]capability.Table {
 	all := make(map[string]capability.Table, len(t.config.Runtimes))
 	for _, d := range t.config.Runtimes {
-		d, _ = t.routed(d)
+		d, _ = t.rollout(d).Routes()
 		all[d.Name] = t.tables[d.Digest()]
+	}
+	return all
+}
+
+// subjects are all Definitions that probes are about.
+func subjects(c *config.Config) []*handler.Definition {
+	var all []*handler.Definition
+	for _, d := range c.Runtimes {
+		all = append(all, rollout.Definitions(d)...)
 	}
 	return all
 }

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -27,8 +27,8 @@ func trying(percent int) *config.Config {
 	return c
 }
 
-// onTrial is what a share of new pods runs, and main what the others do.
-func (b *bed) onTrial(t *testing.T) (main, tried string, trial *Trial) {
+// rollingOut is what a share of new pods runs, and main what the others do.
+func (b *bed) rollingOut(t *testing.T) (main, tried string, status *rollout.Status) {
 	t.Helper()
 	e, _ := b.last().entry("runc")
 	if e.Next != nil {
@@ -38,14 +38,14 @@ func (b *bed) onTrial(t *testing.T) (main, tried string, trial *Trial) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e.Definition.Path, tried, h.Trial
+	return e.Definition.Path, tried, h.Rollout
 }
 
-func (b *bed) wantTrial(t *testing.T, main, tried string, state TrialState, reason string) {
+func (b *bed) wantRollout(t *testing.T, main, tried string, state rollout.State, reason string) {
 	t.Helper()
-	m, n, trial := b.onTrial(t)
-	if m != main || n != tried || trial == nil || trial.State != state || !strings.Contains(trial.Reason, reason) {
-		t.Errorf("pods run %q, and a share %q; the trial is %+v; want %q, %q, %s (%s)", m, n, trial, main, tried, state, reason)
+	m, n, status := b.rollingOut(t)
+	if m != main || n != tried || status == nil || status.State != state || !strings.Contains(status.Reason, reason) {
+		t.Errorf("pods run %q, and a share %q; the rollout is %+v; want %q, %q, %s (%s)", m, n, status, main, tried, state, reason)
 	}
 }
 
@@ -57,21 +57,16 @@ func pod(path, sha256, uid string) handler.Attempt {
 	return handler.Attempt{Definition: d.WithNext(), SHA256: sha256, Pod: uid}
 }
 
-// usual is one that runs the handler's own.
-func usual(uid string) handler.Attempt {
-	return handler.Attempt{Definition: trying(10).Runtimes[0], Pod: uid}
-}
-
 var errBroke = errors.New("it broke")
 
 func (b *bed) awaitEnd() {
 	b.t.Helper()
-	b.wait("the end of the trial", func() bool { _, tried, _ := b.onTrial(b.t); return tried == "" })
+	b.wait("the end of the rollout", func() bool { _, tried, _ := b.rollingOut(b.t); return tried == "" })
 }
 
-func TestTrialEndsByItself(t *testing.T) {
+func TestRolloutAbortsItself(t *testing.T) {
 	b := newBed(t, trying(10))
-	b.wantTrial(t, "/old", "/new", TrialRunning, "")
+	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 	for i := range 8 {
 		b.m.Began("runc", pod("/new", "", fmt.Sprint("good", i)))
 	}
@@ -79,27 +74,27 @@ func TestTrialEndsByItself(t *testing.T) {
 		b.m.Failed("runc", pod("/new", "", "bad0"), errBroke)
 	}
 	b.m.Failed("runc", pod("/new", "", "bad1"), errBroke)
-	b.m.Failed("runc", pod("/elsewhere", "", "bad2"), errors.New("of another trial"))
-	b.wantTrial(t, "/old", "/new", TrialRunning, "")
+	b.m.Failed("runc", pod("/elsewhere", "", "bad2"), errors.New("of another rollout"))
+	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 	b.m.Failed("runc", pod("/new", "", "bad3"), errBroke)
 	b.awaitEnd()
-	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods on the candidate failed to start within 10m0s; last error: it broke")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "3 of 11 pods on the candidate failed to start within 10m0s; last error: it broke")
 
 	b.close()
 	b.open(trying(10)) // a restart
-	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "3 of 11 pods")
 	b.must(b.reload(trying(10)))
-	b.wantTrial(t, "/old", "", TrialAborted, "3 of 11 pods")
-	if _, _, trial := b.onTrial(t); !strings.Contains(trial.Fault(), "3 of 11 pods") || trial.shown() != trialFailed {
-		t.Errorf("it is told as %q, with the fault %q", trial.shown(), trial.Fault())
+	b.wantRollout(t, "/old", "", rollout.Aborted, "3 of 11 pods")
+	if _, _, status := b.rollingOut(t); !strings.Contains(status.Fault(), "3 of 11 pods") || status.Label() != "failed" {
+		t.Errorf("the rollout is told as %q, with the fault %q", status.Label(), status.Fault())
 	}
-	b.must(b.reload(trying(20))) // another trial
-	b.wantTrial(t, "/old", "/new", TrialRunning, "")
+	b.must(b.reload(trying(20))) // another rollout
+	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 }
 
-// A trial is of a program, not of a path: the next program there is judged anew,
+// A rollout is of a program, not of a path: the next program there is judged anew,
 // and so is the same one that was taken out of the configuration and put in again.
-func TestEachTrialIsJudged(t *testing.T) {
+func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	b := newBed(t, trying(10))
 	sum := "first"
 	none := trying(10)
@@ -118,7 +113,7 @@ func TestEachTrialIsJudged(t *testing.T) {
 			b.m.Failed("runc", pod("/new", sum, fmt.Sprint(i)), errBroke)
 		}
 		b.awaitEnd()
-		b.wantTrial(t, "/old", "", TrialAborted, "3 of 3")
+		b.wantRollout(t, "/old", "", rollout.Aborted, "3 of 3 pods on the candidate failed to start within 10m0s; last error: it broke")
 	}
 	became("first")()
 	for _, next := range []struct {
@@ -134,7 +129,7 @@ func TestEachTrialIsJudged(t *testing.T) {
 			if err := b.m.Promote(t.Context(), "runc"); err != nil {
 				t.Fatal(err)
 			}
-			b.wantTrial(t, "/new", "", TrialPromoted, "")
+			b.wantRollout(t, "/new", "", rollout.Promoted, "")
 			became("fourth")()
 		}},
 		{"after one that an operator aborted", func() {
@@ -145,12 +140,9 @@ func TestEachTrialIsJudged(t *testing.T) {
 		}},
 	} {
 		next.begin()
-		b.wantTrial(t, "/old", "/new", TrialRunning, "")
-		for i := range 9 { // pods of the last trial say nothing about this one
-			b.m.Failed("runc", pod("/new", "before "+sum, fmt.Sprint(i)), errBroke)
-		}
-		if b.m.trials.running["runc"] != nil && len(b.m.trials.running["runc"].next.failed) != 0 {
-			t.Errorf("%s: pods of another trial count", next.what)
+		b.wantRollout(t, "/old", "/new", rollout.Running, "")
+		for i := range 9 { // pods of the last rollout say nothing about this one
+			b.m.Failed("runc", pod("/new", "before "+sum, fmt.Sprint(i)), errors.New("of another rollout"))
 		}
 		fail()
 		if t.Failed() {
@@ -159,12 +151,12 @@ func TestEachTrialIsJudged(t *testing.T) {
 	}
 	b.must(b.reload(none))
 	if text, err := os.ReadFile(filepath.Join(b.dir, "root", "trials.json")); err != nil || strings.Contains(string(text), "aborted") {
-		t.Errorf("the ruling is kept although the trial is over: %s, %v", text, err)
+		t.Errorf("the decision is kept although the rollout is over: %s, %v", text, err)
 	}
 }
 
-// A ruling holds while the binary is not known yet, and when it comes back the same.
-func TestRulingHoldsForTheSameProgram(t *testing.T) {
+// A decision holds while the binary is not known yet, and when it comes back the same.
+func TestDecisionHoldsForTheSameProgram(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.set(func() { b.sums["/new"] = "first" })
 	look := func() {
@@ -179,10 +171,10 @@ func TestRulingHoldsForTheSameProgram(t *testing.T) {
 	b.close()
 	b.set(func() { b.failures["/new"] = errors.New("gone") })
 	b.open(trying(10))
-	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "slow")
 	b.set(func() { delete(b.failures, "/new") })
 	look()
-	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "slow")
 	broken := trying(10)
 	broken.Runtimes[0].Name, broken.DefaultRuntime = "other", "other"
 	broken.Broken = []config.Broken{{Name: "runc", Reason: "its file cannot be read"}}
@@ -190,70 +182,7 @@ func TestRulingHoldsForTheSameProgram(t *testing.T) {
 	b.open(broken)
 	b.close()
 	b.open(trying(10))
-	b.wantTrial(t, "/old", "", TrialAborted, "slow")
-}
-
-func TestShareOfFailures(t *testing.T) {
-	n := &handler.Next{AbortAfter: 3, Threshold: 20}
-	for _, c := range []struct {
-		begun, failed, usual, bad int
-		end                       bool
-	}{
-		{3, 2, 0, 0, false},
-		{3, 3, 0, 0, true},
-		{100, 19, 0, 0, false},
-		{100, 20, 0, 0, true},
-		{100, 20, 100, 1, false}, // 19 more than usual
-		{100, 21, 100, 1, true},
-		{10, 10, 10, 10, false}, // nothing can start on this node
-		{10, 10, 10, 9, false},
-		{10, 10, 10, 8, true},
-		{3, 3, 2, 2, true}, // two do not tell what is usual
-		{3, 3, 3, 3, false},
-	} {
-		one := &tries{next: newSample(), stable: newSample()}
-		fill := func(s sample, begun, failed int) {
-			for i := range begun {
-				s.add(fmt.Sprint(i), i < failed, time.Now())
-			}
-		}
-		fill(one.next, c.begun, c.failed)
-		fill(one.stable, c.usual, c.bad)
-		if one.fails(n) != c.end {
-			t.Errorf("%+v: got %v", c, !c.end)
-		}
-	}
-}
-
-// What fails on the whole node does not end a trial; pods of long ago do not count.
-func TestFailuresBesideOthers(t *testing.T) {
-	b := newBed(t, trying(10))
-	for i := range 5 {
-		b.m.Began("runc", usual(fmt.Sprint("usual", i)))
-		b.m.Failed("runc", usual(fmt.Sprint("usual", i)), errBroke)
-	}
-	for i := range 9 {
-		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
-	}
-	one := b.m.trials.running["runc"]
-	if one.over {
-		t.Error("the trial ends although nothing can start")
-	}
-	b.m.trials.mu.Lock()
-	for _, pods := range []map[string]time.Time{one.stable.begun, one.stable.failed, one.next.begun, one.next.failed} {
-		for pod := range pods {
-			pods[pod] = time.Now().Add(-2 * trialWindow)
-		}
-	}
-	b.m.trials.mu.Unlock()
-	for i := range 2 {
-		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
-	}
-	if one.over || len(one.next.failed) != 2 || len(one.stable.begun) != 0 {
-		t.Errorf("pods of long ago count: %+v", one)
-	}
-	b.m.Failed("runc", pod("/new", "", "2"), errBroke)
-	b.awaitEnd()
+	b.wantRollout(t, "/old", "", rollout.Aborted, "slow")
 }
 
 func TestPromoteAndAbort(t *testing.T) {
@@ -262,17 +191,17 @@ func TestPromoteAndAbort(t *testing.T) {
 	if err := b.m.Promote(ctx, "runc"); err != nil {
 		t.Fatal(err)
 	}
-	b.wantTrial(t, "/new", "", TrialPromoted, "an operator")
-	for i := range 9 { // what was promoted is not on trial any more
+	b.wantRollout(t, "/new", "", rollout.Promoted, "an operator")
+	for i := range 9 { // what was promoted is not rolled out any more
 		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
 	}
 	b.close()
 	b.open(trying(10))
-	b.wantTrial(t, "/new", "", TrialPromoted, "an operator")
+	b.wantRollout(t, "/new", "", rollout.Promoted, "an operator")
 	if err := b.m.Abort(ctx, "runc", "too slow"); err != nil {
 		t.Fatal(err)
 	}
-	b.wantTrial(t, "/old", "", TrialAborted, "too slow")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "too slow")
 
 	// The files have the last word.
 	if err := b.m.Promote(ctx, "runc"); err != nil {
@@ -281,21 +210,21 @@ func TestPromoteAndAbort(t *testing.T) {
 	settled := trying(10)
 	settled.Runtimes[0].Path, settled.Runtimes[0].Next = "/new", nil
 	b.must(b.reload(settled))
-	if main, tried, trial := b.onTrial(t); main != "/new" || tried != "" || trial != nil {
-		t.Errorf("pods run %q and %q, the trial is %+v", main, tried, trial)
+	if main, tried, status := b.rollingOut(t); main != "/new" || tried != "" || status != nil {
+		t.Errorf("pods run %q and %q, the rollout is %+v", main, tried, status)
 	}
 	for name, want := range map[string]error{"runc": errdefs.ErrFailedPrecondition, "nobody": errdefs.ErrNotFound} {
 		if err := b.m.Promote(ctx, name); !errors.Is(err, want) {
 			t.Errorf("promoting the binary that %s does not try: %v", name, err)
 		}
 		if err := b.m.Abort(ctx, name, ""); !errors.Is(err, want) {
-			t.Errorf("aborting the trial that %s has not: %v", name, err)
+			t.Errorf("aborting the rollout that %s has not: %v", name, err)
 		}
 	}
 }
 
 // An aborted binary in whose place there is one that cannot be probed is not ready,
-// as that is what to mend. The ruling waits for the program that it is on.
+// as that is what to mend. The decision waits for the program that it is on.
 func TestAbortedBinaryReplacedByOneThatCannotBeProbed(t *testing.T) {
 	b := newBed(t, trying(10))
 	look := func(sum string, failure error) {
@@ -309,28 +238,28 @@ func TestAbortedBinaryReplacedByOneThatCannotBeProbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	look("first", errors.New("it says nothing"))
-	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "slow")
 	look("", errors.New("/new does not exist"))
-	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "slow")
 	look("false", errors.New("it is no runtime"))
-	b.wantTrial(t, "/old", "", TrialNotReady, "it is no runtime")
+	b.wantRollout(t, "/old", "", rollout.NotReady, "it is no runtime")
 	b.close()
 	b.open(trying(10)) // a restart
-	b.wantTrial(t, "/old", "", TrialNotReady, "it is no runtime")
+	b.wantRollout(t, "/old", "", rollout.NotReady, "it is no runtime")
 	look("first", nil)
-	b.wantTrial(t, "/old", "", TrialAborted, "slow")
+	b.wantRollout(t, "/old", "", rollout.Aborted, "slow")
 	look("false", errors.New("it is no runtime"))
 	look("second", nil)
-	b.wantTrial(t, "/old", "/new", TrialRunning, "")
+	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 }
 
-func TestNextBinaryThatIsNotThere(t *testing.T) {
+func TestCandidateThatIsNotThere(t *testing.T) {
 	b := newBed(t, trying(100))
 	b.set(func() { b.failures["/new"] = errors.New("/new does not exist") })
 	if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
 		t.Fatal(err)
 	}
-	b.wantTrial(t, "/old", "", TrialNotReady, "/new does not exist")
+	b.wantRollout(t, "/old", "", rollout.NotReady, "/new does not exist")
 	if b.phase("runc") != handler.Ready {
 		t.Error("the handler is not ready for want of a binary that it only tries")
 	}
@@ -340,7 +269,7 @@ func TestNextBinaryThatIsNotThere(t *testing.T) {
 }
 
 // What cannot be kept is not in force, and a file that cannot be read is told.
-func TestRulingsThatCannotBeKept(t *testing.T) {
+func TestDecisionsThatCannotBeKept(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.set(func() { b.refuse = errors.New("no") })
 	if err := b.m.Abort(t.Context(), "runc", ""); err == nil {
@@ -349,7 +278,7 @@ func TestRulingsThatCannotBeKept(t *testing.T) {
 	b.set(func() { b.refuse = nil })
 	b.close()
 	b.open(trying(10))
-	b.wantTrial(t, "/old", "/new", TrialRunning, "")
+	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 	b.close()
 	if err := os.WriteFile(filepath.Join(b.dir, "root", "trials.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -378,26 +307,6 @@ func TestCandidates(t *testing.T) {
 		}
 		if want := []string{"/old", "/new", "/lame"}; !slices.Equal(paths, want) {
 			t.Errorf("got %v", paths)
-		}
-	}
-}
-
-// What an operator wanted is no fault.
-func TestFaultOfATrial(t *testing.T) {
-	for _, c := range []struct {
-		trial       *Trial
-		fault, told string
-	}{
-		{nil, "", ""},
-		{&Trial{State: TrialRunning}, "", "running"},
-		{&Trial{State: TrialPromoted, Reason: "promoted by an operator"}, "", "promoted"},
-		{&Trial{State: TrialAborted, Reason: "slow"}, "", "aborted"},
-		{&Trial{State: TrialAborted, Reason: "3 of 3", ByItself: true}, "3 of 3", "failed"},
-		{&Trial{State: TrialNotReady, Reason: notProbedYet}, "", "not-ready"},
-		{&Trial{State: TrialNotReady, Reason: "it is missing"}, "it is missing", "not-ready"},
-	} {
-		if fault, told := c.trial.Fault(), c.trial.shown(); fault != c.fault || told != c.told {
-			t.Errorf("%+v: fault %q and state %q, want %q and %q", c.trial, fault, told, c.fault, c.told)
 		}
 	}
 }

@@ -1,0 +1,142 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// maxReason bounds a Decision's reason, in bytes: clients of the CRI read it.
+const maxReason = 256
+
+// Host knows what is true, and routes pods by it. Its methods may be called from
+// any goroutine.
+type Host interface {
+	// View is what is known about the rollout of a handler. The error is of the class
+	// ErrNotFound.
+	View(name string) (View, error)
+	// Decide stores what decide makes of the View of the moment and puts it in force:
+	// both, or neither. Then it calls Keep.
+	Decide(ctx context.Context, name string, decide func(View) (*Decision, error)) error
+	// Go has f run in the background, with a ctx that ends with the daemon. It says
+	// false, and does not, if that is stopping.
+	Go(f func(ctx context.Context)) bool
+}
+
+// Controller ends rollouts: when an operator wants it, or when too many pods fail.
+type Controller struct {
+	host    Host
+	tallies tallies
+}
+
+// New makes the Controller of all rollouts of a Host.
+func New(h Host) *Controller { return &Controller{host: h} }
+
+// Keep forgets the pods of rollouts that are over. view is called for handlers that
+// are configured, and for others.
+func (c *Controller) Keep(view func(name string) View) { c.tallies.keep(view) }
+
+// Began implements router.Judge.
+func (c *Controller) Began(name string, a handler.Attempt) { c.count(name, a, false) }
+
+// Failed implements router.Judge. It aborts a rollout of which too many pods fail.
+func (c *Controller) Failed(name string, a handler.Attempt, err error) {
+	one, next := c.count(name, a, true)
+	if one == nil || a.Definition.Variant != handler.VariantNext {
+		return
+	}
+	c.tallies.mu.Lock()
+	of, begun, failed := one.key, len(one.candidate.begun), len(one.candidate.failed)
+	abort := !one.over && one.exceeds(next)
+	one.over = one.over || abort
+	c.tallies.mu.Unlock()
+	if !abort {
+		return
+	}
+	reason := strings.ToValidUTF8(clip(fmt.Sprintf("%d of %d pods on the candidate failed to start within %v; last error: %v", failed, begun, window, err)), "")
+	c.host.Go(func(ctx context.Context) {
+		if err := c.end(ctx, name, end{state: Aborted, reason: reason, on: *next, of: &of}); err != nil {
+			log.G(ctx).WithError(err).WithField("handler", name).Error("Failed to abort rollout over its failure threshold")
+			c.tallies.mu.Lock()
+			one.over = false
+			c.tallies.mu.Unlock()
+		}
+	})
+}
+
+// count adds a pod to the tally of its handler's rollout. It returns nil if there is
+// none, or the pod is of another.
+func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally, *handler.Next) {
+	v, err := c.host.View(name)
+	if err != nil || a.Definition == nil || !v.open() {
+		return nil, nil
+	}
+	k := v.key()
+	candidate := a.Definition.Variant == handler.VariantNext
+	if candidate && (a.Definition.Digest() != k.digest || !mayBe(a.SHA256, k.sha256)) {
+		return nil, nil
+	}
+	c.tallies.mu.Lock()
+	defer c.tallies.mu.Unlock()
+	now := time.Now()
+	one := c.tallies.of(name, k, now)
+	if candidate {
+		one.candidate.add(a.Pod, failed, now)
+	} else {
+		one.stable.add(a.Pod, failed, now)
+	}
+	return one, v.Definition.Next
+}
+
+func clip(s string) string {
+	if len(s) <= maxReason {
+		return s
+	}
+	return s[:maxReason] + "…"
+}
+
+// Promote makes the candidate of a handler the binary of all its new pods, until
+// next is changed in or removed from the configuration, or becomes another program;
+// the configuration should by then name it as runtime_path. It survives restarts.
+// Pods that exist keep their binary.
+func (c *Controller) Promote(ctx context.Context, name string) error {
+	return c.operate(ctx, name, Promoted, "promoted by an operator")
+}
+
+// Abort ends the rollout of a handler's candidate: no new pods get it until next is
+// changed in the configuration, or becomes another program. It undoes Promote as
+// well, and survives restarts.
+func (c *Controller) Abort(ctx context.Context, name, reason string) error {
+	if reason == "" {
+		reason = "aborted by an operator"
+	}
+	if len(reason) > maxReason {
+		return fmt.Errorf("the reason has %d bytes; the limit is %d: %w", len(reason), maxReason, errdefs.ErrInvalidArgument)
+	}
+	return c.operate(ctx, name, Aborted, strings.Join(strings.Fields(reason), " "))
+}
+
+func (c *Controller) operate(ctx context.Context, name string, state State, reason string) error {
+	v, err := c.host.View(name)
+	if err != nil {
+		return err
+	}
+	if err := v.decidable(name); err != nil {
+		return err
+	}
+	return c.end(ctx, name, end{state: state, reason: reason, on: *v.Definition.Next})
+}
+
+func (c *Controller) end(ctx context.Context, name string, e end) error {
+	if err := c.host.Decide(ctx, name, func(v View) (*Decision, error) { return v.decide(name, e, time.Now()) }); err != nil {
+		return err
+	}
+	log.G(ctx).WithFields(log.Fields{"handler": name, "runtime": e.on.Path, "state": e.state, "reason": e.reason}).Warn("Rollout finished")
+	return nil
+}

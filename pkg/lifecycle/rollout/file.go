@@ -1,0 +1,41 @@
+package rollout
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
+)
+
+// File is where Decisions are kept. One goroutine at a time may use it.
+type File struct{ path string }
+
+// NewFile is that of a directory which survives a reboot.
+func NewFile(dir string) File { return File{filepath.Join(dir, "trials.json")} }
+
+// stored is the form on disk. Fields may be added, never renamed.
+type stored struct {
+	Handlers map[string]*Decision `json:"handlers"`
+}
+
+// Read returns the Decisions of an earlier daemon. A file that cannot be used is an
+// error, and no Decisions.
+func (f File) Read() (map[string]*Decision, error) {
+	var s stored
+	if err := statefile.Read(f.path, &s); err != nil {
+		return map[string]*Decision{}, fmt.Errorf("read rollout decisions from %s; "+
+			"remove the file, and remove next from handlers whose rollout was aborted: %w", f.path, err)
+	}
+	kept := map[string]*Decision{}
+	for name, d := range s.Handlers {
+		if d != nil && (d.State == Aborted || d.State == Promoted) {
+			kept[name] = d
+		}
+	}
+	return kept, nil
+}
+
+// Write replaces the file by one that survives a power cut.
+func (f File) Write(decisions map[string]*Decision) error {
+	return statefile.Write(f.path, stored{decisions})
+}

@@ -1,0 +1,94 @@
+package rollout
+
+import (
+	"sync"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// window is how long a pod counts in a rollout.
+const window = 10 * time.Minute
+
+// tallies remember the pods of handlers that have a rollout.
+type tallies struct {
+	mu      sync.Mutex
+	running map[string]*tally // by the handler's name
+}
+
+// tally is that of one rollout.
+type tally struct {
+	key key
+	// candidate are pods on that binary, stable the others of the handler.
+	candidate, stable sample
+	// over says that an end was asked for.
+	over bool
+}
+
+func newTally(k key) *tally { return &tally{key: k, candidate: newSample(), stable: newSample()} }
+
+// sample is pods, by what names them, with the time at which they first were begun
+// and first failed. A pod that is tried again is the same pod.
+type sample struct{ begun, failed map[string]time.Time }
+
+func newSample() sample { return sample{map[string]time.Time{}, map[string]time.Time{}} }
+
+// of is what is known of a rollout; mu is held. What was of another is forgotten, as
+// are pods of long ago.
+func (t *tallies) of(name string, k key, now time.Time) *tally {
+	one := t.running[name]
+	switch {
+	case one == nil, one.key.digest != k.digest, !mayBe(one.key.sha256, k.sha256):
+		one = newTally(k)
+		if t.running == nil {
+			t.running = map[string]*tally{}
+		}
+		t.running[name] = one
+	case one.key.sha256 == "":
+		one.key = k
+	}
+	for _, pods := range []map[string]time.Time{one.candidate.begun, one.candidate.failed, one.stable.begun, one.stable.failed} {
+		for pod, at := range pods {
+			if now.Sub(at) > window {
+				delete(pods, pod)
+			}
+		}
+	}
+	return one
+}
+
+// keep forgets the rollouts that are over.
+func (t *tallies) keep(view func(name string) View) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name := range t.running {
+		if !view(name).open() {
+			delete(t.running, name)
+		}
+	}
+}
+
+func (s sample) add(pod string, failed bool, now time.Time) {
+	first(s.begun, pod, now)
+	if failed {
+		first(s.failed, pod, now)
+	}
+}
+
+func first(pods map[string]time.Time, pod string, now time.Time) {
+	if _, known := pods[pod]; !known {
+		pods[pod] = now
+	}
+}
+
+// exceeds says whether a rollout must be aborted: enough pods on the candidate failed,
+// and their share of those that tried it is, in percent, so much higher than that of
+// the handler's own binary. The latter is 0 unless enough pods tell it. Pure.
+func (t *tally) exceeds(n *handler.Next) bool {
+	begun, failed := len(t.candidate.begun), len(t.candidate.failed)
+	usual, bad := len(t.stable.begun), len(t.stable.failed)
+	if usual < n.AbortAfter || usual == 0 {
+		usual, bad = 1, 0
+	}
+	return failed >= n.AbortAfter && 100*(failed*usual-bad*begun) >= n.Threshold*begun*usual
+}

@@ -1,0 +1,70 @@
+package rollout
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func TestShareOfFailures(t *testing.T) {
+	n := &handler.Next{AbortAfter: 3, Threshold: 20}
+	for _, c := range []struct {
+		begun, failed, usual, bad int
+		abort                     bool
+	}{
+		{3, 2, 0, 0, false},
+		{3, 3, 0, 0, true},
+		{100, 19, 0, 0, false},
+		{100, 20, 0, 0, true},
+		{100, 20, 100, 1, false}, // 19 more than usual
+		{100, 21, 100, 1, true},
+		{10, 10, 10, 10, false}, // nothing can start on this node
+		{10, 10, 10, 9, false},
+		{10, 10, 10, 8, true},
+		{3, 3, 2, 2, true}, // two do not tell what is usual
+		{3, 3, 3, 3, false},
+	} {
+		one := newTally(key{})
+		fill := func(s sample, begun, failed int) {
+			for i := range begun {
+				s.add(fmt.Sprint(i), i < failed, time.Now())
+			}
+		}
+		fill(one.candidate, c.begun, c.failed)
+		fill(one.stable, c.usual, c.bad)
+		if one.exceeds(n) != c.abort {
+			t.Errorf("%+v: got %v", c, !c.abort)
+		}
+	}
+}
+
+// A tally is of one program: it goes on when that becomes known, and begins anew with
+// another.
+func TestTallyOfAProgram(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		before, after key
+		goesOn        bool
+	}{
+		"the same":               {key{"d", "a"}, key{"d", "a"}, true},
+		"it becomes known":       {key{"d", ""}, key{"d", "a"}, true},
+		"it is not known now":    {key{"d", "a"}, key{"d", ""}, true},
+		"another program":        {key{"d", "a"}, key{"d", "b"}, false},
+		"another Definition":     {key{"d", "a"}, key{"e", "a"}, false},
+		"another, nothing known": {key{"d", ""}, key{"e", ""}, false},
+	} {
+		var all tallies
+		before := all.of("runc", c.before, now)
+		if after := all.of("runc", c.after, now); (after == before) != c.goesOn {
+			t.Errorf("%s: goes on is %v", name, after == before)
+		}
+	}
+	var all tallies
+	all.of("runc", key{"d", ""}, now)
+	all.of("runc", key{"d", "a"}, now)
+	if one := all.of("runc", key{"d", "b"}, now); one.key.sha256 != "b" || all.of("other", key{"d", "b"}, now) == one {
+		t.Error("what became known is forgotten, or handlers share a tally")
+	}
+}

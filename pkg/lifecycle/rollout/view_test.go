@@ -1,0 +1,179 @@
+package rollout
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// on is a Decision about the rollout of definition.
+func on(s State, sha256 string) *Decision {
+	return &Decision{State: s, Reason: "why", On: *definition().Next, SHA256: sha256}
+}
+
+func TestWhatPodsGet(t *testing.T) {
+	plain := definition()
+	plain.Next = nil
+	larger := on(Aborted, "a")
+	larger.On.Percent = 50
+	good, bad := Probed{Known: true, SHA256: "a"}, Probed{Known: true, SHA256: "a", Failure: "no binary"}
+	replaced := bad
+	replaced.FailedSHA256 = "b"
+	for name, c := range map[string]struct {
+		view            View
+		main, candidate string
+		state           State
+		reason          string
+	}{
+		"no Definition":                {View{}, "", "", "", ""},
+		"no candidate":                 {View{Definition: plain, Decision: on(Promoted, "a")}, "/old", "", "", ""},
+		"running":                      {View{definition(), nil, good}, "/old", "/new", Running, ""},
+		"not probed":                   {View{definition(), nil, Probed{}}, "/old", "", NotReady, NotProbedYet},
+		"probe failed":                 {View{definition(), nil, bad}, "/old", "", NotReady, "no binary"},
+		"promoted":                     {View{definition(), on(Promoted, "a"), good}, "/new", "", Promoted, "why"},
+		"promoted, not probed":         {View{definition(), on(Promoted, "a"), Probed{}}, "/new", "", Promoted, "why"},
+		"promoted, probe failed":       {View{definition(), on(Promoted, "a"), bad}, "/new", "", Promoted, "why"},
+		"aborted":                      {View{definition(), on(Aborted, "a"), good}, "/old", "", Aborted, "why"},
+		"aborted, program not known":   {View{definition(), on(Aborted, ""), good}, "/old", "", Aborted, "why"},
+		"aborted, then probe failed":   {View{definition(), on(Aborted, "a"), bad}, "/old", "", Aborted, "why"},
+		"aborted, another cannot run":  {View{definition(), on(Aborted, "a"), replaced}, "/old", "", NotReady, "no binary"},
+		"aborted, another program":     {View{definition(), on(Aborted, "b"), good}, "/old", "/new", Running, ""},
+		"promoted, another program":    {View{definition(), on(Promoted, "b"), good}, "/old", "/new", Running, ""},
+		"aborted, then a larger share": {View{definition(), larger, good}, "/old", "/new", Running, ""},
+	} {
+		main, candidate := c.view.Routes()
+		path := func(d *handler.Definition) string {
+			if d == nil {
+				return ""
+			}
+			return d.Path
+		}
+		if path(main) != c.main || path(candidate) != c.candidate {
+			t.Errorf("%s: pods get %q, and a share %q", name, path(main), path(candidate))
+		}
+		switch s := c.view.Status(); {
+		case s == nil && c.state == "":
+		case s == nil || s.State != c.state || s.Reason != c.reason || s.Path != "/new" || s.Percent != 10:
+			t.Errorf("%s: got %+v", name, s)
+		}
+	}
+}
+
+func TestWhoMayDecide(t *testing.T) {
+	foreign, plain := definition(), definition()
+	foreign.Type = handler.CRI
+	plain.Next = nil
+	for text, v := range map[string]View{
+		"belongs to another daemon": {Definition: foreign},
+		"has no rollout":            {Definition: plain},
+		`handler "runc" has`:        {},
+	} {
+		if err := v.decidable("runc"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want %s", err, text)
+		}
+	}
+	if err := known().decidable("runc"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	now := time.Now()
+	plain, larger := known(), known()
+	plain.Definition.Next = nil
+	larger.Definition.Next.Percent = 50
+	unprobed, unable := known(), known()
+	unprobed.Probed, unable.Probed.Failure = Probed{}, "no binary"
+	of := func(sha256 string) *key { return &key{sha256: sha256} }
+	for name, c := range map[string]struct {
+		view  View
+		state State
+		of    *key
+		err   string
+	}{
+		"promote":                          {known(), Promoted, nil, ""},
+		"abort":                            {known(), Aborted, nil, ""},
+		"promote what is not probed":       {unprobed, Promoted, nil, "cannot promote"},
+		"promote what cannot run":          {unable, Promoted, nil, "no binary"},
+		"abort what is not probed":         {unprobed, Aborted, nil, ""},
+		"abort what cannot run":            {unable, Aborted, nil, ""},
+		"too many failures":                {known(), Aborted, of("a"), ""},
+		"too many failures of the unknown": {known(), Aborted, of(""), ""},
+		"too many failures of another":     {known(), Aborted, of("b"), "changed during this call"},
+		"the candidate is gone":            {plain, Aborted, nil, "changed during this call"},
+		"the candidate has another share":  {larger, Promoted, nil, "changed during this call"},
+		"there is no Definition any more":  {View{}, Aborted, nil, "changed during this call"},
+	} {
+		d, err := c.view.decide("runc", end{state: c.state, reason: "why", on: *definition().Next, of: c.of}, now)
+		if c.err != "" {
+			if d != nil || !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: got %+v, %v", name, d, err)
+			}
+			continue
+		}
+		want := Decision{State: c.state, Reason: "why", Since: now, On: *definition().Next, ByItself: c.of != nil, SHA256: c.view.Probed.SHA256}
+		if err != nil || *d != want {
+			t.Errorf("%s: got %+v, %v", name, d, err)
+		}
+	}
+}
+
+func TestOutdated(t *testing.T) {
+	views := map[string]View{}
+	decisions := map[string]*Decision{"gone": on(Aborted, "a"), "away": on(Promoted, "a")}
+	for name, v := range map[string]View{
+		"holds":  {definition(), on(Aborted, "a"), Probed{Known: true, SHA256: "a"}},
+		"other":  {definition(), on(Aborted, "b"), Probed{Known: true, SHA256: "a"}},
+		"unsure": {definition(), on(Aborted, "b"), Probed{}},
+	} {
+		views[name], decisions[name] = v, v.Decision
+	}
+	view := func(name string) View { return views[name] }
+	for unusable, want := range map[bool][]string{false: {"away", "gone", "other"}, true: {"other"}} {
+		if got := Outdated(decisions, view, unusable); !slices.Equal(got, want) {
+			t.Errorf("files that cannot be used: %v: got %v, want %v", unusable, got, want)
+		}
+	}
+}
+
+// The form on disk is that of earlier versions.
+func TestFile(t *testing.T) {
+	dir := t.TempDir()
+	f := NewFile(dir)
+	if all, err := f.Read(); err != nil || all == nil || len(all) > 0 {
+		t.Errorf("without a file: %v, %v", all, err)
+	}
+	path := filepath.Join(dir, "trials.json")
+	text := `{"handlers": {
+		"runc": {"state": "aborted", "reason": "slow", "since": "2026-01-02T03:04:05Z", "by_itself": true, "sha256": "a",
+			"on": {"path": "/new", "percent": 10, "abortAfter": 3, "threshold": 20}},
+		"nothing": null, "strange": {"state": "running"}}}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := Decision{
+		State: Aborted, Reason: "slow", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), On: *definition().Next, ByItself: true, SHA256: "a",
+	}
+	for range 2 { // the second time it is what Write made
+		all, err := f.Read()
+		if err != nil || len(all) != 1 || *all["runc"] != want {
+			t.Errorf("got %+v, %v", all, err)
+		}
+		if err := f.Write(all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := f.Read(); err == nil || all == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("half a file: %v, %v", all, err)
+	}
+}

@@ -1,0 +1,87 @@
+package lifecycle
+
+import (
+	"context"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+)
+
+// rollouts implements rollout.Host.
+type rollouts struct {
+	m    *Manager
+	file rollout.File
+}
+
+// View implements rollout.Host.
+func (r rollouts) View(name string) (rollout.View, error) {
+	if err := r.m.known(name); err != nil {
+		return rollout.View{}, err
+	}
+	return r.m.snapshot().rollouts()(name), nil
+}
+
+// Decide implements rollout.Host. A decision is on disk before it is in force.
+func (r rollouts) Decide(ctx context.Context, name string, decide func(rollout.View) (*rollout.Decision, error)) error {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	before := r.m.truth
+	changed, err := r.m.apply(func(t *truth) error {
+		d, err := decide(t.rollouts()(name))
+		if err != nil {
+			return err
+		}
+		t.settle()
+		t.decisions[name] = d
+		return r.file.Write(t.decisions)
+	})
+	if err != nil {
+		if again := r.file.Write(before.decisions); again != nil {
+			log.G(ctx).WithError(again).WithField("handler", name).Error("Failed to roll back stored rollout decision")
+		}
+		return err
+	}
+	r.m.Keep(r.m.truth.rollouts())
+	r.m.tell(changed, nil)
+	return nil
+}
+
+// Go implements rollout.Host.
+func (r rollouts) Go(f func(ctx context.Context)) bool {
+	if !r.m.begin() {
+		return false
+	}
+	go func() {
+		defer r.m.work.Done()
+		f(r.m.life)
+	}()
+	return true
+}
+
+// settle drops the decisions on rollouts that are no more, and returns the handlers'
+// names.
+func (t *truth) settle() (dropped []string) {
+	dropped = rollout.Outdated(t.decisions, t.rollouts(), len(t.config.Broken) > 0 || len(t.config.Problems) > 0)
+	for _, name := range dropped {
+		delete(t.decisions, name)
+	}
+	return dropped
+}
+
+// settle has rollouts that are no more forgotten, on disk as well; the Manager's lock
+// is held. A decision that stays there for want of room holds for what it was on only.
+func (r rollouts) settle() {
+	t := r.m.truth.copy()
+	dropped := t.settle()
+	r.m.Keep(t.rollouts())
+	if len(dropped) == 0 {
+		return
+	}
+	r.m.truth = t
+	entry := log.G(r.m.life).WithField("handlers", dropped)
+	if err := r.file.Write(t.decisions); err != nil {
+		entry = entry.WithError(err)
+	}
+	entry.Info("Rollout changed or removed; discarding its previous decision")
+}

@@ -1,0 +1,39 @@
+package statefile
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestReadAndWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "below", "state.json")
+	got := map[string]int{"before": 1}
+	if err := Read(path, &got); err != nil || got["before"] != 1 {
+		t.Errorf("a file that does not exist: %v, %v", got, err)
+	}
+	want := map[string]int{"a": 1, "b": 2}
+	if err := Write(path, want); err != nil {
+		t.Fatal(err)
+	}
+	got = nil
+	if err := Read(path, &got); err != nil || !maps.Equal(got, want) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if i, err := os.Stat(path); err != nil || i.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v, %v", i, err)
+	}
+	if err := Write(path, func() {}); err == nil {
+		t.Error("a function was written")
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Read(path, &got); err == nil {
+		t.Error("half a file was read")
+	}
+	if err := Read(filepath.Dir(path), &got); err == nil {
+		t.Error("a directory was read")
+	}
+}

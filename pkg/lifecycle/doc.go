@@ -13,6 +13,9 @@
 // new Plan, by pure functions, and hands it to the Publisher before anybody can
 // see it; what fails on the way changes nothing.
 //
+// Its parts stand on each other in one order: background, store (the truth and its
+// plan), rollouts, probes, reloader, Manager. Each knows those before it.
+//
 // A reload reads all files, checks all of them, probes what changed, and only
 // then takes the lock. A file with a mistake changes nothing.
 package lifecycle

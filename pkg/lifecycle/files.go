@@ -26,12 +26,12 @@ const (
 const pollInterval = 2 * time.Second
 
 // watchFiles reloads when the Loader's files change.
-func (m *Manager) watchFiles() {
+func (r *reloader) watchFiles() {
 	f := &files{
-		paths: m.o.Loader.Paths, again: m.rewatch, polls: &m.polls, interval: pollInterval, log: log.G(m.life),
-		changed: m.filesChanged,
+		paths: r.loader.Paths, again: r.rewatch, polls: &r.polls, interval: pollInterval, log: log.G(r.life),
+		changed: r.filesChanged,
 		// It may be what was told already.
-		differs: func() { m.queue.add(request{trigger: TriggerFiles, patient: true, silent: true}) },
+		differs: func() { r.queue.add(request{trigger: TriggerFiles, patient: true, silent: true}) },
 	}
 	var err error
 	if f.watcher, err = fsnotify.NewWatcher(); err != nil {
@@ -41,12 +41,12 @@ func (m *Manager) watchFiles() {
 	f.add()
 	f.look()
 	// What changed between the reading of the configuration and this moment.
-	m.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
-	m.work.Go(func() { f.run(m.life) })
-	m.work.Go(func() { f.poll(m.life) })
+	r.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+	r.work.Go(func() { f.run(r.life) })
+	r.work.Go(func() { f.poll(r.life) })
 }
 
-func (m *Manager) filesChanged() { m.queue.add(request{trigger: TriggerFiles, patient: true}) }
+func (r *reloader) filesChanged() { r.queue.add(request{trigger: TriggerFiles, patient: true}) }
 
 // files watches the directories of a configuration.
 type files struct {

@@ -233,7 +233,7 @@ func TestFilesWithoutInotify(t *testing.T) {
 	start.Handlers.Watch = true
 	b := newBed(t, start)
 	b.wait("the first reading", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.loads > 0 })
-	if !b.m.polls.Load() {
+	if !b.m.reloads.polls.Load() {
 		t.Fatal("nothing says that files are looked at")
 	}
 	b.set(func() { b.next = conf("runc", "/r", "kata", "/k") })

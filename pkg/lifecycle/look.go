@@ -9,20 +9,22 @@ import (
 )
 
 // Handlers tells all handlers, sorted by name, as they are at this moment.
-func (m *Manager) Handlers() []Handler {
-	live := m.o.Live.Live()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := make([]Handler, 0, len(m.plan.Entries))
-	for _, e := range m.plan.Entries {
-		all = append(all, m.told(e, live))
+func (m *Manager) Handlers() []Handler { return m.handlers() }
+
+func (s *store) handlers() []Handler {
+	live := s.live.Live()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Handler, 0, len(s.plan.Entries))
+	for _, e := range s.plan.Entries {
+		all = append(all, s.told(e, live))
 	}
 	return all
 }
 
 // Handler tells one handler. The error is of the class ErrNotFound.
 func (m *Manager) Handler(name string) (Handler, error) {
-	live := m.o.Live.Live()
+	live := m.live.Live()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, there := m.plan.entry(name)
@@ -33,18 +35,18 @@ func (m *Manager) Handler(name string) (Handler, error) {
 }
 
 // told is an entry with what else is known; mu is held.
-func (m *Manager) told(e Entry, live map[string]int) Handler {
+func (s *store) told(e Entry, live map[string]int) Handler {
 	name := e.Definition.Name
 	h := Handler{
-		Definition: e.Definition, Digest: e.Definition.Digest(), State: e.State, Default: name == m.plan.Default,
+		Definition: e.Definition, Digest: e.Definition.Digest(), State: e.State, Default: name == s.plan.Default,
 		Configured: e.Configured, Since: e.Since, LivePods: live[name],
 	}
-	if v, known := m.truth.verdictOf(e.Definition); known {
+	if v, known := s.truth.verdictOf(e.Definition); known {
 		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
 	}
-	h.Capabilities = m.truth.tables[h.Digest]
-	h.Rollout = m.truth.rollouts()(name).Status()
-	if i := m.truth.intents[name]; i != nil {
+	h.Capabilities = s.truth.tables[h.Digest]
+	h.Rollout = s.truth.rollouts()(name).Status()
+	if i := s.truth.intents[name]; i != nil {
 		kept := *i
 		h.Intent = &kept
 	}
@@ -56,16 +58,18 @@ func (m *Manager) told(e Entry, live map[string]int) Handler {
 func Candidates(c *config.Config) []*handler.Definition { return subjects(c) }
 
 // Current tells what is in force.
-func (m *Manager) Current() Current {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (m *Manager) Current() Current { return m.current() }
+
+func (s *store) current() Current {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	c := Current{
-		Generation: m.plan.Generation, Digest: m.plan.Digest, Default: m.plan.Default,
-		Loaded: m.truth.loaded, Trigger: m.truth.trigger, Config: m.truth.config,
-		Problems: slices.Clone(m.problems), NeedRestart: slices.Clone(m.truth.pending),
+		Generation: s.plan.Generation, Digest: s.plan.Digest, Default: s.plan.Default,
+		Loaded: s.truth.loaded, Trigger: s.truth.trigger, Config: s.truth.config,
+		Problems: slices.Clone(s.problems), NeedRestart: slices.Clone(s.truth.pending),
 	}
-	if m.last != nil {
-		c.Last = m.last.copy()
+	if s.last != nil {
+		c.Last = s.last.copy()
 	}
 	return c
 }

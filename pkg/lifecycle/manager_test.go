@@ -313,9 +313,9 @@ func TestReloadsCoalesce(t *testing.T) {
 		}
 	})
 	b.wait("the request", func() bool {
-		b.m.queue.mu.Lock()
-		defer b.m.queue.mu.Unlock()
-		return len(b.m.queue.waiting) == 101
+		b.m.reloads.queue.mu.Lock()
+		defer b.m.reloads.queue.mu.Unlock()
+		return len(b.m.reloads.queue.waiting) == 101
 	})
 	close(release)
 	all.Wait()
@@ -328,7 +328,7 @@ func TestAnEditorIsGivenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), loadErr: errors.New("half a file")}
 		b.open(conf("runc", "/r"))
-		b.m.filesChanged()
+		b.m.reloads.filesChanged()
 		synctest.Wait()
 		if b.loads != 1 || b.m.Current().Last != nil {
 			t.Errorf("after %d readings the outcome is %+v", b.loads, b.m.Current().Last)
@@ -341,7 +341,7 @@ func TestAnEditorIsGivenTime(t *testing.T) {
 		}
 		// What stays half is a mistake.
 		b.set(func() { b.loadErr = errors.New("half a file") })
-		b.m.filesChanged()
+		b.m.reloads.filesChanged()
 		time.Sleep(settle)
 		synctest.Wait()
 		if last := b.m.Current().Last; last.Error == nil || last.Trigger != TriggerFiles {
@@ -358,7 +358,7 @@ func TestWhatIsFoundByLookingIsTold(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
 		b.open(b.next)
 		found := func() *Outcome {
-			b.m.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+			b.m.reloads.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
 			synctest.Wait()
 			time.Sleep(settle)
 			synctest.Wait()

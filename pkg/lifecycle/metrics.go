@@ -50,7 +50,7 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 	gauge(reloadFailedDesc, oneIf(m.counts.failed))
 	gauge(reloadTimeDesc, float64(m.counts.success.UnixMilli())/1000)
 	gauge(restartDesc, float64(len(m.truth.pending)))
-	gauge(polledDesc, oneIf(m.polls.Load()))
+	gauge(polledDesc, oneIf(m.reloads.polls.Load()))
 	view := m.truth.rollouts()
 	for _, e := range m.plan.Entries {
 		for _, phase := range phases {

@@ -51,13 +51,13 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 		if i != nil {
 			t.intents[name] = i
 		}
-		if err := m.disk.write(t.intents); err != nil {
+		if err := m.intents.write(t.intents); err != nil {
 			return fmt.Errorf("store the cordon or drain of handler %q: %w", name, err)
 		}
 		return nil
 	})
 	if err != nil {
-		if again := m.disk.write(before.intents); again != nil {
+		if again := m.intents.write(before.intents); again != nil {
 			log.G(ctx).WithError(again).WithField("handler", name).Error("Failed to roll back stored handler intent")
 		}
 		return err
@@ -83,9 +83,9 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 		if depth == probe.WithSelfCheck && d.Type == handler.CRI {
 			return Handler{}, fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run; probe it without one: %w", name, errdefs.ErrFailedPrecondition)
 		}
-		m.probeAll(ctx, rollout.Definitions(d), max(depth, probe.Ask), toTheEnd)
+		m.probes.probeAll(ctx, rollout.Definitions(d), max(depth, probe.Ask), toTheEnd)
 		if same := sameAs(d, configured.Runtimes); len(same) > 0 {
-			m.probeAll(ctx, same, probe.Ask, toTheEnd)
+			m.probes.probeAll(ctx, same, probe.Ask, toTheEnd)
 		}
 		if err := context.Cause(ctx); err != nil {
 			return Handler{}, fmt.Errorf("the probe of handler %q is still running: %w", name, err)
@@ -107,26 +107,4 @@ func sameAs(d *handler.Definition, all []*handler.Definition) []*handler.Definit
 		}
 	}
 	return same
-}
-
-func (m *Manager) known(name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.knows(name)
-}
-
-// knows is a NotFound with the nearest name; mu is held.
-func (m *Manager) knows(name string) error {
-	if _, there := m.plan.entry(name); there {
-		return nil
-	}
-	var names []string
-	for _, e := range m.plan.Entries {
-		names = append(names, e.Definition.Name)
-	}
-	text := fmt.Sprintf("handler %q does not exist; the handlers are %s", name, strings.Join(names, ", "))
-	if near, ok := handler.Nearest(name, names); ok {
-		text += fmt.Sprintf(" (did you mean %q?)", near)
-	}
-	return fmt.Errorf("%s: %w", text, errdefs.ErrNotFound)
 }

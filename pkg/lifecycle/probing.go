@@ -30,6 +30,16 @@ const (
 	surveyWait = time.Second
 )
 
+// probes finds out whether handlers can run pods, and what they can do.
+type probes struct {
+	*store
+	rollouts *rollouts
+
+	prober   Prober
+	surveyor Surveyor // may be nil
+	flying   flights
+}
+
 // turns lets some go at a time.
 type turns chan struct{}
 
@@ -44,33 +54,33 @@ func (t turns) take(long time.Duration) (give func()) {
 // probeAll probes handlers in parallel, and waits for all, for the time to be up
 // unless it is toTheEnd, or for ctx. Late answers are published when they come; the others with whatever is
 // published next. Those whose last probe failed are looked at as closely again.
-func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth, patience time.Duration) {
+func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth, patience time.Duration) {
 	turn := make(turns, probesAtOnce)
 	results := &results{}
-	before := m.snapshot()
+	before := p.snapshot()
 	var all sync.WaitGroup
 	for _, d := range definitions {
 		v, _ := before.verdictOf(d)
 		all.Add(1)
-		ended := m.flying.begin(d.Digest())
-		m.work.Go(func() {
+		ended := p.flying.begin(d.Digest())
+		p.work.Go(func() {
 			defer all.Done()
 			defer ended()
 			defer turn.take(stepAside)()
-			r := m.probe(d, max(depth, v.depth))
-			if m.life.Err() != nil {
+			r := p.probe(d, max(depth, v.depth))
+			if p.life.Err() != nil {
 				return
 			}
 			if !results.add(r) {
-				m.note(r)
+				p.note(r)
 			}
 			if r.err == nil && !r.surveyed {
-				m.work.Go(func() { m.surveyLater(r) })
+				p.work.Go(func() { p.surveyLater(r) })
 			}
 		})
 	}
 	done := make(chan struct{})
-	m.work.Go(func() { defer close(done); all.Wait() })
+	p.work.Go(func() { defer close(done); all.Wait() })
 	var up <-chan time.Time // never, if it is toTheEnd
 	if patience > toTheEnd {
 		up = time.After(patience)
@@ -79,28 +89,28 @@ func (m *Manager) probeAll(ctx context.Context, definitions []*handler.Definitio
 	case <-done:
 	case <-up:
 	case <-ctx.Done():
-	case <-m.life.Done():
+	case <-p.life.Done():
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.truth.copy()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.truth.copy()
 	for _, r := range results.close() {
 		t.note(r)
-		m.tellDoubt(t, r)
+		p.tellDoubt(t, r)
 	}
-	m.truth = t
-	m.rollouts.settle()
+	p.truth = t
+	p.rollouts.settle()
 }
 
 // probe looks at a handler, and at what it can do if it can run pods. Until pods are
 // routed that is left for later: they must not wait for it.
-func (m *Manager) probe(d *handler.Definition, depth probe.Depth) result {
-	rt, err := m.o.Prober.Check(m.life, d, depth)
+func (p *probes) probe(d *handler.Definition, depth probe.Depth) result {
+	rt, err := p.prober.Check(p.life, d, depth)
 	r := result{definition: d, at: time.Now(), depth: depth, runtime: rt, err: err}
 	select {
-	case <-m.routing:
+	case <-p.routing:
 		if err == nil {
-			r.table, r.surveyed = m.survey(r), true
+			r.table, r.surveyed = p.survey(r), true
 		}
 	default:
 	}
@@ -108,48 +118,48 @@ func (m *Manager) probe(d *handler.Definition, depth probe.Depth) result {
 }
 
 // survey is what the handler of a good probe can do.
-func (m *Manager) survey(r result) capability.Table {
-	if m.o.Surveyor == nil {
+func (p *probes) survey(r result) capability.Table {
+	if p.surveyor == nil {
 		return capability.Table{}
 	}
-	ctx, cancel := context.WithTimeout(m.life, surveyWait)
+	ctx, cancel := context.WithTimeout(p.life, surveyWait)
 	defer cancel()
-	return m.o.Surveyor.Capabilities(ctx, r.definition, r.runtime)
+	return p.surveyor.Capabilities(ctx, r.definition, r.runtime)
 }
 
 // surveyLater does that once pods are routed, unless a later probe has by then.
-func (m *Manager) surveyLater(r result) {
+func (p *probes) surveyLater(r result) {
 	select {
-	case <-m.routing:
-	case <-m.life.Done():
+	case <-p.routing:
+	case <-p.life.Done():
 		return
 	}
-	digest, table := r.definition.Digest(), m.survey(r)
-	if err := m.change(func(t *truth) error {
+	digest, table := r.definition.Digest(), p.survey(r)
+	if err := p.change(func(t *truth) error {
 		if _, known := t.tables[digest]; !known && t.subject(digest) {
 			t.tables[digest] = table
 		}
 		return nil
 	}); err != nil {
-		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish handler capabilities")
+		log.G(p.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish handler capabilities")
 	}
 }
 
 // note publishes what a probe found that nobody waits for any more.
-func (m *Manager) note(r result) {
-	if err := m.change(func(t *truth) error { t.note(r); return nil }); err != nil {
-		log.G(m.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish probe result")
+func (p *probes) note(r result) {
+	if err := p.change(func(t *truth) error { t.note(r); return nil }); err != nil {
+		log.G(p.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish probe result")
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.tellDoubt(m.truth, r)
-	m.rollouts.settle()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tellDoubt(p.truth, r)
+	p.rollouts.settle()
 }
 
 // tellDoubt says once that a handler stays ready although its probe failed.
-func (m *Manager) tellDoubt(t *truth, r result) {
+func (p *probes) tellDoubt(t *truth, r result) {
 	if v, known := t.verdictOf(r.definition); known && v.doubt != "" && v.tries == 1 {
-		log.G(m.life).WithError(r.err).WithField("handler", r.definition.Name).Warn("Transient probe failure; retrying")
+		log.G(p.life).WithError(r.err).WithField("handler", r.definition.Name).Warn("Transient probe failure; retrying")
 	}
 }
 
@@ -224,31 +234,31 @@ const lookInterval = time.Second
 
 // looks probes all handlers in intervals, those that failed more often, and lets
 // those that are no longer configured go with their last pod.
-func (m *Manager) looks() {
+func (p *probes) looks() {
 	ticks := time.NewTicker(lookInterval)
 	defer ticks.Stop()
 	looked, asked := time.Now(), time.Now()
 	for {
 		select {
-		case <-m.life.Done():
+		case <-p.life.Done():
 			return
 		case <-ticks.C:
 		}
-		t := m.snapshot()
+		t := p.snapshot()
 		h := t.config.Handlers
 		anew := h.AskInterval > 0 && time.Since(asked) >= h.AskInterval
-		all := m.flying.without(t.due(t.config, time.Now()))
-		m.look(all, probe.Ask)
+		all := p.flying.without(t.due(t.config, time.Now()))
+		p.look(all, probe.Ask)
 		if anew || h.ProbeInterval > 0 && time.Since(looked) >= h.ProbeInterval {
 			looked = time.Now()
 			depth := probe.Look
 			if anew {
 				asked, depth = looked, probe.Ask
 			}
-			m.look(m.flying.without(others(subjects(t.config), all)), depth)
+			p.look(p.flying.without(others(subjects(t.config), all)), depth)
 		}
-		if m.stale() {
-			m.refresh()
+		if p.stale() {
+			p.refresh()
 		}
 	}
 }
@@ -262,27 +272,12 @@ func others(all, some []*handler.Definition) []*handler.Definition {
 
 // look probes in the background: who waits for a runtime that hangs keeps nobody
 // else from being looked at.
-func (m *Manager) look(all []*handler.Definition, depth probe.Depth) {
-	if len(all) > 0 && m.begin() {
+func (p *probes) look(all []*handler.Definition, depth probe.Depth) {
+	if len(all) > 0 && p.begin() {
 		go func() {
-			defer m.work.Done()
-			m.probeAll(m.life, all, depth, probeWait)
-			m.refresh()
+			defer p.work.Done()
+			p.probeAll(p.life, all, depth, probeWait)
+			p.refresh()
 		}()
 	}
-}
-
-// stale says whether a handler that only its pods keep in the table has come, or
-// may go.
-func (m *Manager) stale() bool {
-	live := m.o.Live.Live()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, e := range m.plan.Entries {
-		if !e.Configured && live[e.Definition.Name] == 0 {
-			return true
-		}
-		delete(live, e.Definition.Name)
-	}
-	return len(live) > 0
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/log"
@@ -12,12 +13,31 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
+// reloader puts in force what the configuration files say.
+type reloader struct {
+	*store
+	rollouts *rollouts
+	probes   *probes
+
+	loader    Loader
+	announcer Announcer // may be nil
+	queue     *queue
+	// rewatch has room for one: the loader's paths may be others.
+	rewatch chan struct{}
+	// polls says that changes of files are not told by the kernel.
+	polls atomic.Bool
+}
+
+func newReloader(s *store, r *rollouts, p *probes, l Loader, a Announcer) *reloader {
+	return &reloader{store: s, rollouts: r, probes: p, loader: l, announcer: a, queue: newQueue(), rewatch: make(chan struct{}, 1)}
+}
+
 // Reload reads the configuration again and puts it in force, all of it or
 // nothing. The outcome is that of a reading which began after the call; its
 // Error is also returned. The end of ctx ends the waiting, not the reload.
 func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 	r := request{trigger: t, done: make(chan Outcome, 1)}
-	if !m.queue.add(r) {
+	if !m.reloads.queue.add(r) {
 		return Outcome{}, errClosed
 	}
 	select {
@@ -33,86 +53,86 @@ func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 
 // Request asks for a reload and does not wait for it. One that comes before
 // Ready is remembered.
-func (m *Manager) Request(t Trigger) { m.queue.add(request{trigger: t}) }
+func (m *Manager) Request(t Trigger) { m.reloads.queue.add(request{trigger: t}) }
 
-// reloads answers requests, one reload at a time, until Close.
-func (m *Manager) reloads() {
+// run answers requests, one reload at a time, until Close.
+func (r *reloader) run() {
 	for {
 		select {
-		case <-m.life.Done():
+		case <-r.life.Done():
 			return
-		case <-m.queue.wake:
+		case <-r.queue.wake:
 		}
-		all := m.queue.take()
+		all := r.queue.take()
 		if len(all) == 0 {
 			continue
 		}
-		o := m.reload(m.life, merged(all))
-		for _, r := range all {
-			if r.done != nil {
-				r.done <- o
+		o := r.reload(r.life, merged(all))
+		for _, q := range all {
+			if q.done != nil {
+				q.done <- o
 			}
 		}
 	}
 }
 
 // reload is one whole transaction.
-func (m *Manager) reload(ctx context.Context, r request) Outcome {
-	o := Outcome{Trigger: r.trigger, At: time.Now()}
-	if a := m.o.Announcer; a != nil {
-		if !r.silent {
+func (r *reloader) reload(ctx context.Context, q request) Outcome {
+	o := Outcome{Trigger: q.trigger, At: time.Now()}
+	if a := r.announcer; a != nil {
+		if !q.silent {
 			a.Reloading(ctx)
 		}
-		before := m.outcome()
+		before := r.outcome()
 		defer func() {
-			if !r.silent || m.outcome() != before {
-				a.Reloaded(ctx, m.Current(), m.Handlers())
+			if !q.silent || r.outcome() != before {
+				a.Reloaded(ctx, r.current(), r.handlers())
 			}
 		}()
 	}
-	next, err := m.o.Loader.Load(ctx)
-	if err != nil && r.patient {
-		m.later(request{trigger: r.trigger, silent: r.silent})
+	next, err := r.loader.Load(ctx)
+	if err != nil && q.patient {
+		r.later(request{trigger: q.trigger, silent: q.silent})
 		return o
 	}
 	if err == nil {
 		// All of them: what was missing may be there by now, and one that has not
 		// changed costs a few stats.
-		m.probeAll(ctx, subjects(next), probe.Look, probeWait)
-		err = m.put(next, &o, r.silent)
+		r.probes.probeAll(ctx, subjects(next), probe.Look, probeWait)
+		err = r.put(next, &o, q.silent)
 	}
 	switch {
-	case err != nil && r.silent && m.aware(err):
+	case err != nil && q.silent && r.aware(err):
 		return o
 	case err != nil:
-		m.failed(&o, err)
+		r.failed(&o, err)
 	}
-	m.report(ctx, o, r.silent)
+	r.report(ctx, o, q.silent)
 	select {
-	case m.rewatch <- struct{}{}:
+	case r.rewatch <- struct{}{}:
 	default: // it will be looked at anyway
 	}
 	return o
 }
 
 // outcome is that of the last reload that has happened, or nil.
-func (m *Manager) outcome() *Outcome {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.last
+func (r *reloader) outcome() *Outcome {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
 }
 
 // put makes a loaded configuration the one in force. A silent reload that
 // changes nothing has not happened, unless the one before it failed: what is wrong
 // with the files is told until they are right.
-func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := m.plan
-	effective, live, pending := config.Reload(m.truth.config, next)
-	o.Diff = Compare(m.truth.config, next)
+func (r *reloader) put(next *config.Config, o *Outcome, silent bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.plan
+	effective, live, pending := config.Reload(r.truth.config, next)
+	o.Diff = Compare(r.truth.config, next)
 	o.Live, o.NeedRestart = live, pending
-	changed, err := m.apply(func(t *truth) error {
+	changed, err := r.apply(func(t *truth) error {
 		t.adopt(effective)
 		t.loaded, t.trigger, t.pending = o.At, o.Trigger, pending
 		return nil
@@ -120,46 +140,46 @@ func (m *Manager) put(next *config.Config, o *Outcome, silent bool) error {
 	if err != nil {
 		return err
 	}
-	m.rollouts.settle()
-	failed := m.last != nil && m.last.Error != nil
-	if o.Changed = m.plan != before; silent && !o.Changed && !failed && len(live) == 0 {
-		o.Generation = m.plan.Generation
+	r.rollouts.settle()
+	failed := r.last != nil && r.last.Error != nil
+	if o.Changed = r.plan != before; silent && !o.Changed && !failed && len(live) == 0 {
+		o.Generation = r.plan.Generation
 		if len(changed) > 0 {
-			m.tell(changed, nil)
+			r.tell(changed, nil)
 		}
 		return nil
 	}
-	m.problems = problemsOf(next)
-	o.NotReady = m.plan.notReady()
-	m.done(o, changed)
+	r.problems = problemsOf(next)
+	o.NotReady = r.plan.notReady()
+	r.done(o, changed)
 	return nil
 }
 
 // done notes a reload that is over, and tells watchers; mu is held.
-func (m *Manager) done(o *Outcome, changed []string) {
-	o.Generation, o.Digest, o.Took = m.plan.Generation, m.plan.Digest, time.Since(o.At)
-	m.last = o.copy()
-	m.counts.reloaded(o)
-	m.tell(changed, m.last)
+func (r *reloader) done(o *Outcome, changed []string) {
+	o.Generation, o.Digest, o.Took = r.plan.Generation, r.plan.Digest, time.Since(o.At)
+	r.last = o.copy()
+	r.counts.reloaded(o)
+	r.tell(changed, r.last)
 }
 
 // aware says whether everything that an error says was known at the start, or is
 // what the last reload failed with.
-func (m *Manager) aware(err error) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.last != nil && slices.Equal(m.last.Problems, lines(err)) {
+func (r *reloader) aware(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last != nil && slices.Equal(r.last.Problems, lines(err)) {
 		return true
 	}
-	return !slices.ContainsFunc(lines(err), func(line string) bool { return !slices.Contains(m.problems, line) })
+	return !slices.ContainsFunc(lines(err), func(line string) bool { return !slices.Contains(r.problems, line) })
 }
 
 // failed notes a reload that changed nothing.
-func (m *Manager) failed(o *Outcome, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (r *reloader) failed(o *Outcome, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	*o = Outcome{Trigger: o.Trigger, At: o.At, Error: err, Problems: lines(err)}
-	m.done(o, nil)
+	r.done(o, nil)
 }
 
 func (o *Outcome) copy() *Outcome {
@@ -184,18 +204,18 @@ func lines(err error) []string {
 const settle = 500 * time.Millisecond
 
 // later asks again when files had time to become whole.
-func (m *Manager) later(r request) {
-	m.work.Go(func() {
+func (r *reloader) later(q request) {
+	r.work.Go(func() {
 		select {
-		case <-m.life.Done():
+		case <-r.life.Done():
 		case <-time.After(settle):
-			m.queue.add(r)
+			r.queue.add(q)
 		}
 	})
 }
 
 // report says in the log what a reload did.
-func (m *Manager) report(ctx context.Context, o Outcome, silent bool) {
+func (r *reloader) report(ctx context.Context, o Outcome, silent bool) {
 	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "generation": o.Generation})
 	for _, c := range o.NeedRestart {
 		entry.WithField("key", c.String()).Warn("Changed setting takes effect only after a restart of berth")

@@ -10,24 +10,31 @@ import (
 
 // rollouts implements rollout.Host.
 type rollouts struct {
-	m    *Manager
-	file rollout.File
+	*store
+	controller *rollout.Controller
+	file       rollout.File
+}
+
+func newRollouts(s *store, dir string) *rollouts {
+	r := &rollouts{store: s, file: rollout.NewFile(dir)}
+	r.controller = rollout.New(r)
+	return r
 }
 
 // View implements rollout.Host.
-func (r rollouts) View(name string) (rollout.View, error) {
-	if err := r.m.known(name); err != nil {
+func (r *rollouts) View(name string) (rollout.View, error) {
+	if err := r.known(name); err != nil {
 		return rollout.View{}, err
 	}
-	return r.m.snapshot().rollouts()(name), nil
+	return r.snapshot().rollouts()(name), nil
 }
 
 // Decide implements rollout.Host. A decision is on disk before it is in force.
-func (r rollouts) Decide(ctx context.Context, name string, decide func(rollout.View) (*rollout.Decision, error)) error {
-	r.m.mu.Lock()
-	defer r.m.mu.Unlock()
-	before := r.m.truth
-	changed, err := r.m.apply(func(t *truth) error {
+func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.View) (*rollout.Decision, error)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.truth
+	changed, err := r.apply(func(t *truth) error {
 		d, err := decide(t.rollouts()(name))
 		if err != nil {
 			return err
@@ -42,19 +49,19 @@ func (r rollouts) Decide(ctx context.Context, name string, decide func(rollout.V
 		}
 		return err
 	}
-	r.m.Keep(r.m.truth.rollouts())
-	r.m.tell(changed, nil)
+	r.controller.Keep(r.truth.rollouts())
+	r.tell(changed, nil)
 	return nil
 }
 
 // Go implements rollout.Host.
-func (r rollouts) Go(f func(ctx context.Context)) bool {
-	if !r.m.begin() {
+func (r *rollouts) Go(f func(ctx context.Context)) bool {
+	if !r.begin() {
 		return false
 	}
 	go func() {
-		defer r.m.work.Done()
-		f(r.m.life)
+		defer r.work.Done()
+		f(r.life)
 	}()
 	return true
 }
@@ -69,17 +76,17 @@ func (t *truth) settle() (dropped []string) {
 	return dropped
 }
 
-// settle has rollouts that are no more forgotten, on disk as well; the Manager's lock
-// is held. A decision that stays there for want of room holds for what it was on only.
-func (r rollouts) settle() {
-	t := r.m.truth.copy()
+// settle has rollouts that are no more forgotten, on disk as well; mu is held. A
+// decision that stays there for want of room holds for what it was on only.
+func (r *rollouts) settle() {
+	t := r.truth.copy()
 	dropped := t.settle()
-	r.m.Keep(t.rollouts())
+	r.controller.Keep(t.rollouts())
 	if len(dropped) == 0 {
 		return
 	}
-	r.m.truth = t
-	entry := log.G(r.m.life).WithField("handlers", dropped)
+	r.truth = t
+	entry := log.G(r.life).WithField("handlers", dropped)
 	if err := r.file.Write(t.decisions); err != nil {
 		entry = entry.WithError(err)
 	}

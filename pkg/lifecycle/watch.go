@@ -43,17 +43,17 @@ func (m *Manager) Watch(ctx context.Context) <-chan Event {
 }
 
 // drop ends a watcher; mu is held.
-func (m *Manager) drop(w *watcher) {
-	if _, there := m.watchers[w]; there {
-		delete(m.watchers, w)
+func (s *store) drop(w *watcher) {
+	if _, there := s.watchers[w]; there {
+		delete(s.watchers, w)
 		close(w.events)
 	}
 }
 
 // tell sends an event to all watchers; mu is held.
-func (m *Manager) tell(handlers []string, o *Outcome) {
-	for w := range m.watchers {
-		e := Event{Generation: m.plan.Generation, Digest: m.plan.Digest, At: time.Now(), Handlers: handlers, Outcome: o}
+func (s *store) tell(handlers []string, o *Outcome) {
+	for w := range s.watchers {
+		e := Event{Generation: s.plan.Generation, Digest: s.plan.Digest, At: time.Now(), Handlers: handlers, Outcome: o}
 		select {
 		case missed := <-w.events:
 			e = e.after(missed)

@@ -1,0 +1,203 @@
+package lifecycle
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// store has the truth, and the plan that follows from it. Every change goes through
+// change or apply, which publish the plan before anybody can see either.
+type store struct {
+	*background
+	live      LivePods
+	publisher Publisher
+	// routing is closed when pods are routed.
+	routing chan struct{}
+
+	// mu is held to make and publish a plan, never while files are read or
+	// runtimes are asked.
+	mu       sync.Mutex
+	truth    *truth
+	plan     *Plan
+	able     map[string]capability.Table // what handlers can do, as watchers were told last
+	last     *Outcome
+	counts   counts
+	problems []string
+	opened   bool // pods are routed
+	watchers map[*watcher]struct{}
+}
+
+func newStore(b *background, live LivePods, p Publisher) *store {
+	return &store{background: b, live: live, publisher: p, routing: make(chan struct{}), counts: newCounts(), watchers: map[*watcher]struct{}{}}
+}
+
+// begins publishes the first plan, of handlers that nobody has probed.
+func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions map[string]*rollout.Decision) error {
+	s.problems = append(s.problems, problemsOf(c)...)
+	s.truth = &truth{
+		config: c, loaded: time.Now(), trigger: TriggerStart, intents: intents, decisions: decisions,
+		verdicts: map[string]verdict{}, tables: map[string]capability.Table{}, retired: map[string]*handler.Definition{},
+	}
+	s.plan = planned(s.truth, nil, &Plan{}, s.generation())
+	return s.publisher.Publish(s.plan)
+}
+
+func problemsOf(c *config.Config) []string {
+	var all []string
+	for _, p := range c.Problems {
+		all = append(all, p.Error())
+	}
+	return all
+}
+
+// snapshot is the truth of the moment, which must not be changed.
+func (s *store) snapshot() *truth {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.truth
+}
+
+// change makes a change of the truth and publishes what follows from it. When
+// either fails, nothing has changed.
+func (s *store) change(change func(*truth) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed, err := s.apply(change)
+	if len(changed) > 0 {
+		s.tell(changed, nil)
+	}
+	return err
+}
+
+// apply is change with mu held, for callers that tell watchers themselves. It
+// returns the handlers that are not as they were, or that can do other things.
+func (s *store) apply(change func(*truth) error) (changed []string, err error) {
+	t := s.truth.copy()
+	if err := change(t); err != nil {
+		return nil, err
+	}
+	live := s.live.Live()
+	t.forget(live)
+	p := planned(t, live, s.plan, s.generation())
+	if p.same(s.plan) {
+		s.truth = t
+		return s.abler(nil), nil
+	}
+	if err := s.publisher.Publish(p); err != nil {
+		return nil, err
+	}
+	changed = changedNames(s.plan, p)
+	s.logStates(p)
+	s.truth, s.plan = t, p
+	return s.abler(changed), nil
+}
+
+// abler adds the handlers that can do other things than was told last; mu is held.
+func (s *store) abler(changed []string) []string {
+	before := s.able
+	s.able = s.truth.able()
+	for name, t := range s.able {
+		if was, there := before[name]; there && !reflect.DeepEqual(was, t) {
+			changed = append(changed, name)
+		}
+	}
+	slices.Sort(changed)
+	return slices.Compact(changed)
+}
+
+// open publishes the last plan of the first generation.
+func (s *store) open() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed, err := s.apply(func(*truth) error { return nil })
+	if len(changed) > 0 {
+		s.tell(changed, nil)
+	}
+	if s.opened = err == nil; s.opened {
+		close(s.routing)
+	}
+	return err
+}
+
+// generation is that of the next plan; mu is held. All plans before Ready are of
+// the first one: nothing has been routed by them.
+func (s *store) generation() uint64 {
+	if !s.opened {
+		return 1
+	}
+	return s.plan.Generation + 1
+}
+
+// logStates says which handlers are in another state in the next plan.
+func (s *store) logStates(p *Plan) {
+	for _, e := range p.Entries {
+		before, there := s.plan.entry(e.Definition.Name)
+		if before.State == e.State || e.State.Phase == handler.Ready && (!there || before.State.Reason == rollout.NotProbedYet) {
+			continue
+		}
+		entry := log.G(s.life).WithFields(log.Fields{
+			"handler": e.Definition.Name, "state": e.State.Phase, "reason": e.State.Reason, "generation": p.Generation,
+		})
+		if e.State.Phase == handler.NotReady {
+			entry.Warn("Handler cannot run pods")
+			continue
+		}
+		entry.Info("Handler state changed")
+	}
+}
+
+// refresh publishes what follows from what is known, and logs what keeps it from that.
+func (s *store) refresh() {
+	if err := s.change(func(*truth) error { return nil }); err != nil {
+		log.G(s.life).WithError(err).Error("Failed to update the table of handlers")
+	}
+}
+
+func (s *store) known(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.knows(name)
+}
+
+// knows is a NotFound with the nearest name; mu is held.
+func (s *store) knows(name string) error {
+	if _, there := s.plan.entry(name); there {
+		return nil
+	}
+	var names []string
+	for _, e := range s.plan.Entries {
+		names = append(names, e.Definition.Name)
+	}
+	text := fmt.Sprintf("handler %q does not exist; the handlers are %s", name, strings.Join(names, ", "))
+	if near, ok := handler.Nearest(name, names); ok {
+		text += fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return fmt.Errorf("%s: %w", text, errdefs.ErrNotFound)
+}
+
+// stale says whether a handler that only its pods keep in the table has come, or
+// may go.
+func (s *store) stale() bool {
+	live := s.live.Live()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.plan.Entries {
+		if !e.Configured && live[e.Definition.Name] == 0 {
+			return true
+		}
+		delete(live, e.Definition.Name)
+	}
+	return len(live) > 0
+}

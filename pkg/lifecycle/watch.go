@@ -19,7 +19,7 @@ type Event struct {
 	Outcome *Outcome
 }
 
-// watcher has room for one event. Only the Manager sends, with mu held.
+// watcher has room for one event. Only the store sends, with mu held.
 type watcher struct{ events chan Event }
 
 // Watch returns a channel that gets an Event after each change of the table and

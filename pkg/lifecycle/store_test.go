@@ -1,0 +1,85 @@
+package lifecycle
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+)
+
+// newTestStore is a store of a bed that nothing else works on.
+func newTestStore(t *testing.T, b *bed, handlers ...string) *store {
+	t.Helper()
+	s := newStore(newBackground(t.Context()), b, b)
+	t.Cleanup(s.end)
+	if err := s.begins(conf(handlers...), map[string]*Intent{}, map[string]*rollout.Decision{}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A change is seen by nobody unless its plan was published.
+func TestStoreChangesAllOrNothing(t *testing.T) {
+	b := &bed{t: t}
+	s := newTestStore(t, b, "runc", "/r")
+	cordon := func(t *truth) error { t.intents["runc"] = &Intent{Kind: Cordon}; return nil }
+	before, plan := s.snapshot(), s.plan
+	for what, change := range map[string]func() error{
+		"the change fails": func() error {
+			return s.change(func(t *truth) error { return errors.Join(cordon(t), errors.New("no")) })
+		},
+		"the plan is refused": func() error {
+			b.set(func() { b.refuse = errors.New("no") })
+			defer b.set(func() { b.refuse = nil })
+			return s.change(cordon)
+		},
+	} {
+		if err := change(); err == nil || s.snapshot() != before || s.plan != plan || len(before.intents) > 0 {
+			t.Errorf("%s: %v, and it is in force", what, err)
+		}
+	}
+	if err := s.change(cordon); err != nil || b.phase("runc") != handler.Cordoned || len(before.intents) > 0 {
+		t.Errorf("it is %s, %v; the old truth has %v", b.phase("runc"), err, before.intents)
+	}
+}
+
+// All plans before pods are routed are of the first generation.
+func TestGenerationsOfAStore(t *testing.T) {
+	b := &bed{t: t}
+	s := newTestStore(t, b, "runc", "/r")
+	var got []uint64
+	for i, kind := range []IntentKind{Cordon, Drain, Cordon, Drain} {
+		if i == 2 {
+			if err := s.open(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.change(func(t *truth) error { t.intents["runc"] = &Intent{Kind: kind}; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, s.current().Generation)
+	}
+	if want := []uint64{1, 1, 2, 3}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	select {
+	case <-s.routing:
+	default:
+		t.Error("those who wait for pods to be routed wait still")
+	}
+}
+
+func TestStoreKnowsNames(t *testing.T) {
+	s := newTestStore(t, &bed{t: t}, "runc", "/r", "crun", "/c")
+	if err := s.known("runc"); err != nil {
+		t.Error(err)
+	}
+	const want = `handler "rnuc" does not exist; the handlers are crun, runc (did you mean "runc"?): not found`
+	if err := s.known("rnuc"); !errdefs.IsNotFound(err) || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}

@@ -77,7 +77,7 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 	// them: only the deadline ends it, not a caller that leaves.
 	return t.whenRunning(ctx, func(context.Context) error {
 		config := filepath.Join(t.journal.Bundle, CRIUConfigFile)
-		text, err := t.criuConfig()
+		text, err := criuConfig(&t.journal)
 		if err != nil {
 			return err
 		}
@@ -91,13 +91,13 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 
 // criuConfig is what CRIU must know beside the runtime's arguments: the pipes of
 // the container are files of this host, which it would look for in the container.
-func (t *task) criuConfig() ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(t.journal.Options.Runtime)+".conf"))
+func criuConfig(j *Task) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(j.Options.Runtime)+".conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("write CRIU configuration: %w", err)
 	}
 	out := bytes.NewBuffer(text)
-	for _, pipe := range []string{t.journal.Stdin, t.journal.Stdout, t.journal.Stderr} {
+	for _, pipe := range []string{j.Stdin, j.Stdout, j.Stderr} {
 		if pipe == "" {
 			continue
 		}

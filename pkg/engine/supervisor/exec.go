@@ -16,25 +16,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addExec remembers a process that is to run in the container; spec is an OCI
+// execs are the processes that run in a container beside its first.
+type execs struct {
+	task *task
+
+	// guarded by task.mu
+	byID   map[string]*process
+	serial uint64 // of the newest
+}
+
+// add remembers a process that is to run in the container; spec is an OCI
 // process.
-func (t *task) addExec(execID string, terminal bool, paths stdioPaths, spec []byte) error {
+func (x *execs) add(execID string, terminal bool, paths stdioPaths, spec []byte) error {
 	spec, err := execSpec(spec, terminal)
 	if err != nil {
 		return err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.first.state != running {
-		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
+	x.task.mu.Lock()
+	defer x.task.mu.Unlock()
+	if x.task.first.state != running {
+		return fmt.Errorf("container %q is not running: %w", x.task.id, errdefs.ErrFailedPrecondition)
 	}
-	if _, ok := t.execs[execID]; ok {
+	if _, ok := x.byID[execID]; ok {
 		return fmt.Errorf("exec %q: %w", execID, errdefs.ErrAlreadyExists)
 	}
 	p := newProcess(execID, terminal, paths)
-	t.serial++
-	p.spec, p.serial = spec, t.serial
-	t.execs[execID] = p
+	x.serial++
+	p.spec, p.serial = spec, x.serial
+	x.byID[execID] = p
 	return nil
 }
 
@@ -61,36 +70,36 @@ func execScore(spec []byte) *int {
 	return process.OOMScoreAdj
 }
 
-// startExec starts a process that addExec remembered, once.
-func (t *task) startExec(execID string) (int, error) {
-	ctx, abort := context.WithCancel(t.context())
+// start starts a process that add remembered, once.
+func (x *execs) start(execID string) (int, error) {
+	ctx, abort := context.WithCancel(x.task.context())
 	defer abort()
-	p, err := t.beginExec(execID, abort)
+	p, err := x.begin(execID, abort)
 	if err != nil {
 		return 0, err
 	}
-	pid, err := t.launchExec(ctx, p)
+	pid, err := x.launch(ctx, p)
 	if err != nil {
-		t.finishExec(p, Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+		x.finish(p, Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 		return 0, err
 	}
 	return pid, nil
 }
 
-func (t *task) beginExec(execID string, abort context.CancelFunc) (*process, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p, err := t.process(execID)
+func (x *execs) begin(execID string, abort context.CancelFunc) (*process, error) {
+	x.task.mu.Lock()
+	defer x.task.mu.Unlock()
+	p, err := x.task.process(execID)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case p.state != created:
 		return nil, fmt.Errorf("exec %q was already started: %w", execID, errdefs.ErrFailedPrecondition)
-	case t.first.state != running:
-		return nil, fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
-	case t.paused:
-		return nil, fmt.Errorf("container %q is paused: %w", t.id, errdefs.ErrFailedPrecondition)
+	case x.task.first.state != running:
+		return nil, fmt.Errorf("container %q is not running: %w", x.task.id, errdefs.ErrFailedPrecondition)
+	case x.task.paused:
+		return nil, fmt.Errorf("container %q is paused: %w", x.task.id, errdefs.ErrFailedPrecondition)
 	}
 	p.state, p.abort = starting, abort
 	return p, nil
@@ -130,8 +139,8 @@ func (e *execIO) close() {
 	}
 }
 
-func (t *task) prepareExec(p *process) (_ *execIO, retErr error) {
-	name := filepath.Join(t.dir, "exec-"+strconv.FormatUint(p.serial, 10))
+func (x *execs) prepare(p *process) (_ *execIO, retErr error) {
+	name := filepath.Join(x.task.dir, "exec-"+strconv.FormatUint(p.serial, 10))
 	e := &execIO{pidFile: name + ".pid", innerFile: name + ".inner"}
 	defer func() {
 		if retErr != nil {
@@ -145,24 +154,24 @@ func (t *task) prepareExec(p *process) (_ *execIO, retErr error) {
 	}
 	e.call = &call{logFile: logFile, score: execScore(p.spec)}
 	e.call.args = []string{"exec", "--detach", "--process", specFile, "--pid-file", e.pidFile}
-	if t.journal.Options.OwnKernel {
+	if x.task.journal.Options.OwnKernel {
 		e.call.args = append(e.call.args, "--internal-pid-file", e.innerFile)
 	}
-	if err := t.prepareExecStdio(e, p); err != nil {
+	if err := x.prepareStdio(e, p); err != nil {
 		return nil, err
 	}
-	e.call.args = append(e.call.args, t.id)
+	e.call.args = append(e.call.args, x.task.id)
 	return e, nil
 }
 
-func (t *task) prepareExecStdio(e *execIO, p *process) (err error) {
+func (x *execs) prepareStdio(e *execIO, p *process) (err error) {
 	if p.paths.stdin != "" {
 		if e.stdin, err = holdOpen(p.paths.stdin); err != nil {
 			return err
 		}
 	}
 	if !p.terminal {
-		o := &t.journal.Options
+		o := &x.task.journal.Options
 		e.stdio, err = openStdio(p.paths, diesWithReader, o.IOUID, o.IOGID)
 		if err != nil {
 			return err
@@ -189,31 +198,31 @@ func (t *task) prepareExecStdio(e *execIO, p *process) (err error) {
 	return err
 }
 
-func (t *task) launchExec(ctx context.Context, p *process) (int, error) {
-	e, err := t.prepareExec(p)
+func (x *execs) launch(ctx context.Context, p *process) (int, error) {
+	e, err := x.prepare(p)
 	if err != nil {
 		return 0, err
 	}
 	defer e.close()
-	ended := t.processes.launch()
+	ended := x.task.processes.launch()
 	defer ended()
 	calling := ctx
-	if t.journal.Options.OwnKernel {
+	if x.task.journal.Options.OwnKernel {
 		var cancel context.CancelFunc
-		calling, cancel = outlive(t.context(), ctx, ownKernelGrace)
+		calling, cancel = outlive(x.task.context(), ctx, ownKernelGrace)
 		defer cancel()
 	}
-	if _, err := t.call(calling, e.call); err != nil {
-		t.discardExec(p, e)
+	if _, err := x.task.call(calling, e.call); err != nil {
+		x.discard(p, e)
 		return 0, err
 	}
-	pid, err := t.runningExec(calling, p, e)
+	pid, err := x.running(calling, p, e)
 	if err != nil {
-		t.discardExec(p, e)
+		x.discard(p, e)
 		return 0, fmt.Errorf("the runtime reported an exec, but %w", err)
 	}
 	if ctx.Err() != nil {
-		t.killInner(p.inner)
+		x.task.within.killExec(p.inner)
 	}
 	return pid, nil
 }
@@ -237,30 +246,30 @@ func outlive(parent, ctx context.Context, grace time.Duration) (context.Context,
 	return longer, func() { stop(); cancel() }
 }
 
-// killInner ends a process of the container's own kernel.
-func (t *task) killInner(pid int) {
+// killExec ends a process of the container's own kernel.
+func (k *ownKernel) killExec(pid int) {
 	if pid == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
+	ctx, cancel := context.WithTimeout(k.task.context(), cleanupTimeout)
 	defer cancel()
-	if err := t.signalInner(ctx, pid, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
+	if err := k.signalExec(ctx, pid, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
 		log.G(ctx).WithError(err).Warn("Failed to kill abandoned exec process")
 	}
 }
 
-// discardExec kills what a runtime started all the same that failed, hung or
+// discard kills what a runtime started all the same that failed, hung or
 // did not say what: it is known by its pid file, if that is true, or because it
 // holds the exec's output.
-func (t *task) discardExec(p *process, e *execIO) {
-	if t.journal.Options.OwnKernel {
+func (x *execs) discard(p *process, e *execIO) {
+	if x.task.journal.Options.OwnKernel {
 		inner, _ := readPIDFile(e.innerFile)
-		t.killInner(inner)
+		x.task.within.killExec(inner)
 		return
 	}
-	t.mu.Lock()
-	cgroup, first := t.journal.Cgroup, t.first.identity.PID
-	t.mu.Unlock()
+	x.task.mu.Lock()
+	cgroup, first := x.task.journal.Cgroup, x.task.first.identity.PID
+	x.task.mu.Unlock()
 	left := &process{paths: p.paths}
 	pid, err := readPIDFile(e.pidFile)
 	pids, pidsErr := cgroup.processIDs()
@@ -271,8 +280,8 @@ func (t *task) discardExec(p *process, e *execIO) {
 	killLeftovers(left, cgroup)
 }
 
-// runningExec takes over a process that the runtime has started.
-func (t *task) runningExec(ctx context.Context, p *process, e *execIO) (_ int, retErr error) {
+// running takes over a process that the runtime has started.
+func (x *execs) running(ctx context.Context, p *process, e *execIO) (_ int, retErr error) {
 	pid, err := readPIDFile(e.pidFile)
 	if err != nil {
 		return 0, fmt.Errorf("its PID cannot be read: %w", err)
@@ -287,26 +296,26 @@ func (t *task) runningExec(ctx context.Context, p *process, e *execIO) (_ int, r
 			unix.Close(pidfd)
 		}
 	}()
-	if err := t.processes.adoptSoon(ctx, pid, pidfd); err != nil {
+	if err := x.task.processes.adoptSoon(ctx, pid, pidfd); err != nil {
 		return 0, fmt.Errorf("the process %d that it reported is not its child", pid)
 	}
 	var master *os.File
 	if e.console != nil {
 		if master, err = e.console.receive(); err != nil {
-			t.processes.forget(pid)
+			x.task.processes.forget(pid)
 			return 0, err
 		}
 	}
 	inner := 0
-	if t.journal.Options.OwnKernel {
+	if x.task.journal.Options.OwnKernel {
 		inner, _ = readPIDFile(e.innerFile)
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	x.task.mu.Lock()
+	defer x.task.mu.Unlock()
 	p.state, p.abort = running, nil
 	p.identity, p.pidfd, p.child, p.inner = identity, pidfd, true, inner
-	p.session = execSession(pid, t.first.identity.PID)
+	p.session = execSession(pid, x.task.first.identity.PID)
 	p.stdin, p.master = e.stdin, master
 	e.taken = true
 	if master != nil {
@@ -315,14 +324,14 @@ func (t *task) runningExec(ctx context.Context, p *process, e *execIO) (_ int, r
 			go copyInput(e.input, master)
 		}
 	}
-	if t.journal.Execs == nil {
-		t.journal.Execs = map[string]Process{}
+	if x.task.journal.Execs == nil {
+		x.task.journal.Execs = map[string]Process{}
 	}
-	t.journal.Execs[p.execID] = identity
-	if err := t.save(); err != nil {
+	x.task.journal.Execs[p.execID] = identity
+	if err := x.task.save(); err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to record exec; a restarted supervisor will not know it")
 	}
-	if err := t.processes.ended(pidfd, func() { t.endedExec(p) }); err != nil {
+	if err := x.task.processes.ended(pidfd, func() { x.ended(p) }); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to watch exec; its exit will go unnoticed")
 	}
 	return pid, nil
@@ -351,16 +360,16 @@ func copyScreen(master, screen *os.File) {
 	}
 }
 
-func (t *task) endedExec(p *process) {
+func (x *execs) ended(p *process) {
 	exit := Exit{PID: p.identity.PID, ExitedAt: time.Now().UnixNano()}
-	status, known := t.processes.collect(p.identity, p.pidfd, p.child)
+	status, known := x.task.processes.collect(p.identity, p.pidfd, p.child)
 	exit.Status, exit.Unknown = status, !known
-	t.finishExec(p, exit)
+	x.finish(p, exit)
 }
 
-func (t *task) finishExec(p *process, exit Exit) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (x *execs) finish(p *process, exit Exit) {
+	x.task.mu.Lock()
+	defer x.task.mu.Unlock()
 	p.state, p.exit = stopped, exit
 	if p.pidfd >= 0 {
 		unix.Close(p.pidfd)
@@ -369,19 +378,19 @@ func (t *task) finishExec(p *process, exit Exit) {
 	p.closeStdin()
 	p.spec = nil
 	close(p.done)
-	if _, ok := t.journal.Execs[p.execID]; ok {
-		delete(t.journal.Execs, p.execID)
-		if err := t.save(); err != nil {
-			log.G(t.context()).WithError(err).Warn("Failed to record exec exit; a restarted supervisor will treat it as running")
+	if _, ok := x.task.journal.Execs[p.execID]; ok {
+		delete(x.task.journal.Execs, p.execID)
+		if err := x.task.save(); err != nil {
+			log.G(x.task.context()).WithError(err).Warn("Failed to record exec exit; a restarted supervisor will treat it as running")
 		}
 	}
 }
 
-// deleteExec forgets an ended exec, or one that was never started.
-func (t *task) deleteExec(execID string) (Exit, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p, err := t.process(execID)
+// delete forgets an ended exec, or one that was never started.
+func (x *execs) delete(execID string) (Exit, error) {
+	x.task.mu.Lock()
+	defer x.task.mu.Unlock()
+	p, err := x.task.process(execID)
 	if err != nil {
 		return Exit{}, err
 	}
@@ -393,25 +402,25 @@ func (t *task) deleteExec(execID string) (Exit, error) {
 	default:
 		return Exit{}, fmt.Errorf("exec %q is running; kill it and wait for its exit before deleting it: %w", execID, errdefs.ErrFailedPrecondition)
 	}
-	delete(t.execs, execID)
+	delete(x.byID, execID)
 	return p.exit, nil
 }
 
-// signalExec sends a signal to an exec. SIGKILL also goes to what the exec left
+// signal sends a signal to an exec. SIGKILL also goes to what the exec left
 // behind: its session, its descendants, and whoever holds its output open, also
 // when it has ended itself.
-func (t *task) signalExec(ctx context.Context, execID string, sig unix.Signal) error {
-	t.mu.Lock()
-	p, err := t.process(execID)
+func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) error {
+	x.task.mu.Lock()
+	p, err := x.task.process(execID)
 	if err != nil {
-		t.mu.Unlock()
+		x.task.mu.Unlock()
 		return err
 	}
-	state, abort, cgroup, inner := p.state, p.abort, t.journal.Cgroup, p.inner
+	state, abort, cgroup, inner := p.state, p.abort, x.task.journal.Cgroup, p.inner
 	if state == running && inner == 0 {
 		err = p.signal(sig)
 	}
-	t.mu.Unlock()
+	x.task.mu.Unlock()
 	switch {
 	case state == starting && sig == unix.SIGKILL:
 		abort()
@@ -419,7 +428,7 @@ func (t *task) signalExec(ctx context.Context, execID string, sig unix.Signal) e
 	case state < running:
 		return fmt.Errorf("exec %q is not running: %w", execID, errdefs.ErrFailedPrecondition)
 	case inner != 0 && state == running:
-		return t.signalInner(ctx, inner, sig)
+		return x.task.within.signalExec(ctx, inner, sig)
 	case inner != 0:
 		return errFinished
 	case sig != unix.SIGKILL:

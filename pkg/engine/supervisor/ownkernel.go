@@ -26,17 +26,21 @@ import (
 // other containers of the sandbox are members of it; only `runsc wait` knows
 // when they end, so one such process runs for each of them.
 
-// waitWithin waits for a member's end.
-func (t *task) waitWithin() {
-	status, known := t.waitStatus(t.context())
-	exit := Exit{PID: t.journal.Process.PID, Status: status, Unknown: !known, ExitedAt: time.Now().UnixNano()}
+// ownKernel is what is asked of the runtime about a container whose processes are none
+// of this host.
+type ownKernel struct{ task *task }
+
+// awaitExit waits for a member's end.
+func (k *ownKernel) awaitExit() {
+	status, known := k.waitStatus(k.task.context())
+	exit := Exit{PID: k.task.journal.Process.PID, Status: status, Unknown: !known, ExitedAt: time.Now().UnixNano()}
 	if known {
-		exit.OOM = status == killedStatus && t.claimOOM()
-	} else if sandbox, ok := t.sandboxEnd(); ok {
+		exit.OOM = status == killedStatus && k.claimOOM()
+	} else if sandbox, ok := k.sandboxExit(); ok {
 		exit = withSandbox(sandbox)
 	}
-	t.finish(exit)
-	t.afterwards()
+	k.task.finish(exit)
+	k.task.afterwards()
 }
 
 // killedStatus is that of a process that was killed.
@@ -56,9 +60,9 @@ func withSandbox(sandbox Exit) Exit {
 // sandboxGrace is how long a sandbox that does not answer may take to end.
 const sandboxGrace = 5 * time.Second
 
-// sandboxEnd says how the sandbox of a member ended.
-func (t *task) sandboxEnd() (Exit, bool) {
-	for _, other := range t.sharers() {
+// sandboxExit says how the sandbox of a member ended.
+func (k *ownKernel) sandboxExit() (Exit, bool) {
+	for _, other := range k.sharers() {
 		if other.journal.Member {
 			continue
 		}
@@ -72,10 +76,10 @@ func (t *task) sandboxEnd() (Exit, bool) {
 }
 
 // sharers are the other tasks that run in the sandbox of a member.
-func (t *task) sharers() []*task {
-	sandbox := t.hostProcess()
-	return slices.DeleteFunc(t.supervisor.all(), func(other *task) bool {
-		return other == t || other.hostProcess() != sandbox
+func (k *ownKernel) sharers() []*task {
+	sandbox := k.task.hostProcess()
+	return slices.DeleteFunc(k.task.supervisor.all(), func(other *task) bool {
+		return other == k.task || other.hostProcess() != sandbox
 	})
 }
 
@@ -90,12 +94,12 @@ func (t *task) hostProcess() Process {
 // memory: the kernel killed a process of its sandbox's cgroup since it runs, which
 // is excused to the others. gVisor goes on without a process that was lent to one
 // of its own, and kills only that.
-func (t *task) claimOOM() bool {
-	if !t.oom.killed() {
+func (k *ownKernel) claimOOM() bool {
+	if !k.task.oom.killed() {
 		return false
 	}
-	kills := t.oom.count()
-	for _, other := range t.sharers() {
+	kills := k.task.oom.count()
+	for _, other := range k.sharers() {
 		other.mu.Lock()
 		// One that began after the kill has excused it already.
 		other.journal.ExcusedOOM = min(other.journal.ExcusedOOM+1, kills)
@@ -112,13 +116,13 @@ func (t *task) claimOOM() bool {
 // although the container runs.
 const waitPause = time.Second
 
-func (t *task) waitStatus(ctx context.Context) (status uint32, known bool) {
-	locks := t.locks()
+func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) {
+	locks := k.task.locks()
 	defer locks.sweepEnded()
 	for {
-		out, err := t.processes.invokeForever(ctx, &call{
-			options:     &t.journal.Options,
-			args:        []string{"wait", t.id},
+		out, err := k.task.processes.invokeForever(ctx, &call{
+			options:     &k.task.journal.Options,
+			args:        []string{"wait", k.task.id},
 			deathSignal: unix.SIGKILL, // its successor starts its own
 		})
 		if err == nil {
@@ -130,7 +134,7 @@ func (t *task) waitStatus(ctx context.Context) (status uint32, known bool) {
 			}
 			err = fmt.Errorf("the runtime's wait reported no exit status: %w", errdefs.ErrUnknown)
 		}
-		if !t.runsWithin(ctx) {
+		if !k.runs(ctx) {
 			log.G(ctx).WithError(err).Warn("Failed to determine container exit status")
 			return unknownStatus, false
 		}
@@ -138,9 +142,9 @@ func (t *task) waitStatus(ctx context.Context) (status uint32, known bool) {
 	}
 }
 
-// runsWithin asks the runtime whether it believes that the container runs.
-func (t *task) runsWithin(ctx context.Context) bool {
-	out, err := t.call(ctx, &call{args: []string{"state", t.id}})
+// runs asks the runtime whether it believes that the container runs.
+func (k *ownKernel) runs(ctx context.Context) bool {
+	out, err := k.task.call(ctx, &call{args: []string{"state", k.task.id}})
 	if err != nil {
 		return false
 	}
@@ -174,28 +178,28 @@ func (p *processes) invokeForever(ctx context.Context, c *call) ([]byte, error) 
 	}
 }
 
-// signalWithin sends a signal to the container's first process or to all.
-func (t *task) signalWithin(ctx context.Context, sig unix.Signal, all bool) error {
+// signal sends a signal to the container's first process or to all.
+func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error {
 	args := []string{"kill"}
 	if all {
 		args = append(args, "--all")
 	}
-	return t.killCall(ctx, append(args, t.id, strconv.Itoa(int(sig))))
+	return k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
 }
 
-// signalInner sends a signal to an exec.
-func (t *task) signalInner(ctx context.Context, pid int, sig unix.Signal) error {
-	return t.killCall(ctx, []string{"kill", "--pid", strconv.Itoa(pid), t.id, strconv.Itoa(int(sig))})
+// signalExec sends a signal to an exec.
+func (k *ownKernel) signalExec(ctx context.Context, pid int, sig unix.Signal) error {
+	return k.killCall(ctx, []string{"kill", "--pid", strconv.Itoa(pid), k.task.id, strconv.Itoa(int(sig))})
 }
 
-func (t *task) killCall(ctx context.Context, args []string) error {
-	_, err := t.call(context.WithoutCancel(ctx), &call{args: args})
+func (k *ownKernel) killCall(ctx context.Context, args []string) error {
+	_, err := k.task.call(context.WithoutCancel(ctx), &call{args: args})
 	if err == nil {
 		return nil
 	}
-	t.mu.Lock()
-	gone := t.first.state == stopped
-	t.mu.Unlock()
+	k.task.mu.Lock()
+	gone := k.task.first.state == stopped
+	k.task.mu.Unlock()
 	if gone || finishedWithin(err) {
 		return errFinished
 	}
@@ -247,9 +251,9 @@ func (l sandboxLocks) sweepEnded() {
 	}
 }
 
-// pidsWithin lists the pids of a container as its own kernel counts them.
-func (t *task) pidsWithin(ctx context.Context) ([]int, error) {
-	out, err := t.call(ctx, &call{args: []string{"ps", "--format", "json", t.id}})
+// pids lists the pids of a container as its own kernel counts them.
+func (k *ownKernel) pids(ctx context.Context) ([]int, error) {
+	out, err := k.task.call(ctx, &call{args: []string{"ps", "--format", "json", k.task.id}})
 	if err != nil {
 		return nil, err
 	}
@@ -287,12 +291,12 @@ type runtimeStats struct {
 	} `json:"data"`
 }
 
-// statsWithin returns statistics that no cgroup of this host tells.
-func (t *task) statsWithin(ctx context.Context) (*cgroupstats.Metrics, error) {
-	if !t.journal.Options.OwnKernel {
+// stats returns statistics that no cgroup of this host tells.
+func (k *ownKernel) stats(ctx context.Context) (*cgroupstats.Metrics, error) {
+	if !k.task.journal.Options.OwnKernel {
 		return nil, fmt.Errorf("this runtime reports no statistics; read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
 	}
-	out, err := t.call(ctx, &call{args: []string{"events", "--stats", t.id}})
+	out, err := k.task.call(ctx, &call{args: []string{"events", "--stats", k.task.id}})
 	if err != nil {
 		return nil, err
 	}

@@ -52,23 +52,23 @@ func TestOOMKillsAreExcused(t *testing.T) {
 		return c
 	}
 	a, b, elsewhere := join("a", 1), join("b", 1), join("elsewhere", 2)
-	if a.claimOOM() {
+	if a.within.claimOOM() {
 		t.Error("there was a kill before any")
 	}
 	count("1")
 	late := join("late", 1)
-	if !a.claimOOM() || b.claimOOM() || late.claimOOM() || !elsewhere.claimOOM() {
+	if !a.within.claimOOM() || b.within.claimOOM() || late.within.claimOOM() || !elsewhere.within.claimOOM() {
 		t.Error("the kill is not that of the first who was killed, in each sandbox")
 	}
 	if j, err := ReadTask(s.dir, "b"); err != nil || j.ExcusedOOM != 1 {
 		t.Errorf("a successor would read %d, %v", j.ExcusedOOM, err)
 	}
 	count("2")
-	if !b.claimOOM() {
+	if !b.within.claimOOM() {
 		t.Error("the next kill is nobody's")
 	}
 	count("3")
-	if !late.claimOOM() {
+	if !late.within.claimOOM() {
 		t.Error("one that began between a kill and its claim is excused of one too many")
 	}
 }

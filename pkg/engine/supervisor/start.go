@@ -323,7 +323,7 @@ func awaitProgram(ctx context.Context, pid, pidfd int) {
 // watchFirst makes the end of the first process known. t.mu is held.
 func (t *task) watchFirst() error {
 	if t.journal.Member {
-		go t.waitWithin()
+		go t.within.awaitExit()
 		return nil
 	}
 	return t.processes.ended(t.first.pidfd, t.ended)

@@ -32,7 +32,7 @@ func (s supervisorService) Info(ctx context.Context, _ *supervisorv1.InfoRequest
 	for _, t := range s.all() {
 		t.mu.Lock()
 		info.Tasks = append(info.Tasks, &supervisorv1.TaskInfo{
-			Id: t.id, State: stateName[t.status(t.first)], Pid: uint32(t.first.identity.PID),
+			Id: t.id, State: stateName[statusOf(t.first, t.paused)], Pid: uint32(t.first.identity.PID),
 		})
 		t.mu.Unlock()
 	}

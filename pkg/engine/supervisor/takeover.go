@@ -96,6 +96,7 @@ func (s *Supervisor) takeOverTask(j Task, i Inherited) {
 		return
 	}
 	t := newTask(s, j)
+	was := takeover{t}
 	s.mu.Lock() // tasks that were taken over are at work already
 	s.tasks[j.ID] = t
 	s.mu.Unlock()
@@ -103,78 +104,81 @@ func (s *Supervisor) takeOverTask(j Task, i Inherited) {
 	switch {
 	case exitErr == nil:
 		closeInherited(i.Pidfd)
-		t.takeOverIO(i)
-		t.takeOverExit(exit)
+		was.io(i)
+		was.exited(exit)
 	case j.State == TaskCreated:
 		closeInherited(i.Pidfd, i.TTY, i.Stdin)
 	case j.State == TaskStarting:
 		closeInherited(i.Pidfd, i.TTY, i.Stdin)
 		t.first.state = starting
 		t.first.abort = func() {}
-		go t.takeOverStart()
+		go was.interruptedStart()
 	default:
-		t.takeOverIO(i)
-		t.takeOverProcess(i.Pidfd)
+		was.io(i)
+		was.process(i.Pidfd)
 	}
-	t.killExecs()
+	t.execs.killInherited()
 }
 
-// takeOverExit goes on with a task whose end is known.
-func (t *task) takeOverExit(exit Exit) {
-	t.first.state, t.first.exit = stopped, exit
-	t.first.closeStdin()
-	close(t.first.done)
-	go t.afterwards()
+// takeover goes on with a task of a predecessor.
+type takeover struct{ task *task }
+
+// exited goes on with a task whose end is known.
+func (o takeover) exited(exit Exit) {
+	o.task.first.state, o.task.first.exit = stopped, exit
+	o.task.first.closeStdin()
+	close(o.task.first.done)
+	go o.task.afterwards()
 }
 
-// takeOverStart ends a start of which nobody knows how far it came: what the
+// interruptedStart ends a start of which nobody knows how far it came: what the
 // runtime has of it is removed.
-func (t *task) takeOverStart() {
-	_ = t.ops.acquire(t.context())
-	defer t.ops.release()
-	log.G(t.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
-	t.discard()
-	t.mu.Lock()
-	t.released = true
-	t.mu.Unlock()
-	t.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+func (o takeover) interruptedStart() {
+	_ = o.task.ops.acquire(o.task.context())
+	defer o.task.ops.release()
+	log.G(o.task.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
+	o.task.discard()
+	o.task.mu.Lock()
+	o.task.released = true
+	o.task.mu.Unlock()
+	o.task.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 }
 
-// takeOverIO reads the output of a task that was started, from where the
+// io reads the output of a task that was started, from where the
 // predecessor stopped.
-func (t *task) takeOverIO(i Inherited) {
-	if err := t.reopenIO(i); err != nil {
-		log.G(t.context()).WithError(err).Error("Failed to resume reading container output")
+func (o takeover) io(i Inherited) {
+	if err := o.reopenIO(i); err != nil {
+		log.G(o.task.context()).WithError(err).Error("Failed to resume reading container output")
 	}
 }
 
-func (t *task) reopenIO(i Inherited) error {
-	j := &t.journal
+func (o takeover) reopenIO(i Inherited) error {
+	j := &o.task.journal
 	switch {
 	case j.stdinEnded():
 		closeInherited(i.Stdin)
 	case i.Stdin > 0:
-		t.first.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
+		o.task.first.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
 	case j.Stdin != "":
 		// Best effort: its reader has seen the end already.
-		t.first.stdin, _ = holdOpen(j.Stdin)
+		o.task.first.stdin, _ = holdOpen(j.Stdin)
 	}
-	output := reopenOutput(t.context(), &j.Options)
-	sources, err := t.reopenSources(output, i)
+	output := reopenOutput(o.task.context(), &j.Options)
+	sources, err := o.reopenSources(output, i)
 	if err != nil {
 		output.discard()
 		return err
 	}
-	t.output = output
+	o.task.output = output
 	output.start(sources...)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.carryTerminalInput()
+	o.task.mu.Lock()
+	defer o.task.mu.Unlock()
+	o.task.carryTerminalInput()
 	return nil
 }
 
-func (t *task) reopenSources(output *output, i Inherited) ([]source, error) {
-	j := &t.journal
+func (o takeover) reopenSources(output *output, i Inherited) ([]source, error) {
+	j := &o.task.journal
 	if !j.Terminal {
 		closeInherited(i.TTY)
 		return output.openSources(j.Stdout, j.Stderr)
@@ -186,31 +190,31 @@ func (t *task) reopenSources(output *output, i Inherited) ([]source, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.first.master = master
+	o.task.first.master = master
 	return []source{output.terminalSource(master)}, nil
 }
 
-// takeOverProcess watches the first process, by the pidfd of the daemon or one
+// process watches the first process, by the pidfd of the daemon or one
 // of its own.
-func (t *task) takeOverProcess(pidfd int) {
-	ctx := t.context()
-	p, j := t.first, &t.journal
+func (o takeover) process(pidfd int) {
+	ctx := o.task.context()
+	p, j := o.task.first, &o.task.journal
 	p.state, p.identity = running, j.Process
-	t.oom = countOOM(ctx, t.processes, j.Cgroup, t.supervisor.loggedOOM(ctx, j.Cgroup, ""))
-	t.oom.setExcuse(j.ExcusedOOM)
+	o.task.oom = countOOM(ctx, o.task.processes, j.Cgroup, o.task.supervisor.loggedOOM(ctx, j.Cgroup, ""))
+	o.task.oom.setExcuse(j.ExcusedOOM)
 	if pidfd <= 0 {
 		var err error
 		if pidfd, err = openPidfd(j.Process); err != nil {
 			log.G(ctx).WithError(err).Warn("Container exited while its supervisor was down")
-			go t.lost()
+			go o.task.lost()
 			return
 		}
 	}
 	unix.CloseOnExec(pidfd)
 	p.pidfd = pidfd
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := t.watchFirst(); err != nil {
+	o.task.mu.Lock()
+	defer o.task.mu.Unlock()
+	if err := o.task.watchFirst(); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to watch container; its exit will go unnoticed")
 	}
 }
@@ -224,23 +228,23 @@ func (t *task) lost() {
 	t.afterwards()
 }
 
-// killExecs kills the execs of the predecessor: nobody knows them any more.
-func (t *task) killExecs() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for id, identity := range t.journal.Execs {
+// killInherited kills the execs of the predecessor: nobody knows them any more.
+func (x *execs) killInherited() {
+	x.task.mu.Lock()
+	defer x.task.mu.Unlock()
+	for id, identity := range x.task.journal.Execs {
 		if fd, err := openPidfd(identity); err == nil {
-			p := &process{identity: identity, session: execSession(identity.PID, t.journal.Process.PID)}
+			p := &process{identity: identity, session: execSession(identity.PID, x.task.journal.Process.PID)}
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			unix.Close(fd)
-			if !t.journal.Options.OwnKernel {
-				go killLeftovers(p, t.journal.Cgroup)
+			if !x.task.journal.Options.OwnKernel {
+				go killLeftovers(p, x.task.journal.Cgroup)
 			}
 		}
-		delete(t.journal.Execs, id)
+		delete(x.task.journal.Execs, id)
 	}
-	if err := t.save(); err != nil {
-		log.G(t.context()).WithError(err).Warn("Failed to remove killed execs from the journal")
+	if err := x.task.save(); err != nil {
+		log.G(x.task.context()).WithError(err).Warn("Failed to remove killed execs from the journal")
 	}
 }
 

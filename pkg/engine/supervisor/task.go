@@ -30,12 +30,12 @@ type task struct {
 	processes  *processes
 	ops        semaphore  // held by calls that must not overlap: start, pause, delete…
 	releasing  sync.Mutex // held while the runtime deletes it
+	execs      *execs
+	within     *ownKernel
 
 	mu       sync.Mutex
 	journal  Task
 	first    *process
-	execs    map[string]*process
-	serial   uint64 // of the newest exec
 	paused   bool
 	output   *output // nil until it is started
 	oom      *oomCounter
@@ -60,7 +60,7 @@ func (s semaphore) acquire(ctx context.Context) error {
 func (s semaphore) release() { <-s }
 
 func newTask(s *Supervisor, j Task) *task {
-	return &task{
+	t := &task{
 		supervisor: s,
 		id:         j.ID,
 		dir:        taskDir(s.dir, j.ID),
@@ -68,8 +68,10 @@ func newTask(s *Supervisor, j Task) *task {
 		ops:        newSemaphore(),
 		journal:    j,
 		first:      newProcess("", j.Terminal, stdioPaths{j.Stdin, j.Stdout, j.Stderr}),
-		execs:      map[string]*process{},
 	}
+	t.execs = &execs{task: t, byID: map[string]*process{}}
+	t.within = &ownKernel{task: t}
+	return t
 }
 
 // context carries the log fields of the task. What it is used for is not ended
@@ -94,7 +96,7 @@ func (t *task) process(execID string) (*process, error) {
 	if execID == "" {
 		return t.first, nil
 	}
-	if p, ok := t.execs[execID]; ok {
+	if p, ok := t.execs.byID[execID]; ok {
 		return p, nil
 	}
 	return nil, fmt.Errorf("exec %q of container %q: %w", execID, t.id, errdefs.ErrNotFound)
@@ -296,7 +298,7 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 	case state != running:
 		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 	case journal.Options.OwnKernel:
-		return t.signalWithin(ctx, sig, all)
+		return t.within.signal(ctx, sig, all)
 	}
 	wide := (all || sig == unix.SIGKILL && !journal.OwnPIDs) && journal.Cgroup.main() != ""
 	if !wide {

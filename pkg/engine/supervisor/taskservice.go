@@ -72,7 +72,7 @@ func (s taskService) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskA
 	if r.ExecID == "" {
 		pid, err = t.start(ctx)
 	} else {
-		pid, err = t.startExec(r.ExecID)
+		pid, err = t.execs.start(r.ExecID)
 	}
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (s taskService) Exec(ctx context.Context, r *taskAPI.ExecProcessRequest) (*
 		return nil, err
 	}
 	paths := stdioPaths{r.Stdin, r.Stdout, r.Stderr}
-	return empty, t.addExec(r.ExecID, r.Terminal, paths, r.Spec.GetValue())
+	return empty, t.execs.add(r.ExecID, r.Terminal, paths, r.Spec.GetValue())
 }
 
 func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
@@ -104,7 +104,7 @@ func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*tas
 	if r.ExecID == "" {
 		exit, err = t.delete(context.WithoutCancel(ctx))
 	} else {
-		exit, err = t.deleteExec(r.ExecID)
+		exit, err = t.execs.delete(r.ExecID)
 	}
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (s taskService) Kill(ctx context.Context, r *taskAPI.KillRequest) (*emptypb
 	if r.ExecID == "" {
 		return empty, t.signal(ctx, sig, r.All)
 	}
-	return empty, t.signalExec(ctx, r.ExecID, sig)
+	return empty, t.execs.signal(ctx, r.ExecID, sig)
 }
 
 func (s taskService) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI.WaitResponse, error) {
@@ -155,7 +155,7 @@ func (s taskService) State(ctx context.Context, r *taskAPI.StateRequest) (*taskA
 	}
 	state := &taskAPI.StateResponse{
 		ID: t.id, ExecID: r.ExecID, Bundle: t.journal.Bundle,
-		Pid: uint32(p.identity.PID), Status: t.status(p), Terminal: p.terminal,
+		Pid: uint32(p.identity.PID), Status: statusOf(p, t.paused), Terminal: p.terminal,
 		Stdin: p.paths.stdin, Stdout: p.paths.stdout, Stderr: p.paths.stderr,
 	}
 	if p.state == stopped {
@@ -164,14 +164,15 @@ func (s taskService) State(ctx context.Context, r *taskAPI.StateRequest) (*taskA
 	return state, nil
 }
 
-// status is a process's state in the words of the Task API. t.mu is held.
-func (t *task) status(p *process) tasktypes.Status {
+// statusOf is the state of a process, of a container that may be paused, in the words of
+// the Task API. Pure.
+func statusOf(p *process, paused bool) tasktypes.Status {
 	switch {
 	case p.state == stopped:
 		return tasktypes.Status_STOPPED
 	case p.state < running:
 		return tasktypes.Status_CREATED
-	case t.paused:
+	case paused:
 		return tasktypes.Status_PAUSED
 	}
 	return tasktypes.Status_RUNNING
@@ -245,7 +246,7 @@ func (s taskService) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskA
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := t.statsWithin(ctx)
+	metrics, err := t.within.stats(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +303,7 @@ func (t *task) pids(ctx context.Context) ([]int, error) {
 	case state != running:
 		return nil, fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 	case journal.Options.OwnKernel:
-		return t.pidsWithin(ctx)
+		return t.within.pids(ctx)
 	case journal.Cgroup.main() == "":
 		return []int{pid}, nil
 	}

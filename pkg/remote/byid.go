@@ -71,7 +71,7 @@ func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemoveP
 
 // mountNames are the paths to the names of handlers in the other parts of a
 // sandbox's status.
-var mountNames = [][]protowire.Number{{3, 8, specHandlerField}, {3, statusMountsField, mountImageField, specHandlerField}}
+var mountNames = imageHandlers(&runtimeapi.PodSandboxStatusResponse{})
 
 func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	f, err := s.unary(ctx, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, req)
@@ -156,7 +156,7 @@ func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveC
 }
 
 // containerStatusNames are the paths to names of handlers in a container's status.
-var containerStatusNames = [][]protowire.Number{{1, 8, specHandlerField}, {1, statusMountsField, mountImageField, specHandlerField}}
+var containerStatusNames = imageHandlers(&runtimeapi.ContainerStatusResponse{})
 
 func (c containers) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	return passRenamed[runtimeapi.ContainerStatusResponse](ctx, c.caller, c.names, containerStatusNames, runtimeapi.RuntimeService_ContainerStatus_FullMethodName, req)

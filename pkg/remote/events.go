@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -169,7 +168,7 @@ func (s *subscription) catchUp(ctx context.Context) error {
 }
 
 // eventNames are the paths to names of handlers in an event, but for the sandbox's.
-var eventNames = [][]protowire.Number{{5, 8, specHandlerField}, {5, statusMountsField, mountImageField, specHandlerField}}
+var eventNames = imageHandlers(&runtimeapi.ContainerEventResponse{})
 
 // pass tells what the daemon has told, unless the client knows it already. What
 // happened is told as it is if it is newer than this CRI.

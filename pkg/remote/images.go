@@ -7,7 +7,6 @@ import (
 
 	"github.com/containerd/log"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -15,7 +14,7 @@ import (
 var imageLists = listingOf(runtimeapi.ImageService_ListImages_FullMethodName, runtimeapi.ImageService_StreamImages_FullMethodName, &runtimeapi.ListImagesResponse{})
 
 // imageNames is the path to the name of a handler in a list of images.
-var imageNames = []protowire.Number{itemsField, 7, specHandlerField}
+var imageNames = imageHandlers(&runtimeapi.ListImagesResponse{})[0]
 
 // images passes on calls about the daemon's images.
 type images struct {
@@ -108,7 +107,7 @@ func (i images) list(f *runtimeapi.ImageFilter, asked proto.Message) *runtimeapi
 }
 
 // imageStatusNames is the path to the name of a handler in an image's status.
-var imageStatusNames = [][]protowire.Number{{1, 7, specHandlerField}}
+var imageStatusNames = imageHandlers(&runtimeapi.ImageStatusResponse{})
 
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	if image := req.GetImage(); i.names.spec(image) != image {

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -25,7 +24,7 @@ var (
 )
 
 // containerNames is the path to the names of handlers in a list of containers.
-var containerNames = []protowire.Number{itemsField, containerImageField, specHandlerField}
+var containerNames = imageHandlers(&runtimeapi.ListContainersResponse{})[0]
 
 // lateFor is how long a list may go on after its client got the last known one.
 const lateFor = 30 * time.Second

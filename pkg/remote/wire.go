@@ -2,24 +2,56 @@ package remote
 
 import (
 	"bytes"
+	"slices"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Numbers of fields in the CRI's messages. All lists have their items in the
-// first field.
-const (
-	itemsField            protowire.Number = 1
-	idField               protowire.Number = 1
-	containerSandboxField protowire.Number = 2
-	sandboxHandlerField   protowire.Number = 7
-	containerImageField   protowire.Number = 4
-	specHandlerField      protowire.Number = 19
-	statusMountsField     protowire.Number = 14
-	mountImageField       protowire.Number = 9
+// Numbers of fields in the CRI's messages, by their descriptors. All lists have their
+// items in the same field, and items their ids.
+var (
+	itemsField            = numberOf(&runtimeapi.ListPodSandboxResponse{}, "items")
+	idField               = numberOf(&runtimeapi.PodSandbox{}, "id")
+	sandboxHandlerField   = numberOf(&runtimeapi.PodSandbox{}, "runtime_handler")
+	containerSandboxField = numberOf(&runtimeapi.Container{}, "pod_sandbox_id")
 )
+
+// numberOf is the number of a field that the message has: anything else is a mistake of
+// this package, which no call of it would survive.
+func numberOf(m proto.Message, field protoreflect.Name) protowire.Number {
+	return m.ProtoReflect().Descriptor().Fields().ByName(field).Number()
+}
+
+// deepest is how far a message is looked into: one that contains its own kind has no end.
+const deepest = 8
+
+// imageHandlers are the paths to the names of handlers in the images that a message
+// names, wherever it does.
+func imageHandlers(m proto.Message) [][]protowire.Number {
+	image := (&runtimeapi.ImageSpec{}).ProtoReflect().Descriptor()
+	end := numberOf(&runtimeapi.ImageSpec{}, "runtime_handler")
+	var paths [][]protowire.Number
+	var look func(in protoreflect.MessageDescriptor, at []protowire.Number)
+	look = func(in protoreflect.MessageDescriptor, at []protowire.Number) {
+		for i := range in.Fields().Len() {
+			f := in.Fields().Get(i)
+			to := append(slices.Clone(at), f.Number())
+			switch {
+			case f.Kind() != protoreflect.MessageKind || f.IsMap():
+			case f.Message().FullName() == image.FullName():
+				paths = append(paths, append(to, end))
+			case len(to) < deepest:
+				look(f.Message(), to)
+			}
+		}
+	}
+	look(m.ProtoReflect().Descriptor(), nil)
+	return paths
+}
 
 // eachField calls visit with every length-delimited field of a valid message.
 func eachField(message []byte, visit func(n protowire.Number, content []byte)) {

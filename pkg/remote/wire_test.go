@@ -3,9 +3,11 @@ package remote
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -146,4 +148,40 @@ func asBytes(frames []frame) [][]byte {
 		all = append(all, f)
 	}
 	return all
+}
+
+// What the paths were when they were written by hand. One more may come with a newer CRI;
+// none may go.
+func TestPathsToHandlersOfImages(t *testing.T) {
+	for name, c := range map[string]struct {
+		message proto.Message
+		want    [][]protowire.Number
+	}{
+		"a list of images":       {&runtimeapi.ListImagesResponse{}, [][]protowire.Number{{1, 7, 19}}},
+		"an image's status":      {&runtimeapi.ImageStatusResponse{}, [][]protowire.Number{{1, 7, 19}}},
+		"a list of containers":   {&runtimeapi.ListContainersResponse{}, [][]protowire.Number{{1, 4, 19}}},
+		"a container's status":   {&runtimeapi.ContainerStatusResponse{}, [][]protowire.Number{{1, 8, 19}, {1, 14, 9, 19}}},
+		"a sandbox's status":     {&runtimeapi.PodSandboxStatusResponse{}, [][]protowire.Number{{3, 8, 19}, {3, 14, 9, 19}}},
+		"an event":               {&runtimeapi.ContainerEventResponse{}, [][]protowire.Number{{5, 8, 19}, {5, 14, 9, 19}}},
+		"statistics name nobody": {&runtimeapi.ListContainerStatsResponse{}, nil},
+	} {
+		if got := imageHandlers(c.message); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	if itemsField != 1 || idField != 1 || sandboxHandlerField != 7 || containerSandboxField != 2 {
+		t.Errorf("items %d, id %d, handler %d, sandbox %d", itemsField, idField, sandboxHandlerField, containerSandboxField)
+	}
+}
+
+// Every list has its items, and these their ids, where the first one has them.
+func TestItemsAreWhereTheyAreLookedFor(t *testing.T) {
+	for _, list := range []proto.Message{
+		&runtimeapi.ListPodSandboxResponse{}, &runtimeapi.ListContainersResponse{}, &runtimeapi.ListImagesResponse{},
+	} {
+		items := list.ProtoReflect().Descriptor().Fields().ByNumber(itemsField)
+		if items == nil || !items.IsList() || items.Message().Fields().ByName("id").Number() != idField {
+			t.Errorf("%s has its items, or they their ids, elsewhere", list.ProtoReflect().Descriptor().Name())
+		}
+	}
 }

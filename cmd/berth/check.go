@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -48,11 +49,31 @@ func noFileArgument(cmd *cobra.Command, args []string) error {
 // placeFlags are the flags of "berth serve" that say where a configuration is.
 func placeFlags(cmd *cobra.Command, o *config.Options) {
 	flags := cmd.Flags()
-	flags.StringVarP(&o.File, "config", "c", "", "main configuration file (default "+config.DefaultFile+", which may be absent)")
-	flags.StringVar(&o.DropInDir, "drop-in-dir", "", "directory of drop-ins (default conf.d beside the main file)")
-	flags.StringVar(&o.VendorDir, "vendor-dir", "", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
+	flags.VarP((*pathFlag)(&o.File), "config", "c", "main configuration file (default "+config.DefaultFile+", which may be absent)")
+	flags.Var((*pathFlag)(&o.DropInDir), "drop-in-dir", "directory of drop-ins (default conf.d beside the main file)")
+	flags.Var((*pathFlag)(&o.VendorDir), "vendor-dir", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
 	flags.StringSliceVar(&o.SearchPath, "search-path", nil, "directories to discover runtimes in if none is configured")
 }
+
+// pathFlag is a path that begins at the working directory if it is relative: what reads
+// files goes by whole paths only.
+type pathFlag string
+
+func (p *pathFlag) Set(value string) error {
+	if value != "" {
+		whole, err := filepath.Abs(value)
+		if err != nil {
+			return err
+		}
+		value = whole
+	}
+	*p = pathFlag(value)
+	return nil
+}
+
+func (p *pathFlag) String() string { return string(*p) }
+
+func (*pathFlag) Type() string { return "string" }
 
 // checked is what "berth check" found.
 type checked struct {

@@ -31,6 +31,17 @@ func written(t *testing.T, toml string) (dir string, o config.Options) {
 	return dir, config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{dir}}
 }
 
+// Paths of flags may begin at the working directory.
+func TestCheckOfRelativePaths(t *testing.T) {
+	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
+	t.Chdir(dir)
+	var stdout, stderr bytes.Buffer
+	args := []string{"check", "-c", "./config.toml", "--vendor-dir", "vendor", "--drop-in-dir", "drop-ins", "--search-path", o.SearchPath[0]}
+	if code := run(t.Context(), args, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "read "+filepath.Join(dir, "config.toml")) {
+		t.Errorf("exit status %d\n%s\n%s", code, &stdout, &stderr)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	const good = "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n"
 	for _, c := range []struct {

@@ -111,12 +111,23 @@ func (l Limits) document(what string, desc imagespec.Descriptor) error {
 	return nil
 }
 
+// checkDigest looks at a digest before anything is asked for by it.
+func checkDigest(of string, d imagespec.Descriptor) error {
+	if err := d.Digest.Validate(); err != nil {
+		return fmt.Errorf("digest %.100q of %s: %v: %w", string(d.Digest), of, err, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
 // manifest checks what a manifest leads to, before any of it is downloaded.
 func (l Limits) manifest(m imagespec.Manifest) error {
 	if err := checkManifest(m); err != nil {
 		return err
 	}
 	if err := l.document("configuration", m.Config); err != nil {
+		return err
+	}
+	if err := checkDigest("the configuration", m.Config); err != nil {
 		return err
 	}
 	if len(m.Layers) > l.MaxLayers {
@@ -129,8 +140,8 @@ func (l Limits) manifest(m imagespec.Manifest) error {
 		if err := checkURLs(layer); err != nil {
 			return err
 		}
-		if err := layer.Digest.Validate(); err != nil {
-			return fmt.Errorf("digest %.100q of a layer: %v: %w", string(layer.Digest), err, errdefs.ErrInvalidArgument)
+		if err := checkDigest("a layer", layer); err != nil {
+			return err
 		}
 	}
 	if n := attached(m); n > maxAttached {

@@ -210,6 +210,7 @@ func deadAddress(t testing.TB) string {
 func TestPullErrors(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	reg.push(t, "broken:1", build(t, v1.Config{}, layer(t, file{name: "f", link: "nowhere"})))
 	answer := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(code); return true }
 	}
@@ -233,6 +234,8 @@ func TestPullErrors(t *testing.T) {
 		{"forbidden", domain + "/app:1", reg.hosts(t), answer(http.StatusForbidden), errdefs.IsPermissionDenied, "pull ", "denies access"},
 		{"bad name", "Not A Name", "", nil, errdefs.IsInvalidArgument, "image name", "Not A Name"},
 		{"an id", strings.Repeat("ab", 32), "", nil, errdefs.IsInvalidArgument, "image name", ""},
+		// The network has no part in it.
+		{"hard link to nothing", domain + "/broken:1", reg.hosts(t), nil, errdefs.IsUnknown, "pull ", "no such file or directory"},
 		{"truncated layer", domain + "/app:1", reg.hosts(t), truncateBlobs, errdefs.IsUnknown, "RegistryUnavailable", ""},
 	}
 	for _, c := range cases {

@@ -163,12 +163,16 @@ func isUnknownHost(err error) bool {
 	return ok && dns.IsNotFound
 }
 
+// isNetwork says whether a connection failed. An error of the kernel about a file is none,
+// though its type has the methods of net.Error, nor is a URL that cannot be read.
 func isNetwork(err error) bool {
-	if _, ok := errors.AsType[net.Error](err); ok {
-		return true
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Op != "parse"
 	}
-	if _, ok := errors.AsType[*url.Error](err); ok {
-		return true
+	if e, ok := errors.AsType[net.Error](err); ok {
+		if _, kernel := e.(syscall.Errno); !kernel {
+			return true
+		}
 	}
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }

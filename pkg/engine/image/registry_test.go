@@ -188,6 +188,7 @@ type file struct {
 	name, body string
 	mode       int64
 	uid        int
+	link       string // what it is a hard link to
 }
 
 // layer makes a layer of files; a name that ends in "/" is a directory.
@@ -209,6 +210,9 @@ func layerAt(t testing.TB, level int, files ...file) v1.Layer {
 		}
 		if strings.HasSuffix(f.name, "/") {
 			h.Typeflag, h.Mode = tar.TypeDir, 0o755
+		}
+		if f.link != "" {
+			h.Typeflag, h.Linkname = tar.TypeLink, f.link
 		}
 		must(t, tw.WriteHeader(h))
 		_, err := io.WriteString(tw, f.body)

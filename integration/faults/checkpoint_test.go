@@ -274,7 +274,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 	run := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
 	created := run.CreateContainer(t, "created", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
 	id := run.Container.ID
-	refused(t, b.checkpoint(t, "", location, 0), codes.InvalidArgument, "container id")
+	refused(t, b.checkpoint(t, "", location, 0), codes.InvalidArgument, "the container ID is empty")
 	refused(t, b.checkpoint(t, id, "", 0), codes.InvalidArgument, "location")
 	refused(t, b.checkpoint(t, id, "a.tar", 0), codes.InvalidArgument, "location", "absolute")
 	refused(t, b.checkpoint(t, id, filepath.Join(dir, "none", "a.tar"), 0), codes.InvalidArgument, "directory")

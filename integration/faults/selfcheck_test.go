@@ -121,7 +121,7 @@ container_create_timeout = "2s"
 	if why := b.probeCanary(t, "dead"); !strings.Contains(why, "the self-check pod failed at its start: ") {
 		t.Errorf("a runtime that starts nothing: %q", why)
 	}
-	if why := b.probeCanary(t, "hanging"); !strings.Contains(why, "the self-check pod failed at its start: ") || !strings.Contains(why, "in time") {
+	if why := b.probeCanary(t, "hanging"); !strings.Contains(why, "the self-check pod failed at its start: ") || !strings.Contains(why, "timed out") {
 		t.Errorf("a runtime that hangs: %q", why)
 	}
 	liar.on(t, "run", "")

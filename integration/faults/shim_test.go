@@ -215,7 +215,7 @@ func TestForeignShimHalfStarted(t *testing.T) {
 		"fails":         {start: real + "; echo 'after the start' >&2; exit 1", says: "after the start"},
 		"fails aloud":   {start: "echo 'in the answer'; exit 1", says: "in the answer"},
 		"hangs":         {start: real + "; exec " + hang, says: "start"},
-		"has no answer": {start: "exit 0", says: "answer"},
+		"has no answer": {start: "exit 0", says: "response"},
 		"lies":          {start: "echo nonsense", says: "nonsense"},
 		"is not there":  {start: "echo unix:///no/such/socket", says: "/no/such/socket"},
 		"daemon dies":   {start: real + "; touch " + started + "; sleep 2", killed: true},

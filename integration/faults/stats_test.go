@@ -83,7 +83,7 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 			t.Errorf("%s that hangs: its pod has %v", handler, s)
 		}
 		_, err := b.client.ContainerStats(within(t, bound), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
-		refused(t, err, codes.Unavailable, "did not answer within")
+		refused(t, err, codes.Unavailable, "did not respond within")
 	}
 	begin = time.Now()
 	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})

@@ -209,7 +209,7 @@ func applyIsUndone(t *testing.T, b *bed) {
 		{"unanswered", fault{class: "d", passed: true}, []string{`RuntimeClass "d" was not applied`, `"d" was restored`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
 		{"new and unanswered", fault{class: "c", passed: true}, []string{`RuntimeClass "c" was not applied`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
 		{"the first", fault{class: "a", status: http.StatusInternalServerError}, []string{`RuntimeClass "a" was not applied, and nothing else`}, "1Mi 1Mi"},
-		{"away", fault{class: "d", dead: true}, []string{`"a" was applied and is left`, `"c" was applied and is left`, `not known whether RuntimeClass "d" was applied`}, "2Mi 1Mi"},
+		{"away", fault{class: "d", dead: true}, []string{`"a" was applied and is kept`, `"c" was applied and is kept`, `RuntimeClass "d" may have been applied`}, "2Mi 1Mi"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.empty(t, classesPath)
@@ -306,15 +306,15 @@ func applyGivenWrong(t *testing.T, b *bed) {
 		{"no file", b.admin, "", "-f /nowhere.yaml", 2, "", "/nowhere.yaml: no such file"},
 		{"two sources", b.admin, "", "-f - --from-nodes", 2, "", "one of -f, --from-nodes and --handlers"},
 		{"no source", b.admin, "", "", 2, "", "one of -f, --from-nodes and --handlers"},
-		{"a dry run of no kind", b.admin, "", "-f - --dry-run=maybe", 2, "", "--dry-run=maybe is none of"},
-		{"a form of no kind", b.admin, "", "-f - -o xml", 2, "", "-o xml is no form of output"},
+		{"a dry run of no kind", b.admin, "", "-f - --dry-run=maybe", 2, "", "--dry-run=maybe must be none, client or server"},
+		{"a form of no kind", b.admin, "", "-f - -o xml", 2, "", "unknown output format -o xml"},
 		{"the longest names", b.admin, manifest(strings.Repeat(long+".", 3)+long[:61], long, ""), "-f -", 0, "created\n", ""},
 		{"too long a name", b.admin, manifest(strings.Repeat(long+".", 3)+long[:62], long, ""), "-f -", 1, "", "must be no more than 253 "},
 		{"too long a handler", b.admin, manifest("x", long+"a", ""), "-f -", 1, "", "must be no more than 63 "},
 		{"a handler with the longest name", b.admin, "", "--handlers " + long, 0, long + " created\n", ""},
 		{"ten thousand lines with one mistake", b.admin, list.String() + "- apiVersion: node.k8s.io/v1\n  kind: RuntimeClass\n  metadata: {name: c-7}\n  handler: runc\n", "-f -", 1, "", "standard input:10006: document 1: error: RuntimeClass \"c-7\" is also at standard input:39"},
 		{"no server, none asked", nowhere, manifest("x", "runc", ""), "-f - --dry-run=client", 0, "x would be applied (dry run)\n", ""},
-		{"no server", nowhere, manifest("x", "runc", ""), "-f -", 1, "", "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"no server", nowhere, manifest("x", "runc", ""), "-f -", 1, "", "cannot reach the API server https://127.0.0.1:1: "},
 		{"no kubeconfig", "/nowhere/config", manifest("x", "runc", ""), "-f - --kubeconfig /nowhere/config", 2, "", "/nowhere/config"},
 		{"no such context", b.admin, manifest("x", "runc", ""), "-f - --context other", 2, "", `"other"`},
 		{"a stranger", stranger, manifest("x", "runc", ""), "-f -", 1, "", "rejected your credentials"},

@@ -206,7 +206,7 @@ func fit(t *testing.T, b *bed) {
 	has(t, berth(t, 1, b.admin, "", "fit", "nonsense/nobody").stderr, `the server doesn't have a resource type "nonsense"`)
 	has(t, berth(t, 2, b.admin, "", "fit", "runtimeclass/kata").stderr, "RuntimeClass kata has no pods")
 	has(t, berth(t, 2, b.admin, "", "fit").stderr, "no pods given")
-	has(t, berth(t, 2, b.admin, "", "fit", "x", "--prefer", "luck").stderr, "--prefer luck is none of")
+	has(t, berth(t, 2, b.admin, "", "fit", "x", "--prefer", "luck").stderr, "--prefer luck must be isolation or overhead")
 	has(t, berth(t, 2, b.admin, "a: [\n", "fit", "-f", "-").stderr, "is not YAML")
 	// Classes are the cluster's.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
@@ -226,15 +226,15 @@ func nobodyAnswers(t *testing.T, _ *bed) {
 		code int
 		says string
 	}{
-		{"nodes", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
-		{"audit", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
-		{"fit -f -", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
-		{"fit pod/x", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
-		{"apply --from-nodes", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
-		{"generate", 1, "the API server https://127.0.0.1:1 cannot be reached: "},
+		{"nodes", 1, "cannot reach the API server https://127.0.0.1:1: "},
+		{"audit", 1, "cannot reach the API server https://127.0.0.1:1: "},
+		{"fit -f -", 1, "cannot reach the API server https://127.0.0.1:1: "},
+		{"fit pod/x", 1, "cannot reach the API server https://127.0.0.1:1: "},
+		{"apply --from-nodes", 1, "cannot reach the API server https://127.0.0.1:1: "},
+		{"generate", 1, "cannot reach the API server https://127.0.0.1:1: "},
 		{"audit --measurements -", 2, `unknown field "kind"`},
 		{"audit --measurements /nowhere.yaml", 2, "/nowhere.yaml"},
-		{"audit -o table", 2, "-o table is no form of output"},
+		{"audit -o table", 2, "unknown output format -o table"},
 		{"audit everything", 2, `unknown command "everything" for "kubectl berth audit"`},
 		{"fit -f - --handlers -", 2, `unknown field "kind"`},
 		{"nodes --context other", 2, `"other"`},

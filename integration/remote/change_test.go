@@ -276,8 +276,8 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 		t.Fatal(err)
 	}
 	b.drop(t, "51-shared", string(whole)+"next = { runtime_path = \"/bin/true\", percent = 50 }\n")
-	if out := b.berth(t, 2, "reload", "--wait"); !strings.Contains(out, "runtimes.shared.next: is not for a handler of another CRI daemon") {
-		t.Errorf("a trial is refused with:\n%s", out)
+	if out := b.berth(t, 2, "reload", "--wait"); !strings.Contains(out, "runtimes.shared.next: does not apply to a handler of another CRI daemon") {
+		t.Errorf("a candidate is refused with:\n%s", out)
 	}
 	b.drop(t, "51-shared", string(whole))
 	b.berth(t, 0, "reload", "--wait")

@@ -9,7 +9,7 @@ func handlerCommand() *cobra.Command {
 		Short: "Show, change and operate one handler",
 		Args:  cobra.NoArgs,
 	}
-	c.AddCommand(handlerShowCommand(), featuresCommand(), handlerProbeCommand(), handlerOverheadCommand(),
+	c.AddCommand(handlerShowCommand(), capabilitiesCommand(), handlerProbeCommand(), handlerOverheadCommand(),
 		handlerAddCommand(), handlerEditCommand(), handlerRemoveCommand(),
 		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand(),
 		handlerPromoteCommand(), handlerAbortCommand())

@@ -14,7 +14,7 @@ import (
 
 func handlerProbeCommand() *cobra.Command {
 	r := &remote{}
-	canary := false
+	selfCheck := false
 	c := &cobra.Command{
 		Use:   "probe NAME",
 		Short: "Probe a handler's runtime again and update the handler's state",
@@ -24,7 +24,7 @@ listed by any other call, and is removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			resp, err := r.probe(ctx, c, daemon, args[0], canary)
+			resp, err := r.probe(ctx, c, daemon, args[0], selfCheck)
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ handler cannot run pods, or if that is not known within --timeout.`,
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	selfCheckFlag(c, &canary, "also run a self-check pod under the handler")
+	selfCheckFlag(c, &selfCheck, "also run a self-check pod under the handler")
 	r.probeTimeoutFlag(c)
 	return c
 }
@@ -59,15 +59,15 @@ func (r *remote) probeTimeoutFlag(c *cobra.Command) {
 }
 
 // probe has a handler probed, and says on a terminal that it is waited for.
-func (r *remote) probe(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, canary bool) (*adminv1.ProbeResponse, error) {
+func (r *remote) probe(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) (*adminv1.ProbeResponse, error) {
 	what := "runtime"
-	if canary {
+	if selfCheck {
 		what = "self-check pod"
 	}
 	if output.Width(c.ErrOrStderr()) > 0 {
 		defer waiting(newProgress(c.ErrOrStderr()), "Waiting for the %s of handler %q", what, name)()
 	}
-	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, Canary: canary})
+	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, Canary: selfCheck})
 	if err != nil && gaveUp(ctx, err) {
 		return nil, degraded("the %s of handler %q did not finish in time; the daemon is still waiting for it, see \"berth handler show %s\"", what, name, name)
 	}

@@ -47,7 +47,7 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 		{"runtime", runtimeOf(h)},
 		{"binary", binaryLine(resp.GetBinary())},
 		{"probed", probedLine(h)},
-		{"trial", trialLine(h.GetTrial())},
+		{"trial", rolloutLine(h.GetTrial())},
 		{"pods", fmt.Sprint(h.GetPods())},
 		{"since generation", fmt.Sprint(h.GetGeneration())},
 		{"digest", h.GetDigest()},

@@ -45,17 +45,17 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 	pods := []*adminv1.Pod{{Id: long, Namespace: long, Name: pod, Handler: long, Containers: 1000, Pin: &adminv1.Pin{
 		Digest: long, Generation: 1 << 40, Binaries: []*adminv1.Binary{{Path: "/" + reason, Version: long}},
 	}}}
-	var features []handlerFeatures
+	var capabilities []handlerCapabilities
 	for i := range 20 {
-		h := handlerFeatures{Name: fmt.Sprint(i, long)}
+		h := handlerCapabilities{Name: fmt.Sprint(i, long)}
 		h.Set(capability.RecursiveReadOnlyMounts, capability.No, capability.Declared, reason)
-		features = append(features, h)
+		capabilities = append(capabilities, h)
 	}
 	settings := []*adminv1.Setting{{Key: "runtimes." + long + ".options.BinaryName", Value: reason, Origin: "/" + pod}}
 	for name, of := range map[string]func(wide bool) *table{
 		"handlers": func(wide bool) *table { return handlerTable(handlers, wide) },
 		"pods":     func(wide bool) *table { return podTable(pods, wide) },
-		"features": func(wide bool) *table { return featureMatrix(features, wide) },
+		"features": func(wide bool) *table { return capabilityMatrix(capabilities, wide) },
 		"settings": func(wide bool) *table { return settingTable(settings, wide) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,8 +77,8 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 		})
 	}
 	// No handler is lost where they are shown below each other.
-	text := featureMatrix(features, false).text(80)
-	for i := range features {
+	text := capabilityMatrix(capabilities, false).text(80)
+	for i := range capabilities {
 		if !strings.Contains(text, fmt.Sprint(i, "hhhhh")) {
 			t.Errorf("handler %d is not there:\n%s", i, text)
 		}

@@ -56,7 +56,7 @@ With --diff nothing is applied; the exit status is 0 without differences, 1 with
   kubectl berth apply -f classes.yaml --diff
   kubectl berth apply -f classes.yaml
 
-  # From handlers.json, which "berth features -o json" has written on a node
+  # From handlers.json, which "berth capabilities -o json" has written on a node
   kubectl berth apply --handlers handlers.json
 
   # A class for each handler that nodes report, with measured overhead

@@ -39,6 +39,6 @@ func TestProbesAreWaitedFor(t *testing.T) {
 	}
 	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--canary")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
-	_, stderr = n.berth(t, 3, "features", "slow", "--self-check")
+	_, stderr = n.berth(t, 3, "capabilities", "slow", "--self-check")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
 }

@@ -25,7 +25,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 		return path
 	}
 	handlers := func() string {
-		out, _ := n.berth(t, 0, "features", "-o", "json")
+		out, _ := n.berth(t, 0, "capabilities", "-o", "json")
 		return write("handlers.json", out)
 	}
 	out, _ := n.berth(t, 0, "runtimeclass", "generate", "--toleration", "sandboxes:NoSchedule", "--handlers", handlers())

@@ -9,7 +9,7 @@ import (
 )
 
 // TestCopiesOfWhatMayBeNeeded looks at the copies that are kept for new pods when
-// others are collected: those of binaries on trial, and of handlers that cannot take
+// others are collected: those of candidates, and of handlers that cannot take
 // pods at the moment, are not among what goes.
 func TestCopiesOfWhatMayBeNeeded(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
@@ -18,10 +18,10 @@ func TestCopiesOfWhatMayBeNeeded(t *testing.T) {
 default_runtime = "runc"
 [runtimes.runc]
 runtime_path = %[1]q
-next = { runtime_path = %[2]q, percent = 1 }
+candidate = { runtime_path = %[2]q, percent = 1 }
 [runtimes.idle]
 runtime_path = %[1]q
-next = { runtime_path = %[3]q, percent = 0 }
+candidate = { runtime_path = %[3]q, percent = 0 }
 [runtimes.lame]
 runtime_path = %[4]q
 required_devices = ["/dev/no-such-device"]

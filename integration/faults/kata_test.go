@@ -142,7 +142,7 @@ func TestKataCreateTooLate(t *testing.T) {
 func TestKataSelfCheckTooLate(t *testing.T) {
 	t.Parallel()
 	held, _ := hold(t)
-	b, kata := kataBed(t, shims.Kata{HoldCreate: held}, "container_create_timeout = \"2s\"\nprobe_canary = true")
+	b, kata := kataBed(t, shims.Kata{HoldCreate: held}, "container_create_timeout = \"2s\"\nself_check_pod = true")
 	sandbox, pid := b.awaitMachine(t, nil)
 	testbed.Eventually(t, time.Minute, func() error {
 		if alive(pid) {

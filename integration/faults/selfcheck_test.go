@@ -65,14 +65,14 @@ runtime_path = %[4]q
 options.BinaryName = %[1]q
 [runtimes.liar]
 runtime_path = %[5]q
-probe_canary = true
+self_check_pod = true
 [runtimes.dead]
 runtime_path = %[6]q
 [runtimes.hanging]
 runtime_path = %[7]q
 container_create_timeout = "2s"
 `, runc, testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc), testbed.Part(t, testbed.RuncShim), liar.Path, dead.Path, idle.Path)
-	plain := strings.Replace(config, "probe_canary = true\n", "", 1)
+	plain := strings.Replace(config, "self_check_pod = true\n", "", 1)
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}, Config: plain})
 	atRest := b.rest(t)
 	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}}) // fills max_pods

@@ -90,12 +90,12 @@ func (b *bed) classes(t *testing.T) {
 	if err := os.WriteFile(measured, []byte(measurements), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), "features", "-o", "json",
+	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), "capabilities", "-o", "json",
 		"--admin-socket="+filepath.Join(filepath.Dir(b.berth.Socket), "admin.sock"))
 	command.Stderr = os.Stderr
 	known, err := command.Output()
 	if err != nil {
-		t.Fatalf("berth features: %v", err)
+		t.Fatalf("berth capabilities: %v", err)
 	}
 	handlers := filepath.Join(t.TempDir(), "handlers.json")
 	if err := os.WriteFile(handlers, known, 0o600); err != nil {

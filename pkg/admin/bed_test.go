@@ -165,7 +165,7 @@ func newBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	b.manager, err = lifecycle.New(t.Context(), lifecycle.Options{
-		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, Surveyor: b.node, Dir: b.path("state"),
+		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, CapabilitySource: b.node, Dir: b.path("state"),
 	})
 	if err != nil {
 		t.Fatal(err)

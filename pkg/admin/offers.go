@@ -24,7 +24,7 @@ type offer struct {
 	programs   []handler.OwnedBinary
 }
 
-// offers are by the handler's name. There are two while a binary is on trial.
+// offers are by the handler's name. There are two during a rollout.
 type offers map[string][]*offer
 
 // offers finds out what new pods of the handlers of these pods would get.
@@ -46,8 +46,8 @@ func (p pods) offers(ctx context.Context, of []Pod) offers {
 		}
 		name := h.Definition.Name
 		all[name] = []*offer{{definition: h.Definition, digest: h.Digest}}
-		if h.Rollout != nil && h.Rollout.State == rollout.Running && h.Definition.Next != nil {
-			tried := h.Definition.WithNext()
+		if h.Rollout != nil && h.Rollout.State == rollout.Running && h.Definition.Candidate != nil {
+			tried := h.Definition.WithCandidate()
 			all[name] = append(all[name], &offer{definition: tried, digest: tried.Digest()})
 		}
 		if h.ProbeError != "" {

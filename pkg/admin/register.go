@@ -190,13 +190,14 @@ func settingsOf(messages []*adminv1.Setting) []config.Setting {
 	return all
 }
 
-// merged is a table with some keys set and others taken out. Pure.
+// merged is a table with some keys set and others taken out, by today's names. Pure.
 func merged(table, set []config.Setting, unset []string) ([]config.Setting, error) {
 	values := map[string]string{}
 	for _, s := range table {
-		values[s.Key] = s.Value
+		values[config.CurrentKey(s.Key)] = s.Value
 	}
 	for _, key := range unset {
+		key = config.CurrentKey(key)
 		if _, there := values[key]; !there {
 			return nil, fmt.Errorf("the handler has no key %q; it has %s: %w",
 				key, strings.Join(slices.Sorted(maps.Keys(values)), ", "), errdefs.ErrInvalidArgument)
@@ -204,7 +205,7 @@ func merged(table, set []config.Setting, unset []string) ([]config.Setting, erro
 		delete(values, key)
 	}
 	for _, s := range set {
-		values[s.Key] = s.Value
+		values[config.CurrentKey(s.Key)] = s.Value
 	}
 	all := make([]config.Setting, 0, len(values))
 	for _, key := range slices.Sorted(maps.Keys(values)) {

@@ -73,7 +73,7 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
 		if fault := h.Rollout.Fault(); fault != "" {
-			lines = append(lines, fmt.Sprintf("rollout of %s under handler %s is stopped: %s; fix that binary, or remove next from the handler",
+			lines = append(lines, fmt.Sprintf("rollout of %s under handler %s is stopped: %s; fix that binary, or remove candidate from the handler",
 				h.Rollout.Path, h.Definition.Name, fault))
 		}
 	}

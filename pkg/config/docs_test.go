@@ -71,7 +71,7 @@ func actual() map[string]string {
 		}
 	}
 	add("runtimes.<handler>", reflect.ValueOf(defaultTable()))
-	add("runtimes.<handler>.next", reflect.ValueOf(defaultTable().Next))
+	add("runtimes.<handler>.candidate", reflect.ValueOf(defaultTable().Candidate))
 	add("runtimes.<handler>.options", reflect.ValueOf(ociOptions{}))
 	add("runtimes.<handler>.options", reflect.ValueOf(runcOptions{}))
 	return keys

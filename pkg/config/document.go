@@ -39,6 +39,7 @@ func parse(file string, data []byte) *document {
 	doc := parseTOML(file, data)
 	doc.handlers = handlerNames(handlerHeader, data, doc.values["runtimes"])
 	checkVersion(doc)
+	doc.modernize()
 	return doc
 }
 

@@ -39,7 +39,7 @@ max_pods = 40
 max_parallel_starts = 4
 max_queued_starts = 20
 start_timeout = "2m"
-probe_canary = true
+self_check_pod = true
 self_check_timeout = "5m"
 [runtimes.gvisor.options]
 no_pivot_root = true

@@ -42,13 +42,13 @@ type runtimeTable struct {
 	MaxQueuedStarts              int                    `toml:"max_queued_starts"`
 	StartTimeout                 time.Duration          `toml:"start_timeout"`
 	RequiredDevices              []string               `toml:"required_devices"`
-	ProbeSelfCheck               bool                   `toml:"probe_canary"`
+	ProbeSelfCheck               bool                   `toml:"self_check_pod"`
 	SelfCheckTimeout             time.Duration          `toml:"self_check_timeout"`
-	Next                         nextTable              `toml:"next"`
+	Candidate                    candidateTable         `toml:"candidate"`
 }
 
-// nextTable is the binary that a handler tries.
-type nextTable struct {
+// candidateTable is the binary of a rollout.
+type candidateTable struct {
 	RuntimePath string `toml:"runtime_path"`
 	Percent     int    `toml:"percent"`
 	AbortAfter  int    `toml:"abort_after"`
@@ -69,7 +69,7 @@ func defaultTable() runtimeTable {
 		ContainerCreateTimeout: DefaultCreateTimeout,
 		SelfCheckTimeout:       DefaultSelfCheckTimeout,
 		SandboxProcess:         handler.SandboxProcessAuto,
-		Next:                   nextTable{AbortAfter: 3, Threshold: 20},
+		Candidate:              candidateTable{AbortAfter: 3, Threshold: 20},
 	}
 }
 
@@ -172,7 +172,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	d.options(key, &t, def, e)
 	c := check{decoder: d, handler: name, key: key, set: values}
 	c.noEndpoint()
-	def.Next = c.next(&t)
+	def.Candidate = c.candidate(&t)
 	c.runtimePath(&t)
 	c.words(&t)
 	c.paths(&t)

@@ -90,9 +90,9 @@ func (s shower) handler(d *handler.Definition) error {
 	if d.Type == handler.CRI && d.RemoteHandler == "" && d.AliasOf == "" {
 		fmt.Fprintf(s.out, "remote_handler = \"\" # %s\n", s.origin(under(name, "remote_handler")))
 	}
-	if d.Next != nil && d.AliasOf == "" {
-		fmt.Fprintf(s.out, "[%s.next]\n", name)
-		s.keys(name+".next", reflect.ValueOf(t.Next), false)
+	if d.Candidate != nil && d.AliasOf == "" {
+		fmt.Fprintf(s.out, "[%s.candidate]\n", name)
+		s.keys(name+".candidate", reflect.ValueOf(t.Candidate), false)
 	}
 	if len(t.Options) == 0 {
 		return nil
@@ -139,8 +139,8 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 	if d.Type == handler.CRI {
 		t.Endpoint = "unix://" + d.Endpoint
 	}
-	if n := d.Next; n != nil {
-		t.Next = nextTable{RuntimePath: n.Path, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
+	if n := d.Candidate; n != nil {
+		t.Candidate = candidateTable{RuntimePath: n.Path, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
 	}
 	if d.Type == handler.OCI {
 		t.Options = optionsOf(d.OCI)

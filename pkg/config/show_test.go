@@ -29,7 +29,7 @@ max_pods = 40
 max_parallel_starts = 4
 max_queued_starts = 20
 start_timeout = "90s"
-next = { runtime_path = "/opt/next/runc", percent = 0 }
+candidate = { runtime_path = "/opt/next/runc", percent = 0 }
 [runtimes.other]
 alias_of = "runc"
 [runtimes.shim]

@@ -23,7 +23,7 @@ func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *knownHandlers
 	m, err := lifecycle.New(ctx, lifecycle.Options{
 		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool}, Live: livePods{n.pods},
 		Publisher: &tables{n.engine, n.remotes, n.registry, known}, Dir: d.options.Config.Engine.Root,
-		Announcer: announcer{d.notify, d.options.Apply}, Surveyor: surveyor{n.engine, n.prober, n.remotes.pool},
+		Announcer: announcer{d.notify, d.options.Apply}, CapabilitySource: capabilitySource{n.engine, n.prober, n.remotes.pool},
 	})
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (t *tables) tableOf(p *lifecycle.Plan) (*handler.Table[router.Backend], err
 			return nil, err
 		}
 		routes = append(routes, handler.Route[router.Backend]{
-			Backend: b, Definition: e.Definition, Next: e.Next, State: e.State, Generation: e.Since,
+			Backend: b, Definition: e.Definition, Candidate: e.Next, State: e.State, Generation: e.Since,
 		})
 	}
 	return handler.NewTable(p.Generation, p.Default, routes)
@@ -161,7 +161,7 @@ type handlerInfo struct {
 	Origin string        `json:"origin,omitempty"`
 	Since  uint64        `json:"since"`
 	Pods   int           `json:"pods"`
-	// Trial is that of a next binary.
+	// Trial is the rollout of a candidate.
 	Trial *rollout.Status `json:"trial,omitempty"`
 	// Capabilities are what it can do. Another berth that has this one behind a
 	// handler reads them here.

@@ -196,7 +196,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 // its code and duration.
 func TestMetricsTellVariantsApart(t *testing.T) {
 	b := newBed(t)
-	b.config.Runtimes[1].Next = &handler.Next{Path: "/next", Percent: 100, AbortAfter: 3, Threshold: 20}
+	b.config.Runtimes[1].Candidate = &handler.Candidate{Path: "/next", Percent: 100, AbortAfter: 3, Threshold: 20}
 	b.started(t)
 	for _, name := range []string{"runc", "gvisor"} {
 		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{

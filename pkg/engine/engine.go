@@ -343,7 +343,7 @@ var (
 // and how that is known. Proof is what self-check pods did on it; may be nil. It waits for
 // the look at whether this node maps ids no longer than probeWait.
 func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
-	return e.checker.Survey(ctx, d, rt, proof)
+	return e.checker.Table(ctx, d, rt, proof)
 }
 
 const runtimeName = "berth"

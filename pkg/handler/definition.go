@@ -103,9 +103,9 @@ type Definition struct {
 	// AliasOf names the handler whose Definition this is but for the name; empty
 	// for one that was written itself.
 	AliasOf string `json:"aliasOf,omitempty"`
-	// Next is the binary that a share of new pods tries; nil is none.
-	Next *Next `json:"next,omitempty"`
-	// Variant is VariantNext in the Definition of pods that try Next's binary.
+	// Candidate is the binary of a rollout, which a share of new pods gets; nil is none.
+	Candidate *Candidate `json:"next,omitempty"`
+	// Variant is VariantCandidate in the Definition of pods that run on the candidate.
 	Variant string `json:"variant,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits Limits `json:"limits,omitzero"`
@@ -145,30 +145,30 @@ type Limits struct {
 
 // Variants of a handler's pods, as metrics tell them apart.
 const (
-	VariantStable = "stable"
-	VariantNext   = "next"
+	VariantStable    = "stable"
+	VariantCandidate = "next"
 )
 
-// Next is a binary on trial.
-type Next struct {
+// Candidate is the binary of a rollout.
+type Candidate struct {
 	// Path is in place of the Definition's.
 	Path string `json:"path"`
 	// Percent of new pods get it, 0 to 100.
 	Percent int `json:"percent"`
-	// AbortAfter and Threshold end the trial: at least so many pods failed to
+	// AbortAfter and Threshold abort the rollout: at least so many pods failed to
 	// start lately, and so many percent of those that tried.
 	AbortAfter int `json:"abortAfter"`
 	Threshold  int `json:"threshold"`
 }
 
-// WithNext is the Definition of pods that try Next's binary. d must have one.
-func (d *Definition) WithNext() *Definition {
+// WithCandidate is the Definition of pods that run on the candidate. d must have one.
+func (d *Definition) WithCandidate() *Definition {
 	c := *d
-	c.Path, c.Next, c.Variant = d.Next.Path, nil, VariantNext
+	c.Path, c.Candidate, c.Variant = d.Candidate.Path, nil, VariantCandidate
 	return &c
 }
 
-// VariantName is VariantStable or VariantNext.
+// VariantName is VariantStable or VariantCandidate.
 func (d *Definition) VariantName() string {
 	if d.Variant == "" {
 		return VariantStable

@@ -16,9 +16,9 @@ func full() *Definition {
 		PodAnnotations: []string{"a*"}, ContainerAnnotations: []string{"b*"}, DefaultAnnotations: map[string]string{"c": "d"},
 		PrivilegedWithoutHostDevices: true, Snapshotter: "native", BaseRuntimeSpec: "/s", CNIConfDir: "/n",
 		ContainerCreateTimeout: time.Minute, SandboxProcess: SandboxProcessAlways, Supervision: SupervisionPod,
-		Limits:  Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},
-		AliasOf: "other",
-		Next:    &Next{Path: "/next", Percent: 10, AbortAfter: 3, Threshold: 20}, Variant: VariantNext,
+		Limits:    Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},
+		AliasOf:   "other",
+		Candidate: &Candidate{Path: "/next", Percent: 10, AbortAfter: 3, Threshold: 20}, Variant: VariantCandidate,
 		RequiredDevices: []string{"/dev/kvm"}, ProbeSelfCheck: true, SelfCheckTimeout: time.Minute,
 		Origin: "/etc/berth/config.toml:3",
 	}

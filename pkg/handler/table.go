@@ -16,9 +16,9 @@ type Route[B any] struct {
 	Backend B
 	// Definition is what the configuration says; its Name is the route's name.
 	Definition *Definition
-	// Next is the Definition that Definition.Next.Percent of new pods get instead;
+	// Candidate is the Definition that Definition.Candidate.Percent of new pods get instead;
 	// nil is that none do.
-	Next *Definition
+	Candidate *Definition
 	// State says whether new pods are accepted.
 	State State
 	// Generation is that of the first table that held this route; NewTable

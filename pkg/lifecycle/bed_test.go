@@ -68,7 +68,7 @@ func (b *bed) open(start *config.Config) {
 	b.t.Helper()
 	var err error
 	if b.m, err = New(b.t.Context(), Options{
-		Config: start, Loader: b, Prober: b, Live: b, Publisher: b, Announcer: b, Surveyor: b, Dir: filepath.Join(b.dir, "root"),
+		Config: start, Loader: b, Prober: b, Live: b, Publisher: b, Announcer: b, CapabilitySource: b, Dir: filepath.Join(b.dir, "root"),
 	}); err != nil {
 		b.t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	}
 	s := newStore(newBackground(ctx), o.Live, o.Publisher)
 	r := newRollouts(s, o.Dir)
-	p := &probes{store: s, rollouts: r, prober: o.Prober, surveyor: o.Surveyor}
+	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
 	m := &Manager{
 		Controller: r.controller, store: s, watch: o.Config.Handlers.Watch, intents: newIntentFile(o.Dir), probes: p,
 		reloads: newReloader(s, r, p, o.Loader, o.Announcer), first: make(chan struct{}),

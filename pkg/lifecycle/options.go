@@ -30,9 +30,9 @@ type Prober interface {
 	Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error)
 }
 
-// Surveyor says what a handler can do for pods, once its Prober has seen rt, which
+// CapabilitySource says what a handler can do for pods, once its Prober has seen rt, which
 // may be nil. It may take as long as a probe, and answers within the time of ctx.
-type Surveyor interface {
+type CapabilitySource interface {
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table
 }
 
@@ -71,8 +71,8 @@ type Options struct {
 
 	// Announcer may be nil.
 	Announcer Announcer
-	// Surveyor may be nil: then nothing is known of what handlers can do.
-	Surveyor Surveyor
+	// CapabilitySource may be nil: then nothing is known of what handlers can do.
+	CapabilitySource CapabilitySource
 }
 
 func (o *Options) check() error {

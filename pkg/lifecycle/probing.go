@@ -25,9 +25,9 @@ const (
 	// that hang do not take the turns of those that do not.
 	probesAtOnce = 16
 	stepAside    = 250 * time.Millisecond
-	// surveyWait bounds the look at what a handler can do: that keeps its verdict
+	// capabilityWait bounds the look at what a handler can do: that keeps its verdict
 	// waiting. What is not found out in time is unknown until the next probe.
-	surveyWait = time.Second
+	capabilityWait = time.Second
 )
 
 // probes finds out whether handlers can run pods, and what they can do.
@@ -35,9 +35,9 @@ type probes struct {
 	*store
 	rollouts *rollouts
 
-	prober   Prober
-	surveyor Surveyor // may be nil
-	flying   flights
+	prober Prober
+	source CapabilitySource // may be nil
+	flying flights
 }
 
 // turns lets some go at a time.
@@ -74,8 +74,8 @@ func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition
 			if !results.add(r) {
 				p.note(r)
 			}
-			if r.err == nil && !r.surveyed {
-				p.work.Go(func() { p.surveyLater(r) })
+			if r.err == nil && !r.learned {
+				p.work.Go(func() { p.learnCapabilities(r) })
 			}
 		})
 	}
@@ -110,31 +110,31 @@ func (p *probes) probe(d *handler.Definition, depth probe.Depth) result {
 	select {
 	case <-p.routing:
 		if err == nil {
-			r.table, r.surveyed = p.survey(r), true
+			r.table, r.learned = p.capabilities(r), true
 		}
 	default:
 	}
 	return r
 }
 
-// survey is what the handler of a good probe can do.
-func (p *probes) survey(r result) capability.Table {
-	if p.surveyor == nil {
+// capabilities are what the handler of a good probe can do.
+func (p *probes) capabilities(r result) capability.Table {
+	if p.source == nil {
 		return capability.Table{}
 	}
-	ctx, cancel := context.WithTimeout(p.life, surveyWait)
+	ctx, cancel := context.WithTimeout(p.life, capabilityWait)
 	defer cancel()
-	return p.surveyor.Capabilities(ctx, r.definition, r.runtime)
+	return p.source.Capabilities(ctx, r.definition, r.runtime)
 }
 
-// surveyLater does that once pods are routed, unless a later probe has by then.
-func (p *probes) surveyLater(r result) {
+// learnCapabilities does that once pods are routed, unless a later probe has by then.
+func (p *probes) learnCapabilities(r result) {
 	select {
 	case <-p.routing:
 	case <-p.life.Done():
 		return
 	}
-	digest, table := r.definition.Digest(), p.survey(r)
+	digest, table := r.definition.Digest(), p.capabilities(r)
 	if err := p.change(func(t *truth) error {
 		if _, known := t.tables[digest]; !known && t.subject(digest) {
 			t.tables[digest] = table
@@ -199,9 +199,9 @@ type result struct {
 	depth      probe.Depth
 	runtime    *probe.Runtime
 	err        error
-	// table is what the handler can do, if it was surveyed.
-	table    capability.Table
-	surveyed bool
+	// table is what the handler can do, if that was learned.
+	table   capability.Table
+	learned bool
 }
 
 // results collects until it is closed.

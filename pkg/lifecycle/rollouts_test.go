@@ -22,7 +22,7 @@ func trying(percent int) *config.Config {
 	c.DefaultRuntime = "runc"
 	c.Runtimes = []*handler.Definition{{
 		Name: "runc", Type: handler.OCI, Path: "/old",
-		Next: &handler.Next{Path: "/new", Percent: percent, AbortAfter: 3, Threshold: 20},
+		Candidate: &handler.Candidate{Path: "/new", Percent: percent, AbortAfter: 3, Threshold: 20},
 	}}
 	return c
 }
@@ -53,8 +53,8 @@ func (b *bed) wantRollout(t *testing.T, main, tried string, state rollout.State,
 // any other that differs in Next only.
 func pod(path, sha256, uid string) handler.Attempt {
 	d := trying(10).Runtimes[0]
-	d.Next.Path = path
-	return handler.Attempt{Definition: d.WithNext(), SHA256: sha256, Pod: uid}
+	d.Candidate.Path = path
+	return handler.Attempt{Definition: d.WithCandidate(), SHA256: sha256, Pod: uid}
 }
 
 var errBroke = errors.New("it broke")
@@ -98,7 +98,7 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	b := newBed(t, trying(10))
 	sum := "first"
 	none := trying(10)
-	none.Runtimes[0].Next = nil
+	none.Runtimes[0].Candidate = nil
 	became := func(s string) func() {
 		return func() {
 			b.set(func() { b.sums["/new"] = s })
@@ -208,7 +208,7 @@ func TestPromoteAndAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled := trying(10)
-	settled.Runtimes[0].Path, settled.Runtimes[0].Next = "/new", nil
+	settled.Runtimes[0].Path, settled.Runtimes[0].Candidate = "/new", nil
 	b.must(b.reload(settled))
 	if main, tried, status := b.rollingOut(t); main != "/new" || tried != "" || status != nil {
 		t.Errorf("pods run %q and %q, the rollout is %+v", main, tried, status)

@@ -51,10 +51,10 @@ func (t *truth) rollout(d *handler.Definition) rollout.View {
 		return rollout.View{}
 	}
 	v := rollout.View{Definition: d, Decision: t.decisions[d.Name]}
-	if d.Next == nil {
+	if d.Candidate == nil {
 		return v
 	}
-	found, probed := t.verdictOf(d.WithNext())
+	found, probed := t.verdictOf(d.WithCandidate())
 	v.Probed = rollout.Probed{Known: probed, Failure: found.failure, FailedSHA256: found.failed}
 	if found.runtime != nil {
 		v.Probed.SHA256 = found.runtime.SHA256
@@ -115,7 +115,7 @@ func (t *truth) note(r result) {
 		return
 	}
 	t.verdicts[digest] = before.after(r, known)
-	if r.surveyed {
+	if r.learned {
 		t.tables[digest] = r.table
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // rpcLabels are the same on both metrics. Their values are bounded: RPCs by the
 // CRI ("other" for what it does not have), handlers by the configuration, codes by gRPC. variant is whether the pod
-// that a call is about has its handler's own binary or the one on trial.
+// that a call is about has its handler's own binary or the candidate.
 var rpcLabels = []string{"rpc", "handler", "variant", "code"}
 
 // rpcBuckets, in seconds, are close where calls from memory and the start of

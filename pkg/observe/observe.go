@@ -80,7 +80,7 @@ func SetHandler(ctx context.Context, name string) {
 }
 
 // SetVariant says which variant of its handler (handler.VariantStable or
-// VariantNext) the pod has that the RPC of ctx is about, as SetHandler does.
+// VariantCandidate) the pod has that the RPC of ctx is about, as SetHandler does.
 func SetVariant(ctx context.Context, variant string) {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
 		c.variant = variant

@@ -4,9 +4,9 @@ package preflight
 // checkpointed, or nil. Most runtimes do not say that they cannot, and what comes
 // of one that was built without CRIU is a container that stands still: so the
 // runtime has to say that it can.
-func Checkpoints(h Handler) *Lack {
-	lacks := func(why string) *Lack {
-		return &Lack{Feature: "a checkpoint", Why: why, Instead: "let the application save its own state"}
+func Checkpoints(h Handler) *Refusal {
+	lacks := func(why string) *Refusal {
+		return &Refusal{Feature: "a checkpoint", Why: why, Instead: "let the application save its own state"}
 	}
 	switch {
 	case h.Runtime == nil:

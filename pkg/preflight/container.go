@@ -9,17 +9,17 @@ import (
 
 // Container returns what a container asks for that the handler of its pod lacks,
 // or nil.
-func Container(c *runtimeapi.ContainerConfig, h Handler) *Lack {
+func Container(c *runtimeapi.ContainerConfig, h Handler) *Refusal {
 	if h.Runtime == nil {
 		return nil
 	}
 	sc := c.GetLinux().GetSecurityContext()
-	for _, check := range []func() *Lack{
-		func() *Lack { return targetPID(sc.GetNamespaceOptions(), h) },
-		func() *Lack { return mounts(c.GetMounts(), h) },
-		func() *Lack { return seccomp(sc, h) },
-		func() *Lack { return appArmor(sc, h) },
-		func() *Lack { return selinux(sc.GetSelinuxOptions(), h) },
+	for _, check := range []func() *Refusal{
+		func() *Refusal { return targetPID(sc.GetNamespaceOptions(), h) },
+		func() *Refusal { return mounts(c.GetMounts(), h) },
+		func() *Refusal { return seccomp(sc, h) },
+		func() *Refusal { return appArmor(sc, h) },
+		func() *Refusal { return selinux(sc.GetSelinuxOptions(), h) },
 	} {
 		if l := check(); l != nil {
 			return l
@@ -28,18 +28,18 @@ func Container(c *runtimeapi.ContainerConfig, h Handler) *Lack {
 	return nil
 }
 
-func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Lack {
+func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 	if o.GetPid() != runtimeapi.NamespaceMode_TARGET || !h.ownKernel() {
 		return nil
 	}
-	return &Lack{
+	return &Refusal{
 		Feature: "the PID namespace of another container (targetContainerName)",
 		Why:     h.runtime() + " can only join the PID namespace of a whole pod",
 		Instead: "remove the target, or set shareProcessNamespace for the pod",
 	}
 }
 
-func mounts(all []*runtimeapi.Mount, h Handler) *Lack {
+func mounts(all []*runtimeapi.Mount, h Handler) *Refusal {
 	for _, m := range all {
 		if l := mount(m, h); l != nil {
 			return l
@@ -48,7 +48,7 @@ func mounts(all []*runtimeapi.Mount, h Handler) *Lack {
 	return nil
 }
 
-func mount(m *runtimeapi.Mount, h Handler) *Lack {
+func mount(m *runtimeapi.Mount, h Handler) *Refusal {
 	isImage := m.GetImage().GetImage() != "" // berth mounts those itself
 	switch {
 	case m.GetRecursiveReadOnly():
@@ -57,7 +57,7 @@ func mount(m *runtimeapi.Mount, h Handler) *Lack {
 			return l
 		}
 	case m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL && h.ownKernel():
-		return &Lack{
+		return &Refusal{
 			Feature: fmt.Sprintf("mount propagation Bidirectional (%s)", clip(m.GetContainerPath(), 128)),
 			Why:     "mounts on the kernel that " + h.runtime() + " brings along are not visible on the host",
 			Instead: "use HostToContainer or None",
@@ -69,8 +69,8 @@ func mount(m *runtimeapi.Mount, h Handler) *Lack {
 	return nil
 }
 
-func mappedIDs(m *runtimeapi.Mount, h Handler) *Lack {
-	l := &Lack{
+func mappedIDs(m *runtimeapi.Mount, h Handler) *Refusal {
+	l := &Refusal{
 		Feature: fmt.Sprintf("mounts with mapped IDs (%s)", clip(m.GetContainerPath(), 128)),
 		Instead: "remove the mappings",
 	}
@@ -87,8 +87,8 @@ func mappedIDs(m *runtimeapi.Mount, h Handler) *Lack {
 
 // RecursiveReadOnly returns what keeps the handler's containers from having
 // recursive read-only mounts, or nil. A runtime of which nothing is known lacks them.
-func RecursiveReadOnly(h Handler) *Lack {
-	l := &Lack{
+func RecursiveReadOnly(h Handler) *Refusal {
+	l := &Refusal{
 		Feature: "recursive read-only mounts", Instead: "set recursiveReadOnly to IfPossible or Disabled",
 		word: crierrors.ErrRROUnsupported,
 	}
@@ -115,26 +115,26 @@ func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 }
 
 // seccomp: a kernel of its own is a filter of its own, so profiles mean nothing there.
-func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Lack {
+func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetSeccomp(), sc.GetSeccompProfilePath())
 	if !asked || sc.GetPrivileged() || h.ownKernel() || !h.Runtime.LacksSeccomp() {
 		return nil
 	}
-	return &Lack{
+	return &Refusal{
 		Feature: "a seccomp profile", Why: h.runtime() + " was built without seccomp",
 		Instead: "set seccompProfile to Unconfined",
 	}
 }
 
-func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Lack {
+func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetApparmor(), sc.GetApparmorProfile())
 	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // those hold for privileged containers too
 	if !asked || sc.GetPrivileged() && !byName || h.ownKernel() || !h.Node.AppArmor || !h.Runtime.LacksAppArmor() {
 		return nil
 	}
-	return &Lack{
+	return &Refusal{
 		Feature: "an AppArmor profile", Why: h.runtime() + " was built without AppArmor",
 		Instead: "set appArmorProfile to Unconfined",
 	}

@@ -1,12 +1,12 @@
 // Package preflight decides, before anything is done, whether a handler can give
 // a pod what it asks for:
 //
-//	if err := preflight.Refuse(h, others, func(h preflight.Handler) *preflight.Lack {
+//	if err := preflight.Refuse(h, others, func(h preflight.Handler) *preflight.Refusal {
 //		return preflight.Sandbox(config, h)
 //	}); err != nil { … }
 //
 // It is pure: what the runtime said about itself and what is known of this node
-// go in, nothing or the first Lack comes out.
+// go in, nothing or the first Refusal comes out.
 //
 // Two rules keep it from guessing. What a runtime would refuse by itself, or what
 // changes only how well a pod is guarded, is refused when the runtime says that

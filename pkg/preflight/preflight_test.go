@@ -64,23 +64,23 @@ func runtimes(t *testing.T) []Handler {
 	return all
 }
 
-func pod(o *runtimeapi.NamespaceOption, labels *runtimeapi.SELinuxOption) func(Handler) *Lack {
-	return func(h Handler) *Lack {
+func pod(o *runtimeapi.NamespaceOption, labels *runtimeapi.SELinuxOption) func(Handler) *Refusal {
+	return func(h Handler) *Refusal {
 		return Sandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: o, SelinuxOptions: labels},
 		}}, h)
 	}
 }
 
-func container(sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimeapi.Mount) func(Handler) *Lack {
-	return func(h Handler) *Lack {
+func container(sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimeapi.Mount) func(Handler) *Refusal {
+	return func(h Handler) *Refusal {
 		return Container(&runtimeapi.ContainerConfig{Mounts: mounts, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: sc}}, h)
 	}
 }
 
 type ask struct {
 	name  string
-	check func(Handler) *Lack
+	check func(Handler) *Refusal
 }
 
 func asked() []ask {
@@ -96,7 +96,7 @@ func asked() []ask {
 	type sc = runtimeapi.LinuxContainerSecurityContext
 	return []ask{
 		{"an ordinary pod", pod(&runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}, nil)},
-		{"a pod without a linux block", func(h Handler) *Lack { return Sandbox(&runtimeapi.PodSandboxConfig{}, h) }},
+		{"a pod without a linux block", func(h Handler) *Refusal { return Sandbox(&runtimeapi.PodSandboxConfig{}, h) }},
 		{"hostNetwork", pod(&runtimeapi.NamespaceOption{Network: node}, nil)},
 		{"hostPID", pod(&runtimeapi.NamespaceOption{Pid: node}, nil)},
 		{"hostIPC", pod(&runtimeapi.NamespaceOption{Ipc: node}, nil)},
@@ -105,7 +105,7 @@ func asked() []ask {
 		{"users of its own beside hostNetwork", pod(&runtimeapi.NamespaceOption{Network: node, UsernsOptions: users}, nil)},
 		{"a pod's SELinux level", pod(nil, labels)},
 		{"an ordinary container", container(&sc{Seccomp: none, Apparmor: none}, &runtimeapi.Mount{ContainerPath: "/v", Readonly: true})},
-		{"a container without a linux block", func(h Handler) *Lack { return Container(&runtimeapi.ContainerConfig{}, h) }},
+		{"a container without a linux block", func(h Handler) *Refusal { return Container(&runtimeapi.ContainerConfig{}, h) }},
 		{"pid TARGET", container(&sc{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: "x"}})},
 		{"recursive read-only", container(nil, &runtimeapi.Mount{ContainerPath: "/v", Readonly: true, RecursiveReadOnly: true})},
 		{"mapped mount", container(nil, &runtimeapi.Mount{ContainerPath: "/v", UidMappings: mapping, GidMappings: mapping})},

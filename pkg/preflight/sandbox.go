@@ -7,7 +7,7 @@ import (
 )
 
 // Sandbox returns what a pod asks for that the handler lacks, or nil.
-func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Lack {
+func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Refusal {
 	if h.Runtime == nil {
 		return nil
 	}
@@ -26,7 +26,7 @@ func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Lack {
 
 // hostNamespaces: what runs on a kernel of its own would be without a network, or
 // see nothing, and nobody would be told.
-func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Lack {
+func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 	if !h.ownKernel() {
 		return nil
 	}
@@ -39,7 +39,7 @@ func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Lack {
 		{"hostIPC", o.GetIpc() == runtimeapi.NamespaceMode_NODE},
 	} {
 		if ns.wanted {
-			return &Lack{
+			return &Refusal{
 				Feature: ns.field, Why: "its containers run on a kernel that " + h.runtime() + " brings along",
 				Instead: "drop " + ns.field,
 			}
@@ -55,9 +55,9 @@ func asksUserNamespace(o *runtimeapi.NamespaceOption) bool {
 
 // UserNamespaces returns what keeps the handler's pods from having user
 // namespaces, or nil. A runtime of which nothing is known lacks them.
-func UserNamespaces(h Handler) *Lack {
-	lacks := func(format string, args ...any) *Lack {
-		return &Lack{
+func UserNamespaces(h Handler) *Refusal {
+	lacks := func(format string, args ...any) *Refusal {
+		return &Refusal{
 			Feature: "a user namespace (hostUsers: false)", Why: fmt.Sprintf(format, args...),
 			Instead: "set hostUsers: true, or remove it",
 		}
@@ -81,12 +81,12 @@ func UserNamespaces(h Handler) *Lack {
 	return nil
 }
 
-func selinux(o *runtimeapi.SELinuxOption, h Handler) *Lack {
+func selinux(o *runtimeapi.SELinuxOption, h Handler) *Refusal {
 	asked := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
 	if !asked || !h.Node.SELinux || !h.Runtime.LacksSELinux() {
 		return nil
 	}
-	return &Lack{
+	return &Refusal{
 		Feature: "SELinux labels (seLinuxOptions)", Why: h.runtime() + " was built without SELinux",
 		Instead: "remove seLinuxOptions",
 	}

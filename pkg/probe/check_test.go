@@ -39,9 +39,9 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A program on trial is known by its content: written again it is the same, and
+// A candidate is known by its content: written again it is the same, and
 // other content at its path is another.
-func TestCheckSumsWhatIsOnTrial(t *testing.T) {
+func TestCheckSumsCandidates(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
 	c := NewChecker(New(nil))
@@ -55,9 +55,9 @@ func TestCheckSumsWhatIsOnTrial(t *testing.T) {
 		return rt.SHA256
 	}
 	if sum := check(); sum != "" {
-		t.Errorf("a program that is not on trial was read: %s", sum)
+		t.Errorf("a program that is no candidate was read: %s", sum)
 	}
-	d.Variant = handler.VariantNext
+	d.Variant = handler.VariantCandidate
 	first := check()
 	content, err := os.ReadFile(path)
 	if want := fmt.Sprintf("%x", sha256.Sum256(content)); err != nil || first != want {

@@ -44,7 +44,7 @@ type Runtime struct {
 	// Driven is the OCI runtime that a shim drives; nil for all else.
 	Driven *Identity `json:"driven,omitempty"`
 	// SHA256 is the binary's, in hex, where somebody wants to know one from another
-	// by content: of binaries on trial, as Check tells them. Else empty.
+	// by content: of candidates, as Check tells them. Else empty.
 	SHA256 string `json:"sha256,omitempty"`
 	// Name is Runc, Crun, Youki, Runsc, or "" for any other.
 	Name string `json:"name,omitempty"`

@@ -8,10 +8,10 @@ import (
 
 // containers routes the life of containers.
 type containers struct {
-	routes routes
-	owners *owners
-	pulls  *pulls
-	trials *trials
+	routes  routes
+	owners  *owners
+	pulls   *pulls
+	counter *variantCounter
 }
 
 // CreateContainer creates a container on the sandbox's backend and records its
@@ -29,7 +29,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 				}
 				return err
 			})
-			c.trials.failed(c.owners.sandboxes.get(req.GetPodSandboxId()), err)
+			c.counter.failed(c.owners.sandboxes.get(req.GetPodSandboxId()), err)
 			return resp, err
 		})
 }
@@ -51,7 +51,7 @@ func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartCon
 	return byContainer(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 			resp, err := b.StartContainer(ctx, req)
-			c.trials.failed(c.owners.containers.get(req.GetContainerId()), err)
+			c.counter.failed(c.owners.containers.get(req.GetContainerId()), err)
 			return resp, err
 		})
 }

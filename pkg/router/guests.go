@@ -16,7 +16,7 @@ type Guest struct {
 // Admit lets in a pod of berth's own as RunPodSandbox would a client's: when its
 // handler takes pods, within max_pods, and in its turn under max_parallel_starts. It
 // counts under both until Started and Leave. It runs by the handler's own binary,
-// never by one on trial.
+// never by one in a rollout.
 func (r *Router) Admit(ctx context.Context, name string) (*Guest, error) {
 	s := r.starts
 	_, to, err := s.routes.forPod(ctx, name, "")

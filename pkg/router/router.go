@@ -45,13 +45,13 @@ func (nothingTold) Info() map[string]string { return nil }
 
 // New makes a router of those pods, which routes new sandboxes by the registry's current
 // table. Every backend of a table must be adopted before the table is current. Told may
-// be nil: there is nothing more to say of the node then. So may the Judge.
-func New(pods *Pods, told Told, judge Judge) *Router {
+// be nil: there is nothing more to say of the node then. So may the Outcomes.
+func New(pods *Pods, told Told, outcomes Outcomes) *Router {
 	if told == nil {
 		told = nothingTold{}
 	}
 	r := routes{registry: pods.registry}
-	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, trials: &trials{judge: judge, variants: &pods.variants}}
+	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, counter: &variantCounter{outcomes: outcomes, variants: &pods.variants}}
 	p := &pulls{}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
@@ -100,7 +100,7 @@ func newRuntimeService(life context.Context, s *starts, p *pulls, n node) runtim
 	r, o := s.routes, s.owners
 	return &runtimeService{
 		sandboxes:   sandboxes{starts: s, owners: o, pulls: p},
-		containers:  containers{routes: r, owners: o, pulls: p, trials: s.trials},
+		containers:  containers{routes: r, owners: o, pulls: p, counter: s.counter},
 		execs:       execs{owners: o},
 		lists:       lists{owners: o},
 		stats:       stats{owners: o},

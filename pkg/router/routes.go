@@ -40,8 +40,8 @@ func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, 
 // chosen is the Definition that a pod gets. The same pod always gets the same
 // one, as long as the share stays. Pure.
 func chosen(to *route, uid string) *handler.Definition {
-	if to.Next != nil && to.Definition.Next != nil && int(place100(uid)) < to.Definition.Next.Percent {
-		return to.Next
+	if to.Candidate != nil && to.Definition.Candidate != nil && int(place100(uid)) < to.Definition.Candidate.Percent {
+		return to.Candidate
 	}
 	return to.Definition
 }

@@ -13,10 +13,10 @@ import (
 
 // starts makes new sandboxes within the limits of their handlers.
 type starts struct {
-	routes routes
-	owners *owners
-	trials *trials
-	lines  *lines
+	routes  routes
+	owners  *owners
+	counter *variantCounter
+	lines   *lines
 }
 
 // errStartTimeout is the cause of a context that a handler's start_timeout ended.
@@ -65,7 +65,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 		return err
 	})
 	err = s.inTime(bound, d, err)
-	s.trials.started(d.Name, attempt, to.Next != nil, err)
+	s.counter.started(d.Name, attempt, to.Candidate != nil, err)
 	return named(d.Name, err)
 }
 

@@ -24,14 +24,14 @@ const (
 // Preferences are all there are.
 var Preferences = []Preference{PreferIsolation, PreferOverhead}
 
-// Lack is something that a pod asks for and that a handler does not have, or is
+// MissingCapability is something that a pod asks for and that a handler does not have, or is
 // not known to have.
-type Lack struct {
+type MissingCapability struct {
 	Requirement
 	capability.Known
 }
 
-func (l Lack) String() string {
+func (l MissingCapability) String() string {
 	verb := "does not support it"
 	if l.Answer == capability.Unknown {
 		verb = "may not support it"
@@ -57,8 +57,8 @@ type Verdict struct {
 	// TakesNoPods says why, or is empty.
 	TakesNoPods string `json:"takesNoPods,omitempty"`
 	// Rejection is what the API server says against the pod, on its way to this handler.
-	Rejection string `json:"rejection,omitempty"`
-	Lacks     []Lack `json:"lacks,omitempty"`
+	Rejection string              `json:"rejection,omitempty"`
+	Missing   []MissingCapability `json:"lacks,omitempty"`
 }
 
 // Reasons are why a handler does not fit, or may not.
@@ -70,7 +70,7 @@ func (v Verdict) Reasons() []string {
 		}
 	}
 	for _, want := range []capability.Answer{capability.No, capability.Unknown} {
-		for _, l := range v.Lacks {
+		for _, l := range v.Missing {
 			if l.Answer == want {
 				all = append(all, l.String())
 			}
@@ -132,7 +132,7 @@ func verdict(h Handler, wanted []Requirement, classes []Class) Verdict {
 		if k.Answer == capability.Yes {
 			continue
 		}
-		v.Lacks = append(v.Lacks, Lack{r, k})
+		v.Missing = append(v.Missing, MissingCapability{r, k})
 		if v.Fits != capability.No {
 			v.Fits = k.Answer
 		}

@@ -126,7 +126,7 @@ func (i *inspection) run() {
 		ready[d.Digest()] = true
 		i.takeUp(d)
 	}
-	// What others run on, and what is on trial, is kept as well: a handler that is
+	// What others run on, and candidates, are kept as well: a handler that is
 	// not ready now may be so again.
 	for _, d := range i.configured() {
 		if !ready[d.Digest()] {

@@ -52,7 +52,7 @@ type snapshotters interface {
 // CheckSandbox refuses a pod that asks for what its handler, whose runtime is rt,
 // cannot give it.
 func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
-	return a.Refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Sandbox(c, h) })
+	return a.Refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Refusal { return preflight.Sandbox(c, h) })
 }
 
 // CheckContainer refuses a container that asks for what the handler of its
@@ -62,11 +62,11 @@ func (a *Checker) CheckContainer(ctx context.Context, c *runtimeapi.ContainerCon
 	if err != nil {
 		return nil
 	}
-	return a.Refuse(ctx, s.Definition, rt, func(h preflight.Handler) *preflight.Lack { return preflight.Container(c, h) })
+	return a.Refuse(ctx, s.Definition, rt, func(h preflight.Handler) *preflight.Refusal { return preflight.Container(c, h) })
 }
 
 // Refuse returns what check says that the handler lacks, for who asked for a pod.
-func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.Runtime, check func(preflight.Handler) *preflight.Lack) error {
+func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.Runtime, check func(preflight.Handler) *preflight.Refusal) error {
 	return preflight.Refuse(a.Of(ctx, d, rt), func() []preflight.Handler { return a.all(ctx) }, check)
 }
 

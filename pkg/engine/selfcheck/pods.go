@@ -76,7 +76,7 @@ func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task
 
 // Run implements probe.Canary. It returns when its time is up, or ctx ends; what
 // there is by then is taken back all the same, if need be by the next daemon.
-func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *trial) error {
+func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *checks) error {
 	if err := b.reserve(d); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (b *Pods) Close(ctx context.Context) {
 }
 
 // once is the whole life of a self-check pod.
-func (b *Pods) once(ctx context.Context, d *handler.Definition, t *trial) error {
+func (b *Pods) once(ctx context.Context, d *handler.Definition, t *checks) error {
 	gone := true
 	defer func() {
 		if gone {
@@ -159,7 +159,7 @@ func (b *Pods) remove(s *pod.Sandbox, done func()) error {
 // record makes the record of a self-check pod. Whatever comes of it from then on, it is taken
 // back by it. standsIn says that its process is in place of a container's: the usual pod of
 // the handler has none.
-func (b *Pods) record(ctx context.Context, d *handler.Definition, t *trial) (s *pod.Sandbox, standsIn bool, err error) {
+func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (s *pod.Sandbox, standsIn bool, err error) {
 	rt, kept, release, err := b.binaries.Copies.ForPod(ctx, d)
 	if err != nil {
 		return nil, false, failedAt("its binaries", err)
@@ -215,7 +215,7 @@ func (b *Pods) release(d *handler.Definition) {
 }
 
 // specOf is the record of a self-check pod, but for its binaries.
-func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *trial) (*pod.SandboxSpec, error) {
+func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod.SandboxSpec, error) {
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "canary", Namespace: "berth", Uid: pod.NewID()[:32]},
 		Hostname: "canary",
@@ -250,7 +250,7 @@ func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
 }
 
 // live lets a self-check pod run its program, try what it is to, and end as it does.
-func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *trial) error {
+func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 	if err := b.begin(ctx, s); err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	defer e.Clean()
 	exit, err := e.Run(ctx, process)
 	if err != nil {
-		return nil, judged(ctx, c, client, err)
+		return nil, classified(ctx, c, client, err)
 	}
 	return b.answers.of(call, e, exit)
 }

@@ -117,11 +117,11 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
 		ID: c.ID(), ExecID: e.ID, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
 	}); err != nil {
-		return judged(ctx, c, client, err)
+		return classified(ctx, c, client, err)
 	}
 	e.started = true
 	if _, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID(), ExecID: e.ID}); err != nil {
-		return judged(ctx, c, client, task.FromShim(err))
+		return classified(ctx, c, client, task.FromShim(err))
 	}
 	copied := pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.ID) })
 	go func() {
@@ -132,7 +132,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	}()
 	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: c.ID(), ExecID: e.ID})
 	if err != nil {
-		return judged(ctx, c, client, task.FromShim(err))
+		return classified(ctx, c, client, task.FromShim(err))
 	}
 	e.started = false
 	pipes.processEnded(b.execs.drain)

@@ -42,13 +42,13 @@ func New(h Host) *Controller { return &Controller{host: h} }
 // are configured, and for others.
 func (c *Controller) Keep(view func(name string) View) { c.tallies.keep(view) }
 
-// Began implements router.Judge.
+// Began implements router.Outcomes.
 func (c *Controller) Began(name string, a handler.Attempt) { c.count(name, a, false) }
 
-// Failed implements router.Judge. It aborts a rollout of which too many pods fail.
+// Failed implements router.Outcomes. It aborts a rollout of which too many pods fail.
 func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	one, next := c.count(name, a, true)
-	if one == nil || a.Definition.Variant != handler.VariantNext {
+	if one == nil || a.Definition.Variant != handler.VariantCandidate {
 		return
 	}
 	c.tallies.mu.Lock()
@@ -72,13 +72,13 @@ func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 
 // count adds a pod to the tally of its handler's rollout. It returns nil if there is
 // none, or the pod is of another.
-func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally, *handler.Next) {
+func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally, *handler.Candidate) {
 	v, err := c.host.View(name)
 	if err != nil || a.Definition == nil || !v.open() {
 		return nil, nil
 	}
 	k := v.key()
-	candidate := a.Definition.Variant == handler.VariantNext
+	candidate := a.Definition.Variant == handler.VariantCandidate
 	if candidate && (a.Definition.Digest() != k.digest || !mayBe(a.SHA256, k.sha256)) {
 		return nil, nil
 	}
@@ -91,7 +91,7 @@ func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally,
 	} else {
 		one.stable.add(a.Pod, failed, now)
 	}
-	return one, v.Definition.Next
+	return one, v.Definition.Candidate
 }
 
 func clip(s string) string {
@@ -130,7 +130,7 @@ func (c *Controller) operate(ctx context.Context, name string, state State, reas
 	if err := v.decidable(name); err != nil {
 		return err
 	}
-	return c.end(ctx, name, end{state: state, reason: reason, on: *v.Definition.Next})
+	return c.end(ctx, name, end{state: state, reason: reason, on: *v.Definition.Candidate})
 }
 
 func (c *Controller) end(ctx context.Context, name string, e end) error {

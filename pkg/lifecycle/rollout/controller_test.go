@@ -50,17 +50,17 @@ func TestFailuresBesideOthers(t *testing.T) {
 // Each of these pods fails, and is none of the rollout's.
 func TestPodsOfNoRollout(t *testing.T) {
 	other := definition()
-	other.Next.Path = "/elsewhere"
+	other.Candidate.Path = "/elsewhere"
 	none := known()
-	none.Definition.Next = nil
+	none.Definition.Candidate = nil
 	promoted := known()
-	promoted.Decision = &Decision{State: Promoted, On: *promoted.Definition.Next}
+	promoted.Decision = &Decision{State: Promoted, On: *promoted.Definition.Candidate}
 	for name, c := range map[string]struct {
 		view View
 		pod  handler.Attempt
 		of   string
 	}{
-		"another candidate":                       {known(), handler.Attempt{Definition: other.WithNext(), SHA256: "a"}, "runc"},
+		"another candidate":                       {known(), handler.Attempt{Definition: other.WithCandidate(), SHA256: "a"}, "runc"},
 		"another program":                         {known(), candidate("b", ""), "runc"},
 		"no Definition":                           {known(), handler.Attempt{}, "runc"},
 		"no such handler":                         {known(), candidate("a", ""), "nobody"},
@@ -124,7 +124,7 @@ func TestKeepForgetsWhatIsOver(t *testing.T) {
 		t.Error("the tally of a rollout that runs is forgotten")
 	}
 	none := known()
-	none.Definition.Next = nil
+	none.Definition.Candidate = nil
 	h.set(none)
 	h.set(known())
 	fail("3")
@@ -151,7 +151,7 @@ func TestPromoteAndAbort(t *testing.T) {
 		t.Errorf("a handler that does not exist: %v", err)
 	}
 	none := known()
-	none.Definition.Next = nil
+	none.Definition.Candidate = nil
 	h.set(none)
 	if err := h.c.Promote(ctx, "runc"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a handler without a rollout: %v", err)

@@ -94,7 +94,7 @@ func (h *host) status() *Status {
 func definition() *handler.Definition {
 	return &handler.Definition{
 		Name: "runc", Type: handler.OCI, Path: "/old",
-		Next: &handler.Next{Path: "/new", Percent: 10, AbortAfter: 3, Threshold: 20},
+		Candidate: &handler.Candidate{Path: "/new", Percent: 10, AbortAfter: 3, Threshold: 20},
 	}
 }
 
@@ -105,7 +105,7 @@ func known() View {
 
 // candidate is a pod on that binary.
 func candidate(sha256, pod string) handler.Attempt {
-	return handler.Attempt{Definition: definition().WithNext(), SHA256: sha256, Pod: pod}
+	return handler.Attempt{Definition: definition().WithCandidate(), SHA256: sha256, Pod: pod}
 }
 
 // stable is a pod on the handler's own.

@@ -84,7 +84,7 @@ func first(pods map[string]time.Time, pod string, now time.Time) {
 // exceeds says whether a rollout must be aborted: enough pods on the candidate failed,
 // and their share of those that tried it is, in percent, so much higher than that of
 // the handler's own binary. The latter is 0 unless enough pods tell it. Pure.
-func (t *tally) exceeds(n *handler.Next) bool {
+func (t *tally) exceeds(n *handler.Candidate) bool {
 	begun, failed := len(t.candidate.begun), len(t.candidate.failed)
 	usual, bad := len(t.stable.begun), len(t.stable.failed)
 	if usual < n.AbortAfter || usual == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestShareOfFailures(t *testing.T) {
-	n := &handler.Next{AbortAfter: 3, Threshold: 20}
+	n := &handler.Candidate{AbortAfter: 3, Threshold: 20}
 	for _, c := range []struct {
 		begun, failed, usual, bad int
 		abort                     bool

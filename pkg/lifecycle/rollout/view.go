@@ -15,10 +15,10 @@ import (
 // with that share and those limits, is configured, and is the same program: the
 // files have the last word.
 type Decision struct {
-	State  State        `json:"state"`
-	Reason string       `json:"reason,omitempty"`
-	Since  time.Time    `json:"since"`
-	On     handler.Next `json:"on"`
+	State  State             `json:"state"`
+	Reason string            `json:"reason,omitempty"`
+	Since  time.Time         `json:"since"`
+	On     handler.Candidate `json:"on"`
 	// ByItself says that too many pods failed: no operator said so.
 	ByItself bool `json:"by_itself,omitempty"`
 	// SHA256 is that of the program; empty if it was not known.
@@ -57,23 +57,23 @@ type key struct {
 
 // Definitions are d and, if it has a candidate, the Definition of pods on that.
 func Definitions(d *handler.Definition) []*handler.Definition {
-	if d.Next == nil {
+	if d.Candidate == nil {
 		return []*handler.Definition{d}
 	}
-	return []*handler.Definition{d, d.WithNext()}
+	return []*handler.Definition{d, d.WithCandidate()}
 }
 
-func (v View) configured() bool { return v.Definition != nil && v.Definition.Next != nil }
+func (v View) configured() bool { return v.Definition != nil && v.Definition.Candidate != nil }
 
 // key is that of a rollout that is configured.
 func (v View) key() key {
-	return key{digest: v.Definition.WithNext().Digest(), sha256: v.Probed.SHA256}
+	return key{digest: v.Definition.WithCandidate().Digest(), sha256: v.Probed.SHA256}
 }
 
 // decided is the Decision that holds, or nil.
 func (v View) decided() *Decision {
 	r := v.Decision
-	if r == nil || !v.configured() || r.On != *v.Definition.Next || !mayBe(r.SHA256, v.Probed.SHA256) {
+	if r == nil || !v.configured() || r.On != *v.Definition.Candidate || !mayBe(r.SHA256, v.Probed.SHA256) {
 		return nil
 	}
 	return r
@@ -91,7 +91,7 @@ func (v View) Routes() (main, candidate *handler.Definition) {
 	if !v.configured() {
 		return v.Definition, nil
 	}
-	candidate = v.Definition.WithNext()
+	candidate = v.Definition.WithCandidate()
 	switch r := v.decided(); {
 	case r != nil && r.State == Promoted:
 		return candidate, nil
@@ -106,7 +106,7 @@ func (v View) Status() *Status {
 	if !v.configured() {
 		return nil
 	}
-	s := &Status{Path: v.Definition.Next.Path, Percent: v.Definition.Next.Percent, State: Running}
+	s := &Status{Path: v.Definition.Candidate.Path, Percent: v.Definition.Candidate.Percent, State: Running}
 	// What was said of a program is no word about another in its place; if that
 	// goes again, the word counts.
 	if r := v.decided(); r != nil && (r.State != Aborted || mayBe(r.SHA256, v.Probed.FailedSHA256)) {
@@ -128,7 +128,7 @@ func (v View) decidable(name string) error {
 		return fmt.Errorf("handler %q belongs to another daemon, so berth cannot roll out its binary; configure a second handler for the new one: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	if !v.configured() {
-		return fmt.Errorf("handler %q has no rollout; configure next = { runtime_path = …, percent = … } under [runtimes.%s]: %w", name, name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("handler %q has no rollout; configure candidate = { runtime_path = …, percent = … } under [runtimes.%s]: %w", name, name, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -138,14 +138,14 @@ type end struct {
 	state  State
 	reason string
 	// on is the candidate that it was said of.
-	on handler.Next
+	on handler.Candidate
 	// of is the rollout of which too many pods failed; nil if an operator said so.
 	of *key
 }
 
 // decide is the Decision that follows from a wish, or why it cannot be granted.
 func (v View) decide(name string, e end, now time.Time) (*Decision, error) {
-	if !v.configured() || *v.Definition.Next != e.on || e.of != nil && !mayBe(e.of.sha256, v.Probed.SHA256) {
+	if !v.configured() || *v.Definition.Candidate != e.on || e.of != nil && !mayBe(e.of.sha256, v.Probed.SHA256) {
 		return nil, fmt.Errorf("the configuration of handler %q changed during this call; check it and try again: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	if e.state == Promoted && (!v.Probed.Known || v.Probed.Failure != "") {

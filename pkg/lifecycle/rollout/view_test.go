@@ -15,12 +15,12 @@ import (
 
 // on is a Decision about the rollout of definition.
 func on(s State, sha256 string) *Decision {
-	return &Decision{State: s, Reason: "why", On: *definition().Next, SHA256: sha256}
+	return &Decision{State: s, Reason: "why", On: *definition().Candidate, SHA256: sha256}
 }
 
 func TestWhatPodsGet(t *testing.T) {
 	plain := definition()
-	plain.Next = nil
+	plain.Candidate = nil
 	larger := on(Aborted, "a")
 	larger.On.Percent = 50
 	good, bad := Probed{Known: true, SHA256: "a"}, Probed{Known: true, SHA256: "a", Failure: "no binary"}
@@ -69,7 +69,7 @@ func TestWhatPodsGet(t *testing.T) {
 func TestWhoMayDecide(t *testing.T) {
 	foreign, plain := definition(), definition()
 	foreign.Type = handler.CRI
-	plain.Next = nil
+	plain.Candidate = nil
 	for text, v := range map[string]View{
 		"belongs to another daemon": {Definition: foreign},
 		"has no rollout":            {Definition: plain},
@@ -87,8 +87,8 @@ func TestWhoMayDecide(t *testing.T) {
 func TestDecisions(t *testing.T) {
 	now := time.Now()
 	plain, larger := known(), known()
-	plain.Definition.Next = nil
-	larger.Definition.Next.Percent = 50
+	plain.Definition.Candidate = nil
+	larger.Definition.Candidate.Percent = 50
 	unprobed, unable := known(), known()
 	unprobed.Probed, unable.Probed.Failure = Probed{}, "no binary"
 	of := func(sha256 string) *key { return &key{sha256: sha256} }
@@ -111,14 +111,14 @@ func TestDecisions(t *testing.T) {
 		"the candidate has another share":  {larger, Promoted, nil, "changed during this call"},
 		"there is no Definition any more":  {View{}, Aborted, nil, "changed during this call"},
 	} {
-		d, err := c.view.decide("runc", end{state: c.state, reason: "why", on: *definition().Next, of: c.of}, now)
+		d, err := c.view.decide("runc", end{state: c.state, reason: "why", on: *definition().Candidate, of: c.of}, now)
 		if c.err != "" {
 			if d != nil || !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: got %+v, %v", name, d, err)
 			}
 			continue
 		}
-		want := Decision{State: c.state, Reason: "why", Since: now, On: *definition().Next, ByItself: c.of != nil, SHA256: c.view.Probed.SHA256}
+		want := Decision{State: c.state, Reason: "why", Since: now, On: *definition().Candidate, ByItself: c.of != nil, SHA256: c.view.Probed.SHA256}
 		if err != nil || *d != want {
 			t.Errorf("%s: got %+v, %v", name, d, err)
 		}
@@ -159,7 +159,7 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Decision{
-		State: Aborted, Reason: "slow", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), On: *definition().Next, ByItself: true, SHA256: "a",
+		State: Aborted, Reason: "slow", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), On: *definition().Candidate, ByItself: true, SHA256: "a",
 	}
 	for range 2 { // the second time it is what Write made
 		all, err := f.Read()

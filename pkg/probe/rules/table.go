@@ -1,4 +1,4 @@
-package survey
+package rules
 
 import (
 	"slices"
@@ -49,7 +49,7 @@ func (b *builder) unknown(n capability.Name, note string) {
 
 // refused sets "no" if preflight refuses who asks for it. What it refuses on every
 // node the runtime is short of; the rest this one.
-func (b *builder) refused(n capability.Name, ask func(preflight.Handler) *preflight.Lack) bool {
+func (b *builder) refused(n capability.Name, ask func(preflight.Handler) *preflight.Refusal) bool {
 	lack := ask(b.Handler)
 	if lack == nil {
 		return false
@@ -67,7 +67,7 @@ func (b *builder) refused(n capability.Name, ask func(preflight.Handler) *prefli
 // preflighted is what preflight decides alone: what it does not refuse, the runtime
 // says that it has.
 func (b *builder) preflighted() {
-	for n, ask := range map[capability.Name]func(preflight.Handler) *preflight.Lack{
+	for n, ask := range map[capability.Name]func(preflight.Handler) *preflight.Refusal{
 		capability.RecursiveReadOnlyMounts: preflight.RecursiveReadOnly,
 		capability.IDMappedMounts:          asksMappedMount,
 		capability.Checkpoint:              preflight.Checkpoints,

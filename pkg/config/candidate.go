@@ -8,30 +8,30 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// next checks the table of the binary that a handler tries. Whether it is there
-// and works is found out by a probe, and concerns the trial alone.
-func (c check) next(t *runtimeTable) *handler.Next {
-	values, ok := c.set["next"].(map[string]any)
+// candidate checks the table of a rollout. Whether the binary is there
+// and works is found out by a probe, and concerns the rollout alone.
+func (c check) candidate(t *runtimeTable) *handler.Candidate {
+	values, ok := c.set["candidate"].(map[string]any)
 	if !ok {
 		return nil
 	}
-	n := t.Next
-	wrong := func(name, message string) { c.report(under(under(c.key, "next"), name), message, "") }
+	n := t.Candidate
+	wrong := func(name, message string) { c.report(under(under(c.key, "candidate"), name), message, "") }
 	isShim := strings.HasPrefix(filepath.Base(n.RuntimePath), shimPrefix)
 	_, given := values["percent"]
 	switch {
 	case n.RuntimePath == "":
-		c.wrong("next", "needs runtime_path, the absolute path of the candidate binary", "")
+		c.wrong("candidate", "needs runtime_path, the absolute path of the candidate binary", "")
 	case !filepath.IsAbs(n.RuntimePath):
 		wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", n.RuntimePath))
 	case n.RuntimePath == t.RuntimePath:
-		wrong("runtime_path", "is the handler's own runtime_path; set it to the candidate binary, or remove next")
+		wrong("runtime_path", "is the handler's own runtime_path; set it to the candidate binary, or remove candidate")
 	case isShim != (t.handlerType() == handler.Shim):
 		wrong("runtime_path", fmt.Sprintf("%s does not match the handler's runtime_type, %q", filepath.Base(n.RuntimePath), t.handlerType()))
 	}
 	switch {
 	case !given:
-		c.wrong("next", "needs percent, the share of new pods that run on the candidate", "")
+		c.wrong("candidate", "needs percent, the share of new pods that run on the candidate", "")
 	case n.Percent < 0 || n.Percent > 100:
 		wrong("percent", "must be from 0 to 100")
 	}
@@ -41,5 +41,5 @@ func (c check) next(t *runtimeTable) *handler.Next {
 	if n.Threshold < 1 || n.Threshold > 100 {
 		wrong("threshold", "must be from 1 to 100")
 	}
-	return &handler.Next{Path: n.RuntimePath, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
+	return &handler.Candidate{Path: n.RuntimePath, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
 }

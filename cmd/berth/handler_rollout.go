@@ -26,7 +26,7 @@ should by then name it as runtime_path. Existing pods keep their binary.`,
 			if err != nil {
 				return err
 			}
-			return r.tellTrial(c.OutOrStdout(), resp, resp.GetHandler())
+			return r.tellRollout(c.OutOrStdout(), resp, resp.GetHandler())
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -49,7 +49,7 @@ promote", and holds over restarts. Existing pods keep their binary.`,
 			if err != nil {
 				return err
 			}
-			return r.tellTrial(c.OutOrStdout(), resp, resp.GetHandler())
+			return r.tellRollout(c.OutOrStdout(), resp, resp.GetHandler())
 		}),
 		ValidArgsFunction: r.completeHandlers,
 	}
@@ -58,15 +58,15 @@ promote", and holds over restarts. Existing pods keep their binary.`,
 	return c
 }
 
-func (r *remote) tellTrial(w io.Writer, resp proto.Message, h *adminv1.Handler) error {
+func (r *remote) tellRollout(w io.Writer, resp proto.Message, h *adminv1.Handler) error {
 	return r.print(w, resp, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "handler %s: %s\n", h.GetName(), trialLine(h.GetTrial()))
+		_, err := fmt.Fprintf(w, "handler %s: %s\n", h.GetName(), rolloutLine(h.GetTrial()))
 		return err
 	})
 }
 
-// trialLine says how a trial stands; empty without one.
-func trialLine(t *adminv1.Trial) string {
+// rolloutLine says how a rollout stands; empty without one.
+func rolloutLine(t *adminv1.Trial) string {
 	if t == nil {
 		return ""
 	}

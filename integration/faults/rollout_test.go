@@ -58,7 +58,7 @@ func (b *bed) trial(t *testing.T, handler string) (state, reason string) {
 
 // TestTrial tries a copy of runc, and then one that answers all questions and
 // runs nothing: that trial ends by itself, also for a daemon that starts anew.
-func TestTrial(t *testing.T) {
+func TestRollout(t *testing.T) {
 	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
 	dir := t.TempDir()
@@ -109,7 +109,7 @@ func TestTrial(t *testing.T) {
 		sandbox = b.client.SandboxConfig("")
 	}
 	if state, reason := b.trial(t, "runc"); state != "running" {
-		t.Errorf("for want of programs in images the trial is %s: %s", state, reason)
+		t.Errorf("for want of programs in images the rollout is %s: %s", state, reason)
 	}
 
 	liar := filepath.Join(dir, "liar")
@@ -120,7 +120,7 @@ func TestTrial(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config(liar)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.endTrial(t, runc, liar)
+	b.endRollout(t, runc, liar)
 	for _, restart := range []bool{false, true} {
 		if restart {
 			b.Restart(t)
@@ -128,7 +128,7 @@ func TestTrial(t *testing.T) {
 		for range 8 {
 			pod := b.client.RunPod(t, spec)
 			if variant, path := b.variant(t, pod.ID); variant != "stable" || path != runc {
-				t.Errorf("after the end of the trial (restart %v) a pod runs %s (%s)", restart, path, variant)
+				t.Errorf("after the end of the rollout (restart %v) a pod runs %s (%s)", restart, path, variant)
 			}
 			pod.Remove(t)
 		}
@@ -142,11 +142,11 @@ func TestTrial(t *testing.T) {
 	}
 	testbed.Eventually(t, time.Minute, func() error {
 		if state, reason := b.trial(t, "runc"); state != "running" {
-			return fmt.Errorf("the trial of another program is %s: %s", state, reason)
+			return fmt.Errorf("the rollout of another program is %s: %s", state, reason)
 		}
 		return nil
 	})
-	b.endTrial(t, runc, liar)
+	b.endRollout(t, runc, liar)
 
 	// What a pod was made with is its own.
 	if variant, path := b.variant(t, kept.ID); variant != "next" || path != next {
@@ -156,8 +156,8 @@ func TestTrial(t *testing.T) {
 	b.nothingLeft(t, atRest)
 }
 
-// endTrial runs pods until the trial is over: those on the liar fail.
-func (b *bed) endTrial(t *testing.T, runc, liar string) {
+// endRollout runs pods until the rollout is over: those on the liar fail.
+func (b *bed) endRollout(t *testing.T, runc, liar string) {
 	t.Helper()
 	failed := 0
 	testbed.Eventually(t, time.Minute, func() error {
@@ -177,12 +177,12 @@ func (b *bed) endTrial(t *testing.T, runc, liar string) {
 			failed++
 		}
 		if state, _ := b.trial(t, "runc"); state != "aborted" {
-			return fmt.Errorf("the trial is %s after %d failures", state, failed)
+			return fmt.Errorf("the rollout is %s after %d failures", state, failed)
 		}
 		return nil
 	})
 	_, reason := b.trial(t, "runc")
 	if failed < 2 || !strings.Contains(reason, "failed to start") {
-		t.Errorf("the trial ended after %d failures: %s", failed, reason)
+		t.Errorf("the rollout ended after %d failures: %s", failed, reason)
 	}
 }

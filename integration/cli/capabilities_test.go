@@ -12,10 +12,10 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// told is what "berth features" says in JSON, by the handlers' names.
+// told is what "berth capabilities" says in JSON, by the handlers' names.
 func (n *node) told(t *testing.T, arguments ...string) map[string]capability.Table {
 	t.Helper()
-	out, _ := n.berth(t, 0, append(append([]string{"features"}, arguments...), "-o", "json")...)
+	out, _ := n.berth(t, 0, append(append([]string{"capabilities"}, arguments...), "-o", "json")...)
 	var all struct {
 		Handlers []struct {
 			Name, State string
@@ -70,9 +70,9 @@ func TestFeatures(t *testing.T) {
 			t.Errorf("%s, of which pods ran: cgroups are %+v and %+v", name, v1, v2)
 		}
 	}
-	text, _ := n.berth(t, 0, "features", "gvisor")
+	text, _ := n.berth(t, 0, "capabilities", "gvisor")
 	has(t, text, "CAPABILITY", "user-space-kernel", "its containers run on a kernel that runsc")
-	text, _ = n.berth(t, 0, "features")
+	text, _ = n.berth(t, 0, "capabilities")
 	has(t, text, "runc", "gvisor", "yes (ran)", "no (declared)", "unknown")
 
 	pod, file := filepath.Join(n.Dir, "pod.yaml"), filepath.Join(n.Dir, "handlers.yaml")
@@ -82,7 +82,7 @@ func TestFeatures(t *testing.T) {
 		}
 	}
 	write(pod, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostPID: true, containers: [{name: c, image: i}]}\n")
-	text, _ = n.berth(t, 0, "features", "-o", "yaml")
+	text, _ = n.berth(t, 0, "capabilities", "-o", "yaml")
 	write(file, text)
 	fit, _ := n.berth(t, 0, "runtimeclass", "fit", pod, "--handlers", file)
 	for line := range strings.Lines(fit) {

@@ -30,8 +30,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// trial is what a self-check pod is to try beyond running. A nil one is nothing.
-type trial struct {
+// checks are what a self-check pod is to try beyond running. Nil are none.
+type checks struct {
 	// users has it run in a user namespace, and try nothing else.
 	users bool
 	// proof is what came of it; it is there once the self-check pod is over.
@@ -43,19 +43,19 @@ const firstID, idCount = 1 << 20, 1 << 16
 
 // selfCheckMemory is the limit that a self-check pod gets while it runs: far above what its
 // program takes, far below what any node has.
-const canaryMemory = 64 << 20
+const memoryLimit = 64 << 20
 
 // Prove runs a self-check pod that tries what it can, and another in a user namespace if the
 // handler should have them.
 func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (probe.Proof, error) {
-	first := &trial{proof: probe.Proof{}}
+	first := &checks{proof: probe.Proof{}}
 	if err := b.Run(ctx, d, first); err != nil {
 		return nil, err
 	}
-	if b.capabilities.Survey(ctx, d, rt, nil).Of(capability.UserNamespaces).Answer != capability.Yes {
+	if b.capabilities.Table(ctx, d, rt, nil).Of(capability.UserNamespaces).Answer != capability.Yes {
 		return first.proof, nil
 	}
-	err := b.Run(ctx, d, &trial{users: true})
+	err := b.Run(ctx, d, &checks{users: true})
 	switch {
 	case err == nil:
 		first.proof[capability.UserNamespaces] = ""
@@ -67,7 +67,7 @@ func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runti
 }
 
 // namespaces are those that the self-check pod is to have.
-func (t *trial) namespaces() *runtimeapi.NamespaceOption {
+func (t *checks) namespaces() *runtimeapi.NamespaceOption {
 	if t == nil || !t.users {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (t *trial) namespaces() *runtimeapi.NamespaceOption {
 
 // try has a self-check pod that runs do what it is to try. Only that it has not the users that
 // it was to have is an error.
-func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *trial) error {
+func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *checks) error {
 	switch {
 	case t == nil, s.Machine && t.users: // what its process is here is not the pod's
 		return nil
@@ -113,7 +113,7 @@ const machineExecTimeout = 20 * time.Second
 // tryMachine runs a second program in a VM. Its first container may be the guest's own,
 // which does not have that program: so only that it ran says something. Nor does the
 // host's cgroup, which is the machine's.
-func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, t *trial) {
+func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, t *checks) {
 	ctx, cancel := context.WithTimeout(ctx, machineExecTimeout)
 	defer cancel()
 	if err := b.tryExec(ctx, client, s, spec); err != nil {
@@ -169,7 +169,7 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 
 // tryResize gives a self-check pod another limit, and looks whether its cgroup has it.
 func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group cgroup.Paths) error {
-	limit := int64(canaryMemory)
+	limit := int64(memoryLimit)
 	a, err := typeurl.MarshalAny(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group c
 	if err != nil {
 		return err
 	}
-	if stats.MemoryLimit.N != canaryMemory {
+	if stats.MemoryLimit.N != memoryLimit {
 		return errors.New("its memory limit was changed, but its cgroup has another value")
 	}
 	return nil

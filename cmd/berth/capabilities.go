@@ -15,12 +15,12 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// featuresCommand makes "berth features", which is also below "berth handler".
-func featuresCommand() *cobra.Command {
+// featuresCommand makes "berth capabilities", which is also below "berth handler".
+func capabilitiesCommand() *cobra.Command {
 	r := &remote{}
-	canary := false
+	selfCheck := false
 	c := &cobra.Command{
-		Use:   "features [HANDLER]",
+		Use:   "capabilities [HANDLER]",
 		Short: "Show the capabilities of one handler, or of all handlers side by side",
 		Long: `Show the capabilities of a handler on this node, and how each is known: the runtime
 declared it, it was probed on this node, or a self-check pod exercised it. Without a
@@ -31,38 +31,39 @@ can. The exit status is 3 if that fails or does not finish within --timeout, or 
 nothing is known of the handler.
 
 JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
-		Example: "  berth features\n  berth features gvisor\n  berth features runc --self-check\n  berth features -o yaml > handlers.yaml",
+		Example: "  berth capabilities\n  berth capabilities gvisor\n  berth capabilities runc --self-check\n  berth capabilities -o yaml > handlers.yaml",
 		Args:    cobra.MaximumNArgs(1),
+		Aliases: []string{"features"}, // what it was called once
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if canary && len(args) == 0 {
+		if selfCheck && len(args) == 0 {
 			return misused(c, errors.New("--self-check needs a HANDLER"))
 		}
-		if !canary && !c.Flags().Changed("timeout") {
+		if !selfCheck && !c.Flags().Changed("timeout") {
 			r.timeout = callTimeout
 		}
 		return r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			if len(args) == 1 {
-				return r.features(ctx, c, daemon, args[0], canary)
+				return r.capabilities(ctx, c, daemon, args[0], selfCheck)
 			}
 			list, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
 			if err != nil {
 				return err
 			}
-			all := featuresOf(list.GetHandlers()...)
-			return encode(c.OutOrStdout(), r.output, inventory{all}, func(w io.Writer) error { return featureMatrix(all, r.wide()).write(w) })
+			all := capabilitiesOf(list.GetHandlers()...)
+			return encode(c.OutOrStdout(), r.output, inventory{all}, func(w io.Writer) error { return capabilityMatrix(all, r.wide()).write(w) })
 		})(c, args)
 	}
 	c.ValidArgsFunction = r.completeHandlers
 	r.flags(c)
-	selfCheckFlag(c, &canary, "first run a self-check pod under the handler")
+	selfCheckFlag(c, &selfCheck, "first run a self-check pod under the handler")
 	r.probeTimeoutFlag(c)
 	return c
 }
 
-// features shows those of one handler.
-func (r *remote) features(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, canary bool) error {
-	if canary {
+// capabilities shows those of one handler.
+func (r *remote) capabilities(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) error {
+	if selfCheck {
 		resp, err := r.probe(ctx, c, daemon, name, true)
 		if err != nil {
 			return err
@@ -75,14 +76,14 @@ func (r *remote) features(ctx context.Context, c *cobra.Command, daemon *client.
 	if err != nil {
 		return err
 	}
-	of := featuresOf(resp.GetHandler())
+	of := capabilitiesOf(resp.GetHandler())
 	if of[0].Table.Empty() {
 		return degraded("the capabilities of handler %q are unknown; see \"berth handler probe %s\"", of[0].Name, of[0].Name)
 	}
-	if canary && !tried(of[0].Table) {
+	if selfCheck && !tried(of[0].Table) {
 		fmt.Fprintln(c.ErrOrStderr(), untried)
 	}
-	return encode(c.OutOrStdout(), r.output, inventory{of}, func(w io.Writer) error { return featureList(of[0], r.wide()).write(w) })
+	return encode(c.OutOrStdout(), r.output, inventory{of}, func(w io.Writer) error { return capabilityList(of[0], r.wide()).write(w) })
 }
 
 // untried is said of a self-check pod that showed nothing but that it runs.
@@ -100,10 +101,10 @@ func tried(t capability.Table) bool {
 
 // inventory is the list of handlers that "kubectl berth --handlers" reads.
 type inventory struct {
-	Handlers []handlerFeatures `json:"handlers"`
+	Handlers []handlerCapabilities `json:"handlers"`
 }
 
-type handlerFeatures struct {
+type handlerCapabilities struct {
 	Name    string `json:"name"`
 	Default bool   `json:"default,omitempty"`
 	State   string `json:"state"`
@@ -111,10 +112,10 @@ type handlerFeatures struct {
 	capability.Table
 }
 
-func featuresOf(handlers ...*adminv1.Handler) []handlerFeatures {
-	all := []handlerFeatures{}
+func capabilitiesOf(handlers ...*adminv1.Handler) []handlerCapabilities {
+	all := []handlerCapabilities{}
 	for _, h := range handlers {
-		all = append(all, handlerFeatures{h.GetName(), h.GetIsDefault(), stateWord(h.GetState()), h.GetReason(), client.Capabilities(h)})
+		all = append(all, handlerCapabilities{h.GetName(), h.GetIsDefault(), stateWord(h.GetState()), h.GetReason(), client.Capabilities(h)})
 	}
 	return all
 }
@@ -123,7 +124,7 @@ func featuresOf(handlers ...*adminv1.Handler) []handlerFeatures {
 const isolationRow = "isolation"
 
 // isolationOf is the class and how it is known, "unknown" if it is not.
-func (h handlerFeatures) isolationOf() capability.Known {
+func (h handlerCapabilities) isolationOf() capability.Known {
 	if h.Isolation == "" {
 		return capability.Known{Answer: capability.Unknown}
 	}
@@ -131,7 +132,7 @@ func (h handlerFeatures) isolationOf() capability.Known {
 }
 
 // shown is what is known of a capability, with the actions of seccomp in its note.
-func (h handlerFeatures) shown(n capability.Name) capability.Known {
+func (h handlerCapabilities) shown(n capability.Name) capability.Known {
 	k := h.Of(n)
 	if n != capability.Seccomp || len(h.SeccompActions) == 0 {
 		return k
@@ -149,7 +150,7 @@ func (h handlerFeatures) shown(n capability.Name) capability.Known {
 }
 
 // featureList has a row for each capability of a handler.
-func featureList(h handlerFeatures, wide bool) *table {
+func capabilityList(h handlerCapabilities, wide bool) *table {
 	t := &table{header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, whole: wide}
 	add := func(name string, k capability.Known) {
 		t.add(name, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
@@ -162,7 +163,7 @@ func featureList(h handlerFeatures, wide bool) *table {
 }
 
 // featureMatrix has a row for each capability and a column for each handler.
-func featureMatrix(handlers []handlerFeatures, wide bool) *table {
+func capabilityMatrix(handlers []handlerCapabilities, wide bool) *table {
 	t := &table{header: []string{"CAPABILITY"}, whole: wide}
 	every := capability.Table{} // which capabilities any of them has
 	for _, h := range handlers {
@@ -171,16 +172,16 @@ func featureMatrix(handlers []handlerFeatures, wide bool) *table {
 			every.Set(n, capability.Unknown, "", "")
 		}
 	}
-	row := func(name string, of func(handlerFeatures) string) {
+	row := func(name string, of func(handlerCapabilities) string) {
 		cells := []string{name}
 		for _, h := range handlers {
 			cells = append(cells, of(h))
 		}
 		t.add(cells...)
 	}
-	row(isolationRow, func(h handlerFeatures) string { return cell(h.isolationOf(), wide) })
+	row(isolationRow, func(h handlerCapabilities) string { return cell(h.isolationOf(), wide) })
 	for _, n := range every.Sorted() {
-		row(string(n), func(h handlerFeatures) string { return cell(h.shown(n), wide) })
+		row(string(n), func(h handlerCapabilities) string { return cell(h.shown(n), wide) })
 	}
 	return t
 }

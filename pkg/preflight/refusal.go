@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Lack is something that was asked for and that a handler does not have.
-type Lack struct {
+// Refusal is something that was asked for and that a handler does not have.
+type Refusal struct {
 	// Feature is what the user called it: hostNetwork, a user namespace.
 	Feature string
 	// Why is the reason, about the handler.
@@ -23,7 +23,7 @@ type Lack struct {
 // Refuse checks a handler, and says of what it lacks which of the others have it:
 // those that pass the same check. others is called only then. The error is of the
 // class FailedPrecondition and shorter than 1 KiB.
-func Refuse(h Handler, others func() []Handler, check func(Handler) *Lack) error {
+func Refuse(h Handler, others func() []Handler, check func(Handler) *Refusal) error {
 	lack := check(h)
 	if lack == nil {
 		return nil
@@ -41,7 +41,7 @@ func Refuse(h Handler, others func() []Handler, check func(Handler) *Lack) error
 // maxNamed is how many handlers an error names.
 const maxNamed = 6
 
-func (l *Lack) refusal(name string, can []string) error {
+func (l *Refusal) refusal(name string, can []string) error {
 	advice := "no ready handler of this node supports it: " + l.Instead
 	if len(can) > 0 {
 		more := ""

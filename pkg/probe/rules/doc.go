@@ -1,7 +1,7 @@
-// Package survey decides what a handler can do for pods on this node, and how
+// Package rules decides what a handler can do for pods on this node, and how
 // that is known:
 //
-//	table := survey.Of(survey.Facts{Handler: h, Node: n, Proof: p})
+//	table := rules.Of(rules.Facts{Handler: h, Node: n, Proof: p})
 //	table.Of(capability.HostPID) // no, declared: its containers run on a kernel that runsc brings along
 //
 // It is pure: what the runtime said about itself, what was looked at on this node
@@ -10,4 +10,4 @@
 // What preflight refuses is "no" here, because preflight is asked, and what is "yes"
 // it does not refuse. The reverse need not hold: of what a runtime does not tell
 // nothing is refused, and the answer is "unknown".
-package survey
+package rules

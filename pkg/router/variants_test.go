@@ -16,50 +16,50 @@ import (
 )
 
 // judge notes what it hears, and tells nothing in Status.
-type judge struct {
-	mu            sync.Mutex
-	tried, failed map[string]int
+type outcomes struct {
+	mu                 sync.Mutex
+	rollingOut, failed map[string]int
 }
 
-func (*judge) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+func (*outcomes) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return nil, errors.New("nobody asks")
 }
-func (*judge) Stranded() []string      { return nil }
-func (*judge) AdvertiseNotReady() bool { return false }
-func (*judge) Info() map[string]string { return nil }
+func (*outcomes) Stranded() []string      { return nil }
+func (*outcomes) AdvertiseNotReady() bool { return false }
+func (*outcomes) Info() map[string]string { return nil }
 
 func told(name string, a handler.Attempt) string {
 	return name + a.Definition.Path + " " + a.SHA256 + " " + a.Pod
 }
 
-func (j *judge) Began(name string, a handler.Attempt) {
+func (j *outcomes) Began(name string, a handler.Attempt) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.tried[told(name, a)]++
+	j.rollingOut[told(name, a)]++
 }
 
-func (j *judge) Failed(name string, a handler.Attempt, _ error) {
+func (j *outcomes) Failed(name string, a handler.Attempt, _ error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.failed[told(name, a)]++
 }
 
-func onTrial(b router.Backend, percent int) handler.Route[router.Backend] {
+func rollingOut(b router.Backend, percent int) handler.Route[router.Backend] {
 	r := ready("runc", b)
-	r.Definition.Path, r.Definition.Next = "/old", &handler.Next{Path: "/new", Percent: percent}
-	r.Next = r.Definition.WithNext()
+	r.Definition.Path, r.Definition.Candidate = "/old", &handler.Candidate{Path: "/new", Percent: percent}
+	r.Candidate = r.Definition.WithCandidate()
 	return r
 }
 
 // The share is what was asked for, whatever uids look like; a pod always gets the
 // same; and who is in a share is in every larger one.
-func TestShareOfATrial(t *testing.T) {
+func TestShareOfARollout(t *testing.T) {
 	one, _ := two()
-	n := serveReady(t, table(t, 1, "runc", onTrial(one, 0)), one)
+	n := serveReady(t, table(t, 1, "runc", rollingOut(one, 0)), one)
 	got := map[int]map[string]bool{}
 	const pods = 1000
 	for _, percent := range []int{0, 10, 50, 100} {
-		n.registry.Swap(table(t, 2, "runc", onTrial(one, percent)))
+		n.registry.Swap(table(t, 2, "runc", rollingOut(one, percent)))
 		got[percent] = map[string]bool{}
 		for i := range pods {
 			uid := fmt.Sprintf("0f0f0f0f-0000-4000-8000-%012d", i)
@@ -67,7 +67,7 @@ func TestShareOfATrial(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := one.Definition(resp.GetPodSandboxId()); d.Variant == handler.VariantNext {
+			if d := one.Definition(resp.GetPodSandboxId()); d.Variant == handler.VariantCandidate {
 				if d.Path != "/new" {
 					t.Fatalf("it runs %s", d.Path)
 				}
@@ -89,9 +89,9 @@ func TestShareOfATrial(t *testing.T) {
 }
 
 // Failures count when the backend blames the runtime for them, and nobody went
-// away. They belong to the pod's binary, also when the table has none on trial any
+// away. They belong to the pod's binary, also when the table has none in a rollout any
 // more, and to the pod, however many sandboxes it takes.
-func TestJudgeHearsOfTrials(t *testing.T) {
+func TestOutcomesAreHeard(t *testing.T) {
 	b := routertest.New("one")
 	b.SHA256 = map[string]string{"/new": "5a"}
 	var fail func(rpc string) error
@@ -101,8 +101,8 @@ func TestJudgeHearsOfTrials(t *testing.T) {
 		}
 		return fail(rpc)
 	}
-	j := &judge{tried: map[string]int{}, failed: map[string]int{}}
-	registry := handler.NewRegistry(table(t, 1, "runc", onTrial(b, 100)))
+	j := &outcomes{rollingOut: map[string]int{}, failed: map[string]int{}}
+	registry := handler.NewRegistry(table(t, 1, "runc", rollingOut(b, 100)))
 	r := router.New(router.NewPods(registry), j, j)
 	r.Adopt(b)
 	r.SetReady()
@@ -160,13 +160,13 @@ func TestJudgeHearsOfTrials(t *testing.T) {
 				count++
 			}
 		}
-		registry.Swap(table(t, 2, "runc", onTrial(b, 100)))
+		registry.Swap(table(t, 2, "runc", rollingOut(b, 100)))
 	}
 	registry.Swap(table(t, 3, "runc", ready("runc", b)))
 	fail = nil
-	n.run(t, "") // on no trial
-	if len(j.tried) != 2 || j.tried["runc/new 5a u1"] != 1 || j.failed["runc/new 5a u1"] != 4 || j.failed["runc/new  u1"] != 2 || count != 6 {
-		t.Errorf("heard of %v and %v", j.tried, j.failed)
+	n.run(t, "") // in no rollout
+	if len(j.rollingOut) != 2 || j.rollingOut["runc/new 5a u1"] != 1 || j.failed["runc/new 5a u1"] != 4 || j.failed["runc/new  u1"] != 2 || count != 6 {
+		t.Errorf("heard of %v and %v", j.rollingOut, j.failed)
 	}
 	for _, v := range r.Variants() {
 		if v.Handler == "runc" && v.Failures != map[string]uint64{"stable": 0, "next": 6}[v.Variant] {
@@ -174,10 +174,10 @@ func TestJudgeHearsOfTrials(t *testing.T) {
 		}
 	}
 
-	// Pods on the handler's own binary are what a trial is compared with.
-	registry.Swap(table(t, 4, "runc", onTrial(b, 0)))
-	if _, err := n.RunPodSandbox(ctx(t), podOf("", "u2")); err != nil || j.tried["runc/old  u2"] != 1 {
-		t.Errorf("heard of %v, error %v", j.tried, err)
+	// Pods on the handler's own binary are what a candidate is compared with.
+	registry.Swap(table(t, 4, "runc", rollingOut(b, 0)))
+	if _, err := n.RunPodSandbox(ctx(t), podOf("", "u2")); err != nil || j.rollingOut["runc/old  u2"] != 1 {
+		t.Errorf("heard of %v, error %v", j.rollingOut, err)
 	}
 	// And who was there before the daemon is known by what the backend says.
 	again := router.New(router.NewPods(registry), j, j)

@@ -1,4 +1,4 @@
-package survey
+package rules
 
 import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -11,7 +11,7 @@ import (
 type rule struct {
 	name capability.Name
 	// ask is what preflight refuses; nil if it does not look at that.
-	ask func(preflight.Handler) *preflight.Lack
+	ask func(preflight.Handler) *preflight.Refusal
 	is  map[kind]capability.Known
 }
 
@@ -38,45 +38,45 @@ var rules = []rule{
 
 // Pods and containers that ask for one thing.
 
-func asksNetwork(h preflight.Handler) *preflight.Lack {
+func asksNetwork(h preflight.Handler) *preflight.Refusal {
 	return sandbox(h, &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE})
 }
 
-func asksPID(h preflight.Handler) *preflight.Lack {
+func asksPID(h preflight.Handler) *preflight.Refusal {
 	return sandbox(h, &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE})
 }
 
-func asksIPC(h preflight.Handler) *preflight.Lack {
+func asksIPC(h preflight.Handler) *preflight.Refusal {
 	return sandbox(h, &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE})
 }
 
-func asksPropagation(h preflight.Handler) *preflight.Lack {
+func asksPropagation(h preflight.Handler) *preflight.Refusal {
 	return container(h, nil, &runtimeapi.Mount{Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
 }
 
-func asksMappedMount(h preflight.Handler) *preflight.Lack {
+func asksMappedMount(h preflight.Handler) *preflight.Refusal {
 	mapping := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
 	return container(h, nil, &runtimeapi.Mount{UidMappings: mapping, GidMappings: mapping})
 }
 
-func asksSeccomp(h preflight.Handler) *preflight.Lack {
+func asksSeccomp(h preflight.Handler) *preflight.Refusal {
 	return container(h, &runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}})
 }
 
-func asksAppArmor(h preflight.Handler) *preflight.Lack {
+func asksAppArmor(h preflight.Handler) *preflight.Refusal {
 	return container(h, &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{}})
 }
 
-func asksSELinux(h preflight.Handler) *preflight.Lack {
+func asksSELinux(h preflight.Handler) *preflight.Refusal {
 	return container(h, &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0"}})
 }
 
-func sandbox(h preflight.Handler, o *runtimeapi.NamespaceOption) *preflight.Lack {
+func sandbox(h preflight.Handler, o *runtimeapi.NamespaceOption) *preflight.Refusal {
 	return preflight.Sandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: o},
 	}}, h)
 }
 
-func container(h preflight.Handler, sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimeapi.Mount) *preflight.Lack {
+func container(h preflight.Handler, sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimeapi.Mount) *preflight.Refusal {
 	return preflight.Container(&runtimeapi.ContainerConfig{Mounts: mounts, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: sc}}, h)
 }

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	b := newBed(t)
 	_, err := b.Promote(t.Context(), &adminv1.PromoteRequest{Name: "runc"})
 	if e := b.failure(err); e.Code != codes.FailedPrecondition {
-		t.Errorf("without a next binary: %v %s", e.Code, e.Text)
+		t.Errorf("without a candidate: %v %s", e.Code, e.Text)
 	}
 	b.write("bin/next", "#!/bin/sh\n", 0o755)
 	resp, err := b.RegisterHandler(t.Context(), b.crun(
@@ -21,12 +22,17 @@ func TestPromoteAndAbort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The keys' old names were given; today's are written.
+	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "crun"})
+	if err != nil || !slices.ContainsFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "candidate.percent" && s.GetValue() == "10" }) {
+		t.Errorf("%v, the settings are %v", err, one.GetSettings())
+	}
 	if trial := resp.GetHandler().GetTrial(); trial.GetState() != "running" || trial.GetPercent() != 10 || trial.GetPath() != b.path("bin/next") {
-		t.Errorf("the trial is %v", trial)
+		t.Errorf("the rollout is %v", trial)
 	}
 	// Pods on either binary are what new pods get.
 	b.node.run("a", "one", b.definition("crun"))
-	b.node.run("b", "two", b.definition("crun").WithNext())
+	b.node.run("b", "two", b.definition("crun").WithCandidate())
 	pods, err := b.ListPods(t.Context(), &adminv1.ListPodsRequest{Handler: "crun"})
 	if err != nil || len(pods.GetPods()) != 2 || pods.GetPods()[0].GetPin().GetOutdated() || pods.GetPods()[1].GetPin().GetOutdated() {
 		t.Errorf("%v, %v", pods, err)
@@ -50,13 +56,13 @@ func TestPromoteAndAbort(t *testing.T) {
 	}
 }
 
-// Nobody has to look at each handler to learn that its next binary is not tried.
+// Nobody has to look at each handler to learn that its candidate is not used.
 func TestStatusNamesANextBinaryThatIsNotTried(t *testing.T) {
 	b := newBed(t)
 	b.write("bin/next", "#!/bin/sh\n", 0o755)
 	b.node.breaks(b.path("bin/next"), true)
 	if _, err := b.RegisterHandler(t.Context(), b.crun(
-		&adminv1.Setting{Key: "next.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "next.percent", Value: "10"})); err != nil {
+		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"})); err != nil {
 		t.Fatal(err)
 	}
 	s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{})

@@ -1,4 +1,4 @@
-package survey
+package rules
 
 import (
 	"cmp"
@@ -36,7 +36,7 @@ var recorded = map[string]string{
 // replay asks a program that answers as a runtime or shim was recorded to.
 func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	t.Helper()
-	from, err := filepath.Abs(filepath.Join("../probe/testdata", dir))
+	from, err := filepath.Abs(filepath.Join("../testdata", dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,23 +222,23 @@ func TestWhatRan(t *testing.T) {
 }
 
 // asks are pods and containers that ask for what preflight looks at.
-func asks() map[capability.Name]func(preflight.Handler) *preflight.Lack {
+func asks() map[capability.Name]func(preflight.Handler) *preflight.Refusal {
 	type (
 		sandboxContext   = runtimeapi.LinuxSandboxSecurityContext
 		containerContext = runtimeapi.LinuxContainerSecurityContext
 	)
-	pod := func(sc *sandboxContext) func(preflight.Handler) *preflight.Lack {
-		return func(h preflight.Handler) *preflight.Lack {
+	pod := func(sc *sandboxContext) func(preflight.Handler) *preflight.Refusal {
+		return func(h preflight.Handler) *preflight.Refusal {
 			return preflight.Sandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: sc}}, h)
 		}
 	}
-	one := func(sc *containerContext, mounts ...*runtimeapi.Mount) func(preflight.Handler) *preflight.Lack {
-		return func(h preflight.Handler) *preflight.Lack {
+	one := func(sc *containerContext, mounts ...*runtimeapi.Mount) func(preflight.Handler) *preflight.Refusal {
+		return func(h preflight.Handler) *preflight.Refusal {
 			return preflight.Container(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: sc}, Mounts: mounts}, h)
 		}
 	}
 	ids := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
-	return map[capability.Name]func(preflight.Handler) *preflight.Lack{
+	return map[capability.Name]func(preflight.Handler) *preflight.Refusal{
 		capability.HostNetwork: pod(&sandboxContext{NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}}),
 		capability.HostPID:     pod(&sandboxContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE}}),
 		capability.HostIPC:     pod(&sandboxContext{NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE}}),

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Judge hears how pods do of handlers that have a binary on trial. It must not wait.
-type Judge interface {
+// Outcomes hears how pods do of handlers that have a rollout. It must not wait.
+type Outcomes interface {
 	// Began is told of each pod that gets one of the handler's binaries.
 	Began(name string, a handler.Attempt)
 	// Failed is told of what the pod's runtime or shim did not do, also of pods of
@@ -20,9 +20,9 @@ type Judge interface {
 	Failed(name string, a handler.Attempt, err error)
 }
 
-// trials counts starts by variant, and tells the Judge of them.
-type trials struct {
-	judge    Judge // may be nil
+// trials counts starts by variant, and tells Outcomes of them.
+type variantCounter struct {
+	outcomes Outcomes // may be nil
 	variants *variants
 }
 
@@ -64,7 +64,7 @@ func attemptOf(o handler.Owned) handler.Attempt {
 // identified is a with what is known of the sandbox that came of it. The backend
 // is asked for the few pods only that try a binary.
 func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
-	if variantOf(a) == handler.VariantNext {
+	if variantOf(a) == handler.VariantCandidate {
 		for _, o := range b.Inventory() {
 			if o.Sandbox == sandbox && len(o.Binaries) > 0 {
 				a.SHA256 = o.Binaries[0].SHA256
@@ -78,31 +78,31 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 }
 
 // started is told of the end of each RunPodSandbox that got as far as a backend.
-// tried says that the handler has a binary on trial.
-func (t *trials) started(name string, a handler.Attempt, tried bool, err error) {
+// started counts one start; rollingOut says that the handler has a rollout.
+func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool, err error) {
 	c := t.variants.of(name, variantOf(a))
 	c.pods.Add(1)
 	bad := runtimeFailed(err)
 	if bad {
 		c.failures.Add(1)
 	}
-	if !tried || t.judge == nil || err != nil && !bad {
+	if !rollingOut || t.outcomes == nil || err != nil && !bad {
 		return
 	}
-	t.judge.Began(name, a)
+	t.outcomes.Began(name, a)
 	if bad {
-		t.judge.Failed(name, a, err)
+		t.outcomes.Failed(name, a, err)
 	}
 }
 
 // failed is told of the end of each call that makes or starts a container.
-func (t *trials) failed(o *Owner, err error) {
+func (t *variantCounter) failed(o *Owner, err error) {
 	if o == nil || !runtimeFailed(err) {
 		return
 	}
 	t.variants.of(o.Handler, variantOf(o.Attempt)).failures.Add(1)
-	if t.judge != nil {
-		t.judge.Failed(o.Handler, o.Attempt, err)
+	if t.outcomes != nil {
+		t.outcomes.Failed(o.Handler, o.Attempt, err)
 	}
 }
 
@@ -124,7 +124,7 @@ type Variant struct {
 func (v *variants) report(names []string) []Variant {
 	for _, name := range names {
 		v.of(name, handler.VariantStable)
-		v.of(name, handler.VariantNext)
+		v.of(name, handler.VariantCandidate)
 	}
 	var all []Variant
 	v.counts.Range(func(k, counted any) bool {

@@ -15,10 +15,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// uids are enough pods for both binaries of a trial to have some, at each share here.
+// uids are enough pods for both binaries of a rollout to have some, at each share here.
 const uids = 10
 
-// share runs a sandbox for each uid, and returns those that got the next binary: the
+// share runs a sandbox for each uid, and returns those that got the candidate: the
 // uid, and the version of the runc that it is pinned to.
 func (b *bed) share(t *testing.T, handler string) map[string]string {
 	t.Helper()
@@ -49,8 +49,8 @@ func (b *bed) share(t *testing.T, handler string) map[string]string {
 	return next
 }
 
-// trialIs waits for the trial of a handler to be in a state, as the command tells it.
-func (b *bed) trialIs(t *testing.T, handler, state string) {
+// rolloutIs waits for the rollout of a handler to be in a state, as the command tells it.
+func (b *bed) rolloutIs(t *testing.T, handler, state string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		var told struct {
@@ -64,7 +64,7 @@ func (b *bed) trialIs(t *testing.T, handler, state string) {
 		}
 		for _, h := range told.Handlers {
 			if h.Name == handler && h.Trial.State != state {
-				return fmt.Errorf("the trial is %s: %s", h.Trial.State, h.Trial.Reason)
+				return fmt.Errorf("the rollout is %s: %s", h.Trial.State, h.Trial.Reason)
 			}
 		}
 		return nil
@@ -88,7 +88,7 @@ func (b *bed) counted(t *testing.T, what, handler, variant string) int {
 // A trial of a newer release: the same pods have it each time, more of them with a
 // greater share; an operator gives it to all or takes it from all, which holds for a
 // daemon that starts anew; and the metrics tell the two releases apart.
-func TestATrialFromItsShareToItsEnd(t *testing.T) {
+func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	b := newBed(t)
 	stable, next := testbed.Part(t, testbed.RuncOld), filepath.Join(b.Dir, "next")
 	copyFile(t, testbed.Part(t, testbed.Runc), next)
@@ -96,27 +96,27 @@ func TestATrialFromItsShareToItsEnd(t *testing.T) {
 	restart := func() { b.Kill9(t); b.Start(t); b.waitState(t, "own", "ready") }
 	all := func(percent int) {
 		t.Helper()
-		b.drop(t, "own", table("own", stable)+fmt.Sprintf("next = { runtime_path = %q, percent = %d, abort_after = 2 }\n", next, percent))
+		b.drop(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = %d, abort_after = 2 }\n", next, percent))
 		b.command(t, "reload", "--wait")
-		b.trialIs(t, "own", "running")
+		b.rolloutIs(t, "own", "running")
 	}
 
 	all(30)
 	some := b.share(t, "own")
 	if len(some) == 0 || len(some) == uids {
-		t.Fatalf("%d of %d pods have the next binary", len(some), uids)
+		t.Fatalf("%d of %d pods have the candidate", len(some), uids)
 	}
 	for uid, is := range some {
 		if is != newer {
-			t.Errorf("pod %s has the next binary, of version %s, want %s", uid, is, newer)
+			t.Errorf("pod %s has the candidate, of version %s, want %s", uid, is, newer)
 		}
 	}
 	if pods, others := b.counted(t, "pods", "own", "next"), b.counted(t, "pods", "own", "stable"); pods != len(some) || others != uids-len(some) {
-		t.Errorf("counted are %d pods of the next binary and %d others, and there were %d and %d", pods, others, len(some), uids-len(some))
+		t.Errorf("counted are %d pods of the candidate and %d others, and there were %d and %d", pods, others, len(some), uids-len(some))
 	}
 	restart()
 	if again := b.share(t, "own"); !maps.Equal(again, some) {
-		t.Errorf("the next binary went to %v, and after a restart to %v", some, again)
+		t.Errorf("the candidate went to %v, and after a restart to %v", some, again)
 	}
 	all(70)
 	more := b.share(t, "own")
@@ -125,7 +125,7 @@ func TestATrialFromItsShareToItsEnd(t *testing.T) {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(some)) {
 		if more[uid] == "" {
-			t.Errorf("pod %s had the next binary at 30 percent, and has not at 70", uid)
+			t.Errorf("pod %s had the candidate at 30 percent, and has not at 70", uid)
 		}
 	}
 
@@ -138,40 +138,40 @@ func TestATrialFromItsShareToItsEnd(t *testing.T) {
 			if restarted {
 				restart()
 			}
-			b.trialIs(t, "own", end.state)
+			b.rolloutIs(t, "own", end.state)
 			if got := len(b.share(t, "own")); got != end.have {
-				t.Errorf("%s (restarted: %v): %d of %d pods have the next binary", end.state, restarted, got, uids)
+				t.Errorf("%s (restarted: %v): %d of %d pods have the candidate", end.state, restarted, got, uids)
 			}
 		}
 	}
 }
 
-// A next binary that answers what it is asked, and runs nothing, loses its trial by
+// A candidate that answers what it is asked, and runs nothing, loses its rollout by
 // itself; a restart while it does changes nothing. The handler goes on with its own.
-func TestATrialThatFailsEndsByItself(t *testing.T) {
+func TestARolloutThatFailsEndsByItself(t *testing.T) {
 	b := newBed(t)
 	stable, next := testbed.Part(t, testbed.Runc), filepath.Join(b.Dir, "next")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in --version|features) exec %s \"$@\" ;; esac\necho 'it cannot be done' >&2\nexit 1\n", stable)
 	if err := os.WriteFile(next, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	b.drop(t, "own", table("own", stable)+fmt.Sprintf("next = { runtime_path = %q, percent = 50, abort_after = 3 }\n", next))
+	b.drop(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50, abort_after = 3 }\n", next))
 	b.command(t, "reload", "--wait")
-	b.trialIs(t, "own", "running")
+	b.rolloutIs(t, "own", "running")
 	// Pods fall to either binary by chance: the first three may all have the next one.
 	worked, failed := b.starts(t, "own", 3)
 	if failed != 3 {
 		t.Errorf("%d pods have started, %d have not", worked, failed)
 	}
-	b.trialIs(t, "own", "aborted")
+	b.rolloutIs(t, "own", "aborted")
 	if n, others := b.counted(t, "failures", "own", "next"), b.counted(t, "failures", "own", "stable"); n < failed || others != 0 {
-		t.Errorf("counted are %d failures of the next binary and %d of the handler's own", n, others)
+		t.Errorf("counted are %d failures of the candidate and %d of the handler's own", n, others)
 	}
 	b.Kill9(t)
 	b.Start(t)
-	b.trialIs(t, "own", "aborted")
+	b.rolloutIs(t, "own", "aborted")
 	if got := b.share(t, "own"); len(got) != 0 {
-		t.Errorf("the next binary still goes to %v", got)
+		t.Errorf("the candidate still goes to %v", got)
 	}
 	if listed, ready := b.advertised(t, "own"); !listed || !ready {
 		t.Errorf("listed: %v, all ready: %v", listed, ready)
@@ -179,14 +179,14 @@ func TestATrialThatFailsEndsByItself(t *testing.T) {
 
 	// What a probe finds out in its place is told, and that it was aborted no more.
 	copyFile(t, "/bin/false", next)
-	b.trialIs(t, "own", "not-ready")
+	b.rolloutIs(t, "own", "not-ready")
 
 	// One that a probe finds out takes no pod at all.
 	no := filepath.Join(b.Dir, "no")
 	copyFile(t, "/bin/false", no)
-	b.drop(t, "other", table("other", stable)+fmt.Sprintf("next = { runtime_path = %q, percent = 50 }\n", no))
+	b.drop(t, "other", table("other", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", no))
 	b.waitState(t, "other", "ready")
-	b.trialIs(t, "other", "not-ready")
+	b.rolloutIs(t, "other", "not-ready")
 	if got := b.share(t, "other"); len(got) != 0 {
 		t.Errorf("a binary that is no runtime goes to %v", got)
 	}

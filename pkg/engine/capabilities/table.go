@@ -7,7 +7,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
-	"github.com/berth-cri/berth/pkg/survey"
+	"github.com/berth-cri/berth/pkg/probe/rules"
 )
 
 // Where the kernel and systemd show what a node has.
@@ -20,9 +20,9 @@ const (
 // crunHandler is the annotation by which crun chooses what runs a container.
 const crunHandler = "run.oci.handler"
 
-// Survey is what a handler can do for pods on this node, and how that is known.
-func (a *Checker) Survey(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
-	f := survey.Facts{Handler: a.Of(ctx, d, rt), Node: a.surveyed(), Proof: proof}
+// Table is what a handler can do for pods on this node, and how that is known.
+func (a *Checker) Table(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
+	f := rules.Facts{Handler: a.Of(ctx, d, rt), Node: a.node(), Proof: proof}
 	f.HostNetwork, _ = usesHostNetwork(d)
 	f.Krun = d.DefaultAnnotations[crunHandler] == "krun"
 	if rt != nil && !rt.OwnKernel {
@@ -32,13 +32,13 @@ func (a *Checker) Survey(ctx context.Context, d *handler.Definition, rt *probe.R
 		f.Unsure = lack != nil && ctx.Err() != nil
 		f.Handler.UserNamespaces = func() error { return lack }
 	}
-	return survey.Of(f)
+	return rules.Of(f)
 }
 
-// surveyed is what of the node may change while the daemon runs, and what may not.
-func (a *Checker) surveyed() survey.Node {
+// node is what of the node may change while the daemon runs, and what may not.
+func (a *Checker) node() rules.Node {
 	node := a.settings.Node
-	n := survey.Node{
+	n := rules.Node{
 		Seccomp: node.Seccomp, Cgroup: 1,
 		HugePageLimits: node.HugetlbController || node.TolerateMissingHugetlb,
 	}

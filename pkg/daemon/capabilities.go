@@ -9,15 +9,15 @@ import (
 	"github.com/berth-cri/berth/pkg/remote"
 )
 
-// surveyor asks those for what handlers can do that run their pods.
-type surveyor struct {
+// capabilitySource asks those for what handlers can do that run their pods.
+type capabilitySource struct {
 	engine Engine
 	prober Prober
 	pool   *remote.Pool
 }
 
-// Capabilities implements lifecycle.Surveyor.
-func (s surveyor) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table {
+// Capabilities implements lifecycle.CapabilitySource.
+func (s capabilitySource) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table {
 	if d.Type == handler.CRI {
 		return s.pool.Capabilities(ctx, d)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -50,16 +49,13 @@ type Backend struct {
 	runtimeService
 	imageService
 
-	id        string
-	endpoint  string
-	conn      *grpc.ClientConn
-	names     *names
-	known     *known
-	ledger    *ledger
-	lastKnown *lastKnown
-	// record says on disk whose pods these are.
-	record string
-	// writes has one place, for a ledger that is to be written.
+	id       string
+	endpoint string
+	conn     *grpc.ClientConn
+	names    *names
+	known    *known
+	state    *stateFile
+	// writes has one place, for a state file that is to be written.
 	writes  chan struct{}
 	changed func()
 
@@ -125,25 +121,19 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := filepath.Join(o.Dir, digest.FromString(o.Endpoint).Encoded()[:16])
+	state, damage, err := openState(filepath.Join(o.Dir, digest.FromString(o.Endpoint).Encoded()[:16]+stateSuffix))
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	b := &Backend{
-		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: &known{}, changed: o.Changed,
-		ledger: &ledger{path: base + ".known"}, record: base + recordSuffix, endpoint: o.Endpoint,
-		writes: make(chan struct{}, 1), stop: func() {}, lastKnown: &lastKnown{path: base + ".images"}, handlers: slices.Clone(o.Handlers),
+		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: state.known, changed: o.Changed,
+		state: state, endpoint: o.Endpoint, writes: make(chan struct{}, 1), stop: func() {}, handlers: slices.Clone(o.Handlers),
 	}
 	b.names.set(o.Handlers)
-	if err := b.ledger.load(b.known); err != nil {
-		// The daemon says anew what it has; without this list berth is only short
+	if damage != nil {
+		// The daemon says anew what it has; without these lists berth is only short
 		// of its pods while it is away.
-		log.L.WithError(err).WithField("backend", b.id).Error("Failed to read last known entries of backend; its pods are listed once it answers")
-		b.known = &known{}
-		if err := b.ledger.close(true); err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-	}
-	if err := b.lastKnown.load(); err != nil {
-		log.L.WithError(err).WithField("backend", b.id).Error("Failed to read last known images of backend; they are listed once it answers")
-		b.lastKnown = &lastKnown{path: base + ".images"}
+		log.L.WithError(damage).WithField("backend", b.id).Error("Failed to read last known entries of backend; its pods and images are listed once it answers")
 	}
 	b.compose(o, d)
 	return b, nil
@@ -199,7 +189,7 @@ func (b *Backend) compose(o Options, d *dialer) {
 		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c, streamHosts{o.StreamHosts, net.InterfaceAddrs}},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
-	b.imageService = imageService{images: images{c, b.names, b.lastKnown, o.ListTimeout, &b.contest, &b.making}}
+	b.imageService = imageService{images: images{c, b.names, b.state.images, b.state.write, o.ListTimeout, &b.contest, &b.making}}
 }
 
 // Start begins to look after the daemon, until Close.
@@ -219,12 +209,9 @@ func (b *Backend) Close(forget bool) error {
 	b.running.Wait()
 	err := b.conn.Close()
 	if !forget {
-		err = errors.Join(err, b.ledger.write(b.known))
+		err = errors.Join(err, b.state.write())
 	}
-	if forget {
-		err = errors.Join(err, ignoreMissing(os.Remove(b.record)), b.lastKnown.forget())
-	}
-	return errors.Join(err, b.ledger.close(forget))
+	return errors.Join(err, b.state.close(forget))
 }
 
 func ignoreMissing(err error) error {
@@ -263,12 +250,9 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 		return nil
 	}
 	// What has a name keeps it.
-	if pins := (naming{b.names, b.known}).leaving(handlers); b.known.pinAll(pins) {
-		if err := b.ledger.write(b.known); err != nil {
-			return err
-		}
-	}
-	if err := writeRecord(b.record, record{b.endpoint, handlers}); err != nil {
+	pins := (naming{b.names, b.known}).leaving(handlers)
+	b.known.pinAll(pins)
+	if err := b.state.setRecord(record{b.endpoint, handlers}); err != nil {
 		return err
 	}
 	b.handlers = slices.Clone(handlers)
@@ -315,7 +299,7 @@ func (b *Backend) Edition() uint64 { return b.known.edited() }
 // note implements journal.
 func (b *Backend) note(ctx context.Context, c change) {
 	b.known.note(c)
-	if err := b.ledger.add(c); err != nil {
+	if err := b.state.add(c); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save last known entries of backend; they are not listed if both daemons restart")
 	}
 }
@@ -340,7 +324,7 @@ func (b *Backend) writeDown(ctx context.Context) {
 			return
 		case <-b.writes:
 		}
-		if err := b.ledger.write(b.known); err != nil {
+		if err := b.state.write(); err != nil {
 			log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save last known entries of backend; they are not listed if both daemons restart")
 		}
 		select {

@@ -21,6 +21,7 @@ type images struct {
 	*caller
 	names     *names
 	lastKnown *lastKnown
+	save      func() error
 	// patience is how long a client of a list waits for the daemon.
 	patience time.Duration
 	// contest is not nil if what the daemon has is another backend's.
@@ -89,9 +90,12 @@ func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whol
 	return nil, err
 }
 
-// noted says what comes of a stock that cannot be written down.
-func (i images) noted(ctx context.Context, err error) {
-	if err != nil {
+// noted writes down what is known, if it has changed.
+func (i images) noted(ctx context.Context, changed bool) {
+	if !changed {
+		return
+	}
+	if err := i.save(); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", i.name).Warn("Failed to save last known images of backend; they are not listed if both daemons restart")
 	}
 }

@@ -362,3 +362,59 @@ func possessionsOf(sandboxes, containers page, changes []change, pins map[string
 	}
 	return all
 }
+
+// encode returns its records, and how old the lists are: the time is zero if one of
+// them was never told.
+func (k *known) encode() (content [][]byte, at time.Time, err error) {
+	pins := k.stay()
+	k.mu.Lock()
+	sandboxes, containers := k.sandboxes, k.containers
+	changes := append([]change(nil), k.changes...)
+	k.mu.Unlock()
+	for _, l := range []struct {
+		kind
+		page
+	}{{sandboxList, sandboxes}, {containerList, containers}} {
+		if !l.at.IsZero() {
+			content = append(content, head(l.kind, len(l.frame)), l.frame)
+		}
+	}
+	for id, name := range pins {
+		content = append(content, encodePin(id, name))
+	}
+	for _, c := range changes {
+		r, err := c.encode()
+		if err != nil {
+			return nil, time.Time{}, err
+		}
+		content = append(content, r)
+	}
+	return content, older(sandboxes.at, containers.at), nil
+}
+
+// older is the time that is longer ago. A zero one is the longest.
+func older(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// load takes over a record of a file that was written at a time.
+func (k *known) load(at kind, body []byte, written time.Time) error {
+	switch at {
+	case sandboxList:
+		k.sandboxes.frame, k.sandboxes.at = append(frame(nil), body...), written
+	case containerList:
+		k.containers.frame, k.containers.at = append(frame(nil), body...), written
+	case pinnedSandbox:
+		k.pin(decodePin(body))
+	default:
+		c, err := decode(at, body)
+		if err != nil {
+			return err
+		}
+		k.note(c)
+	}
+	return nil
+}

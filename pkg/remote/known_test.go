@@ -68,12 +68,10 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := &known{}
 			learn(t, k, map[string][]string{"p": {"c"}})
-			path := filepath.Join(t.TempDir(), "x", "ledger")
-			l := &ledger{path: path}
-			if err := l.load(k); err != nil {
-				t.Fatal(err)
-			}
-			if err := l.write(k); err != nil {
+			path := filepath.Join(t.TempDir(), "x", "daemon.state")
+			l := opened(t, path)
+			l.known = k
+			if err := l.write(); err != nil {
 				t.Fatal(err)
 			}
 			for _, change := range c.changes {
@@ -108,11 +106,7 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 			}
 			check(k)
 			t.Run("after a kill", func(t *testing.T) {
-				again := &known{}
-				if err := (&ledger{path: path}).load(again); err != nil {
-					t.Fatal(err)
-				}
-				check(again)
+				check(opened(t, path).known)
 			})
 			t.Run("half written", func(t *testing.T) {
 				whole, err := os.ReadFile(path)
@@ -123,9 +117,7 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 					if err := os.WriteFile(path, whole[:n], 0o600); err != nil {
 						t.Fatal(err)
 					}
-					if err := (&ledger{path: path}).load(&known{}); err != nil {
-						t.Errorf("%d of %d bytes: %v", n, len(whole), err)
-					}
+					opened(t, path)
 				}
 			})
 		})
@@ -189,17 +181,17 @@ func TestAPodThatSomebodyElseRemovedIsForgotten(t *testing.T) {
 	}
 }
 
-func TestALedgerIsWrittenOnAfterAKill(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "ledger")
-	l, k := &ledger{path: path}, &known{}
-	learn(t, k, map[string][]string{"p": nil})
-	add := func(l *ledger, id string) {
+func TestAStateFileIsWrittenOnAfterAKill(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "daemon.state")
+	l := opened(t, path)
+	learn(t, l.known, map[string][]string{"p": nil})
+	add := func(l *stateFile, id string) {
 		t.Helper()
 		if err := l.add(change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{Id: id}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.write(k); err != nil {
+	if err := l.write(); err != nil {
 		t.Fatal(err)
 	}
 	add(l, "half")
@@ -210,21 +202,13 @@ func TestALedgerIsWrittenOnAfterAKill(t *testing.T) {
 	if err := os.WriteFile(path, whole[:len(whole)-3], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	next := &ledger{path: path}
-	if err := next.load(&known{}); err != nil {
-		t.Fatal(err)
-	}
-	add(next, "q")
-	again := &known{}
-	if err := (&ledger{path: path}).load(again); err != nil {
-		t.Fatal(err)
-	}
-	if got := sketch(t, again); len(got) != 2 || got["q"] == "" {
+	add(opened(t, path), "q")
+	if got := sketch(t, opened(t, path).known); len(got) != 2 || got["q"] == "" {
 		t.Errorf("read %v", got)
 	}
 }
 
-func TestADamagedLedgerStopsNothing(t *testing.T) {
+func TestADamagedStateFileStopsNothing(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"zeros": make([]byte, 4096), "a broken list": append(head(sandboxList, 1), 1<<3),
 		"broken text": append(head(sandboxList, 5), 0x0a, 3, 0x0a, 1, 0xff), "a broken change": append(head(madeSandbox, 1), 'x'),
@@ -232,7 +216,7 @@ func TestADamagedLedgerStopsNothing(t *testing.T) {
 		d := newDaemon(t)
 		dir := t.TempDir()
 		b := connect(t, d, dir)
-		if err := os.WriteFile(b.ledger.path, content, 0o600); err != nil {
+		if err := os.WriteFile(b.state.path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		b = connect(t, d, dir)

@@ -3,26 +3,19 @@ package remote
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// stock is what images a daemon had when it was asked last, and where it keeps
-// them: also when it does not answer they are on the node's disk. It is kept on
-// disk, unsynced as a ledger is. All methods may be called at any time from any
-// goroutine.
+// lastKnown is what images a daemon had when it was asked last, and where it keeps
+// them: also when it does not answer they are on the node's disk. What changes it
+// returns whether that is to be written down. All methods may be called at any time
+// from any goroutine.
 type lastKnown struct {
-	path string
-
 	mu sync.Mutex
 	// images is an encoded list, and there are none before known.
 	images frame
@@ -42,18 +35,15 @@ func (s *lastKnown) mark() uint64 {
 }
 
 // take takes over a whole list.
-func (s *lastKnown) take(f frame, turn uint64) error {
+func (s *lastKnown) take(f frame, turn uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if turn < s.taken {
-		return nil // one that was asked for later, or a removal, was faster
+		return false // one that was asked for later, or a removal, was faster
 	}
 	differs := !s.known || !slices.EqualFunc(items(s.images), items(f), bytes.Equal)
 	s.images, s.known, s.taken = slices.Clone(f), true, turn
-	if !differs {
-		return nil
-	}
-	return s.write()
+	return differs
 }
 
 // items are those of a list, in an order of their own: daemons have none.
@@ -68,19 +58,16 @@ func items(f frame) (all [][]byte) {
 }
 
 // keeps takes over where images are.
-func (s *lastKnown) keeps(fs *runtimeapi.ImageFsInfoResponse) error {
+func (s *lastKnown) keeps(fs *runtimeapi.ImageFsInfoResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := s.filesystems == nil
 	s.filesystems = proto.CloneOf(fs)
-	if !first {
-		return nil // what has changed is how full they are
-	}
-	return s.write()
+	return first // what changes later is how full they are
 }
 
 // removed takes over that an image, by any of its names, is not there any more.
-func (s *lastKnown) removed(name string) error {
+func (s *lastKnown) removed(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn++
@@ -96,11 +83,10 @@ func (s *lastKnown) removed(name string) error {
 		left = protowire.AppendTag(left, itemsField, protowire.BytesType)
 		left = protowire.AppendBytes(left, item)
 	}
-	if !gone {
-		return nil
+	if gone {
+		s.images = left
 	}
-	s.images = left
-	return s.write()
+	return gone
 }
 
 // last is the list at hand.
@@ -120,62 +106,39 @@ func (s *lastKnown) lastFilesystems() *runtimeapi.ImageFsInfoResponse {
 	return proto.CloneOf(s.filesystems)
 }
 
-// Kinds of records in the file of a stock.
-const (
-	imageList       kind = 'I'
-	filesystemsInfo kind = 'F'
-)
-
-// write replaces the file whole; mu is held.
-func (s *lastKnown) write() error {
-	var content []byte
+// encode returns its records.
+func (s *lastKnown) encode() ([][]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all [][]byte
 	if s.known {
-		content = append(append(content, head(imageList, len(s.images))...), s.images...)
+		all = append(all, head(imageList, len(s.images)), s.images)
 	}
 	if s.filesystems != nil {
 		told, err := proto.Marshal(s.filesystems)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		content = append(append(content, head(filesystemsInfo, len(told))...), told...)
+		all = append(all, head(filesystemsInfo, len(told)), told)
 	}
-	return atomicfile.Write(s.path, content, 0o600, atomicfile.Relaxed)
+	return all, nil
 }
 
-// load reads what was written.
-func (s *lastKnown) load() error {
-	content, err := os.ReadFile(s.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+// load takes over a record.
+func (s *lastKnown) load(k kind, body []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(content) > 0 {
-		size, n := protowire.ConsumeVarint(content[1:])
-		if n < 0 || size > uint64(len(content)-1-n) {
-			return fmt.Errorf("read %s: truncated", s.path)
+	if k == imageList {
+		if !sound(body, imageLists.shape) {
+			return errors.New("the list of images is damaged")
 		}
-		body := content[1+n : 1+n+int(size)]
-		switch kind(content[0]) {
-		case imageList:
-			if !sound(body, imageLists.shape) {
-				return fmt.Errorf("read %s: the list of images is damaged", s.path)
-			}
-			s.images, s.known = slices.Clone(body), true
-		case filesystemsInfo:
-			told := &runtimeapi.ImageFsInfoResponse{}
-			if err := proto.Unmarshal(body, told); err != nil {
-				return fmt.Errorf("read %s: %w", s.path, err)
-			}
-			s.filesystems = told
-		}
-		content = content[1+n+int(size):]
+		s.images, s.known = slices.Clone(body), true
+		return nil
 	}
+	told := &runtimeapi.ImageFsInfoResponse{}
+	if err := proto.Unmarshal(body, told); err != nil {
+		return err
+	}
+	s.filesystems = told
 	return nil
 }
-
-// forget removes the file: the daemon is no backend of this berth any more.
-func (s *lastKnown) forget() error { return ignoreMissing(os.Remove(s.path)) }

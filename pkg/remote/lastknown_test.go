@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,10 +76,10 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 		t.Errorf("a list by name of a daemon that is gone: %v", err)
 	}
 	has(t, connect(t, d, dir), "one", "two")
-	if err := b.lastKnown.forget(); err != nil {
+	if err := b.state.close(true); err != nil {
 		t.Error(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(dir, "*.images*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
@@ -119,50 +118,99 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 	has(t, b, "one")
 }
 
-func TestADamagedStockStopsNothing(t *testing.T) {
+func TestDamagedImagesStopNothing(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "daemon.state")
+	pods := encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}})
+	r, err := record{"/x.sock", []Handler{{"a", "b"}}}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, damaged := range []string{"I\x01\xff", "F\x02\x0a\x05"} {
+		content := slices.Concat(r, []byte(damaged), head(sandboxList, len(pods)), pods, head(containerList, 0))
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, damage, err := openState(path)
+		if err != nil || damage == nil || !strings.Contains(damage.Error(), path) {
+			t.Errorf("%q is read: %v, %v", damaged, damage, err)
+		}
+		// What is sound stays, in the file as well.
+		for _, s := range []*stateFile{s, opened(t, path)} {
+			if got := sketch(t, s.known); len(got) != 1 || s.record == nil || len(s.record.Handlers) != 1 {
+				t.Errorf("%q: kept are %v and %v", damaged, got, s.record)
+			}
+		}
+	}
+}
+
+// opened is a state file without damage.
+func opened(t *testing.T, path string) *stateFile {
+	t.Helper()
+	s, damage, err := openState(path)
+	if err != nil || damage != nil {
+		t.Fatal(damage, err)
+	}
+	return s
+}
+
+// Older builds had three files for each daemon.
+func TestThreeFilesBecomeOne(t *testing.T) {
 	d := newDaemon(t)
 	dir := t.TempDir()
 	b := connect(t, d, dir)
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	pulled(t, b, "one")
 	has(t, b, "one")
-	content, err := os.ReadFile(b.lastKnown.path)
+	images, err := b.state.images.encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for at, damaged := range [][]byte{content[:len(content)-1], []byte("I\xff"), []byte("I\x01\xff"), []byte("F\x02\x0a\x05")} {
-		path := filepath.Join(t.TempDir(), fmt.Sprint(at))
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := (&lastKnown{path: path}).load(); err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%q is read: %v", damaged, err)
-		}
-	}
-	if err := os.WriteFile(b.lastKnown.path, content[:len(content)-1], 0o600); err != nil {
+	learn(t, b.known, map[string][]string{"p": {"c"}})
+	pods, _, err := b.known.encode()
+	if err != nil {
 		t.Fatal(err)
 	}
-	again := connect(t, d, dir)
-	until(t, "ready", func() bool { return again.Health().Phase == Ready })
-	has(t, again, "one")
+	path := b.state.path
+	base := strings.TrimSuffix(path, stateSuffix)
+	d.server.Stop()
+	if err := b.state.close(true); err != nil {
+		t.Fatal(err)
+	}
+	half := []byte{byte(removedSandbox), 5, 'x'} // what a killed daemon leaves
+	for suffix, content := range map[string][]byte{
+		".json": []byte(`{"endpoint": "` + d.path + `", "handlers": [{"Name": "a", "Remote": "b"}]}`), ".images": slices.Concat(images...), ".known": append(slices.Concat(pods...), half...),
+	} {
+		if err := os.WriteFile(base+suffix, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	records, err := readRecords(dir)
+	if err != nil || len(records) != 1 || records[0].Endpoint != d.path || len(records[0].Handlers) != 1 {
+		t.Errorf("records are %v, %v", records, err)
+	}
+	has(t, connect(t, d, dir), "one")
+	if got := sketch(t, opened(t, path).known); len(got) != 2 {
+		t.Errorf("pods are %v", got)
+	}
+	if left, err := filepath.Glob(base + "*"); err != nil || !slices.Equal(left, []string{path}) {
+		t.Errorf("left are %v, %v", left, err)
+	}
 }
 
 // A list that was asked for before a removal must not bring the image back.
-func TestAStockIsNotTakenFromAListThatWasOvertaken(t *testing.T) {
-	s := &lastKnown{path: filepath.Join(t.TempDir(), "x")}
+func TestImagesAreNotTakenFromAListThatWasOvertaken(t *testing.T) {
+	s := &lastKnown{}
 	one := encoded(t, &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{{Id: "one"}}})
 	before := s.mark()
-	if err := s.removed("one"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.take(one, before); err != nil {
-		t.Fatal(err)
+	if s.removed("one") || s.take(one, before) {
+		t.Error("nothing has changed, and is to be written")
 	}
 	if f, known := s.last(); known {
 		t.Errorf("known: %q", f)
 	}
-	if err := s.take(one, s.mark()); err != nil {
-		t.Fatal(err)
+	if !s.take(one, s.mark()) {
+		t.Error("a list is not to be written")
 	}
 	if f, known := s.last(); !known || len(f) == 0 {
 		t.Errorf("known: %q, %v", f, known)

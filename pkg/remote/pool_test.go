@@ -268,9 +268,10 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 	p := newPool(t, dir)
 	for _, b := range p.All() {
 		if b.endpoint == two.path {
-			if err := os.MkdirAll(filepath.Join(filepath.Dir(b.record), "."+filepath.Base(b.record)+".new", "full"), 0o700); err != nil { // where its next record would be
+			if err := os.Mkdir(b.state.path+".new", 0o700); err != nil { // where its next state would be
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { _ = os.Remove(b.state.path + ".new") })
 		}
 	}
 	for range 20 { // whichever of both comes first
@@ -290,12 +291,14 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 func TestDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
 	d := newDaemon(t)
-	if err := writeRecord(filepath.Join(dir, "good"+recordSuffix), record{d.path, []Handler{{"legacy", "runc"}}}); err != nil {
+	if err := opened(t, filepath.Join(dir, "good"+stateSuffix)).setRecord(record{d.path, []Handler{{"legacy", "runc"}}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, content := range map[string]string{"empty": "", "nothing": "{}", "relative": `{"endpoint": "x.sock"}`, "cut": `{"endp`} {
-		if err := os.WriteFile(filepath.Join(dir, name+recordSuffix), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
+		for suffix, content := range map[string][]byte{".json": []byte(content), stateSuffix: append(head(handlersRecord, len(content)), content...), ".cut" + stateSuffix: []byte("R\x50" + content)} {
+			if err := os.WriteFile(filepath.Join(dir, name+suffix), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if all := newPool(t, dir).All(); len(all) != 1 || all[0].endpoint != d.path {

@@ -276,7 +276,7 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 		t.Fatal(err)
 	}
 	b.drop(t, "51-shared", string(whole)+"candidate = { runtime_path = \"/bin/true\", percent = 50 }\n")
-	if out := b.berth(t, 2, "reload", "--wait"); !strings.Contains(out, "runtimes.shared.next: does not apply to a handler of another CRI daemon") {
+	if out := b.berth(t, 2, "reload", "--wait"); !strings.Contains(out, "runtimes.shared.candidate: does not apply to a handler of another CRI daemon") {
 		t.Errorf("a candidate is refused with:\n%s", out)
 	}
 	b.drop(t, "51-shared", string(whole))

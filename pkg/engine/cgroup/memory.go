@@ -1,16 +1,14 @@
 package cgroup
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // memoryDir is where a cgroup's memory is counted, or empty.
@@ -35,28 +33,24 @@ func (p Paths) Contains(key string) bool {
 // ProcessKey is the MemoryKey of the cgroup that a process is in; empty if it has ended
 // or memory is not counted.
 func ProcessKey(pid int) (string, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	where, err := procfs.CgroupsOf(pid)
 	if err != nil {
 		return "", ignoreGone(err)
 	}
-	return host().memoryOf(text), nil
+	return host().memoryOf(where), nil
 }
 
-// memoryOf reads /proc/PID/cgroup. See cgroups(7).
-func (h hierarchies) memoryOf(text []byte) string {
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		_, rest, _ := strings.Cut(lines.Text(), ":")
-		controllers, inside, ok := strings.Cut(rest, ":")
-		switch {
-		case !ok:
-		case controllers == "" && h.unified != "":
-			return filepath.Join(h.unified, inside)
-		case h.unified == "" && h.v1["memory"] != "" && slices.Contains(strings.Split(controllers, ","), "memory"):
-			return filepath.Join(h.v1["memory"], inside)
-		}
+// memoryOf is where the memory of a process with these cgroups is counted.
+func (h hierarchies) memoryOf(where map[string]string) string {
+	mount, controller := h.unified, ""
+	if mount == "" {
+		mount, controller = h.v1["memory"], "memory"
 	}
-	return ""
+	inside, there := where[controller]
+	if mount == "" || !there {
+		return ""
+	}
+	return filepath.Join(mount, inside)
 }
 
 // Children are the cgroups right below, by name. There are none below one that is gone.
@@ -98,7 +92,7 @@ func (p Paths) Own() ([]int, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	pids, err := readPids(filepath.Join(dir, "cgroup.procs"))
+	pids, err := members(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cgroup processes: %w", err)
 	}

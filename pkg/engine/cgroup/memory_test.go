@@ -1,6 +1,10 @@
 package cgroup
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+)
 
 func TestMemoryOf(t *testing.T) {
 	v1 := hierarchies{v1: map[string]string{"memory": "/sys/fs/cgroup/memory", "unified": "/sys/fs/cgroup/unified"}}
@@ -19,7 +23,7 @@ func TestMemoryOf(t *testing.T) {
 		{v2, "4:memory:/x\n0::/pods/a\n", "/sys/fs/cgroup/pods/a"},
 		{hierarchies{}, "4:memory:/x\n0::/y\n", ""},
 	} {
-		if got := c.h.memoryOf([]byte(c.text)); got != c.want {
+		if got := c.h.memoryOf(procfs.ParseCgroups([]byte(c.text))); got != c.want {
 			t.Errorf("%q: %q, want %q", c.text, got, c.want)
 		}
 	}

@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +32,7 @@ func (p Paths) Processes() ([]int, error) {
 		if !entry.IsDir() {
 			return nil
 		}
-		more, err := readPids(filepath.Join(path, "cgroup.procs"))
+		more, err := members(path)
 		pids = append(pids, more...)
 		return err
 	})
@@ -56,23 +55,10 @@ func (p Paths) processDir() string {
 	return ""
 }
 
-func readPids(file string) ([]int, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, ignoreGone(err)
-	}
-	var pids []int
-	for _, word := range strings.Fields(string(b)) {
-		pid, err := strconv.Atoi(word)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		// 0 is a process of another PID namespace than ours: not ours to name.
-		if pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
+// members are the processes in one cgroup; none of one that is gone.
+func members(dir string) ([]int, error) {
+	pids, err := procfs.Members(dir)
+	return pids, ignoreGone(err)
 }
 
 // ignoreGone drops the errors of a cgroup that is removed while it is read; a

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"github.com/containerd/cgroups/v3"
 	contribapparmor "github.com/containerd/containerd/v2/contrib/apparmor"
@@ -100,13 +101,8 @@ func privileges() (caps []string, minOOM int, err error) {
 	if c.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE) {
 		return caps, -1000, nil
 	}
-	b, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the daemon's oom_score_adj: %w", err)
-	}
-	minOOM, err = strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the daemon's oom_score_adj: %w", err)
+	if minOOM, err = procfs.OOMScore(); err != nil {
+		return nil, 0, err
 	}
 	return caps, minOOM, nil
 }

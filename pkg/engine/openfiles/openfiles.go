@@ -13,9 +13,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,7 +31,7 @@ func Count(ctx context.Context, pids []int) (Counted, error) {
 		if err := ctx.Err(); err != nil {
 			return Counted{}, fmt.Errorf("count open files: %w", err)
 		}
-		if err := c.add(filepath.Join("/proc", strconv.Itoa(pid), "fd")); err != nil && !gone(err) {
+		if err := c.add(procfs.Path(pid, "fd")); err != nil && !gone(err) {
 			return Counted{}, fmt.Errorf("count open files: %w", err)
 		}
 	}
@@ -63,7 +64,7 @@ func (c *Counted) add(dir string) error {
 // SoftLimit is how many descriptors a process may have open; known is false where
 // there is no limit.
 func SoftLimit(pid int) (limit uint64, known bool, err error) {
-	f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "limits"))
+	f, err := os.Open(procfs.Path(pid, "limits"))
 	if err != nil {
 		if gone(err) {
 			return 0, false, nil

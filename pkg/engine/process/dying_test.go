@@ -37,23 +37,6 @@ func TestDying(t *testing.T) {
 	}
 }
 
-func TestGoingBy(t *testing.T) {
-	for stat, want := range map[string][2]bool{
-		"1 (init) S 0 1 1 0 -1 4194560 0": {false, true},
-		"1 (a) Z) S 0 1 1 0 -1 4194560 0": {false, true},
-		"2 (sh) Z 1 1 1 0 -1 4228108 0":   {true, true},
-		"2 (sh) X 1 1 1 0 -1 4228108 0":   {true, true},
-		"2 (zap) S 1 1 1 0 -1 4194564 0":  {true, true},
-		"2 (sh) S 1":                      {false, false},
-		"2 (sh) S 1 1 1 0 -1 many 0":      {false, false},
-		"nothing":                         {false, false},
-	} {
-		if going, ok := goingBy([]byte(stat)); going != want[0] || ok != want[1] {
-			t.Errorf("%q: %v, %v", stat, going, ok)
-		}
-	}
-}
-
 func TestKillPending(t *testing.T) {
 	for status, want := range map[string]bool{
 		"Name:\tsh\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n": false,

@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
@@ -44,24 +46,16 @@ type All struct {
 
 // Look lists the processes of the host.
 func Look() (*All, error) {
-	dir, err := os.Open("/proc")
+	pids, err := procfs.Processes()
 	if err != nil {
-		return nil, fmt.Errorf("processes: %w", err)
-	}
-	names, err := dir.Readdirnames(-1)
-	if err = errors.Join(err, dir.Close()); err != nil {
 		return nil, fmt.Errorf("processes: %w", err)
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
 		return nil, fmt.Errorf("processes: %w", err)
 	}
-	a := &All{byPID: make(map[int]Process, len(names)), children: map[int][]int{}, now: uint64(now.Nano()) / uint64(time.Second/ticks)} //nolint:gosec // it is after the boot
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
+	a := &All{byPID: make(map[int]Process, len(pids)), children: map[int][]int{}, now: uint64(now.Nano()) / uint64(time.Second/ticks)} //nolint:gosec // it is after the boot
+	for _, pid := range pids {
 		p, err := read(pid)
 		if errdefs.IsNotFound(err) {
 			continue
@@ -110,36 +104,12 @@ func gone(pid int, err error) error {
 	return fmt.Errorf("process %d: %w", pid, err)
 }
 
-func path(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
-
 func read(pid int) (Process, error) {
-	text, err := os.ReadFile(path(pid, "stat"))
+	stat, err := procfs.StatOf(pid)
 	if err != nil {
 		return Process{}, gone(pid, err)
 	}
-	p, ok := parseStat(text)
-	if !ok {
-		return Process{}, fmt.Errorf("process %d: %s has %q", pid, path(pid, "stat"), text)
-	}
-	p.PID = pid
-	return p, nil
-}
-
-// parseStat takes the parent and the start. The name, in brackets, may have any
-// character. See proc_pid_stat(5).
-func parseStat(text []byte) (Process, bool) {
-	const parent, started = 1, 19 // behind the name
-	end := bytes.LastIndexByte(text, ')')
-	if end < 0 {
-		return Process{}, false
-	}
-	words := bytes.Fields(text[end+1:])
-	if len(words) <= started {
-		return Process{}, false
-	}
-	ppid, err := strconv.Atoi(string(words[parent]))
-	since, err2 := strconv.ParseUint(string(words[started]), 10, 64)
-	return Process{Parent: ppid, Started: since}, err == nil && err2 == nil
+	return Process{PID: pid, Parent: stat.Parent, Started: stat.Started}, nil
 }
 
 // same is nil if p has its id still.
@@ -154,7 +124,7 @@ func (p Process) same() error {
 // Memory is what p has of the host's memory, swap included, in bytes. Of a page that
 // several processes have, each has its share (PSS).
 func (p Process) Memory() (uint64, error) {
-	text, err := os.ReadFile(path(p.PID, "smaps_rollup"))
+	text, err := os.ReadFile(procfs.Path(p.PID, "smaps_rollup"))
 	if err != nil {
 		return 0, gone(p.PID, err)
 	}
@@ -205,7 +175,7 @@ func (p Process) CPU() (time.Duration, error) {
 
 // Names says which of the words are in an argument that p was started with.
 func (p Process) Names(words []string) ([]string, error) {
-	text, err := os.ReadFile(path(p.PID, "cmdline"))
+	text, err := os.ReadFile(procfs.Path(p.PID, "cmdline"))
 	if err != nil {
 		return nil, gone(p.PID, err)
 	}
@@ -221,14 +191,14 @@ func (p Process) Names(words []string) ([]string, error) {
 // Name is what p calls itself: the file name of its first argument, or the kernel's name
 // of it if it has none.
 func (p Process) Name() (string, error) {
-	text, err := os.ReadFile(path(p.PID, "cmdline"))
+	text, err := os.ReadFile(procfs.Path(p.PID, "cmdline"))
 	if err != nil {
 		return "", gone(p.PID, err)
 	}
 	if first, _, _ := bytes.Cut(text, []byte{0}); len(first) > 0 {
 		return filepath.Base(string(first)), nil
 	}
-	text, err = os.ReadFile(path(p.PID, "comm"))
+	text, err = os.ReadFile(procfs.Path(p.PID, "comm"))
 	if err != nil {
 		return "", gone(p.PID, err)
 	}
@@ -237,7 +207,7 @@ func (p Process) Name() (string, error) {
 
 // RunsMachine says whether p itself runs a virtual machine, by the kernel's hypervisor.
 func (p Process) RunsMachine() (bool, error) {
-	dir := path(p.PID, "fd")
+	dir := procfs.Path(p.PID, "fd")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return false, gone(p.PID, err)

@@ -10,23 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestParseStat(t *testing.T) {
-	const rest = " S 7 1 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1"
-	for text, want := range map[string]Process{
-		"12 (sleep)" + rest:        {Parent: 7, Started: 4711},
-		"12 (a) b (c d) 1)" + rest: {Parent: 7, Started: 4711},
-	} {
-		if got, ok := parseStat([]byte(text)); !ok || got != want {
-			t.Errorf("%q: %+v, %v", text, got, ok)
-		}
-	}
-	for _, text := range []string{"", "12 (sleep", "12 (sleep) S 7", "12 (sleep) S x 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 4711"} {
-		if got, ok := parseStat([]byte(text)); ok {
-			t.Errorf("%q: %+v", text, got)
-		}
-	}
-}
-
 func TestParseRollup(t *testing.T) {
 	const text = "557a-7ffc ---p 00000000 00:00 0  [rollup]\nRss:  1740 kB\nPss:   243 kB\nPss_Anon:  116 kB\nSwap:  9 kB\nSwapPss:  7 kB\n"
 	if sum, ok := parseRollup([]byte(text)); !ok || sum != 250<<10 {

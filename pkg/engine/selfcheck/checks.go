@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
@@ -125,7 +127,7 @@ func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandb
 
 // mapped says whether a process has the ids of a self-check pod.
 func mapped(pid int) error {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	text, err := os.ReadFile(procfs.Path(pid, "uid_map"))
 	if err != nil {
 		return err
 	}

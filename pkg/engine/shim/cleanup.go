@@ -8,9 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
@@ -137,31 +138,14 @@ func (ep *Endpoint) ended() bool {
 	if ep.PID <= 0 {
 		return false
 	}
-	state, since, err := processStat(ep.PID)
+	stat, err := procfs.StatOf(ep.PID)
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 	}
-	return since != ep.StartTime || state == "Z" || state == "X"
+	return stat.Started != ep.StartTime || stat.Ended()
 }
 
 func startTime(pid int) (uint64, error) {
-	_, since, err := processStat(pid)
-	return since, err
-}
-
-// processStat reads fields 3 and 22 of proc_pid_stat(5), the state of a process and
-// when it started. The fields are counted from behind the name, which is in
-// parentheses and may hold any character.
-func processStat(pid int) (state string, since uint64, err error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return "", 0, err
-	}
-	const first, start = 3, 22
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) <= start-first {
-		return "", 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
-	}
-	since, err = strconv.ParseUint(fields[start-first], 10, 64)
-	return fields[0], since, err
+	stat, err := procfs.StatOf(pid)
+	return stat.Started, err
 }

@@ -3,8 +3,8 @@ package shim
 import (
 	"bytes"
 	"os"
-	"path/filepath"
-	"strconv"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,13 +13,12 @@ import (
 // in the task's bundle, for that id, and its connection or its answer is of no use.
 // What a shim starts has other arguments.
 func killStray(s Start) error {
-	entries, err := os.ReadDir("/proc")
+	pids, err := procfs.Processes()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
+	for _, pid := range pids {
+		if pid == os.Getpid() {
 			continue
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
@@ -31,7 +30,7 @@ func killStray(s Start) error {
 			err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		}
 		unix.Close(fd)
-		if err != nil && err != unix.ESRCH { //nolint:errorlint // as the kernel gave it
+		if err != nil && err != unix.ESRCH {
 			return err
 		}
 	}
@@ -41,8 +40,7 @@ func killStray(s Start) error {
 // isShimOf tells a shim by where it was started and by the arguments that every shim
 // passes on to its server.
 func isShimOf(s Start, pid int) bool {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	where, err := os.Stat(filepath.Join(dir, "cwd"))
+	where, err := os.Stat(procfs.Path(pid, "cwd"))
 	if err != nil {
 		return false
 	}
@@ -50,7 +48,7 @@ func isShimOf(s Start, pid int) bool {
 	if bundle, err := os.Stat(s.Bundle); err != nil || !os.SameFile(where, bundle) {
 		return false
 	}
-	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	line, err := os.ReadFile(procfs.Path(pid, "cmdline"))
 	return err == nil && runsShimOf(s.ID, line)
 }
 

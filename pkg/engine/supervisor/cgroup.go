@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -13,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
@@ -50,38 +51,11 @@ func hierarchies() ([]hierarchy, error) {
 	return found, nil
 }
 
-// membership is /proc/<pid>/cgroup: controller ("" for version 2) -> path.
-type membership map[string]string
-
-func membershipOf(pid int) (membership, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	if err != nil {
-		return nil, err
-	}
-	return parseMembership(b), nil
-}
-
-func parseMembership(b []byte) membership {
-	m := membership{}
-	for line := range strings.Lines(string(b)) {
-		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
-		controllers, where, ok := strings.Cut(rest, ":")
-		if !ok {
-			continue
-		}
-		where = strings.TrimSuffix(where, " (deleted)")
-		for c := range strings.SplitSeq(controllers, ",") {
-			m[c] = where
-		}
-	}
-	return m
-}
-
 // locateCgroup says where a container's processes are. They have a cgroup of
 // their own where that differs from ours. A process that has exited already is
 // in no cgroup of version 1 any more; then what the spec asked for is taken,
 // where that exists.
-func locateCgroup(all []hierarchy, own, container membership, asked string) Cgroup {
+func locateCgroup(all []hierarchy, own, container map[string]string, asked string) Cgroup {
 	var c Cgroup
 	for _, h := range all {
 		where := container[h.controller]
@@ -200,32 +174,17 @@ func (c Cgroup) processIDs() ([]int, error) {
 		if err != nil || !e.IsDir() {
 			return ignoreNotExist(err)
 		}
-		more, err := readPIDs(filepath.Join(at, "cgroup.procs"))
+		more, err := procfs.Members(at)
 		pids = append(pids, more...)
 		return ignoreNotExist(err)
 	})
 	return pids, err
 }
 
-func readPIDs(file string) ([]int, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var pids []int
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		// 0 is a process that this one cannot see.
-		if pid, err := strconv.Atoi(lines.Text()); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
-}
-
-// ignoreNotExist drops errors of cgroups that vanish while they are read.
+// ignoreNotExist drops errors of cgroups that vanish while they are read; a threaded
+// one shows its processes further up.
 func ignoreNotExist(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
 	}
 	return err

@@ -105,43 +105,18 @@ func (x *execs) begin(execID string, abort context.CancelFunc) (*process, error)
 	return p, nil
 }
 
-// execIO is what an exec is started with.
-type execIO struct {
-	call      *call
-	files     []string // to be removed once it was started
-	pidFile   string
+// execLaunch is the launch of an exec.
+type execLaunch struct {
+	launch
 	innerFile string
-	stdin     *os.File
-	stdio     *stdio
-	console   *consoleSocket
 	screen    *os.File // where a terminal's output goes
 	input     *os.File // where a terminal's input comes from
-	taken     bool     // stdin, screen and input have an owner
 }
 
-func (e *execIO) close() {
-	if e.stdio != nil {
-		e.stdio.close()
-	}
-	if e.console != nil {
-		e.console.close()
-	}
-	for _, f := range e.files {
-		os.Remove(f)
-	}
-	if e.taken {
-		return
-	}
-	for _, f := range []*os.File{e.stdin, e.screen, e.input} {
-		if f != nil {
-			f.Close()
-		}
-	}
-}
-
-func (x *execs) prepare(p *process) (_ *execIO, retErr error) {
+func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	name := filepath.Join(x.task.dir, "exec-"+strconv.FormatUint(p.serial, 10))
-	e := &execIO{pidFile: name + ".pid", innerFile: name + ".inner"}
+	e := &execLaunch{launch: launch{pidFile: name + ".pid"}, innerFile: name + ".inner"}
+	e.drop = e.closeTerminal
 	defer func() {
 		if retErr != nil {
 			e.close()
@@ -157,38 +132,24 @@ func (x *execs) prepare(p *process) (_ *execIO, retErr error) {
 	if x.task.journal.Options.OwnKernel {
 		e.call.args = append(e.call.args, "--internal-pid-file", e.innerFile)
 	}
-	if err := x.prepareStdio(e, p); err != nil {
+	if err := e.openIO(p, diesWithReader, &x.task.journal.Options); err != nil {
+		return nil, err
+	}
+	if err := e.openTerminal(p); err != nil {
 		return nil, err
 	}
 	e.call.args = append(e.call.args, x.task.id)
 	return e, nil
 }
 
-func (x *execs) prepareStdio(e *execIO, p *process) (err error) {
-	if p.paths.stdin != "" {
-		if e.stdin, err = holdOpen(p.paths.stdin); err != nil {
-			return err
-		}
-	}
-	if !p.terminal {
-		o := &x.task.journal.Options
-		e.stdio, err = openStdio(p.paths, diesWithReader, o.IOUID, o.IOGID)
-		if err != nil {
-			return err
-		}
-		e.call.stdio = &e.stdio.fds
-		return nil
-	}
-	if e.console, err = newConsoleSocket(); err != nil {
-		return err
-	}
-	e.call.args = append(e.call.args, "--console-socket", e.console.path)
-	if p.paths.stdin != "" {
+// openTerminal opens what a terminal is read into and written from.
+func (e *execLaunch) openTerminal(p *process) (err error) {
+	if p.terminal && p.paths.stdin != "" {
 		if e.input, err = openReader(p.paths.stdin); err != nil {
 			return err
 		}
 	}
-	if p.paths.stdout == "" {
+	if !p.terminal || p.paths.stdout == "" {
 		return nil
 	}
 	e.screen, err = openWriter(p.paths.stdout)
@@ -196,6 +157,14 @@ func (x *execs) prepareStdio(e *execIO, p *process) (err error) {
 		return fmt.Errorf("%s has no reader; open it for reading before the start: %w", p.paths.stdout, errdefs.ErrFailedPrecondition)
 	}
 	return err
+}
+
+func (e *execLaunch) closeTerminal() {
+	for _, f := range []*os.File{e.screen, e.input} {
+		if f != nil {
+			f.Close()
+		}
+	}
 }
 
 func (x *execs) launch(ctx context.Context, p *process) (int, error) {
@@ -261,7 +230,7 @@ func (k *ownKernel) killExec(pid int) {
 // discard kills what a runtime started all the same that failed, hung or
 // did not say what: it is known by its pid file, if that is true, or because it
 // holds the exec's output.
-func (x *execs) discard(p *process, e *execIO) {
+func (x *execs) discard(p *process, e *execLaunch) {
 	if x.task.journal.Options.OwnKernel {
 		inner, _ := readPIDFile(e.innerFile)
 		x.task.within.killExec(inner)
@@ -281,30 +250,22 @@ func (x *execs) discard(p *process, e *execIO) {
 }
 
 // running takes over a process that the runtime has started.
-func (x *execs) running(ctx context.Context, p *process, e *execIO) (_ int, retErr error) {
-	pid, err := readPIDFile(e.pidFile)
-	if err != nil {
-		return 0, fmt.Errorf("its PID cannot be read: %w", err)
-	}
-	pidfd, identity, err := identify(pid)
+func (x *execs) running(ctx context.Context, p *process, e *execLaunch) (_ int, retErr error) {
+	got, err := e.takeOver(ctx, x.task.processes.adoptSoon)
 	if err != nil {
 		return 0, err
 	}
 	defer func() {
 		if retErr != nil {
-			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
-			unix.Close(pidfd)
+			x.task.processes.letGo(got)
 		}
 	}()
-	if err := x.task.processes.adoptSoon(ctx, pid, pidfd); err != nil {
-		return 0, fmt.Errorf("the process %d that it reported is not its child", pid)
+	if !got.child {
+		return 0, got.notChild()
 	}
-	var master *os.File
-	if e.console != nil {
-		if master, err = e.console.receive(); err != nil {
-			x.task.processes.forget(pid)
-			return 0, err
-		}
+	if got.master, err = e.terminal(); err != nil {
+		_ = unix.PidfdSendSignal(got.pidfd, unix.SIGKILL, nil, 0)
+		return 0, err
 	}
 	inner := 0
 	if x.task.journal.Options.OwnKernel {
@@ -313,28 +274,26 @@ func (x *execs) running(ctx context.Context, p *process, e *execIO) (_ int, retE
 
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
-	p.state, p.abort = running, nil
-	p.identity, p.pidfd, p.child, p.inner = identity, pidfd, true, inner
-	p.session = execSession(pid, x.task.first.identity.PID)
-	p.stdin, p.master = e.stdin, master
+	p.run(got, e.stdin)
+	p.inner, p.session = inner, execSession(got.identity.PID, x.task.first.identity.PID)
 	e.taken = true
-	if master != nil {
-		go copyScreen(master, e.screen)
+	if got.master != nil {
+		go copyScreen(got.master, e.screen)
 		if e.input != nil {
-			go copyInput(e.input, master)
+			go copyInput(e.input, got.master)
 		}
 	}
 	if x.task.journal.Execs == nil {
 		x.task.journal.Execs = map[string]Process{}
 	}
-	x.task.journal.Execs[p.execID] = identity
+	x.task.journal.Execs[p.execID] = got.identity
 	if err := x.task.save(); err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to record exec; a restarted supervisor will not know it")
 	}
-	if err := x.task.processes.ended(pidfd, func() { x.ended(p) }); err != nil {
+	if err := x.task.processes.ended(got.pidfd, func() { x.ended(p) }); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to watch exec; its exit will go unnoticed")
 	}
-	return pid, nil
+	return got.identity.PID, nil
 }
 
 // copyScreen carries a terminal's output to its reader; without one it is
@@ -361,23 +320,14 @@ func copyScreen(master, screen *os.File) {
 }
 
 func (x *execs) ended(p *process) {
-	exit := Exit{PID: p.identity.PID, ExitedAt: time.Now().UnixNano()}
-	status, known := x.task.processes.collect(p.identity, p.pidfd, p.child)
-	exit.Status, exit.Unknown = status, !known
-	x.finish(p, exit)
+	x.finish(p, x.task.processes.exitOf(p.identity, p.pidfd, p.child))
 }
 
 func (x *execs) finish(p *process, exit Exit) {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
-	p.state, p.exit = stopped, exit
-	if p.pidfd >= 0 {
-		unix.Close(p.pidfd)
-		p.pidfd = -1
-	}
-	p.closeStdin()
+	p.stop(exit)
 	p.spec = nil
-	close(p.done)
 	if _, ok := x.task.journal.Execs[p.execID]; ok {
 		delete(x.task.journal.Execs, p.execID)
 		if err := x.task.save(); err != nil {
@@ -396,8 +346,7 @@ func (x *execs) delete(execID string) (Exit, error) {
 	}
 	switch p.state {
 	case created:
-		p.state, p.exit = stopped, Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()}
-		close(p.done)
+		p.stop(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 	case stopped:
 	default:
 		return Exit{}, fmt.Errorf("exec %q is running; kill it and wait for its exit before deleting it: %w", execID, errdefs.ErrFailedPrecondition)

@@ -3,8 +3,9 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,9 +40,9 @@ func killRound(p *process, outputs map[string]bool, c Cgroup) int {
 	if err != nil {
 		return 0
 	}
-	stats := map[int]procStat{}
+	stats := map[int]procfs.Stat{}
 	for _, pid := range pids {
-		if stat, err := readStat(pid); err == nil && stat.state != 'Z' && stat.state != 'X' {
+		if stat, err := procfs.StatOf(pid); err == nil && !stat.Ended() {
 			stats[pid] = stat
 		}
 	}
@@ -63,33 +64,33 @@ func killRound(p *process, outputs map[string]bool, c Cgroup) int {
 // process need not lead (crun's); 0 when it made none, but left the exec in
 // ours or in that of the container's first process.
 func execSession(exec, first int) int {
-	stat, err := readStat(exec)
+	stat, err := procfs.StatOf(exec)
 	if err != nil {
 		return 0
 	}
 	for _, other := range []int{0, first} {
-		if session, err := unix.Getsid(other); err != nil || stat.session == session {
+		if session, err := unix.Getsid(other); err != nil || stat.Session == session {
 			return 0
 		}
 	}
-	return stat.session
+	return stat.Session
 }
 
 // belongs says whether a process is in the session of an exec, or in the
 // session or process group of its leader, or descends from that.
-func belongs(pid, leader, session int, all map[int]procStat) bool {
+func belongs(pid, leader, session int, all map[int]procfs.Stat) bool {
 	if leader <= 1 {
 		return false
 	}
 	stat := all[pid]
-	if stat.session == leader || stat.group == leader || session > 1 && stat.session == session {
+	if stat.Session == leader || stat.Group == leader || session > 1 && stat.Session == session {
 		return true
 	}
 	for range len(all) {
-		if stat.parent == leader {
+		if stat.Parent == leader {
 			return true
 		}
-		next, ok := all[stat.parent]
+		next, ok := all[stat.Parent]
 		if !ok {
 			return false
 		}
@@ -104,7 +105,7 @@ func holds(pid int, files map[string]bool) bool {
 	if len(files) == 0 {
 		return false
 	}
-	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
+	dir := procfs.Path(pid, "fd")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return false

@@ -3,13 +3,11 @@ package supervisor
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"github.com/containerd/log"
 )
-
-const ownScore = "/proc/self/oom_score_adj"
 
 // assumeScore gives this process an oom_score_adj for the moment in which it forks, and
 // returns what takes it back: a child has its parent's score, and a supervisor's is one
@@ -21,20 +19,19 @@ func assumeScore(score *int) (restore func(), err error) {
 	if score == nil {
 		return func() {}, nil
 	}
-	before, err := os.ReadFile(ownScore)
+	own, err := procfs.OOMScore()
 	if err != nil {
-		return nil, fmt.Errorf("read the supervisor's oom_score_adj: %w", err)
+		return nil, fmt.Errorf("assume the score of a container: %w", err)
 	}
-	own := strings.TrimSpace(string(before))
-	if own == strconv.Itoa(*score) {
+	if own == *score {
 		return func() {}, nil
 	}
-	if err := os.WriteFile(ownScore, []byte(strconv.Itoa(*score)), 0); err != nil {
+	if err := procfs.SetOOMScore(os.Getpid(), *score); err != nil {
 		// The runtime says better what it may not set, if it tries.
 		return func() {}, nil //nolint:nilerr // see above
 	}
 	return func() {
-		if err := os.WriteFile(ownScore, []byte(own), 0); err != nil {
+		if err := procfs.SetOOMScore(os.Getpid(), own); err != nil {
 			log.L.WithError(err).WithField("score", own).Error("Failed to restore the supervisor's OOM score; the kernel may kill it before pods")
 		}
 	}, nil

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -50,30 +51,6 @@ func TestUnknownToRuntime(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	fields := slices.Repeat([]string{"0"}, 53)
-	for number, value := range map[int]string{3: "Z", 4: "7", 5: "8", 6: "9", 8: "-1", 22: "123456", 52: "256"} {
-		fields[number] = value
-	}
-	after := " " + strings.Join(fields[3:], " ")
-	for _, name := range []string{"sh", "a b", "x) R 1 1", "(((", ""} {
-		got, err := parseStat([]byte("42 (" + name + ")" + after))
-		want := procStat{state: 'Z', parent: 7, group: 8, session: 9, startTime: 123456, exitCode: 256}
-		if err != nil || got != want {
-			t.Errorf("%q: %+v, %v, want %+v", name, got, err, want)
-		}
-	}
-	for _, bad := range []string{"", "42 (sh) R", "42 (sh) R x" + strings.Repeat(" 1", 60)} {
-		if _, err := parseStat([]byte(bad)); err == nil {
-			t.Errorf("%q was read", bad)
-		}
-	}
-	own, err := readStat(os.Getpid())
-	if err != nil || own.parent != os.Getppid() || own.startTime == 0 {
-		t.Errorf("this process: %+v, %v", own, err)
-	}
-}
-
 func TestExitStatusOfWait(t *testing.T) {
 	for raw, want := range map[int32]uint32{0: 0, 3 << 8: 3, 255 << 8: 255, 9: 137, 15: 143, 11 | 0x80: 139} {
 		if got := decodeStatus(raw); got != want {
@@ -111,15 +88,6 @@ func TestAskedCgroup(t *testing.T) {
 	}
 }
 
-func TestParseMembership(t *testing.T) {
-	got := parseMembership([]byte("12:pids:/a\n4:cpu,cpuacct:/b:c\n1:name=systemd:/s\n0::/u (deleted)\nbroken\n"))
-	for controller, want := range map[string]string{"pids": "/a", "cpu": "/b:c", "cpuacct": "/b:c", "name=systemd": "/s", "": "/u"} {
-		if got[controller] != want {
-			t.Errorf("%q: %q, want %q", controller, got[controller], want)
-		}
-	}
-}
-
 func TestLocateCgroup(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{"v2/pod/c", "memory/pod/c", "pids/pod/c", "pids/asked", "freezer/shim"} {
@@ -133,20 +101,20 @@ func TestLocateCgroup(t *testing.T) {
 		{controller: "pids", mount: dir + "/pids", root: "/"},
 		{controller: "freezer", mount: dir + "/freezer", root: "/"},
 	}
-	own := membership{"": "/shim", "memory": "/shim", "pids": "/shim", "freezer": "/shim"}
+	own := map[string]string{"": "/shim", "memory": "/shim", "pids": "/shim", "freezer": "/shim"}
 	for _, tt := range []struct {
 		name      string
-		container membership
+		container map[string]string
 		asked     string
 		want      Cgroup
 	}{
-		{"its own everywhere", membership{"": "/pod/c", "memory": "/pod/c", "pids": "/pod/c"}, "",
+		{"its own everywhere", map[string]string{"": "/pod/c", "memory": "/pod/c", "pids": "/pod/c"}, "",
 			Cgroup{Unified: dir + "/v2/pod/c", Memory: dir + "/memory/pod/c", Pids: dir + "/pids/pod/c"}},
 		{"the supervisor's", own, "", Cgroup{}},
-		{"it has exited, the spec says where it was", membership{"": "/", "memory": "/", "pids": "/", "freezer": "/"}, "/asked",
+		{"it has exited, the spec says where it was", map[string]string{"": "/", "memory": "/", "pids": "/", "freezer": "/"}, "/asked",
 			Cgroup{Pids: dir + "/pids/asked"}},
-		{"one that is not there", membership{"": "/gone", "memory": "/gone"}, "", Cgroup{}},
-		{"one outside of what is mounted", membership{"memory": "/../x"}, "", Cgroup{}},
+		{"one that is not there", map[string]string{"": "/gone", "memory": "/gone"}, "", Cgroup{}},
+		{"one outside of what is mounted", map[string]string{"memory": "/../x"}, "", Cgroup{}},
 	} {
 		if got := locateCgroup(all, own, tt.container, tt.asked); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
@@ -164,14 +132,14 @@ func TestParseCounter(t *testing.T) {
 }
 
 func TestBelongs(t *testing.T) {
-	all := map[int]procStat{
-		10: {parent: 1, group: 10, session: 10},                                        // leads the exec
-		11: {parent: 10, group: 10, session: 10},                                       // its child
-		12: {parent: 11, group: 12, session: 12},                                       // a grandchild that left the session
-		13: {parent: 1, group: 10, session: 10},                                        // an orphan of the group
-		14: {parent: 1, group: 9, session: 9},                                          // an orphan of the session that the runtime made
-		15: {parent: 1, group: 15, session: 15},                                        // somebody else
-		16: {parent: 17, group: 1, session: 1}, 17: {parent: 16, group: 1, session: 1}, // never seen so
+	all := map[int]procfs.Stat{
+		10: {Parent: 1, Group: 10, Session: 10},                                        // leads the exec
+		11: {Parent: 10, Group: 10, Session: 10},                                       // its child
+		12: {Parent: 11, Group: 12, Session: 12},                                       // a grandchild that left the session
+		13: {Parent: 1, Group: 10, Session: 10},                                        // an orphan of the group
+		14: {Parent: 1, Group: 9, Session: 9},                                          // an orphan of the session that the runtime made
+		15: {Parent: 1, Group: 15, Session: 15},                                        // somebody else
+		16: {Parent: 17, Group: 1, Session: 1}, 17: {Parent: 16, Group: 1, Session: 1}, // never seen so
 	}
 	for pid, want := range map[int]bool{11: true, 12: true, 13: true, 14: true, 15: false, 16: false} {
 		if got := belongs(pid, 10, 9, all); got != want {
@@ -253,16 +221,16 @@ func TestJournalIsReadByNameOnly(t *testing.T) {
 }
 
 func TestOpenPidfdOfAReusedPid(t *testing.T) {
-	stat, err := readStat(os.Getpid())
+	stat, err := procfs.StatOf(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.startTime})
+	fd, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started})
 	if err != nil {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-	if _, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.startTime + 1}); !errors.Is(err, unix.ESRCH) {
+	if _, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started + 1}); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("a process of another start time: %v", err)
 	}
 }

@@ -1,12 +1,11 @@
 package supervisor
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"unsafe"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,8 +21,8 @@ func openPidfd(p Process) (int, error) {
 		return fd, nil
 	}
 	// Read after the open: what the pidfd refers to cannot change any more.
-	stat, err := readStat(p.PID)
-	if err != nil || stat.startTime != p.StartTime {
+	stat, err := procfs.StatOf(p.PID)
+	if err != nil || stat.Started != p.StartTime {
 		unix.Close(fd)
 		return -1, unix.ESRCH
 	}
@@ -88,8 +87,8 @@ var errNoExit = errors.New("the exit code is unknown")
 // is a zombie by /proc, after that by what the kernel (since 6.15) keeps for
 // those who hold a pidfd.
 func foreignExit(fd int, p Process) (uint32, error) {
-	if stat, err := readStat(p.PID); err == nil && stat.state == 'Z' && stat.startTime == p.StartTime {
-		return decodeStatus(stat.exitCode), nil
+	if stat, err := procfs.StatOf(p.PID); err == nil && stat.State == 'Z' && stat.Started == p.StartTime {
+		return decodeStatus(stat.ExitCode), nil
 	}
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 	if err := unix.IoctlPidfdInfo(fd, &info); err != nil {
@@ -99,44 +98,4 @@ func foreignExit(fd int, p Process) (uint32, error) {
 		return 0, errNoExit
 	}
 	return decodeStatus(info.Exit_code), nil
-}
-
-// procStat is what matters here of /proc/<pid>/stat.
-type procStat struct {
-	state                  byte
-	parent, group, session int
-	startTime              uint64
-	exitCode               int32
-}
-
-func readStat(pid int) (procStat, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return procStat{}, err
-	}
-	return parseStat(b)
-}
-
-// parseStat reads the numbered fields of proc_pid_stat(5). The second one is a
-// name that may hold anything, hence the search for its end from behind.
-func parseStat(b []byte) (procStat, error) {
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	const first = 3 // number of fields[0]
-	if len(fields) <= 52-first {
-		return procStat{}, fmt.Errorf("/proc/<pid>/stat is %d fields short", 53-first-len(fields))
-	}
-	var bad error
-	number := func(field int) int64 {
-		n, err := strconv.ParseInt(string(fields[field-first]), 10, 64)
-		bad = errors.Join(bad, err)
-		return n
-	}
-	return procStat{
-		state:     fields[0][0],
-		parent:    int(number(4)),
-		group:     int(number(5)),
-		session:   int(number(6)),
-		startTime: uint64(number(22)),
-		exitCode:  int32(number(52)),
-	}, bad
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
@@ -97,18 +99,18 @@ func identify(pid int) (int, Process, error) {
 	if err != nil {
 		return -1, Process{}, fmt.Errorf("process %d does not exist: %w", pid, err)
 	}
-	stat, err := readStat(pid)
+	stat, err := procfs.StatOf(pid)
 	if err != nil {
 		unix.Close(fd)
 		return -1, Process{}, err
 	}
-	return fd, Process{PID: pid, StartTime: stat.startTime}, nil
+	return fd, Process{PID: pid, StartTime: stat.Started}, nil
 }
 
 // isFirstOfNamespace says whether a process is pid 1 of a pid namespace of its
 // own, with which all others of the container end.
 func isFirstOfNamespace(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	b, err := os.ReadFile(procfs.Path(pid, "status"))
 	if err != nil {
 		return false
 	}

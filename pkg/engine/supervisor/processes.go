@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +40,7 @@ type processes struct {
 	watches  map[uint32]watch
 	serial   uint32
 	known    map[int]struct{}
-	launches map[uint64]uint64 // launch -> when it began, as procStat.startTime
+	launches map[uint64]uint64 // launch -> when it began, as procfs.Stat.Started
 	launched uint64            // the newest launch
 	orphans  map[int]uint64    // zombie -> the newest launch when it was first seen
 	sweeping bool              // a later sweep is due
@@ -302,7 +304,7 @@ func children() []int {
 	return all
 }
 
-// bootTicks is the time in the unit of procStat.startTime.
+// bootTicks is the time in the unit of procfs.Stat.Started.
 func bootTicks() uint64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -326,7 +328,7 @@ func (p *processes) isOrphan(pid int) bool {
 		if launch > seen {
 			continue
 		}
-		if stat, err := readStat(pid); err != nil || stat.startTime >= began {
+		if stat, err := procfs.StatOf(pid); err != nil || stat.Started >= began {
 			return false
 		}
 	}

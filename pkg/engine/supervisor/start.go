@@ -8,9 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -95,47 +96,17 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	return pid, nil
 }
 
-// launchIO is what a container is started with.
-type launchIO struct {
-	call    *call
-	pidFile string
+// firstLaunch is the launch of a container's first process.
+type firstLaunch struct {
+	launch
 	output  *output
 	sources []source
-	stdin   *os.File       // our end
-	stdio   *stdio         // the container's ends, without a terminal
-	console *consoleSocket // with one
-	taken   bool           // output and stdin have an owner
-}
-
-func (l *launchIO) close() {
-	if l.stdio != nil {
-		l.stdio.close()
-	}
-	if l.console != nil {
-		l.console.close()
-	}
-	if !l.taken {
-		l.discard()
-	}
-}
-
-func (l *launchIO) discard() {
-	if l.taken {
-		return
-	}
-	l.taken = true
-	if l.output != nil {
-		l.output.discard(l.sources...)
-	}
-	if l.stdin != nil {
-		l.stdin.Close()
-	}
 }
 
 // explain adds to an error without words what the runtime wrote to the stderr
 // that it had for the container: it does so when it fails before it can write its
 // log, as with a shared library that is missing.
-func (l *launchIO) explain(err error) error {
+func (l *firstLaunch) explain(err error) error {
 	var failed *errCall
 	if !errors.As(err, &failed) || failed.message != "" {
 		return err
@@ -176,9 +147,9 @@ func readWaiting(f *os.File) []byte {
 	return said
 }
 
-func (t *task) prepareLaunch() (_ *launchIO, retErr error) {
+func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	j := &t.journal
-	l := &launchIO{pidFile: filepath.Join(t.dir, "pid")}
+	l := &firstLaunch{launch: launch{pidFile: filepath.Join(t.dir, "pid")}}
 	defer func() {
 		if retErr != nil {
 			l.close()
@@ -188,6 +159,7 @@ func (t *task) prepareLaunch() (_ *launchIO, retErr error) {
 	if l.output, err = openOutput(t.context(), &j.Options); err != nil {
 		return nil, fmt.Errorf("open container log: %w", err)
 	}
+	l.drop = func() { l.output.discard(l.sources...) }
 	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}
 	l.call.args = []string{"run", "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile}
 	if j.Options.NoPivotRoot {
@@ -196,81 +168,54 @@ func (t *task) prepareLaunch() (_ *launchIO, retErr error) {
 	if j.Options.NoNewKeyring {
 		l.call.args = append(l.call.args, "--no-new-keyring")
 	}
-	if err := t.prepareStdio(l); err != nil {
+	if !j.Terminal {
+		// Our ends first, so that the container always has a reader.
+		if l.sources, err = l.output.openSources(j.Stdout, j.Stderr); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.openIO(t.first, outlivesReader, &j.Options); err != nil {
 		return nil, err
 	}
 	l.call.args = append(l.call.args, t.id)
 	return l, nil
 }
 
-func (t *task) prepareStdio(l *launchIO) (err error) {
-	j := &t.journal
-	if j.Stdin != "" {
-		if l.stdin, err = holdOpen(j.Stdin); err != nil {
-			return err
-		}
-	}
-	if j.Terminal {
-		if l.console, err = newConsoleSocket(); err != nil {
-			return err
-		}
-		l.call.args = append(l.call.args, "--console-socket", l.console.path)
-		return nil
-	}
-	// Our ends first, so that the container always has a reader.
-	if l.sources, err = l.output.openSources(j.Stdout, j.Stderr); err != nil {
-		return err
-	}
-	l.stdio, err = openStdio(t.first.paths, outlivesReader, j.Options.IOUID, j.Options.IOGID)
-	if err != nil {
-		return err
-	}
-	l.call.stdio = &l.stdio.fds
-	return nil
-}
-
 // running takes over what the runtime has started, and calls adopted as soon as its
 // process is a known child: others' orphans wait for that.
-func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts, adopted func()) (_ int, retErr error) {
-	pid, err := readPIDFile(l.pidFile)
-	if err != nil {
-		return 0, fmt.Errorf("its PID cannot be read: %w", err)
-	}
-	pidfd, identity, err := identify(pid)
-	if err != nil {
-		return 0, err
-	}
-	defer func() {
-		if retErr != nil {
-			t.processes.forget(pid)
-			unix.Close(pidfd)
-		}
-	}()
+func (t *task) running(ctx context.Context, l *firstLaunch, facts bundleFacts, adopted func()) (_ int, retErr error) {
 	member := t.journal.Options.OwnKernel && facts.isMember()
 	adopt := t.processes.adoptSoon
 	if member {
 		// The sandbox's process, which its first container answers for.
 		adopt = func(_ context.Context, pid, pidfd int) error { return t.processes.adopt(pid, pidfd) }
 	}
-	child := adopt(ctx, pid, pidfd) == nil
-	if !child && !t.journal.Options.OwnKernel {
-		// Whatever it is, it is not ours to watch, much less to kill.
-		return 0, fmt.Errorf("the process %d that it reported is not its child", pid)
+	got, err := l.takeOver(ctx, adopt)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if retErr != nil {
+			t.processes.letGo(got)
+		}
+	}()
+	if !got.child && !t.journal.Options.OwnKernel {
+		return 0, got.notChild()
 	}
 	adopted()
-	awaitProgram(ctx, pid, pidfd)
-	var master *os.File
-	if l.console != nil {
-		if master, err = l.console.receive(); err != nil {
-			return 0, err
-		}
-		l.sources = []source{l.output.terminalSource(master)}
+	pid := got.identity.PID
+	awaitProgram(ctx, pid, got.pidfd)
+	if got.master, err = l.terminal(); err != nil {
+		return 0, err
+	}
+	if got.master != nil {
+		l.sources = []source{l.output.terminalSource(got.master)}
 	}
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j := &t.journal
-	j.State, j.Process, j.Member = TaskRunning, identity, member
+	j.State, j.Process, j.Member = TaskRunning, got.identity, member
 	j.OwnPIDs = isFirstOfNamespace(pid)
 	asked := askedCgroup(facts.Linux.CgroupsPath, t.id, j.Options.SystemdCgroup)
 	j.Cgroup = t.supervisor.locateCgroup(pid, asked)
@@ -282,10 +227,7 @@ func (t *task) running(ctx context.Context, l *launchIO, facts bundleFacts, adop
 		oom.close()
 		return 0, err
 	}
-	p := t.first
-	p.state, p.abort = running, nil
-	p.identity, p.pidfd, p.child = identity, pidfd, child
-	p.stdin, p.master = l.stdin, master
+	t.first.run(got, l.stdin)
 	t.output = l.output
 	t.oom = oom
 	l.taken = true
@@ -310,7 +252,7 @@ const programPatience = 10 * time.Second
 // the program would never have run.
 func awaitProgram(ctx context.Context, pid, pidfd int) {
 	for begin := time.Now(); time.Since(begin) < programPatience && ctx.Err() == nil; {
-		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		name, err := os.ReadFile(procfs.Path(pid, "comm"))
 		if err != nil || string(name) != runcInit {
 			return
 		}
@@ -404,8 +346,8 @@ func (s *Supervisor) loggedOOM(ctx context.Context, c Cgroup, asked string) func
 
 // locateCgroup says where the processes of a container are.
 func (s *Supervisor) locateCgroup(pid int, asked string) Cgroup {
-	own, errOwn := membershipOf(os.Getpid())
-	container, err := membershipOf(pid)
+	own, errOwn := procfs.CgroupsOf(os.Getpid())
+	container, err := procfs.CgroupsOf(pid)
 	if err := errors.Join(errOwn, err); err != nil {
 		return Cgroup{}
 	}

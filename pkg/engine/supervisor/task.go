@@ -139,15 +139,9 @@ func (t *task) finish(exit Exit) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.first
-	p.state, p.exit = stopped, exit
 	p.identity.PID = exit.PID
-	if p.pidfd >= 0 {
-		unix.Close(p.pidfd)
-		p.pidfd = -1
-	}
-	p.closeStdin()
 	t.paused = false
-	close(p.done)
+	p.stop(exit)
 }
 
 // flush waits for the log of an ended task to be whole.
@@ -167,9 +161,7 @@ func (t *task) ended() {
 	p := t.first
 	identity, pidfd, child := p.identity, p.pidfd, p.child
 	t.mu.Unlock()
-	exit := Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
-	status, known := t.processes.collect(identity, pidfd, child)
-	exit.Status, exit.Unknown = status, !known
+	exit := t.processes.exitOf(identity, pidfd, child)
 	exit.OOM = t.oom.killed()
 	t.finish(exit)
 	t.afterwards()

@@ -1,0 +1,173 @@
+// Package procfs reads what the kernel says of processes, in /proc and in cgroups:
+//
+//	stat, err := procfs.StatOf(pid)
+//	where, err := procfs.CgroupsOf(pid)
+//	pids, err := procfs.Members("/sys/fs/cgroup/kubepods.slice")
+//
+// It keeps nothing, so everything may be called at any time. Errors are the kernel's:
+// a process that has ended is fs.ErrNotExist or ESRCH. See proc(5) and cgroups(7).
+package procfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Path is a file in the directory of a process.
+func Path(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
+
+// Processes are the ids of all processes of the host.
+func Processes() ([]int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	names, err := dir.Readdirnames(-1)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// Stat is what matters here of /proc/<pid>/stat.
+type Stat struct {
+	// State is a letter: Z and X have ended.
+	State                  byte
+	Parent, Group, Session int
+	// Flags are the kernel's, PF_ in its sources.
+	Flags uint64
+	// Started is in ticks of the kernel since it booted. With the PID it is a
+	// process's name for all time.
+	Started uint64
+	// ExitCode is as waitpid(2) tells it.
+	ExitCode int32
+}
+
+// Ended says that the process runs no more, and may still have to be reaped.
+func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' || s.State == 'x' }
+
+// exiting is the flag of a process that the kernel takes down.
+const exiting = 0x4
+
+// Exiting says that the kernel takes the process down.
+func (s Stat) Exiting() bool { return s.Flags&exiting != 0 }
+
+// StatOf reads that of a process.
+func StatOf(pid int) (Stat, error) {
+	text, err := os.ReadFile(Path(pid, "stat"))
+	if err != nil {
+		return Stat{}, err
+	}
+	s, err := ParseStat(text)
+	if err != nil {
+		return Stat{}, fmt.Errorf("%s: %w", Path(pid, "stat"), err)
+	}
+	return s, nil
+}
+
+// ParseStat reads the numbered fields of proc_pid_stat(5). The second one is a
+// name that may hold anything, hence the search for its end from behind.
+func ParseStat(text []byte) (Stat, error) {
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	const first, last = 3, 52 // numbers of those that are read
+	if len(fields) <= last-first {
+		return Stat{}, fmt.Errorf("%d fields are missing", last-first+1-len(fields))
+	}
+	var bad error
+	number := func(field int) int64 {
+		n, err := strconv.ParseInt(string(fields[field-first]), 10, 64)
+		bad = errors.Join(bad, err)
+		return n
+	}
+	return Stat{
+		State:    fields[0][0],
+		Parent:   int(number(4)),
+		Group:    int(number(5)),
+		Session:  int(number(6)),
+		Flags:    uint64(number(9)),  //nolint:gosec // 32 bits
+		Started:  uint64(number(22)), //nolint:gosec // it is after the boot
+		ExitCode: int32(number(52)),  //nolint:gosec // a status of waitpid(2)
+	}, bad
+}
+
+// CgroupsOf are the paths of a process's cgroups by controller: "" is version 2, and
+// named hierarchies are like name=systemd.
+func CgroupsOf(pid int) (map[string]string, error) {
+	text, err := os.ReadFile(Path(pid, "cgroup"))
+	if err != nil {
+		return nil, err
+	}
+	return ParseCgroups(text), nil
+}
+
+// ParseCgroups reads /proc/<pid>/cgroup. A line that is none is passed over.
+func ParseCgroups(text []byte) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		controllers, where, ok := strings.Cut(rest, ":")
+		if !ok {
+			continue
+		}
+		where = strings.TrimSuffix(where, " (deleted)")
+		for c := range strings.SplitSeq(controllers, ",") {
+			all[c] = where
+		}
+	}
+	return all
+}
+
+// Members are the ids of the processes in the cgroup of a directory itself, as it lists
+// them.
+func Members(dir string) ([]int, error) {
+	file := filepath.Join(dir, "cgroup.procs")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for word := range strings.FieldsSeq(string(text)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		// 0 is a process of another PID namespace than ours: not ours to name.
+		if pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// OOMScore is this process's oom_score_adj, from -1000, which the kernel never kills for
+// want of memory, to 1000.
+func OOMScore() (int, error) {
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return 0, fmt.Errorf("read oom_score_adj: %w", err)
+	}
+	score, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("read oom_score_adj: %w", err)
+	}
+	return score, nil
+}
+
+// SetOOMScore gives a process an oom_score_adj.
+func SetOOMScore(pid, score int) error {
+	if err := os.WriteFile(Path(pid, "oom_score_adj"), []byte(strconv.Itoa(score)), 0); err != nil {
+		return fmt.Errorf("set oom_score_adj of process %d: %w", pid, err)
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// launch is a call of the runtime that starts a process: the first one of a
+// container, or an exec. What is opened for the process belongs to the launch until
+// somebody takes it.
+type launch struct {
+	call    *call
+	pidFile string
+	files   []string       // removed when the launch is over
+	stdin   *os.File       // our end
+	stdio   *stdio         // the process's ends, without a terminal
+	console *consoleSocket // with one
+	drop    func()         // closes what the kind of process has beside stdin
+	taken   bool           // stdin, and what drop closes, have an owner
+}
+
+// openIO opens what a process reads and writes, and has the call pass it on.
+func (l *launch) openIO(p *process, mode outputMode, o *Options) (err error) {
+	if p.paths.stdin != "" {
+		if l.stdin, err = holdOpen(p.paths.stdin); err != nil {
+			return err
+		}
+	}
+	if p.terminal {
+		if l.console, err = newConsoleSocket(); err != nil {
+			return err
+		}
+		l.call.args = append(l.call.args, "--console-socket", l.console.path)
+		return nil
+	}
+	if l.stdio, err = openStdio(p.paths, mode, o.IOUID, o.IOGID); err != nil {
+		return err
+	}
+	l.call.stdio = &l.stdio.fds
+	return nil
+}
+
+// terminal returns the terminal that the runtime made; nil for a process without.
+func (l *launch) terminal() (*os.File, error) {
+	if l.console == nil {
+		return nil, nil
+	}
+	return l.console.receive()
+}
+
+// close ends the launch.
+func (l *launch) close() {
+	if l.stdio != nil {
+		l.stdio.close()
+	}
+	if l.console != nil {
+		l.console.close()
+	}
+	for _, f := range l.files {
+		os.Remove(f)
+	}
+	l.discard()
+}
+
+// discard closes what nobody has taken.
+func (l *launch) discard() {
+	if l.taken {
+		return
+	}
+	l.taken = true
+	if l.drop != nil {
+		l.drop()
+	}
+	if l.stdin != nil {
+		l.stdin.Close()
+	}
+}
+
+// launched is a process that the runtime has started.
+type launched struct {
+	identity Process
+	pidfd    int
+	child    bool // we are its parent
+	master   *os.File
+}
+
+// takeOver finds the process that the runtime names. adopt makes it a known child.
+func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, pid, pidfd int) error) (*launched, error) {
+	pid, err := readPIDFile(l.pidFile)
+	if err != nil {
+		return nil, fmt.Errorf("its PID cannot be read: %w", err)
+	}
+	pidfd, identity, err := identify(pid)
+	if err != nil {
+		return nil, err
+	}
+	return &launched{identity: identity, pidfd: pidfd, child: adopt(ctx, pid, pidfd) == nil}, nil
+}
+
+// notChild is said of a process that is not ours to watch, much less to kill.
+func (l *launched) notChild() error {
+	return fmt.Errorf("the process %d that it reported is not its child", l.identity.PID)
+}
+
+// letGo gives up a process that was taken over.
+func (p *processes) letGo(l *launched) {
+	if l.child {
+		p.forget(l.identity.PID)
+	}
+	unix.Close(l.pidfd)
+}
+
+// run makes it a process that runs. task.mu is held.
+func (p *process) run(l *launched, stdin *os.File) {
+	p.state, p.abort = running, nil
+	p.identity, p.pidfd, p.child = l.identity, l.pidfd, l.child
+	p.stdin, p.master = stdin, l.master
+}
+
+// exitOf is how a process ended whose pidfd says that it has.
+func (p *processes) exitOf(identity Process, pidfd int, child bool) Exit {
+	exit := Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
+	status, known := p.collect(identity, pidfd, child)
+	exit.Status, exit.Unknown = status, !known
+	return exit
+}
+
+// stop makes it a process that has ended. task.mu is held.
+func (p *process) stop(exit Exit) {
+	p.state, p.exit = stopped, exit
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd)
+		p.pidfd = -1
+	}
+	p.closeStdin()
+	close(p.done)
+}

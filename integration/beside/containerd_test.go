@@ -20,9 +20,9 @@ func TestContainerd(t *testing.T) {
 		b := newBed(t)
 		before, stays := b.pod(t), b.pod(t)
 		containerd := testbed.StartContainerd(t, testbed.ContainerdOptions{
-			Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", CNI: b.cni, Registry: b.registry,
+			Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", CNI: b.CNI, Registry: b.Registry,
 		})
-		theirs := containerd.Client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+		theirs := containerd.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 		address, names := theirs.IP(t), theirNamespaces(t)
 		if len(names) != 1 {
 			t.Fatalf("containerd has the namespaces %q", names)
@@ -30,7 +30,7 @@ func TestContainerd(t *testing.T) {
 		unharmed := func(when string) {
 			t.Helper()
 			theirs.Container.Exec(t, "true")
-			if leases, err := b.cni.Leases(); err != nil || !slices.Contains(leases, address) {
+			if leases, err := b.CNI.Leases(); err != nil || !slices.Contains(leases, address) {
 				t.Errorf("%s containerd's pod has lost its address %s: %q, %v", when, address, leases, err)
 			}
 			if now := theirNamespaces(t); !slices.Equal(now, names) || mounted(t, names[0]) == 0 {

@@ -102,11 +102,11 @@ func TestDocker(t *testing.T) {
 		d := newDocker(t)
 		serve := func() (address string) {
 			t.Helper()
-			d.run(t, "run", "--detach", "--restart", "always", "--name", "served", "--network", "theirs", "--publish", theirPort+":8080", b.image,
+			d.run(t, "run", "--detach", "--restart", "always", "--name", "served", "--network", "theirs", "--publish", theirPort+":8080", b.Image,
 				"sh", "-c", "echo mapped > /tmp/index.html; exec httpd -f -p 8080 -h /tmp")
 			return d.run(t, "inspect", "--format", "{{.NetworkSettings.Networks.theirs.IPAddress}}", "served")
 		}
-		d.run(t, "pull", "--quiet", b.image)
+		d.run(t, "pull", "--quiet", b.Image)
 		d.run(t, "network", "create", "theirs")
 		address := serve()
 		unharmed := func(when string) {

@@ -73,12 +73,12 @@ func TestFirewalld(t *testing.T) {
 			return fmt.Sprintf("from the node %t, from outside %t", strings.Contains(string(inside), "mapped"), strings.Contains(string(outside), "mapped"))
 		}
 		containerd := testbed.StartContainerd(t, testbed.ContainerdOptions{
-			Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", CNI: b.cni, Registry: b.registry,
+			Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", CNI: b.CNI, Registry: b.Registry,
 		})
 		port := int32(15_000)
 		for _, backend := range []string{"nftables", "iptables"} {
 			spec := func(port int32) testbed.PodSpec {
-				s := testbed.PodSpec{Image: b.image}
+				s := testbed.PodSpec{Image: b.Image}
 				hostPort(port)(&s)
 				return s
 			}
@@ -134,7 +134,7 @@ func TestFirewalld(t *testing.T) {
 // disconnected: what is left goes with the node.
 func forced(t *testing.T, containerd *testbed.Client, pod *testbed.Pod) {
 	t.Helper()
-	if _, err := containerd.RemovePodSandbox(within(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+	if _, err := containerd.RemovePodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
 		t.Logf("containerd: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -67,7 +68,7 @@ func TestNamespacesFromBefore(t *testing.T) {
 		if got := pod.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
 			t.Errorf("the pod is %s", got)
 		}
-		pod.RunContainer(t, "second", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Exec(t, "true")
+		pod.RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Exec(t, "true")
 		// Its owner removes it as before.
 		run(t, "umount", theirs)
 		if err := os.Remove(theirs); err != nil {
@@ -102,7 +103,7 @@ func TestHiddenMounts(t *testing.T) {
 			s.Sandbox = func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = user }
 			s.Container = func(c *runtimeapi.ContainerConfig) {
 				c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = user
-				c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", Image: &runtimeapi.ImageSpec{Image: b.image}, Readonly: true}}
+				c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", Image: &runtimeapi.ImageSpec{Image: b.Image}, Readonly: true}}
 			}
 		}
 		var pods []*testbed.Pod
@@ -134,16 +135,16 @@ func TestForeignUnmount(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
 		asked, restarted, untouched := b.pod(t), b.pod(t), b.pod(t)
-		created := untouched.CreateContainer(t, "second", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+		created := untouched.CreateContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 		run(t, "umount", "--recursive", netns)
 
 		// What runs, runs on. Nothing can be added to it, and that is said.
 		asked.Container.Exec(t, "true")
-		config := b.Client.ContainerConfig("second", b.image, "true")
-		_, err := b.Client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: asked.ID, Config: config, SandboxConfig: asked.Config})
-		refused(t, err, codes.FailedPrecondition, netns+"/berth-"+asked.ID[:32], "unmounted", "new sandbox")
-		_, err = b.Client.StartContainer(within(t), &runtimeapi.StartContainerRequest{ContainerId: created.ID})
-		refused(t, err, codes.FailedPrecondition, "unmounted")
+		config := b.Client.ContainerConfig("second", b.Image, "true")
+		_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: asked.ID, Config: config, SandboxConfig: asked.Config})
+		testbed.Refused(t, err, codes.FailedPrecondition, netns+"/berth-"+asked.ID[:32], "unmounted", "new sandbox")
+		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: created.ID})
+		testbed.Refused(t, err, codes.FailedPrecondition, "unmounted")
 		if got := asked.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 			t.Errorf("the pod is %s, so no kubelet makes it anew", got)
 		}
@@ -168,8 +169,8 @@ func TestForeignUnmount(t *testing.T) {
 			}
 		}
 		pod.Container.Exec(t, "ls", "/bin")
-		_, err = b.Client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: idle.ID, Config: config, SandboxConfig: idle.Config})
-		refused(t, err, codes.FailedPrecondition, "unmounted")
+		_, err = b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: idle.ID, Config: config, SandboxConfig: idle.Config})
+		testbed.Refused(t, err, codes.FailedPrecondition, "unmounted")
 		idle.Remove(t)
 		pod.Remove(t)
 		b.nothingLeft(t)

@@ -25,8 +25,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -131,31 +129,22 @@ func needForeign(t *testing.T, pkg string, programs ...string) {
 
 // bed is a berth with a network, a registry and an image.
 type bed struct {
-	*testbed.Berth
-	cni      *testbed.CNI
-	registry *testbed.Registry
-	image    string
-	atRest   testbed.Snapshot
+	*testbed.Bed
+	atRest testbed.Snapshot
 }
 
 // newBed starts berth, and lets a pod come and go for what stays for good.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{cni: testbed.NewCNI(t), registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
-	b.image = b.registry.Push(t, "beside/busybox:1", testbed.Busybox(t))
-	b.Berth = testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: b.cni, Registries: []*testbed.Registry{b.registry},
-	})
-	b.pod(t).Remove(t)
-	b.Restart(t)
-	b.atRest = b.Snapshot(t)
+	b := &bed{Bed: testbed.StartBed(t, "beside/busybox:1", testbed.Options{})}
+	b.atRest = b.Rest(t)
 	return b
 }
 
 // pod runs a pod.
 func (b *bed) pod(t *testing.T, change ...func(*testbed.PodSpec)) *testbed.Pod {
 	t.Helper()
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}
 	for _, f := range change {
 		f(&spec)
 	}
@@ -230,21 +219,6 @@ func cover(t *testing.T, dir string) {
 	run(t, "mount", "--make-private", dir)
 }
 
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// refused fails unless err has the code and says all the texts.
-func refused(t *testing.T, err error, code codes.Code, texts ...string) {
-	t.Helper()
-	if status.Code(err) != code || slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(err.Error(), s) }) {
-		t.Errorf("got %v, want %s with %q", err, code, texts)
-	}
-}
-
 // hostPort has the pod serve, at a port of the node, a file that says so.
 func hostPort(port int32) func(*testbed.PodSpec) {
 	return func(s *testbed.PodSpec) {
@@ -259,7 +233,7 @@ func hostPort(port int32) func(*testbed.PodSpec) {
 // of the pods' bridge.
 func (b *bed) answers(t *testing.T, port int32) {
 	t.Helper()
-	node, _, err := net.ParseCIDR(b.cni.Subnet)
+	node, _, err := net.ParseCIDR(b.CNI.Subnet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,10 +50,10 @@ func TestPodman(t *testing.T) {
 		before, stays := b.pod(t), b.pod(t, hostPort(ours))
 		serve := func(name string) {
 			t.Helper()
-			p.run(t, "run", "--detach", "--pull", "never", "--name", name, "--network", "theirs", "--publish", theirPort+":8080", b.image,
+			p.run(t, "run", "--detach", "--pull", "never", "--name", name, "--network", "theirs", "--publish", theirPort+":8080", b.Image,
 				"sh", "-c", "echo mapped > /tmp/index.html; exec httpd -f -p 8080 -h /tmp")
 		}
-		p.run(t, "pull", "--quiet", "--tls-verify=false", b.image)
+		p.run(t, "pull", "--quiet", "--tls-verify=false", b.Image)
 		p.run(t, "network", "create", "theirs")
 		serve("served")
 		address := p.run(t, "inspect", "--format", "{{.NetworkSettings.Networks.theirs.IPAddress}}", "served")
@@ -84,7 +84,7 @@ func TestPodman(t *testing.T) {
 		unharmed("after a start of berth")
 		alive()
 
-		p.run(t, "run", "--rm", "--pull", "never", b.image, "true")
+		p.run(t, "run", "--rm", "--pull", "never", b.Image, "true")
 		p.run(t, "pod", "create", "--infra=false", "--name", "pod")
 		p.run(t, "pod", "rm", "--force", "pod")
 		p.run(t, "rm", "--force", "--time", "0", "served")
@@ -94,7 +94,7 @@ func TestPodman(t *testing.T) {
 		after.Container.Exec(t, "true")
 		after.Remove(t)
 
-		p.run(t, "pull", "--quiet", "--tls-verify=false", b.image)
+		p.run(t, "pull", "--quiet", "--tls-verify=false", b.Image)
 		p.run(t, "network", "create", "theirs")
 		serve("again")
 		p.run(t, "system", "reset", "--force")

@@ -20,8 +20,7 @@ import (
 
 // bed is a berth whose CDI specs are in a directory of the test.
 type bed struct {
-	*testbed.Berth
-	image string
+	*testbed.Bed
 	specs string
 	// files is where a device's mounts come from, marks what its hooks write.
 	files, marks string
@@ -36,15 +35,11 @@ func newBed(t *testing.T) *bed {
 			t.Fatal(err)
 		}
 	}
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	b.image = registry.Push(t, "cdi/busybox:1", testbed.Busybox(t))
-	b.Berth = testbed.StartBerth(t, testbed.Options{
+	b.Bed = testbed.StartBed(t, "cdi/busybox:1", testbed.Options{
 		Runtimes: map[string]string{
 			"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun), "runsc": testbed.Part(t, testbed.Runsc),
 		},
 		DefaultRuntime: "runc",
-		CNI:            testbed.NewCNI(t),
-		Registries:     []*testbed.Registry{registry},
 		Config:         fmt.Sprintf("[engine]\ncdi_spec_dirs = [%q]\n", b.specs),
 	})
 	return b
@@ -88,7 +83,7 @@ const byField, byAnnotation = "vendor.test/field=one", "vendor.test/annotated=on
 // another as kubelets and plugins did before.
 func (b *bed) asking(handler string, devices ...string) testbed.PodSpec {
 	return testbed.PodSpec{
-		Handler: handler, Image: b.image, Command: []string{"sleep", "3600"},
+		Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"},
 		Container: func(c *runtimeapi.ContainerConfig) {
 			for _, d := range devices {
 				if d == byAnnotation {
@@ -135,7 +130,7 @@ func node(t *testing.T, c *testbed.Container, path, major string) {
 // daemon runs, and asks for some that are not there.
 func TestDevices(t *testing.T) {
 	b := newBed(t)
-	b.Client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"true"}}).Remove(t)
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).Remove(t)
 	b.Restart(t)
 	atRest := b.Snapshot(t)
 
@@ -212,5 +207,5 @@ func (b *bed) unknown(t *testing.T, pod *testbed.Pod, device string, texts ...st
 			t.Errorf("the refused container is listed: %v", c)
 		}
 	}
-	pod.CreateContainer(t, "refused", testbed.PodSpec{Image: b.image, Command: []string{"true"}}).Remove(t)
+	pod.CreateContainer(t, "refused", testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).Remove(t)
 }

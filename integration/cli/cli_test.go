@@ -29,16 +29,14 @@ import (
 const commandTimeout = time.Minute
 
 // node is a berth whose one handler at first is runc, and an operator at it.
-type node struct {
-	*testbed.Berth
-	image string
-}
+type node struct{ *testbed.Bed }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
 	// What a command does must be its own doing.
-	b, image := testbed.StartRunc(t, "cli/busybox:1", "[handlers]\nwatch = false\n")
-	return &node{b, image}
+	n := &node{testbed.StartBed(t, "cli/busybox:1", testbed.Options{Config: "[handlers]\nwatch = false\n"})}
+	n.Client.Pull(t, "", n.Image)
+	return n
 }
 
 func (n *node) socket() string { return filepath.Join(filepath.Dir(n.Socket), "admin.sock") }
@@ -112,7 +110,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &now); err != nil || now.Generation < "2" {
 		t.Fatalf("the generation is %q, %v", now.Generation, err)
 	}
-	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: n.image, Command: []string{"sleep", "600"}})
+	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: n.Image, Command: []string{"sleep", "600"}})
 
 	out, _ = n.berth(t, 0, "pods", "-o", "wide")
 	has(t, out, "GENERATION", " "+now.Generation+" ")
@@ -367,7 +365,7 @@ func (n *node) reachable(t *testing.T) {
 func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 	n := newNode(t)
 	crun := testbed.Part(t, testbed.Crun)
-	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "runc", Image: n.image, Command: []string{"sleep", "600"}})
+	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "runc", Image: n.Image, Command: []string{"sleep", "600"}})
 	for _, c := range []struct {
 		line   string
 		status int

@@ -22,7 +22,7 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 
 	for range 2 {
 		n.Client.RunPod(t, testbed.PodSpec{
-			Handler: "driven", Image: n.image, Command: []string{"sleep", "600"},
+			Handler: "driven", Image: n.Image, Command: []string{"sleep", "600"},
 			Sandbox: func(c *runtimeapi.PodSandboxConfig) {
 				c.Linux.Overhead = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}
 			},

@@ -12,8 +12,8 @@ import (
 func TestAlias(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{"runc": runc}, Config: fmt.Sprintf("[runtimes.other]\nalias_of = %q\n", "runc")})
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Handler: "other", Image: b.image, Command: []string{"sleep", "1000"}})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: b.Image, Command: []string{"sleep", "1000"}})
 	if i := b.info(t, pod.Container.ID); i.Handler != "other" {
 		t.Errorf("the pod is of %+v", i)
 	}
@@ -22,5 +22,5 @@ func TestAlias(t *testing.T) {
 	}
 	b.Restart(t)
 	pod.Container.Exec(t, "true")
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

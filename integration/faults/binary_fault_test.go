@@ -29,7 +29,7 @@ func newRuncBed(t *testing.T, options testbed.Options) (b *bed, path string) {
 
 func (b *bed) sleeping(t *testing.T) (*testbed.Pod, string) {
 	t.Helper()
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	return pod, b.podInfo(t, pod).Binaries[0].Runs
 }
 
@@ -38,7 +38,7 @@ func (b *bed) sleeping(t *testing.T) (*testbed.Pod, string) {
 // version by now, nothing damaged runs, and the pod can be removed.
 func TestDamagedCopyOfARuntime(t *testing.T) {
 	b, installed := newRuncBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	old, copied := b.sleeping(t)
 	want := digest(t, copied)
 	damage := func() {
@@ -68,16 +68,16 @@ func TestDamagedCopyOfARuntime(t *testing.T) {
 	}
 	damage()
 	_, err := b.tryExec(t, old.Container, "echo", "alive")
-	refused(t, err, codes.FailedPrecondition, installed, want, "recreate the pod")
-	_, err = b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
-		PodSandboxId: old.ID, Config: b.client.ContainerConfig("second", b.image, "true"), SandboxConfig: old.Config,
+	testbed.Refused(t, err, codes.FailedPrecondition, installed, want, "recreate the pod")
+	_, err = b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: old.ID, Config: b.Client.ContainerConfig("second", b.Image, "true"), SandboxConfig: old.Config,
 	})
-	refused(t, err, codes.FailedPrecondition, installed, want)
+	testbed.Refused(t, err, codes.FailedPrecondition, installed, want)
 	old.Remove(t)
 	if out := fresh.Container.Exec(t, "echo", "alive"); out != "alive\n" {
 		t.Errorf("exec in the new pod said %q", out)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestRootWithoutExec has the root directory on a file system whose programs cannot
@@ -90,14 +90,14 @@ func TestRootWithoutExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Start(t)
-	atRest := b.rest(t)
-	pod := b.client.RunSandbox(t, testbed.PodSpec{Sandbox: func(c *runtimeapi.PodSandboxConfig) { // with a process of its own
+	atRest := b.Rest(t)
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{Sandbox: func(c *runtimeapi.PodSandboxConfig) { // with a process of its own
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	}})
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	}}
-	b.client.Pull(t, "", b.image)
+	b.Client.Pull(t, "", b.Image)
 	first := pod.RunContainer(t, "first", spec)
 	is := b.podInfo(t, pod).Binaries
 	if len(is) != 1 || is[0].Runs != installed || is[0].SHA256 != digest(t, installed) {
@@ -119,7 +119,7 @@ func TestRootWithoutExec(t *testing.T) {
 		}
 	}
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestKilledWhileABinaryIsKept kills the daemon between the steps of keeping a new
@@ -127,7 +127,7 @@ func TestRootWithoutExec(t *testing.T) {
 func TestKilledWhileABinaryIsKept(t *testing.T) {
 	t.Parallel()
 	b, installed := newRuncBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for i, place := range []string{failpoint.BinaryCopied, failpoint.BinaryKept} {
 		t.Run(place, func(t *testing.T) {
 			old, before := b.sleeping(t)
@@ -161,7 +161,7 @@ func TestKilledWhileABinaryIsKept(t *testing.T) {
 			})
 		})
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestCopyOfARemovedHandler removes a handler and then its last pod: the copy goes
@@ -169,7 +169,7 @@ func TestKilledWhileABinaryIsKept(t *testing.T) {
 func TestCopyOfARemovedHandler(t *testing.T) {
 	t.Parallel()
 	b, _ := newRuncBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	old, copied := b.sleeping(t)
 	b.reload(t, fmt.Sprintf("default_runtime = \"other\"\n[runtimes.other]\nruntime_path = %q\n", testbed.Part(t, testbed.Crun)))
 	if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
@@ -182,14 +182,14 @@ func TestCopyOfARemovedHandler(t *testing.T) {
 		}
 		return nil
 	})
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestPodOfAnOlderBuild has a pod in whose record no binary is named, as before
 // there were copies. It goes on with what is installed.
 func TestPodOfAnOlderBuild(t *testing.T) {
 	b, installed := newRuncBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	old, copied := b.sleeping(t)
 	b.Stop(t)
 	path := filepath.Join(b.Root, "records", "sandboxes", old.ID, "spec.json")
@@ -213,7 +213,7 @@ func TestPodOfAnOlderBuild(t *testing.T) {
 	if is := b.podInfo(t, old); len(is.Binaries) != 0 {
 		t.Errorf("the old pod runs on %+v", is.Binaries)
 	}
-	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	if out := added.Exec(t, "echo", "alive"); out != "alive\n" {
 		t.Errorf("exec said %q", out)
 	}
@@ -231,5 +231,5 @@ func TestPodOfAnOlderBuild(t *testing.T) {
 		t.Error("the copy for new pods is gone")
 	}
 	old.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

@@ -164,7 +164,7 @@ type podInfo struct {
 
 func (b *bed) podInfo(t *testing.T, pod *testbed.Pod) podInfo {
 	t.Helper()
-	r, err := b.client.PodSandboxStatus(within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
+	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
 	var i podInfo
 	if err == nil {
 		err = json.Unmarshal([]byte(r.GetInfo()["info"]), &i)
@@ -183,7 +183,7 @@ type oldPod struct {
 }
 
 func (f *fleet) spec(handler string) testbed.PodSpec {
-	return testbed.PodSpec{Handler: handler, Image: f.image, Command: []string{"sleep", "3600"}}
+	return testbed.PodSpec{Handler: handler, Image: f.Image, Command: []string{"sleep", "3600"}}
 }
 
 // busy is a pod that uses some time: gVisor counts it in ticks.
@@ -195,7 +195,7 @@ func (f *fleet) busy(handler string) testbed.PodSpec {
 
 func (f *fleet) run(t *testing.T, handler string) *oldPod {
 	t.Helper()
-	pod := &oldPod{Pod: f.client.RunPod(t, f.busy(handler))}
+	pod := &oldPod{Pod: f.Client.RunPod(t, f.busy(handler))}
 	pod.waiting = pod.CreateContainer(t, "waiting", f.spec(handler))
 	pod.info = f.podInfo(t, pod.Pod)
 	f.runsOn(t, pod.info, f.files[handler])
@@ -244,7 +244,7 @@ type handlersInfo struct {
 
 func (b *bed) handlersInfo(t *testing.T) handlersInfo {
 	t.Helper()
-	r, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
+	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
 	var i handlersInfo
 	if err == nil {
 		err = json.Unmarshal([]byte(r.GetInfo()["handlers"]), &i)

@@ -27,7 +27,7 @@ runtime_path = %[4]q
 required_devices = ["/dev/no-such-device"]
 `, runc, next.Path, idle.Path, lame.Path)
 	b := newBed(t, testbed.Options{Config: stay + fmt.Sprintf("[runtimes.gone]\nruntime_path = %q\n", gone.Path)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	look := func(what string, kept bool, runtimes ...string) {
 		t.Helper()
 		testbed.Eventually(t, time.Minute, func() error {
@@ -42,9 +42,9 @@ required_devices = ["/dev/no-such-device"]
 	}
 	b.Restart(t) // nothing is known of what an earlier daemon copied
 	look("at first", true, runc, next.Path, idle.Path, lame.Path, gone.Path)
-	b.client.RunPod(t, testbed.PodSpec{Handler: "gone", Image: b.image, Command: []string{"sleep", "1000"}})
+	b.Client.RunPod(t, testbed.PodSpec{Handler: "gone", Image: b.Image, Command: []string{"sleep", "1000"}})
 	b.reload(t, stay)
-	b.nothingLeft(t, atRest) // the last pod is gone, and its runtime's copy with it
+	b.NothingLeft(t, atRest) // the last pod is gone, and its runtime's copy with it
 	look("its handler and its pod are gone", false, gone.Path)
 	look("the others", true, runc, next.Path, idle.Path, lame.Path)
 }

@@ -58,7 +58,7 @@ func unfit(t *testing.T, criu string) string {
 
 func (b *bed) checkpoint(t *testing.T, container, location string, seconds int64) error {
 	t.Helper()
-	_, err := b.client.CheckpointContainer(within(t, 2*time.Minute), &runtimeapi.CheckpointContainerRequest{
+	_, err := b.Client.CheckpointContainer(testbed.Within(t, 2*time.Minute), &runtimeapi.CheckpointContainerRequest{
 		ContainerId: container, Location: location, Timeout: seconds,
 	})
 	return err
@@ -141,15 +141,15 @@ func TestCheckpoint(t *testing.T) {
 // what was begun for it must be as before.
 func (b *bed) noArchiveOf(t *testing.T, tty bool, why string) {
 	t.Helper()
-	pod := b.client.RunPod(t, testbed.PodSpec{
-		Image: b.image, Command: []string{"sh", "-c", counting},
+	pod := b.Client.RunPod(t, testbed.PodSpec{
+		Image: b.Image, Command: []string{"sh", "-c", counting},
 		Container: func(c *runtimeapi.ContainerConfig) { c.Tty = tty },
 	})
 	goesOn(t, pod.Container)
 	pid := b.info(t, pod.Container.ID).PID
 	locations := t.TempDir()
 	for range 2 {
-		refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unknown, "checkpoint container", why)
+		testbed.Refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unknown, "checkpoint container", why)
 		goesOn(t, pod.Container)
 		if now := b.info(t, pod.Container.ID).PID; now != pid {
 			t.Errorf("it is another process: %d, not %d", now, pid)
@@ -163,10 +163,10 @@ func (b *bed) noArchiveOf(t *testing.T, tty bool, why string) {
 }
 
 func (b *bed) archiveOf(t *testing.T, tty bool) {
-	image := b.registry.Push(t, "faults/checkpoint:1", testbed.Busybox(t, testbed.WithLayer(
+	image := b.Registry.Push(t, "faults/checkpoint:1", testbed.Busybox(t, testbed.WithLayer(
 		testbed.File{Path: "dir/old", Mode: 0o644, Body: []byte("old")}, testbed.File{Path: "gone", Mode: 0o644, Body: []byte("x")},
 	)))
-	pod := b.client.RunPod(t, testbed.PodSpec{
+	pod := b.Client.RunPod(t, testbed.PodSpec{
 		Image: image, Command: []string{"sh", "-c", counting},
 		Container: func(c *runtimeapi.ContainerConfig) { c.Tty = tty },
 	})
@@ -188,7 +188,7 @@ func (b *bed) archiveOf(t *testing.T, tty bool) {
 	}
 	b.noUnfinished(t, locations)
 	c.Stop(t, time.Second)
-	refused(t, b.checkpoint(t, c.ID, filepath.Join(locations, "exited.tar"), 60), codes.FailedPrecondition, "exited", "running")
+	testbed.Refused(t, b.checkpoint(t, c.ID, filepath.Join(locations, "exited.tar"), 60), codes.FailedPrecondition, "exited", "running")
 	pod.Remove(t)
 }
 
@@ -251,9 +251,9 @@ func TestFailingCheckpoints(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, testbed.Options{})
 			b.withCRIU(t, c.criu)
-			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counting}})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counting}})
 			locations := t.TempDir()
-			refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), c.seconds), c.code, c.says...)
+			testbed.Refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), c.seconds), c.code, c.says...)
 			goesOn(t, pod.Container)
 			b.noUnfinished(t, locations)
 			if left, _ := os.ReadDir(locations); len(left) > 0 {
@@ -271,30 +271,30 @@ func TestRefusedCheckpoints(t *testing.T) {
 	b.withCRIU(t, "/bin/false")
 	dir := t.TempDir()
 	location := filepath.Join(dir, "a.tar")
-	run := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
-	created := run.CreateContainer(t, "created", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
+	run := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
+	created := run.CreateContainer(t, "created", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
 	id := run.Container.ID
-	refused(t, b.checkpoint(t, "", location, 0), codes.InvalidArgument, "the container ID is empty")
-	refused(t, b.checkpoint(t, id, "", 0), codes.InvalidArgument, "location")
-	refused(t, b.checkpoint(t, id, "a.tar", 0), codes.InvalidArgument, "location", "absolute")
-	refused(t, b.checkpoint(t, id, filepath.Join(dir, "none", "a.tar"), 0), codes.InvalidArgument, "directory")
-	refused(t, b.checkpoint(t, id, location, -1), codes.InvalidArgument, "timeout")
-	refused(t, b.checkpoint(t, strings.Repeat("0", 64), location, 0), codes.NotFound)
-	refused(t, b.checkpoint(t, created.ID, location, 0), codes.FailedPrecondition, "created", "running")
+	testbed.Refused(t, b.checkpoint(t, "", location, 0), codes.InvalidArgument, "the container ID is empty")
+	testbed.Refused(t, b.checkpoint(t, id, "", 0), codes.InvalidArgument, "location")
+	testbed.Refused(t, b.checkpoint(t, id, "a.tar", 0), codes.InvalidArgument, "location", "absolute")
+	testbed.Refused(t, b.checkpoint(t, id, filepath.Join(dir, "none", "a.tar"), 0), codes.InvalidArgument, "directory")
+	testbed.Refused(t, b.checkpoint(t, id, location, -1), codes.InvalidArgument, "timeout")
+	testbed.Refused(t, b.checkpoint(t, strings.Repeat("0", 64), location, 0), codes.NotFound)
+	testbed.Refused(t, b.checkpoint(t, created.ID, location, 0), codes.FailedPrecondition, "created", "running")
 	for handler, why := range map[string]string{"crun": "support for CRIU", "gvisor": "separate kernel"} {
-		other := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "1000"}})
-		refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "use a handler that supports it (runc)")
+		other := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "1000"}})
+		testbed.Refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "use a handler that supports it (runc)")
 	}
-	mapped := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
-		p := b.client.SandboxConfig("x")
+	mapped := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
+		p := b.Client.SandboxConfig("x")
 		withUserNS(p)
 		c.Linux.SecurityContext.NamespaceOptions = p.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	}})
-	refused(t, b.checkpoint(t, mapped.Container.ID, location, 0), codes.FailedPrecondition, "user namespace")
+	testbed.Refused(t, b.checkpoint(t, mapped.Container.ID, location, 0), codes.FailedPrecondition, "user namespace")
 
 	b.SetEnvironment("PATH=/nowhere")
 	b.Restart(t)
-	refused(t, b.checkpoint(t, id, location, 0), codes.FailedPrecondition, "install the package criu")
+	testbed.Refused(t, b.checkpoint(t, id, location, 0), codes.FailedPrecondition, "install the package criu")
 	b.SetEnvironment() // the network's programs are in the PATH too
 	b.Restart(t)
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -306,7 +306,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 // checkpoint: the next one lets it go on.
 func TestKilledWhileFrozen(t *testing.T) {
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counting}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counting}})
 	b.Stop(t)
 	// It does not come to that, but must be there.
 	criu := filepath.Join(t.TempDir(), "criu")
@@ -316,7 +316,7 @@ func TestKilledWhileFrozen(t *testing.T) {
 	b.SetEnvironment("BERTH_FAILPOINT="+failpoint.ContainerFrozen, "PATH="+filepath.Dir(criu)+":"+os.Getenv("PATH"))
 	b.Start(t)
 	locations := t.TempDir()
-	refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unavailable)
+	testbed.Refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unavailable)
 	b.Wait(t, time.Minute)
 	b.SetEnvironment()
 	b.Start(t)

@@ -25,7 +25,7 @@ import (
 // it is away, and compares what it says before and after.
 func TestDaemonKilled(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	// What the host puts here is how containers hear of the test while nobody
 	// else can reach them.
 	host := t.TempDir()
@@ -34,7 +34,7 @@ func TestDaemonKilled(t *testing.T) {
 	}
 	const until = "until [ -e /host/%s ]; do sleep 0.05; done; %s"
 	run := func(script string) *testbed.Pod {
-		return b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", script}, Container: shared})
+		return b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", script}, Container: shared})
 	}
 	counting := run("i=0; until [ -e /host/end ]; do i=$((i+1)); echo line $i; sleep 0.02; done; echo last $i")
 	seven := run(fmt.Sprintf(until, "away", "echo bye; exit 7"))
@@ -42,8 +42,8 @@ func TestDaemonKilled(t *testing.T) {
 	killed := run("sleep 3600")
 	early := run("exit 3")
 	early.Container.WaitExit(t)
-	created := b.client.RunSandbox(t, testbed.PodSpec{})
-	unstarted := created.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	created := b.Client.RunSandbox(t, testbed.PodSpec{})
+	unstarted := created.CreateContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	stopped := run("sleep 3600")
 	stopped.Stop(t)
 
@@ -95,7 +95,7 @@ func TestDaemonKilled(t *testing.T) {
 	place(t, host, "end")
 	counting.Container.WaitExit(t)
 	wholeLog(t, counting.Container)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 func place(t *testing.T, dir, name string) {

@@ -20,26 +20,26 @@ import (
 func TestFullDisk(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	disk := b.smallRoot(t, 48<<20)
-	atRest := b.rest(t)
-	big := b.registry.Push(t, "faults/big:1", testbed.Busybox(t, testbed.WithLayer(
+	atRest := b.Rest(t)
+	big := b.Registry.Push(t, "faults/big:1", testbed.Busybox(t, testbed.WithLayer(
 		testbed.File{Path: "big", Mode: 0o644, Body: []byte(time.Now().String())})))
-	staying := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
-	empty := b.client.RunSandbox(t, testbed.PodSpec{})
-	unstarted := empty.CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	staying := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+	empty := b.Client.RunSandbox(t, testbed.PodSpec{})
+	unstarted := empty.CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	address := staying.IP(t)
 
 	disk.fill(t)
-	ctx := within(t, time.Minute)
-	_, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
-	refused(t, err, codes.ResourceExhausted, "no space left")
-	_, err = b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: empty.ID, Config: b.client.ContainerConfig("main", b.image, "true"), SandboxConfig: empty.Config,
+	ctx := testbed.Within(t, time.Minute)
+	_, err := b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
+	testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
+	_, err = b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: empty.ID, Config: b.Client.ContainerConfig("main", b.Image, "true"), SandboxConfig: empty.Config,
 	})
-	refused(t, err, codes.ResourceExhausted, "no space left")
-	_, err = b.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: big}})
-	refused(t, err, codes.ResourceExhausted, "remove images or enlarge")
-	_, err = b.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: unstarted.ID})
-	refused(t, err, codes.ResourceExhausted, "no space left")
+	testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
+	_, err = b.Client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: big}})
+	testbed.Refused(t, err, codes.ResourceExhausted, "remove images or enlarge")
+	_, err = b.Client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: unstarted.ID})
+	testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
 	if listed := b.listed(t); listed != "SANDBOX_READY SANDBOX_READY CONTAINER_EXITED CONTAINER_RUNNING" {
 		t.Errorf("on a full disk there are %s", listed)
 	}
@@ -68,12 +68,12 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	disk.empty(t)
-	b.nothingLeft(t, atRest)
-	b.client.RunPod(t, testbed.PodSpec{Image: big, Command: []string{"sleep", "3600"}}).Remove(t)
-	if _, err := b.client.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: big}}); err != nil {
+	b.NothingLeft(t, atRest)
+	b.Client.RunPod(t, testbed.PodSpec{Image: big, Command: []string{"sleep", "3600"}}).Remove(t)
+	if _, err := b.Client.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: big}}); err != nil {
 		t.Error(err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // smallDisk is a filesystem that can be filled.
@@ -96,7 +96,7 @@ func (b *bed) smallRoot(t *testing.T, size int) smallDisk {
 	t.Cleanup(func() {
 		_ = os.Remove(disk.filler)
 		if b.Running() {
-			if err := b.client.RemoveAllPods(context.Background()); err != nil {
+			if err := b.Client.RemoveAllPods(context.Background()); err != nil {
 				t.Errorf("remove the pods: %v", err)
 			}
 			b.Stop(t)

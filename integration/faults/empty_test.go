@@ -18,9 +18,9 @@ import (
 // without an answer.
 func TestEmptyNode(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	ctx := within(t, time.Minute)
+	ctx := testbed.Within(t, time.Minute)
 	t.Run("image file system", func(t *testing.T) {
-		r, err := b.client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+		r, err := b.Client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 		if err != nil || len(r.GetImageFilesystems()) == 0 {
 			t.Fatalf("answered %v, %v", r, err)
 		}
@@ -34,7 +34,7 @@ func TestEmptyNode(t *testing.T) {
 		}
 	})
 	t.Run("lists", func(t *testing.T) {
-		images, err := b.client.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+		images, err := b.Client.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 		if err != nil || len(images.GetImages()) != 0 {
 			t.Errorf("images: %v, %v", images, err)
 		}
@@ -48,19 +48,19 @@ func TestEmptyNode(t *testing.T) {
 	t.Run("streams", func(t *testing.T) {
 		for name, first := range map[string]func() error{
 			"StreamPodSandboxes": func() error {
-				return firstOf(b.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}))
+				return firstOf(b.Client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{}))
 			},
-			"StreamContainers": func() error { return firstOf(b.client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})) },
+			"StreamContainers": func() error { return firstOf(b.Client.StreamContainers(ctx, &runtimeapi.StreamContainersRequest{})) },
 			"StreamContainerStats": func() error {
-				return firstOf(b.client.StreamContainerStats(ctx, &runtimeapi.StreamContainerStatsRequest{}))
+				return firstOf(b.Client.StreamContainerStats(ctx, &runtimeapi.StreamContainerStatsRequest{}))
 			},
 			"StreamPodSandboxStats": func() error {
-				return firstOf(b.client.StreamPodSandboxStats(ctx, &runtimeapi.StreamPodSandboxStatsRequest{}))
+				return firstOf(b.Client.StreamPodSandboxStats(ctx, &runtimeapi.StreamPodSandboxStatsRequest{}))
 			},
 			"StreamPodSandboxMetrics": func() error {
-				return firstOf(b.client.StreamPodSandboxMetrics(ctx, &runtimeapi.StreamPodSandboxMetricsRequest{}))
+				return firstOf(b.Client.StreamPodSandboxMetrics(ctx, &runtimeapi.StreamPodSandboxMetricsRequest{}))
 			},
-			"StreamImages": func() error { return firstOf(b.client.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})) },
+			"StreamImages": func() error { return firstOf(b.Client.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})) },
 		} {
 			if err := first(); err != nil {
 				t.Errorf("%s of nothing: %v", name, err)
@@ -70,12 +70,12 @@ func TestEmptyNode(t *testing.T) {
 	// Checkpoints of whole pods are no half-measure: berth has none, and says so in
 	// the one way by which a client knows it.
 	t.Run("checkpoints of pods", func(t *testing.T) {
-		pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+		pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 		dir := t.TempDir()
-		_, err := b.client.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{PodSandboxId: pod.ID, OutputPath: dir, ContainerIds: []string{pod.Container.ID}})
-		refused(t, err, codes.Unimplemented)
-		_, err = b.client.RestorePod(ctx, &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.client.SandboxConfig("")})
-		refused(t, err, codes.Unimplemented)
+		_, err := b.Client.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{PodSandboxId: pod.ID, OutputPath: dir, ContainerIds: []string{pod.Container.ID}})
+		testbed.Refused(t, err, codes.Unimplemented)
+		_, err = b.Client.RestorePod(ctx, &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.Client.SandboxConfig("")})
+		testbed.Refused(t, err, codes.Unimplemented)
 		if listed := b.listed(t); listed != "SANDBOX_READY CONTAINER_RUNNING" {
 			t.Errorf("listed is %q", listed)
 		}

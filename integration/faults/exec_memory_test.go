@@ -48,9 +48,9 @@ func TestLargeOutputsOfCommands(t *testing.T) {
 		maxGrowth = 64 // MiB: two answers, and what the garbage collector leaves
 	)
 	b := newBed(t, testbed.Options{})
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	run := func() ([]byte, error) {
-		r, err := b.client.ExecSync(within(t, 5*time.Minute), &runtimeapi.ExecSyncRequest{
+		r, err := b.Client.ExecSync(testbed.Within(t, 5*time.Minute), &runtimeapi.ExecSyncRequest{
 			ContainerId: pod.Container.ID, Timeout: 280,
 			Cmd: []string{"sh", "-c", "yes 0123456789abcde | head -c 20971520"},
 		}, grpc.MaxCallRecvMsgSize(16<<20))
@@ -84,7 +84,7 @@ func TestTooManyCommands(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\n[engine]\nmax_exec_syncs = 2\n", testbed.Part(t, testbed.Runc))})
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	var running sync.WaitGroup
 	for n := range 2 {
 		running.Go(func() {
@@ -104,7 +104,7 @@ func TestTooManyCommands(t *testing.T) {
 		return nil
 	})
 	_, err := b.tryExec(t, pod.Container, "true")
-	refused(t, err, codes.ResourceExhausted, "engine.max_exec_syncs", "try again later")
+	testbed.Refused(t, err, codes.ResourceExhausted, "engine.max_exec_syncs", "try again later")
 	if err := os.WriteFile(root+"/end", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 func (b *bed) tryExec(t *testing.T, c *testbed.Container, command ...string) (*runtimeapi.ExecSyncResponse, error) {
 	t.Helper()
-	return b.client.ExecSync(within(t, time.Minute), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: command, Timeout: 30})
+	return b.Client.ExecSync(testbed.Within(t, time.Minute), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: command, Timeout: 30})
 }
 
 // TestExecOfAbsentProgram has each runtime say in its own words what is not there.
@@ -30,10 +30,10 @@ func TestExecOfAbsentProgram(t *testing.T) {
 	b := newBed(t, testbed.Options{Runtimes: runtimes})
 	for name := range runtimes {
 		t.Run(name, func(t *testing.T) {
-			pod := b.client.RunPod(t, testbed.PodSpec{Handler: name, Image: b.image, Command: []string{"sleep", "3600"}})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Handler: name, Image: b.Image, Command: []string{"sleep", "3600"}})
 			r, err := b.tryExec(t, pod.Container, "/no/such/program")
 			t.Logf("answer: %v %v", r, err)
-			refused(t, err, codes.Unknown, "run command", "/no/such/program")
+			testbed.Refused(t, err, codes.Unknown, "run command", "/no/such/program")
 			pod.Container.Exec(t, "true")
 			pod.Remove(t)
 		})
@@ -47,8 +47,8 @@ func TestBadRuntimeAtExec(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"bad\"\n[runtimes.bad]\nruntime_path = %q\ncontainer_create_timeout = %q\n", runtime.Path, createTimeout)})
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	for _, c := range []struct {
 		name string
 		exec string
@@ -66,7 +66,7 @@ func TestBadRuntimeAtExec(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			runtime.on(t, "exec", c.exec)
 			_, err := b.tryExec(t, pod.Container, "true")
-			refused(t, err, c.code, append(c.says, "run command")...)
+			testbed.Refused(t, err, c.code, append(c.says, "run command")...)
 			if c.not != "" && err != nil && strings.Contains(err.Error(), c.not) {
 				t.Errorf("it says %q: %v", c.not, err)
 			}
@@ -75,7 +75,7 @@ func TestBadRuntimeAtExec(t *testing.T) {
 		})
 	}
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestExecMeetsStop has a container end while a runtime starts a command in it.
@@ -98,7 +98,7 @@ func TestExecMeetsStop(t *testing.T) {
 		{"a death that nobody was told of", fmt.Sprintf("kill -9 $(cat %q/pid); echo 'setns process: broken pipe' >&2; exit 1", gate), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 			if err := os.WriteFile(filepath.Join(gate, "pid"), []byte(strconv.Itoa(b.info(t, pod.Container.ID).PID)), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -116,7 +116,7 @@ func TestExecMeetsStop(t *testing.T) {
 				}
 			}
 			first := <-met
-			refused(t, first, codes.FailedPrecondition, "container "+pod.Container.ID+" is not running")
+			testbed.Refused(t, first, codes.FailedPrecondition, "container "+pod.Container.ID+" is not running")
 			pod.Container.WaitExit(t)
 			_, second := b.tryExec(t, pod.Container, "true")
 			if status.Convert(first).Message() != status.Convert(second).Message() || status.Code(second) != codes.FailedPrecondition {

@@ -20,14 +20,14 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"oci\"\n[runtimes.oci]\nruntime_path = %[1]q\n[runtimes.shim]\nruntime_path = %[2]q\n[runtimes.shim.options]\nBinaryName = %[1]q\n",
 		runtime.Path, testbed.Part(t, testbed.RuncShim))})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for handler, verb := range map[string]string{"oci": "run", "shim": "create"} {
 		t.Run(handler, func(t *testing.T) {
-			pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
 			// The supervisor that comes with the first is kept for the next.
-			pod.RunContainer(t, "first", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+			pod.RunContainer(t, "first", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 			before := b.Snapshot(t)
-			config := b.client.ContainerConfig("main", b.image, "echo", "well")
+			config := b.Client.ContainerConfig("main", b.Image, "echo", "well")
 			log := filepath.Join(pod.Config.GetLogDirectory(), config.GetLogPath())
 			if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 				t.Fatal(err)
@@ -42,7 +42,7 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 				t.Errorf("the log of the refused container is open in processes %v", pids)
 			}
 			if id != "" {
-				if _, err := b.client.RemoveContainer(within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+				if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -54,18 +54,18 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 			pod.Remove(t)
 		})
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // createAndStart returns the id of what was created, started or not.
 func (b *bed) createAndStart(t *testing.T, pod *testbed.Pod, config *runtimeapi.ContainerConfig) (string, error) {
 	t.Helper()
-	ctx := within(t, time.Minute)
-	r, err := b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config})
+	ctx := testbed.Within(t, time.Minute)
+	r, err := b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config})
 	if err != nil {
 		return "", err
 	}
-	_, err = b.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: r.GetContainerId()})
+	_, err = b.Client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: r.GetContainerId()})
 	return r.GetContainerId(), err
 }
 

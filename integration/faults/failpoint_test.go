@@ -59,7 +59,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 				Tags:   []string{"berth_failpoints"},
 				Config: handler.config,
 			})
-			atRest := b.rest(t)
+			atRest := b.Rest(t)
 			for _, place := range failpoint.All {
 				if place == failpoint.SandboxShimStarted && !handler.shim {
 					continue // such a pod does not come by
@@ -90,7 +90,7 @@ func TestKilledOverMappedVolume(t *testing.T) {
 		withUserNS(c)
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	}
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for _, place := range []string{failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning} {
 		t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, shared, mapped) })
 		if _, err := os.Stat(filepath.Join(dir, "kept")); err != nil {
@@ -104,7 +104,7 @@ func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, pod 
 	if !known {
 		t.Fatalf("what survives a crash at %s is not said here", place)
 	}
-	sandbox := b.client.SandboxConfig("failing")
+	sandbox := b.Client.SandboxConfig("failing")
 	if pod != nil {
 		pod(sandbox)
 	}
@@ -133,38 +133,38 @@ func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, pod 
 		t.Errorf("listed is %q, want %q", listed, want)
 	}
 	b.running(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 	if err := b.live(t, sandbox, container...); err != nil {
 		t.Errorf("the same pod once more: %v", err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // live leads a pod through its whole life, up to the first error.
 func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig, container ...func(*runtimeapi.ContainerConfig)) error {
 	t.Helper()
-	ctx := within(t, time.Minute)
-	run, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+	ctx := testbed.Within(t, time.Minute)
+	run, err := b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 	if err != nil {
 		return err
 	}
-	config := b.client.ContainerConfig("main", b.image, "sh", "-c",
+	config := b.Client.ContainerConfig("main", b.Image, "sh", "-c",
 		// A shell that is process 1 does not hear of a signal before its trap is set.
 		"trap 'exit 143' TERM; touch /trapped; while :; do sleep 0.1; done")
 	config.Linux.SecurityContext.NamespaceOptions = sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	config.Mounts = []*runtimeapi.Mount{{
-		ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: b.image},
+		ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: b.Image},
 	}}
 	for _, change := range container {
 		change(config)
 	}
-	create, err := b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+	create, err := b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: run.GetPodSandboxId(), Config: config, SandboxConfig: sandbox,
 	})
 	if err != nil {
 		return err
 	}
-	return inOrder(ctx, create.GetContainerId(), run.GetPodSandboxId(), b.client)
+	return inOrder(ctx, create.GetContainerId(), run.GetPodSandboxId(), b.Client)
 }
 
 func inOrder(ctx context.Context, container, sandbox string, c *testbed.Client) error {
@@ -206,7 +206,7 @@ func inOrder(ctx context.Context, container, sandbox string, c *testbed.Client) 
 // running looks that every container that is said to run has its process.
 func (b *bed) running(t *testing.T) {
 	t.Helper()
-	list, err := b.client.ListContainers(within(t, time.Minute), &runtimeapi.ListContainersRequest{})
+	list, err := b.Client.ListContainers(testbed.Within(t, time.Minute), &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,12 +220,12 @@ func (b *bed) running(t *testing.T) {
 // listed returns the states of all sandboxes and then of all containers.
 func (b *bed) listed(t *testing.T) string {
 	t.Helper()
-	ctx := within(t, time.Minute)
-	sandboxes, err := b.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	ctx := testbed.Within(t, time.Minute)
+	sandboxes, err := b.Client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	containers, err := b.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	containers, err := b.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,15 +46,15 @@ func limitMemory(t *testing.T, parent string, bytes int64) {
 func TestGVisorSandboxEnds(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{DefaultRuntime: "runsc", Runtimes: map[string]string{"runsc": testbed.Part(t, testbed.Runsc)}})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	const limit = 192 << 20
 	pod := func(t *testing.T) (*testbed.Pod, *testbed.Container) {
-		p := b.client.RunPod(t, testbed.PodSpec{
-			Image: b.image, Command: []string{"sleep", "3600"},
+		p := b.Client.RunPod(t, testbed.PodSpec{
+			Image: b.Image, Command: []string{"sleep", "3600"},
 			Sandbox: func(c *runtimeapi.PodSandboxConfig) { limitMemory(t, c.GetLinux().GetCgroupParent(), limit) },
 		})
 		eats := []string{"sh", "-c", "while [ ! -e /eat ]; do sleep 0.1; done; tail /dev/zero"}
-		other := p.RunContainer(t, "other", testbed.PodSpec{Image: b.image, Command: eats})
+		other := p.RunContainer(t, "other", testbed.PodSpec{Image: b.Image, Command: eats})
 		return p, other
 	}
 	ended := func(t *testing.T, p *testbed.Pod, reason string, all ...*testbed.Container) {
@@ -95,5 +95,5 @@ func TestGVisorSandboxEnds(t *testing.T) {
 		killAs(t, b.sandboxPID(t, p.ID), syscall.SIGKILL)
 		ended(t, p, "Error", p.Container, other)
 	})
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

@@ -46,14 +46,14 @@ func TestStatusWhileOthersHang(t *testing.T) {
 	}
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) +
 		fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", usual, bin)})
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 
 	place(t, dir, "hang")
 	wake := func() { _ = os.Remove(sign) }
 	defer wake()
-	text := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [{"type": "hanging"}]}`, b.cni.Name)
-	if err := os.WriteFile(b.cni.Path(), []byte(text), 0o600); err != nil {
+	text := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [{"type": "hanging"}]}`, b.CNI.Name)
+	if err := os.WriteFile(b.CNI.Path(), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.Restart(t) // who was asked for its status is not asked again for half a minute
@@ -69,7 +69,7 @@ func TestStatusWhileOthersHang(t *testing.T) {
 	defer giveUp()
 	testbed.Eventually(t, time.Minute, func() error { return b.asks(t, filepath.Join(dir, "STATUS")) })
 	go func() {
-		_, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+		_, err := b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 		made <- err
 	}()
 	testbed.Eventually(t, time.Minute, func() error { return b.asks(t, filepath.Join(dir, "ADD")) })
@@ -94,16 +94,16 @@ func TestStatusWhileOthersHang(t *testing.T) {
 		t.Error("a sandbox came to be on a network that hung")
 	}
 	resume()
-	if err := b.cni.Write(); err != nil {
+	if err := b.CNI.Write(); err != nil {
 		t.Fatal(err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // asks has the node asked for its status, and says whether a plugin was called.
 func (b *bed) asks(t *testing.T, note string) error {
 	t.Helper()
-	if _, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{}); err != nil {
+	if _, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{}); err != nil {
 		t.Fatalf("status: %v", err)
 	}
 	_, err := os.Stat(note)
@@ -113,16 +113,16 @@ func (b *bed) asks(t *testing.T, note string) error {
 // answers calls all that a kubelet asks every second or so.
 func (b *bed) answers(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
-	ctx := within(t, time.Minute)
-	st, err := b.client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	ctx := testbed.Within(t, time.Minute)
+	st, err := b.Client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil || len(st.GetStatus().GetConditions()) < 2 {
 		t.Fatalf("status: %v, %v", st, err)
 	}
-	pods, err := b.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	pods, err := b.Client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(pods.GetItems()) != 1 {
 		t.Fatalf("list sandboxes: %v, %v", pods, err)
 	}
-	containers, err := b.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	containers, err := b.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil || len(containers.GetContainers()) != 1 {
 		t.Fatalf("list containers: %v, %v", containers, err)
 	}
@@ -132,7 +132,7 @@ func (b *bed) answers(t *testing.T, pod *testbed.Pod) {
 	if state := pod.Container.Status(t).GetState(); state != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the container is %s", state)
 	}
-	if _, err := b.client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err != nil {
+	if _, err := b.Client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err != nil {
 		t.Fatalf("image file system: %v", err)
 	}
 }

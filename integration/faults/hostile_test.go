@@ -326,7 +326,7 @@ func inspected(t *testing.T, b *bed, image string) {
 		}
 	}
 	for range 3 {
-		_, err := b.client.ImageStatus(within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}, Verbose: true})
+		_, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}, Verbose: true})
 		if err != nil {
 			t.Errorf("status: %v", err)
 		}
@@ -335,7 +335,7 @@ func inspected(t *testing.T, b *bed, image string) {
 
 func (b *bed) pull(t *testing.T, image string) error {
 	t.Helper()
-	_, err := b.client.PullImage(within(t, 5*time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	_, err := b.Client.PullImage(testbed.Within(t, 5*time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
 	return err
 }
 
@@ -348,7 +348,7 @@ func TestHostileImages(t *testing.T) {
 			// Each has a daemon of its own: what one leaves is not counted for another.
 			b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nanswer_timeout = \"3s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
 			image := a.image(t, h)
-			b.client.Pull(t, "", b.image)
+			b.Client.Pull(t, "", b.Image)
 			pid := b.PID()
 			before := memory(t, pid, "VmRSS")
 			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
@@ -392,7 +392,7 @@ func TestManyHostileImages(t *testing.T) {
 				h.number, h.parts = i, 4
 				images = append(images, a.image(t, h))
 			}
-			b.client.Pull(t, "", b.image)
+			b.Client.Pull(t, "", b.Image)
 			pid := b.PID()
 			before := memory(t, pid, "VmRSS")
 			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
@@ -439,7 +439,7 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 		go func() {
 			defer func() { ended <- struct{}{} }()
 			for ctx.Err() == nil {
-				_, err := b.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+				_, err := b.Client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
 				if err == nil {
 					return
 				}
@@ -447,7 +447,7 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 		}()
 	}
 	for range 3 {
-		b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "600"}}).Remove(t)
+		b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "600"}}).Remove(t)
 	}
 	cancel()
 	for range pulls {

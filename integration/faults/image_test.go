@@ -28,7 +28,7 @@ func TestBadPulls(t *testing.T) {
 		Registries: []*testbed.Registry{private, broken, stalled, strange},
 		Config:     "[registry]\npull_progress_timeout = \"2s\"\n",
 	})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	closed := closedPort(t)
 	// berth is not told of this one's authority.
 	hosts := fmt.Sprintf("server = %q\n", strange.URL())
@@ -51,8 +51,8 @@ func TestBadPulls(t *testing.T) {
 		"empty image":   {image: &runtimeapi.ImageSpec{}, code: codes.InvalidArgument, says: []string{"image"}},
 		"no reference":  {image: &runtimeapi.ImageSpec{Image: "Not A Reference"}, code: codes.InvalidArgument, says: []string{"reference", "lowercase"}},
 		"long":          {image: &runtimeapi.ImageSpec{Image: strings.Repeat("x/", 3000) + "y"}, code: codes.InvalidArgument, says: []string{"image"}},
-		"absent":        {image: &runtimeapi.ImageSpec{Image: b.registry.Host + "/faults/none:1"}, code: codes.NotFound, says: []string{"check name and tag", b.registry.Host}},
-		"absent digest": {image: &runtimeapi.ImageSpec{Image: b.registry.Host + "/faults/busybox@sha256:" + absent}, code: codes.NotFound, says: []string{b.registry.Host}},
+		"absent":        {image: &runtimeapi.ImageSpec{Image: b.Registry.Host + "/faults/none:1"}, code: codes.NotFound, says: []string{"check name and tag", b.Registry.Host}},
+		"absent digest": {image: &runtimeapi.ImageSpec{Image: b.Registry.Host + "/faults/busybox@sha256:" + absent}, code: codes.NotFound, says: []string{b.Registry.Host}},
 		"unreachable": {
 			image: &runtimeapi.ImageSpec{Image: closed + "/app:1"}, code: codes.Unknown,
 			begins: "RegistryUnavailable", says: []string{closed, "check the network"},
@@ -69,11 +69,11 @@ func TestBadPulls(t *testing.T) {
 			says: []string{"imagePullSecrets"}, conceal: "wrong-battery",
 		},
 		"untrusted":       {image: &runtimeapi.ImageSpec{Image: strange.Host + "/app:1"}, code: codes.FailedPrecondition, says: []string{"certificate", "hosts.toml"}},
-		"unknown handler": {image: &runtimeapi.ImageSpec{Image: b.image, RuntimeHandler: "rnuc"}, code: codes.InvalidArgument, says: []string{`"rnuc"`, "runc"}},
+		"unknown handler": {image: &runtimeapi.ImageSpec{Image: b.Image, RuntimeHandler: "rnuc"}, code: codes.InvalidArgument, says: []string{`"rnuc"`, "runc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{Image: c.image, Auth: c.auth})
-			refused(t, err, c.code, c.says...)
+			_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: c.image, Auth: c.auth})
+			testbed.Refused(t, err, c.code, c.says...)
 			if err == nil {
 				return
 			}
@@ -86,7 +86,7 @@ func TestBadPulls(t *testing.T) {
 		})
 	}
 	t.Run("right password", func(t *testing.T) {
-		_, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{
+		_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{
 			Image: &runtimeapi.ImageSpec{Image: secret}, Auth: basic("user", "correct horse"),
 		})
 		if err != nil {
@@ -97,43 +97,43 @@ func TestBadPulls(t *testing.T) {
 		}
 	})
 	t.Run("missing images are no error", func(t *testing.T) {
-		missing := &runtimeapi.ImageSpec{Image: b.registry.Host + "/never/pulled:1"}
-		st, err := b.client.ImageStatus(within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: missing})
+		missing := &runtimeapi.ImageSpec{Image: b.Registry.Host + "/never/pulled:1"}
+		st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: missing})
 		if err != nil || st.GetImage() != nil {
 			t.Errorf("status is %v, %v", st.GetImage(), err)
 		}
-		if _, err := b.client.RemoveImage(within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: missing}); err != nil {
+		if _, err := b.Client.RemoveImage(testbed.Within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: missing}); err != nil {
 			t.Errorf("remove: %v", err)
 		}
 	})
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestRefusedPull pulls what an image verifier does not let pass.
 func TestRefusedPull(t *testing.T) {
 	verifiers := t.TempDir()
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[image_verifier]\nbin_dir = %q\n", verifiers)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	const program = "#!/bin/sh\ncase $2 in */refused:*) echo nobody signed it; exit 1;; esac\n"
 	if err := os.WriteFile(filepath.Join(verifiers, "by-name"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	bad := b.registry.Push(t, "faults/refused:1", testbed.Busybox(t))
-	_, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
-	refused(t, err, codes.Unknown, "by-name", "nobody signed it", verifiers)
+	bad := b.Registry.Push(t, "faults/refused:1", testbed.Busybox(t))
+	_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
+	testbed.Refused(t, err, codes.Unknown, "by-name", "nobody signed it", verifiers)
 	if err != nil {
 		if _, text, _ := strings.Cut(err.Error(), "desc = "); !strings.HasPrefix(text, "SignatureValidationFailed") {
 			t.Errorf("the kubelet looks for SignatureValidationFailed at the beginning of %q", text)
 		}
 	}
-	st, err := b.client.ImageStatus(within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
+	st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
 	if err != nil || st.GetImage() != nil {
 		t.Errorf("status of a refused image is %v, %v", st.GetImage(), err)
 	}
-	if _, err := b.client.PullImage(within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: b.image}}); err != nil {
+	if _, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: b.Image}}); err != nil {
 		t.Errorf("pull of an image that may pass: %v", err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // failingRegistry answers every request with one status.

@@ -41,7 +41,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	})
 	for _, handler := range []string{"runc", "crun", "runsc", "shim", "kata"} {
 		t.Run(handler, func(t *testing.T) {
-			p := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
+			p := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"}})
 			p.Container.Exec(t, "true")
 			for pid := range withEnvironment(t, secret) {
 				if pid != b.PID() {
@@ -119,8 +119,8 @@ func TestOOMScores(t *testing.T) {
 			"without resources": {nil, 0},
 		} {
 			t.Run(handler+" "+name, func(t *testing.T) {
-				p := b.client.RunPod(t, testbed.PodSpec{
-					Handler: handler, Image: b.image, Command: []string{"sleep", "3600"},
+				p := b.Client.RunPod(t, testbed.PodSpec{
+					Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"},
 					Container: func(config *runtimeapi.ContainerConfig) { config.Linux.Resources = c.resources },
 				})
 				for _, process := range []string{"1", "self"} {
@@ -169,8 +169,8 @@ func TestCoresOfPods(t *testing.T) {
 			"users of its own": userNS(),
 		} {
 			t.Run(handler+" "+name, func(t *testing.T) {
-				p := b.client.RunPod(t, testbed.PodSpec{
-					Handler: handler, Image: b.image, Command: []string{"sh", "-c", "ulimit -c; exec sleep 3600"},
+				p := b.Client.RunPod(t, testbed.PodSpec{
+					Handler: handler, Image: b.Image, Command: []string{"sh", "-c", "ulimit -c; exec sleep 3600"},
 					Sandbox:   func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users },
 					Container: func(c *runtimeapi.ContainerConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = users },
 				})

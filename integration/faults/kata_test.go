@@ -92,7 +92,7 @@ func hold(t *testing.T) (path string, release func()) {
 func TestKataCreateTooLate(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{}, "container_create_timeout = \"2s\"")
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for name, c := range map[string]struct{ ends, killed bool }{
 		"it never ends":                    {},
 		"it ends later":                    {ends: true},
@@ -106,7 +106,7 @@ func TestKataCreateTooLate(t *testing.T) {
 			before := b.machines(t)
 			done := make(chan error, 1)
 			go func() {
-				_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+				_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 				done <- err
 			}()
 			sandbox, pid := b.awaitMachine(t, before)
@@ -132,7 +132,7 @@ func TestKataCreateTooLate(t *testing.T) {
 			} else {
 				machineEnded(t, sandbox, pid)
 			}
-			b.nothingLeft(t, atRest)
+			b.NothingLeft(t, atRest)
 			machineEnded(t, sandbox, pid)
 		})
 	}
@@ -164,17 +164,17 @@ func TestKataSelfCheckTooLate(t *testing.T) {
 func TestKataAbstractSocket(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{AbstractSocket: true}, "")
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	pod.Container.Exec(t, "true")
 	b.Kill9(t)
 	b.Start(t)
 	pod.Container.Exec(t, "true")
 	pod.Remove(t)
 	kata.Set(t, func(s *shims.Kata) { s.AnswersElsewhere = true })
-	_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
-	refused(t, err, codes.Unavailable, "/no/such/socket")
-	b.nothingLeft(t, atRest)
+	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
+	testbed.Refused(t, err, codes.Unavailable, "/no/such/socket")
+	b.NothingLeft(t, atRest)
 }
 
 // TestKataEvents has a shim publish its events by the program that it is given, and
@@ -182,8 +182,8 @@ func TestKataAbstractSocket(t *testing.T) {
 func TestKataEvents(t *testing.T) {
 	t.Parallel()
 	b, _ := kataBed(t, shims.Kata{PublishBinary: true}, "")
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	said := func() int { return strings.Count(b.Log(), "Exec() start") }
 	pod.Container.Exec(t, "true")
 	testbed.Eventually(t, time.Minute, func() error {
@@ -202,7 +202,7 @@ func TestKataEvents(t *testing.T) {
 		return nil
 	})
 	eater := pod.RunContainer(t, "eater", testbed.PodSpec{
-		Image: b.image, Command: []string{"tail", "/dev/zero"},
+		Image: b.Image, Command: []string{"tail", "/dev/zero"},
 		Container: func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 32 << 20 },
 	})
 	eater.WaitExit(t)
@@ -213,7 +213,7 @@ func TestKataEvents(t *testing.T) {
 		return nil
 	})
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestKataShimKilled kills the shim of a pod of which one container had ended before,
@@ -223,12 +223,12 @@ func TestKataShimKilled(t *testing.T) {
 	b, kata := kataBed(t, shims.Kata{ForgetsNothing: true}, "")
 	run := func(t *testing.T) (*testbed.Pod, int) {
 		t.Helper()
-		pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"true"}})
+		pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
 		pod.Container.WaitExit(t)
 		t.Cleanup(func() { _ = os.Remove(filepath.Join(shims.KataState, pod.ID)) }) // it forgets nothing
 		return pod, b.machines(t)[pod.ID]
 	}
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	t.Run("the sandbox is not ready at once", func(t *testing.T) {
 		held, release := hold(t)
 		kata.Set(t, func(s *shims.Kata) { s.HoldDelete = held })
@@ -269,7 +269,7 @@ func TestKataShimKilled(t *testing.T) {
 		pod.Remove(t)
 	})
 	t.Run("a container that ran has ended", func(t *testing.T) {
-		pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: family})
+		pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: family})
 		machine := b.machines(t)[pod.ID]
 		b.killShim(t, pod.ID)
 		st := pod.Container.WaitExit(t)
@@ -281,7 +281,7 @@ func TestKataShimKilled(t *testing.T) {
 		}
 		pod.Remove(t)
 	})
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestForeignShimHangs stops the shim of pods whose containers run, so that it takes
@@ -290,11 +290,11 @@ func TestForeignShimHangs(t *testing.T) {
 	t.Parallel()
 	kata := testbed.NewKata(t, shims.Kata{Memory: 8})
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) + kata.TOML("kata", "")})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for _, handler := range []string{"kata", "shim"} {
 		t.Run(handler, func(t *testing.T) {
-			pod := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: family})
-			other := pod.RunContainer(t, "other", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: family})
+			other := pod.RunContainer(t, "other", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 			inside := inCgroup(t, b.info(t, pod.Container.ID).PID)
 			if machine := b.machines(t)[pod.ID]; machine > 0 {
 				inside = append(inside, machine)
@@ -304,7 +304,7 @@ func TestForeignShimHangs(t *testing.T) {
 				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
 			}
 			killAs(t, shim[0], syscall.SIGSTOP)
-			if _, err := b.client.StopPodSandbox(within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+			if _, err := b.Client.StopPodSandbox(testbed.Within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
 				t.Errorf("stop: %v", err)
 			}
 			for _, pid := range append(inside, shim...) {
@@ -320,7 +320,7 @@ func TestForeignShimHangs(t *testing.T) {
 			pod.Remove(t)
 		})
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestForeignShimDoesNotKill stops pods whose shim answers, but does not end what it is
@@ -328,7 +328,7 @@ func TestForeignShimHangs(t *testing.T) {
 func TestForeignShimDoesNotKill(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{}, "")
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	t.Run("all", func(t *testing.T) {
 		for _, tc := range []struct {
 			name      string
@@ -341,14 +341,14 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 		} {
 			file := filepath.Join(t.TempDir(), "unkillable")
 			kata.Set(t, func(s *shims.Kata) { s.DropKill, s.FailKill = "", ""; tc.change(s, file) })
-			spec := testbed.PodSpec{Image: b.image, Command: family}
+			spec := testbed.PodSpec{Image: b.Image, Command: family}
 			var pod *testbed.Pod
 			var inside []int
 			if tc.container {
-				pod = b.client.RunPod(t, spec)
+				pod = b.Client.RunPod(t, spec)
 				inside = inCgroup(t, b.info(t, pod.Container.ID).PID)
 			} else {
-				pod = b.client.RunSandbox(t, spec)
+				pod = b.Client.RunSandbox(t, spec)
 			}
 			inside = append(inside, b.machines(t)[pod.ID])
 			shim := shimsOf(t, pod.ID)
@@ -360,7 +360,7 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 			}
 			t.Run(tc.name, func(t *testing.T) {
 				t.Parallel()
-				if _, err := b.client.StopPodSandbox(within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+				if _, err := b.Client.StopPodSandbox(testbed.Within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
 					t.Errorf("stop: %v", err)
 				}
 				for _, pid := range append(inside, shim...) {
@@ -378,7 +378,7 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 			})
 		}
 	})
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestKata runs a pod under a shim that reads options as typeurl 1 does, has its own
@@ -386,16 +386,16 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 func TestKata(t *testing.T) {
 	t.Parallel()
 	b, _ := kataBed(t, shims.Kata{}, "")
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	if groups := pod.Container.Exec(t, "cat", "/proc/self/cgroup"); !strings.Contains(groups, "/kata_"+pod.ID+"/") {
 		t.Errorf("the imitation runs its containers in %s", groups)
 	}
 	t.Run("a command that times out leaves its container", func(t *testing.T) {
-		_, err := b.client.ExecSync(within(t, time.Minute), &runtimeapi.ExecSyncRequest{
+		_, err := b.Client.ExecSync(testbed.Within(t, time.Minute), &runtimeapi.ExecSyncRequest{
 			ContainerId: pod.Container.ID, Cmd: []string{"sleep", "3601"}, Timeout: 1,
 		})
-		refused(t, err, codes.DeadlineExceeded, "timed out")
+		testbed.Refused(t, err, codes.DeadlineExceeded, "timed out")
 		b.awaitNone(t, "sleep 3601")
 		if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("the container is %s with %d", st.GetState(), st.GetExitCode())
@@ -403,7 +403,7 @@ func TestKata(t *testing.T) {
 		pod.Container.Exec(t, "true")
 	})
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestKataOverhead measures pods whose machine is no child of their shim, and in a cgroup
@@ -413,7 +413,7 @@ func TestKataOverhead(t *testing.T) {
 	const megabytes = 96
 	kata := testbed.NewKata(t, shims.Kata{Memory: megabytes})
 	b := newBed(t, testbed.Options{Config: "default_runtime = \"kata\"\n" + kata.TOML("kata", "")})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	o, err := b.overhead(t, "kata", 2)
 	if err != nil {
 		t.Fatal(err)
@@ -423,7 +423,7 @@ func TestKataOverhead(t *testing.T) {
 		t.Errorf("machines that hold %d MiB are measured as %v", megabytes, m)
 	}
 	t.Logf("p50 %d MiB, max %d MiB", m.GetP50()>>20, m.GetMax()>>20)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // awaitNone waits until nothing of this berth runs with words in its command line.
@@ -444,8 +444,8 @@ func (b *bed) awaitNone(t *testing.T, words string) {
 func TestKataPortForward(t *testing.T) {
 	t.Parallel()
 	b, _ := kataBed(t, shims.Kata{Network: true}, "")
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{
 		"sh", "-c", "httpd -p 127.0.0.1:8081; exec nc -ll -p 8080 -e echo hello",
 	}})
 	machine, err := os.Stat(filepath.Join("/proc", strconv.Itoa(b.machines(t)[pod.ID]), "ns", "net"))
@@ -469,14 +469,14 @@ func TestKataPortForward(t *testing.T) {
 		}
 	}
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // forward returns what a pod says to who connects to a port of it, as kubectl
 // port-forward does.
 func (b *bed) forward(t *testing.T, sandbox string, port int) (said string, err error) {
 	t.Helper()
-	r, err := b.client.PortForward(within(t, time.Minute), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox, Port: []int32{int32(port)}})
+	r, err := b.Client.PortForward(testbed.Within(t, time.Minute), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox, Port: []int32{int32(port)}})
 	if err != nil {
 		return "", err
 	}

@@ -27,7 +27,7 @@ func plugged(t *testing.T, runtimes map[string]string, config string) (b *bed, c
 		t.Fatal(err)
 	}
 	b = newBed(t, testbed.Options{Runtimes: runtimes, DefaultRuntime: "runc", Config: config + fmt.Sprintf("[cni]\nbin_dirs = [%q]\n", dir)})
-	if err := os.WriteFile(b.cni.Path(), []byte(`{"cniVersion": "1.0.0", "name": "noting", "plugins": [{"type": "noting"}]}`), 0o600); err != nil {
+	if err := os.WriteFile(b.CNI.Path(), []byte(`{"cniVersion": "1.0.0", "name": "noting", "plugins": [{"type": "noting"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.networkReady(t, true)
@@ -39,7 +39,7 @@ func plugged(t *testing.T, runtimes map[string]string, config string) (b *bed, c
 func TestRefusedBeforeAnySideEffect(t *testing.T) {
 	b, calls, _ := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc), "gvisor": testbed.Part(t, testbed.Runsc)},
 		fmt.Sprintf("[runtimes.queued]\nruntime_path = %q\nmax_parallel_starts = 1\n", testbed.Part(t, testbed.Runsc)))
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	if err := os.Remove(calls); err != nil {
 		t.Fatalf("a pod made no call of the plugin: %v", err)
 	}
@@ -54,10 +54,10 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 		"a user namespace": withUserNS,
 	} {
 		for _, handler := range []string{"gvisor", "queued"} {
-			config := b.client.SandboxConfig("")
+			config := b.Client.SandboxConfig("")
 			ask(config)
-			_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-			refused(t, err, codes.FailedPrecondition, fmt.Sprintf("handler %q does not support %s", handler, feature), "use a handler that supports it (runc)")
+			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+			testbed.Refused(t, err, codes.FailedPrecondition, fmt.Sprintf("handler %q does not support %s", handler, feature), "use a handler that supports it (runc)")
 		}
 	}
 	b.NoLeaks(t, atRest)
@@ -65,7 +65,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 		t.Errorf("the plugin was called: %s", made)
 	}
 
-	pod := b.client.RunPod(t, testbed.PodSpec{Handler: "gvisor", Image: b.image, Command: []string{"sleep", "1000"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "gvisor", Image: b.Image, Command: []string{"sleep", "1000"}})
 	withPod := b.Snapshot(t)
 	for feature, ask := range map[string]func(*runtimeapi.ContainerConfig){
 		"the PID namespace of another": func(c *runtimeapi.ContainerConfig) {
@@ -79,18 +79,18 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/v", HostPath: t.TempDir(), Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
 		},
 	} {
-		config := b.client.ContainerConfig("refused", b.image, "true")
+		config := b.Client.ContainerConfig("refused", b.Image, "true")
 		ask(config)
-		_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+		_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config,
 		})
-		refused(t, err, codes.FailedPrecondition, `handler "gvisor" does not support `+feature, "use a handler that supports it (runc)")
+		testbed.Refused(t, err, codes.FailedPrecondition, `handler "gvisor" does not support `+feature, "use a handler that supports it (runc)")
 		if rro := strings.HasPrefix(feature, "recursive"); err != nil && rro && !strings.Contains(err.Error(), "desc = RROUnsupported: ") {
 			t.Errorf("the kubelet's word is not at the beginning: %v", err)
 		}
 	}
 	b.NoLeaks(t, withPod)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestLimits holds a handler to its limits: with a network that hangs, starts
@@ -98,12 +98,12 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 func TestLimits(t *testing.T) {
 	b, calls, hang := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc)}, fmt.Sprintf(
 		"[runtimes.held]\nruntime_path = %q\nmax_pods = 2\nmax_parallel_starts = 1\nmax_queued_starts = 1\nstart_timeout = \"5s\"\n", testbed.Part(t, testbed.Runc)))
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	if err := os.WriteFile(hang, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run := func() error {
-		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "held"})
+		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "held"})
 		return err
 	}
 	ended := make(chan error, 3)
@@ -111,14 +111,14 @@ func TestLimits(t *testing.T) {
 		go func() { ended <- run() }()
 	}
 	// Whichever comes last has no room; one runs and one waits until their time is up.
-	refused(t, <-ended, codes.ResourceExhausted, `handler "held": pods running or being created: 2,`, "max_pods is 2", "[runtimes.held]")
+	testbed.Refused(t, <-ended, codes.ResourceExhausted, `handler "held": pods running or being created: 2,`, "max_pods is 2", "[runtimes.held]")
 	for range 2 {
-		refused(t, <-ended, codes.DeadlineExceeded, `handler "held": the sandbox was not ready within start_timeout = 5s`, "[runtimes.held]")
+		testbed.Refused(t, <-ended, codes.DeadlineExceeded, `handler "held": the sandbox was not ready within start_timeout = 5s`, "[runtimes.held]")
 	}
 	if made, _ := os.ReadFile(calls); strings.Count(string(made), "ADD") != 2 || !strings.HasSuffix(string(made), "DEL\n") {
 		t.Errorf("the plugin was called for %q", made)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 
 	if err := os.Remove(hang); err != nil {
 		t.Fatal(err)
@@ -129,15 +129,15 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	b.Restart(t)
-	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
+	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 
 	// One whose stop fails half-way is not gone; one that is stopped is.
-	listed, err := b.client.ListPodSandbox(within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
+	listed, err := b.Client.ListPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := func() error {
-		_, err := b.client.StopPodSandbox(within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: listed.GetItems()[0].GetId()})
+		_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: listed.GetItems()[0].GetId()})
 		return err
 	}
 	if err := os.WriteFile(hang+".del", nil, 0o600); err != nil {
@@ -146,7 +146,7 @@ func TestLimits(t *testing.T) {
 	if err := stop(); err == nil {
 		t.Error("a pod was stopped that could not be disconnected")
 	}
-	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
+	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	if err := os.Remove(hang + ".del"); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestLimits(t *testing.T) {
 	if err := run(); err != nil {
 		t.Errorf("in the place of a stopped pod: %v", err)
 	}
-	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
+	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	// The kubelet makes new pods after a reboot before it removes the old ones.
 	b.PowerCut(t)
 	b.Start(t)
@@ -167,10 +167,10 @@ func TestLimits(t *testing.T) {
 			t.Errorf("after a reboot: %v", err)
 		}
 	}
-	refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
-	b.nothingLeft(t, atRest)
+	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
+	b.NothingLeft(t, atRest)
 	if err := run(); err != nil {
 		t.Error(err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

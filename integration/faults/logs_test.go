@@ -78,15 +78,15 @@ func (b *bed) logElsewhereAtStart(t *testing.T, handler string) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := newVictim(t)
-			pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler})
-			config := b.client.ContainerConfig("main", b.image, "echo", "written by the pod")
+			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+			config := b.Client.ContainerConfig("main", b.Image, "echo", "written by the pod")
 			log := filepath.Join(pod.Config.GetLogDirectory(), config.GetLogPath())
 			if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), c.make(log, v)); err != nil {
 				t.Fatal(err)
 			}
-			b.client.Pull(t, handler, b.image)
+			b.Client.Pull(t, handler, b.Image)
 			_, err := b.createAndStart(t, pod, config)
-			refused(t, err, codes.FailedPrecondition, c.says, "remove it")
+			testbed.Refused(t, err, codes.FailedPrecondition, c.says, "remove it")
 			pod.Remove(t)
 			v.untouched(t)
 		})
@@ -96,15 +96,15 @@ func (b *bed) logElsewhereAtStart(t *testing.T, handler string) {
 // talking runs a container that writes lines until it is removed.
 func (b *bed) talking(t *testing.T, handler string, sandbox func(*runtimeapi.PodSandboxConfig)) *testbed.Pod {
 	t.Helper()
-	return b.client.RunPod(t, testbed.PodSpec{
-		Handler: handler, Image: b.image, Sandbox: sandbox,
+	return b.Client.RunPod(t, testbed.PodSpec{
+		Handler: handler, Image: b.Image, Sandbox: sandbox,
 		Command: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"},
 	})
 }
 
 func (b *bed) reopen(t *testing.T, c *testbed.Container) error {
 	t.Helper()
-	_, err := b.client.ReopenContainerLog(within(t, time.Minute), &runtimeapi.ReopenContainerLogRequest{ContainerId: c.ID})
+	_, err := b.Client.ReopenContainerLog(testbed.Within(t, time.Minute), &runtimeapi.ReopenContainerLogRequest{ContainerId: c.ID})
 	return err
 }
 
@@ -134,7 +134,7 @@ func (b *bed) logElsewhereAtReopen(t *testing.T, handler string) {
 	if err := errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log)); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, b.reopen(t, pod.Container), codes.FailedPrecondition, "symbolic link")
+	testbed.Refused(t, b.reopen(t, pod.Container), codes.FailedPrecondition, "symbolic link")
 	logGrows(t, log+".1")
 	if err := os.Remove(log); err != nil {
 		t.Fatal(err)

@@ -19,17 +19,17 @@ import (
 // stay and go.
 func TestNoNetworkConfiguration(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
-	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
-	if err := os.Remove(b.cni.Path()); err != nil {
+	atRest := b.Rest(t)
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+	if err := os.Remove(b.CNI.Path()); err != nil {
 		t.Fatal(err)
 	}
 
 	b.networkReady(t, false)
-	_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
-	refused(t, err, codes.Unavailable, b.cni.ConfDir)
-	host := b.client.RunPod(t, testbed.PodSpec{
-		Image: b.image, Command: []string{"sleep", "3600"},
+	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
+	testbed.Refused(t, err, codes.Unavailable, b.CNI.ConfDir)
+	host := b.Client.RunPod(t, testbed.PodSpec{
+		Image: b.Image, Command: []string{"sleep", "3600"},
 		Sandbox: func(c *runtimeapi.PodSandboxConfig) {
 			c.Hostname = ""
 			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
@@ -40,14 +40,14 @@ func TestNoNetworkConfiguration(t *testing.T) {
 	})
 	host.Remove(t)
 	// The address goes back by the configuration with which it was given out.
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 
-	if err := b.cni.Write(); err != nil {
+	if err := b.CNI.Write(); err != nil {
 		t.Fatal(err)
 	}
 	b.networkReady(t, true)
-	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
-	b.nothingLeft(t, atRest)
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
+	b.NothingLeft(t, atRest)
 }
 
 // networkReady waits until Status says of the network what it should.
@@ -55,7 +55,7 @@ func (b *bed) networkReady(t *testing.T, want bool) {
 	t.Helper()
 	var last *runtimeapi.RuntimeCondition
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		st, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{})
+		st, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,8 +74,8 @@ func (b *bed) networkReady(t *testing.T, want bool) {
 // TestBadNetwork has the network fail while a pod is being made.
 func TestBadNetwork(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
-	good, err := os.ReadFile(b.cni.Path())
+	atRest := b.Rest(t)
+	good, err := os.ReadFile(b.CNI.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestBadNetwork(t *testing.T) {
 			"type": "bridge", "bridge": list.Name,
 			"ipam": object{"type": "host-local", "ranges": [][]object{{{"subnet": "10.254.254.0/30"}}}, "dataDir": filepath.Join(t.TempDir(), "full")},
 		}}, code: codes.Internal, says: "no IP addresses available"},
-		{name: "no JSON", text: "{", code: codes.Unavailable, says: b.cni.ConfDir},
+		{name: "no JSON", text: "{", code: codes.Unavailable, says: b.CNI.ConfDir},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := []byte(c.text)
@@ -116,32 +116,32 @@ func TestBadNetwork(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := os.WriteFile(b.cni.Path(), text, 0o600); err != nil {
+			if err := os.WriteFile(b.CNI.Path(), text, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			ctx := within(t, time.Minute)
+			ctx := testbed.Within(t, time.Minute)
 			attempt := uint32(0)
 			// A changed directory is looked at within a second, and a full subnet
 			// has to become full.
 			testbed.Eventually(t, time.Minute, func() error {
-				config := b.client.SandboxConfig("")
+				config := b.Client.SandboxConfig("")
 				config.Metadata.Attempt = attempt
 				attempt++
-				_, err = b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
+				_, err = b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
 				if err == nil || !strings.Contains(err.Error(), c.says) {
 					return fmt.Errorf("the error is %w, without %q", err, c.says)
 				}
 				return nil
 			})
-			refused(t, err, c.code, c.says)
+			testbed.Refused(t, err, c.code, c.says)
 		})
 	}
-	if err := b.cni.Write(); err != nil {
+	if err := b.CNI.Write(); err != nil {
 		t.Fatal(err)
 	}
-	b.nothingLeft(t, atRest)
-	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
+	b.NothingLeft(t, atRest)
 }
 
 // reluctantBridge stands before the real plugin and does not let one pod go for
@@ -168,8 +168,8 @@ func TestLeftoverThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", dir, usual)})
-	atRest := b.rest(t)
-	lost := b.client.RunSandbox(t, testbed.PodSpec{})
+	atRest := b.Rest(t)
+	lost := b.Client.RunSandbox(t, testbed.PodSpec{})
 	b.Kill9(t)
 	if err := os.RemoveAll(filepath.Join(b.Root, "records", "sandboxes", lost.ID)); err != nil {
 		t.Fatal(err)
@@ -178,9 +178,9 @@ func TestLeftoverThatHangs(t *testing.T) {
 	b.Start(t)
 	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
 
-	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Remove(t)
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
 	// The plugin is killed when it has had the time of one pod, not before.
-	if leases, err := b.cni.Leases(); err != nil || len(leases) != 1 {
+	if leases, err := b.CNI.Leases(); err != nil || len(leases) != 1 {
 		t.Errorf("beside the leftover the addresses %q are given out (%v)", leases, err)
 	}
 	if err := os.Remove(filepath.Join(dir, "hold-"+lost.ID)); err != nil {
@@ -188,10 +188,10 @@ func TestLeftoverThatHangs(t *testing.T) {
 	}
 	b.Restart(t)
 	testbed.Eventually(t, time.Minute, func() error {
-		if leases, err := b.cni.Leases(); err != nil || len(leases) != 0 {
+		if leases, err := b.CNI.Leases(); err != nil || len(leases) != 0 {
 			return fmt.Errorf("the addresses %q are given out (%w)", leases, err)
 		}
 		return nil
 	})
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

@@ -41,7 +41,7 @@ var changes = []change{
 			t.Helper()
 			f.freshRunsOn(t, handler, f.files[handler])
 			if handler == byDefault {
-				pod := f.client.RunPod(t, testbed.PodSpec{Image: f.image, Command: []string{"true"}})
+				pod := f.Client.RunPod(t, testbed.PodSpec{Image: f.Image, Command: []string{"true"}})
 				if is := f.podInfo(t, pod); is.Handler != "a-crun" {
 					t.Errorf("a new pod of the default is under %s", is.Handler)
 				}
@@ -187,15 +187,15 @@ func unavailable(t *testing.T, f *fleet, handler string) {
 
 func (f *fleet) freshRefused(t *testing.T, handler string, code codes.Code, texts ...string) {
 	t.Helper()
-	_, err := f.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
-		Config: f.client.SandboxConfig(""), RuntimeHandler: handler,
+	_, err := f.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
+		Config: f.Client.SandboxConfig(""), RuntimeHandler: handler,
 	})
-	refused(t, err, code, texts...)
+	testbed.Refused(t, err, code, texts...)
 }
 
 func (f *fleet) freshRunsOn(t *testing.T, handler string, files []string) podInfo {
 	t.Helper()
-	pod := f.client.RunPod(t, f.spec(handler))
+	pod := f.Client.RunPod(t, f.spec(handler))
 	info := f.podInfo(t, pod)
 	f.runsOn(t, info, files)
 	pod.Remove(t)
@@ -226,7 +226,7 @@ func (f *fleet) versionOf(t *testing.T, of podInfo, binary string) {
 // version is what a runc says that it is.
 func version(t *testing.T, runc string) string {
 	t.Helper()
-	out, err := exec.CommandContext(within(t, time.Minute), runc, "--version").Output()
+	out, err := exec.CommandContext(testbed.Within(t, time.Minute), runc, "--version").Output()
 	if err != nil {
 		t.Fatalf("%s --version: %v", runc, err)
 	}
@@ -254,7 +254,7 @@ func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
 	f := newFleet(t, t.TempDir())
 	config := f.config(byDefault, f.handlers()...)
 	f.bed = newBed(t, testbed.Options{Config: config})
-	atRest := f.rest(t)
+	atRest := f.Rest(t)
 	for _, c := range changes {
 		if c.handlers == nil {
 			c.handlers = f.handlers()
@@ -264,7 +264,7 @@ func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
 			t.Run("all restarted", func(t *testing.T) { f.outlives(t, c, config, f.crash) })
 		})
 	}
-	f.nothingLeft(t, atRest)
+	f.NothingLeft(t, atRest)
 	f.onlyTodays(t)
 }
 
@@ -330,7 +330,7 @@ var whatKubeletsDo = []struct {
 	{"stats", func(t *testing.T, f *fleet, pod *oldPod) {
 		t.Helper()
 		testbed.Eventually(t, time.Minute, func() error {
-			r, err := f.client.ContainerStats(within(t, time.Minute), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
+			r, err := f.Client.ContainerStats(testbed.Within(t, time.Minute), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
 			if err != nil {
 				return err
 			}
@@ -342,11 +342,11 @@ var whatKubeletsDo = []struct {
 	}},
 	{"update", func(t *testing.T, f *fleet, pod *oldPod) {
 		t.Helper()
-		_, err := f.client.UpdateContainerResources(within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
+		_, err := f.Client.UpdateContainerResources(testbed.Within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
 			ContainerId: pod.Container.ID, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 512},
 		})
 		if pod.Handler == gVisor { // which cannot, and says so
-			refused(t, err, codes.Unimplemented)
+			testbed.Refused(t, err, codes.Unimplemented)
 		} else if err != nil {
 			t.Errorf("update the old container: %v", err)
 		}

@@ -67,7 +67,7 @@ func (s *scripted) ballastPIDs() []int {
 // overhead measures; see adminv1.MeasureOverheadRequest.
 func (b *bed) overhead(t *testing.T, name string, pods int32) (*adminv1.Overhead, error) {
 	t.Helper()
-	return b.overheadWhile(within(t, 2*time.Minute), t, name, pods, func(*adminv1.MeasureOverheadResponse) {})
+	return b.overheadWhile(testbed.Within(t, 2*time.Minute), t, name, pods, func(*adminv1.MeasureOverheadResponse) {})
 }
 
 func (b *bed) overheadWhile(ctx context.Context, t *testing.T, name string, pods int32, step func(*adminv1.MeasureOverheadResponse)) (*adminv1.Overhead, error) {
@@ -130,7 +130,7 @@ runtime_path = %[6]q
 runtime_path = %[1]q
 max_pods = 2
 `, runc, monitor.Path, testbed.Part(t, testbed.RuncShim), driven.Path, testbed.Part(t, testbed.Runsc), third.Path)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 
 	t.Run("no pods", func(t *testing.T) {
 		for name, why := range map[string]string{"runc": "it has no pods", "gvisor": "it has no pods"} {
@@ -158,7 +158,7 @@ max_pods = 2
 	t.Run("the daemon stops", func(t *testing.T) {
 		settling := false
 		testbed.Eventually(t, time.Minute, func() error { // the last one may not be over for the daemon
-			_, err := b.overheadWhile(within(t, 2*time.Minute), t, "monitor", 3, func(s *adminv1.MeasureOverheadResponse) {
+			_, err := b.overheadWhile(testbed.Within(t, 2*time.Minute), t, "monitor", 3, func(s *adminv1.MeasureOverheadResponse) {
 				if s.GetStep() == "settling" {
 					settling = true
 					b.Restart(t)
@@ -174,7 +174,7 @@ max_pods = 2
 		})
 		b.noCanaries(t, monitor)
 	})
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // noSelfChecks waits until nothing is left of any pod, nor of what runtimes left beside
@@ -199,7 +199,7 @@ func (b *bed) noCanaries(t *testing.T, runtimes ...*scripted) {
 func (b *bed) canaryOverhead(t *testing.T) {
 	t.Helper()
 	shown := map[string]bool{}
-	o, err := b.overheadWhile(within(t, 2*time.Minute), t, "monitor", 4, func(s *adminv1.MeasureOverheadResponse) {
+	o, err := b.overheadWhile(testbed.Within(t, 2*time.Minute), t, "monitor", 4, func(s *adminv1.MeasureOverheadResponse) {
 		shown[s.GetStep()] = true
 		if n := b.shown(t); n != 0 {
 			t.Errorf("%d sandboxes are listed", n)
@@ -239,8 +239,8 @@ func (b *bed) liveOverhead(t *testing.T) {
 	t.Helper()
 	var pods []*testbed.Pod
 	for _, name := range []string{"monitor", "monitor", "gvisor"} {
-		pods = append(pods, b.client.RunPod(t, testbed.PodSpec{
-			Handler: name, Image: b.image,
+		pods = append(pods, b.Client.RunPod(t, testbed.PodSpec{
+			Handler: name, Image: b.Image,
 			Command: []string{"sh", "-c", "dd if=/dev/zero bs=300M count=1 | sleep 1000"},
 			Sandbox: func(c *runtimeapi.PodSandboxConfig) {
 				c.Linux.Overhead = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 100 << 20, CpuShares: 256}
@@ -265,11 +265,11 @@ func (b *bed) liveOverhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	status, err := c.GetStatus(within(t, time.Minute), &adminv1.GetStatusRequest{})
+	status, err := c.GetStatus(testbed.Within(t, time.Minute), &adminv1.GetStatusRequest{})
 	if err != nil || !strings.Contains(strings.Join(status.GetDegraded(), "\n"), "handler monitor: overhead is ") {
 		t.Errorf("the status is %v, %v", status, err)
 	}
-	h, err := c.GetHandler(within(t, time.Minute), &adminv1.GetHandlerRequest{Name: "monitor"})
+	h, err := c.GetHandler(testbed.Within(t, time.Minute), &adminv1.GetHandlerRequest{Name: "monitor"})
 	if err != nil || h.GetOverhead().GetLive().GetPods() != 2 || h.GetOverhead().GetCanary().GetPods() != 4 ||
 		h.GetOverhead().GetBest().GetPods() != 4 || h.GetOverhead().GetBest().GetMemorySource() != "canary" {
 		t.Errorf("the handler is %v, %v", h.GetOverhead(), err)
@@ -285,31 +285,31 @@ func (b *bed) liveOverhead(t *testing.T) {
 // overheadRefused asks for what self-check pods must not have.
 func (b *bed) overheadRefused(t *testing.T) {
 	t.Helper()
-	pod := b.client.RunPod(t, testbed.PodSpec{Handler: "full", Image: b.image, Command: []string{"sleep", "1000"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "full", Image: b.Image, Command: []string{"sleep", "1000"}})
 	_, err := b.overhead(t, "full", 2)
-	refused(t, err, codes.ResourceExhausted, "self-check pod 2 of 2", "max_pods is 2")
+	testbed.Refused(t, err, codes.ResourceExhausted, "self-check pod 2 of 2", "max_pods is 2")
 	if o, err := b.overhead(t, "full", 1); err != nil || o.GetCanary().GetPods() != 1 {
 		t.Errorf("the place of a pod that was refused is not free: %v, %v", o, err)
 	}
 	pod.Remove(t)
 	_, err = b.overhead(t, "third", 4)
-	refused(t, err, codes.Unknown, "self-check pod 3 of 4: the self-check pod failed at its start: ")
+	testbed.Refused(t, err, codes.Unknown, "self-check pod 3 of 4: the self-check pod failed at its start: ")
 	b.noCanaries(t)
 	_, err = b.overhead(t, "runc", 51)
-	refused(t, err, codes.InvalidArgument, "1 to 50")
+	testbed.Refused(t, err, codes.InvalidArgument, "1 to 50")
 	_, err = b.overhead(t, "rumc", 1)
-	refused(t, err, codes.NotFound, `did you mean "runc"?`)
+	testbed.Refused(t, err, codes.NotFound, `did you mean "runc"?`)
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Cordon(within(t, time.Minute), &adminv1.CordonRequest{Name: "runc", Reason: "a test"}); err != nil {
+	if _, err := c.Cordon(testbed.Within(t, time.Minute), &adminv1.CordonRequest{Name: "runc", Reason: "a test"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = b.overhead(t, "runc", 1)
-	refused(t, err, codes.Unavailable, "cordoned", "a test")
-	if _, err := c.Uncordon(within(t, time.Minute), &adminv1.UncordonRequest{Name: "runc"}); err != nil {
+	testbed.Refused(t, err, codes.Unavailable, "cordoned", "a test")
+	if _, err := c.Uncordon(testbed.Within(t, time.Minute), &adminv1.UncordonRequest{Name: "runc"}); err != nil {
 		t.Fatal(err)
 	}
 }

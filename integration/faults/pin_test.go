@@ -90,13 +90,13 @@ func TestPin(t *testing.T) {
 	one := fmt.Sprintf("[runtimes.one]\nruntime_path = %q\n", first.Path)
 	two := fmt.Sprintf("[runtimes.two]\nruntime_path = %q\n", second.Path)
 	b := newBed(t, testbed.Options{Config: handlers("one", one, two)})
-	atRest := b.rest(t)
-	old := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	atRest := b.Rest(t)
+	old := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	b.ranUnder(t, old.Container, "one", first)
 
 	b.configure(t, handlers("two", one, two))
 	first.calls(t)
-	fresh := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	fresh := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	b.ranUnder(t, fresh.Container, "two", second)
 	fresh.Remove(t)
 	if calls := first.calls(t); strings.Contains(calls, "run") {
@@ -107,17 +107,17 @@ func TestPin(t *testing.T) {
 	moved := newScripted(t)
 	b.configure(t, handlers("two", fmt.Sprintf("[runtimes.one]\nruntime_path = %q\n", moved.Path), two))
 	b.livesOn(t, old, first, second, moved)
-	other := b.client.RunPod(t, testbed.PodSpec{Handler: "one", Image: b.image, Command: []string{"sleep", "3600"}})
+	other := b.Client.RunPod(t, testbed.PodSpec{Handler: "one", Image: b.Image, Command: []string{"sleep", "3600"}})
 	b.ranUnder(t, other.Container, "one", moved)
 	other.Remove(t)
 
 	// The handler is gone, and is kept for its pod alone.
 	b.configure(t, handlers("two", two))
 	b.livesOn(t, old, first, second)
-	_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
-		Config: b.client.SandboxConfig(""), RuntimeHandler: "one",
+	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
+		Config: b.Client.SandboxConfig(""), RuntimeHandler: "one",
 	})
-	refused(t, err, codes.Unavailable, `"one"`, "no longer configured")
+	testbed.Refused(t, err, codes.Unavailable, `"one"`, "no longer configured")
 	second.calls(t)
 	first.calls(t)
 	old.Remove(t)
@@ -127,7 +127,7 @@ func TestPin(t *testing.T) {
 	if calls := second.calls(t); calls != "" {
 		t.Errorf("removing the pod made another's runtime do %q", calls)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // configure replaces the drop-in and restarts berth.
@@ -165,7 +165,7 @@ func (b *bed) livesOn(t *testing.T, old *testbed.Pod, runtime *scripted, others 
 	if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
 		t.Errorf("exec said %q", out)
 	}
-	added := old.RunContainer(t, fmt.Sprintf("added-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	added := old.RunContainer(t, fmt.Sprintf("added-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	if is := b.info(t, added.ID); is.RuntimePath != runtime.Path {
 		t.Errorf("a new container of the old pod is under %s, want %s", is.RuntimePath, runtime.Path)

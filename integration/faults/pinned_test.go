@@ -54,19 +54,19 @@ func TestPinnedConfiguration(t *testing.T) {
 	const now = "2222\nmkdir\nnot overlay\n01234567890123456789\n01234567890123456789"
 	write(1111, `"mkdir", "mkdirat"`)
 	b := newBed(t, testbed.Options{Config: configured("overlayfs", 10)})
-	atRest := b.rest(t)
-	old := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", shows}, Container: byDefaultSeccomp})
+	atRest := b.Rest(t)
+	old := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", shows}, Container: byDefaultSeccomp})
 	if got := shown(t, old.Container); got != then {
 		t.Fatalf("the pod has %q, want %q", got, then)
 	}
 
 	write(2222, `"symlink", "symlinkat"`)
 	b.configure(t, configured("native", 20))
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", shows}, Container: byDefaultSeccomp}
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", shows}, Container: byDefaultSeccomp}
 	if got := shown(t, old.RunContainer(t, "second", spec)); got != then {
 		t.Errorf("a new container of the old pod has %q, want %q", got, then)
 	}
-	fresh := b.client.RunPod(t, spec)
+	fresh := b.Client.RunPod(t, spec)
 	if got := shown(t, fresh.Container); got != now {
 		t.Errorf("a new pod has %q, want %q", got, now)
 	}
@@ -80,7 +80,7 @@ func TestPinnedConfiguration(t *testing.T) {
 	if got := shown(t, old.RunContainer(t, "third", spec)); got != then {
 		t.Errorf("without the files a new container of the old pod has %q, want %q", got, then)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 func byDefaultSeccomp(c *runtimeapi.ContainerConfig) {

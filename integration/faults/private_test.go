@@ -20,8 +20,8 @@ import (
 func TestPodsArePrivate(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	pods := map[string]*testbed.Pod{
-		"ordinary":       b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}),
-		"user namespace": b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}, Sandbox: withUserNS, Container: usersOfPod}),
+		"ordinary":       b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}),
+		"user namespace": b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: withUserNS, Container: usersOfPod}),
 	}
 	// Below each of these is a place for which somebody else needs to pass.
 	var open []string
@@ -65,7 +65,7 @@ func TestPodsArePrivate(t *testing.T) {
 	}
 	b.Restart(t)
 	private(t)
-	pods["user namespace"].RunContainer(t, "second", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}, Sandbox: withUserNS, Container: usersOfPod})
+	pods["user namespace"].RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: withUserNS, Container: usersOfPod})
 	for _, pod := range pods {
 		pod.Remove(t)
 	}

@@ -31,22 +31,22 @@ BinaryName = %[1]q
 [runtimes.runsc]
 runtime_path = %[3]q
 `, runc, testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runsc))})
-	atRest := b.rest(t)
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}
+	atRest := b.Rest(t)
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}
 	var pods []*testbed.Pod
 	for _, handler := range []string{"runc", "process", "shim", "runsc"} {
 		spec.Handler = handler
-		pods = append(pods, b.client.RunPod(t, spec))
+		pods = append(pods, b.Client.RunPod(t, spec))
 	}
 	spec.Handler, spec.Sandbox = "runc", withUserNS
 	spec.Container = func(c *runtimeapi.ContainerConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userNS()
 	}
-	pods = append(pods, b.client.RunPod(t, spec))
-	ended := pods[0].RunContainer(t, "ended", testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", "exit 3"}})
+	pods = append(pods, b.Client.RunPod(t, spec))
+	ended := pods[0].RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", "exit 3"}})
 	ended.WaitExit(t)
-	unstarted := pods[0].CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.image, Command: []string{"true"}})
-	stopped := b.client.RunSandbox(t, testbed.PodSpec{})
+	unstarted := pods[0].CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
+	stopped := b.Client.RunSandbox(t, testbed.PodSpec{})
 	stopped.Stop(t)
 	before := map[string]*runtimeapi.ContainerStatus{}
 	for _, pod := range pods {
@@ -87,27 +87,27 @@ runtime_path = %[3]q
 		pod.Stop(t)
 		next := proto.Clone(pod.Config).(*runtimeapi.PodSandboxConfig)
 		next.Metadata.Attempt++
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: next, RuntimeHandler: pod.Handler})
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: next, RuntimeHandler: pod.Handler})
 		if err != nil {
 			t.Errorf("%s: the next attempt: %v", pod.Handler, err)
 			continue
 		}
-		if leases, err := b.cni.Leases(); err != nil || len(leases) != len(pods)-slices.Index(pods, pod) {
+		if leases, err := b.CNI.Leases(); err != nil || len(leases) != len(pods)-slices.Index(pods, pod) {
 			t.Errorf("%s: the addresses %q are given out (%v)", pod.Handler, leases, err)
 		}
 		for _, id := range []string{pod.ID, r.GetPodSandboxId()} {
-			ctx := within(t, time.Minute)
-			if _, err := b.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+			ctx := testbed.Within(t, time.Minute)
+			if _, err := b.Client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 				t.Errorf("%s: stop: %v", pod.Handler, err)
 			}
-			if _, err := b.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+			if _, err := b.Client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
 				t.Errorf("%s: remove: %v", pod.Handler, err)
 			}
 		}
 	}
 	stopped.Remove(t)
-	if leases, err := b.cni.Leases(); err != nil || len(leases) != 0 {
+	if leases, err := b.CNI.Leases(); err != nil || len(leases) != 0 {
 		t.Errorf("the addresses %q are given out (%v)", leases, err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

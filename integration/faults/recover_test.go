@@ -22,19 +22,19 @@ import (
 func TestUnresponsiveSupervisors(t *testing.T) {
 	const each = 9
 	b := newBed(t, testbed.Options{Config: "[engine]\nsupervision = \"pod\"\n"})
-	atRest := b.rest(t)
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}
+	atRest := b.Rest(t)
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}
 	var containers []*testbed.Container
 	var stopped []int
 	for range 2 {
-		pod := b.client.RunPod(t, spec)
+		pod := b.Client.RunPod(t, spec)
 		containers = append(containers, pod.Container)
 		for n := range each - 1 {
 			containers = append(containers, pod.RunContainer(t, fmt.Sprint("more-", n), spec))
 		}
 		stopped = append(stopped, b.supervisors(t)[b.info(t, pod.Container.ID).Supervisor])
 	}
-	healthy := b.client.RunPod(t, spec)
+	healthy := b.Client.RunPod(t, spec)
 	lives := map[string]string{}
 	for _, c := range containers {
 		lives[c.ID] = life(t, b.info(t, c.ID).PID)
@@ -78,7 +78,7 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 	if st := last.WaitExit(t); st.GetExitCode() != 137 {
 		t.Errorf("exit code is %d %s", st.GetExitCode(), st.GetReason())
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // heldPlugin is a CNI plugin that holds on for as long as a file is there. It
@@ -105,7 +105,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 		testbed.Missing(t, "%v", err)
 	}
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", usual, bin)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	t.Cleanup(func() { hold("ADD", false); hold("DEL", false) })
 	halfMade := func() {
 		t.Helper()
-		addPlugin(t, b.cni, "held")
+		addPlugin(t, b.CNI, "held")
 		b.Restart(t) // else it might not have looked there yet
 		for _, note := range notes(t, dir, "*") {
 			if err := os.Remove(note); err != nil {
@@ -136,9 +136,9 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 		hold("ADD", true)
 		var calls sync.WaitGroup
 		for range pods {
-			config := b.client.SandboxConfig("")
+			config := b.Client.SandboxConfig("")
 			calls.Go(func() {
-				_, _ = b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+				_, _ = b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
 			})
 		}
 		testbed.Eventually(t, time.Minute, func() error {
@@ -173,7 +173,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 			t.Errorf("listed is %q", listed)
 		}
 	})
-	if err := b.client.RemoveAllPods(within(t, time.Minute)); err != nil {
+	if err := b.Client.RemoveAllPods(testbed.Within(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -191,19 +191,19 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 			t.Errorf("listed is %q, want %q", listed, want)
 		}
 		// A new pod does not wait for them.
-		if err := b.cni.Write(); err != nil {
+		if err := b.CNI.Write(); err != nil {
 			t.Fatal(err)
 		}
 		testbed.Eventually(t, time.Minute, func() error {
-			_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 			return err
 		})
 		hold("DEL", false)
 	})
-	if err := b.cni.Write(); err != nil {
+	if err := b.CNI.Write(); err != nil {
 		t.Fatal(err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // notes are those of a held plugin, one for each pod that it was called for.

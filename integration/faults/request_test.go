@@ -21,12 +21,12 @@ var absent = strings.Repeat("0123456789abcdef", 4)
 // TestBadRequests sends what makes no sense, or not now.
 func TestBadRequests(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	t.Run("RunPodSandbox", b.badSandboxes)
 	t.Run("CreateContainer", b.badContainers)
 	t.Run("IDs", b.badIDs)
 	t.Run("Order", b.badOrder)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 func (b *bed) badSandboxes(t *testing.T) {
@@ -78,21 +78,21 @@ func (b *bed) badSandboxes(t *testing.T) {
 		}, "sysctl"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := b.client.SandboxConfig("")
+			config := b.Client.SandboxConfig("")
 			c.change(config)
-			_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
-			refused(t, err, codes.InvalidArgument, c.says)
+			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+			testbed.Refused(t, err, codes.InvalidArgument, c.says)
 		})
 	}
 	t.Run("no config", func(t *testing.T) {
-		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{})
-		refused(t, err, codes.InvalidArgument, "config")
+		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{})
+		testbed.Refused(t, err, codes.InvalidArgument, "config")
 	})
 	t.Run("unknown handler", func(t *testing.T) {
-		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
-			Config: b.client.SandboxConfig(""), RuntimeHandler: "rnuc",
+		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
+			Config: b.Client.SandboxConfig(""), RuntimeHandler: "rnuc",
 		})
-		refused(t, err, codes.InvalidArgument, `"rnuc"`, "runc")
+		testbed.Refused(t, err, codes.InvalidArgument, `"rnuc"`, "runc")
 	})
 	if listed := b.listed(t); listed != "" {
 		t.Errorf("after refused sandboxes there are %s", listed)
@@ -100,7 +100,7 @@ func (b *bed) badSandboxes(t *testing.T) {
 }
 
 func (b *bed) badContainers(t *testing.T) {
-	pod := b.client.RunSandbox(t, testbed.PodSpec{})
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 	mount := func(m *runtimeapi.Mount) func(*runtimeapi.ContainerConfig) {
 		return func(c *runtimeapi.ContainerConfig) { c.Mounts = []*runtimeapi.Mount{m} }
 	}
@@ -116,7 +116,7 @@ func (b *bed) badContainers(t *testing.T) {
 		"empty name":          {func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = "" }, codes.InvalidArgument, "config.metadata.name"},
 		"long name":           {func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = long }, codes.InvalidArgument, "at most 253"},
 		"no image":            {func(c *runtimeapi.ContainerConfig) { c.Image = nil }, codes.InvalidArgument, "image"},
-		"absent image":        {func(c *runtimeapi.ContainerConfig) { c.Image.Image = b.registry.Host + "/never/pulled:1" }, codes.NotFound, "pull it"},
+		"absent image":        {func(c *runtimeapi.ContainerConfig) { c.Image.Image = b.Registry.Host + "/never/pulled:1" }, codes.NotFound, "pull it"},
 		"relative directory":  {func(c *runtimeapi.ContainerConfig) { c.WorkingDir = "home/app" }, codes.InvalidArgument, "absolute"},
 		"log outside":         {func(c *runtimeapi.ContainerConfig) { c.LogPath = "../../../etc/cron.d/x" }, codes.InvalidArgument, "log_path"},
 		"NUL in the command":  {func(c *runtimeapi.ContainerConfig) { c.Command = []string{"sh\x00"} }, codes.InvalidArgument, "NUL"},
@@ -142,12 +142,12 @@ func (b *bed) badContainers(t *testing.T) {
 		}), codes.FailedPrecondition, "/no/such/profile.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+			config := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
 			c.change(config)
-			_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+			_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 				PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config,
 			})
-			refused(t, err, c.code, c.says)
+			testbed.Refused(t, err, c.code, c.says)
 		})
 	}
 	for name, c := range map[string]struct {
@@ -157,28 +157,28 @@ func (b *bed) badContainers(t *testing.T) {
 		says    string
 	}{
 		"no config":      {pod.ID, nil, codes.InvalidArgument, "config"},
-		"no sandbox":     {absent, b.client.ContainerConfig("main", b.image), codes.NotFound, "sandbox"},
-		"empty sandbox":  {"", b.client.ContainerConfig("main", b.image), codes.InvalidArgument, "id"},
-		"sandbox a path": {"../" + pod.ID, b.client.ContainerConfig("main", b.image), codes.NotFound, "does not exist"},
+		"no sandbox":     {absent, b.Client.ContainerConfig("main", b.Image), codes.NotFound, "sandbox"},
+		"empty sandbox":  {"", b.Client.ContainerConfig("main", b.Image), codes.InvalidArgument, "id"},
+		"sandbox a path": {"../" + pod.ID, b.Client.ContainerConfig("main", b.Image), codes.NotFound, "does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+			_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 				PodSandboxId: c.sandbox, Config: c.config, SandboxConfig: pod.Config,
 			})
-			refused(t, err, c.code, c.says)
+			testbed.Refused(t, err, c.code, c.says)
 		})
 	}
 	if listed := b.listed(t); listed != "SANDBOX_READY" {
 		t.Errorf("after refused containers there are %s", listed)
 	}
 	// Refused names are free.
-	pod.RunContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	pod.RunContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	pod.Remove(t)
 }
 
 // badIDs calls everything that takes an id with ids of nothing.
 func (b *bed) badIDs(t *testing.T) {
-	r := b.client.RuntimeServiceClient
+	r := b.Client.RuntimeServiceClient
 	calls := map[string]func(context.Context, string) error{
 		"PodSandboxStatus": func(ctx context.Context, id string) error {
 			_, err := r.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
@@ -235,13 +235,13 @@ func (b *bed) badIDs(t *testing.T) {
 	done := map[string]bool{"StopPodSandbox": true, "RemovePodSandbox": true, "StopContainer": true, "RemoveContainer": true}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
-			ctx := within(t, time.Minute)
-			refused(t, call(ctx, ""), codes.InvalidArgument, "ID is empty")
+			ctx := testbed.Within(t, time.Minute)
+			testbed.Refused(t, call(ctx, ""), codes.InvalidArgument, "ID is empty")
 			// What can be no id is no object's id.
 			for _, bad := range []string{absent, "../../etc", "a/b", "a\x01b", long} {
 				err := call(ctx, bad)
 				if !done[name] {
-					refused(t, err, codes.NotFound, "does not exist")
+					testbed.Refused(t, err, codes.NotFound, "does not exist")
 				} else if err != nil {
 					t.Errorf("%q, which is not there: %v", bad, err)
 				}
@@ -252,36 +252,36 @@ func (b *bed) badIDs(t *testing.T) {
 
 // badOrder calls what is possible only in another state.
 func (b *bed) badOrder(t *testing.T) {
-	pod := b.client.RunSandbox(t, testbed.PodSpec{})
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}
 	c := pod.CreateContainer(t, "main", spec)
-	ctx := within(t, time.Minute)
+	ctx := testbed.Within(t, time.Minute)
 
-	_, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod.Config})
-	refused(t, err, codes.AlreadyExists, "crictl rmp -f "+pod.ID)
-	_, err = b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: pod.ID, Config: b.client.ContainerConfig("main", b.image), SandboxConfig: pod.Config,
+	_, err := b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod.Config})
+	testbed.Refused(t, err, codes.AlreadyExists, "crictl rmp -f "+pod.ID)
+	_, err = b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.ID, Config: b.Client.ContainerConfig("main", b.Image), SandboxConfig: pod.Config,
 	})
-	refused(t, err, codes.AlreadyExists, "crictl rm -f "+c.ID)
-	_, err = b.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
-	refused(t, err, codes.FailedPrecondition, c.ID)
+	testbed.Refused(t, err, codes.AlreadyExists, "crictl rm -f "+c.ID)
+	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
+	testbed.Refused(t, err, codes.FailedPrecondition, c.ID)
 
 	c.Start(t)
-	_, err = b.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ID})
-	refused(t, err, codes.FailedPrecondition, "created")
-	_, err = b.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID})
-	refused(t, err, codes.InvalidArgument, "cmd")
-	_, err = b.client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: c.ID})
-	refused(t, err, codes.InvalidArgument, "linux")
-	_, err = b.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"sleep", "3600"}, Timeout: 1})
-	refused(t, err, codes.DeadlineExceeded)
+	_, err = b.Client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+	testbed.Refused(t, err, codes.FailedPrecondition, "created")
+	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID})
+	testbed.Refused(t, err, codes.InvalidArgument, "cmd")
+	_, err = b.Client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: c.ID})
+	testbed.Refused(t, err, codes.InvalidArgument, "linux")
+	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"sleep", "3600"}, Timeout: 1})
+	testbed.Refused(t, err, codes.DeadlineExceeded)
 
 	pod.Stop(t)
-	_, err = b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: pod.ID, Config: b.client.ContainerConfig("late", b.image), SandboxConfig: pod.Config,
+	_, err = b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.ID, Config: b.Client.ContainerConfig("late", b.Image), SandboxConfig: pod.Config,
 	})
-	refused(t, err, codes.FailedPrecondition, pod.ID)
-	_, err = b.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
-	refused(t, err, codes.FailedPrecondition, c.ID)
+	testbed.Refused(t, err, codes.FailedPrecondition, pod.ID)
+	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
+	testbed.Refused(t, err, codes.FailedPrecondition, c.ID)
 	pod.Remove(t)
 }

@@ -18,7 +18,7 @@ import (
 // only returns the one container that is listed.
 func (b *bed) only(t *testing.T) *runtimeapi.Container {
 	t.Helper()
-	list, err := b.client.ListContainers(within(t, time.Minute), &runtimeapi.ListContainersRequest{})
+	list, err := b.Client.ListContainers(testbed.Within(t, time.Minute), &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func (b *bed) only(t *testing.T) *runtimeapi.Container {
 func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.ContainerConfig, podConfig *runtimeapi.PodSandboxConfig) {
 	t.Helper()
 	left := b.only(t)
-	st, err := b.client.ContainerStatus(within(t, time.Minute), &runtimeapi.ContainerStatusRequest{ContainerId: left.GetId()})
+	st, err := b.Client.ContainerStatus(testbed.Within(t, time.Minute), &runtimeapi.ContainerStatusRequest{ContainerId: left.GetId()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.Co
 		t.Errorf("the container is %s %d %s %q", s.GetState(), s.GetExitCode(), s.GetReason(), s.GetMessage())
 	}
 	create := &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: podConfig}
-	_, err = b.client.CreateContainer(within(t, time.Minute), create)
-	refused(t, err, codes.AlreadyExists, "next attempt", left.GetId())
+	_, err = b.Client.CreateContainer(testbed.Within(t, time.Minute), create)
+	testbed.Refused(t, err, codes.AlreadyExists, "next attempt", left.GetId())
 }
 
 // TestCreationCannotBeTakenBack has a shim hang in a create: whether there will be
@@ -56,14 +56,14 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 	config := strings.Replace(shimConfig(t, testbed.Part(t, testbed.RuncShim)), testbed.Part(t, testbed.Runc), runtime.Path, 1)
 	config = strings.Replace(config, "container_create_timeout = \"10s\"\n", "container_create_timeout = \"2s\"\n", 1)
 	b := newBed(t, testbed.Options{Config: config})
-	atRest := b.rest(t)
-	pod := b.client.RunSandbox(t, testbed.PodSpec{})
+	atRest := b.Rest(t)
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 	runtime.on(t, "create", "exec "+hang)
-	container := b.client.ContainerConfig("main", b.image, "sleep", "3600")
-	_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+	container := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
+	_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: pod.ID, Config: container, SandboxConfig: pod.Config,
 	})
-	refused(t, err, codes.DeadlineExceeded, "create container")
+	testbed.Refused(t, err, codes.DeadlineExceeded, "create container")
 	runtime.on(t, "create", "")
 	b.failedCreation(t, pod.ID, container, pod.Config)
 	b.Kill9(t)
@@ -73,23 +73,23 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 	// The kubelet's next attempt is as good as ever.
 	left := b.only(t).GetId()
 	container.Metadata.Attempt++
-	next, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+	next, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: pod.ID, Config: container, SandboxConfig: pod.Config,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: next.GetContainerId()}); err != nil {
+	if _, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: next.GetContainerId()}); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.client.RemoveContainer(within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: left}); err != nil {
+	if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: left}); err != nil {
 		t.Error(err)
 	}
 	if id := b.only(t).GetId(); id != next.GetContainerId() {
 		t.Errorf("after the removal of %s there is %s", left, id)
 	}
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 	if pid := pidOf(t, hang); pid != 0 {
 		t.Errorf("what hung still runs as process %d", pid)
 	}
@@ -100,18 +100,18 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	b.Stop(t)
 	b.SetEnvironment("BERTH_FAILPOINT=" + failpoint.ContainerMounted)
 	b.Start(t)
-	podConfig := b.client.SandboxConfig("")
-	run, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: podConfig})
+	podConfig := b.Client.SandboxConfig("")
+	run, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: podConfig})
 	if err != nil {
 		t.Fatal(err)
 	}
-	container := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+	container := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
 	create := &runtimeapi.CreateContainerRequest{PodSandboxId: run.GetPodSandboxId(), Config: container, SandboxConfig: podConfig}
-	if _, err := b.client.CreateContainer(within(t, time.Minute), create); status.Code(err) != codes.Unavailable {
+	if _, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), create); status.Code(err) != codes.Unavailable {
 		t.Fatalf("the creation ended with %v; want Unavailable, from a dead daemon", err)
 	}
 	b.Wait(t, time.Minute)
@@ -136,11 +136,11 @@ func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 	b.Start(t)
 	b.failedCreation(t, run.GetPodSandboxId(), container, podConfig)
 	resume()
-	if _, err := b.client.RemoveContainer(within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: b.only(t).GetId()}); err != nil {
+	if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: b.only(t).GetId()}); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.client.CreateContainer(within(t, time.Minute), create); err != nil {
+	if _, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), create); err != nil {
 		t.Errorf("after the removal: %v", err)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

@@ -17,7 +17,7 @@ import (
 // variant is which binary a pod runs, as its verbose status says.
 func (b *bed) variant(t *testing.T, sandbox string) (variant, path string) {
 	t.Helper()
-	r, err := b.client.PodSandboxStatus(within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func (b *bed) variant(t *testing.T, sandbox string) (variant, path string) {
 // trial is what the verbose Status says of the handler's trial.
 func (b *bed) trial(t *testing.T, handler string) (state, reason string) {
 	t.Helper()
-	r, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
+	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,12 +70,12 @@ func TestRollout(t *testing.T) {
 		return fmt.Sprintf("default_runtime = \"runc\"\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.runc]\nruntime_path = %q\nnext = { runtime_path = %q, percent = 50, abort_after = 2, threshold = 10 }\n", runc, path)
 	}
 	b := newBed(t, testbed.Options{Config: config(next)})
-	atRest := b.rest(t)
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}}
+	atRest := b.Rest(t)
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}}
 	ran := map[string]int{}
 	var kept *testbed.Pod
 	for range 16 {
-		pod := b.client.RunPod(t, spec)
+		pod := b.Client.RunPod(t, spec)
 		variant, path := b.variant(t, pod.ID)
 		ran[variant+" "+path]++
 		if variant == "next" && kept == nil {
@@ -89,16 +89,16 @@ func TestRollout(t *testing.T) {
 	}
 
 	// What is not the runtime's doing ends no trial.
-	sandbox := b.client.SandboxConfig("")
+	sandbox := b.Client.SandboxConfig("")
 	for tried := 0; tried < 4; {
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := b.client.ContainerConfig("lacking", b.image, "/no/such/program")
-		made, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: sandbox})
+		c := b.Client.ContainerConfig("lacking", b.Image, "/no/such/program")
+		made, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: sandbox})
 		if err == nil {
-			_, err = b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+			_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
 		}
 		if err == nil {
 			t.Fatal("a program that does not exist was started")
@@ -106,7 +106,7 @@ func TestRollout(t *testing.T) {
 		if variant, _ := b.variant(t, r.GetPodSandboxId()); variant == "next" {
 			tried++
 		}
-		sandbox = b.client.SandboxConfig("")
+		sandbox = b.Client.SandboxConfig("")
 	}
 	if state, reason := b.trial(t, "runc"); state != "running" {
 		t.Errorf("for want of programs in images the rollout is %s: %s", state, reason)
@@ -126,7 +126,7 @@ func TestRollout(t *testing.T) {
 			b.Restart(t)
 		}
 		for range 8 {
-			pod := b.client.RunPod(t, spec)
+			pod := b.Client.RunPod(t, spec)
 			if variant, path := b.variant(t, pod.ID); variant != "stable" || path != runc {
 				t.Errorf("after the end of the rollout (restart %v) a pod runs %s (%s)", restart, path, variant)
 			}
@@ -153,7 +153,7 @@ func TestRollout(t *testing.T) {
 		t.Errorf("the pod of the first trial runs %s (%s)", path, variant)
 	}
 	kept.Container.Exec(t, "true")
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // endRollout runs pods until the rollout is over: those on the liar fail.
@@ -161,14 +161,14 @@ func (b *bed) endRollout(t *testing.T, runc, liar string) {
 	t.Helper()
 	failed := 0
 	testbed.Eventually(t, time.Minute, func() error {
-		sandbox := b.client.SandboxConfig("")
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		sandbox := b.Client.SandboxConfig("")
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 		if err != nil {
 			t.Fatal(err)
 		}
 		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox)
 		if err == nil {
-			_, err = b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
+			_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
 		}
 		variant, path := b.variant(t, r.GetPodSandboxId())
 		if wrong := variant == "next" && path == liar; wrong != (err != nil) {

@@ -49,14 +49,14 @@ func pidOf(t *testing.T, command string) int {
 
 func (b *bed) sleeper(t *testing.T) (*testbed.Pod, *testbed.Container) {
 	t.Helper()
-	pod := b.client.RunSandbox(t, testbed.PodSpec{})
-	container := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
+	container := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	return pod, container
 }
 
 func (b *bed) tryStart(t *testing.T, c *testbed.Container) error {
 	t.Helper()
-	_, err := b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+	_, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
 	return err
 }
 
@@ -68,7 +68,7 @@ func TestBadRuntime(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"bad\"\n[runtimes.bad]\nruntime_path = %q\ncontainer_create_timeout = %q\n", runtime.Path, createTimeout)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	runc := testbed.Part(t, testbed.Runc)
 
 	for _, c := range []struct {
@@ -92,7 +92,7 @@ func TestBadRuntime(t *testing.T) {
 			runtime.on(t, "run", c.run)
 			begin := time.Now()
 			err := b.tryStart(t, container)
-			refused(t, err, c.code, append(c.says, "start container")...)
+			testbed.Refused(t, err, c.code, append(c.says, "start container")...)
 			if took := time.Since(begin); took > createTimeout+time.Minute/2 {
 				t.Errorf("it took %v", took)
 			}
@@ -106,24 +106,24 @@ func TestBadRuntime(t *testing.T) {
 				t.Errorf("what hung still runs as process %d", pid)
 			}
 			// The sandbox is as good as before.
-			pod.RunContainer(t, "next", testbed.PodSpec{Image: b.image, Command: []string{"true"}}).WaitExit(t)
+			pod.RunContainer(t, "next", testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).WaitExit(t)
 			pod.Remove(t)
 		})
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestAbsentProgram starts what is not in the image.
 func TestAbsentProgram(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
-	pod := b.client.RunSandbox(t, testbed.PodSpec{})
-	c := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"/no/such/program"}})
-	refused(t, b.tryStart(t, c), codes.Unknown, "/no/such/program")
+	atRest := b.Rest(t)
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
+	c := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"/no/such/program"}})
+	testbed.Refused(t, b.tryStart(t, c), codes.Unknown, "/no/such/program")
 	if st := c.Status(t); st.GetExitCode() != 128 || st.GetReason() != "StartError" || !strings.Contains(st.GetMessage(), "/no/such/program") {
 		t.Errorf("the container is %s %d %s %q", st.GetState(), st.GetExitCode(), st.GetReason(), st.GetMessage())
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestRuntimeDeleted takes the binary away at each step of a pod's life, and with
@@ -132,7 +132,7 @@ func TestRuntimeDeleted(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"gone\"\n[runtimes.gone]\nruntime_path = %q\n", runtime.Path)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	aside := filepath.Join(filepath.Dir(runtime.Path), "aside")
 	without := func(f func()) {
 		t.Helper()
@@ -154,48 +154,48 @@ func TestRuntimeDeleted(t *testing.T) {
 		}
 		// The handler may have been seen without it, and is soon seen with it.
 		testbed.Eventually(t, time.Minute, func() error {
-			s, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+			s, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 			if err == nil {
-				_, err = b.client.RemovePodSandbox(within(t, time.Minute), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetPodSandboxId()})
+				_, err = b.Client.RemovePodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetPodSandboxId()})
 			}
 			return err
 		})
 	}
 
 	without(func() {
-		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
-		refused(t, err, codes.Unavailable, runtime.Path, "runtime_path")
+		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
+		testbed.Refused(t, err, codes.Unavailable, runtime.Path, "runtime_path")
 	})
 	pod, container := b.sleeper(t)
 	without(func() {
-		refused(t, b.tryStart(t, container), codes.FailedPrecondition, runtime.Path, "kept binary")
+		testbed.Refused(t, b.tryStart(t, container), codes.FailedPrecondition, runtime.Path, "kept binary")
 	})
 	if st := container.Status(t); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
 		t.Errorf("the container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
 	}
 	without(func() {
-		_, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{
-			PodSandboxId: pod.ID, Config: b.client.ContainerConfig("second", b.image, "true"), SandboxConfig: pod.Config,
+		_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: pod.ID, Config: b.Client.ContainerConfig("second", b.Image, "true"), SandboxConfig: pod.Config,
 		})
-		refused(t, err, codes.FailedPrecondition, runtime.Path, "kept binary")
+		testbed.Refused(t, err, codes.FailedPrecondition, runtime.Path, "kept binary")
 	})
 	pod.Remove(t)
 
 	// A pod that runs is stopped without its runtime, as the kernel's processes
 	// that it consists of. Removing what the runtime knows may wait for it.
-	running := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	running := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	without(func() {
 		running.Container.Stop(t, 0)
 		if st := running.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
 			t.Errorf("stopped without its runtime the container is %s %d", st.GetState(), st.GetExitCode())
 		}
 		running.Stop(t)
-		if leases, err := b.cni.Leases(); err != nil || len(leases) > 0 {
+		if leases, err := b.CNI.Leases(); err != nil || len(leases) > 0 {
 			t.Errorf("stopped without its runtime the pod still has %v (%v)", leases, err)
 		}
 	})
 	running.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestRuntimeCannotDelete has `delete` fail, and expects that a removal says so
@@ -206,23 +206,23 @@ func TestRuntimeCannotDelete(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"bad\"\n[runtimes.bad]\nruntime_path = %q\ncontainer_create_timeout = %q\n", runtime.Path, createTimeout)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for name, lines := range map[string]string{"fails": "echo 'will not' >&2; exit 1", "hangs": "exec " + hang} {
 		t.Run(name, func(t *testing.T) {
-			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 			runtime.on(t, "delete", lines)
 			pod.Container.Stop(t, 0)
 			if st := pod.Container.Status(t); st.GetExitCode() != 137 {
 				t.Errorf("exit code is %d", st.GetExitCode())
 			}
-			_, err := b.client.RemoveContainer(within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: pod.Container.ID})
+			_, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: pod.Container.ID})
 			t.Logf("RemoveContainer while delete %s: %v", name, err)
 			if err != nil && status.Code(err) == codes.NotFound {
 				t.Errorf("the kubelet would take this for done: %v", err)
 			}
 			runtime.on(t, "delete", "")
 			pod.Remove(t)
-			b.nothingLeft(t, atRest)
+			b.NothingLeft(t, atRest)
 		})
 	}
 }

@@ -45,19 +45,19 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", bin, usual)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	if err := os.Remove(filepath.Join(dir, "begun")); err != nil {
 		t.Fatal(err)
 	}
 	place(t, dir, "hold")
-	config := b.client.SandboxConfig("early")
+	config := b.Client.SandboxConfig("early")
 	type answer struct {
 		id  string
 		err error
 	}
 	made := make(chan answer, 1)
 	go func() {
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
 		made <- answer{r.GetPodSandboxId(), err}
 	}()
 	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
@@ -70,7 +70,7 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	go func() {
-		r, err := b.client.RunPodSandbox(impatient, &runtimeapi.RunPodSandboxRequest{Config: config})
+		r, err := b.Client.RunPodSandbox(impatient, &runtimeapi.RunPodSandboxRequest{Config: config})
 		again <- answer{r.GetPodSandboxId(), err}
 	}()
 	second := <-again
@@ -90,19 +90,19 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	if listed := b.listed(t); listed != "SANDBOX_READY" {
 		t.Errorf("listed is %q", listed)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // shown counts the sandboxes in every list that has sandboxes.
 func (b *bed) shown(t *testing.T) int {
 	t.Helper()
-	ctx := within(t, time.Minute)
-	list, err := b.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	ctx := testbed.Within(t, time.Minute)
+	list, err := b.Client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	streamed := 0
-	stream, err := b.client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})
+	stream, err := b.Client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})
 	for err == nil {
 		var r *runtimeapi.StreamPodSandboxesResponse
 		if r, err = stream.Recv(); err == nil {
@@ -112,7 +112,7 @@ func (b *bed) shown(t *testing.T) int {
 	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
-	metrics, err := b.client.ListPodSandboxMetrics(ctx, &runtimeapi.ListPodSandboxMetricsRequest{})
+	metrics, err := b.Client.ListPodSandboxMetrics(ctx, &runtimeapi.ListPodSandboxMetricsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,13 +125,13 @@ func TestSandboxProcessKilled(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\nsandbox_process = \"always\"\n[runtimes.runsc]\nruntime_path = %q\n",
 		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc))})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for _, handler := range []string{"runc", "runsc"} {
 		t.Run(handler, func(t *testing.T) {
-			pod := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"}})
 			killAs(t, b.sandboxPID(t, pod.ID), syscall.SIGKILL)
 			testbed.Eventually(t, time.Minute, func() error {
-				list, err := b.client.ListPodSandbox(within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
+				list, err := b.Client.ListPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
 				if err != nil || len(list.GetItems()) != 1 {
 					t.Fatalf("list: %v, %v", list, err)
 				}
@@ -143,13 +143,13 @@ func TestSandboxProcessKilled(t *testing.T) {
 			pod.Remove(t)
 		})
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // sandboxPID is the process of a sandbox.
 func (b *bed) sandboxPID(t *testing.T, sandbox string) int {
 	t.Helper()
-	r, err := b.client.PodSandboxStatus(within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,10 +178,10 @@ container_create_timeout = %[3]q
 [runtimes.shim.options]
 BinaryName = %[1]q
 `, runtime.Path, testbed.Part(t, testbed.RuncShim), createTimeout)})
-	atRest := b.rest(t)
-	config := b.client.SandboxConfig("")
+	atRest := b.Rest(t)
+	config := b.Client.SandboxConfig("")
 	run := func(handler string) (string, error) {
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		return r.GetPodSandboxId(), err
 	}
 	for name, c := range map[string]struct {
@@ -199,7 +199,7 @@ BinaryName = %[1]q
 		t.Run(name, func(t *testing.T) {
 			runtime.on(t, c.verb, c.lines)
 			_, err := run(c.handler)
-			refused(t, err, c.code, c.says)
+			testbed.Refused(t, err, c.code, c.says)
 			runtime.on(t, c.verb, "")
 			if listed := b.listed(t); listed != "" {
 				t.Errorf("listed is %q", listed)
@@ -207,19 +207,19 @@ BinaryName = %[1]q
 			if pid := pidOf(t, hang); pid != 0 {
 				t.Errorf("what hung still runs as process %d", pid)
 			}
-			b.nothingLeft(t, atRest)
+			b.NothingLeft(t, atRest)
 			id, err := run(c.handler)
 			if err != nil {
 				t.Fatalf("the same attempt once more: %v", err)
 			}
-			ctx := within(t, time.Minute)
-			if _, err := b.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+			ctx := testbed.Within(t, time.Minute)
+			if _, err := b.Client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 				t.Error(err)
 			}
-			if _, err := b.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+			if _, err := b.Client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

@@ -33,7 +33,7 @@ func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error
 		t.Fatal(err)
 	}
 	defer c.Close()
-	resp, err := c.Probe(within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: true})
+	resp, err := c.Probe(testbed.Within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: true})
 	return resp.GetHandler(), err
 }
 
@@ -74,11 +74,11 @@ container_create_timeout = "2s"
 `, runc, testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc), testbed.Part(t, testbed.RuncShim), liar.Path, dead.Path, idle.Path)
 	plain := strings.Replace(config, "self_check_pod = true\n", "", 1)
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}, Config: plain})
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}}) // fills max_pods
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}}) // fills max_pods
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	stream, err := b.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ container_create_timeout = "2s"
 			if n := b.shown(t); n != 0 {
 				t.Errorf("%d sandboxes are listed", n)
 			}
-			b.nothingLeft(t, atRest)
+			b.NothingLeft(t, atRest)
 		})
 	}
 }

@@ -108,7 +108,7 @@ func (b *bed) killShim(t *testing.T, sandbox string) {
 func TestForeignShimKilled(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for name, kill := range map[string]func(t *testing.T, sandbox string){
 		"daemon up": b.killShim,
 		"daemon down": func(t *testing.T, sandbox string) {
@@ -119,9 +119,9 @@ func TestForeignShimKilled(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: family})
-			second := pod.RunContainer(t, "second", testbed.PodSpec{Image: b.image, Command: family})
-			unstarted := pod.CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.image, Command: family})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: family})
+			second := pod.RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: family})
+			unstarted := pod.CreateContainer(t, "unstarted", testbed.PodSpec{Image: b.Image, Command: family})
 			members := map[*testbed.Container][]int{}
 			for _, c := range []*testbed.Container{pod.Container, second} {
 				c.Exec(t, "sh", "-c", "until [ $(ps | grep -c 'sleep 3600') -ge 2 ]; do sleep 0.01; done")
@@ -159,7 +159,7 @@ func TestForeignShimKilled(t *testing.T) {
 				t.Errorf("the container that was not started is %s", st.GetState())
 			}
 			pod.Remove(t)
-			b.nothingLeft(t, atRest)
+			b.NothingLeft(t, atRest)
 		})
 	}
 }
@@ -204,7 +204,7 @@ func TestForeignShimHalfStarted(t *testing.T) {
 	hang := hanging()
 	path, start := newStandIn(t)
 	b := newBed(t, testbed.Options{Config: shimConfig(t, path)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	real := testbed.Part(t, testbed.RuncShim) + ` "$@"`
 	started := filepath.Join(t.TempDir(), "started")
 	for name, c := range map[string]struct {
@@ -225,7 +225,7 @@ func TestForeignShimHalfStarted(t *testing.T) {
 			defer start("")
 			done := make(chan error, 1)
 			go func() {
-				_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+				_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 				done <- err
 			}()
 			if c.killed {
@@ -243,7 +243,7 @@ func TestForeignShimHalfStarted(t *testing.T) {
 			if listed := b.listed(t); listed != "" {
 				t.Errorf("listed is %s", listed)
 			}
-			b.nothingLeft(t, atRest)
+			b.NothingLeft(t, atRest)
 		})
 	}
 }

@@ -47,7 +47,7 @@ func (s *slowStart) begin(t *testing.T, b *bed, c *testbed.Container) <-chan err
 	s.hold(t)
 	started := make(chan error, 1)
 	go func() {
-		_, err := b.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+		_, err := b.Client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
 		started <- err
 	}()
 	s.begun(t)
@@ -77,7 +77,7 @@ func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	stream, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	stream, err := b.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want
 		}
 	}()
 	for n, subscribed := 0, false; !subscribed; n++ {
-		pod.CreateContainer(t, fmt.Sprint("heard-", n), testbed.PodSpec{Image: b.image, Command: []string{"true"}})
+		pod.CreateContainer(t, fmt.Sprint("heard-", n), testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
 		select {
 		case _, subscribed = <-heard:
 			if !subscribed {
@@ -121,7 +121,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 	t.Parallel()
 	runtime := newSlowStart(t, "run")
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\n", runtime.Path)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	const running, exited = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
 	begin := func(t *testing.T, end func(testing.TB)) (*testbed.Pod, *testbed.Container) {
 		t.Helper()
@@ -183,7 +183,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 	t.Run("killed, then stopped", func(t *testing.T) {
 		pod, c := begin(t, kill)
 		b.Start(t)
-		if err := b.stopContainer(within(t, time.Minute), c.ID, 0); err != nil {
+		if err := b.stopContainer(testbed.Within(t, time.Minute), c.ID, 0); err != nil {
 			t.Error(err)
 		}
 		if st := c.Status(t); st.GetState() != exited {
@@ -255,7 +255,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		})
 	}
 	runtime.on(t, runtime.verb, "")
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // disconnect ends every connection between the daemon and its supervisors, at the
@@ -313,11 +313,11 @@ func TestDaemonKilledDuringSandboxStart(t *testing.T) {
 	runtime := newSlowStart(t, "run")
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\nsandbox_process = \"always\"\n", runtime.Path)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	runtime.hold(t)
 	made := make(chan error, 1)
 	go func() {
-		_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+		_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 		made <- err
 	}()
 	runtime.begun(t)
@@ -334,5 +334,5 @@ func TestDaemonKilledDuringSandboxStart(t *testing.T) {
 	})
 	place(t, runtime.dir, "go")
 	runtime.on(t, runtime.verb, "")
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

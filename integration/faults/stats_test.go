@@ -41,7 +41,7 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 	well, sick := map[string]*testbed.Pod{}, map[string]*testbed.Pod{}
 	run := func(handler string) *testbed.Pod {
 		// gVisor counts time in ticks: one that only sleeps may have used none.
-		return b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{
+		return b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{
 			"sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exec sleep 3600",
 		}})
 	}
@@ -82,11 +82,11 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 		if len(s.GetContainers()) != 0 || s.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || s.GetMemory().GetWorkingSetBytes().GetValue() == 0 {
 			t.Errorf("%s that hangs: its pod has %v", handler, s)
 		}
-		_, err := b.client.ContainerStats(within(t, bound), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
-		refused(t, err, codes.Unavailable, "did not respond within")
+		_, err := b.Client.ContainerStats(testbed.Within(t, bound), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
+		testbed.Refused(t, err, codes.Unavailable, "did not respond within")
 	}
 	begin = time.Now()
-	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	if took := time.Since(begin); took > bound {
 		t.Errorf("another pod took %s to start", took)
 	}
@@ -110,7 +110,7 @@ func used(s *runtimeapi.ContainerStats) uint64 {
 
 func (b *bed) containerStats(t *testing.T, bound time.Duration) map[string]*runtimeapi.ContainerStats {
 	t.Helper()
-	r, err := b.client.ListContainerStats(within(t, bound), &runtimeapi.ListContainerStatsRequest{})
+	r, err := b.Client.ListContainerStats(testbed.Within(t, bound), &runtimeapi.ListContainerStatsRequest{})
 	if err != nil {
 		t.Fatalf("list statistics of containers: %v", err)
 	}
@@ -123,7 +123,7 @@ func (b *bed) containerStats(t *testing.T, bound time.Duration) map[string]*runt
 
 func (b *bed) podStats(t *testing.T, bound time.Duration) map[string]*runtimeapi.PodSandboxStats {
 	t.Helper()
-	r, err := b.client.ListPodSandboxStats(within(t, bound), &runtimeapi.ListPodSandboxStatsRequest{})
+	r, err := b.Client.ListPodSandboxStats(testbed.Within(t, bound), &runtimeapi.ListPodSandboxStatsRequest{})
 	if err != nil {
 		t.Fatalf("list statistics of pods: %v", err)
 	}

@@ -73,7 +73,7 @@ func TestRuntimeOnADeadMount(t *testing.T) {
 	if slow > rounds/2 {
 		t.Errorf("%d of %d times Status took more than a second", slow, rounds)
 	}
-	b.client.RunPod(t, testbed.PodSpec{Handler: "near", Image: b.image, Command: []string{"sleep", "60"}})
+	b.Client.RunPod(t, testbed.PodSpec{Handler: "near", Image: b.Image, Command: []string{"sleep", "60"}})
 	end()
 	testbed.Eventually(t, time.Minute, func() error {
 		if got := b.features(t); !got["far"] {
@@ -86,7 +86,7 @@ func TestRuntimeOnADeadMount(t *testing.T) {
 // features tells which handlers are said to have recursive read-only mounts.
 func (b *bed) features(t *testing.T) map[string]bool {
 	t.Helper()
-	r, err := b.client.Status(within(t, time.Minute), &runtimeapi.StatusRequest{})
+	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})
 	if err != nil {
 		t.Fatalf("status: %v", err)
 	}

@@ -21,7 +21,7 @@ import (
 const polite = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
 
 func (b *bed) stopContainer(ctx context.Context, id string, seconds int64) error {
-	_, err := b.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+	_, err := b.Client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
 	return err
 }
 
@@ -33,16 +33,16 @@ func TestStopWhileStarting(t *testing.T) {
 	runtime := newScripted(t)
 	begun := filepath.Join(t.TempDir(), "begun")
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\n", runtime.Path)})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	starting := func(t *testing.T, lines string) (*testbed.Pod, *testbed.Container, chan error) {
 		t.Helper()
 		_ = os.Remove(begun)
 		runtime.on(t, "run", "touch "+begun+"; "+lines)
-		pod := b.client.RunSandbox(t, testbed.PodSpec{})
-		c := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", polite}})
+		pod := b.Client.RunSandbox(t, testbed.PodSpec{})
+		c := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", polite}})
 		started := make(chan error, 1)
 		go func() {
-			_, err := b.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+			_, err := b.Client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
 			started <- err
 		}()
 		testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(begun); return err })
@@ -53,7 +53,7 @@ func TestStopWhileStarting(t *testing.T) {
 
 	t.Run("signal", func(t *testing.T) {
 		pod, c, started := starting(t, slow)
-		if err := b.stopContainer(within(t, time.Minute), c.ID, 20); err != nil {
+		if err := b.stopContainer(testbed.Within(t, time.Minute), c.ID, 20); err != nil {
 			t.Error(err)
 		}
 		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 7 {
@@ -81,13 +81,13 @@ func TestStopWhileStarting(t *testing.T) {
 	})
 	for name, stop := range map[string]func(*testbed.Pod, *testbed.Container) error{
 		"kill": func(_ *testbed.Pod, c *testbed.Container) error {
-			return b.stopContainer(within(t, time.Minute), c.ID, 0)
+			return b.stopContainer(testbed.Within(t, time.Minute), c.ID, 0)
 		},
 		"grace": func(_ *testbed.Pod, c *testbed.Container) error {
-			return b.stopContainer(within(t, time.Minute), c.ID, 2)
+			return b.stopContainer(testbed.Within(t, time.Minute), c.ID, 2)
 		},
 		"sandbox": func(p *testbed.Pod, _ *testbed.Container) error {
-			_, err := b.client.StopPodSandbox(within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID})
+			_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID})
 			return err
 		},
 	} {
@@ -113,7 +113,7 @@ func TestStopWhileStarting(t *testing.T) {
 		})
 	}
 	runtime.on(t, "run", "")
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestCreateWhileStopping stops and removes sandboxes in which containers are
@@ -121,15 +121,15 @@ func TestStopWhileStarting(t *testing.T) {
 // with its sandbox, or it never did.
 func TestCreateWhileStopping(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for round := range 12 {
-		pod := b.client.RunSandbox(t, testbed.PodSpec{})
+		pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 		var g errgroup.Group
 		for i := range 4 {
 			g.Go(func() error {
 				for n := 0; ; n++ {
-					_, err := b.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-						PodSandboxId: pod.ID, Config: b.client.ContainerConfig(fmt.Sprintf("c%d-%d", i, n), b.image, "true"), SandboxConfig: pod.Config,
+					_, err := b.Client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+						PodSandboxId: pod.ID, Config: b.Client.ContainerConfig(fmt.Sprintf("c%d-%d", i, n), b.Image, "true"), SandboxConfig: pod.Config,
 					})
 					switch status.Code(err) {
 					case codes.OK:
@@ -143,7 +143,7 @@ func TestCreateWhileStopping(t *testing.T) {
 		}
 		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // stop at other moments
 		pod.Stop(t)
-		list, err := b.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+		list, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestCreateWhileStopping(t *testing.T) {
 			t.Fatalf("after the removal there are %s", listed)
 		}
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestStopWhileShimCreates stops a sandbox whose shim hangs in the creation of a
@@ -173,19 +173,19 @@ func TestStopWhileShimCreates(t *testing.T) {
 	config := strings.Replace(shimConfig(t, testbed.Part(t, testbed.RuncShim)), testbed.Part(t, testbed.Runc), runtime.Path, 1)
 	config = strings.Replace(config, "container_create_timeout = \"10s\"\n", "", 1)
 	b := newBed(t, testbed.Options{Config: config})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for name, lines := range map[string]string{
 		"for ever":     "exec " + hang,
 		"for a second": fmt.Sprintf("sleep 1; exec %s \"$@\"", testbed.Part(t, testbed.Runc)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_ = os.Remove(begun)
-			pod := b.client.RunSandbox(t, testbed.PodSpec{})
+			pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 			runtime.on(t, "create", "touch "+begun+"; "+lines)
 			created := make(chan error, 1)
 			go func() {
-				_, err := b.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-					PodSandboxId: pod.ID, Config: b.client.ContainerConfig("main", b.image, "sleep", "3600"), SandboxConfig: pod.Config,
+				_, err := b.Client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+					PodSandboxId: pod.ID, Config: b.Client.ContainerConfig("main", b.Image, "sleep", "3600"), SandboxConfig: pod.Config,
 				})
 				created <- err
 			}()
@@ -195,13 +195,13 @@ func TestStopWhileShimCreates(t *testing.T) {
 			if took := time.Since(begin); took > 30*time.Second {
 				t.Errorf("the stop took %v", took)
 			}
-			refused(t, <-created, codes.FailedPrecondition, "run a new sandbox")
+			testbed.Refused(t, <-created, codes.FailedPrecondition, "run a new sandbox")
 			runtime.on(t, "create", "")
 			pod.Remove(t)
 			if listed := b.listed(t); listed != "" {
 				t.Errorf("after the removal there are %s", listed)
 			}
-			b.nothingLeft(t, atRest)
+			b.NothingLeft(t, atRest)
 			if pid := pidOf(t, hang); pid != 0 {
 				t.Errorf("what hung still runs as process %d", pid)
 			}

@@ -38,7 +38,7 @@ func TestSupervisorKilled(t *testing.T) {
 	t.Parallel()
 	const pods = 20
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	containers := make([]*testbed.Container, pods)
 	lives := map[string]string{}
 	for i := range containers {
@@ -46,7 +46,7 @@ func TestSupervisorKilled(t *testing.T) {
 		if i == pods-1 {
 			command = append(command, "hot")
 		}
-		containers[i] = b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: command}).Container
+		containers[i] = b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: command}).Container
 		lives[containers[i].ID] = life(t, b.info(t, containers[i].ID).PID)
 	}
 	for range 2 {
@@ -85,15 +85,15 @@ func TestSupervisorKilled(t *testing.T) {
 		lost += missing
 	}
 	t.Logf("bytes missing from %d logs after two kills: %d", pods-2, lost)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestSupervisorOfOnePod kills one of two supervisors that have a pod each.
 func TestSupervisorOfOnePod(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: "[engine]\nsupervision = \"pod\"\n"})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	run := func() *testbed.Container {
-		return b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}}).Container
+		return b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counter}}).Container
 	}
 	victim, other := run(), run()
 	victims, others := b.info(t, victim.ID), b.info(t, other.ID)
@@ -120,16 +120,16 @@ func TestSupervisorOfOnePod(t *testing.T) {
 	if missing := missingBytes(t, other); missing != 0 {
 		t.Errorf("the log of the other pod misses %d bytes", missing)
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // TestBothKilled kills the daemon and then the supervisor, so that there is
 // nobody left who holds anything of the pod.
 func TestBothKilled(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}})
-	ended := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}}).Container
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counter}})
+	ended := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Container
 	is := b.info(t, pod.Container.ID)
 	alive, endedPID := life(t, is.PID), b.info(t, ended.ID).PID
 	b.Kill9(t)
@@ -149,7 +149,7 @@ func TestBothKilled(t *testing.T) {
 	}
 	end(t, []*testbed.Container{pod.Container})
 	endedWith(t, pod.Container, 7)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // keepsExits says whether this kernel tells how a process ended after its parent, which
@@ -298,8 +298,8 @@ func TestCountMissing(t *testing.T) {
 // Nobody can tell of its end any more, but it must be possible to remove it.
 func TestJournalLost(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	is := b.info(t, pod.Container.ID)
 	b.Kill9(t)
 	killAs(t, b.supervisors(t)[is.Supervisor], syscall.SIGKILL)
@@ -312,5 +312,5 @@ func TestJournalLost(t *testing.T) {
 		t.Errorf("the lost container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
 	}
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

@@ -45,14 +45,14 @@ func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\n", runtime.Path)})
 	disk := b.smallRoot(t, 48<<20)
-	atRest := b.rest(t)
-	spec := testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
+	atRest := b.Rest(t)
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
 		c.Linux.Resources.MemoryLimitInBytes = before
 	}}
-	pod := b.client.RunPod(t, spec)
+	pod := b.Client.RunPod(t, spec)
 	unstarted := pod.CreateContainer(t, "unstarted", spec)
 	update := func(c *testbed.Container) error {
-		_, err := b.client.UpdateContainerResources(within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
+		_, err := b.Client.UpdateContainerResources(testbed.Within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
 			ContainerId: c.ID, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: after},
 		})
 		return err
@@ -74,15 +74,15 @@ func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	holds(t, before)
 
 	disk.fill(t)
-	refused(t, update(pod.Container), codes.ResourceExhausted, "no space left")
-	refused(t, update(unstarted), codes.ResourceExhausted, "no space left")
+	testbed.Refused(t, update(pod.Container), codes.ResourceExhausted, "no space left")
+	testbed.Refused(t, update(unstarted), codes.ResourceExhausted, "no space left")
 	disk.empty(t)
 	holds(t, before)
 	unstarted.Start(t) // with what its spec says
 	holds(t, before)
 
 	runtime.on(t, "update", fmt.Sprintf("rm -f %s/on-update; %s \"$@\"; echo 'half done' >&2; exit 1", filepath.Dir(runtime.Path), testbed.Part(t, testbed.Runc)))
-	refused(t, update(pod.Container), codes.Unknown, "half done")
+	testbed.Refused(t, update(pod.Container), codes.Unknown, "half done")
 	holds(t, before)
 
 	for _, c := range []*testbed.Container{pod.Container, unstarted} {
@@ -92,5 +92,5 @@ func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	}
 	holds(t, after)
 	pod.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

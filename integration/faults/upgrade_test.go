@@ -54,14 +54,14 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 		programs.shim, programs.pause, testbed.Part(t, testbed.Runc))
 	b := newBed(t, testbed.Options{Config: config})
 	first := b.own(t)
-	atRest := b.rest(t)
-	old := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}})
+	atRest := b.Rest(t)
+	old := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counter}})
 	is := b.info(t, old.Container.ID)
 	before := b.program(t, is.Supervisor)
 
 	programs.upgrade(t, "another build")
 	b.Restart(t)
-	fresh := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	fresh := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	freshSupervisor := b.info(t, fresh.Container.ID).Supervisor
 	after := b.program(t, freshSupervisor)
 	if after == before {
@@ -76,7 +76,7 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 		t.Errorf("the successor of %s is %s", after, now)
 	}
 	grows(t, old.Container)
-	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	// Both daemons that started while the old pod lived left its programs alone.
 	b.Restart(t)
@@ -97,7 +97,7 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 		t.Errorf("exec said %q", out)
 	}
 	fresh.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 func contains(all, some []string) bool {
@@ -141,8 +141,8 @@ func (b *bed) program(t *testing.T, key string) string {
 // before: it says so, and leaves everything as it was.
 func TestNewerRecords(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
-	p := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", counter}})
+	atRest := b.Rest(t)
+	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counter}})
 	pid := b.info(t, p.Container.ID).PID
 	alive := life(t, pid)
 	b.Stop(t)
@@ -158,7 +158,7 @@ func TestNewerRecords(t *testing.T) {
 	if err := os.WriteFile(record, []byte(newer), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = b.TryStart(within(t, time.Minute))
+	err = b.TryStart(testbed.Within(t, time.Minute))
 	if err == nil {
 		t.Fatal("it has started on records of a newer berth")
 	}
@@ -179,5 +179,5 @@ func TestNewerRecords(t *testing.T) {
 	b.Start(t)
 	grows(t, p.Container)
 	p.Remove(t)
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

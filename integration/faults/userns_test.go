@@ -28,10 +28,10 @@ func userNS() *runtimeapi.UserNamespace {
 
 func (b *bed) tryCreate(t *testing.T, sandbox string, config *runtimeapi.PodSandboxConfig, mounts ...*runtimeapi.Mount) (string, error) {
 	t.Helper()
-	c := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+	c := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
 	c.Linux.SecurityContext.NamespaceOptions = config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	c.Mounts = mounts
-	r, err := b.client.CreateContainer(within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: c, SandboxConfig: config})
+	r, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: c, SandboxConfig: config})
 	return r.GetContainerId(), err
 }
 
@@ -39,10 +39,10 @@ func (b *bed) tryCreate(t *testing.T, sandbox string, config *runtimeapi.PodSand
 // looks that nothing is left of the steps before.
 func TestUserNamespaceRollBack(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 
 	t.Run("a network that fails", func(t *testing.T) {
-		good, err := os.ReadFile(b.cni.Path())
+		good, err := os.ReadFile(b.CNI.Path())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,31 +57,31 @@ func TestUserNamespaceRollBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		restore := func() {
-			if err := b.cni.Write(); err != nil {
+			if err := b.CNI.Write(); err != nil {
 				t.Error(err)
 			}
 		}
 		defer restore()
-		if err := os.WriteFile(b.cni.Path(), bad, 0o600); err != nil {
+		if err := os.WriteFile(b.CNI.Path(), bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		testbed.Eventually(t, time.Minute, func() error {
-			sandbox := b.client.SandboxConfig("")
+			sandbox := b.Client.SandboxConfig("")
 			withUserNS(sandbox)
-			r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+			r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 			if err == nil {
 				return fmt.Errorf("sandbox %s runs: the change is not seen yet", r.GetPodSandboxId())
 			}
 			return nil
 		})
 		restore()
-		b.nothingLeft(t, atRest)
+		b.NothingLeft(t, atRest)
 	})
 
 	t.Run("a user namespace that is lost", func(t *testing.T) {
-		sandbox := b.client.SandboxConfig("")
+		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,13 +99,13 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		if listed := b.listed(t); listed != "SANDBOX_NOTREADY" {
 			t.Errorf("after a restart %q is listed", listed)
 		}
-		b.nothingLeft(t, atRest)
+		b.NothingLeft(t, atRest)
 	})
 
 	t.Run("a volume that cannot be mapped", func(t *testing.T) {
-		sandbox := b.client.SandboxConfig("")
+		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,20 +115,20 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.client.StartContainer(within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
+		if _, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
 			t.Error("it was mounted as it is")
 		}
 		if listed := b.listed(t); listed != "SANDBOX_READY CONTAINER_EXITED" {
 			t.Errorf("listed is %q", listed)
 		}
-		b.nothingLeft(t, atRest)
+		b.NothingLeft(t, atRest)
 	})
 
 	// A daemon that is killed while it maps layers leaves a mount of them.
 	t.Run("killed while layers are mapped", func(t *testing.T) {
-		sandbox := b.client.SandboxConfig("")
+		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
-		r, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 			}
 		}
 		b.Start(t)
-		b.nothingLeft(t, atRest)
+		b.NothingLeft(t, atRest)
 	})
 }
 
@@ -156,14 +156,14 @@ func TestUserNamespaceRefused(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\n"+
 		"[runtimes.copies]\nruntime_path = %[1]q\nsnapshotter = \"native\"\n[runtimes.runsc]\nruntime_path = %[2]q\n",
 		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc))})
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	for handler, says := range map[string]string{
 		"copies": "snapshotter native", "runsc": "separate kernel",
 	} {
-		sandbox := b.client.SandboxConfig("")
+		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
-		_, err := b.client.RunPodSandbox(within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox, RuntimeHandler: handler})
-		refused(t, err, codes.FailedPrecondition, says, "runc", "hostUsers")
+		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox, RuntimeHandler: handler})
+		testbed.Refused(t, err, codes.FailedPrecondition, says, "runc", "hostUsers")
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }

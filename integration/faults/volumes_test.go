@@ -31,10 +31,10 @@ func TestKilledWhileVolumesAreMade(t *testing.T) {
 		t.Run(handler.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}, Config: handler.config})
-			b.image = b.registry.Push(t, "faults/volumes:1", testbed.Busybox(t,
+			b.Image = b.Registry.Push(t, "faults/volumes:1", testbed.Busybox(t,
 				testbed.WithConfig(func(c *v1.Config) { c.Volumes = map[string]struct{}{"/data": {}, "/fresh": {}} }),
 				testbed.WithLayer(testbed.File{Path: "data", Mode: fs.ModeDir | 0o700}, testbed.File{Path: "data/file", Mode: 0o600, Body: []byte("x")})))
-			atRest := b.rest(t)
+			atRest := b.Rest(t)
 			for _, place := range []string{failpoint.ContainerVolumes, failpoint.ContainerMounted, failpoint.ContainerRunning, failpoint.ContainerErased} {
 				t.Run(place, func(t *testing.T) {
 					b.killedAt(t, place, atRest, handler.pod)

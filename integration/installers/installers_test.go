@@ -19,8 +19,7 @@ import (
 
 // bed is a berth that imports what installers write.
 type bed struct {
-	*testbed.Berth
-	image string
+	*testbed.Bed
 	// crio and containerd are the directories of the two daemons' files, later is
 	// one of CRI-O's that nobody has made yet.
 	crio, containerd, later string
@@ -31,15 +30,11 @@ func newBed(t *testing.T) *bed {
 	dir := t.TempDir()
 	b := &bed{crio: filepath.Join(dir, "crio.conf.d"), containerd: filepath.Join(dir, "containerd.conf.d"),
 		later: filepath.Join(dir, "etc", "crio", "crio.conf.d")}
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	b.image = registry.Push(t, "installers/busybox:1", testbed.Busybox(t))
 	b.toolkit(t, dir)
 	b.kata(t)
-	b.Berth = testbed.StartBerth(t, testbed.Options{
-		Runtimes:   map[string]string{"crun": testbed.Part(t, testbed.Crun)},
-		CNI:        testbed.NewCNI(t),
-		Registries: []*testbed.Registry{registry},
-		Config:     fmt.Sprintf("[import]\ncrio = [%q, %q]\ncontainerd = [%q]\n[server]\nruntime_name = \"cri-o\"\n", b.crio, b.later, b.containerd),
+	b.Bed = testbed.StartBed(t, "installers/busybox:1", testbed.Options{
+		Runtimes: map[string]string{"crun": testbed.Part(t, testbed.Crun)},
+		Config:   fmt.Sprintf("[import]\ncrio = [%q, %q]\ncontainerd = [%q]\n[server]\nruntime_name = \"cri-o\"\n", b.crio, b.later, b.containerd),
 	})
 	return b
 }
@@ -122,7 +117,7 @@ func TestInstallersFindTheirWay(t *testing.T) {
 			t.Errorf("a pod of kata-qemu is refused with %v, which lacks %q", err, want)
 		}
 	}
-	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia", Image: b.image, Command: []string{"sleep", "3600"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia", Image: b.Image, Command: []string{"sleep", "3600"}})
 
 	t.Run("directory", b.newDirectory)
 	t.Run("hangup", func(t *testing.T) { b.hangUp(t, pod) })
@@ -166,7 +161,7 @@ func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
 		t.Error("SIGHUP ended the daemon")
 	}
 	b.eventually(t, "nvidia-cdi")
-	b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia-cdi", Image: b.image, Command: []string{"sleep", "3600"}})
+	b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia-cdi", Image: b.Image, Command: []string{"sleep", "3600"}})
 }
 
 // newDirectory is an installer that comes to a node where its directory never
@@ -178,7 +173,7 @@ func (b *bed) newDirectory(t *testing.T) {
 		t.Errorf("the log does not say %q", want)
 	}
 	t.Run("pod", func(t *testing.T) {
-		b.Client.RunPod(t, testbed.PodSpec{Handler: "later", Image: b.image, Command: []string{"sleep", "3600"}})
+		b.Client.RunPod(t, testbed.PodSpec{Handler: "later", Image: b.Image, Command: []string{"sleep", "3600"}})
 	})
 	if err := os.RemoveAll(b.later); err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ spec:
 	}
 	for _, class := range b.classes {
 		before := n.WaitReady(t, class.name)
-		arguments := []string{"debug", class.name, "--image=" + b.image, "--container=looker", "--quiet"}
+		arguments := []string{"debug", class.name, "--image=" + b.berth.Image, "--container=looker", "--quiet"}
 		if !class.sandboxed {
 			// gVisor joins no PID namespace of a container that runs already.
 			arguments = append(arguments, "--target=main")

@@ -18,14 +18,11 @@ import (
 // know who asks.
 type bed struct {
 	*Cluster
-	berth    *testbed.Berth
-	cni      *testbed.CNI
-	registry *testbed.Registry // for all
-	private  *testbed.Registry // for those with the password
-	image    string
-	secret   string // an image of the private registry
-	classes  []class
-	metrics  string // the socket of berth's own metrics
+	berth   *testbed.Bed
+	private *testbed.Registry // for those with the password
+	secret  string            // an image of the private registry
+	classes []class
+	metrics string // the socket of berth's own metrics
 }
 
 // class is a RuntimeClass.
@@ -52,21 +49,16 @@ func newBedOf(t *testing.T, o Options) *bed {
 	t.Helper()
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	b := &bed{
-		cni:      testbed.NewCNI(t),
-		registry: testbed.NewRegistry(t, testbed.RegistryOptions{}),
-		private:  testbed.NewRegistry(t, testbed.RegistryOptions{TLS: true, Username: username, Password: password}),
+		private: testbed.NewRegistry(t, testbed.RegistryOptions{TLS: true, Username: username, Password: password}),
 	}
-	busybox := testbed.Busybox(t)
-	b.image = b.registry.Push(t, "kubelet/busybox:1", busybox)
 	b.secret = b.private.Push(t, "kubelet/secret:1", testbed.Busybox(t, testbed.WithUser("app")))
-	b.berth = testbed.StartBerth(t, testbed.Options{
+	b.berth = testbed.StartBed(t, "kubelet/busybox:1", testbed.Options{
 		Runtimes:       map[string]string{"runc": runc, "crun": crun, "runsc": runsc},
 		DefaultRuntime: "runc",
-		CNI:            b.cni,
-		Registries:     []*testbed.Registry{b.registry, b.private},
+		Registries:     []*testbed.Registry{b.private},
 		Config:         b.metricsConfig(t),
 	})
-	o.Berth, o.NodeLabels = b.berth, "berth.test/sandboxes=yes,"+labels(t, b.berth)
+	o.Berth, o.NodeLabels = b.berth.Berth, "berth.test/sandboxes=yes,"+labels(t, b.berth.Berth)
 	b.Cluster = Start(t, o)
 	root := func(handler string) string { return filepath.Join(b.berth.State, "runtimes", handler) }
 	b.classes = []class{
@@ -161,7 +153,7 @@ func (b *bed) pods(t *testing.T, names ...string) {
 		group.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.image)) })
+			t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.berth.Image)) })
 		})
 	}
 	group.Wait()

@@ -148,7 +148,7 @@ spec:
 
 // badImage asks for an image that nobody has.
 func (b *bed) badImage(t *testing.T, n *Namespace) {
-	absent := strings.Replace(b.image, "busybox:1", "absent:1", 1)
+	absent := strings.Replace(b.berth.Image, "busybox:1", "absent:1", 1)
 	n.Create(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod

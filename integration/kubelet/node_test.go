@@ -25,7 +25,7 @@ metadata: {name: %s, namespace: %s}
 spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: %q, command: [sleep, "3600"]}]
-`, name, n.Name, b.image)
+`, name, n.Name, b.berth.Image)
 	file := filepath.Join(b.node.static, "pod.yaml")
 	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // container once more and with its volumes, those that had ended must not, and the
 // addresses of the old sandboxes must be free.
 func (b *bed) reboot(t *testing.T) {
-	n := b.NewNamespace(t, b.image)
+	n := b.NewNamespace(t, b.berth.Image)
 	for _, class := range b.classes {
 		n.Create(t, fmt.Sprintf(`
 apiVersion: v1
@@ -72,7 +72,7 @@ spec:
 		}
 	}
 	testbed.Eventually(t, patience, func() error {
-		leases, err := b.cni.Leases()
+		leases, err := b.berth.CNI.Leases()
 		if err != nil {
 			return err
 		}

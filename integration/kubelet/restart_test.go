@@ -17,7 +17,7 @@ import (
 // restarts kills the kubelet, berth, and both, and each time looks whether the
 // pods noticed.
 func (b *bed) restarts(t *testing.T) {
-	n := b.NewNamespace(t, b.image)
+	n := b.NewNamespace(t, b.berth.Image)
 	for _, class := range b.classes {
 		n.Create(t, fmt.Sprintf(`
 apiVersion: v1

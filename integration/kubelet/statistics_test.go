@@ -26,7 +26,7 @@ var asksAll = map[string]bool{"PodAndContainerStatsFromCRI": true, "CRIListStrea
 // it takes from cAdvisor else, which knows no pods of berth's.
 func TestKubeletAsksForAll(t *testing.T) {
 	b := newBed(t, asksAll)
-	n := b.NewNamespace(t, b.image)
+	n := b.NewNamespace(t, b.berth.Image)
 	for _, class := range b.classes {
 		n.Create(t, fmt.Sprintf(`
 apiVersion: v1

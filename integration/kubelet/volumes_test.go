@@ -19,7 +19,7 @@ func (b *bed) volumes(t *testing.T, n *Namespace) {
 	if err := os.WriteFile(filepath.Join(host, "given"), []byte("by the host\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	data := b.registry.Push(t, "kubelet/data:1", testbed.Image(t, testbed.WithLayer(
+	data := b.berth.Registry.Push(t, "kubelet/data:1", testbed.Image(t, testbed.WithLayer(
 		testbed.File{Path: "model", Mode: 0o644, Body: []byte("weights")},
 	)))
 	n.Create(t, `

@@ -21,7 +21,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 	b := newBed(t)
 	path := filepath.Join(b.Dir, "runtime")
 	copyFile(t, testbed.Part(t, testbed.Runc), path)
-	b.drop(t, "own", table("own", path))
+	b.DropIn(t, "own", table("own", path))
 	b.waitState(t, "own", "ready")
 	admin, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
 	if err != nil {
@@ -121,17 +121,17 @@ func (b *bed) refuses(t *testing.T, handler string, table capability.Table) {
 			Pid: runtimeapi.NamespaceMode_CONTAINER, UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids},
 		},
 	} {
-		config := b.client.SandboxConfig("")
+		config := b.Client.SandboxConfig("")
 		if n == capability.HostNetwork {
 			config.Hostname = "" // such a pod has the node's
 		}
 		config.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: options}
-		r, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		r, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		if refused := err != nil; refused != (table.Of(n).Answer == capability.No) {
 			t.Errorf("%s is %+v, and a pod that asks for it: %v", n, table.Of(n), err)
 		}
 		if err == nil {
-			if _, err := b.client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: r.GetPodSandboxId()}); err != nil {
+			if _, err := b.Client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: r.GetPodSandboxId()}); err != nil {
 				t.Error(err)
 			}
 		}

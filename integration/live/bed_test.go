@@ -28,37 +28,21 @@ const patience = 30 * time.Second
 
 // bed is a berth whose one handler at first is runc.
 type bed struct {
-	*testbed.Berth
-	client *testbed.Client
-	image  string
+	*testbed.Bed
 }
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	// Read again with each reload, and so a place where mistakes can be.
-	started, image := testbed.StartRunc(t, "live/busybox:1", "[handlers]\nprobe_interval = \"1s\"\n")
-	b := &bed{started, started.Client, image}
+	b := &bed{testbed.StartBed(t, "live/busybox:1", testbed.Options{Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
+	b.Client.Pull(t, "", b.Image)
 	// Later than conf.d, for its name: metrics are known when the daemon starts.
-	b.drop(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+b.metrics()))
+	b.DropIn(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+b.metrics()))
 	b.Restart(t)
 	return b
 }
 
 func (b *bed) metrics() string { return filepath.Join(b.Dir, "metrics.sock") }
-
-func (b *bed) dropIn(name string) string { return filepath.Join(b.Dir, "conf.d", name+".toml") }
-
-// drop writes a drop-in as a careful installer does: whole, under its name.
-func (b *bed) drop(t *testing.T, name, text string) {
-	t.Helper()
-	temporary := filepath.Join(b.Dir, "conf.d", "."+name)
-	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(temporary, b.dropIn(name)); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func (b *bed) remove(t *testing.T, path string) {
 	t.Helper()
@@ -74,7 +58,7 @@ func table(name, path string) string {
 
 func (b *bed) pod(t *testing.T, handler string) *testbed.Pod {
 	t.Helper()
-	return b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "1000"}})
+	return b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "1000"}})
 }
 
 // works says whether a pod can be worked with: its container, and a new one in it.
@@ -83,7 +67,7 @@ func works(t *testing.T, b *bed, pod *testbed.Pod) {
 	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
 		t.Errorf("exec says %q", got)
 	}
-	late := pod.RunContainer(t, fmt.Sprintf("late-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.image, Command: []string{"sleep", "1000"}})
+	late := pod.RunContainer(t, fmt.Sprintf("late-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
 	late.Exec(t, "true")
 	late.Stop(t, 0)
 	late.Remove(t)
@@ -117,7 +101,7 @@ func (b *bed) status(t *testing.T) (*runtimeapi.StatusResponse, handlers) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	resp, err := b.client.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	resp, err := b.Client.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // says, after a look at the binary itself.
 func (b *bed) runs(t *testing.T, pod *testbed.Pod) string {
 	t.Helper()
-	r, err := b.client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
+	r, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,13 +57,13 @@ func TestPainAMovedBinaryStrandsPods(t *testing.T) {
 		}
 	}
 	copyFile(t, testbed.Part(t, testbed.Runc), before)
-	b.drop(t, "own", table("own", before))
+	b.DropIn(t, "own", table("own", before))
 	b.waitState(t, "own", "ready")
 	old, restarted := b.pod(t, "own"), b.pod(t, "own")
 	was := b.waitState(t, "own", "ready").Since
 
 	rename(t, before, after)
-	b.drop(t, "own", table("own", after))
+	b.DropIn(t, "own", table("own", after))
 	testbed.Eventually(t, patience, func() error {
 		if _, now := b.status(t); now.of("own").Since == was || now.of("own").State != "ready" {
 			return fmt.Errorf("the handler is %+v", now.of("own"))
@@ -86,7 +86,7 @@ func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	installed := filepath.Join(b.Dir, "runtime")
 	first, second := testbed.Part(t, testbed.RuncOld), testbed.Part(t, testbed.Runc)
 	copyFile(t, first, installed)
-	b.drop(t, "own", table("own", installed))
+	b.DropIn(t, "own", table("own", installed))
 	b.waitState(t, "own", "ready")
 	old, restarted := b.pod(t, "own"), b.pod(t, "own")
 

@@ -22,7 +22,7 @@ import (
 // refusal is the answer to a pod for a handler, which must be one.
 func (b *bed) refusal(t *testing.T, handler string, code codes.Code) string {
 	t.Helper()
-	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: handler})
+	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: handler})
 	if status.Code(err) != code {
 		t.Errorf("a pod of handler %s: %v, want %s", handler, err, code)
 	}
@@ -70,7 +70,7 @@ func TestPainABrokenHandlerStopsTheDaemon(t *testing.T) {
 	pod := b.pod(t, "runc")
 	missing, liar := filepath.Join(b.Dir, "missing"), filepath.Join(b.Dir, "liar")
 	copyFile(t, "/bin/false", liar)
-	b.drop(t, "20-broken", table("missing", missing)+table("liar", liar)+
+	b.DropIn(t, "20-broken", table("missing", missing)+table("liar", liar)+
 		table("spec", testbed.Part(t, testbed.Runc))+"base_runtime_spec = \"/nowhere/spec.json\"\n")
 	b.Restart(t)
 	works(t, b, pod)
@@ -89,7 +89,7 @@ func TestPainABrokenHandlerStopsTheDaemon(t *testing.T) {
 	copyFile(t, testbed.Part(t, testbed.Runc), missing)
 	b.waitState(t, "missing", "ready")
 	works(t, b, b.pod(t, "missing"))
-	b.remove(t, b.dropIn("20-broken"))
+	b.remove(t, b.DropInPath("20-broken"))
 	b.waitState(t, "liar", "")
 }
 
@@ -97,7 +97,7 @@ func TestPainABrokenHandlerStopsTheDaemon(t *testing.T) {
 // meant, and what to do.
 func TestPainUnknownHandlerErrorsHelpNobody(t *testing.T) {
 	b := newBed(t)
-	b.drop(t, "gvisor", table("gvisor", testbed.Part(t, testbed.Runsc)))
+	b.DropIn(t, "gvisor", table("gvisor", testbed.Part(t, testbed.Runsc)))
 	b.waitState(t, "gvisor", "ready")
 	text := b.refusal(t, "gvisr", codes.InvalidArgument)
 	says(t, text, `unknown runtime handler "gvisr"`, `did you mean "gvisor"?`, "gvisor, runc (default)",
@@ -108,9 +108,9 @@ func TestPainUnknownHandlerErrorsHelpNobody(t *testing.T) {
 	}
 	// A handler whose file has a mistake is not unknown: the file and the key are told.
 	b.Stop(t)
-	b.drop(t, "typo", "[runtimes.typo]\nruntime_pth = \"/usr/bin/runc\"\n")
+	b.DropIn(t, "typo", "[runtimes.typo]\nruntime_pth = \"/usr/bin/runc\"\n")
 	b.Start(t)
-	says(t, b.refusal(t, "typo", codes.Unavailable), b.dropIn("typo")+":2:1", "runtime_pth", `did you mean "runtime_path"?`)
+	says(t, b.refusal(t, "typo", codes.Unavailable), b.DropInPath("typo")+":2:1", "runtime_pth", `did you mean "runtime_path"?`)
 }
 
 // A key with a typo is a mistake wherever it is, told with its place and the key
@@ -124,21 +124,21 @@ func TestPainConfigTyposAreIgnored(t *testing.T) {
 		"of a table":   {"[runtime.own]\nruntime_path = \"/bin/true\"\n", ":1:2", "runtime", "runtimes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b.drop(t, "90-typo", c.text)
-			want := []string{b.dropIn("90-typo") + c.at + ": " + c.key + ": ", "did you mean \"" + c.meant + "\"?"}
+			b.DropIn(t, "90-typo", c.text)
+			want := []string{b.DropInPath("90-typo") + c.at + ": " + c.key + ": ", "did you mean \"" + c.meant + "\"?"}
 			out, code := b.try(t, "reload", "--wait")
 			if code != 2 {
 				t.Errorf("berth reload --wait ends with %d", code)
 			}
 			says(t, out, want...)
 			says(t, b.degraded(t), want...)
-			out, code = b.try(t, "check", "-c", b.dropIn("90-typo"))
+			out, code = b.try(t, "check", "-c", b.DropInPath("90-typo"))
 			if code != 2 {
 				t.Errorf("berth check ends with %d", code)
 			}
 			says(t, out, want...)
 			works(t, b, pod)
-			b.remove(t, b.dropIn("90-typo"))
+			b.remove(t, b.DropInPath("90-typo"))
 			if out, code := b.try(t, "reload", "--wait"); code != 0 {
 				t.Errorf("mended, berth reload --wait ends with %d: %s", code, out)
 			}
@@ -152,16 +152,16 @@ func TestPainABadDropInKeepsTheDaemonFromStarting(t *testing.T) {
 	b := newBed(t)
 	pod := b.pod(t, "runc")
 	b.Stop(t)
-	b.drop(t, "20-half", "[runtimes.half]\nruntime_path = \"/usr/bin/ru")
-	b.drop(t, "30-whole", table("whole", testbed.Part(t, testbed.Crun)))
+	b.DropIn(t, "20-half", "[runtimes.half]\nruntime_path = \"/usr/bin/ru")
+	b.DropIn(t, "30-whole", table("whole", testbed.Part(t, testbed.Crun)))
 	b.Start(t)
 	works(t, b, pod)
 	works(t, b, b.pod(t, "whole"))
-	says(t, b.degraded(t), b.dropIn("20-half")+":2:")
+	says(t, b.degraded(t), b.DropInPath("20-half")+":2:")
 	if listed, _ := b.advertised(t, "half"); listed {
 		t.Error("a handler that cannot be read is advertised")
 	}
-	b.drop(t, "20-half", table("half", testbed.Part(t, testbed.Runc)))
+	b.DropIn(t, "20-half", table("half", testbed.Part(t, testbed.Runc)))
 	b.waitState(t, "half", "ready")
 	if out, code := b.try(t, "status"); code != 0 {
 		t.Errorf("mended, berth status ends with %d: %s", code, out)
@@ -197,7 +197,7 @@ func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 		}
 		dir := t.TempDir()
 		written := filepath.Join(dir, filepath.Base(file))
-		b.drop(t, "70-import", fmt.Sprintf("[import]\n%s = [%q]\n", name, dir))
+		b.DropIn(t, "70-import", fmt.Sprintf("[import]\n%s = [%q]\n", name, dir))
 		// The installer's own words, but for where it has put Kata.
 		if err := os.WriteFile(written, bytes.ReplaceAll(text, []byte("/opt/kata"), []byte(kata)), 0o600); err != nil {
 			t.Fatal(err)
@@ -215,7 +215,7 @@ func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 			works(t, b, pod)
 			b.pod(t, "").Remove(t)
 		}
-		b.remove(t, b.dropIn("70-import"))
+		b.remove(t, b.DropInPath("70-import"))
 		b.waitState(t, "kata-clh", "")
 	}
 }

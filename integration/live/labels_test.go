@@ -25,7 +25,7 @@ type labels struct{ path string }
 func labelled(t *testing.T, b *bed) labels {
 	t.Helper()
 	l := labels{filepath.Join(b.Dir, "nfd", "features.d", "berth")}
-	b.drop(t, "70-labels", fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"10s\"\n", l.path))
+	b.DropIn(t, "70-labels", fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"10s\"\n", l.path))
 	b.Restart(t)
 	return l
 }
@@ -117,7 +117,7 @@ func TestLabels(t *testing.T) {
 	if err := os.WriteFile(runtime, program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b.drop(t, "crun", table("crun", runtime))
+	b.DropIn(t, "crun", table("crun", runtime))
 	l.ready(t, true, "crun")
 	t.Run("cordoned", func(t *testing.T) {
 		b.run(t, "handler", "cordon", "crun")
@@ -151,7 +151,7 @@ func TestLabels(t *testing.T) {
 		b.Kill9(t)
 		left := l.read(t)
 		l.ready(t, true, "crun")
-		b.remove(t, b.dropIn("crun")) // nobody sees it
+		b.remove(t, b.DropInPath("crun")) // nobody sees it
 		if l.read(t) != left {
 			t.Error("somebody writes the file")
 		}
@@ -161,17 +161,17 @@ func TestLabels(t *testing.T) {
 		l.ready(t, true, "runc")
 	})
 	t.Run("removed", func(t *testing.T) {
-		b.drop(t, "crun", table("crun", runtime))
+		b.DropIn(t, "crun", table("crun", runtime))
 		l.ready(t, true, "crun")
-		b.remove(t, b.dropIn("crun"))
+		b.remove(t, b.DropInPath("crun"))
 		l.ready(t, false, "crun")
 		l.wait(t, false, nodelabel.About("crun", "state"), "ready")
 	})
 	t.Run("in use", func(t *testing.T) {
-		b.drop(t, "crun", table("crun", runtime))
+		b.DropIn(t, "crun", table("crun", runtime))
 		b.waitState(t, "crun", "ready")
 		pod := b.pod(t, "crun")
-		b.remove(t, b.dropIn("crun"))
+		b.remove(t, b.DropInPath("crun"))
 		l.ready(t, false, "crun")
 		l.wait(t, true, nodelabel.About("crun", "state"), "draining")
 		works(t, b, pod)

@@ -26,7 +26,7 @@ func TestPainAddingAHandlerMeansARestart(t *testing.T) {
 	b := newBed(t)
 	old, pid := b.pod(t, "runc"), b.PID()
 	begin := time.Now()
-	b.drop(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
+	b.DropIn(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
 	id := b.firstPod(t, "crun")
 	took := time.Since(begin)
 	t.Logf("a dropped-in handler carried its first pod after %v", took.Round(time.Millisecond))
@@ -51,7 +51,7 @@ func TestPainAddingAHandlerMeansARestart(t *testing.T) {
 	if got := b.waitState(t, "third", "ready"); !strings.HasPrefix(got.Origin, vendor) {
 		t.Errorf("it is from %s", got.Origin)
 	}
-	b.drop(t, "third", table("mine", testbed.Part(t, testbed.Runc)))
+	b.DropIn(t, "third", table("mine", testbed.Part(t, testbed.Runc)))
 	b.waitState(t, "mine", "ready")
 	b.waitState(t, "third", "")
 }
@@ -59,9 +59,9 @@ func TestPainAddingAHandlerMeansARestart(t *testing.T) {
 // firstPod asks for a pod until there is a handler for it.
 func (b *bed) firstPod(t *testing.T, handler string) string {
 	t.Helper()
-	config := b.client.SandboxConfig("")
+	config := b.Client.SandboxConfig("")
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		resp, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		resp, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		if err == nil {
 			return resp.GetPodSandboxId()
 		}
@@ -75,10 +75,10 @@ func (b *bed) removeSandbox(t *testing.T, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, err := b.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+	if _, err := b.Client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+	if _, err := b.Client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,14 +87,14 @@ func (b *bed) removeSandbox(t *testing.T, id string) {
 // pod network and the snapshotter of a handler. Pods that exist stay as they are.
 func TestPainReloadLogsSuccessAndNeverReachesPods(t *testing.T) {
 	b := newBed(t)
-	b.drop(t, "edited", table("edited", testbed.Part(t, testbed.Runc)))
+	b.DropIn(t, "edited", table("edited", testbed.Part(t, testbed.Runc)))
 	b.waitState(t, "edited", "ready")
 	old := b.pod(t, "edited")
 	oldAddress := old.IP(t)
 
 	network := testbed.NewCNI(t)
 	before := b.waitState(t, "edited", "ready")
-	b.drop(t, "edited", table("edited", testbed.Part(t, testbed.Crun))+
+	b.DropIn(t, "edited", table("edited", testbed.Part(t, testbed.Crun))+
 		fmt.Sprintf("cni_conf_dir = %q\nsnapshotter = \"native\"\n", network.ConfDir))
 	testbed.Eventually(t, patience, func() error {
 		if _, now := b.status(t); now.of("edited").Since == before.Since {
@@ -149,9 +149,9 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 	for name, spoil := range map[string]struct {
 		path, text, says string
 	}{
-		"a typo in a drop-in":       {b.dropIn("kata"), "[runtimes.kata]\nruntime_pth = \"/x\"\n", ":2:1: runtimes.kata.runtime_pth: unknown key"},
-		"half a drop-in":            {b.dropIn("kata"), "[runtimes.kata]\nruntime_path = \"/x", ":2:"},
-		"a handler twice":           {b.dropIn("runc"), table("runc", "/x"), "is already configured"},
+		"a typo in a drop-in":       {b.DropInPath("kata"), "[runtimes.kata]\nruntime_pth = \"/x\"\n", ":2:1: runtimes.kata.runtime_pth: unknown key"},
+		"half a drop-in":            {b.DropInPath("kata"), "[runtimes.kata]\nruntime_path = \"/x", ":2:"},
+		"a handler twice":           {b.DropInPath("runc"), table("runc", "/x"), "is already configured"},
 		"a mistake in the main one": {b.ConfigFile, string(main) + "[server]\n", "[server]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -208,8 +208,8 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 					return
 				default:
 				}
-				config := b.client.SandboxConfig("")
-				resp, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
+				config := b.Client.SandboxConfig("")
+				resp, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 				if err != nil {
 					t.Errorf("a pod was lost: %v", err)
 					return
@@ -236,7 +236,7 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 		t.Error("no signal made it reload")
 	}
 	t.Logf("%d pods during %d signals", made.Load(), signals)
-	b.drop(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
+	b.DropIn(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
 	if err := unix.Kill(b.PID(), unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -247,11 +247,11 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 // with the last of them. The default can be switched under pods that have it.
 func TestPainChangingTheDefaultStrandsPods(t *testing.T) {
 	b := newBed(t)
-	b.drop(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
+	b.DropIn(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
 	b.waitState(t, "crun", "ready")
 	byDefault, onCrun := b.pod(t, ""), b.pod(t, "crun")
 
-	b.drop(t, "70-default", "default_runtime = \"crun\"\n")
+	b.DropIn(t, "70-default", "default_runtime = \"crun\"\n")
 	testbed.Eventually(t, patience, func() error {
 		if _, now := b.status(t); now.Default != "crun" {
 			return fmt.Errorf("the default is %s", now.Default)
@@ -266,10 +266,10 @@ func TestPainChangingTheDefaultStrandsPods(t *testing.T) {
 		works(t, b, pod)
 	}
 
-	b.remove(t, b.dropIn("70-default"))
-	b.remove(t, b.dropIn("crun"))
+	b.remove(t, b.DropInPath("70-default"))
+	b.remove(t, b.DropInPath("crun"))
 	b.waitState(t, "crun", "draining")
-	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "crun"})
+	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "crun"})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no longer configured") {
 		t.Errorf("a new pod of a removed handler: %v", err)
 	}
@@ -290,8 +290,8 @@ func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 	b := newBed(t)
 	binary := filepath.Join(b.Dir, "runtime")
 	copyFile(t, testbed.Part(t, testbed.Runc), binary)
-	b.drop(t, "own", table("own", binary)+fmt.Sprintf("required_devices = [%q]\n", "/dev/null"))
-	b.drop(t, "virtual", table("virtual", binary)+"required_devices = [\"/dev/no-such-device\"]\n")
+	b.DropIn(t, "own", table("own", binary)+fmt.Sprintf("required_devices = [%q]\n", "/dev/null"))
+	b.DropIn(t, "virtual", table("virtual", binary)+"required_devices = [\"/dev/no-such-device\"]\n")
 	b.waitState(t, "own", "ready")
 	if got := b.waitState(t, "virtual", "not-ready"); !strings.Contains(got.Reason, "/dev/no-such-device does not exist") {
 		t.Errorf("the reason is %q", got.Reason)
@@ -299,7 +299,7 @@ func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 	if listed, ready := b.advertised(t, "virtual"); listed || ready {
 		t.Errorf("listed: %v, all ready: %v", listed, ready)
 	}
-	b.remove(t, b.dropIn("virtual"))
+	b.remove(t, b.DropInPath("virtual"))
 	b.waitState(t, "virtual", "")
 
 	for name, c := range map[string]struct {
@@ -330,7 +330,7 @@ func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 			if b.metric(t, `berth_handler_state{handler="own",state="not-ready"}`) != "1" {
 				t.Error("the metrics do not say so")
 			}
-			_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "own"})
+			_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "own"})
 			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("a new pod: %v", err)
 			}
@@ -384,7 +384,7 @@ func TestCordonSurvivesKill9(t *testing.T) {
 	if got := b.waitState(t, "runc", "cordoned"); got.Reason != "waiting for a kernel" || got.Pods != 1 {
 		t.Errorf("got %+v", got)
 	}
-	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("")})
+	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "waiting for a kernel") {
 		t.Errorf("a new pod: %v", err)
 	}

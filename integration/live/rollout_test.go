@@ -25,11 +25,11 @@ func (b *bed) share(t *testing.T, handler string) map[string]string {
 	next := map[string]string{}
 	for i := range uids {
 		uid := fmt.Sprintf("uid-%d", i)
-		pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
+		pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
 			c.Metadata.Uid, c.Hostname = uid, ""
 			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE // is sooner there
 		}})
-		r, err := b.client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
+		r, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	restart := func() { b.Kill9(t); b.Start(t); b.waitState(t, "own", "ready") }
 	all := func(percent int) {
 		t.Helper()
-		b.drop(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = %d, abort_after = 2 }\n", next, percent))
+		b.DropIn(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = %d, abort_after = 2 }\n", next, percent))
 		b.command(t, "reload", "--wait")
 		b.rolloutIs(t, "own", "running")
 	}
@@ -155,7 +155,7 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 	if err := os.WriteFile(next, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	b.drop(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50, abort_after = 3 }\n", next))
+	b.DropIn(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50, abort_after = 3 }\n", next))
 	b.command(t, "reload", "--wait")
 	b.rolloutIs(t, "own", "running")
 	// Pods fall to either binary by chance: the first three may all have the next one.
@@ -184,7 +184,7 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 	// One that a probe finds out takes no pod at all.
 	no := filepath.Join(b.Dir, "no")
 	copyFile(t, "/bin/false", no)
-	b.drop(t, "other", table("other", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", no))
+	b.DropIn(t, "other", table("other", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", no))
 	b.waitState(t, "other", "ready")
 	b.rolloutIs(t, "other", "not-ready")
 	if got := b.share(t, "other"); len(got) != 0 {
@@ -196,15 +196,15 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 func (b *bed) starts(t *testing.T, handler string, most int) (worked, failed int) {
 	t.Helper()
 	for range 20 * most {
-		config := b.client.SandboxConfig("")
-		made, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		config := b.Client.SandboxConfig("")
+		made, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		if err == nil {
 			var c *runtimeapi.CreateContainerResponse
-			c, err = b.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-				PodSandboxId: made.GetPodSandboxId(), SandboxConfig: config, Config: b.client.ContainerConfig("main", b.image, "sleep", "1000"),
+			c, err = b.Client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+				PodSandboxId: made.GetPodSandboxId(), SandboxConfig: config, Config: b.Client.ContainerConfig("main", b.Image, "sleep", "1000"),
 			})
 			if err == nil {
-				_, err = b.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
+				_, err = b.Client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
 			}
 			b.removeSandbox(t, made.GetPodSandboxId())
 		}

@@ -4,7 +4,6 @@
 package nri
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -27,9 +25,7 @@ const requestTimeout = 3 * time.Second
 
 // bed is a berth that plugins can connect to.
 type bed struct {
-	*testbed.Berth
-	client *testbed.Client
-	image  string
+	*testbed.Bed
 	socket string
 }
 
@@ -41,54 +37,25 @@ func newBed(t *testing.T, config string) *bed {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b := &bed{socket: filepath.Join(dir, "nri.sock")}
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	b.image = registry.Push(t, "nri/busybox:1", testbed.Busybox(t))
-	b.Berth = testbed.StartBerth(t, testbed.Options{
-		CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry}, DefaultRuntime: "runc",
-		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)},
+	b.Bed = testbed.StartBed(t, "nri/busybox:1", testbed.Options{
+		DefaultRuntime: "runc", Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)},
 		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\noptions = { BinaryName = %q }\n[nri]\nsocket_path = %q\nplugin_request_timeout = %q\n%s",
 			testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), b.socket, requestTimeout, config),
 	})
-	b.client = b.Berth.Client
 	return b
-}
-
-// within bounds one call.
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// rest is what is on the host without pods.
-func (b *bed) rest(t *testing.T) testbed.Snapshot {
-	t.Helper()
-	b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"true"}}).Remove(t)
-	b.Restart(t)
-	return b.Snapshot(t)
-}
-
-func (b *bed) nothingLeft(t *testing.T, atRest testbed.Snapshot) {
-	t.Helper()
-	if err := b.client.RemoveAllPods(context.Background()); err != nil {
-		t.Errorf("remove what is listed: %v", err)
-	}
-	b.Restart(t)
-	b.NoLeaks(t, atRest)
 }
 
 // sleeper is a pod whose container runs until it is stopped.
 func (b *bed) sleeper(name string, annotations map[string]string) testbed.PodSpec {
 	return testbed.PodSpec{
-		Name: name, Image: b.image, Command: []string{"sleep", "3600"},
+		Name: name, Image: b.Image, Command: []string{"sleep", "3600"},
 		Container: func(c *runtimeapi.ContainerConfig) { c.Annotations = annotations },
 	}
 }
 
 func (b *bed) update(t *testing.T, c *testbed.Container, bytes int64) {
 	t.Helper()
-	_, err := b.client.UpdateContainerResources(within(t), &runtimeapi.UpdateContainerResourcesRequest{
+	_, err := b.Client.UpdateContainerResources(testbed.Within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
 		ContainerId: c.ID, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: bytes},
 	})
 	if err != nil {
@@ -121,13 +88,6 @@ func same(t *testing.T, got []string, want ...string) {
 	}
 }
 
-func refused(t *testing.T, err error, words string) {
-	t.Helper()
-	if st := status.Convert(err); st.Code() != codes.FailedPrecondition || !strings.Contains(st.Message(), words) {
-		t.Errorf("got %v, want a failed precondition that says %q", err, words)
-	}
-}
-
 // TestLife sees a container adjusted, and the whole life of its pod in order,
 // under a runtime and under a foreign shim.
 func TestLife(t *testing.T) {
@@ -142,7 +102,7 @@ func TestLife(t *testing.T) {
 			p.forget(t)
 			spec := b.sleeper("life-"+handler, map[string]string{wantAdjust: gift})
 			spec.Handler = handler
-			pod := b.client.RunPod(t, spec)
+			pod := b.Client.RunPod(t, spec)
 			c := pod.Container
 			for command, want := range map[string]string{
 				"echo $NRI_ENV":  "by plugin",
@@ -157,7 +117,7 @@ func TestLife(t *testing.T) {
 			if c.TryExec(t, "sh", "-c", "echo x > /nri/hello").ExitCode == 0 {
 				t.Error("the plugin's read-only mount can be written")
 			}
-			r, err := b.client.ContainerStatus(within(t), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
+			r, err := b.Client.ContainerStatus(testbed.Within(t, time.Minute), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,7 +129,7 @@ func TestLife(t *testing.T) {
 			// The plugin grants half of what is asked for.
 			b.update(t, c, 200<<20)
 			wantMemory(t, c, 100<<20)
-			if _, err := b.client.UpdatePodSandboxResources(within(t), &runtimeapi.UpdatePodSandboxResourcesRequest{
+			if _, err := b.Client.UpdatePodSandboxResources(testbed.Within(t, time.Minute), &runtimeapi.UpdatePodSandboxResourcesRequest{
 				PodSandboxId: pod.ID, Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5 << 20},
 			}); err != nil {
 				t.Fatal(err)
@@ -192,15 +152,15 @@ func TestLife(t *testing.T) {
 func TestEnds(t *testing.T) {
 	b := newBed(t, "")
 	p := startPlugin(t, b.socket)
-	pod := b.client.RunPod(t, testbed.PodSpec{Name: "ends", Image: b.image, Command: []string{"sh", "-c", "exit 3"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Name: "ends", Image: b.Image, Command: []string{"sh", "-c", "exit 3"}})
 	p.await(t, 1, "stop main CONTAINER_STOPPED 3") // nobody has asked for it
 	p.forget(t)
 	pod.Container.Remove(t)
 	same(t, p.told(t), "remove main")
 
 	p.forget(t)
-	bad := pod.CreateContainer(t, "bad", testbed.PodSpec{Image: b.image, Command: []string{"/no/such/program"}})
-	if _, err := b.client.StartContainer(within(t), &runtimeapi.StartContainerRequest{ContainerId: bad.ID}); err == nil {
+	bad := pod.CreateContainer(t, "bad", testbed.PodSpec{Image: b.Image, Command: []string{"/no/such/program"}})
+	if _, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: bad.ID}); err == nil {
 		t.Fatal("a program that is not there was started")
 	}
 	bad.Remove(t)
@@ -219,15 +179,15 @@ func TestEnds(t *testing.T) {
 // again under its name.
 func TestRefusal(t *testing.T) {
 	b := newBed(t, "")
-	atRest := b.rest(t)
+	atRest := b.Rest(t)
 	p := startPlugin(t, b.socket)
-	config := b.client.SandboxConfig("unwelcome")
+	config := b.Client.SandboxConfig("unwelcome")
 	config.Annotations = map[string]string{wantRefuse: "yes"}
-	_, err := b.client.RunPodSandbox(within(t), &runtimeapi.RunPodSandboxRequest{Config: config})
-	refused(t, err, "this pod is not welcome")
+	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+	testbed.Refused(t, err, codes.FailedPrecondition, "this pod is not welcome")
 	b.NoLeaks(t, b.idle(t, atRest))
 	config.Annotations = nil
-	r, err := b.client.RunPodSandbox(within(t), &runtimeapi.RunPodSandboxRequest{Config: config})
+	r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,22 +196,22 @@ func TestRefusal(t *testing.T) {
 	withPod := b.Snapshot(t)
 	for annotation, words := range map[string]string{wantRefuse: "this container is not welcome", wantMove: "/elsewhere"} {
 		p.forget(t)
-		c := b.client.ContainerConfig("main", b.image, "sleep", "3600")
+		c := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
 		c.Annotations = map[string]string{annotation: "yes"}
-		_, err = b.client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: config})
-		refused(t, err, words)
+		_, err = b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: config})
+		testbed.Refused(t, err, codes.FailedPrecondition, words)
 		b.NoLeaks(t, withPod)
 		same(t, p.told(t), "create main", "stop main CONTAINER_CREATED 0", "remove main")
 		c.Annotations = nil
-		again, err := b.client.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: config})
+		again, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: config})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.client.RemoveContainer(within(t), &runtimeapi.RemoveContainerRequest{ContainerId: again.GetContainerId()}); err != nil {
+		if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: again.GetContainerId()}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.nothingLeft(t, atRest)
+	b.NothingLeft(t, atRest)
 }
 
 // idle is atRest with the supervisor that waits for the next pod.
@@ -285,7 +245,7 @@ func TestHangingAndDeadPlugins(t *testing.T) {
 	b := newBed(t, "")
 	p := startPlugin(t, b.socket)
 	begin := time.Now()
-	b.client.RunPod(t, b.sleeper("patient", map[string]string{wantHang: "yes"}))
+	b.Client.RunPod(t, b.sleeper("patient", map[string]string{wantHang: "yes"}))
 	if took := time.Since(begin); took < requestTimeout || took > requestTimeout+30*time.Second {
 		t.Errorf("a pod whose plugin hangs took %s; the plugin has %s", took, requestTimeout)
 	}
@@ -298,7 +258,7 @@ func TestHangingAndDeadPlugins(t *testing.T) {
 
 	p.kill()
 	begin = time.Now()
-	pod := b.client.RunPod(t, b.sleeper("orphan", nil))
+	pod := b.Client.RunPod(t, b.sleeper("orphan", nil))
 	pod.Remove(t)
 	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("a pod took %s after its plugin died", took)
@@ -309,10 +269,10 @@ func TestHangingAndDeadPlugins(t *testing.T) {
 // was killed under them.
 func TestLatePluginAndRestart(t *testing.T) {
 	b := newBed(t, "")
-	pod := b.client.RunPod(t, b.sleeper("old", nil))
+	pod := b.Client.RunPod(t, b.sleeper("old", nil))
 	pod.CreateContainer(t, "created", b.sleeper("", nil))
-	pod.RunContainer(t, "ended", testbed.PodSpec{Image: b.image, Command: []string{"true"}}).WaitExit(t)
-	stopped := b.client.RunSandbox(t, testbed.PodSpec{Name: "over"})
+	pod.RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).WaitExit(t)
+	stopped := b.Client.RunSandbox(t, testbed.PodSpec{Name: "over"})
 	stopped.Stop(t)
 	p := startPlugin(t, b.socket)
 	const node = "sync [created=CREATED main=RUNNING old over]"
@@ -323,7 +283,7 @@ func TestLatePluginAndRestart(t *testing.T) {
 	b.Start(t)
 	p.await(t, 2, node)
 	p.forget(t)
-	fresh := b.client.RunPod(t, b.sleeper("fresh", nil))
+	fresh := b.Client.RunPod(t, b.sleeper("fresh", nil))
 	fresh.Remove(t)
 	pod.Container.Stop(t, 0)
 	pod.Remove(t)
@@ -337,7 +297,7 @@ func TestLatePluginAndRestart(t *testing.T) {
 func TestUpdates(t *testing.T) {
 	b := newBed(t, "")
 	p := startPlugin(t, b.socket)
-	pod := b.client.RunPod(t, b.sleeper("pair", nil))
+	pod := b.Client.RunPod(t, b.sleeper("pair", nil))
 	pod.RunContainer(t, "second", b.sleeper("", map[string]string{wantOther: pod.Container.ID + "=" + strconv.Itoa(96<<20)}))
 	wantMemory(t, pod.Container, 96<<20)
 	// A container that is not there is nobody's failure.
@@ -383,7 +343,7 @@ func TestInstalledPlugin(t *testing.T) {
 		t.Errorf("there is a socket although connections are disabled: %v", err)
 	}
 	p := &process{notes: notes}
-	pod := b.client.RunPod(t, b.sleeper("own", nil))
+	pod := b.Client.RunPod(t, b.sleeper("own", nil))
 	same(t, withoutAddresses(p.told(t))[1:], "sync []", "run own", "create main", "postcreate main", "start main", "poststart main")
 	p.forget(t)
 	b.Restart(t)

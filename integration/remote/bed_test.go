@@ -5,8 +5,7 @@ package remote
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,11 +20,8 @@ const patience = 60 * time.Second
 // bed is a berth with a runtime of its own, runc, and a handler legacy whose
 // pods are in a containerd.
 type bed struct {
-	*testbed.Berth
-	client   *testbed.Client
-	other    *testbed.Daemon
-	image    string
-	registry *testbed.Registry
+	*testbed.Bed
+	other *testbed.Daemon
 	// registries are those that berths know.
 	registries []*testbed.Registry
 }
@@ -33,18 +29,13 @@ type bed struct {
 // newBed makes one whose berths know more registries than its own.
 func newBed(t *testing.T, more ...*testbed.Registry) *bed {
 	t.Helper()
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	b := &bed{image: registry.Push(t, "remote/busybox:1", testbed.Busybox(t)), registry: registry, registries: append(more, registry)}
+	b := &bed{Bed: testbed.StartBed(t, "remote/busybox:1", testbed.Options{Registries: more, Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
+	b.registries = slices.Concat(more, []*testbed.Registry{b.Registry})
 	runc := testbed.Part(t, testbed.Runc)
 	b.other = testbed.StartContainerd(t, testbed.ContainerdOptions{
-		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: testbed.NewCNI(t), Registry: registry,
+		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: testbed.NewCNI(t), Registry: b.Registry,
 	})
-	b.Berth = testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: b.registries,
-		Config: "[handlers]\nprobe_interval = \"1s\"\n",
-	})
-	b.client = b.Berth.Client
-	b.drop(t, "50-legacy", fmt.Sprintf("[runtimes.legacy]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+b.other.Socket))
+	b.DropIn(t, "50-legacy", fmt.Sprintf("[runtimes.legacy]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+b.other.Socket))
 	b.ready(t, "legacy")
 	return b
 }
@@ -56,27 +47,15 @@ func (b *bed) behind(t *testing.T) *testbed.Berth {
 	inner := testbed.StartBerth(t, testbed.Options{
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: b.registries,
 	})
-	b.drop(t, "50-inner", fmt.Sprintf("[runtimes.inner]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+inner.Socket))
+	b.DropIn(t, "50-inner", fmt.Sprintf("[runtimes.inner]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+inner.Socket))
 	b.ready(t, "inner")
 	return inner
-}
-
-// drop writes a drop-in as a careful installer does: whole, under its name.
-func (b *bed) drop(t *testing.T, name, text string) {
-	t.Helper()
-	temporary := filepath.Join(b.Dir, "conf.d", "."+name)
-	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(temporary, filepath.Join(b.Dir, "conf.d", name+".toml")); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // status is the node's.
 func (b *bed) status(t *testing.T) *runtimeapi.StatusResponse {
 	t.Helper()
-	s, err := b.client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	s, err := b.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 			_ = c.Close()
 		}), ""},
 	} {
-		b.drop(t, "60-"+e.name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", e.name, "unix://"+e.endpoint))
+		b.DropIn(t, "60-"+e.name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", e.name, "unix://"+e.endpoint))
 		testbed.Eventually(t, patience, func() error {
 			for _, c := range b.status(t).GetStatus().GetConditions() {
 				if c.GetType() == "HandlersReady" && strings.Contains(c.GetMessage(), `"`+e.name+`"`) && strings.Contains(c.GetMessage(), e.why) {
@@ -146,7 +146,7 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 		if b.announces(t, e.name) {
 			t.Errorf("handler %s is announced", e.name)
 		}
-		_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: e.name})
+		_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: e.name})
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), `handler "`+e.name+`"`) {
 			t.Errorf("a pod of %s: %v", e.name, err)
 		}
@@ -159,23 +159,23 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pod := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
 		t.Errorf("the own pod says %q", got)
 	}
 	for name, id := range map[string]string{"nameless": "", "thief": pod.ID} {
-		b.drop(t, "70-"+name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", name, "unix://"+liar{id: id}.serve(t)))
+		b.DropIn(t, "70-"+name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", name, "unix://"+liar{id: id}.serve(t)))
 		b.ready(t, name)
-		_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: name})
+		_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: name})
 		if err == nil {
 			t.Errorf("%s has made a pod", name)
 		}
 	}
-	sandboxes, err := b.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	sandboxes, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(sandboxes.GetItems()) != 1 || sandboxes.GetItems()[0].GetId() != pod.ID {
 		t.Errorf("listed %v, %v", sandboxes, err)
 	}
-	containers, err := b.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	containers, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
 	if err != nil || len(containers.GetContainers()) != 1 || containers.GetContainers()[0].GetId() != pod.Container.ID {
 		t.Errorf("listed %v, %v", containers, err)
 	}
@@ -187,12 +187,5 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 // newOwn is a berth with a runtime of its own and no other daemon.
 func newOwn(t *testing.T) *bed {
 	t.Helper()
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	b := &bed{image: registry.Push(t, "remote/busybox:1", testbed.Busybox(t)), registry: registry}
-	b.Berth = testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
-		Config: "[handlers]\nprobe_interval = \"1s\"\n",
-	})
-	b.client = b.Berth.Client
-	return b
+	return &bed{Bed: testbed.StartBed(t, "remote/busybox:1", testbed.Options{Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
 }

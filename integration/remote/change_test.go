@@ -124,13 +124,13 @@ func (b *bed) metrics(t *testing.T) string {
 
 func (b *bed) pod(t *testing.T, handler string) *testbed.Pod {
 	t.Helper()
-	return b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "3600"}})
+	return b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"}})
 }
 
 // isOf checks which handler pods are listed under, and that each works.
 func (b *bed) isOf(t *testing.T, handlers map[*testbed.Pod]string) {
 	t.Helper()
-	list, err := b.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	list, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,10 +161,10 @@ func has(t *testing.T, d *testbed.Daemon, pod *testbed.Pod) bool {
 // TestHandlersOfDaemonsChange changes where handlers lead to while they have pods.
 func TestHandlersOfDaemonsChange(t *testing.T) {
 	b := newBed(t)
-	b.drop(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+filepath.Join(b.Dir, "metrics.sock")))
+	b.DropIn(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+filepath.Join(b.Dir, "metrics.sock")))
 	b.Restart(t)
 	runc := testbed.Part(t, testbed.Runc)
-	second := testbed.StartBerth(t, testbed.Options{Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{b.registry}})
+	second := testbed.StartBerth(t, testbed.Options{Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{b.Registry}})
 	own, first := b.pod(t, "runc"), b.pod(t, "legacy")
 
 	// One more handler on the daemon: they share one connection.
@@ -172,7 +172,7 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.connected(t, 2)
-	b.drop(t, "51-shared", leads("shared", b.other, ""))
+	b.DropIn(t, "51-shared", leads("shared", b.other, ""))
 	b.row(t, "shared", "ready")
 	b.connected(t, 2)
 	shared := b.pod(t, "shared")
@@ -180,11 +180,11 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	b.isOf(t, pods)
 
 	// Another name: the old one is served to its last pod.
-	b.drop(t, "50-legacy", leads("a-name", b.other, "runc"))
+	b.DropIn(t, "50-legacy", leads("a-name", b.other, "runc"))
 	b.row(t, "a-name", "ready")
 	b.row(t, "legacy", "draining", "no longer configured")
 	pods[b.pod(t, "a-name")] = "a-name"
-	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("refused"), RuntimeHandler: "legacy"})
+	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("refused"), RuntimeHandler: "legacy"})
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("a pod under a handler that is no longer configured: %v", err)
 	}
@@ -197,7 +197,7 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	b.row(t, "legacy")
 
 	// Another daemon: pods stay where they are, new ones go there.
-	b.drop(t, "51-shared", leads("shared", second.Daemon, "runc"))
+	b.DropIn(t, "51-shared", leads("shared", second.Daemon, "runc"))
 	testbed.Eventually(t, patience, func() error {
 		if show := b.berth(t, 0, "handler", "show", "shared"); !strings.Contains(show, second.Socket) {
 			return fmt.Errorf("it leads elsewhere:\n%s", show)
@@ -248,7 +248,7 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
 	refuses := func(why string) {
 		t.Helper()
-		_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig("refused"), RuntimeHandler: "shared"})
+		_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("refused"), RuntimeHandler: "shared"})
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), why) {
 			t.Errorf("a pod is refused with %v, want %q", err, why)
 		}
@@ -275,10 +275,10 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.drop(t, "51-shared", string(whole)+"candidate = { runtime_path = \"/bin/true\", percent = 50 }\n")
+	b.DropIn(t, "51-shared", string(whole)+"candidate = { runtime_path = \"/bin/true\", percent = 50 }\n")
 	if out := b.berth(t, 2, "reload", "--wait"); !strings.Contains(out, "runtimes.shared.candidate: does not apply to a handler of another CRI daemon") {
 		t.Errorf("a candidate is refused with:\n%s", out)
 	}
-	b.drop(t, "51-shared", string(whole))
+	b.DropIn(t, "51-shared", string(whole))
 	b.berth(t, 0, "reload", "--wait")
 }

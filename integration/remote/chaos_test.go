@@ -26,11 +26,11 @@ func signal(t *testing.T, d *testbed.Daemon, s syscall.Signal) {
 // whole checks that lists have both pods, and that the own one works.
 func (b *bed) whole(t *testing.T, own, theirs *testbed.Pod) {
 	t.Helper()
-	pods, err := b.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	pods, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	containers, err := b.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	containers, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func (b *bed) refused(t *testing.T, theirs *testbed.Pod) {
 	testbed.Eventually(t, patience, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, err := b.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
+		_, err := b.Client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
 		if text := fmt.Sprint(err); status.Code(err) != codes.Unavailable || !strings.Contains(text, `handler "legacy"`) || !strings.Contains(text, b.other.Socket) {
 			return fmt.Errorf("a call about a pod of a daemon that does not answer: %w", err)
 		}
@@ -71,7 +71,7 @@ func (b *bed) refused(t *testing.T, theirs *testbed.Pod) {
 func (b *bed) answers(t *testing.T, theirs *testbed.Pod) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
-		_, err := b.client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
+		_, err := b.Client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
 		return err
 	})
 	if got := theirs.Container.Exec(t, "echo", "there"); got != "there\n" {
@@ -81,9 +81,9 @@ func (b *bed) answers(t *testing.T, theirs *testbed.Pod) {
 
 func TestADaemonThatStopsAndDies(t *testing.T) {
 	b := newBed(t)
-	own := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
-	theirs := b.client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: b.image, Command: []string{"sleep", "3600"}})
-	brief := theirs.RunContainer(t, "brief", testbed.PodSpec{Image: b.image, Command: []string{"sh", "-c", "while ! test -e /end; do sleep 0.1; done; exit 7"}})
+	own := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+	theirs := b.Client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: b.Image, Command: []string{"sleep", "3600"}})
+	brief := theirs.RunContainer(t, "brief", testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", "while ! test -e /end; do sleep 0.1; done; exit 7"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	heard := b.hear(ctx, t)

@@ -98,32 +98,32 @@ func (c *collector) free(t *testing.T, bytes uint64) (gone []string) {
 }
 
 func collection(t *testing.T, s *shop) {
-	gc := &collector{client: s.client, records: map[string]*imageRecord{}}
+	gc := &collector{client: s.Client, records: map[string]*imageRecord{}}
 	gc.free(t, math.MaxUint64) // what other checks have left
 
 	run := func(handler, name string) *testbed.Pod {
-		return s.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: name, Command: []string{"sleep", "3600"}})
+		return s.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: name, Command: []string{"sleep", "3600"}})
 	}
 	here, there, both := s.push(t, "here:1"), s.push(t, "there:1"), s.push(t, "both:1")
 	run("", here)
 	run("legacy", there)
 	run("inner", both)
-	s.client.Pull(t, "runc", both)
+	s.Client.Pull(t, "runc", both)
 	volume := s.push(t, "mounted:1")
-	mounted := s.client.Pull(t, "runc", volume)
+	mounted := s.Client.Pull(t, "runc", volume)
 	pod := s.pod(t, "legacy")
-	if _, err := create(t, s.client, pod, "main", idOf(t, s.client, "", there), there, func(c *runtimeapi.ContainerConfig) {
+	if _, err := create(t, s.Client, pod, "main", idOf(t, s.Client, "", there), there, func(c *runtimeapi.ContainerConfig) {
 		c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: mounted, UserSpecifiedImage: volume}})
 	}); err != nil {
 		t.Fatal(err)
 	}
 
-	oldest := s.client.Pull(t, "legacy", s.push(t, "unused:1"))
+	oldest := s.Client.Pull(t, "legacy", s.push(t, "unused:1"))
 	gc.detect(t)
-	unused := []string{s.client.Pull(t, "runc", s.push(t, "unused:2"))}
+	unused := []string{s.Client.Pull(t, "runc", s.push(t, "unused:2"))}
 	everywhere := s.push(t, "unused:3")
 	for _, handler := range []string{"runc", "legacy", "inner"} {
-		unused = append(unused, s.client.Pull(t, handler, everywhere))
+		unused = append(unused, s.Client.Pull(t, handler, everywhere))
 	}
 	if gone := gc.free(t, 1); !slices.Equal(gone, []string{oldest}) {
 		t.Errorf("collected %q, and the oldest is %s", gone, oldest)
@@ -144,9 +144,9 @@ func collection(t *testing.T, s *shop) {
 	// An image that containers are given from another store is theirs like any
 	// other: collected when nobody uses it, and from both.
 	lent := s.push(t, "lent:1")
-	id := s.client.Pull(t, "runc", lent)
+	id := s.Client.Pull(t, "runc", lent)
 	borrower := s.pod(t, "legacy")
-	if _, err := create(t, s.client, borrower, "main", id, lent); err != nil {
+	if _, err := create(t, s.Client, borrower, "main", id, lent); err != nil {
 		t.Fatal(err)
 	}
 	if gone := gc.free(t, math.MaxUint64); len(gone) > 0 {
@@ -158,10 +158,10 @@ func collection(t *testing.T, s *shop) {
 		t.Errorf("collected %q, want %s", gone, id)
 	}
 	s.isIn(t, id, "")
-	if got := idOf(t, s.client, "", lent); got != "" {
+	if got := idOf(t, s.Client, "", lent); got != "" {
 		t.Errorf("what was collected is there as %s", got)
 	}
-	if _, err := pull(t, s.client, s.pod(t, "legacy"), lent, "", ""); err != nil {
+	if _, err := pull(t, s.Client, s.pod(t, "legacy"), lent, "", ""); err != nil {
 		t.Error(err)
 	}
 	s.isIn(t, lent, "legacy")

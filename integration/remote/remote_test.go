@@ -10,14 +10,14 @@ import (
 
 func TestPodsInAnotherDaemon(t *testing.T) {
 	b := newBed(t)
-	own := b.client.RunPod(t, testbed.PodSpec{Image: b.image, Command: []string{"sleep", "3600"}})
-	theirs := b.client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: b.image, Command: []string{"sleep", "3600"}})
+	own := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+	theirs := b.Client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: b.Image, Command: []string{"sleep", "3600"}})
 	for _, p := range []*testbed.Pod{own, theirs} {
 		if got := p.Container.Exec(t, "echo", "hello"); got != "hello\n" {
 			t.Errorf("%q", got)
 		}
 	}
-	listed, err := b.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	listed, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
 	if err != nil || len(listed.GetContainers()) != 2 {
 		t.Fatalf("%v, %v", listed, err)
 	}

@@ -26,7 +26,7 @@ func TestImagesThatNeedSecrets(t *testing.T) {
 	}
 	b := newBed(t, gated[basic], gated[tokens])
 	inner := b.behind(t)
-	own := b.client.RunSandbox(t, testbed.PodSpec{})
+	own := b.Client.RunSandbox(t, testbed.PodSpec{})
 	for _, row := range []struct {
 		handler string
 		gate    *gate
@@ -43,12 +43,12 @@ func TestImagesThatNeedSecrets(t *testing.T) {
 			t.Cleanup(func() { row.gate.open() })
 			row.gate.let("ann", "annspass")
 			row.gate.let("bob", "bobspass")
-			id, err := pull(t, b.client, own, s.name, "ann", "annspass")
+			id, err := pull(t, b.Client, own, s.name, "ann", "annspass")
 			if err != nil {
 				t.Fatal(err)
 			}
 			s.id = id
-			s.pod = b.client.RunSandbox(t, testbed.PodSpec{Handler: row.handler})
+			s.pod = b.Client.RunSandbox(t, testbed.PodSpec{Handler: row.handler})
 			s.check(t)
 		})
 	}
@@ -69,10 +69,10 @@ type secretImage struct {
 
 func (s *secretImage) check(t *testing.T) {
 	s.refused(t, "without a pull of its own")
-	if _, err := pull(t, s.client, s.pod, s.name, "bob", "annspass"); err == nil {
+	if _, err := pull(t, s.Client, s.pod, s.name, "bob", "annspass"); err == nil {
 		t.Error("pulled with a wrong secret")
 	}
-	if got := idOf(t, s.client, "", s.name); got != "" {
+	if got := idOf(t, s.Client, "", s.name); got != "" {
 		t.Errorf("after a pull with a wrong secret it is there as %s", got)
 	}
 	s.pulls(t, "bobspass")
@@ -104,7 +104,7 @@ func (s *secretImage) lost(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.gate.came()
-	if got := idOf(t, s.client, "", s.name); got != s.id {
+	if got := idOf(t, s.Client, "", s.name); got != s.id {
 		t.Errorf("with ann's pod it is there as %q", got)
 	}
 }
@@ -112,11 +112,11 @@ func (s *secretImage) lost(t *testing.T) {
 // refused has the creation fail, and the image be missing from then on.
 func (s *secretImage) refused(t *testing.T, how string) {
 	t.Helper()
-	if got := idOf(t, s.client, "", s.name); got != s.id {
+	if got := idOf(t, s.Client, "", s.name); got != s.id {
 		t.Fatalf("%s: it is there as %q", how, got)
 	}
 	s.gate.came()
-	_, err := create(t, s.client, s.pod, "refused", s.id, s.name)
+	_, err := create(t, s.Client, s.pod, "refused", s.id, s.name)
 	if err == nil || !strings.Contains(err.Error(), "pulling it for this one failed") || strings.Contains(err.Error(), "pass") {
 		t.Errorf("%s: %v", how, err)
 	}
@@ -124,18 +124,18 @@ func (s *secretImage) refused(t *testing.T, how string) {
 		t.Errorf("%s: tried as %q", how, users)
 	}
 	for _, name := range []string{s.name, s.id} {
-		if got := idOf(t, s.client, "", name); got != "" {
+		if got := idOf(t, s.Client, "", name); got != "" {
 			t.Errorf("%s: %s is there as %s", how, name, got)
 		}
 	}
-	if images(t, s.client)[s.id] == nil {
+	if images(t, s.Client)[s.id] == nil {
 		t.Errorf("%s: what is on the disk is not listed", how)
 	}
 }
 
 func (s *secretImage) pulls(t *testing.T, password string) {
 	t.Helper()
-	got, err := pull(t, s.client, s.pod, s.name, "bob", password)
+	got, err := pull(t, s.Client, s.pod, s.name, "bob", password)
 	if err != nil || got != s.id {
 		t.Fatalf("pulled %s, %v", got, err)
 	}
@@ -143,14 +143,14 @@ func (s *secretImage) pulls(t *testing.T, password string) {
 
 func (s *secretImage) created(t *testing.T, how string) {
 	t.Helper()
-	if got := idOf(t, s.client, "", s.name); got != s.id {
+	if got := idOf(t, s.Client, "", s.name); got != s.id {
 		t.Errorf("%s: it is there as %q", how, got)
 	}
-	id, err := create(t, s.client, s.pod, "made", s.id, s.name)
+	id, err := create(t, s.Client, s.pod, "made", s.id, s.name)
 	if err != nil {
 		t.Fatalf("%s: %v", how, err)
 	}
-	if _, err := s.client.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+	if _, err := s.Client.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 		t.Error(err)
 	}
 }

@@ -71,19 +71,13 @@ func relay(client net.Conn, daemon string) {
 
 // TestSharedSocket runs pods in daemons that share their sockets as CRI-O does.
 func TestSharedSocket(t *testing.T) {
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	image := registry.Push(t, "remote/busybox:1", testbed.Busybox(t))
-	runc := testbed.Part(t, testbed.Runc)
+	outer := &bed{Bed: testbed.StartBed(t, "remote/busybox:1", testbed.Options{})}
 	inner := testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{outer.Registry},
 	})
-	outer := &bed{Berth: testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
-	})}
-	outer.client = outer.Client
-	outer.drop(t, "50-shared", fmt.Sprintf("[runtimes.shared]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+shareSocket(t, inner.Socket)))
+	outer.DropIn(t, "50-shared", fmt.Sprintf("[runtimes.shared]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+shareSocket(t, inner.Socket)))
 	outer.ready(t, "shared")
-	pod := outer.client.RunPod(t, testbed.PodSpec{Handler: "shared", Image: image, Command: []string{"sleep", "3600"}})
+	pod := outer.Client.RunPod(t, testbed.PodSpec{Handler: "shared", Image: outer.Image, Command: []string{"sleep", "3600"}})
 	if got := pod.Container.Exec(t, "echo", "hello"); got != "hello\n" {
 		t.Errorf("%q", got)
 	}

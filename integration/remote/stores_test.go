@@ -41,7 +41,7 @@ func (s *shop) push(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.registry.Push(t, name, image)
+	return s.Registry.Push(t, name, image)
 }
 
 // in says which stores have what a name stands for, in the order runc, legacy, inner.
@@ -51,7 +51,7 @@ func (s *shop) in(t *testing.T, name string) string {
 	for _, store := range []struct {
 		handler, ask string
 		client       *testbed.Client
-	}{{"runc", "runc", s.client}, {"legacy", "", s.other.Client}, {"inner", "", s.inner.Client}} {
+	}{{"runc", "runc", s.Client}, {"legacy", "", s.other.Client}, {"inner", "", s.inner.Client}} {
 		if idOf(t, store.client, store.ask, name) != "" {
 			all = append(all, store.handler)
 		}
@@ -68,7 +68,7 @@ func (s *shop) isIn(t *testing.T, name, want string) {
 
 func (s *shop) pod(t *testing.T, handler string) *testbed.Pod {
 	t.Helper()
-	return s.client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+	return s.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
 }
 
 func TestImagesOfSeveralStores(t *testing.T) {
@@ -95,18 +95,18 @@ func TestImagesOfSeveralStores(t *testing.T) {
 
 func pullsGo(t *testing.T, s *shop) {
 	name := s.push(t, "pulls:1")
-	s.client.Pull(t, "legacy", name)
+	s.Client.Pull(t, "legacy", name)
 	s.isIn(t, name, "legacy")
-	if id := idOf(t, s.client, "", name); id == "" || idOf(t, s.client, "legacy", name) != id || idOf(t, s.client, "runc", name) != "" {
+	if id := idOf(t, s.Client, "", name); id == "" || idOf(t, s.Client, "legacy", name) != id || idOf(t, s.Client, "runc", name) != "" {
 		t.Error("a handler's images are not its store's")
 	}
-	if _, err := pull(t, s.client, s.pod(t, "inner"), name, "", ""); err != nil {
+	if _, err := pull(t, s.Client, s.pod(t, "inner"), name, "", ""); err != nil {
 		t.Error(err)
 	}
 	s.isIn(t, name, "legacy inner")
-	id := s.client.Pull(t, "", name)
+	id := s.Client.Pull(t, "", name)
 	s.isIn(t, name, "runc legacy inner")
-	if err := remove(t, s.client, id); err != nil {
+	if err := remove(t, s.Client, id); err != nil {
 		t.Error(err)
 	}
 	s.isIn(t, name, "")
@@ -114,29 +114,29 @@ func pullsGo(t *testing.T, s *shop) {
 
 func movedTag(t *testing.T, s *shop) {
 	name := s.push(t, "moved:1")
-	before := s.client.Pull(t, "runc", name)
+	before := s.Client.Pull(t, "runc", name)
 	s.push(t, "moved:1")
-	after := s.client.Pull(t, "legacy", name)
+	after := s.Client.Pull(t, "legacy", name)
 	pod := s.pod(t, "legacy")
-	if told := idOf(t, s.client, "", name); told != before {
+	if told := idOf(t, s.Client, "", name); told != before {
 		t.Fatalf("told of %s", told)
 	}
-	id, err := create(t, s.client, pod, "main", before, name)
+	id, err := create(t, s.Client, pod, "main", before, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := s.client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	c, err := s.Client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil || c.GetStatus().GetImageId() != before {
 		t.Errorf("the container is of %v, %v; the kubelet was told of %s", c, err, before)
 	}
 	if got := idOf(t, s.other.Client, "", name); got != after {
 		t.Errorf("the tag stands for %s in the other daemon, and was pulled as %s", got, after)
 	}
-	listed := images(t, s.client)
+	listed := images(t, s.Client)
 	if listed[before] == nil || listed[after] == nil {
 		t.Error("not both are listed")
 	}
-	if err := remove(t, s.client, name); err != nil {
+	if err := remove(t, s.Client, name); err != nil {
 		t.Error(err)
 	}
 	s.isIn(t, before, "")
@@ -146,16 +146,16 @@ func movedTag(t *testing.T, s *shop) {
 func tagAndDigest(t *testing.T, s *shop) {
 	name := s.push(t, "twice:1")
 	for _, by := range []string{"tag", "digest", "id"} {
-		id := s.client.Pull(t, "runc", name)
-		digest := images(t, s.client)[id].GetRepoDigests()[0]
-		if got := s.client.Pull(t, "legacy", digest); got != id {
+		id := s.Client.Pull(t, "runc", name)
+		digest := images(t, s.Client)[id].GetRepoDigests()[0]
+		if got := s.Client.Pull(t, "legacy", digest); got != id {
 			t.Errorf("by digest it is %s, and by tag %s", got, id)
 		}
-		one := images(t, s.client)[id]
+		one := images(t, s.Client)[id]
 		if !slices.Equal(one.GetRepoTags(), []string{name}) || !slices.Equal(one.GetRepoDigests(), []string{digest}) {
 			t.Errorf("listed as %v", one)
 		}
-		if err := remove(t, s.client, map[string]string{"tag": name, "digest": digest, "id": id}[by]); err != nil {
+		if err := remove(t, s.Client, map[string]string{"tag": name, "digest": digest, "id": id}[by]); err != nil {
 			t.Error(err)
 		}
 		s.isIn(t, id, "")
@@ -163,22 +163,22 @@ func tagAndDigest(t *testing.T, s *shop) {
 }
 
 func volumes(t *testing.T, s *shop) {
-	name := s.registry.Push(t, "volume:1", testbed.Image(t, testbed.WithLayer(testbed.File{Path: "what", Mode: 0o644, Body: []byte("a volume\n")})))
-	id := s.client.Pull(t, "runc", name)
+	name := s.Registry.Push(t, "volume:1", testbed.Image(t, testbed.WithLayer(testbed.File{Path: "what", Mode: 0o644, Body: []byte("a volume\n")})))
+	id := s.Client.Pull(t, "runc", name)
 	for _, handler := range []string{"legacy", "inner"} {
 		pod := s.pod(t, handler)
-		main := s.client.Pull(t, handler, s.image)
-		c, err := create(t, s.client, pod, "main", main, s.image, func(c *runtimeapi.ContainerConfig) {
+		main := s.Client.Pull(t, handler, s.Image)
+		c, err := create(t, s.Client, pod, "main", main, s.Image, func(c *runtimeapi.ContainerConfig) {
 			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: id, UserSpecifiedImage: name}})
 		})
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		if _, err := s.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c}); err != nil {
+		if _, err := s.Client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c}); err != nil {
 			t.Error(err)
 		}
-		r, err := s.client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c, Cmd: []string{"cat", "/volume/what"}, Timeout: 60})
+		r, err := s.Client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c, Cmd: []string{"cat", "/volume/what"}, Timeout: 60})
 		if err != nil || string(r.GetStdout()) != "a volume\n" {
 			t.Errorf("%s reads %v, %v", handler, r, err)
 		}
@@ -187,9 +187,9 @@ func volumes(t *testing.T, s *shop) {
 
 func usedElsewhere(t *testing.T, s *shop) {
 	name := s.push(t, "used:1")
-	pod := s.client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: name, Command: []string{"sleep", "3600"}})
-	id := s.client.Pull(t, "runc", name)
-	if err := remove(t, s.client, id); err != nil {
+	pod := s.Client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: name, Command: []string{"sleep", "3600"}})
+	id := s.Client.Pull(t, "runc", name)
+	if err := remove(t, s.Client, id); err != nil {
 		t.Error(err)
 	}
 	s.isIn(t, id, "")
@@ -201,7 +201,7 @@ func usedElsewhere(t *testing.T, s *shop) {
 // mounts are the places of a node's stores, the first one first.
 func (s *shop) mounts(t *testing.T) (all []string) {
 	t.Helper()
-	fs, err := s.client.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+	fs, err := s.Client.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func fileSystems(t *testing.T, s *shop) {
 		t.Errorf("stores are at %q", mounts)
 	}
 	pinned := 0
-	for _, image := range images(t, s.client) {
+	for _, image := range images(t, s.Client) {
 		if image.GetPinned() {
 			pinned++
 		}
@@ -234,18 +234,18 @@ func fileSystems(t *testing.T, s *shop) {
 
 func awayStore(t *testing.T, s *shop) {
 	name := s.push(t, "away:1")
-	id := s.client.Pull(t, "legacy", name)
-	images(t, s.client)
+	id := s.Client.Pull(t, "legacy", name)
+	images(t, s.Client)
 	mounts := s.mounts(t)
 	s.other.Kill9(t)
-	if err := remove(t, s.client, id); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), s.other.Socket) {
+	if err := remove(t, s.Client, id); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), s.other.Socket) {
 		t.Errorf("removed from a daemon that is away: %v", err)
 	}
 	for range 2 {
-		if images(t, s.client)[id] == nil {
+		if images(t, s.Client)[id] == nil {
 			t.Error("what is on the disk is not listed")
 		}
-		if got := idOf(t, s.client, "", name); got != "" {
+		if got := idOf(t, s.Client, "", name); got != "" {
 			t.Errorf("what cannot be used is there as %s", got)
 		}
 		if got := s.mounts(t); !slices.Equal(got, mounts) {
@@ -255,10 +255,10 @@ func awayStore(t *testing.T, s *shop) {
 	}
 	s.other.Start(t)
 	s.ready(t, "legacy")
-	if err := remove(t, s.client, id); err != nil {
+	if err := remove(t, s.Client, id); err != nil {
 		t.Error(err)
 	}
-	if images(t, s.client)[id] != nil {
+	if images(t, s.Client)[id] != nil {
 		t.Error("a removed image is listed")
 	}
 }
@@ -266,7 +266,7 @@ func awayStore(t *testing.T, s *shop) {
 // stillDefault has the default's daemon stand still: what is asked for pods of
 // others must not wait for it.
 func stillDefault(t *testing.T, s *shop) {
-	s.drop(t, "60-default", "default_runtime = \"legacy\"\n")
+	s.DropIn(t, "60-default", "default_runtime = \"legacy\"\n")
 	testbed.Eventually(t, patience, func() error {
 		if text := s.status(t).GetInfo()["handlers"]; !strings.Contains(text, `"default":"legacy"`) {
 			return fmt.Errorf("handlers are %s", text)
@@ -274,23 +274,23 @@ func stillDefault(t *testing.T, s *shop) {
 		return nil
 	})
 	name := s.push(t, "still:1")
-	id := s.client.Pull(t, "runc", name)
+	id := s.Client.Pull(t, "runc", name)
 	pod := s.pod(t, "runc")
-	images(t, s.client)
+	images(t, s.Client)
 	mounts := s.mounts(t)
 	signal(t, s.other, syscall.SIGSTOP)
 	resume := func() { _ = syscall.Kill(s.other.PID(), syscall.SIGCONT) }
 	t.Cleanup(resume)
-	if got := idOf(t, s.client, "", name); got != id {
+	if got := idOf(t, s.Client, "", name); got != id {
 		t.Errorf("it is there as %q", got)
 	}
-	if got, err := pull(t, s.client, pod, name, "", ""); got != id {
+	if got, err := pull(t, s.Client, pod, name, "", ""); got != id {
 		t.Errorf("pulled %s, %v", got, err)
 	}
-	if _, err := create(t, s.client, pod, "main", id, name); err != nil {
+	if _, err := create(t, s.Client, pod, "main", id, name); err != nil {
 		t.Error(err)
 	}
-	if images(t, s.client)[id] == nil {
+	if images(t, s.Client)[id] == nil {
 		t.Error("it is not listed")
 	}
 	if got := s.mounts(t); !slices.Equal(got, mounts) {

@@ -75,7 +75,7 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 		}
 		types[c.GetType()] = true
 	}
-	v, err := b.client.Version(t.Context(), &runtimeapi.VersionRequest{})
+	v, err := b.Client.Version(t.Context(), &runtimeapi.VersionRequest{})
 	if err != nil || v.GetRuntimeName() != "berth" {
 		t.Errorf("the node's version is %v, %v", v, err)
 	}
@@ -85,7 +85,7 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 func allPods(t *testing.T, b *bed) {
 	wanted := map[string]string{}
 	for _, handler := range everywhere {
-		wanted[b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sleep", "86400"}}).ID] = handler
+		wanted[b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "86400"}}).ID] = handler
 	}
 	var shown struct {
 		Pods []struct{ ID, Handler string }
@@ -160,9 +160,9 @@ func featuresOf(s *runtimeapi.StatusResponse, handler string) *runtimeapi.Runtim
 func otherDriver(t *testing.T, b *bed) {
 	other := testbed.StartContainerd(t, testbed.ContainerdOptions{
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", SystemdCgroup: true,
-		CNI: testbed.NewCNI(t), Registry: b.registry,
+		CNI: testbed.NewCNI(t), Registry: b.Registry,
 	})
-	b.drop(t, "50-systemd", fmt.Sprintf("[runtimes.systemd]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+other.Socket))
+	b.DropIn(t, "50-systemd", fmt.Sprintf("[runtimes.systemd]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+other.Socket))
 	const reason = "uses the cgroup driver systemd, but berth uses cgroupfs"
 	testbed.Eventually(t, patience, func() error {
 		for _, c := range b.status(t).GetStatus().GetConditions() {
@@ -175,11 +175,11 @@ func otherDriver(t *testing.T, b *bed) {
 	if b.announces(t, "systemd") {
 		t.Error("the handler is announced")
 	}
-	_, err := b.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.client.SandboxConfig(""), RuntimeHandler: "systemd"})
+	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "systemd"})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), reason) {
 		t.Errorf("a pod there: %v", err)
 	}
-	config, err := b.client.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
+	config, err := b.Client.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 	if err != nil || config.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_CGROUPFS {
 		t.Errorf("the node's driver is %v, %v", config, err)
 	}
@@ -190,13 +190,13 @@ func eventsInOrder(t *testing.T, b *bed) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, handler := range everywhere {
-		b.client.Pull(t, handler, b.image)
+		b.Client.Pull(t, handler, b.Image)
 	}
 	heard := b.hear(ctx, t)
 	// All are subscribed to once a pod of each is heard of.
 	for _, handler := range everywhere {
 		testbed.Eventually(t, patience, func() error {
-			pod := b.client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
 			for late := time.After(2 * time.Second); ; {
 				select {
 				case e := <-heard:
@@ -214,7 +214,7 @@ func eventsInOrder(t *testing.T, b *bed) {
 	var running sync.WaitGroup
 	for i, handler := range everywhere {
 		running.Go(func() {
-			pod := b.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.image, Command: []string{"sh", "-c", "exit 3"}})
+			pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sh", "-c", "exit 3"}})
 			pod.Container.WaitExit(t)
 			pod.Remove(t)
 			ran[i] = pod
@@ -263,13 +263,13 @@ func eventsInOrder(t *testing.T, b *bed) {
 func sameMetrics(t *testing.T, b *bed) {
 	pods := map[string]string{}
 	for _, handler := range everywhere {
-		pod := b.client.RunPod(t, testbed.PodSpec{
-			Handler: handler, Image: b.image, Command: []string{"sleep", "3600"},
-			Container: func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = b.image }, // containerd knows the image by this
+		pod := b.Client.RunPod(t, testbed.PodSpec{
+			Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"},
+			Container: func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = b.Image }, // containerd knows the image by this
 		})
 		pods[pod.ID] = handler
 	}
-	declared, err := b.client.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
+	declared, err := b.Client.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func sameMetrics(t *testing.T, b *bed) {
 		}
 		keys[d.GetName()] = d.GetLabelKeys()
 	}
-	measured, err := b.client.ListPodSandboxMetrics(t.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
+	measured, err := b.Client.ListPodSandboxMetrics(t.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -194,7 +194,7 @@ func (w *watch) judge(t *testing.T) {
 // hear subscribes to the node's events until ctx ends.
 func (b *bed) hear(ctx context.Context, t *testing.T) <-chan *runtimeapi.ContainerEventResponse {
 	t.Helper()
-	events, err := b.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	events, err := b.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

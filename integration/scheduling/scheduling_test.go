@@ -65,21 +65,18 @@ func newBed(t *testing.T) *bed {
 	if err := os.Mkdir(features, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	image := registry.Push(t, "scheduling/busybox:1", testbed.Busybox(t))
-	b.berth = testbed.StartBerth(t, testbed.Options{
+	on := testbed.StartBed(t, "scheduling/busybox:1", testbed.Options{
 		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": b.crun},
 		DefaultRuntime: "runc",
-		CNI:            testbed.NewCNI(t),
-		Registries:     []*testbed.Registry{registry},
 		Config:         fmt.Sprintf("[node_labels]\nfile = %q\n[handlers]\nprobe_interval = \"1s\"\n", filepath.Join(features, "berth")),
 	})
+	b.berth = on.Berth
 	b.Cluster = kubelet.Start(t, kubelet.Options{Berth: b.berth})
 	b.Register(t, elsewhere, corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	})
 	b.StartNFD(t, features)
-	b.n = b.NewNamespace(t, image)
+	b.n = b.NewNamespace(t, on.Image)
 	return b
 }
 

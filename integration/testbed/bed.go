@@ -1,0 +1,106 @@
+package testbed
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Bed is a berth with a network, a registry, and an image in that.
+type Bed struct {
+	*Berth
+	CNI      *CNI
+	Registry *Registry
+	// Image is the reference of busybox in the registry. Nothing has pulled it.
+	Image string
+}
+
+// StartBed starts a berth that has a network and a registry of its own beside what the
+// options say. The name is that of the image. Without handlers there is one, runc.
+func StartBed(t T, name string, options Options) *Bed {
+	t.Helper()
+	if options.Runtimes == nil && !strings.Contains(options.Config, "[runtimes.") {
+		options.Runtimes = map[string]string{"runc": Part(t, Runc)}
+	}
+	b := &Bed{CNI: NewCNI(t), Registry: NewRegistry(t, RegistryOptions{})}
+	b.Image = b.Registry.Push(t, name, Busybox(t))
+	options.CNI = b.CNI
+	options.Registries = append(options.Registries, b.Registry)
+	b.Berth = StartBerth(t, options)
+	return b
+}
+
+// Rest pulls the image, lets a pod come and go for what stays for good (the layers of
+// the image, the pods' cgroup), and restarts the daemon, so that no supervisor idles.
+// It returns what is on the host then.
+func (b *Bed) Rest(t T) Snapshot {
+	t.Helper()
+	b.Client.RunPod(t, PodSpec{Image: b.Image, Command: []string{"true"}}).Remove(t)
+	b.Restart(t)
+	return b.Snapshot(t)
+}
+
+// NothingLeft removes all pods and fails if more is there than at rest.
+func (b *Bed) NothingLeft(t T, atRest Snapshot) {
+	t.Helper()
+	if err := b.Client.RemoveAllPods(context.Background()); err != nil {
+		t.Errorf("remove what is listed: %v", err)
+	}
+	// Idle supervisors wait a minute for the next pod; a restart sends them away.
+	b.Restart(t)
+	b.NoLeaks(t, atRest)
+}
+
+// DropInPath is where a drop-in of that name is.
+func (b *Berth) DropInPath(name string) string {
+	return filepath.Join(b.Dir, "conf.d", name+".toml")
+}
+
+// DropIn writes a drop-in as a careful installer does: whole, under its name.
+func (b *Berth) DropIn(t T, name, text string) {
+	t.Helper()
+	temporary := filepath.Join(b.Dir, "conf.d", "."+name)
+	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
+		t.Fatalf("write a drop-in: %v", err)
+	}
+	if err := os.Rename(temporary, b.DropInPath(name)); err != nil {
+		t.Fatalf("write a drop-in: %v", err)
+	}
+}
+
+// Within bounds one call.
+func Within(t T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// maxText is how long an error may be: it ends up in events.
+const maxText = 1024
+
+// Refused fails unless err has one code and every text given.
+func Refused(t T, err error, code codes.Code, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("it was accepted; want %s", code)
+		return
+	}
+	st := status.Convert(err)
+	if st.Code() != code {
+		t.Errorf("code is %s, want %s: %s", st.Code(), code, st.Message())
+	}
+	if len(st.Message()) > maxText {
+		t.Errorf("the text has %d bytes, more than %d: %s", len(st.Message()), maxText, st.Message())
+	}
+	for _, text := range texts {
+		if !strings.Contains(st.Message(), text) {
+			t.Errorf("the text does not say %q: %s", text, st.Message())
+		}
+	}
+}

@@ -144,46 +144,8 @@ func (b *Backend) compose(o Options, d *dialer) {
 	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
 	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}
 	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: b.learned, late: make(chan struct{}, 1), contest: &b.contest}
-	// Only the monitor's loop has these: which connection was asked last, which one
-	// everything was asked and told on, and whether what the daemon has is to be
-	// compared with what others have once it was.
-	var asked, introduced uint64
-	var compare bool
-	check := func(ctx context.Context) observation {
-		seen := n.ask(ctx)
-		asked = d.connections.Load()
-		if seen.lost == "" && asked != introduced && b.contest.Swap(nil) != nil {
-			compare = true // another daemon may have come in its place
-		}
-		if err := d.failure(); err != nil && seen != (observation{}) { // not for a daemon that is well
-			seen = observation{lost: err.Error()}
-		}
-		if why := b.contest.Load(); why != nil && seen.lost == "" {
-			seen = observation{lost: *why}
-		}
-		if why := b.known.trouble(time.Now()); why != "" && seen == (observation{}) {
-			seen.unready = cannotSay + why
-		}
-		seen.anew = asked != introduced
-		return seen
-	}
-	back := func(ctx context.Context) error {
-		c.abilities.forget()
-		ctx = ahead(ctx)
-		if err := n.introduce(ctx); err != nil {
-			return err
-		}
-		if err := errors.Join(l.sync(ctx), n.replay(ctx)); err != nil {
-			return err
-		}
-		introduced = asked
-		if compare {
-			compare = false
-			b.changed()
-		}
-		return nil
-	}
-	c.monitor = newMonitor(c.name, check, back, func(Health) { b.changed() })
+	a := &acquaintance{caller: c, dialer: d, node: n, lists: l, known: b.known, contest: &b.contest, changed: b.changed}
+	c.monitor = newMonitor(c.name, a.check, a.back, func(Health) { b.changed() })
 	b.runtimeService = runtimeService{
 		sandboxes: sandboxes{c, naming{b.names, b.known}, b, &b.making}, containers: containers{c, b.names, b},
 		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c, streamHosts{o.StreamHosts, net.InterfaceAddrs}},

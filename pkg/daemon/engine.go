@@ -9,6 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -94,7 +95,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		DefaultSnapshotter:     cfg.Engine.Snapshotter,
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
-		Limits: image.Limits{
+		Limits: bounds.Limits{
 			MaxManifestSize: int64(cfg.Registry.MaxManifestSize), MaxLayers: cfg.Registry.MaxLayers, AnswerTimeout: cfg.Registry.AnswerTimeout,
 			MinDownloadRate: int64(cfg.Registry.MinDownloadRate), MaxZstdWindow: int64(cfg.Registry.MaxZstdWindow),
 			MaxImageEntries: int64(cfg.Registry.MaxImageEntries),

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // processHierarchies are those of v1 to look for processes in, best first: what

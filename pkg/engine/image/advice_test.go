@@ -3,12 +3,9 @@ package image
 import (
 	"bytes"
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/log"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/sirupsen/logrus"
@@ -31,26 +28,6 @@ func TestPullFromLocalhostAdvisesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(text.String(), "Image pulled") || strings.Contains(text.String(), "TLS") {
-		t.Errorf("the log has\n%s", text)
-	}
-}
-
-// Who has configured a registry is told what is odd about it.
-func TestAdviceOnConfiguration(t *testing.T) {
-	dir := t.TempDir()
-	hosts := filepath.Join(dir, "localhost:5000")
-	err := os.Mkdir(hosts, 0o755)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte("server = \"http://localhost:5000\"\nskip_verify = true\n"), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, text := logged(t.Context())
-	if _, err := configured(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(dir)})("localhost:5000"); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(text.String(), "TLS") {
 		t.Errorf("the log has\n%s", text)
 	}
 }

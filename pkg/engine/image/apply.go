@@ -18,6 +18,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // applier unpacks layers as containerd's own applier does, by its code for
@@ -153,7 +155,7 @@ func (l *entryLimit) count() error {
 		return nil
 	}
 	if l.seen++; l.seen > l.max {
-		return beyond("layers have more than %d entries, which is registry.max_image_entries", l.max)
+		return bounds.Beyond("layers have more than %d entries, which is registry.max_image_entries", l.max)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -280,40 +279,6 @@ func TestCredentialsFollowTheName(t *testing.T) {
 					t.Error("nobody was redirected")
 				}
 			})
-		}
-	}
-}
-
-func TestOriginCovers(t *testing.T) {
-	for _, c := range []struct {
-		from, to string
-		covers   bool
-	}{
-		{"http://r", "https://r", true},
-		{"http://r", "http://R:80", true},
-		{"http://r", "https://r:8443", true},
-		{"https://r", "https://r:8443", true},
-		{"https://r:8443", "https://r", true},
-		{"https://r", "http://r", false},
-		{"https://r", "http://r:443", false},
-		{"http://r", "http://r:8080", false},
-		{"https://r", "https://s.r", false},
-		{"https://s.r", "https://r", false},
-		{"https://r", "https://r.", false},
-		{"https://10.0.0.1", "https://10.0.0.1:8443", true},
-		{"https://10.0.0.1:8443", "https://10.0.0.2:8443", false},
-		{"https://[::1]", "https://[::1]:8443", true},
-		{"https://[fe80::1%25eth0]", "https://[fe80::1%25eth0]:8443", true},
-		{"https://[fe80::1%25eth0]", "https://[fe80::1%25eth1]:8443", false},
-		{"http://10.0.0.1", "https://10.0.0.1", true},
-		{"https://10.0.0.1", "http://10.0.0.1", false},
-	} {
-		from, err := url.Parse(c.from)
-		must(t, err)
-		to, err := url.Parse(c.to)
-		must(t, err)
-		if got := originOf(from).covers(originOf(to)); got != c.covers {
-			t.Errorf("%s covers %s: %v", c.from, c.to, got)
 		}
 	}
 }

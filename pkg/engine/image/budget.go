@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // Limits bound what one image costs. What follows is shared by all pulls, so that
@@ -137,8 +139,8 @@ func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor
 	if !images.IsConfigType(desc.MediaType) {
 		return c.Store.ReaderAt(ctx, desc)
 	}
-	if desc.Size > maxStored {
-		return nil, beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(maxStored))
+	if desc.Size > bounds.MaxStored {
+		return nil, bounds.Beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(bounds.MaxStored))
 	}
 	done, err := c.budget.document(ctx, desc.Size)
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/log"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // catalog owns which images there are: their records on disk, and the index of
@@ -40,7 +42,7 @@ func (c *catalog) load(ctx context.Context) error {
 	damaged := false
 	for _, rec := range records {
 		img, err := c.reader.load(ctx, rec.Target)
-		if isBeyond(err) {
+		if bounds.IsBeyond(err) {
 			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
 			img, err = c.reader.unusable(ctx, rec.Target, err)
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // Config says where a Store lives and how it behaves. The zero value of each
@@ -29,7 +31,7 @@ type Config struct {
 	// for this long. 0 is 5 minutes, negative is never.
 	PullProgressTimeout time.Duration
 	// Limits bound what a pull can cost.
-	Limits Limits
+	Limits bounds.Limits
 	// MountOptions are added to the overlay mounts of root filesystems.
 	MountOptions []string
 	// SyncRootfs makes fsync in a container's root filesystem, and its unmount,
@@ -69,6 +71,6 @@ func (c Config) complete() (Config, error) {
 	if c.PullProgressTimeout == 0 {
 		c.PullProgressTimeout = defaultProgressTimeout
 	}
-	c.Limits = c.Limits.complete()
+	c.Limits = c.Limits.Complete()
 	return c, nil
 }

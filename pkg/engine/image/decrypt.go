@@ -21,6 +21,9 @@ import (
 	"github.com/containers/ocicrypt/config"
 	"github.com/containers/ocicrypt/helpers"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
 // encryptedSuffix ends the media type of an encrypted layer; before it is that
@@ -141,7 +144,7 @@ func checkEncryption(desc imagespec.Descriptor) error {
 		}
 		for key := range strings.SplitSeq(value, ",") {
 			if n++; n > maxWrappedKeys || len(key) > maxWrappedKeySize {
-				return beyond("layer is encrypted for more than %d keys, or one has more than %d bytes", maxWrappedKeys, maxWrappedKeySize)
+				return bounds.Beyond("layer is encrypted for more than %d keys, or one has more than %d bytes", maxWrappedKeys, maxWrappedKeySize)
 			}
 		}
 	}
@@ -204,7 +207,7 @@ func readKeys(dir string) (*config.DecryptConfig, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read keys: %w", err)
 		}
-		if err := trustedKeys(dir, files); err != nil {
+		if err := trusted.Keys(dir, files); err != nil {
 			return nil, err
 		}
 	}

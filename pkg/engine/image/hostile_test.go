@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,6 +23,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 func copyBody(w io.Writer, resp *http.Response) (int64, error) { return io.Copy(w, resp.Body) }
@@ -176,7 +177,7 @@ func TestZstdWindows(t *testing.T) {
 		"after what is passed": {append(slices.Clone(skippable), compress(32<<20, body)...), true},
 		"larger second frame":  {append(compress(1<<20, body), compress(32<<20, body)...), false},
 	} {
-		w := newWindows(defaultMaxZstdWindow)
+		w := newWindows((bounds.Limits{}).Complete().MaxZstdWindow)
 		for range 3 { // all memory comes back
 			open, ok := decompressor(t.Context(), imagespec.MediaTypeImageLayerZstd)
 			if !ok {
@@ -188,7 +189,7 @@ func TestZstdWindows(t *testing.T) {
 				n, err = io.Copy(io.Discard, p)
 				must(t, p.Close())
 			}
-			if c.works && (err != nil || n != int64(len(body))) || !c.works && !isBeyond(err) {
+			if c.works && (err != nil || n != int64(len(body))) || !c.works && !bounds.IsBeyond(err) {
 				t.Errorf("%s: %d bytes, %v", name, n, err)
 			}
 		}
@@ -233,19 +234,6 @@ func TestForeignLayer(t *testing.T) {
 		pullImage(t, s, domain+"/app:1")
 		if asked := strings.Contains(elsewhere.text(), string(mediaType)); asked != want {
 			t.Errorf("%s: elsewhere was asked: %v", mediaType, asked)
-		}
-	}
-}
-
-func TestBodyIsCutAtItsBound(t *testing.T) {
-	for size, works := range map[int]bool{0: true, 9: true, 10: true, 11: false, 100: false} {
-		b := &boundedBody{ReadCloser: io.NopCloser(bytes.NewReader(make([]byte, size))), limit: 10, left: 10}
-		got, err := io.ReadAll(b)
-		if works && (err != nil || len(got) != size) || !works && (!isBeyond(err) || len(got) > 10) {
-			t.Errorf("%d bytes: %d, %v", size, len(got), err)
-		}
-		if _, err := b.Read(make([]byte, 1)); works != errors.Is(err, io.EOF) {
-			t.Errorf("%d bytes: after the end %v", size, err)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // inspect fetches what describes an image, and returns its manifest: what is to
@@ -19,7 +21,7 @@ func (r *reader) inspect(ctx context.Context, target imagespec.Descriptor, fetch
 	if err != nil {
 		return m, err
 	}
-	if m, err = r.readManifest(ctx, desc, r.limits.manifest); err != nil {
+	if m, err = r.readManifest(ctx, desc, func(m imagespec.Manifest) error { return checkParts(r.limits, m) }); err != nil {
 		return m, err
 	}
 	if _, err := fetch(ctx, m.Config); err != nil {
@@ -45,7 +47,7 @@ func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, 
 		if !isIndex && !images.IsManifestType(desc.MediaType) {
 			return desc, fmt.Errorf("unexpected media type %.100q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
 		}
-		if err := r.limits.document("manifest", desc); err != nil {
+		if err := checkDocument(r.limits, "manifest", desc); err != nil {
 			return desc, err
 		}
 		if _, err := fetch(ctx, desc); err != nil {
@@ -66,7 +68,7 @@ func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, 
 		}
 		desc = children[0]
 	}
-	return desc, beyond("image has more than %d indexes above its manifest", maxIndexDepth)
+	return desc, bounds.Beyond("image has more than %d indexes above its manifest", maxIndexDepth)
 }
 
 // checkManifest checks that a manifest is one of a container image.
@@ -88,7 +90,7 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 		return fmt.Errorf("manifest has %d layers, configuration %d: %w", len(m.Layers), len(config.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
 	}
 	if p := config.Platform; len(config.Config.User)+len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > maxName {
-		return beyond("user and platform in the configuration are too long; the limit is %d bytes", maxName)
+		return bounds.Beyond("user and platform in the configuration are too long; the limit is %d bytes", maxName)
 	}
 	return nil
 }
@@ -146,8 +148,8 @@ func (r *reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([
 	if info.Size != desc.Size {
 		return nil, fmt.Errorf("%s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
 	}
-	if desc.Size > maxStored {
-		return nil, beyond("document %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(maxStored))
+	if desc.Size > bounds.MaxStored {
+		return nil, bounds.Beyond("document %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(bounds.MaxStored))
 	}
 	text, err := content.ReadBlob(ctx, r.content, desc)
 	if err != nil {

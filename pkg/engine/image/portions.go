@@ -20,6 +20,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 const (
@@ -119,7 +121,7 @@ func (p *portions) filter(h *tar.Header) (bool, error) {
 		if known {
 			p.tape.record(padded(content))
 		} else if p.remembered > 4*p.size {
-			return false, beyond("layer has too many consecutive sparse files")
+			return false, bounds.Beyond("layer has too many consecutive sparse files")
 		}
 	}
 	return p.wanted(h)
@@ -385,7 +387,7 @@ func (t *tape) Read(b []byte) (n int, err error) {
 		t.skip -= skipped
 		t.recorded = append(t.recorded, b[skipped:n]...)
 		if len(t.recorded) > maxHeaders {
-			return 0, beyond("layer has an entry with more than %d bytes of headers", maxHeaders)
+			return 0, bounds.Beyond("layer has an entry with more than %d bytes of headers", maxHeaders)
 		}
 	}
 	return n, err

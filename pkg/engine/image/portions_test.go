@@ -18,6 +18,8 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // TestPortionsUnpackAsOne unpacks layers in portions of every size, and compares
@@ -163,7 +165,7 @@ func TestEntriesAreCountedOverLayers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := applyPortions(t, &portions{size: 1, limit: limit}, layer); !isBeyond(err) {
+	if err := applyPortions(t, &portions{size: 1, limit: limit}, layer); !bounds.IsBeyond(err) {
 		t.Errorf("a fifth entry: %v", err)
 	}
 }
@@ -204,7 +206,7 @@ func TestEndlessHeaders(t *testing.T) {
 	extended := one[:len(one)-1024-512]
 	first := layerOf(t, &tar.Header{Typeflag: tar.TypeDir, Name: "first"})[:512]
 	layer := slices.Concat(first, bytes.Repeat(extended, 20), one[len(extended):])
-	if err := applyPortions(t, &portions{size: 1}, layer); !isBeyond(err) {
+	if err := applyPortions(t, &portions{size: 1}, layer); !bounds.IsBeyond(err) {
 		t.Errorf("20 MB of headers: %v", err)
 	}
 }

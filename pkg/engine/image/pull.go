@@ -20,6 +20,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/registry"
 )
 
 // PullRequest says what to pull and how.
@@ -49,7 +51,7 @@ type puller struct {
 type pullConfig struct {
 	HostsDir            string
 	PullProgressTimeout time.Duration
-	Limits              Limits
+	Limits              bounds.Limits
 	Verifiers           Verifiers
 }
 
@@ -93,7 +95,7 @@ func (s *puller) Pull(ctx context.Context, r PullRequest) (*Image, error) {
 // pull is a checked PullRequest.
 type pull struct {
 	name        reference.Named
-	creds       *credentials
+	creds       *registry.Credentials
 	layers      *layers
 	snapshotter string
 }
@@ -103,7 +105,7 @@ func (s *puller) plan(r PullRequest) (pull, error) {
 	if err != nil {
 		return pull{}, err
 	}
-	creds, err := newCredentials(r.Auth)
+	creds, err := registry.ParseAuth(r.Auth)
 	if err != nil {
 		return pull{}, fmt.Errorf("pull %s: %w", name, err)
 	}
@@ -118,19 +120,17 @@ func (s *puller) plan(r PullRequest) (pull, error) {
 func (p pull) key() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q", p.name, p.snapshotter)
-	if p.creds != nil {
-		fmt.Fprintf(h, " %q %q %q", p.creds.server, p.creds.user, p.creds.secret)
-	}
+	fmt.Fprintf(h, " %q", p.creds.Key())
 	return hex.EncodeToString(h.Sum(nil))
 }
 
 // fly is one download, for all who share it.
 func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc) (*Image, error) {
 	start := time.Now()
-	clean := newRedactor(p.creds)
-	ctx = clean.logger(ctx)
-	watched := &progress{}
-	go watched.watch(ctx, s.cfg.PullProgressTimeout, cancel)
+	clean := registry.NewRedactor(p.creds)
+	ctx = clean.Logger(ctx)
+	watched := &registry.Progress{}
+	go watched.Watch(ctx, s.cfg.PullProgressTimeout, cancel)
 	img, err := s.download(ctx, p, watched)
 	if err != nil {
 		host := reference.Domain(p.name)
@@ -141,19 +141,21 @@ func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc
 	}
 	log.G(ctx).WithFields(log.Fields{
 		"image": img.ID, "name": p.name.String(), "snapshotter": p.snapshotter,
-		"bytes": watched.bytes.Load(), "duration": time.Since(start),
+		"bytes": watched.Bytes(), "duration": time.Since(start),
 	}).Info("Image pulled")
 	return img, nil
 }
 
-func (s *puller) download(ctx context.Context, p pull, watched *progress) (*Image, error) {
-	reg := newRegistry(ctx, s.cfg.HostsDir, p.creds, s.wire(watched))
-	defer reg.close()
-	_, target, err := reg.resolver.Resolve(ctx, p.name.String())
+func (s *puller) download(ctx context.Context, p pull, watched *registry.Progress) (*Image, error) {
+	from := registry.New(ctx, registry.Options{
+		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.cfg.Limits, Window: s.window(), Progress: watched,
+	})
+	defer from.Close()
+	target, err := from.Resolve(ctx, p.name.String())
 	if err != nil {
 		return nil, &resolveError{err}
 	}
-	if err := s.cfg.Limits.document("manifest", target); err != nil {
+	if err := checkDocument(s.cfg.Limits, "manifest", target); err != nil {
 		return nil, err
 	}
 	if err := s.verify(ctx, p.name.String(), target); err != nil {
@@ -162,7 +164,7 @@ func (s *puller) download(ctx context.Context, p pull, watched *progress) (*Imag
 	if img := s.already(ctx, p, target); img != nil {
 		return img, nil
 	}
-	inner, err := reg.resolver.Fetcher(ctx, p.name.String())
+	fetcher, err := from.Fetcher(ctx, p.name.String())
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +172,7 @@ func (s *puller) download(ctx context.Context, p pull, watched *progress) (*Imag
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.bringIn(leased, p, target, &fetcher{Fetcher: inner, elsewhere: reg.elsewhere()})
+	img, err := s.bringIn(leased, p, target, fetcher)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.publish(ctx, p, img, target, lease)
@@ -181,13 +183,12 @@ func (s *puller) download(ctx context.Context, p pull, watched *progress) (*Imag
 	return img, err
 }
 
-// wire is what the requests of a pull pass through.
-func (s *puller) wire(watched *progress) *wire {
-	window := s.cfg.PullProgressTimeout
-	if window < 0 { // never a stall, but there is a rate all the same
-		window = defaultProgressTimeout
+// window is over how long the rate of a download is measured.
+func (s *puller) window() time.Duration {
+	if s.cfg.PullProgressTimeout < 0 { // never a stall, but there is a rate all the same
+		return defaultProgressTimeout
 	}
-	return &wire{limits: s.cfg.Limits, window: window, progress: watched}
+	return s.cfg.PullProgressTimeout
 }
 
 // already returns the image if target is in the store, under this name, and
@@ -211,13 +212,13 @@ func (s *puller) already(ctx context.Context, p pull, target imagespec.Descripto
 }
 
 // bringIn fetches and unpacks under a lease, and reads what came.
-func (s *puller) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, f *fetcher) (*Image, error) {
+func (s *puller) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, f *registry.Fetcher) (*Image, error) {
 	fetch := safely(remotes.FetchHandler(s.files.content, f))
 	manifest, err := s.reader.inspect(ctx, target, fetch)
 	if err != nil {
 		return nil, err
 	}
-	f.expect(manifest.Layers)
+	f.Expect(manifest.Layers)
 	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, s.cfg.Limits.MaxImageEntries)
 	if err != nil {
 		return nil, err
@@ -267,7 +268,7 @@ func (s *puller) publish(ctx context.Context, p pull, img *Image, target imagesp
 func (s *puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
 	s.files.endLease(ctx, lease)
 	collected := s.work.collector.request()
-	if isNoSpace(cause) || isBeyond(cause) {
+	if isNoSpace(cause) || bounds.IsBeyond(cause) {
 		<-collected
 	}
 }

@@ -16,6 +16,10 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/registry"
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
 // These begin the text of an error that the kubelet turns into the reason of
@@ -43,6 +47,11 @@ type resolveError struct{ error }
 
 func (e *resolveError) Unwrap() error { return e.error }
 
+func isUntrusted(err error) bool {
+	_, ok := errors.AsType[*trusted.Error](err)
+	return ok
+}
+
 func isUnresolved(err error) bool {
 	_, ok := errors.AsType[*resolveError](err)
 	return ok && errdefs.IsNotFound(err)
@@ -57,7 +66,7 @@ type pullFailure struct {
 	platform string
 	// verifiers is the directory of the image verifiers.
 	verifiers string
-	clean     redactor
+	clean     registry.Redactor
 	// cause is why the pull's context ended, if it did.
 	cause error
 	err   error
@@ -67,26 +76,26 @@ type pullFailure struct {
 func explainPull(f pullFailure) error {
 	text, class := f.judge()
 	// What is above it would take the room of the command that mends it.
-	if untrusted, is := errors.AsType[*untrustedError](f.err); is {
-		f.err = untrusted
+	if refused, is := errors.AsType[*trusted.Error](f.err); is {
+		f.err = refused
 	}
-	detail := strings.TrimSpace(strings.ReplaceAll(f.clean.text(f.err.Error()), "\n", " "))
+	detail := strings.TrimSpace(strings.ReplaceAll(f.clean.Text(f.err.Error()), "\n", " "))
 	if len(detail) > maxCause {
 		detail = detail[:maxCause] + "…"
 	}
-	return &pullError{class: class, text: f.clean.text(text) + ": " + detail}
+	return &pullError{class: class, text: f.clean.Text(text) + ": " + detail}
 }
 
 func (f pullFailure) judge() (text string, class error) {
 	status, hasStatus := errors.AsType[remoteerrors.ErrUnexpectedStatus](f.err)
 	switch {
-	case errors.Is(f.cause, errStalled):
+	case errors.Is(f.cause, registry.ErrStalled):
 		return fmt.Sprintf("%s: pull %s: registry %s sent no data for too long (pull_progress_timeout); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
-	case errors.Is(f.err, errSlowDownload):
+	case errors.Is(f.err, registry.ErrSlowDownload):
 		return fmt.Sprintf("%s: pull %s: registry %s sends a layer more slowly than registry.min_download_rate; check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
-	case errors.Is(f.err, errSlowAnswers):
+	case errors.Is(f.err, registry.ErrSlowAnswers):
 		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes longer than registry.answer_timeout to respond; check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
-	case isBeyond(f.err):
+	case bounds.IsBeyond(f.err):
 		return fmt.Sprintf("pull %s: the image, or an answer of registry %s, exceeds a limit", f.ref, f.host), errdefs.ErrInvalidArgument
 	case errors.Is(f.cause, errClosing):
 		return fmt.Sprintf("pull %s: the daemon is stopping", f.ref), errdefs.ErrUnavailable

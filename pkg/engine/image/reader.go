@@ -3,16 +3,18 @@ package image
 import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/platforms"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // reader reads the documents that describe images, and checks them.
 type reader struct {
 	content  content.Store
-	limits   Limits
+	limits   bounds.Limits
 	platform platforms.MatchComparer
 	budget   *budget
 }
 
-func newReader(c content.Store, limits Limits) *reader {
+func newReader(c content.Store, limits bounds.Limits) *reader {
 	return &reader{content: c, limits: limits, platform: platforms.Default(), budget: newBudget()}
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // Limits are for what is pulled: what is there stays, and can be used.
@@ -32,7 +34,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 	before := s.Usage()
 	must(t, s.Close())
 
-	for name, limits := range map[string]Limits{
+	for name, limits := range map[string]bounds.Limits{
 		"fewer layers":      {MaxLayers: 1},
 		"smaller documents": {MaxManifestSize: 64},
 	} {

@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
 // Verifiers are programs that are asked about every image before it is pulled,
@@ -59,7 +61,7 @@ func (s *puller) verify(ctx context.Context, name string, target imagespec.Descr
 	if s.verifier == nil {
 		return nil
 	}
-	if err := trustedVerifiers(s.cfg.Verifiers); err != nil {
+	if err := trusted.Verifiers(s.cfg.Verifiers.BinDir, s.cfg.Verifiers.Max); err != nil {
 		return err
 	}
 	judgement, err := s.verifier.VerifyImage(ctx, name, target)

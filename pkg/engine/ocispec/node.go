@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/cgroups/v3"
 	contribapparmor "github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/pkg/apparmor"
@@ -20,6 +18,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // DefaultAppArmorProfile is the name under which berth loads its default profile.

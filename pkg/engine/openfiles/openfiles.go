@@ -16,9 +16,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // Counted is how many descriptors are open, and how many of them are sockets.

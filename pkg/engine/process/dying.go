@@ -5,10 +5,10 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // Dying says whether a process has ended, is about to, or has SIGKILL on its way.

@@ -20,10 +20,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // Process is one that was there when somebody looked.

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
@@ -24,6 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 	"github.com/berth-cri/berth/pkg/engine/session"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // leaveTimeout is how long a shim may take to leave after it was told to.

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"os"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // killStray kills the process of a shim that cannot be asked for it: it was started

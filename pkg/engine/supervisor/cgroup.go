@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // hierarchy is a mounted cgroup hierarchy.

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // leftoverRounds bounds how often the container's processes are gone through:

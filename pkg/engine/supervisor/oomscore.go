@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // assumeScore gives this process an oom_score_adj for the moment in which it forks, and

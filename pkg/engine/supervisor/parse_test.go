@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 func TestRuntimeMessage(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // openPidfd returns a pidfd of a process that was seen with that start time. A

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // processState is how far a process has come. It only grows.

@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // processes knows every process that this one answers for.

@@ -11,13 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
-
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // startFailed is the exit status of a container that never ran.

@@ -1,4 +1,4 @@
-package image
+package registry
 
 import (
 	"context"
@@ -59,7 +59,7 @@ type hostAuth struct {
 var strangers = []string{"Accept", "Accept-Encoding", "Range", "Referer", "User-Agent"}
 
 // bindCredentials sets the authorizers of a registry's hosts.
-func bindCredentials(creds *credentials, w *wire, hosts []docker.RegistryHost) {
+func bindCredentials(creds *Credentials, w *wire, hosts []docker.RegistryHost) {
 	known := map[origin]*hostAuth{}
 	for _, h := range hosts {
 		o := originOf(&url.URL{Scheme: h.Scheme, Host: h.Host})
@@ -79,7 +79,7 @@ func bindCredentials(creds *credentials, w *wire, hosts []docker.RegistryHost) {
 		client := &http.Client{Transport: w.tokens(h.Client.Transport)}
 		hosts[i].Authorizer = &authorizer{
 			self: originOf(&url.URL{Scheme: h.Scheme, Host: h.Host}), known: known,
-			stranger: docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthCreds((*credentials)(nil).forHost)),
+			stranger: docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthCreds((*Credentials)(nil).forHost)),
 		}
 	}
 }

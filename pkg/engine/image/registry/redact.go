@@ -1,4 +1,4 @@
-package image
+package registry
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// redactor takes secrets out of texts: those of the pull's credentials, and
+// Redactor takes secrets out of texts: those of the pull's credentials, and
 // whatever a URL carries behind '?' (signed download links) or before '@'.
-type redactor struct{ secrets *strings.Replacer }
+type Redactor struct{ secrets *strings.Replacer }
 
 const redacted = "<redacted>"
 
@@ -21,23 +21,25 @@ var (
 	urlUser  = regexp.MustCompile(`(\w+://)[^\s"'/@]+@`)
 )
 
-func newRedactor(c *credentials) redactor {
+// NewRedactor makes one for a pull with these credentials, which may be nil.
+func NewRedactor(c *Credentials) Redactor {
 	var pairs []string
 	for _, s := range c.secrets() {
 		pairs = append(pairs, s, redacted)
 	}
-	return redactor{secrets: strings.NewReplacer(pairs...)}
+	return Redactor{secrets: strings.NewReplacer(pairs...)}
 }
 
-func (r redactor) text(s string) string {
+// Text returns s without secrets.
+func (r Redactor) Text(s string) string {
 	s = urlQuery.ReplaceAllString(s, "$1?"+redacted)
 	s = urlUser.ReplaceAllString(s, "$1"+redacted+"@")
 	return r.secrets.Replace(s)
 }
 
-// logger gives ctx a logger that writes where the one in ctx does, without the
+// Logger gives ctx a logger that writes where the one in ctx does, without the
 // secrets. The registry client logs URLs, errors and headers of its own accord.
-func (r redactor) logger(ctx context.Context) context.Context {
+func (r Redactor) Logger(ctx context.Context) context.Context {
 	entry := log.G(ctx)
 	clean := &logrus.Logger{
 		Out:       entry.Logger.Out,
@@ -55,26 +57,26 @@ func (r redactor) logger(ctx context.Context) context.Context {
 }
 
 // Levels is logrus.Hook.
-func (r redactor) Levels() []logrus.Level { return logrus.AllLevels }
+func (r Redactor) Levels() []logrus.Level { return logrus.AllLevels }
 
 // Fire is logrus.Hook: it cleans the entry before it is written.
-func (r redactor) Fire(e *logrus.Entry) error {
-	e.Message = r.text(e.Message)
+func (r Redactor) Fire(e *logrus.Entry) error {
+	e.Message = r.Text(e.Message)
 	for k, v := range e.Data {
 		switch v := v.(type) {
 		case string:
 			e.Data[k] = r.field(k, v)
 		case error:
-			e.Data[k] = r.text(v.Error())
+			e.Data[k] = r.Text(v.Error())
 		}
 	}
 	return nil
 }
 
 // field cleans a header wholly when it is one that carries a secret.
-func (r redactor) field(key, value string) string {
+func (r Redactor) field(key, value string) string {
 	if strings.Contains(key, "cookie") || strings.HasSuffix(key, "authorization") || strings.Contains(key, "token") {
 		return redacted
 	}
-	return r.text(value)
+	return r.Text(value)
 }

@@ -1,4 +1,4 @@
-package image
+package registry
 
 import (
 	"compress/gzip"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // maxHeader bounds the headers of one answer.
@@ -21,22 +23,22 @@ const maxHeader = 256 << 10
 // maxToken bounds the answer of a token server.
 const maxToken = 1 << 20
 
-// errSlowAnswers ends a pull whose registry takes too long for what is not a layer.
-var errSlowAnswers = errors.New("registry takes too long to respond")
+// ErrSlowAnswers ends a pull whose registry takes too long for what is not a layer.
+var ErrSlowAnswers = errors.New("registry takes too long to respond")
 
-// errSlowDownload ends a pull whose registry sends a layer too slowly.
-var errSlowDownload = errors.New("registry sends too slowly")
+// ErrSlowDownload ends a pull whose registry sends a layer too slowly.
+var ErrSlowDownload = errors.New("registry sends too slowly")
 
 // wire is what all requests of one pull pass through: nothing that a registry, a
 // token server or whoever they redirect to answers is longer than it may be, or
 // takes longer.
 type wire struct {
-	limits Limits
+	limits bounds.Limits
 	// window is over how long rates are measured.
 	window time.Duration
 	// spent is how long all answers but layers took, in nanoseconds.
 	spent    atomic.Int64
-	progress *progress
+	progress *Progress
 }
 
 // layerKey marks the context of a request for a layer; its value is the size.
@@ -107,7 +109,7 @@ func (t wireTransport) bound(resp *http.Response, limit int64) error {
 	host := resp.Request.URL.Host
 	// An answer to HEAD has the length of what it does not send.
 	if resp.ContentLength > limit && resp.Request.Method != http.MethodHead {
-		return beyond("response of %s has %d bytes; the limit is %d", host, resp.ContentLength, limit)
+		return bounds.Beyond("response of %s has %d bytes; the limit is %d", host, resp.ContentLength, limit)
 	}
 	resp.Body = &boundedBody{ReadCloser: resp.Body, host: host, limit: limit, left: limit}
 	if resp.Request.Method == http.MethodHead {
@@ -141,7 +143,7 @@ func (w *wire) hurry(ctx context.Context) (_ context.Context, done func()) {
 		return ctx, func() {}
 	}
 	start := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, w.limits.AnswerTimeout-time.Duration(w.spent.Load()), errSlowAnswers)
+	ctx, cancel := context.WithTimeoutCause(ctx, w.limits.AnswerTimeout-time.Duration(w.spent.Load()), ErrSlowAnswers)
 	return ctx, sync.OnceFunc(func() {
 		cancel()
 		w.spent.Add(int64(time.Since(start)))
@@ -151,8 +153,8 @@ func (w *wire) hurry(ctx context.Context) (_ context.Context, done func()) {
 // overdue names the reason if err is that the time is used up: not as a timeout of
 // the network, after which the registry client would try again.
 func overdue(ctx context.Context, err error) error {
-	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(ctx), errSlowAnswers) {
-		return errSlowAnswers
+	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(ctx), ErrSlowAnswers) {
+		return ErrSlowAnswers
 	}
 	return err
 }
@@ -174,7 +176,7 @@ func (b *wireBody) Read(buf []byte) (int, error) {
 	b.wire.progress.bytes.Add(int64(n))
 	// Only the time counts that the registry needs, not what becomes of the bytes.
 	if b.paced && err == nil && b.pace.tooSlow(n, time.Since(start), b.wire.window, b.wire.limits.MinDownloadRate) {
-		return n, errSlowDownload
+		return n, ErrSlowDownload
 	}
 	return n, overdue(b.ctx, err)
 }
@@ -227,7 +229,7 @@ func (b *boundedBody) Read(buf []byte) (int, error) {
 }
 
 func (b *boundedBody) exceeded() error {
-	return beyond("response of %s is longer than %d bytes", b.host, b.limit)
+	return bounds.Beyond("response of %s is longer than %d bytes", b.host, b.limit)
 }
 
 // unzippedBody is what is inside of a body.

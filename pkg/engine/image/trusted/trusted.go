@@ -1,4 +1,11 @@
-package image
+// Package trusted refuses files that a pull would go by and that others than root can
+// change: configurations of registries, verifiers and decryption keys.
+//
+//	if err := trusted.Hosts("/etc/berth/hosts.d/ghcr.io"); err != nil { … }
+//
+// What is missing or cannot be read is no error here: who reads it tells. Everything may
+// be called at any time.
+package trusted
 
 import (
 	"errors"
@@ -10,31 +17,27 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// untrustedError is a pull that would go by files that others can change.
-type untrustedError struct{ error }
+// Error is a pull that would go by files that others can change.
+type Error struct{ error }
 
-func (e *untrustedError) Unwrap() error { return e.error }
-
-func isUntrusted(err error) bool {
-	_, ok := errors.AsType[*untrustedError](err)
-	return ok
-}
+// Unwrap returns what is wrong with them, a *trust.Refused.
+func (e *Error) Unwrap() error { return e.error }
 
 // untrusted keeps of errors those about files that others can change. Others, as of a
 // file that is missing, are for who reads it to tell.
 func untrusted(what string, errs ...error) error {
 	for _, err := range errs {
 		if refused, is := errors.AsType[*trust.Refused](err); is {
-			return &untrustedError{fmt.Errorf("%s: %w", what, refused)}
+			return &Error{fmt.Errorf("%s: %w", what, refused)}
 		}
 	}
 	return nil
 }
 
-// trustedHosts refuses the configuration of a registry that others can change, with
+// Hosts refuses the configuration of a registry that others can change, with
 // the certificates and keys that it names: it says who is asked for an image, and who
 // is given the node's credentials. The library reads it right after that.
-func trustedHosts(dir string) error {
+func Hosts(dir string) error {
 	errs := []error{trust.CheckDir(dir, trust.Configuration)}
 	entries, _ := os.ReadDir(dir) // the reader tells why it cannot
 	for _, e := range entries {
@@ -54,22 +57,23 @@ func trustedHosts(dir string) error {
 	return untrusted("registry configuration", errs...)
 }
 
-// trustedVerifiers refuses verifiers that others can change: they are run as root, and
-// decide what may be pulled. So is a directory that others could put away.
-func trustedVerifiers(v Verifiers) error {
-	errs := []error{trust.CheckDir(v.BinDir, trust.Program)}
-	entries, _ := os.ReadDir(v.BinDir)
+// Verifiers refuses the first programs of a directory, all if most is negative, if others
+// can change them: they are run as root, and decide what may be pulled. So is a
+// directory that others could put away.
+func Verifiers(dir string, most int) error {
+	errs := []error{trust.CheckDir(dir, trust.Program)}
+	entries, _ := os.ReadDir(dir)
 	for i, e := range entries {
-		if v.Max >= 0 && i >= v.Max {
+		if most >= 0 && i >= most {
 			break
 		}
-		errs = append(errs, trust.Check(filepath.Join(v.BinDir, e.Name()), trust.Program))
+		errs = append(errs, trust.Check(filepath.Join(dir, e.Name()), trust.Program))
 	}
 	return untrusted("image verifier", errs...)
 }
 
-// trustedKeys refuses keys that others can change.
-func trustedKeys(dir string, files []string) error {
+// Keys refuses keys that others can change.
+func Keys(dir string, files []string) error {
 	errs := []error{trust.CheckDir(dir, trust.Configuration)}
 	for _, file := range files {
 		errs = append(errs, trust.Check(file, trust.Configuration))

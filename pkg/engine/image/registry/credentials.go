@@ -1,7 +1,9 @@
-package image
+package registry
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -10,9 +12,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// credentials are what a caller gave for a pull. Nil is anonymous: what
+// Credentials are what a caller gave for a pull. Nil is anonymous: what
 // hosts.toml says about a registry then counts alone.
-type credentials struct {
+type Credentials struct {
 	// server limits the credentials to one registry host; empty is all hosts
 	// that are configured for the image's registry.
 	server string
@@ -20,13 +22,13 @@ type credentials struct {
 	user, secret string
 }
 
-// newCredentials picks what to use of a CRI AuthConfig: user name and password,
+// ParseAuth picks what to use of a CRI AuthConfig: user name and password,
 // else the identity token, else the base64 form. Errors name no secret.
-func newCredentials(a *runtimeapi.AuthConfig) (*credentials, error) {
+func ParseAuth(a *runtimeapi.AuthConfig) (*Credentials, error) {
 	if a == nil {
 		return nil, nil
 	}
-	c := &credentials{server: registryHost(a.GetServerAddress())}
+	c := &Credentials{server: registryHost(a.GetServerAddress())}
 	switch {
 	case a.GetUsername() != "":
 		c.user, c.secret = a.GetUsername(), a.GetPassword()
@@ -59,9 +61,18 @@ func decodeBasic(auth string) (user, secret string, err error) {
 	return user, secret, nil
 }
 
+// Key tells credentials apart, and holds no secret; empty for nil.
+func (c *Credentials) Key() string {
+	if c == nil {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.server, c.user, c.secret))
+	return hex.EncodeToString(sum[:])
+}
+
 // forHost is asked when a host that is configured for the image's registry wants
 // credentials; no other host gets any (authorizer).
-func (c *credentials) forHost(host string) (user, secret string, err error) {
+func (c *Credentials) forHost(host string) (user, secret string, err error) {
 	if c == nil || (c.server != "" && c.server != registryHost(host)) {
 		return "", "", nil
 	}
@@ -69,7 +80,7 @@ func (c *credentials) forHost(host string) (user, secret string, err error) {
 }
 
 // isFor says whether a host that asks gets something.
-func (c *credentials) isFor(host string) bool {
+func (c *Credentials) isFor(host string) bool {
 	_, secret, err := c.forHost(host)
 	return err == nil && secret != ""
 }
@@ -78,7 +89,7 @@ func (c *credentials) isFor(host string) bool {
 // itself away if c is for it: a pod with wrong credentials must not get an image
 // by the node's. Mirrors keep theirs, because c is not meant for them. Of the
 // hosts of a registry the last one is itself.
-func (c *credentials) prevail(registry string, hosts []docker.RegistryHost) {
+func (c *Credentials) prevail(registry string, hosts []docker.RegistryHost) {
 	for i, h := range hosts {
 		if i < len(hosts)-1 && h.Host != registry {
 			continue
@@ -91,7 +102,7 @@ func (c *credentials) prevail(registry string, hosts []docker.RegistryHost) {
 
 // secrets returns what must not appear in any text. Of one or two letters,
 // taking them out would tell more than leaving them.
-func (c *credentials) secrets() []string {
+func (c *Credentials) secrets() []string {
 	if c == nil || len(c.secret) < 3 {
 		return nil
 	}

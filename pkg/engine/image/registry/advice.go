@@ -1,4 +1,4 @@
-package image
+package registry
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
+
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
 // configured has the hosts of a registry as its hosts.toml says, or as containerd
@@ -24,7 +26,7 @@ func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts 
 		if dir, err := o.HostDir(host); errdefs.IsNotFound(err) || err == nil && dir == "" {
 			return untold(host)
 		} else if err == nil {
-			if err := trustedHosts(dir); err != nil {
+			if err := trusted.Hosts(dir); err != nil {
 				return nil, err
 			}
 		}

@@ -3,15 +3,16 @@ package image
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 func TestManifestLimits(t *testing.T) {
-	l := Limits{}.complete()
+	l := bounds.Limits{}.Complete()
 	config := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageConfig, Digest: digest.FromString("c"), Size: 100}
 	layers := func(n int, change func(*imagespec.Descriptor)) []imagespec.Descriptor {
 		var all []imagespec.Descriptor
@@ -46,7 +47,7 @@ func TestManifestLimits(t *testing.T) {
 		"many urls":       {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = make([]string, maxURLs+1) })}, "URLs"},
 		"long url":        {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{strings.Repeat("a", maxURLLength+1)} })}, "URL of"},
 	} {
-		switch err := l.manifest(c.m); {
+		switch err := checkParts(l, c.m); {
 		case c.says == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
 		case c.says != "" && (!errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.says)):
@@ -73,37 +74,6 @@ func TestElements(t *testing.T) {
 	} {
 		if err := elements([]byte(c.text)); (err == nil) != c.loose {
 			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestPace(t *testing.T) {
-	const window, rate = 10 * time.Second, 1000
-	type read struct {
-		n    int
-		took time.Duration
-	}
-	for name, c := range map[string]struct {
-		reads []read
-		slow  bool
-	}{
-		"fast":                       {[]read{{1 << 20, time.Second}, {1 << 20, time.Second}}, false},
-		"slow, but not for long":     {[]read{{1, 9 * time.Second}}, false},
-		"drips":                      {[]read{{1, 5 * time.Second}, {1, 6 * time.Second}}, true},
-		"just enough":                {[]read{{5000, 5 * time.Second}, {5000, 5 * time.Second}}, false},
-		"drips after a fast start":   {[]read{{1 << 30, 10 * time.Second}, {1, 10 * time.Second}}, true},
-		"pauses between fast phases": {[]read{{1, 9 * time.Second}, {20_000, time.Second}, {1, 9 * time.Second}, {20_000, time.Second}}, false},
-	} {
-		var p pace
-		slow := false
-		for _, r := range c.reads {
-			slow = slow || p.tooSlow(r.n, r.took, window, rate)
-		}
-		if slow != c.slow {
-			t.Errorf("%s: slow %v", name, slow)
-		}
-		if (&pace{}).tooSlow(0, time.Hour, window, -1) {
-			t.Errorf("%s: there is no rate", name)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package image
+package registry
 
 import (
 	"context"
@@ -7,20 +7,23 @@ import (
 	"time"
 )
 
-// errStalled is the cause of a pull's end when its registry went silent.
-var errStalled = errors.New("no progress")
+// ErrStalled is the cause of a pull's end when its registry went silent.
+var ErrStalled = errors.New("no progress")
 
-// progress watches the requests of one pull. Time counts against the pull only
+// Progress watches the requests of one pull. Time counts against the pull only
 // while a request is open: unpacking, or waiting for another pull that downloads
 // the same layer, is no stall.
-type progress struct {
+type Progress struct {
 	open  atomic.Int64
 	bytes atomic.Int64
 }
 
-// watch cancels with errStalled once a request has been open for timeout without
+// Bytes is how many have come.
+func (p *Progress) Bytes() int64 { return p.bytes.Load() }
+
+// Watch cancels with ErrStalled once a request has been open for timeout without
 // a byte. It returns when ctx ends. A timeout below 0 never fires.
-func (p *progress) watch(ctx context.Context, timeout time.Duration, cancel context.CancelCauseFunc) {
+func (p *Progress) Watch(ctx context.Context, timeout time.Duration, cancel context.CancelCauseFunc) {
 	if timeout < 0 {
 		return
 	}
@@ -39,7 +42,7 @@ func (p *progress) watch(ctx context.Context, timeout time.Duration, cancel cont
 			continue
 		}
 		if time.Since(since) >= timeout {
-			cancel(errStalled)
+			cancel(ErrStalled)
 			return
 		}
 	}

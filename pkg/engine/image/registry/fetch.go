@@ -1,4 +1,4 @@
-package image
+package registry
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// fetcher fetches what a manifest lists: documents within their bound, layers
+// Fetcher fetches what a manifest lists: documents within their bound, layers
 // within the size that the manifest gives them.
-type fetcher struct {
+type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of what is not read into memory.
 	layers map[digest.Digest]bool
@@ -25,8 +25,8 @@ type fetcher struct {
 	elsewhere *http.Client
 }
 
-// expect says which layers there are. It is called before they are fetched.
-func (f *fetcher) expect(layers []imagespec.Descriptor) {
+// Expect says which layers there are. It is called before they are fetched.
+func (f *Fetcher) Expect(layers []imagespec.Descriptor) {
 	f.layers = map[digest.Digest]bool{}
 	for _, l := range layers {
 		f.layers[l.Digest] = true
@@ -34,7 +34,7 @@ func (f *fetcher) expect(layers []imagespec.Descriptor) {
 }
 
 // Fetch implements remotes.Fetcher.
-func (f *fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.ReadCloser, error) {
+func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.ReadCloser, error) {
 	urls := desc.URLs
 	// The registry client would ask these by a client without any bounds.
 	desc.URLs = nil
@@ -61,7 +61,7 @@ func (f *fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.Read
 }
 
 // get asks for a layer where its manifest says that it is.
-func (f *fetcher) get(ctx context.Context, address string) (io.ReadCloser, error) {
+func (f *Fetcher) get(ctx context.Context, address string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 		return nil, fmt.Errorf("URL %.100q of the layer is not an http or https URL: %w", address, errdefs.ErrInvalidArgument)

@@ -1,0 +1,94 @@
+// Package bounds says what an image and its registry may cost the node while it is
+// pulled:
+//
+//	l := bounds.Limits{MaxLayers: 100}.Complete()
+//	if size > l.MaxManifestSize {
+//		return bounds.Beyond("manifest has %d bytes, more than %d", size, l.MaxManifestSize)
+//	}
+//
+// What is in the store stays there. Everything may be called at any time.
+package bounds
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Limits are those of every pull. The zero value of each field is its default.
+type Limits struct {
+	// MaxManifestSize bounds, in bytes, an index, a manifest, a configuration and
+	// every other answer of a registry that is not a layer. 0 is 4 MiB, the most
+	// is 64 MiB.
+	MaxManifestSize int64
+	// MaxLayers bounds the layers of an image. 0 is 500, as many as overlayfs
+	// can stack.
+	MaxLayers int
+	// AnswerTimeout is how long the registry may take, over a whole pull, for its
+	// answers that are not layers. 0 is 5 minutes, negative is any time.
+	AnswerTimeout time.Duration
+	// MinDownloadRate is how many bytes per second a registry must send of a
+	// layer, on average over PullProgressTimeout. 0 is 1024, negative is none.
+	MinDownloadRate int64
+	// MaxZstdWindow bounds, in bytes, the memory that opening a layer compressed
+	// with zstd takes. 0 is 32 MiB.
+	MaxZstdWindow int64
+	// MaxImageEntries bounds the files, directories, links and whiteouts of all
+	// layers of an image. 0 is 5,000,000.
+	MaxImageEntries int64
+}
+
+const (
+	defaultMaxManifestSize = 4 << 20
+	defaultMaxLayers       = 500
+	defaultAnswerTimeout   = 5 * time.Minute
+	defaultMinDownloadRate = 1 << 10
+	defaultMaxZstdWindow   = 32 << 20
+	defaultMaxImageEntries = 5_000_000
+)
+
+// MaxStored bounds what is read into memory of an image in the store. It is the
+// most that MaxManifestSize may be, so that a lower one hides no image.
+const MaxStored = 64 << 20
+
+// Complete puts the defaults where nothing is given.
+func (l Limits) Complete() Limits {
+	if l.MaxManifestSize <= 0 {
+		l.MaxManifestSize = defaultMaxManifestSize
+	}
+	l.MaxManifestSize = min(l.MaxManifestSize, MaxStored)
+	if l.MaxLayers <= 0 {
+		l.MaxLayers = defaultMaxLayers
+	}
+	if l.AnswerTimeout == 0 {
+		l.AnswerTimeout = defaultAnswerTimeout
+	}
+	if l.MinDownloadRate == 0 {
+		l.MinDownloadRate = defaultMinDownloadRate
+	}
+	if l.MaxZstdWindow <= 0 {
+		l.MaxZstdWindow = defaultMaxZstdWindow
+	}
+	if l.MaxImageEntries <= 0 {
+		l.MaxImageEntries = defaultMaxImageEntries
+	}
+	return l
+}
+
+// exceeded is an image or an answer that exceeds a limit.
+type exceeded struct{ text string }
+
+func (e *exceeded) Error() string { return e.text }
+func (e *exceeded) Unwrap() error { return errdefs.ErrInvalidArgument }
+
+// Beyond is the error of an image, or of an answer, that exceeds a limit. Its class is
+// ErrInvalidArgument.
+func Beyond(format string, args ...any) error { return &exceeded{fmt.Sprintf(format, args...)} }
+
+// IsBeyond says whether err is one of Beyond.
+func IsBeyond(err error) bool {
+	_, ok := errors.AsType[*exceeded](err)
+	return ok
+}

@@ -1,0 +1,109 @@
+package image
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+// Of these no image has a tenth.
+const (
+	// maxIndexDepth is how many indexes may lie above a manifest.
+	maxIndexDepth = 4
+	// maxElements bounds what a manifest or a configuration consists of. Each
+	// takes many times the memory that it takes as text.
+	maxElements = 1 << 15
+	// maxName bounds what lists of images show of a configuration.
+	maxName = 1024
+	// maxMediaType bounds the name of a layer's type.
+	maxMediaType = 255
+	// maxURLs and maxURLLength bound where else a layer may be.
+	maxURLs, maxURLLength = 4, 2048
+	// maxAttached bounds the urls and wrapped keys of all layers.
+	maxAttached = 1 << 20
+)
+
+// checkDocument checks the descriptor of what is read into memory.
+func checkDocument(l bounds.Limits, what string, desc imagespec.Descriptor) error {
+	if desc.Size > l.MaxManifestSize {
+		return bounds.Beyond("%s %s has %d bytes, more than registry.max_manifest_size (%d)", what, desc.Digest, desc.Size, l.MaxManifestSize)
+	}
+	if desc.Size < 0 {
+		return fmt.Errorf("%s %s has an invalid size, %d: %w", what, desc.Digest, desc.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// checkDigest looks at a digest before anything is asked for by it.
+func checkDigest(of string, d imagespec.Descriptor) error {
+	if err := d.Digest.Validate(); err != nil {
+		return fmt.Errorf("digest %.100q of %s: %v: %w", string(d.Digest), of, err, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// checkParts checks what a manifest leads to, before any of it is downloaded.
+func checkParts(l bounds.Limits, m imagespec.Manifest) error {
+	if err := checkManifest(m); err != nil {
+		return err
+	}
+	if err := checkDocument(l, "configuration", m.Config); err != nil {
+		return err
+	}
+	if err := checkDigest("the configuration", m.Config); err != nil {
+		return err
+	}
+	if len(m.Layers) > l.MaxLayers {
+		return bounds.Beyond("image has %d layers, more than registry.max_layers (%d)", len(m.Layers), l.MaxLayers)
+	}
+	for _, layer := range m.Layers {
+		if len(layer.MediaType) > maxMediaType {
+			return bounds.Beyond("layer %s has a media type of %d bytes; the limit is %d", layer.Digest, len(layer.MediaType), maxMediaType)
+		}
+		if err := checkURLs(layer); err != nil {
+			return err
+		}
+		if err := checkDigest("a layer", layer); err != nil {
+			return err
+		}
+	}
+	if n := attached(m); n > maxAttached {
+		return bounds.Beyond("layers have URLs and wrapped keys of %d bytes; the limit is %d", n, maxAttached)
+	}
+	return nil
+}
+
+func checkURLs(layer imagespec.Descriptor) error {
+	if len(layer.URLs) > maxURLs {
+		return bounds.Beyond("layer %s has %d URLs; the limit is %d", layer.Digest, len(layer.URLs), maxURLs)
+	}
+	for _, u := range layer.URLs {
+		if len(u) > maxURLLength {
+			return bounds.Beyond("layer %s has a URL of %d bytes; the limit is %d", layer.Digest, len(u), maxURLLength)
+		}
+	}
+	return nil
+}
+
+// elements checks of how many parts a JSON text consists, without reading it
+// into memory a second time.
+func elements(text []byte) error {
+	n, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == ',' || c == '{' || c == '['):
+			n++
+		}
+	}
+	if n > maxElements {
+		return bounds.Beyond("document has %d elements; the limit is %d", n, maxElements)
+	}
+	return nil
+}

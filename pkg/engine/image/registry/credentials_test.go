@@ -1,0 +1,31 @@
+package registry
+
+import (
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Pulls share a download only if they have the same credentials.
+func TestKeysOfCredentials(t *testing.T) {
+	seen := map[string]string{}
+	for name, auth := range map[string]*runtimeapi.AuthConfig{
+		"none": nil, "user": {Username: "u", Password: "secret"}, "other secret": {Username: "u", Password: "secret2"},
+		"other user": {Username: "v", Password: "secret"}, "token": {IdentityToken: "secret"}, "host": {Username: "u", Password: "secret", ServerAddress: "r"},
+	} {
+		c, err := ParseAuth(auth)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := c.Key()
+		if other, there := seen[key]; there || strings.Contains(key, "secret") || (key == "") != (auth == nil) {
+			t.Errorf("%s: the key is %q, as of %q", name, key, other)
+		}
+		seen[key] = name
+		again, err := ParseAuth(auth)
+		if err != nil || again.Key() != key {
+			t.Errorf("%s: another key the second time: %v", name, err)
+		}
+	}
+}

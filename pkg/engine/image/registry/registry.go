@@ -1,0 +1,130 @@
+package registry
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+// userAgent is how the daemon presents itself to registries.
+const userAgent = "berth"
+
+// Client is that of one pull: connections and tokens live as long as
+// the pull does.
+type Client struct {
+	resolver remotes.Resolver
+	wire     *wire
+
+	mu         sync.Mutex
+	hosts      map[string][]docker.RegistryHost
+	transports []*http.Transport
+}
+
+// Options say how a registry is asked. All fields but HostsDir and Credentials are
+// required.
+type Options struct {
+	// HostsDir has the hosts.toml files of registries below it; empty is none.
+	HostsDir string
+	// Credentials are for hosts that ask for some; nil is anonymous.
+	Credentials *Credentials
+	// Limits must be complete.
+	Limits bounds.Limits
+	// Window is over how long the rate of a download is measured.
+	Window time.Duration
+	// Progress hears of every byte.
+	Progress *Progress
+}
+
+// New makes the client of one pull, whose log is that of ctx. It is to be closed.
+func New(ctx context.Context, o Options) *Client {
+	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}}
+	options := config.HostOptions{
+		UpdateClient: func(c *http.Client) error {
+			r.adopt(c)
+			return nil
+		},
+	}
+	if o.HostsDir != "" {
+		options.HostDir = config.HostDirFromRoot(o.HostsDir)
+	}
+	r.resolver = docker.NewResolver(docker.ResolverOptions{
+		Hosts:   r.once(o.Credentials, configured(ctx, options)),
+		Headers: http.Header{"User-Agent": {userAgent}},
+	})
+	return r
+}
+
+// Resolve returns what a name stands for.
+func (r *Client) Resolve(ctx context.Context, name string) (imagespec.Descriptor, error) {
+	_, desc, err := r.resolver.Resolve(ctx, name)
+	return desc, err
+}
+
+// Fetcher fetches what belongs to a name.
+func (r *Client) Fetcher(ctx context.Context, name string) (*Fetcher, error) {
+	inner, err := r.resolver.Fetcher(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere()}, nil
+}
+
+// once keeps the answer of hosts, so that resolving and fetching share
+// connections and tokens.
+func (r *Client) once(creds *Credentials, hosts docker.RegistryHosts) docker.RegistryHosts {
+	return func(name string) ([]docker.RegistryHost, error) {
+		r.mu.Lock()
+		known, ok := r.hosts[name]
+		r.mu.Unlock()
+		if ok {
+			return known, nil
+		}
+		found, err := hosts(name)
+		if err != nil {
+			return nil, err
+		}
+		creds.prevail(name, found)
+		bindCredentials(creds, r.wire, found)
+		r.mu.Lock()
+		r.hosts[name] = found
+		r.mu.Unlock()
+		return found, nil
+	}
+}
+
+// adopt bounds what the client is answered, and remembers its connections for Close.
+func (r *Client) adopt(c *http.Client) {
+	if t, ok := c.Transport.(*http.Transport); ok {
+		t.MaxResponseHeaderBytes = maxHeader
+		r.mu.Lock()
+		r.transports = append(r.transports, t)
+		r.mu.Unlock()
+	}
+	if _, adopted := c.Transport.(wireTransport); !adopted {
+		c.Transport = r.wire.transport(c.Transport)
+	}
+}
+
+// elsewhere is the client for what lies on no registry: it has no credentials.
+func (r *Client) elsewhere() *http.Client {
+	c := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
+	r.adopt(c)
+	return c
+}
+
+// Close gives up the idle connections; without it each would hold memory for minutes.
+func (r *Client) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.transports {
+		t.CloseIdleConnections()
+	}
+}

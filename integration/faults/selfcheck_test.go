@@ -28,12 +28,18 @@ func (b *bed) probeCanary(t *testing.T, name string) string {
 
 func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error) {
 	t.Helper()
+	return b.probe(t, name, true)
+}
+
+// probe probes a handler anew.
+func (b *bed) probe(t *testing.T, name string, selfCheck bool) (*adminv1.Handler, error) {
+	t.Helper()
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	resp, err := c.Probe(testbed.Within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: true})
+	resp, err := c.Probe(testbed.Within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: selfCheck})
 	return resp.GetHandler(), err
 }
 

@@ -13,6 +13,8 @@ const maxLogSize = 1 << 20
 type boundedLog struct {
 	path string
 	max  int64
+	// begun is called with each file that the log was begun anew in; it may be nil.
+	begun func(*os.File)
 
 	mu   sync.Mutex
 	file *os.File
@@ -49,6 +51,9 @@ func (l *boundedLog) Write(p []byte) (int, error) {
 	if l.size+int64(len(p)) > l.max && os.Rename(l.path, l.path+".old") == nil {
 		if err := l.open(); err != nil {
 			return 0, err
+		}
+		if l.begun != nil {
+			l.begun(l.file)
 		}
 	}
 	n, err := l.file.Write(p)

@@ -26,3 +26,27 @@ func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 		}
 	}
 }
+
+// What else writes where the log does follows it.
+func TestBoundedLogTellsOfEachFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := openBoundedLog(path, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := 0
+	l.begun = func(f *os.File) {
+		begun++
+		if _, err := f.WriteString("crash\n"); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 4 {
+		if _, err := l.Write([]byte("entry\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _ := os.ReadFile(path); begun != 3 || string(got) != "crash\nentry\n" {
+		t.Errorf("%d were begun; the last holds %q", begun, got)
+	}
+}

@@ -151,6 +151,12 @@ func logTo(path, level string) error {
 	if err != nil {
 		return err
 	}
+	// The trace of a crash goes where the log goes: the runtime has a descriptor of its
+	// own, and who prints to stderr another.
+	w.begun = func(f *os.File) {
+		_ = debug.SetCrashOutput(f, debug.CrashOptions{})
+		_ = unix.Dup3(int(f.Fd()), unix.Stderr, 0) //nolint:gosec // a descriptor
+	}
 	log.L.Logger.SetLevel(l)
 	log.L.Logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: log.RFC3339NanoFixed})
 	log.L.Logger.SetOutput(w)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -52,7 +53,7 @@ func placeFlags(cmd *cobra.Command, o *config.Options) {
 	flags.VarP((*pathFlag)(&o.File), "config", "c", "main configuration file (default "+config.DefaultFile+", which may be absent)")
 	flags.Var((*pathFlag)(&o.DropInDir), "drop-in-dir", "directory of drop-ins (default conf.d beside the main file)")
 	flags.Var((*pathFlag)(&o.VendorDir), "vendor-dir", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
-	flags.StringSliceVar(&o.SearchPath, "search-path", nil, "directories to discover runtimes in if none is configured")
+	flags.Var((*pathsFlag)(&o.SearchPath), "search-path", "directories to discover runtimes in if none is configured")
 }
 
 // pathFlag is a path that begins at the working directory if it is relative: what reads
@@ -174,3 +175,24 @@ func summarize(cfg *config.Config, w io.Writer) {
 		fmt.Fprintf(w, "%-*s  %-4s  %s  %s%s\n", width, d.Name, d.Type, cmp.Or(d.Path, d.Endpoint), d.Origin, mark)
 	}
 }
+
+// pathsFlag is a list of such paths, with commas between them or by several flags.
+type pathsFlag []string
+
+// String implements pflag.Value.
+func (p *pathsFlag) String() string { return strings.Join(*p, ",") }
+
+// Set implements pflag.Value.
+func (p *pathsFlag) Set(list string) error {
+	for path := range strings.SplitSeq(list, ",") {
+		var one pathFlag
+		if err := one.Set(path); err != nil {
+			return err
+		}
+		*p = append(*p, string(one))
+	}
+	return nil
+}
+
+// Type implements pflag.Value: what the help calls it.
+func (*pathsFlag) Type() string { return "paths" }

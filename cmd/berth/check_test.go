@@ -42,6 +42,16 @@ func TestCheckOfRelativePaths(t *testing.T) {
 	}
 }
 
+func TestCheckOfRelativeSearchPaths(t *testing.T) {
+	dir, o := written(t, "")
+	t.Chdir(o.SearchPath[0])
+	var stdout, stderr bytes.Buffer
+	args := []string{"check", "-c", filepath.Join(dir, "config.toml"), "--vendor-dir", "", "--search-path", "nothing,./"}
+	if code := run(t.Context(), args, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "discovered in "+o.SearchPath[0]) {
+		t.Errorf("exit status %d\n%s\n%s", code, &stdout, &stderr)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	const good = "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n"
 	for _, c := range []struct {

@@ -30,7 +30,7 @@ this machine; the drop-in then has the rest.`,
 			return importFiles(args, options, form, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringSliceVar(&options.SearchPath, "search-path", nil, "directories to search for runtimes that are named without a path")
+	cmd.Flags().Var((*pathsFlag)(&options.SearchPath), "search-path", "directories to search for runtimes that are named without a path")
 	outputFlag(cmd, &form)
 	return cmd
 }

@@ -17,15 +17,22 @@ import (
 // podsCommand makes "berth pods".
 func podsCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
-	name := ""
+	name, slow := "", false
 	c := &cobra.Command{
 		Use:   "pods",
 		Short: "List pods with the handler that each was created under",
 		Long: `List pods with the handler that each was created under and keeps. PIN is "old" if new
 pods of that handler would get another definition or another binary; "berth whereis"
-shows the reason.`,
+shows the reason.
+
+With --slow it lists how the last pods came up since the daemon's start, the slowest
+first: what its calls took together, and the longest of them with the parts that they
+spent the time in. Parts that were at the same time do not add up.`,
 		Args: cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			if slow {
+				return r.printStarts(ctx, c, daemon, name)
+			}
 			resp, err := daemon.ListPods(ctx, &adminv1.ListPodsRequest{Handler: name})
 			if err != nil {
 				return err
@@ -34,6 +41,7 @@ shows the reason.`,
 		}),
 	}
 	r.flags(c)
+	c.Flags().BoolVar(&slow, "slow", false, "show how the last pods came up, the slowest first")
 	c.Flags().StringVar(&name, "handler", "", "show only pods of this handler")
 	if err := c.RegisterFlagCompletionFunc("handler", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return r.handlerNames(c), cobra.ShellCompDirectiveNoFileComp

@@ -82,6 +82,7 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 	arguments := map[string][]string{
 		"add": {"--path", "/x", "x"}, "edit": {"--set", "a=1", "x"}, "import": {"/nowhere"}, "show": nil,
 		"rm": {"x"}, "probe": {"x"}, "cordon": {"x"}, "uncordon": {"x"}, "drain": {"x"}, "promote": {"x"}, "abort": {"x"}, "whereis": {"x"},
+		"inspect": {"x"}, "pull": {"x"}, "export": {"x", "--file", "-"}, "berth image import": {"-"},
 	}
 	asks := 0
 	var walk func(c *cobra.Command)
@@ -93,6 +94,9 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 			return
 		}
 		line := slices.Concat(strings.Fields(c.CommandPath())[1:], arguments[c.Name()])
+		if its, ok := arguments[c.CommandPath()]; ok {
+			line = slices.Concat(strings.Fields(c.CommandPath())[1:], its)
+		}
 		if code, _, stderr := ran(t, append(line, "-o", "xml")...); code != exitConfig || !strings.Contains(stderr, "one of table, wide, json, yaml") {
 			t.Errorf("%v -o xml: exit status %d: %s", line, code, stderr)
 		}

@@ -20,11 +20,15 @@ func compare(t testbed.T, o options) report {
 	image := registry.Push(t, "bench/busybox:1", testbed.Busybox(t))
 	peers := startPeers(t, registry, runtimes, o.handlers[0])
 	r := newReport(t, o, peers)
+	var pulls []cold
+	if o.wants(groupPull) {
+		pulls = colds(t, registry, o.image)
+	}
 	for _, handler := range o.handlers {
 		for _, p := range peers {
 			p.Client.Pull(t, handler, image)
 		}
-		c := &contest{options: o, peers: peers, handler: handler, runtime: runtimes[handler], image: image, samples: samples{}}
+		c := &contest{options: o, peers: peers, handler: handler, runtime: runtimes[handler], image: image, colds: pulls, samples: samples{}}
 		c.run(t)
 		r.add(handler, c.samples)
 	}
@@ -40,6 +44,7 @@ type contest struct {
 	handler string
 	runtime string // the OCI runtime's path
 	image   string
+	colds   []cold
 	samples samples
 }
 
@@ -53,6 +58,7 @@ var measures = []struct {
 	{[]string{groupExec}, func(o options) int { return max(1, o.runs/3) }, (*trial).exec},
 	{[]string{groupExit}, func(o options) int { return o.runs }, (*trial).exit},
 	{[]string{groupParallel, groupMemory, groupLists, groupIdle, groupRecovery}, options.fleetRounds, (*trial).fleet},
+	{[]string{groupPull}, options.fleetRounds, (*trial).pull},
 	// Last: nothing is timed while strace is around.
 	{[]string{groupFlushes}, func(options) int { return 1 }, (*trial).flushes},
 }

@@ -27,6 +27,7 @@ import (
 type options struct {
 	runs     int
 	pods     int
+	image    int // bytes of the large image, unpacked
 	handlers []string
 	only     []string
 	polling  time.Duration // how long idle CPU is measured
@@ -65,7 +66,8 @@ func parse(arguments []string) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	runs := flags.Int("runs", 15, "rounds of what is measured on one pod; what needs all pods has a fifth of them")
 	pods := flags.Int("pods", 40, "pods of a full node")
-	quick := flags.Bool("quick", false, "3 rounds, 8 pods, 5 s of polling, unless said otherwise: to see that it works")
+	image := flags.Int("image-mb", 689, "size of the large image of cold pods, unpacked")
+	quick := flags.Bool("quick", false, "3 rounds, 8 pods, an image of 100 MB, 5 s of polling, unless said otherwise: to see that it works")
 	handlers := flags.String("handlers", testbed.Runc, "runtimes to compare under: "+strings.Join(comparableRuntimes, ", "))
 	only := flags.String("only", "", "measure these only: "+strings.Join(groups, ","))
 	asJSON := flags.Bool("json", false, "print JSON with every sample instead of a table")
@@ -73,7 +75,7 @@ func parse(arguments []string) (options, error) {
 		return options{}, err
 	}
 	o := options{
-		runs: *runs, pods: *pods, polling: 20 * time.Second, json: *asJSON,
+		runs: *runs, pods: *pods, image: *image * 1e6, polling: 20 * time.Second, json: *asJSON,
 		handlers: split(*handlers), only: split(*only),
 	}
 	if *quick {
@@ -85,6 +87,9 @@ func parse(arguments []string) (options, error) {
 		}
 		if !given["pods"] {
 			o.pods = 8
+		}
+		if !given["image-mb"] {
+			o.image = 100e6
 		}
 	}
 	return o, o.check(flags.Args())
@@ -100,6 +105,9 @@ func (o options) check(rest []string) error {
 	}
 	if o.runs < 1 || o.pods < 1 || o.pods > 200 {
 		return fmt.Errorf("--runs must be at least 1, and --pods from 1 to 200 (a bridge's /24 has no more addresses)")
+	}
+	if o.image < 1e6 || o.image > 10e9 {
+		return fmt.Errorf("--image-mb must be from 1 to 10000: the image is kept in memory")
 	}
 	if len(o.handlers) == 0 {
 		return fmt.Errorf("--handlers names none")

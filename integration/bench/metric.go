@@ -11,11 +11,12 @@ const (
 	groupLists    = "lists"
 	groupIdle     = "idle"
 	groupRecovery = "recovery"
+	groupPull     = "pull"
 )
 
 var groups = []string{
 	groupPod, groupExec, groupExit, groupFlushes,
-	groupParallel, groupMemory, groupLists, groupIdle, groupRecovery,
+	groupParallel, groupMemory, groupLists, groupIdle, groupRecovery, groupPull,
 }
 
 // metric is a number that is compared.
@@ -53,5 +54,15 @@ var metrics = []metric{
 	{key: "listPodStats", name: "ListPodSandboxStats", unit: "ms"},
 	{key: "forks", name: "processes and threads started per pod life", unit: "", least: true},
 	{key: "flushes", name: "disk flushes per pod life", unit: ""},
+	{key: "coldGzip", name: "cold pod ready, 5 large layers, gzip", unit: "s"},
+	{key: "coldZstd", name: "– the same, zstd", unit: "s"},
+	{key: "coldSlow", name: "– gzip, registry of 200 Mbit/s", unit: "s"},
+	{key: "coldMany", name: "– 60 small layers", unit: "s"},
+	{key: "coldFour", name: "4 cold pods ready, 4 images of a quarter of the size", unit: "s"},
+	{key: "coldTen", name: "10 cold pods ready, 1 image", unit: "s"},
+	{key: "coldCPU", name: "CPU for a cold pod, gzip", unit: "s"},
+	{key: "coldPeak", name: "peak of the daemon's memory meanwhile (RSS)", unit: "MB"},
+	{key: "removeImage", name: "RemoveImage of that image", unit: "ms"},
+	{key: "reclaim", name: "– until its disk space is free", unit: "ms"},
 	{key: "recovery", name: "kill -9 → all pods listed RUNNING", unit: "ms"},
 }

@@ -46,6 +46,11 @@ func (tr *trial) newPod() (*pod, phases) {
 
 // tryPod is newPod for those who are not the trial's goroutine.
 func (tr *trial) tryPod(ctx context.Context) (*pod, phases, error) {
+	return tr.tryPodOf(ctx, tr.image, false)
+}
+
+// tryPodOf is tryPod for an image, which is pulled where a kubelet does it.
+func (tr *trial) tryPodOf(ctx context.Context, image string, pull bool) (*pod, phases, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	client := tr.peer.Client
@@ -67,10 +72,16 @@ func (tr *trial) tryPod(ctx context.Context) (*pod, phases, error) {
 	}
 	p.sandbox, times.run = sandbox.GetPodSandboxId(), time.Since(begin)
 
+	if pull {
+		spec := &runtimeapi.ImageSpec{Image: image, RuntimeHandler: tr.handler}
+		if _, err := client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, SandboxConfig: p.config}); err != nil {
+			return nil, phases{}, err
+		}
+	}
 	begin = time.Now()
 	container, err := client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId:  p.sandbox,
-		Config:        client.ContainerConfig("main", tr.image, "sleep", p.seconds),
+		Config:        client.ContainerConfig("main", image, "sleep", p.seconds),
 		SandboxConfig: p.config,
 	})
 	if err != nil {

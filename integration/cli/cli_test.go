@@ -116,6 +116,12 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	has(t, out, "GENERATION", " "+now.Generation+" ")
 	out, _ = n.berth(t, 0, "pods", "--handler", "other")
 	has(t, out, pod.ID[:12], "other", "current")
+	out, _ = n.berth(t, 0, "pods", "--slow", "-o", "wide")
+	has(t, out, pod.ID, "sandbox ", "network ", "runtime ", "create main ", "rootfs ", "start main ")
+	out, _ = n.berth(t, 0, "pods", "--slow", "--handler", "runc")
+	if strings.Contains(out, pod.ID[:12]) {
+		t.Errorf("a pod of another handler: %s", out)
+	}
 	for _, id := range []string{pod.ID, pod.ID[:10], pod.Container.ID[:10], "berth://" + pod.Container.ID} {
 		out, _ = n.berth(t, 0, "whereis", id)
 		has(t, out, "sandbox:    "+pod.ID, "handler:    other", "generation: "+now.Generation+"\n", "binary:     "+crun, "runs:       "+n.Root+"/tools/runtime-", "sha256:     ", "current:")
@@ -397,6 +403,8 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"handler rm other", 0},
 		{"handler rm other", 1},
 		{"pods", 0},
+		{"pods --slow", 0},
+		{"pods --slow --handler nothing", 1},
 		{"whereis " + pod.ID, 0},
 		{"whereis nothing", 1},
 		{"status", 0},

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -66,6 +67,16 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 	}
 
 	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "gvisor", Image: b.Image, Command: []string{"sleep", "1000"}})
+	// What waits for the container's end comes a moment after its start.
+	testbed.Eventually(t, time.Minute, func() error {
+		lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range lines {
+			if line, _ := os.ReadFile(file); strings.Contains(string(line), "\x00wait\x00"+pod.Container.ID) {
+				return nil
+			}
+		}
+		return errors.Join(err, errors.New("nobody waits for its end"))
+	})
 	withPod := b.Snapshot(t)
 	for feature, ask := range map[string]func(*runtimeapi.ContainerConfig){
 		"the PID namespace of another": func(c *runtimeapi.ContainerConfig) {

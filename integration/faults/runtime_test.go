@@ -139,15 +139,7 @@ func TestRuntimeDeleted(t *testing.T) {
 		if err := os.Rename(runtime.Path, aside); err != nil {
 			t.Fatal(err)
 		}
-		copies, err := filepath.Glob(filepath.Join(b.Root, "tools", "runtime-*", filepath.Base(runtime.Path)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range copies {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-		}
+		removeCopies(t, filepath.Join(b.Root, "tools", "runtime-*", filepath.Base(runtime.Path)))
 		f()
 		if err := os.Rename(aside, runtime.Path); err != nil {
 			t.Fatal(err)
@@ -193,6 +185,26 @@ func TestRuntimeDeleted(t *testing.T) {
 	})
 	running.Remove(t)
 	b.NothingLeft(t, atRest)
+}
+
+// removeCopies removes what matches, until nothing is made of it any more by who had
+// opened the original before.
+func removeCopies(t *testing.T, pattern string) {
+	t.Helper()
+	const quiet = 20
+	for gone := 0; gone < quiet; gone++ {
+		copies, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range copies {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			gone = 0
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // TestRuntimeCannotDelete has `delete` fail, and expects that a removal says so

@@ -112,6 +112,10 @@ type Options struct {
 	Faults func() []string
 	// Overheads knows what pods use beyond their containers; may be nil.
 	Overheads Overheads
+	// Starts knows how pods came up; may be nil.
+	Starts Starts
+	// Images are those of the embedded backend; may be nil.
+	Images Images
 }
 
 func (o *Options) check() error {
@@ -134,6 +138,8 @@ type Service struct {
 	registrations
 	configuration
 	pods
+	starts
+	images
 	unknownCalls
 }
 
@@ -157,6 +163,8 @@ func New(o Options) (*Service, error) {
 		registrations: registrations{view: v, files: o.Files, mu: &sync.Mutex{}},
 		configuration: configuration{life: o.Lifecycle, files: o.Files},
 		pods:          pods{pods: o.Pods, life: o.Lifecycle},
+		starts:        starts{life: o.Lifecycle, known: o.Starts},
+		images:        images{life: o.Lifecycle, known: o.Images},
 	}, nil
 }
 

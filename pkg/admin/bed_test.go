@@ -154,6 +154,11 @@ func (published) Publish(*lifecycle.Plan) error { return nil }
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
+	return newBedWith(t, func(*admin.Options) {})
+}
+
+func newBedWith(t *testing.T, more func(*admin.Options)) *bed {
+	t.Helper()
 	b := &bed{t: t, dir: t.TempDir(), node: &node{pods: map[string]admin.Pod{}, broken: map[string]bool{}, replaced: map[string]string{}}}
 	for _, name := range []string{"bin/runc", "bin/crun", "bin/berth-shim", "bin/berth-pause"} {
 		b.write(name, "#!/bin/sh\n", 0o755)
@@ -184,12 +189,12 @@ func newBed(t *testing.T) *bed {
 			t.Fatal("what runc can do is not known")
 		}
 	}
-	b.serve(loader)
+	b.serve(loader, more)
 	return b
 }
 
 // serve serves on a socket whose path is short enough, whatever the test's name.
-func (b *bed) serve(loader files) {
+func (b *bed) serve(loader files, more func(*admin.Options)) {
 	b.t.Helper()
 	dir, err := os.MkdirTemp("", "ba-")
 	if err != nil {
@@ -200,10 +205,12 @@ func (b *bed) serve(loader files) {
 		b.t.Fatal(err)
 	}
 	b.socket = filepath.Join(dir, "admin.sock")
-	service, err := admin.New(admin.Options{
+	options := admin.Options{
 		Lifecycle: b.manager, Pods: b.node, Files: loader, DropIns: b.path("conf.d"), Vendor: b.path("vendor"),
 		Version: "1.2.3", CRISocket: "/run/x.sock", AdminSocket: b.socket, Recovering: func() bool { return false },
-	})
+	}
+	more(&options)
+	service, err := admin.New(options)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -204,8 +204,13 @@ func merged(table, set []config.Setting, unset []string) ([]config.Setting, erro
 		}
 		delete(values, key)
 	}
+	by := map[string]string{}
 	for _, s := range set {
-		values[config.CurrentKey(s.Key)] = s.Value
+		key := config.CurrentKey(s.Key)
+		if before, twice := by[key]; twice && before != s.Key {
+			return nil, fmt.Errorf("%s and %s are the same key; set one of them: %w", before, s.Key, errdefs.ErrInvalidArgument)
+		}
+		by[key], values[key] = s.Key, s.Value
 	}
 	all := make([]config.Setting, 0, len(values))
 	for _, key := range slices.Sorted(maps.Keys(values)) {

@@ -25,7 +25,8 @@ const (
 )
 
 // Write replaces the file at path by one with this content and these permissions. After
-// an error the old file is there, and nothing else. Writers of one path must wait for
+// an error the old file is there, and nothing else; only if a Durable one's directory
+// cannot be flushed it may be the new one. Writers of one path must wait for
 // each other: the name of the new file beside it, which begins with a dot and ends in
 // ".new", is always the same, so that writers that were killed leave no more than one.
 // A full disk is errdefs.ErrResourceExhausted.

@@ -43,6 +43,7 @@ func (c *Config) Changeable() (refused Problems, warnings []string) {
 	v.directory("registry.hosts_dir", c.Registry.HostsDir, trust.Configuration, ".toml", ".crt", ".cert", ".key")
 	v.named("registry.hosts_dir", c.Registry.HostsDir)
 	v.directory("registry.decryption_keys_path", c.Registry.DecryptionKeysPath, trust.Configuration)
+	v.directory("registry.preload_dir", c.Registry.PreloadDir, trust.Configuration, ".tar", ".gz", ".tgz", ".zst")
 	v.directory("image_verifier.bin_dir", c.ImageVerifier.BinDir, trust.Program)
 	return v.problems, v.warnings
 }

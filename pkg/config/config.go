@@ -222,6 +222,9 @@ type Registry struct {
 	// DecryptionKeysPath is the directory of the keys of encrypted images; empty
 	// is none.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`
+	// PreloadDir is the directory of archives that are imported at the start; empty is
+	// none.
+	PreloadDir string `toml:"preload_dir"`
 	// PinnedImages are names of images that the kubelet must not collect; '*'
 	// stands for any characters.
 	PinnedImages []string `toml:"pinned_images"`

@@ -64,6 +64,7 @@ func Default() *Config {
 			MaxZstdWindow:          32 << 20,
 			MaxImageEntries:        5_000_000,
 			DecryptionKeysPath:     "/etc/berth/keys",
+			PreloadDir:             "/var/lib/berth/preload",
 			PinnedImages:           []string{},
 		},
 		ImageVerifier: ImageVerifier{

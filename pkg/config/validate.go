@@ -197,6 +197,9 @@ func (v *validator) registry(r *Registry) {
 	if r.DecryptionKeysPath != "" {
 		v.absolute("registry.decryption_keys_path", r.DecryptionKeysPath)
 	}
+	if r.PreloadDir != "" {
+		v.absolute("registry.preload_dir", r.PreloadDir)
+	}
 	if r.MaxConcurrentDownloads < 1 {
 		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -68,6 +69,8 @@ type memory struct{ *routertest.Backend }
 func (memory) SelfCheck(context.Context, *handler.Definition, *probe.Runtime, bool) (probe.Proof, error) {
 	return nil, errors.New("no self-check pods here")
 }
+
+func (memory) Images() *image.Store { return nil }
 
 func (memory) Capabilities(context.Context, *handler.Definition, *probe.Runtime, probe.Proof) capability.Table {
 	return capability.Table{}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
@@ -43,6 +44,8 @@ type Engine interface {
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table
 	// Installed tells the programs that a new pod of a handler would keep.
 	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
+	// Images are the engine's own; nil if it has none.
+	Images() *image.Store
 	// Overhead reads what pods have beyond their containers.
 	Overhead() overhead.Source
 	// Close ends what the engine does by itself, and lets every pod run.

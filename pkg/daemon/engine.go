@@ -104,6 +104,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		SyncRootfs:        cfg.Engine.SyncRootfs,
 		PinnedImages:      cfg.Registry.PinnedImages,
 		DecryptionKeysDir: cfg.Registry.DecryptionKeysPath,
+		PreloadDir:        cfg.Registry.PreloadDir,
 		Verifiers: image.Verifiers{
 			BinDir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
 		},

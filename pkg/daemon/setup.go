@@ -44,6 +44,7 @@ type node struct {
 	meter     *overhead.Meter
 	labels    *featurefile.Keeper // nil without a file for them
 	face      *router.Router
+	starts    *observe.Starts
 }
 
 // assemble makes the parts. What they have to be rid of is added to the teardown.
@@ -78,7 +79,8 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options, metrics, err := d.observe(ctx)
+	starts := observe.NewStarts()
+	options, metrics, err := d.observe(ctx, starts)
 	if err != nil {
 		return err
 	}
@@ -86,7 +88,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.handlers = n.handlers
+	d.handlers, n.starts = n.handlers, starts
 	go d.passOn(n.handlers)
 	d.serve(listener, n.face, append(options, remote.LoopGuard(n.remotes.instance, n.remotes.pool.Behind)...))
 	if err := d.serveAdmin(ctx, n); err != nil {
@@ -100,7 +102,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	close(n.recovered)
 	n.remotes.adopt(ctx)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{n.registry, n.pods, n.prober}, n.handlers, remoteMetrics{n.remotes.pool}, overheadMetrics{n.handlers, n.meter})
+		metrics.MustRegister(nodeMetrics{n.registry, n.pods, n.prober}, n.handlers, remoteMetrics{n.remotes.pool}, overheadMetrics{n.handlers, n.meter}, imageMetrics{n.engine.Images()})
 	}
 	if err := n.handlers.Ready(ctx); err != nil {
 		return err
@@ -128,8 +130,8 @@ func (d *Daemon) listen(ctx context.Context) (net.Listener, error) {
 }
 
 // observe starts metrics and traces if they are configured, and returns the
-// options that make a server feed them, and who takes more metrics, if anyone.
-func (d *Daemon) observe(ctx context.Context) ([]grpc.ServerOption, prometheus.Registerer, error) {
+// options that make a server feed them and starts, and who takes more metrics, if anyone.
+func (d *Daemon) observe(ctx context.Context, starts *observe.Starts) ([]grpc.ServerOption, prometheus.Registerer, error) {
 	var options []grpc.ServerOption
 	if t := d.options.Config.Tracing; t.Endpoint != "" {
 		tracing, err := observe.StartTracing(ctx, observe.TracingOptions{
@@ -145,7 +147,7 @@ func (d *Daemon) observe(ctx context.Context) ([]grpc.ServerOption, prometheus.R
 	if err != nil {
 		return nil, nil, err
 	}
-	return append(options, observe.New(observe.Options{Metrics: metrics}).ServerOptions()...), metrics, nil
+	return append(options, observe.New(observe.Options{Metrics: metrics, Starts: starts}).ServerOptions()...), metrics, nil
 }
 
 // metrics serves /metrics, or returns nil if nobody could read them.

@@ -158,6 +158,9 @@ func New(ctx context.Context, c Config) (_ *Engine, err error) {
 	return e, nil
 }
 
+// Images are the engine's own.
+func (e *Engine) Images() *image.Store { return e.parts.Images }
+
 // open opens what there is on disk.
 func (e *Engine) open(background context.Context, c Config) (err error) {
 	p, entry := &e.parts, log.G(background)

@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // rpcLabels are the same on both metrics. Their values are bounded: RPCs by the
@@ -19,6 +21,7 @@ var rpcBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5
 type rpcMetrics struct {
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
+	steps    *prometheus.HistogramVec
 }
 
 func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
@@ -32,9 +35,23 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 			Help:    "Time from the arrival of a CRI call to its response.",
 			Buckets: rpcBuckets,
 		}, rpcLabels),
+		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "berth_step_duration_seconds",
+			Help:    "Time of the parts of CRI calls, such as the network of RunPodSandbox.",
+			Buckets: rpcBuckets,
+		}, stepLabels),
 	}
-	r.MustRegister(m.total, m.duration)
+	r.MustRegister(m.total, m.duration, m.steps)
 	return m
+}
+
+// stepLabels are bounded: steps by package step.
+var stepLabels = []string{"rpc", "handler", "step"}
+
+func (m *rpcMetrics) observeSteps(rpc, handler string, steps []step.Step) {
+	for _, s := range steps {
+		m.steps.WithLabelValues(label(rpc), handler, s.Name).Observe(s.Took.Seconds())
+	}
 }
 
 func (m *rpcMetrics) observe(rpc, handler, variant string, err error, took time.Duration) {

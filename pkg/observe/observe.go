@@ -20,23 +20,28 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // Options configure an Observer. The zero value logs and maps errors only.
 type Options struct {
 	// Metrics takes the RPC metrics; nil counts nothing.
 	Metrics prometheus.Registerer
+	// Starts remembers how pods came up; nil remembers nothing.
+	Starts *Starts
 }
 
 // Observer makes the interceptors. It may be used by several servers.
 type Observer struct {
 	metrics *rpcMetrics
+	starts  *Starts
 }
 
 // New makes an Observer and registers its metrics. It panics if they are
 // registered already, which is a mistake in the program.
 func New(o Options) *Observer {
-	observer := &Observer{}
+	observer := &Observer{starts: o.Starts}
 	if o.Metrics != nil {
 		observer.metrics = newRPCMetrics(o.Metrics)
 	}
@@ -59,13 +64,18 @@ type call struct {
 	// handler and variant are written by the goroutine that serves the call, and
 	// read by it when the call is over.
 	handler, variant string
+	// steps are the parts of the call, which those who do them name.
+	steps step.Recorder
 }
 
 type callKey struct{}
 
 func (c *call) Value(key any) any {
-	if key == (callKey{}) {
+	switch key {
+	case callKey{}:
 		return c
+	case step.Key{}:
+		return &c.steps
 	}
 	return c.Context.Value(key)
 }
@@ -96,7 +106,9 @@ func (o *Observer) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 		resp, err = serve(c, req)
 	}()
 	err = toStatus(ctx, rpc, err)
-	o.finish(c, rpc, req, resp, time.Since(start), err)
+	took := time.Since(start)
+	o.finish(c, rpc, req, resp, took, err)
+	o.starts.note(c, rpc, req, resp, start, took, err)
 	return resp, err
 }
 
@@ -125,6 +137,7 @@ func (s *observedStream) Context() context.Context { return s.ctx }
 func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration, err error) {
 	if o.metrics != nil {
 		o.metrics.observe(rpc, c.handler, c.variant, err, took)
+		o.metrics.observeSteps(rpc, c.handler, c.steps.Steps())
 	}
 	if span := trace.SpanFromContext(c.Context); c.handler != "" && span.IsRecording() {
 		span.SetAttributes(attribute.String("berth.handler", c.handler))

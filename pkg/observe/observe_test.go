@@ -43,8 +43,16 @@ func (s service) StreamContainers(_ *runtimeapi.StreamContainersRequest, to grpc
 func served(t *testing.T, serve func(context.Context) error, options ...grpc.ServerOption) (*grpc.ClientConn, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	server := grpc.NewServer(append(options, New(Options{Metrics: registry}).ServerOptions()...)...)
-	runtimeapi.RegisterRuntimeServiceServer(server, service{serve: serve})
+	return dial(t, append(options, New(Options{Metrics: registry}).ServerOptions()...), func(s *grpc.Server) {
+		runtimeapi.RegisterRuntimeServiceServer(s, service{serve: serve})
+	}), registry
+}
+
+// dial connects to a server of what register puts on it.
+func dial(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)) *grpc.ClientConn {
+	t.Helper()
+	server := grpc.NewServer(options...)
+	register(server)
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
 	if err != nil {
@@ -63,7 +71,7 @@ func served(t *testing.T, serve func(context.Context) error, options ...grpc.Ser
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return conn, registry
+	return conn
 }
 
 // loggingAs makes calls log where ctx does.

@@ -1,16 +1,11 @@
 package remote
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -234,35 +229,6 @@ func patienceOf(ctx context.Context, most time.Duration) time.Duration {
 // errSlow is the cause of a wait that a client did not end.
 var errSlow = errors.New("the list timed out")
 
-// instead is the last known state in place of a list that failed with err, which
-// is not to cost the lists of other backends.
-func (l *lists) instead(ctx context.Context, err error) (*state, error) {
-	if ctx.Err() != nil {
-		return nil, err
-	}
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
-	default:
-		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
-	}
-	if l.contest.Load() != nil {
-		return &state{}, nil
-	}
-	s, decodeErr := l.known.state()
-	if decodeErr != nil {
-		return nil, err
-	}
-	for _, p := range s.sandboxes {
-		p.RuntimeHandler = l.naming().sandbox(p.GetId(), p.GetRuntimeHandler())
-	}
-	for _, c := range s.containers {
-		if c.GetImage() != nil {
-			c.Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
-		}
-	}
-	return s, nil
-}
-
 // sync learns what the daemon has.
 func (l *lists) sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lateFor)
@@ -290,42 +256,4 @@ func (l *lists) sensible(ctx context.Context, of listing, f frame) (frame, error
 		return f, nil
 	}
 	return l.attached(ctx, f)
-}
-
-// selectSandboxes are those that a filter selects, the newest first. Pure.
-func (s *state) selectSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	var chosen []*runtimeapi.PodSandbox
-	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
-		p := s.sandboxes[id]
-		if strings.HasPrefix(id, f.GetId()) && (f.GetState() == nil || f.GetState().GetState() == p.GetState()) &&
-			contains(p.GetLabels(), f.GetLabelSelector()) {
-			chosen = append(chosen, p)
-		}
-	}
-	slices.SortStableFunc(chosen, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
-	return chosen
-}
-
-// selectContainers are those that a filter selects, the newest first. Pure.
-func (s *state) selectContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
-	var chosen []*runtimeapi.Container
-	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
-		c := s.containers[id]
-		if strings.HasPrefix(id, f.GetId()) && strings.HasPrefix(c.GetPodSandboxId(), f.GetPodSandboxId()) &&
-			(f.GetState() == nil || f.GetState().GetState() == c.GetState()) && contains(c.GetLabels(), f.GetLabelSelector()) {
-			chosen = append(chosen, c)
-		}
-	}
-	slices.SortStableFunc(chosen, func(a, b *runtimeapi.Container) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
-	return chosen
-}
-
-// contains says whether labels have all of wanted.
-func contains(labels, wanted map[string]string) bool {
-	for key, value := range wanted {
-		if got, there := labels[key]; !there || got != value {
-			return false
-		}
-	}
-	return true
 }

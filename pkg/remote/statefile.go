@@ -8,9 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // stateSuffix ends the names of state files.
@@ -29,6 +33,9 @@ type stateFile struct {
 	// record is nil before handlers lead to the daemon.
 	record *record
 	file   *os.File // open for appending; nil before the first write
+	// stale says that the file is not what is known: it is written whole before anything
+	// is added.
+	stale bool
 	// closed says that nothing is written any more, not even by calls that go on.
 	closed bool
 }
@@ -57,38 +64,54 @@ func decodeRecord(content []byte) (*record, error) {
 }
 
 // openState reads what was known. Of a damaged file it returns the parts that are
-// sound, beside the damage.
+// sound, beside the damage. That nothing can be written is damage too, and not more: a
+// full disk costs no pod.
 func openState(path string) (s *stateFile, damage, err error) {
 	s = &stateFile{path: path, known: &known{}, images: &lastKnown{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, err
 	}
-	if err := adopt(strings.TrimSuffix(path, stateSuffix)); err != nil {
+	f, err := formerFiles(path)
+	if err != nil {
 		return nil, nil, err
 	}
-	damage, err = s.load()
-	if err == nil && damage != nil {
-		err = s.write()
+	damage, err = s.load(f)
+	if err != nil {
+		return nil, nil, err
 	}
-	return s, damage, err
+	if damage == nil && f == nil {
+		return s, removeFormer(path), nil // what is left of them is older
+	}
+	s.stale = true
+	if bad := s.write(); bad != nil {
+		return s, errors.Join(damage, fmt.Errorf("write %s: %w", path, bad)), nil
+	}
+	return s, errors.Join(damage, removeFormer(path)), nil
 }
 
-// load reads the file. What is known is as old as the file, whose time is that of the
-// lists, or of a call since. What a killed daemon had half written at the end is left out.
-func (s *stateFile) load() (damage, err error) {
-	content, err := os.ReadFile(s.path)
+// load reads the file, or what is newer. What is known is as old as the file, whose time
+// is that of the lists, or of a call since. What a killed daemon had half written at the
+// end is left out.
+func (s *stateFile) load(newer *former) (damage, err error) {
+	var content []byte
+	var written time.Time
+	if newer != nil {
+		content, written = newer.content, newer.at
+	} else if content, err = os.ReadFile(s.path); err == nil {
+		var info fs.FileInfo
+		if info, err = os.Stat(s.path); err == nil {
+			written = info.ModTime()
+		}
+	}
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
-	info, err := os.Stat(s.path)
-	if err != nil {
-		return nil, err
-	}
 	var pods error // what is wrong with their records
-	for size := len(content); len(content) > 0; {
+	// Behind a broken one of them nothing counts: there may be thousands of them.
+	for len(content) > 0 && pods == nil {
 		at, body, rest, whole := cutRecord(content)
 		if !whole {
-			err = os.Truncate(s.path, int64(size-len(content))) // so that what is added can be read
+			s.stale = true // what is added to it could not be read
 			break
 		}
 		content = rest
@@ -99,7 +122,7 @@ func (s *stateFile) load() (damage, err error) {
 		case imageList, filesystemsInfo:
 			bad = s.images.load(at, body)
 		default:
-			pods = errors.Join(pods, s.known.load(at, body, info.ModTime()))
+			pods = s.known.load(at, body, written)
 		}
 		damage = errors.Join(damage, bad)
 	}
@@ -116,6 +139,9 @@ func (s *stateFile) load() (damage, err error) {
 func (s *stateFile) setRecord(r record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("record the handlers of a daemon whose backend is closed: %w", errdefs.ErrUnavailable)
+	}
 	before := s.record
 	s.record = &r
 	err := s.replace()
@@ -159,7 +185,7 @@ func (s *stateFile) replace() error {
 		return err
 	}
 	before := s.file
-	s.file = file
+	s.file, s.stale = file, false
 	if before != nil {
 		return before.Close()
 	}
@@ -201,6 +227,11 @@ func (s *stateFile) add(c change) error {
 	if s.closed {
 		return nil
 	}
+	if s.stale {
+		if err := s.replace(); err != nil {
+			return err
+		}
+	}
 	if s.file == nil {
 		if s.file, err = os.OpenFile(s.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
 			return err
@@ -227,45 +258,71 @@ func (s *stateFile) close(forget bool) error {
 	return err
 }
 
-// adopt makes one state file of the three that berth had for a daemon before. Their
-// records are the same.
-func adopt(base string) error {
-	old := []string{base + ".json", base + ".images", base + ".known"}
-	var content net.Buffers
-	var at time.Time // of the last one: the lists
-	for i, path := range old {
-		c, err := os.ReadFile(path)
+// former is what builds before v0.1.0 kept of a daemon, in three files. Their records
+// are the same.
+type former struct {
+	content []byte
+	at      time.Time // of the last one: the lists
+}
+
+func formerNames(path string) []string {
+	base := strings.TrimSuffix(path, stateSuffix)
+	return []string{base + ".json", base + ".images", base + ".known"}
+}
+
+// formerFiles reads them, nil if there are none that are newer than the state file:
+// such a build may have been installed again meanwhile.
+func formerFiles(path string) (*former, error) {
+	state, err := changed(path)
+	if err != nil {
+		return nil, err
+	}
+	f, newest := &former{}, time.Time{}
+	for i, name := range formerNames(path) {
+		c, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		info, err := os.Stat(path)
+		info, err := os.Stat(name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		at = info.ModTime()
+		f.at = info.ModTime()
+		at, err := changed(name)
+		if err != nil {
+			return nil, err
+		}
+		if at.After(newest) {
+			newest = at
+		}
 		if i == 0 {
-			content = append(content, head(handlersRecord, len(c)))
+			f.content = append(f.content, head(handlersRecord, len(c))...)
 		}
-		content = append(content, c[:wholeRecords(c, i > 0)])
+		f.content = append(f.content, c[:wholeRecords(c, i > 0)]...)
 	}
-	if len(content) == 0 {
-		return nil
+	if !newest.After(state) {
+		return nil, nil
 	}
-	if _, err := os.Lstat(base + stateSuffix); errors.Is(err, fs.ErrNotExist) {
-		file, err := create(base+stateSuffix, content, at)
-		if err == nil {
-			err = file.Close()
-		}
-		if err != nil {
-			return err
-		}
+	return f, nil
+}
+
+// changed is when a file was changed, which nobody sets; zero without one.
+func changed(path string) (time.Time, error) {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, nil
 	}
+	return time.Unix(st.Ctim.Unix()), err
+}
+
+func removeFormer(path string) error {
 	var failed error
-	for _, path := range old {
-		failed = errors.Join(failed, ignoreMissing(os.Remove(path)))
+	for _, name := range formerNames(path) {
+		failed = errors.Join(failed, ignoreMissing(os.Remove(name)))
 	}
 	return failed
 }
@@ -298,14 +355,10 @@ func readRecords(dir string) ([]record, error) {
 			continue
 		}
 		path := filepath.Join(dir, base)
-		var err error
-		if old {
-			err = adopt(path)
+		if old && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == base+stateSuffix }) {
+			continue // read with it
 		}
-		var r *record
-		if err == nil {
-			r, err = readRecord(path + stateSuffix)
-		}
+		r, err := readRecord(path + stateSuffix)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("read %s: %w", path+stateSuffix, err))
 			continue
@@ -319,8 +372,14 @@ func readRecords(dir string) ([]record, error) {
 
 // readRecord returns the record that a state file begins with, nil if it has none.
 func readRecord(path string) (*record, error) {
-	content, err := os.ReadFile(path)
+	f, err := formerFiles(path)
 	if err != nil {
+		return nil, err
+	}
+	var content []byte
+	if f != nil {
+		content = f.content
+	} else if content, err = os.ReadFile(path); err != nil {
 		return nil, err
 	}
 	at, body, _, whole := cutRecord(content)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // starts makes new sandboxes within the limits of their handlers.
@@ -42,12 +43,15 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 	}
 	bound, cancel := bounded(routed, d.Limits.StartTimeout)
 	defer cancel()
+	_, queued := step.Begin(bound, step.Queue)
 	place, err := s.lines.of(d.Name).enter(bound, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
 	if err != nil {
+		queued(err)
 		return named(d.Name, s.inTime(bound, d, err))
 	}
 	defer func() { place.leave(s.limits(d.Name)) }()
 	if place.waited {
+		queued(nil)
 		if bound, to, err = s.routes.forPod(bound, d.Name, uid); err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ const (
 var places = []string{
 	failpoint.SandboxReserved, failpoint.SandboxPinned, failpoint.SandboxNetworked, failpoint.SandboxReady,
 	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
-	layerPulled, failpoint.ImageUnpacked, failpoint.BinaryCopied,
+	layerPulled, failpoint.ImageUnpacked, failpoint.ImageFlush, failpoint.BinaryCopied,
 }
 
 // TestHold brings berth to all places at once, where the power is to be cut: it says so
@@ -131,10 +131,39 @@ func TestHold(t *testing.T) {
 		}
 		return nil
 	})
+	// Nobody flushes what is unpacked any more: this image is pulled, and may not be on disk.
+	fresh := registry.Push(t, freshName, testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "fresh", Mode: 0o644, Body: slices.Concat(largeBody(), largeBody())})))
+	if _, err := n.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: fresh}}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := os.Stdout.WriteString(Held + "\n"); err != nil {
 		t.Fatal(err)
 	}
 	select {}
+}
+
+// freshName is what the image is called, behind its registry, that was pulled last.
+const freshName = "node/fresh:1"
+
+// freshImage is its name. The log says that its layers were not believed.
+func (n *node) freshImage(t *testing.T) string {
+	t.Helper()
+	if log := run(t, "journalctl", "-b", "-u", "berth", "-o", "cat"); !strings.Contains(log, "Removed unpacked layers that were not on disk") {
+		t.Errorf("layers of before the power cut were believed:\n%s", log)
+	}
+	images, err := n.client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range images.GetImages() {
+		for _, tag := range image.GetRepoTags() {
+			if strings.HasSuffix(tag, "/"+freshName) {
+				return tag
+			}
+		}
+	}
+	t.Fatalf("the image that was pulled last is gone: %v", images.GetImages())
+	return ""
 }
 
 // largeImage has a file that takes a while to come, and whose content says whether it
@@ -248,12 +277,13 @@ func (n *node) wholeImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bodies := map[string][]byte{"/bin/busybox": busybox, "/large": largeBody()}
+	bodies := map[string][]byte{"/bin/busybox": busybox, "/large": largeBody(), "/fresh": slices.Concat(largeBody(), largeBody())}
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	registry.WriteHosts(t, "/etc/berth/hosts.d")
 	again := registry.Push(t, "node/large:1", largeImage(t))
+	fresh := n.freshImage(t)
 	for _, handler := range both {
-		for image, files := range map[string][]string{n.Image: {"/bin/busybox"}, again: {"/bin/busybox", "/large"}} {
+		for image, files := range map[string][]string{n.Image: {"/bin/busybox"}, again: {"/bin/busybox", "/large"}, fresh: {"/bin/busybox", "/fresh"}} {
 			pod := n.client.RunPod(t, testbed.PodSpec{Handler: handler, Image: image, Command: []string{"sleep", "1000"}})
 			for _, file := range files {
 				want := fmt.Sprintf("%x", sha256.Sum256(bodies[file]))

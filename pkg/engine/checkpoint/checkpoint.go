@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/archive"
 	continuity "github.com/containerd/continuity/fs"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 )
 
@@ -109,10 +110,16 @@ func (d *Dir) Pack(ctx context.Context, location string) (err error) {
 	if err := w.Close(); err != nil {
 		return err
 	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), location)
+	if err := os.Rename(f.Name(), location); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(location))
 }
 
 // add puts one entry below root into an archive.

@@ -29,6 +29,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/printable"
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // creation makes containers.
@@ -147,18 +148,21 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 }
 
 func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, img *image.Image) error {
-	rootfs, err := b.rootfs.PrepareRootfs(ctx, c, img)
-	if err != nil {
-		return err
+	mounting, end := step.Begin(ctx, step.Rootfs)
+	rootfs, err := b.rootfs.PrepareRootfs(mounting, c, img)
+	if err == nil {
+		err = b.rootfs.MountVolumes(mounting, c)
 	}
-	if err := b.rootfs.MountVolumes(ctx, c); err != nil {
+	if end(err); err != nil {
 		return err
 	}
 	ociSpec, user, err := b.specs.buildSpec(ctx, c, img, rootfs)
 	if err != nil {
 		return err
 	}
-	if err := b.specs.adjust(ctx, u, c, ociSpec); err != nil {
+	adjusting, end := step.Begin(ctx, step.Plugins)
+	err = b.specs.adjust(adjusting, u, c, ociSpec)
+	if end(err); err != nil {
 		return err
 	}
 	if err := b.specs.mapMounts(ctx, c, ociSpec); err != nil {
@@ -169,7 +173,9 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 		return err
 	}
 	u.Add("task", func(ctx context.Context) error { return b.ends.EraseTask(ctx, c) })
-	if err := b.createTask(ctx, u, c, rootfs); err != nil {
+	creating, end := step.Begin(ctx, step.Runtime)
+	err = b.createTask(creating, u, c, rootfs)
+	if end(err); err != nil {
 		return err
 	}
 	if err := c.Sandbox.Open(); err != nil {

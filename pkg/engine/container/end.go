@@ -54,19 +54,15 @@ func (b *ends) ended(c *pod.Container, exit pod.Exit) {
 	b.EraseEnded(c)
 }
 
-// killedForMemory tells what a foreign shim may report too late, or to nobody: the
-// cgroup's own count, which is there until the task is deleted, and where systemd has
-// removed the cgroup with its last process, the kernel's log.
-func (b *ends) killedForMemory(c *pod.Container) bool {
-	return c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.pods.Background, c.Spec().CgroupsPath)
-}
-
 // RecordEnd makes c EXITED.
 func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
 	oom := exit.OOM || b.killedForMemory(c)
 	err := c.Force(func(st *pod.ContainerStatus) {
 		if exit.Unknown {
 			st.LostExit(exit.At)
+			if oom || c.OOM.Load() {
+				st.Reason = pod.ExitReason(pod.UnknownExitCode, true, true)
+			}
 			return
 		}
 		st.Phase, st.PID = pod.PhaseExited, 0
@@ -94,6 +90,11 @@ func (b *ends) EraseEnded(c *pod.Container) {
 // again when the daemon starts and when the container is removed.
 func (b *ends) erase(ctx context.Context, c *pod.Container) {
 	defer close(c.Erased)
+	// What the runtime and the supervisor know of its end may be all that outlives the daemon.
+	if err := c.Persist(); err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
+		return
+	}
 	if err := b.EraseTask(ctx, c); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
 		return

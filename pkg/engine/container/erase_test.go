@@ -2,6 +2,8 @@ package container
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -103,4 +105,32 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 		pods: pods, binaries: b, tasks: task.New(pods, kept, b, shims), rootfs: rootfs.New(pods, images),
 		hooks: hooks.New(hooks.NewSubjects(pods, kept), nil), events: events.NewAnnouncer(events.NewBroker(), pods),
 	}, c
+}
+
+// On a full disk nothing is erased that alone tells how a container ended.
+func TestExitIsNotErasedUnrecorded(t *testing.T) {
+	runner := &enginetest.Runner{}
+	b, c := exited(t, runner)
+	records, err := filepath.Glob(filepath.Join(b.pods.Root, "records", "containers", c.ID(), "status.json"))
+	if err != nil || len(records) != 1 {
+		t.Fatalf("records %q, %v", records, err)
+	}
+	// A directory of that name keeps the file from being written, for root too.
+	fresh := filepath.Join(filepath.Dir(records[0]), ".status.json.new", "in the way")
+	if err := os.MkdirAll(fresh, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.ended(c, pod.Exit{Status: 3})
+	if got := runner.Calls(); !slices.Equal(got, []string{"FlushLog"}) || c.Status().Erased || c.Status().ExitCode != 3 {
+		t.Errorf("called %q, erased %v", got, c.Status().Erased)
+	}
+}
+
+// That the kernel killed it for memory is told also where its exit code is lost.
+func TestLostExitForMemory(t *testing.T) {
+	b, c := exited(t, &enginetest.Runner{})
+	b.ended(c, pod.Exit{Unknown: true, OOM: true})
+	if st := c.Status(); st.Reason != "OOMKilled" || st.ExitCode != pod.UnknownExitCode {
+		t.Errorf("it is %s %d", st.Reason, st.ExitCode)
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // starts are of containers, by a call or by an earlier daemon.
@@ -87,10 +88,14 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	if why := c.Status().Unstartable; why != "" {
 		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(errors.New(why)))
 	}
-	if err := b.hooks.Plugins.StartContainer(ctx, b.hooks.Container(c)); err != nil {
+	asking, end := step.Begin(ctx, step.Plugins)
+	err = b.hooks.Plugins.StartContainer(asking, b.hooks.Container(c))
+	if end(err); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
-	pid, err := b.startTask(ctx, client, c)
+	starting, end := step.Begin(ctx, step.Runtime)
+	pid, err := b.startTask(starting, client, c)
+	end(err)
 	if shim.Lost(err) && b.pods.Background.Err() != nil {
 		return err // the start goes on without this daemon: the next one asks what came of it
 	}

@@ -54,15 +54,6 @@ func Container(t *testing.T, s *pod.Sandbox) *pod.Container {
 	return pod.NewContainer(o, s)
 }
 
-// File writes a file for root alone, and returns its path.
-func File(t *testing.T, path, content string) string {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // Deaf is what is known of pods with one supervisor, which never reads.
 type Deaf struct {
 	Pods     *pod.Registry

@@ -38,6 +38,9 @@ const ContainerVolumes = "container.volumes"
 // ImageUnpacked is passed by pulls: the layers are there, and no record names the image.
 const ImageUnpacked = "image.unpacked"
 
+// ImageFlush is passed behind pulls: their layers are there, and may not be on disk.
+const ImageFlush = "image.flush"
+
 // SelfCheckRunning is passed by probes, not by pods: a pod of berth's own runs.
 const SelfCheckRunning = "canary.running"
 

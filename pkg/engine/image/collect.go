@@ -10,9 +10,13 @@ import (
 func (s *Store) startWorkers(ctx context.Context) {
 	ctx, s.stop = context.WithCancel(inNamespace(ctx))
 	s.wg.Go(func() { s.work.collector.run(ctx, s.collect) })
+	s.wg.Go(func() { s.files.flusher.work.run(ctx, s.files.flusher.flush) })
 	s.wg.Go(func() { s.rootfses.run(ctx) })
 	s.wg.Go(func() { s.work.counter.run(ctx, s.count) })
 	s.wg.Go(func() { s.meter.run(ctx) })
+	s.wg.Go(func() { s.interrupted.run(ctx) })
+	preload := &preloads{dir: s.cfg.PreloadDir, archives: s.archives, catalog: s.catalog, record: s.files.path(preloadedFile)}
+	s.wg.Go(func() { preload.run(ctx) })
 }
 
 // collect frees what no image and no container needs, and counts what is left.

@@ -42,6 +42,9 @@ type Config struct {
 	// DecryptionKeysDir holds the private keys that open encrypted layers. Empty
 	// or missing means that there are none. Read at each layer.
 	DecryptionKeysDir string
+	// PreloadDir has archives of images, which are imported in the background after
+	// Open. Empty or missing means that there are none.
+	PreloadDir string
 	// Verifiers decide which images may be pulled.
 	Verifiers Verifiers
 	// PinnedImages are image names that the kubelet must not collect; '*' in a

@@ -24,6 +24,9 @@ import (
 // the decompressor of a layer.
 const decompression = "berth.dev/decompression"
 
+// sizeKey is under which the context of a decompressor has the size of what it opens.
+type sizeKey struct{}
+
 // minWindow is the window that every decoder of zstd has (RFC 8878).
 const minWindow = 8 << 20
 
@@ -79,7 +82,11 @@ func decompressor(ctx context.Context, mediaType string) (diff.StreamProcessorIn
 		if compression.DetectCompression(head) == compression.Zstd {
 			return w.open(ctx, in, head)
 		}
-		opened, err := compression.DecompressStream(in)
+		if compression.DetectCompression(head) != compression.Gzip {
+			return &plainLayer{Reader: in, close: func() {}}, nil
+		}
+		size, _ := ctx.Value(sizeKey{}).(int64)
+		opened, err := gunzip(ctx, in, size)
 		if err != nil {
 			return nil, err
 		}

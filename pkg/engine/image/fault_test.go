@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -104,13 +105,10 @@ func TestKilledInTheMiddleOfADownload(t *testing.T) {
 	close(stalled)
 
 	s := openStore(t, Config{Root: root, HostsDir: hosts})
-	if len(s.List()) != 0 || leasesLeft(t, s) != 0 {
+	if len(s.List()) != 0 || leasesLeft(t, s) != 1 {
 		t.Errorf("after the kill: images %v, %d leases", s.List(), leasesLeft(t, s))
 	}
-	// Without another collection: Open has cleaned up.
-	if b, sn, in := stored(t, s); len(b)+len(sn)+len(in) != 0 {
-		t.Errorf("left after the kill: %v %v %v", b, sn, in)
-	}
+	wantNothingKept(t, s)
 	pullImage(t, s, domain+"/app:1")
 }
 
@@ -130,8 +128,9 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 		t.Fatalf("half unpacked layers: %v", found)
 	}
 	s := openStore(t, Config{Root: root, HostsDir: hosts})
-	if dirs := snapshotDirs(t, s); len(dirs) != 0 {
-		t.Errorf("left after the kill: %v", dirs)
+	// Without another collection: Open has cleaned up.
+	if found, _ := filepath.Glob(half); len(found) != 0 {
+		t.Errorf("left after the kill: %v", found)
 	}
 	img := pullImage(t, s, domain+"/app:1")
 	rootfs, err := s.PrepareRootfs(t.Context(), "c", img, "")
@@ -140,6 +139,58 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 	must(t, err)
 	if info.Size() != size {
 		t.Errorf("the file has %d bytes", info.Size())
+	}
+}
+
+// However far a pull has come, with its layers unpacked at the same time: what it left
+// is whole, and is used or removed.
+func TestKilledAnywhere(t *testing.T) {
+	reg := newTestRegistry(t)
+	var layers []v1.Layer
+	want := map[string]string{}
+	for n := range 6 {
+		dir := fmt.Sprintf("opt%d/", n)
+		files := []file{{name: dir}}
+		for i := range 60 {
+			name := fmt.Sprintf("%sfile%d", dir, i)
+			files = append(files, file{name: name, body: strings.Repeat("x", 2000)})
+			want[name] = strings.Repeat("x", 2000)
+		}
+		want[dir] = ""
+		if n > 0 {
+			// It has no entry for the directory: it waits for the layer below.
+			files = append(files, file{name: fmt.Sprintf("opt%d/late%d", n-1, n), body: "late"})
+			want[fmt.Sprintf("opt%d/late%d", n-1, n)] = "late"
+		}
+		layers = append(layers, layer(t, files...))
+	}
+	reg.push(t, "app:1", build(t, v1.Config{}, layers...))
+	hosts := reg.hosts(t)
+	begin := time.Now()
+	killed(t, filepath.Join(t.TempDir(), "images"), hosts, domain+"/app:1", func(out string) bool { return strings.Contains(out, "done") })
+	whole := time.Since(begin)
+
+	const kills = 12
+	for n := range kills {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "images")
+			begin := time.Now()
+			killed(t, root, hosts, domain+"/app:1", func(string) bool { return time.Since(begin) > whole*time.Duration(n)/kills })
+			s := openStore(t, Config{Root: root, HostsDir: hosts})
+			_, snaps, _ := stored(t, s)
+			for _, name := range snaps {
+				if strings.Contains(name, "/extract-") || strings.Contains(name, belowPrefix) {
+					t.Errorf("left behind: %s", name)
+				}
+			}
+			img := pullImage(t, s, domain+"/app:1")
+			rootfs, err := s.PrepareRootfs(t.Context(), "c", img, "")
+			must(t, err)
+			sameTree(t, tree(t, mounted(t, rootfs.Mounts)), want)
+			if n := leasesLeft(t, s); n != 0 {
+				t.Errorf("%d leases", n)
+			}
+		})
 	}
 }
 

@@ -40,6 +40,7 @@ type files struct {
 	images  images.Store
 	leases  leases.Manager
 	layers  map[string]*layers
+	flusher *flusher
 }
 
 // openFiles opens or makes what is at root, from the bottom up.
@@ -61,7 +62,8 @@ type layers struct {
 	snapshots.Snapshotter
 	kind snapshotterKind
 	// raw is the snapshotter without the metadata around it.
-	raw snapshots.Snapshotter
+	raw     snapshots.Snapshotter
+	rebases *rebases
 	// proof is whether the kernel does what a layered snapshotter needs.
 	proof overlayProof
 	// broken is why this snapshotter cannot be used here.
@@ -79,12 +81,16 @@ func (f *files) path(elem ...string) string {
 }
 
 func (f *files) open(ctx context.Context) error {
-	for _, dir := range []string{f.root, f.path(rootfsDir), f.path(trashDir), f.path(emptyDir), f.path(snapshotsDir)} {
+	for _, dir := range []string{f.root, f.path(rootfsDir), f.path(trashDir), f.path(emptyDir), f.path(snapshotsDir), f.path(unflushedDir)} {
 		// Images have setuid programs, and secrets. Whoever mounts is root, so that
 		// nobody else has to get here; earlier versions let everybody pass.
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
 			return err
 		}
+	}
+	var err error
+	if f.flusher, err = newFlusher(f.root, f.path(unflushedDir)); err != nil {
+		return err
 	}
 	blobs, err := local.NewStore(f.path("content"))
 	if err != nil {
@@ -113,7 +119,7 @@ func (f *files) open(ctx context.Context) error {
 // openLayers opens a snapshotter. One that does not work here matters only to
 // whoever asks for it.
 func (f *files) openLayers(ctx context.Context, name string, kind snapshotterKind) *layers {
-	l := &layers{kind: kind}
+	l := &layers{kind: kind, rebases: newRebases()}
 	if kind.layered {
 		if _, l.broken = l.proof.get(f.root); l.broken != nil {
 			log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"sync"
+
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // errAbandoned is the cause of a flight's end when nobody waits for it any more.
@@ -40,9 +42,13 @@ func newFlights() *flights {
 // come while it runs. fly's context carries the first caller's values and has
 // no caller's deadline. When ctx ends first, do returns ctx's error.
 func (f *flights) do(ctx context.Context, key string, fly func(context.Context, context.CancelCauseFunc) (*Image, error)) (*Image, error) {
-	fl, err := f.join(ctx, key, fly)
+	fl, shared, err := f.join(ctx, key, fly)
 	if err != nil {
 		return nil, err
+	}
+	if shared {
+		_, end := step.Begin(ctx, step.Shared)
+		defer func() { end(nil) }()
 	}
 	select {
 	case <-fl.done:
@@ -53,17 +59,18 @@ func (f *flights) do(ctx context.Context, key string, fly func(context.Context, 
 	}
 }
 
-func (f *flights) join(ctx context.Context, key string, fly func(context.Context, context.CancelCauseFunc) (*Image, error)) (*flight, error) {
+// join returns a flight, and whether another caller has begun it.
+func (f *flights) join(ctx context.Context, key string, fly func(context.Context, context.CancelCauseFunc) (*Image, error)) (fl *flight, shared bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return nil, errClosing
+		return nil, false, errClosing
 	}
 	if fl, ok := f.running[key]; ok {
 		fl.waiting++
-		return fl, nil
+		return fl, true, nil
 	}
-	fl := &flight{waiting: 1, done: make(chan struct{})}
+	fl = &flight{waiting: 1, done: make(chan struct{})}
 	fctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f.running[key], f.cancels[fl] = fl, cancel
 	f.wg.Go(func() {
@@ -71,7 +78,7 @@ func (f *flights) join(ctx context.Context, key string, fly func(context.Context
 		defer caught(fctx, &fl.err)
 		fl.img, fl.err = fly(fctx, cancel)
 	})
-	return fl, nil
+	return fl, false, nil
 }
 
 // leave takes a caller off a flight. A flight that nobody waits for is ended,

@@ -16,6 +16,10 @@ const (
 	rootfsDir = "rootfs"
 	// trashDir has what was in rootfsDir, until it is deleted.
 	trashDir = "trash"
+	// unflushedDir has the marks of layers that may not be on disk.
+	unflushedDir = "unflushed"
+	// preloadedFile says which archives were imported.
+	preloadedFile = "preloaded.json"
 	// emptyDir is a directory without content.
 	emptyDir = "empty"
 )

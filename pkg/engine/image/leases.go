@@ -14,8 +14,8 @@ import (
 )
 
 // lease keeps what is written under the returned context from being collected.
-func (f *files) lease(ctx context.Context) (context.Context, leases.Lease, error) {
-	l, err := f.leases.Create(ctx, leases.WithRandomID())
+func (f *files) lease(ctx context.Context, labels map[string]string) (context.Context, leases.Lease, error) {
+	l, err := f.leases.Create(ctx, leases.WithRandomID(), leases.WithLabels(labels))
 	if err != nil {
 		return ctx, l, fmt.Errorf("lease: %w", err)
 	}
@@ -30,38 +30,33 @@ func (f *files) endLease(ctx context.Context, l leases.Lease) {
 	}
 }
 
-// dropLeases ends the leases of pulls that did not end them themselves, and
-// collects what they held. Nobody can take half a pull for a whole one after it.
-func (f *files) dropLeases(ctx context.Context) error {
-	left, err := f.leases.List(ctx)
-	if err != nil || len(left) == 0 {
-		return err
-	}
-	for _, l := range left {
-		if err := f.leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
-	}
-	log.G(ctx).WithField("pulls", len(left)).Info("Cleaning up after interrupted pulls")
-	if _, err := f.db.GarbageCollect(ctx); err != nil {
-		return fmt.Errorf("remove interrupted pulls: %w", err)
-	}
-	return nil
-}
-
 // dropDownloads removes what pulls were writing: none of them is under way. A
 // download that began on a full disk is not in the metadata, and no collection
-// would find it.
-func (f *files) dropDownloads() error {
+// would find it. What can go on stays if some does.
+func (f *files) dropDownloads(goOn bool) error {
 	ingest := f.path("content", "ingest")
 	entries, err := os.ReadDir(ingest)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("list unfinished downloads: %w", err)
 	}
 	for _, e := range entries {
+		if goOn && isDownload(filepath.Join(ingest, e.Name())) {
+			continue
+		}
 		if err := os.RemoveAll(filepath.Join(ingest, e.Name())); err != nil {
 			return fmt.Errorf("remove an unfinished download: %w", err)
 		}
 	}
 	return nil
+}
+
+// isDownload says whether a directory has what the content store needs to tell which
+// download it is of.
+func isDownload(dir string) bool {
+	for _, name := range []string{"ref", "startedat", "updatedat", "data"} {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || name != "data" && info.Size() == 0 {
+			return false
+		}
+	}
+	return true
 }

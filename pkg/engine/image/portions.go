@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -40,6 +41,10 @@ const (
 // errPortion ends a portion before an entry, which the next one begins with.
 var errPortion = errors.New("portion is full")
 
+// errBelow does so before an entry whose directory may be one of the layers below: it
+// takes its owner, mode and attributes from there.
+var errBelow = errors.New("the layers below are needed")
+
 // portions unpacks an archive in parts, each of which is an archive of its own to
 // containerd. What it forgets between them are directories, whose times it would
 // set last, and which paths opaque directories do not hide.
@@ -53,13 +58,20 @@ type portions struct {
 	taken         int64
 	scratch, root string
 	overlay       bool
+	// below waits for the layers below, if they were not there at the beginning, and
+	// returns their directories. Nil if they are known.
+	below func(context.Context) ([]string, error)
+	// parent is the directory of the last entry, which is there.
+	parent string
 
 	// empty says that nothing was below root.
 	empty bool
 	// number counts the portions before this one.
 	number int
-	// remembered is what containerd remembers of this portion.
+	// remembered is what containerd remembers of this portion, and filled that it may
+	// not remember more.
 	remembered int64
+	filled     bool
 	// dirs are those of this portion, with earlier ones in the file.
 	dirs    []dirTimes
 	earlier *os.File
@@ -83,8 +95,20 @@ func (p *portions) apply(ctx context.Context, opts ...archive.ApplyOpt) (err err
 	defer func() { err = errors.Join(err, p.close()) }()
 	opts = append(opts, archive.WithFilter(p.filter))
 	for {
+		if p.below != nil {
+			p.tape.record(0)
+		}
 		_, err := archive.Apply(ctx, p.root, p.tape, opts...)
-		if !errors.Is(err, errPortion) {
+		switch {
+		case errors.Is(err, errPortion):
+		case errors.Is(err, errBelow):
+			lower, err := p.below(ctx)
+			if err != nil {
+				return err
+			}
+			p.below = nil
+			opts = append(opts, archive.WithParents(lower))
+		default:
 			if err == nil && p.number > 0 {
 				err = p.setTimes()
 			}
@@ -100,7 +124,13 @@ func (p *portions) apply(ctx context.Context, opts ...archive.ApplyOpt) (err err
 func (p *portions) filter(h *tar.Header) (bool, error) {
 	headers := p.tape.read - p.begin - p.last
 	if p.tape.recording {
-		return false, errPortion
+		if p.filled {
+			return false, errPortion
+		}
+		if err := p.checkBelow(h); err != nil {
+			return false, err
+		}
+		p.tape.unrecord()
 	}
 	if err := p.limit.count(); err != nil {
 		return false, err
@@ -117,14 +147,39 @@ func (p *portions) filter(h *tar.Header) (bool, error) {
 	p.tape.parsed += int64(len(p.root)+len(h.Name)) * int64(strings.Count(h.Name, "/")+1)
 	p.remember(h, headers)
 	p.tape.content(padded(content), known)
-	if p.full(headers) {
+	p.filled = p.full(headers)
+	switch {
+	case p.filled:
 		if known {
 			p.tape.record(padded(content))
 		} else if p.remembered > 4*p.size {
 			return false, bounds.Beyond("layer has too many consecutive sparse files")
 		}
+	case p.below != nil:
+		p.tape.record(padded(content))
 	}
 	return p.wanted(h)
+}
+
+// checkBelow is errBelow if the directory of an entry is not in this layer, or if
+// nobody could go back to the next entry.
+func (p *portions) checkBelow(h *tar.Header) error {
+	if _, known := contentOf(h); !known {
+		return errBelow
+	}
+	parent, _ := filepath.Split(filepath.Clean(h.Name))
+	if parent == p.parent {
+		return nil
+	}
+	path, err := continuity.RootPath(p.root, parent)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return errBelow
+	}
+	p.parent = strings.Clone(parent)
+	return nil
 }
 
 // full says that the portion may remember no more. Nothing is waited for: where others
@@ -244,7 +299,7 @@ func (p *portions) next() (err error) {
 	p.tape.rewind()
 	p.number++
 	p.begin, p.last = p.tape.read, 0
-	p.dirs, p.remembered = nil, 0
+	p.dirs, p.remembered, p.filled = nil, 0, false
 	p.release()
 	return nil
 }
@@ -319,6 +374,9 @@ type tape struct {
 
 // record keeps what is read when skip more bytes are.
 func (t *tape) record(skip int64) { t.recording, t.skip = true, skip }
+
+// unrecord forgets what was recorded.
+func (t *tape) unrecord() { t.recording, t.recorded = false, t.recorded[:0] }
 
 // rewind lets what was recorded be read once more.
 func (t *tape) rewind() {

@@ -23,27 +23,48 @@ import (
 )
 
 // TestPortionsUnpackAsOne unpacks layers in portions of every size, and compares
-// with what containerd makes of them at once.
+// with what containerd makes of them at once; and layers whose parents come later with
+// what it makes of them where they are there.
 func TestPortionsUnpackAsOne(t *testing.T) {
+	lower := []string{t.TempDir(), t.TempDir()}
+	for n, dir := range []string{lower[0] + "/d0", lower[1] + "/d0/d1", lower[1] + "/d1/d2", lower[1] + "/d3"} {
+		must(t, os.MkdirAll(dir, 0o700))
+		must(t, os.Chmod(dir, fs.FileMode(0o710+n)))
+		must(t, os.Chown(dir, 1000+n, 2000+n))
+		must(t, unix.Setxattr(dir, "user.a", []byte("lower"), 0))
+		must(t, os.Chtimes(dir, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	}
+	convert := archive.WithConvertWhiteout(archive.OverlayConvertWhiteout)
 	for seed := range uint64(6) {
 		layer := randomLayer(t, rand.New(rand.NewPCG(seed, 1)))
-		for name, options := range map[string][]archive.ApplyOpt{
-			"overlay": {archive.WithConvertWhiteout(archive.OverlayConvertWhiteout)},
-			"base":    nil,
+		for name, c := range map[string]struct {
+			known, options []archive.ApplyOpt // of containerd, and of portions
+			below          bool
+		}{
+			"overlay": {known: []archive.ApplyOpt{convert}, options: []archive.ApplyOpt{convert}},
+			"base":    {},
+			"rebased": {known: []archive.ApplyOpt{convert, archive.WithParents(lower)}, options: []archive.ApplyOpt{convert}, below: true},
 		} {
 			whole := t.TempDir()
-			if _, err := archive.Apply(t.Context(), whole, bytes.NewReader(layer), options...); err != nil {
+			if _, err := archive.Apply(t.Context(), whole, bytes.NewReader(layer), c.known...); err != nil {
 				t.Fatal(err)
 			}
 			want := treeOf(t, whole)
 			for _, size := range []int64{1, 500, 5000, 1 << 30} {
 				root := t.TempDir()
-				p := &portions{tape: &tape{ctx: t.Context(), from: bytes.NewReader(layer)}, size: size, scratch: t.TempDir(), root: root, overlay: options != nil}
-				if err := p.apply(t.Context(), options...); err != nil {
+				p := &portions{tape: &tape{ctx: t.Context(), from: bytes.NewReader(layer)}, size: size, scratch: t.TempDir(), root: root, overlay: c.options != nil}
+				asked := 0
+				if c.below {
+					p.below = func(context.Context) ([]string, error) { asked++; return lower, nil }
+				}
+				if err := p.apply(t.Context(), c.options...); err != nil {
 					t.Fatalf("seed %d, %s, portions of %d: %v", seed, name, size, err)
 				}
-				if several := p.number > 0; several != (size < 1<<30) {
+				if several := p.number-asked > 0; several != (size < 1<<30) {
 					t.Errorf("portions of %d: %d and one", size, p.number)
+				}
+				if c.below && asked != 1 {
+					t.Errorf("the layers below were asked for %d times", asked)
 				}
 				if got := treeOf(t, root); got != want {
 					t.Fatalf("seed %d, %s, portions of %d:\n%s\nwant\n%s", seed, name, size, got, want)

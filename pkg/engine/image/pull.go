@@ -16,12 +16,14 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 	"github.com/berth-cri/berth/pkg/engine/image/registry"
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // PullRequest says what to pull and how.
@@ -45,6 +47,9 @@ type puller struct {
 	unpacker *unpacker
 	views    *views
 	work     work
+
+	interrupted *interrupted
+	underway    underway
 }
 
 // pullConfig says who is asked for images, and for how long; see Config.
@@ -60,7 +65,7 @@ func newPuller(c pullConfig, r *reader, k *catalog, u *unpacker, v *views, w wor
 	if err != nil {
 		return nil, err
 	}
-	return &puller{cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w}, nil
+	return &puller{cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w, interrupted: newInterrupted(v.files, w)}, nil
 }
 
 // Pull brings an image into the store, unpacks it, and returns it. The registry
@@ -124,12 +129,20 @@ func (p pull) key() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// image names what is pulled, whoever asks for it.
+func (p pull) image() string {
+	return digest.FromString(fmt.Sprintf("%q %q", p.name, p.snapshotter)).Encoded()
+}
+
 // fly is one download, for all who share it.
 func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc) (*Image, error) {
 	start := time.Now()
+	known, end := s.underway.begin(p.name.String(), p.snapshotter)
+	defer end()
+	ctx = underwayBy(ctx, known)
 	clean := registry.NewRedactor(p.creds)
 	ctx = clean.Logger(ctx)
-	watched := &registry.Progress{}
+	watched := &registry.Progress{Total: &s.underway.fetched}
 	go watched.Watch(ctx, s.cfg.PullProgressTimeout, cancel)
 	img, err := s.download(ctx, p, watched)
 	if err != nil {
@@ -142,8 +155,17 @@ func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc
 	log.G(ctx).WithFields(log.Fields{
 		"image": img.ID, "name": p.name.String(), "snapshotter": p.snapshotter,
 		"bytes": watched.Bytes(), "duration": time.Since(start),
-	}).Info("Image pulled")
+	}).WithFields(stepFields(ctx)).Info("Image pulled")
 	return img, nil
+}
+
+// stepFields are what the parts of a pull took, for the log.
+func stepFields(ctx context.Context) log.Fields {
+	fields := log.Fields{}
+	for _, s := range step.Of(ctx) {
+		fields[s.Name] = s.Took
+	}
+	return fields
 }
 
 func (s *puller) download(ctx context.Context, p pull, watched *registry.Progress) (*Image, error) {
@@ -151,8 +173,9 @@ func (s *puller) download(ctx context.Context, p pull, watched *registry.Progres
 		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.cfg.Limits, Window: s.window(), Progress: watched,
 	})
 	defer from.Close()
-	target, err := from.Resolve(ctx, p.name.String())
-	if err != nil {
+	resolving, end := step.Begin(ctx, step.Resolve)
+	target, err := from.Resolve(resolving, p.name.String())
+	if end(err); err != nil {
 		return nil, &resolveError{err}
 	}
 	if err := checkDocument(s.cfg.Limits, "manifest", target); err != nil {
@@ -168,19 +191,36 @@ func (s *puller) download(ctx context.Context, p pull, watched *registry.Progres
 	if err != nil {
 		return nil, err
 	}
-	leased, lease, err := s.files.lease(ctx)
-	if err != nil {
-		return nil, err
+	img, again, err := s.attempt(ctx, p, target, fetcher)
+	if err != nil && again {
+		log.G(ctx).WithError(err).Info("Pulling anew what an interrupted pull cannot go on with")
+		img, _, err = s.attempt(ctx, p, target, fetcher)
 	}
-	img, err := s.bringIn(leased, p, target, fetcher)
+	return img, err
+}
+
+// attempt brings in what is missing of an image, and makes it known. After an error
+// again says that the reason may be what an interrupted pull has left: any registry
+// can have sent the beginning of a layer.
+func (s *puller) attempt(ctx context.Context, p pull, target imagespec.Descriptor, f *registry.Fetcher) (_ *Image, again bool, err error) {
+	leased, lease, resumed, err := s.interrupted.lease(ctx, p.image())
+	if err != nil {
+		return nil, false, err
+	}
+	img, err := s.bringIn(leased, p, source{target: target, fetch: remotes.FetchHandler(s.files.content, f), expect: f.Expect}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.publish(ctx, p, img, target, lease)
 	}
-	if err != nil {
-		s.abandon(ctx, lease, err)
+	if err == nil {
+		return img, false, nil
 	}
-	return img, err
+	if wasInterrupted(context.Cause(ctx), err) {
+		s.interrupted.keep(context.WithoutCancel(ctx), p.image(), lease)
+		return nil, false, err
+	}
+	s.abandon(ctx, lease, err)
+	return nil, resumed && !isNoSpace(err) && !bounds.IsBeyond(err), err
 }
 
 // window is over how long the rate of a download is measured.
@@ -211,21 +251,44 @@ func (s *puller) already(ctx context.Context, p pull, target imagespec.Descripto
 	return img
 }
 
+// source is where an image comes from.
+type source struct {
+	target imagespec.Descriptor
+	// fetch brings what a descriptor stands for into the content store.
+	fetch images.HandlerFunc
+	// expect is told which layers will be fetched.
+	expect func(layers []imagespec.Descriptor)
+}
+
 // bringIn fetches and unpacks under a lease, and reads what came.
-func (s *puller) bringIn(ctx context.Context, p pull, target imagespec.Descriptor, f *registry.Fetcher) (*Image, error) {
-	fetch := safely(remotes.FetchHandler(s.files.content, f))
-	manifest, err := s.reader.inspect(ctx, target, fetch)
+func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.Lease) (*Image, error) {
+	before, err := s.files.entriesOf(ctx, lease)
 	if err != nil {
 		return nil, err
 	}
-	f.Expect(manifest.Layers)
-	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, s.cfg.Limits.MaxImageEntries)
+	target, fetch := from.target, safely(from.fetch)
+	resolving, end := step.Begin(ctx, step.Resolve)
+	manifest, err := s.reader.inspect(resolving, target, fetch)
+	if end(err); err != nil {
+		return nil, err
+	}
+	from.expect(manifest.Layers)
+	underwayOf(ctx).expect(manifest.Layers)
+	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, s.cfg.Limits.MaxImageEntries-before)
 	if err != nil {
 		return nil, err
 	}
+	defer u.end()
 	children := images.SetChildrenLabels(s.files.content, s.reader.children)
 	children = images.LimitManifests(images.FilterPlatforms(children, s.reader.platform), s.reader.platform, 1)
-	handler := u.Unpack(images.Handlers(fetch, safely(children)))
+	fetching := part{name: step.Fetch}
+	timed := func(layer context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if images.IsLayerType(desc.MediaType) {
+			defer fetching.enter(ctx)()
+		}
+		return fetch(layer, desc)
+	}
+	handler := u.Unpack(images.Handlers(images.HandlerFunc(timed), safely(children)))
 	dispatchErr := images.Dispatch(ctx, handler, nil, target)
 	if _, err := u.Wait(); err != nil {
 		return nil, err
@@ -257,15 +320,17 @@ func (s *puller) publish(ctx context.Context, p pull, img *Image, target imagesp
 	}
 	img, err = s.catalog.record(ctx, img, target, lease, names)
 	if err == nil {
+		s.interrupted.done(ctx, p.image())
 		s.work.counter.kick()
 	}
 	return img, err
 }
 
-// abandon gives up what a failed pull wrote. On a full disk it waits until the
-// space is free, so that the next attempt finds it; and after an image that was too
-// much, so that attempts do not add up.
+// abandon gives up what a failed pull wrote, and interrupted ones. On a full disk it
+// waits until the space is free, so that the next attempt finds it; and after an
+// image that was too much, so that attempts do not add up.
 func (s *puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
+	s.interrupted.drop(context.WithoutCancel(ctx))
 	s.files.endLease(ctx, lease)
 	collected := s.work.collector.request()
 	if isNoSpace(cause) || bounds.IsBeyond(cause) {

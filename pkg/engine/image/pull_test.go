@@ -249,7 +249,7 @@ func TestPullErrors(t *testing.T) {
 			if !strings.HasPrefix(err.Error(), c.begin) || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 1024 {
 				t.Errorf("text: %v", err)
 			}
-			wantStored(t, s, 0, 0)
+			wantNothingKept(t, s)
 		})
 	}
 }
@@ -435,8 +435,12 @@ func TestAbandonedDownloadEnds(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled pull: %v", err)
 	}
-	eventually(t, "download ends", func() bool { return leasesLeft(t, s) == 0 })
-	wantStored(t, s, 0, 0)
+	eventually(t, "download ends", func() bool {
+		s.interrupted.mu.Lock()
+		defer s.interrupted.mu.Unlock()
+		return len(s.interrupted.kept) == 1
+	})
+	wantNothingKept(t, s)
 	if len(s.List()) != 0 {
 		t.Errorf("images %v", s.List())
 	}
@@ -456,7 +460,7 @@ func TestStalledRegistry(t *testing.T) {
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("it took %v to notice", took)
 	}
-	wantStored(t, s, 0, 0)
+	wantNothingKept(t, s)
 	close(g.open)
 	pullImage(t, s, domain+"/app:1")
 }
@@ -492,5 +496,5 @@ func TestCloseEndsPull(t *testing.T) {
 		t.Errorf("pull of a store that closes: %v", err)
 	}
 	s = openStore(t, s.cfg)
-	wantStored(t, s, 0, 0)
+	wantNothingKept(t, s)
 }

@@ -140,6 +140,17 @@ func (f pullFailure) hostsAdvice() string {
 	return fmt.Sprintf("write %s/%s/hosts.toml", dir, f.host)
 }
 
+// wasInterrupted says whether a pull ended, for cause if that is not nil, before all
+// was there, and not because of what was there.
+func wasInterrupted(cause, err error) bool {
+	if isNoSpace(err) || bounds.IsBeyond(err) {
+		return false
+	}
+	status, _ := errors.AsType[remoteerrors.ErrUnexpectedStatus](err)
+	return cause != nil || errors.Is(err, registry.ErrSlowDownload) || errors.Is(err, registry.ErrSlowAnswers) || isNetwork(err) ||
+		status.StatusCode >= 500 || status.StatusCode == http.StatusTooManyRequests
+}
+
 func isContextErr(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

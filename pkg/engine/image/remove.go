@@ -4,22 +4,57 @@ import (
 	"context"
 
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 )
 
 // Remove drops the image that ref finds, with all its names, and frees what
-// nothing else needs; layers that a container runs on stay until it is gone. An
-// image that is not there is no error. When it returns the image is in no list;
-// the space is free too, unless ctx ended first.
+// nothing else needs, also what interrupted pulls left; layers that a container runs on stay until it is gone. An
+// image that is not there is no error. When it returns the image is in no list. Its
+// space is freed in the background, but not on a filesystem that is nearly full: there a
+// kubelet looks right after a removal whether that was enough, or evicts pods. So the
+// space is free, too, when it returns, unless ctx ended first.
 func (s *Store) Remove(ctx context.Context, ref string) error {
 	ctx = inNamespace(ctx)
+	s.interrupted.drop(ctx)
 	img, err := s.catalog.forget(ctx, ref)
 	if err != nil || img == nil {
 		return err
 	}
 	log.G(ctx).WithFields(log.Fields{"image": img.ID, "tags": img.RepoTags}).Info("Image removed")
+	collected := s.work.collector.request()
+	if !s.nearlyFull(s.files.root) {
+		return nil
+	}
 	select {
-	case <-s.work.collector.request():
+	case <-collected:
 	case <-ctx.Done():
 	}
 	return nil
 }
+
+// In percent: below kubeletMargin of free space for images kubelets evict pods, by
+// their defaults; evictionMargin is above that.
+const kubeletMargin, evictionMargin = 15, 20
+
+// nearlyFull says whether a kubelet may be about to evict pods.
+func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
+
+// makeRoom gives up what interrupted pulls left where the kubelet, by its defaults,
+// would evict pods, for whoever asks how full the filesystem is.
+func (s *Store) makeRoom(ctx context.Context) {
+	if lessFree(s.files.root, kubeletMargin) {
+		s.interrupted.drop(inNamespace(ctx))
+	}
+}
+
+// lessFree says whether less than so many percent are free; also if nobody knows.
+func lessFree(root string, percent uint64) bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return true
+	}
+	return scarce(st.Bavail, st.Blocks, percent) || scarce(st.Ffree, st.Files, percent)
+}
+
+// scarce is false for a filesystem without a number of inodes.
+func scarce(free, all, percent uint64) bool { return free < all/100*percent }

@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
@@ -20,6 +22,7 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 	id := idOf(t, built)
 	for _, by := range []string{domain + "/app:2", domain + "/app@" + dgst, id, id[len("sha256:"):], id[len("sha256:"):][:12]} {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{domain + "/app:1"}})
+		s.nearlyFull = func(string) bool { return true }
 		must(t, s.Retain(t.Context(), nil))
 		for _, ref := range []string{"/app:1", "/app:2", "/other:1"} {
 			pullImage(t, s, domain+ref)
@@ -44,6 +47,53 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 		must(t, s.Remove(t.Context(), by))
 		if s = reopen(t, s); len(s.List()) != 0 {
 			t.Errorf("removed by %s, back after restart", by)
+		}
+	}
+}
+
+// A removal waits for the space only where a kubelet would evict pods for it.
+func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	for _, full := range []bool{false, true} {
+		s.nearlyFull = func(string) bool { return full }
+		img := pullImage(t, s, domain+"/app:1")
+		// While this is held nothing is collected.
+		view := viewKey{snapshotter: Overlayfs, chain: img.ChainID}.lockKey()
+		must(t, s.views.unpacker.locks.Lock(t.Context(), view))
+		var collectable atomic.Bool
+		early := make(chan bool, 1)
+		go func() {
+			if err := s.Remove(t.Context(), domain+"/app:1"); err != nil {
+				t.Error(err)
+			}
+			early <- !collectable.Load()
+		}()
+		eventually(t, "the image is in no list", func() bool { return len(s.List()) == 0 })
+		if !full && !<-early {
+			t.Error("it waited")
+		}
+		if full {
+			time.Sleep(20 * time.Millisecond) // time to return too early
+			collectable.Store(true)
+		}
+		s.views.unpacker.locks.Unlock(view)
+		if full && <-early {
+			t.Error("it did not wait")
+		}
+		eventually(t, "all is collected", func() bool { b, sn, _ := stored(t, s); return len(b)+len(sn) == 0 })
+	}
+}
+
+func TestScarce(t *testing.T) {
+	for _, c := range []struct {
+		free, all uint64
+		want      bool
+	}{{19, 100, true}, {20, 100, false}, {0, 0, false}, {1 << 62, 1 << 63, false}, {1 << 60, 1 << 63, true}} {
+		if got := scarce(c.free, c.all, evictionMargin); got != c.want {
+			t.Errorf("%d of %d free: %v", c.free, c.all, got)
 		}
 	}
 }

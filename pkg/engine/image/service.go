@@ -142,7 +142,8 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 
 // ImageFsInfo tells the kubelet where images are and what they take. Images and
 // writable layers share one filesystem.
-func (s *Service) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+func (s *Service) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	s.store.makeRoom(ctx)
 	u := s.store.Usage()
 	one := []*runtimeapi.FilesystemUsage{{
 		Timestamp:  time.Now().UnixNano(),

@@ -25,6 +25,8 @@ type snapshotterKind struct {
 	// layered says that the mounts of a view are directories that an overlay
 	// mount of our own may have as lower directories.
 	layered bool
+	// rebase says that a layer can be unpacked before those below it.
+	rebase bool
 }
 
 var snapshotterKinds = map[string]snapshotterKind{
@@ -32,7 +34,7 @@ var snapshotterKinds = map[string]snapshotterKind{
 		open: func(root string) (snapshots.Snapshotter, error) {
 			return overlay.NewSnapshotter(root, overlay.AsynchronousRemove)
 		},
-		layered: true,
+		layered: true, rebase: true,
 	},
 	Native: {open: native.NewSnapshotter},
 }

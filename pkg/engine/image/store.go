@@ -13,6 +13,7 @@ type Store struct {
 	*puller
 	*rootfses
 	*meter
+	*archives
 
 	cfg     Config
 	files   *files
@@ -20,6 +21,8 @@ type Store struct {
 	catalog *catalog
 	views   *views
 	work    work
+	// nearlyFull says whether a removal waits until its space is free.
+	nearlyFull func(root string) bool
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -54,7 +57,7 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 
 // newStore puts the parts together.
 func newStore(f *files, c Config) (*Store, error) {
-	s := &Store{cfg: c, files: f, work: work{collector: newWorker(), counter: newWorker()}}
+	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull, work: work{collector: newWorker(), counter: newWorker()}}
 	s.reader = newReader(f.content, c.Limits)
 	s.catalog = newCatalog(f, s.reader, c.PinnedImages)
 	u := newUnpacker(f, s.reader, unpackConfig{keysDir: c.DecryptionKeysDir, downloads: c.MaxConcurrentDownloads})
@@ -65,11 +68,13 @@ func newStore(f *files, c Config) (*Store, error) {
 	s.puller, err = newPuller(pullConfig{
 		HostsDir: c.HostsDir, PullProgressTimeout: c.PullProgressTimeout, Limits: c.Limits, Verifiers: c.Verifiers,
 	}, s.reader, s.catalog, u, s.views, s.work)
+	s.archives = newArchives(s.puller)
 	return s, err
 }
 
 // Close ends the pulls and the background work, and closes the store.
 func (s *Store) Close() error {
+	s.archives.end()
 	s.flights.close()
 	s.stop()
 	s.wg.Wait()

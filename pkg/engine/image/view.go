@@ -206,7 +206,7 @@ func (vs *views) ensure(ctx context.Context, k viewKey, img *Image) (v *view, er
 // withUnpacked unpacks an image that is in the store, if that was not done, and
 // calls then while a lease holds the layers.
 func (vs *views) withUnpacked(ctx context.Context, k viewKey, img *Image, then func(context.Context, *layers) error) error {
-	ctx, lease, err := vs.files.lease(ctx)
+	ctx, lease, err := vs.files.lease(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -122,8 +122,14 @@ const collectParallel = 4
 
 func (p *Plugins) collect(ctx context.Context, id string) error {
 	entry, err := p.readJournal(id)
-	if err != nil || entry == nil {
+	if err != nil {
 		return err
+	}
+	if entry == nil { // damaged
+		entry = &journalEntry{ID: id}
+		if entry.Attachments, err = p.guess(ctx, Pod{ID: id}); err != nil {
+			return err
+		}
 	}
 	pod := Pod{ID: id, Name: entry.Name, Namespace: entry.Namespace, NetNS: entry.NetNS, CNIConfDir: entry.CNIConfDir}
 	err = p.delWithin(ctx, pod, entry.Attachments)

@@ -306,3 +306,40 @@ func TestCollectWithoutJournal(t *testing.T) {
 	mustTeardown(t, New(n.config), kept, r)
 	n.checkClean()
 }
+
+// A power cut may leave a journal's file and not what was in it: the pods are
+// disconnected by libcni's cache, or else by the present configuration.
+func TestDamagedJournal(t *testing.T) {
+	for name, content := range map[string]string{"empty": "", "cut off": `{"id": "pod-`, "zeroes": "\x00\x00\x00"} {
+		for _, cached := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/cache %t", name, cached), func(t *testing.T) {
+				n := newSpyNode(t)
+				removed, collected := n.pod("pod-removed"), n.pod("pod-collected")
+				before := New(n.config)
+				for _, pod := range []Pod{removed, collected} {
+					mustSetup(t, before, pod)
+					if err := os.WriteFile(before.journalPath(pod.ID), []byte(content), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if !cached {
+					if err := os.RemoveAll(filepath.Join(n.config.CacheDir, "results")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p := New(n.config)
+				leftovers := p.Leftovers(removed)
+				if err := p.Teardown(t.Context(), removed, nil); err != nil {
+					t.Errorf("a pod of which there is a record: %v", err)
+				}
+				if err := leftovers.Collect(t.Context()); err != nil {
+					t.Errorf("a pod of which there is none: %v", err)
+				}
+				if got := n.commands("first"); got != "ADD ADD DEL DEL" {
+					t.Errorf("commands %s", got)
+				}
+				n.checkClean()
+			})
+		}
+	}
+}

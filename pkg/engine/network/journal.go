@@ -18,8 +18,8 @@ import (
 // The journal has one file per pod, from before its first ADD until after its
 // last DEL. It is for the cases in which the sandbox's record knows less: the
 // daemon was killed during Setup, or before the Result was stored. It is not
-// flushed: after a power cut a pod has no process and no namespace, and an
-// address that is left is found by the plugins' own GC.
+// flushed, so that a power cut may leave it empty: what libcni remembers, or the
+// present configuration, has to do then.
 
 // journalEntry is what Setup is about to do.
 type journalEntry struct {
@@ -67,7 +67,7 @@ func (p *Plugins) writeEntry(entry *journalEntry) error {
 	return nil
 }
 
-// readJournal returns nil for a pod that has no file.
+// readJournal returns nil for a pod that has no file, or a damaged one.
 func (p *Plugins) readJournal(id string) (*journalEntry, error) {
 	b, err := os.ReadFile(p.journalPath(id))
 	if errors.Is(err, os.ErrNotExist) {
@@ -77,8 +77,8 @@ func (p *Plugins) readJournal(id string) (*journalEntry, error) {
 		return nil, err
 	}
 	var entry journalEntry
-	if err := json.Unmarshal(b, &entry); err != nil {
-		return nil, fmt.Errorf("network plan %s: %w", p.journalPath(id), err)
+	if json.Unmarshal(b, &entry) != nil {
+		return nil, nil
 	}
 	return &entry, nil
 }

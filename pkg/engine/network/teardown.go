@@ -52,15 +52,30 @@ func (p *Plugins) plan(ctx context.Context, pod Pod, r *Result) (plan []Attachme
 	if entry != nil {
 		return entry.Attachments, p.completed(pod.ID, entry.Attachments), nil
 	}
-	// Nothing was written, so most likely nothing was done; a power cut may
-	// have taken the journal and left an address, so the present configuration
-	// is tried.
+	plan, err = p.guess(ctx, pod)
+	return plan, false, err
+}
+
+// guess plans the teardown of a pod without a journal. Most likely nothing was
+// done; but a power cut may have taken the journal and left an address. What
+// libcni remembers is used, or else the present configuration.
+func (p *Plugins) guess(ctx context.Context, pod Pod) ([]Attachment, error) {
+	cached, err := p.cni.GetCachedAttachments(pod.ID)
+	if err != nil {
+		return nil, err
+	}
+	if len(cached) > 0 {
+		plan := make([]Attachment, len(cached))
+		for i, a := range cached {
+			plan[i] = attachmentFrom(a)
+		}
+		return plan, nil
+	}
 	lists, err := p.directory(pod.CNIConfDir).networks(ctx)
 	if err != nil {
-		return nil, false, ctx.Err()
+		return nil, ctx.Err()
 	}
-	plan, err = attachments(lists, pod)
-	return plan, false, err
+	return attachments(lists, pod)
 }
 
 // completed reports whether libcni has the result of every network.

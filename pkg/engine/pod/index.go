@@ -258,21 +258,3 @@ func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error
 	}
 	return t.Status().PID, nil
 }
-
-// NoteOOM records that a shim reported an OOM kill in a container.
-func (o *Index) NoteOOM(task string) {
-	c, err := o.Container(task)
-	if err != nil {
-		return
-	}
-	if c.OOM.Swap(true) {
-		return
-	}
-	// The news may come after the exit: events have a way of their own. Whether it did is
-	// looked at where the exit's record looks at OOM, or each could take itself for the first.
-	c.Record(context.Background(), func(st *ContainerStatus) {
-		if st.Phase == PhaseExited && st.ExitCode != 0 && st.Reason == ExitReason(st.ExitCode, false, false) {
-			st.Reason = ExitReason(st.ExitCode, true, false)
-		}
-	})
-}

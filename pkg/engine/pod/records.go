@@ -151,19 +151,6 @@ type ContainerStatus struct {
 	Resources message[runtimeapi.ContainerResources, *runtimeapi.ContainerResources] `json:"resources"`
 }
 
-// ExitReason is the reason that the CRI shows for an ended container.
-func ExitReason(code int32, oom, unknown bool) string {
-	switch {
-	case oom:
-		return "OOMKilled"
-	case unknown:
-		return "Unknown"
-	case code == 0:
-		return "Completed"
-	}
-	return "Error"
-}
-
 // UnknownExitCode is reported where the true code is lost.
 const UnknownExitCode = 255
 

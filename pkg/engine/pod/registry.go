@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 )
@@ -49,11 +49,9 @@ func Open(background context.Context, root, state string) (*Registry, Broken, er
 			return nil, broken, fmt.Errorf("engine: %w", err)
 		}
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
+	if r.Boot, err = procfs.BootID(); err != nil {
 		return nil, broken, fmt.Errorf("engine: %w", err)
 	}
-	r.Boot = strings.TrimSpace(string(boot))
 	if r.Sandboxes, broken.Sandboxes, err = store.Open[SandboxSpec, SandboxStatus](filepath.Join(root, "records", "sandboxes")); err != nil {
 		return nil, broken, err
 	}

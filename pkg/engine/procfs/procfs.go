@@ -21,6 +21,12 @@ import (
 // Path is a file in the directory of a process.
 func Path(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
 
+// BootID is another one after each boot.
+func BootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
 // Processes are the ids of all processes of the host.
 func Processes() ([]int, error) {
 	dir, err := os.Open("/proc")

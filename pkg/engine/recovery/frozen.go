@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"os"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/log"
@@ -12,9 +13,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
+const (
+	// thawPatience is how long the start waits for a container to go on.
+	thawPatience = 2 * time.Second
+	// thawInterval is the pause between later attempts: a checkpoint that outlived the
+	// daemon may still be written.
+	thawInterval = 5 * time.Second
+)
+
 // thaw lets the containers go on that stood still for a checkpoint when the
-// daemon was killed, and removes what there was of it. What cannot be thawed now
-// is tried again at the next start.
+// daemon was killed, and removes what there was of it. What cannot be thawed at once
+// is tried again and again, also at the next start.
 func (r *recovery) thaw(ctx context.Context) {
 	entries, err := os.ReadDir(r.pods.CheckpointsDir(""))
 	if err != nil {
@@ -24,25 +33,57 @@ func (r *recovery) thaw(ctx context.Context) {
 		entry := log.G(ctx).WithField("container", e.Name())
 		c, err := r.pods.Index.Container(e.Name())
 		if err == nil && c.Status().Phase == pod.PhaseRunning {
-			err = r.ask(ctx, c.Sandbox, func(ctx context.Context) error { return r.thawOne(ctx, c) })
-			if err != nil {
-				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint")
+			if err = r.thawOne(ctx, c); err != nil {
+				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint; retrying")
+				go r.thawLater(c)
 				continue
 			}
 		}
-		if err := os.RemoveAll(r.pods.CheckpointsDir(e.Name())); err != nil {
-			entry.WithError(err).Warn("Failed to remove interrupted checkpoint")
+		r.removeCheckpoint(ctx, e.Name())
+	}
+}
+
+// thawLater tries until the container goes on or has ended, or the daemon stops.
+func (r *recovery) thawLater(c *pod.Container) {
+	ctx := r.pods.Background
+	for {
+		select {
+		case <-time.After(thawInterval):
+		case <-ctx.Done():
+			return
 		}
+		if c.Op.Lock(ctx) != nil {
+			return
+		}
+		err := error(nil)
+		if c.Status().Phase == pod.PhaseRunning {
+			err = r.thawOne(ctx, c)
+		}
+		if err == nil {
+			r.removeCheckpoint(ctx, c.ID())
+		}
+		c.Op.Unlock()
+		if err == nil {
+			log.G(ctx).WithField("container", c.ID()).Info("Container goes on after an interrupted checkpoint")
+			return
+		}
+	}
+}
+
+func (r *recovery) removeCheckpoint(ctx context.Context, id string) {
+	if err := os.RemoveAll(r.pods.CheckpointsDir(id)); err != nil {
+		log.G(ctx).WithError(err).WithField("container", id).Warn("Failed to remove interrupted checkpoint")
 	}
 }
 
 // thawOne lets a container go on, if it does not.
 func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
+	ctx, cancel := context.WithTimeout(ctx, thawPatience)
+	defer cancel()
 	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err
 	}
-	// A successor of the supervisor does not know that it stands still.
 	_, err = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: c.ID()})
 	if err != nil && container.GoesOn(ctx, client, c) {
 		return nil

@@ -27,6 +27,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // runs makes sandboxes.
@@ -142,13 +143,17 @@ func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox) error {
 	b.shims.Hold(s.Spec().Supervisor)
 	err := b.MakeParts(ctx, s)
 	if err == nil {
-		err = b.processes.Start(ctx, s)
+		starting, end := step.Begin(ctx, step.Runtime)
+		err = b.processes.Start(starting, s)
+		end(err)
 	}
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err == nil {
-		err = b.hooks.Plugins.RunPodSandbox(ctx, b.hooks.Pod(s), func() error { return b.show(s) })
+		asking, end := step.Begin(ctx, step.Plugins)
+		err = b.hooks.Plugins.RunPodSandbox(asking, b.hooks.Pod(s), func() error { return b.show(s) })
+		end(err)
 	}
 	if err != nil {
 		return b.rollBack(s, err)
@@ -197,7 +202,12 @@ func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.makeNetwork(gctx, s) })
 	g.Go(func() error { return b.makeFiles(s) })
-	g.Go(func() error { return s.Runner.Prepare(gctx) })
+	g.Go(func() error {
+		preparing, end := step.Begin(gctx, step.Runtime)
+		err := s.Runner.Prepare(preparing)
+		end(err)
+		return err
+	})
 	return g.Wait()
 }
 
@@ -232,7 +242,9 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	result, err := b.cni.Setup(ctx, p)
+	connecting, end := step.Begin(ctx, step.Network)
+	result, err := b.cni.Setup(connecting, p)
+	end(err)
 	if err != nil {
 		return fmt.Errorf("network: %w", err)
 	}

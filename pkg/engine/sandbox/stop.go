@@ -25,6 +25,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // stops ends and removes sandboxes.
@@ -172,7 +173,9 @@ func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	if !pin.Exists(st.Namespaces.Net) {
 		p.NetNS = "" // CNI: the address is released all the same
 	}
-	if err := b.network.Teardown(ctx, p, st.Network); err != nil {
+	disconnecting, end := step.Begin(ctx, step.Network)
+	err := b.network.Teardown(disconnecting, p, st.Network)
+	if end(err); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	s.Record(ctx, func(st *pod.SandboxStatus) { st.Tried = false })

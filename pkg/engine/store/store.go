@@ -42,12 +42,14 @@ const (
 
 // Object is one record: an immutable spec S and the current status T.
 type Object[S, T any] struct {
-	id     string
-	dir    string
-	spec   *S
-	mu     sync.Mutex // serialises writes of status
-	gone   bool       // guarded by mu
-	status atomic.Pointer[T]
+	id   string
+	dir  string
+	spec *S
+	mu   sync.Mutex // serialises writes of status
+	gone bool       // guarded by mu
+	// unwritten says that the status is not on disk; guarded by mu.
+	unwritten bool
+	status    atomic.Pointer[T]
 }
 
 // ID returns the object's id.
@@ -75,6 +77,7 @@ func (o *Object[S, T]) Update(change func(*T) error) error {
 	if err := writeJSON(filepath.Join(o.dir, statusFile), &next, Relaxed); err != nil {
 		return fmt.Errorf("record status of %s: %w", o.id, err)
 	}
+	o.unwritten = false
 	o.status.Store(&next)
 	return nil
 }
@@ -91,7 +94,24 @@ func (o *Object[S, T]) Force(change func(*T)) error {
 	next := *o.status.Load()
 	change(&next)
 	o.status.Store(&next)
-	if err := writeJSON(filepath.Join(o.dir, statusFile), &next, Relaxed); err != nil {
+	return o.write(&next)
+}
+
+// Persist writes the status if a Force could not, for who is about to remove what else
+// tells of it.
+func (o *Object[S, T]) Persist() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.unwritten || o.gone {
+		return nil
+	}
+	return o.write(o.status.Load())
+}
+
+// write writes the status. mu is held.
+func (o *Object[S, T]) write(status *T) error {
+	err := writeJSON(filepath.Join(o.dir, statusFile), status, Relaxed)
+	if o.unwritten = err != nil; o.unwritten {
 		return fmt.Errorf("record status of %s: %w", o.id, err)
 	}
 	return nil

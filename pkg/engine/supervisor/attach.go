@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +24,8 @@ type attachments struct {
 	mu    sync.Mutex
 	ended bool
 	all   map[*attachment]struct{}
+	// turn has room for the one who writes to the process's stdin; made by the first.
+	turn chan struct{}
 }
 
 // attachment is one reader of one or both streams.
@@ -30,12 +33,18 @@ type attachment struct {
 	output    *output
 	processes *processes
 	backlogs  *backlogs
-	streams   map[string]*attachedStream
+	streams   map[string]*attachedStream // complete before anybody else sees it
 	stdin     *os.File
 	carrying  sync.WaitGroup
 	once      sync.Once
 	gone      bool // guarded by attachments.mu
 	inputEnd  inputEnd
+	// left ends when the reader left, and its input had the time to be passed on.
+	left context.Context
+	quit context.CancelFunc
+
+	// arming is held until the serials of all watches are known.
+	arming sync.Mutex
 }
 
 // inputEnd says what follows when all of an attachment's input was handed on.
@@ -154,14 +163,16 @@ func (a *attachments) remove(at *attachment) {
 // where it is not nil, what the caller writes.
 func (o *output) attach(s *Supervisor, paths stdioPaths, stdin *os.File, end inputEnd) error {
 	at := &attachment{output: o, processes: s.processes, backlogs: s.backlogs, streams: map[string]*attachedStream{}, inputEnd: end}
-	if err := at.open(paths, stdin != nil); err != nil {
-		at.detach()
-		return err
+	at.left, at.quit = context.WithCancel(context.Background())
+	err := at.open(paths, stdin != nil)
+	if err == nil {
+		// Counted before anybody can end the output, which waits for them.
+		at.carrying.Add(len(at.streams))
+		err = at.join()
 	}
-	// Counted before anybody can end the output, which waits for them.
-	at.carrying.Add(len(at.streams))
-	if err := o.attached.add(at); err != nil {
+	if err != nil {
 		at.detach()
+		at.quit()
 		if at.stdin != nil {
 			at.stdin.Close()
 		}
@@ -188,11 +199,7 @@ func (at *attachment) open(paths stdioPaths, withInput bool) error {
 		if err != nil {
 			return err
 		}
-		s := &attachedStream{file: f, backlog: at.backlogs.stream(at.cutOff)}
-		at.streams[name] = s
-		if err := at.watch(s); err != nil {
-			return err
-		}
+		at.streams[name] = &attachedStream{file: f, backlog: at.backlogs.stream(at.cutOff)}
 	}
 	if paths.stdin == "" || !withInput {
 		return nil
@@ -200,6 +207,21 @@ func (at *attachment) open(paths stdioPaths, withInput bool) error {
 	var err error
 	at.stdin, err = openReader(paths.stdin)
 	return err
+}
+
+// join lets the attachment have what comes from now on, until its reader leaves.
+func (at *attachment) join() error {
+	at.arming.Lock()
+	defer at.arming.Unlock()
+	if err := at.output.attached.add(at); err != nil {
+		return err
+	}
+	for _, s := range at.streams {
+		if err := at.watch(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // watch detaches when the reader of a stream leaves, also when there is nothing
@@ -233,7 +255,8 @@ func (at *attachment) carry(s *attachedStream) {
 }
 
 func (at *attachment) carryInput(to *os.File) {
-	copyInput(at.stdin, to)
+	defer at.quit()
+	copyInput(at.stdin, func(chunk []byte) error { return at.output.attached.write(at.left, to, chunk) })
 	if at.inputEnd.closeStdin != nil {
 		at.inputEnd.closeStdin()
 	}
@@ -267,6 +290,8 @@ func (at *attachment) cutOff() {
 // stdin before is still passed on. It may be called often.
 func (at *attachment) detach() {
 	at.once.Do(func() {
+		at.arming.Lock()
+		defer at.arming.Unlock()
 		at.output.attached.remove(at)
 		for _, s := range at.streams {
 			at.processes.unwatch(s.serial)
@@ -275,6 +300,34 @@ func (at *attachment) detach() {
 		}
 		if at.stdin != nil {
 			_ = at.stdin.SetReadDeadline(time.Now().Add(lastWrite))
+			time.AfterFunc(lastWrite, at.quit)
 		}
 	})
+}
+
+// write passes on input, when it is its turn: until ctx ends, because a process that does
+// not read must not keep what those brought who have left.
+func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) error {
+	a.mu.Lock()
+	if a.turn == nil {
+		a.turn = make(chan struct{}, 1)
+	}
+	a.mu.Unlock()
+	select {
+	case a.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-a.turn }()
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = to.SetWriteDeadline(time.Now())
+	})
+	_, err := to.Write(chunk)
+	if !stop() {
+		<-ended
+		_ = to.SetWriteDeadline(time.Time{}) // the next one has its own
+	}
+	return err
 }

@@ -75,7 +75,13 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 	}
 	// A runtime that is killed while CRIU is inside of the processes may damage
 	// them: only the deadline ends it, not a caller that leaves.
-	return t.whenRunning(ctx, func(context.Context) error {
+	deadline, bounded := ctx.Deadline()
+	return t.whenRunning(ctx, func(ctx context.Context) error {
+		if bounded {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, deadline)
+			defer cancel()
+		}
 		config := filepath.Join(t.journal.Bundle, CRIUConfigFile)
 		text, err := criuConfig(&t.journal)
 		if err != nil {

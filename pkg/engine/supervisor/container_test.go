@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -278,4 +279,85 @@ func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whether a container stands still is known to the next supervisor, and what a failed
+// call did is found out.
+func TestPausedIsKnown(t *testing.T) {
+	for _, name := range []string{"runc", "crun", "runsc"} {
+		t.Run(name, func(t *testing.T) {
+			fail := filepath.Join(t.TempDir(), "fail")
+			b := newBed(t, scripted(t, findRuntime(t, name), `[ -e `+fail+`-$verb ] && { echo "it fails" >&2; exit 1; }`))
+			c := b.run("p", shell("sleep 1000"))
+			state := func(want tasktypes.Status) {
+				t.Helper()
+				s, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id})
+				if err != nil || s.Status != want {
+					t.Errorf("it is %v, %v; want %v", s, err, want)
+				}
+			}
+			failing := func(verb string, on bool) {
+				t.Helper()
+				err := os.WriteFile(fail+"-"+verb, nil, 0o600)
+				if !on {
+					err = os.Remove(fail + "-" + verb)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			failing("pause", true)
+			if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err == nil {
+				t.Error("a pause that fails: no error")
+			}
+			state(tasktypes.Status_RUNNING)
+			failing("pause", false)
+			if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err != nil {
+				t.Fatal(err)
+			}
+			b.kill9()
+			b.serve()
+			state(tasktypes.Status_PAUSED)
+			failing("resume", true)
+			if _, err := c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}); err == nil {
+				t.Error("a resume that fails: no error")
+			}
+			state(tasktypes.Status_PAUSED)
+			failing("resume", false)
+			if _, err := c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}); err != nil {
+				t.Fatal(err)
+			}
+			state(tasktypes.Status_RUNNING)
+			b.kill9()
+			b.serve()
+			state(tasktypes.Status_RUNNING)
+		})
+	}
+}
+
+// CRIU is inside of the processes: a daemon that goes away does not end it.
+func TestCheckpointOutlivesItsCaller(t *testing.T) {
+	dir := t.TempDir()
+	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = checkpoint ] && { touch `+dir+`/begun; sleep 1; touch `+dir+`/done; exit 0; }`))
+	c := b.run("c", shell("sleep 1000"))
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.task.Checkpoint(c.ctx(), &taskAPI.CheckpointTaskRequest{ID: c.id, Path: dir + "/images"})
+		answered <- err
+	}()
+	eventually(t, "it has begun", func() bool {
+		select {
+		case err := <-answered:
+			t.Fatal(err)
+		default:
+		}
+		_, err := os.Stat(dir + "/begun")
+		return err == nil
+	})
+	b.conn.Close()
+	b.reconnect()
+	if err := <-answered; err == nil {
+		t.Error("it was answered over a connection that ended")
+	}
+	eventually(t, "it is done", func() bool { _, err := os.Stat(dir + "/done"); return err == nil })
 }

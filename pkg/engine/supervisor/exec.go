@@ -173,7 +173,7 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 		return 0, err
 	}
 	defer e.close()
-	ended := x.task.processes.launch()
+	ended := x.task.processes.launch(x.task.journal.ID)
 	defer ended()
 	calling := ctx
 	if x.task.journal.Options.OwnKernel {
@@ -280,7 +280,7 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch) (_ int, 
 	if got.master != nil {
 		go copyScreen(got.master, e.screen)
 		if e.input != nil {
-			go copyInput(e.input, got.master)
+			go copyInput(e.input, func(chunk []byte) error { _, err := got.master.Write(chunk); return err })
 		}
 	}
 	if x.task.journal.Execs == nil {

@@ -26,7 +26,7 @@ func scripted(t testing.TB, real ociRuntime, script string) ociRuntime {
 	text := fmt.Sprintf(`#!/bin/sh
 real=%s
 for a in "$@"; do
-	case $a in run|exec|delete|kill|state|pause|resume) [ "$verb" ] || verb=$a;; esac
+	case $a in run|exec|delete|kill|state|pause|resume|checkpoint) [ "$verb" ] || verb=$a;; esac
 	[ "$last" = --pid-file ] && pidfile=$a
 	last=$a
 done
@@ -203,6 +203,64 @@ func TestStartThatItsSupervisorDidNotSurviveIsUndone(t *testing.T) {
 			c.mustDelete()
 		})
 	}
+}
+
+// A runtime that can neither start a container nor delete it does not keep it.
+func TestRuntimeThatCanDoNothing(t *testing.T) {
+	b := newBed(t, scripted(t, findRuntime(t, "runc"), `echo "it cannot be done" >&2; exit 1`))
+	c := b.create("c", shell("sleep 1000"))
+	if err := c.tryStart(); err == nil {
+		t.Fatal("it started")
+	}
+	c.nothingLeft()
+}
+
+// A runtime that is slow to begin outlives the supervisor that called it: it must not
+// start the container after that was given up.
+func TestRuntimeThatOutlivesItsSupervisorStartsNothing(t *testing.T) {
+	for _, name := range []string{"runc", "crun", "runsc"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			begun := filepath.Join(t.TempDir(), "begun")
+			b := newBed(t, scripted(t, findRuntime(t, name), `[ $verb = run ] && { touch `+begun+`; sleep 1; }`))
+			c := b.create("c", shell("sleep 4321"))
+			go func() { _ = c.tryStart() }() // its answer never comes
+			eventually(t, "the runtime has begun", func() bool { _, err := os.Stat(begun); return err == nil })
+			b.kill9()
+			b.serve()
+			if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
+				t.Errorf("%+v, want 255 and unknown", exit)
+			}
+			if left := calledWith(t, b.dir); len(left) > 0 {
+				t.Errorf("after its end was told there are %q", left)
+			}
+			time.Sleep(2 * time.Second) // the runtime would have begun by then
+			if _, err := os.Stat(filepath.Join(b.root(), c.id)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the runtime knows it: %v", err)
+			}
+			if left := calledWith(t, b.dir); len(left) > 0 {
+				t.Errorf("there are %q", left)
+			}
+			c.mustDelete()
+		})
+	}
+}
+
+// calledWith are the command lines, but of supervisors, that have a path.
+func calledWith(t *testing.T, path string) (found []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // it may be gone
+		line := strings.ReplaceAll(string(text), "\x00", " ")
+		if strings.Contains(line, path) && strings.Contains(line, "run --detach") {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 // An exec that is killed while its runtime is still at it must not go on in a

@@ -47,20 +47,25 @@ func (s *Supervisor) openForeign(j Task) (retErr error) {
 	if err := writeJSON(filepath.Join(dir, taskFile), &j); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return f.open(s, Inherited{})
+	return f.open(s)
 }
 
 // open begins to read the outputs. Our own write ends keep the streams from
 // ending before the shim has opened its ends.
-func (f *foreign) open(s *Supervisor, i Inherited) error {
+func (f *foreign) open(s *Supervisor) error {
 	j := &f.journal
+	// Others do not wait for the disk of the logs.
 	output, err := openOutput(f.context(s), &j.Options)
 	if err != nil {
 		return fmt.Errorf("open container log: %w", err)
 	}
-	return f.read(output, i)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.foreign[j.ID] != f {
+		output.discard()
+		return fmt.Errorf("its stdio was closed meanwhile: %w", context.Canceled)
+	}
+	return f.read(output, Inherited{})
 }
 
 func (f *foreign) context(s *Supervisor) context.Context {

@@ -59,6 +59,8 @@ type Task struct {
 	// ExcusedOOM counts the out-of-memory kills in a member's cgroup, which is the
 	// sandbox's, that are none of its own.
 	ExcusedOOM uint64 `json:"excusedOOM,omitempty"`
+	// Paused says that it may stand still.
+	Paused bool `json:"paused,omitempty"`
 	// MountedRootfs says that the root filesystem was mounted here.
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }

@@ -62,6 +62,39 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
 }
 
+// The helper that a runtime leaves of a container that was started and has ended while
+// the start of another one hangs is reaped: runsc's delete waits for its gofer.
+func TestHelpersDoNotWaitForAStartThatHangs(t *testing.T) {
+	helper := t.TempDir() + "/helper"
+	b := newBed(t, scripted(t, findRuntime(t, "runc"), `
+[ $verb = run ] && [ $last = hung ] && exec sleep 1000
+[ $verb = run ] && [ $last = quick ] && { sh -c 'sleep "$2"; :' gofer "--bundle=/x/$last" 1 >/dev/null 2>&1 & echo $! > `+helper+`; }
+if [ $verb = delete ] && [ $last = quick ]; then
+  n=0; while kill -0 $(cat `+helper+`) 2>/dev/null; do n=$((n+1)); [ $n = 250 ] && echo "the gofer is still running" >&2 && exit 1; sleep 0.02; done
+fi`))
+	hung := b.create("hung", shell("true"))
+	started := make(chan error, 1)
+	go func() { started <- hung.tryStart() }()
+	starting := func() bool {
+		task, err := supervisor.ReadTask(b.dir, hung.id)
+		return err == nil && task.State == supervisor.TaskStarting
+	}
+	eventually(t, "the other one is being started", starting)
+	quick := b.run("quick", shell("exit 3"))
+	if w := quick.wait(); w.Status != 3 {
+		t.Errorf("it ended with %d", w.Status)
+	}
+	quick.mustDelete()
+	if !starting() {
+		t.Error("the start has ended meanwhile: nothing was tested")
+	}
+	eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
+	if err := <-started; err == nil {
+		t.Error("it started")
+	}
+	hung.nothingLeft()
+}
+
 // What a failed start leaves is reaped before the runtime is told to delete:
 // runsc waits for that, and would keep its state when it is killed waiting.
 func TestFailedStartReapsBeforeItDeletes(t *testing.T) {

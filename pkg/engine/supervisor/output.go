@@ -249,9 +249,9 @@ func (o *output) terminalSource(master *os.File) source {
 	return source{file: master, name: crilog.Stdout, stream: o.log.Terminal()}
 }
 
-// copyInput carries what is written into a FIFO to a process's stdin, until
+// copyInput carries what is written into a FIFO to a process's stdin, by pass, until
 // either end is closed. It closes the FIFO.
-func copyInput(from *os.File, to *os.File) {
+func copyInput(from *os.File, pass func(chunk []byte) error) {
 	defer from.Close()
 	read := chunkReader(from, true)
 	for {
@@ -259,7 +259,7 @@ func copyInput(from *os.File, to *os.File) {
 		if n <= 0 {
 			return
 		}
-		_, err := to.Write(chunk[:n])
+		err := pass(chunk[:n])
 		buffers.put(chunk)
 		if err != nil && !errors.Is(err, unix.EAGAIN) {
 			return

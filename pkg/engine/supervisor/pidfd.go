@@ -29,6 +29,20 @@ func openPidfd(p Process) (int, error) {
 	return fd, nil
 }
 
+// isAnother says that a pidfd is of a process that lives and is not p: who opened it knew
+// no more than the pid, which had another process by then.
+func isAnother(pidfd int, p Process) bool {
+	if p.StartTime == 0 {
+		return false
+	}
+	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+	if err != nil || ended > 0 {
+		return false
+	}
+	stat, err := procfs.StatOf(p.PID)
+	return err != nil || stat.Started != p.StartTime
+}
+
 // waitInfo is siginfo_t as waitid(2) fills it for a child.
 type waitInfo struct {
 	signo, errno, code int32

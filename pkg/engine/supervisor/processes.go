@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
@@ -33,6 +35,9 @@ import (
 //     launch could say its pid. It is reaped once every launch has ended that
 //     was under way when it was first seen and had begun before it did, because
 //     no other can be its.
+//   - settled are children whose launch has ended, as their command lines say (a
+//     zombie has none): they need not wait for a launch of another container,
+//     which may hang.
 type processes struct {
 	epoll *os.File
 
@@ -40,10 +45,17 @@ type processes struct {
 	watches  map[uint32]watch
 	serial   uint32
 	known    map[int]struct{}
-	launches map[uint64]uint64 // launch -> when it began, as procfs.Stat.Started
-	launched uint64            // the newest launch
-	orphans  map[int]uint64    // zombie -> the newest launch when it was first seen
-	sweeping bool              // a later sweep is due
+	settled  map[int]struct{}
+	launches map[uint64]launchOf
+	launched uint64         // the newest launch
+	orphans  map[int]uint64 // zombie -> the newest launch when it was first seen
+	sweeping bool           // a later sweep is due
+}
+
+// launchOf is a launch under way.
+type launchOf struct {
+	began     uint64 // as procfs.Stat.Started
+	container string
 }
 
 type watch struct {
@@ -65,7 +77,8 @@ func newProcesses() (*processes, error) {
 		epoll:    os.NewFile(uintptr(fd), "epoll"),
 		watches:  map[uint32]watch{},
 		known:    map[int]struct{}{},
-		launches: map[uint64]uint64{},
+		settled:  map[int]struct{}{},
+		launches: map[uint64]launchOf{},
 		orphans:  map[int]uint64{},
 	}, nil
 }
@@ -196,6 +209,7 @@ func (p *processes) adopt(pid, pidfd int) error {
 	}
 	p.known[pid] = struct{}{}
 	delete(p.orphans, pid)
+	delete(p.settled, pid)
 	return nil
 }
 
@@ -234,22 +248,57 @@ func (p *processes) reap(pid, pidfd int) (uint32, error) {
 	return info.exitStatus(), nil
 }
 
-// launch begins a call that may leave a child behind; what it returns ends it.
-func (p *processes) launch() func() {
+// launch begins a call that may leave a child of a container behind; what it returns
+// ends it.
+func (p *processes) launch(container string) func() {
 	p.mu.Lock()
 	p.launched++
 	serial := p.launched
-	p.launches[serial] = bootTicks()
+	p.launches[serial] = launchOf{began: bootTicks(), container: container}
 	p.mu.Unlock()
 	return func() {
 		p.mu.Lock()
 		delete(p.launches, serial)
+		p.settle(container)
 		waiting := len(p.orphans) > 0
 		p.mu.Unlock()
 		if waiting {
 			p.sweep()
 		}
 	}
+}
+
+// settle notes the children that the launches of a container have left, once none of
+// them is under way, if there are launches that they would have to wait for.
+func (p *processes) settle(container string) {
+	if len(p.launches) == 0 {
+		return
+	}
+	for _, l := range p.launches {
+		if l.container == container {
+			return
+		}
+	}
+	for _, pid := range children() {
+		_, known := p.known[pid]
+		_, settled := p.settled[pid]
+		if known || settled {
+			continue
+		}
+		if line, err := os.ReadFile(procfs.Path(pid, "cmdline")); err == nil && speaksOf(string(line), container) {
+			p.settled[pid] = struct{}{}
+		}
+	}
+}
+
+// speaksOf says whether a command line has the id of a container as an argument or in
+// one: runsc's gofer has it in the path of the bundle.
+func speaksOf(line, container string) bool {
+	const more = "_.-" // in an id, beside letters and digits
+	words := strings.FieldsFunc(line, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(more, r)
+	})
+	return slices.Contains(words, container)
 }
 
 // sweepAgain is when a sweep is repeated that found a zombie it must not touch:
@@ -286,6 +335,7 @@ func (p *processes) reapOrphan(pid int) bool {
 	}
 	_, _ = waitid(unix.P_PID, pid, unix.WEXITED)
 	delete(p.orphans, pid)
+	delete(p.settled, pid)
 	return true
 }
 
@@ -319,16 +369,19 @@ func (p *processes) isOrphan(pid int) bool {
 	if _, ok := p.known[pid]; ok {
 		return false
 	}
+	if _, ok := p.settled[pid]; ok {
+		return true
+	}
 	seen, ok := p.orphans[pid]
 	if !ok {
 		seen = p.launched
 		p.orphans[pid] = seen
 	}
-	for launch, began := range p.launches {
+	for launch, l := range p.launches {
 		if launch > seen {
 			continue
 		}
-		if stat, err := procfs.StatOf(pid); err != nil || stat.Started >= began {
+		if stat, err := procfs.StatOf(pid); err != nil || stat.Started >= l.began {
 			return false
 		}
 	}

@@ -37,9 +37,6 @@ func (t *task) start(ctx context.Context) (int, error) {
 	}
 	pid, err := t.launch(ctx)
 	if err != nil {
-		t.mu.Lock()
-		t.released = true
-		t.mu.Unlock()
 		t.finish(Exit{Status: startFailed, ExitedAt: time.Now().UnixNano()})
 		return 0, err
 	}
@@ -71,12 +68,13 @@ func (t *task) launch(ctx context.Context) (int, error) {
 
 	l, err := t.prepareLaunch()
 	if err != nil {
+		t.discarded(nil)
 		return 0, err
 	}
 	defer l.close()
 	bundle := <-facts
 	l.call.score = bundle.Process.OOMScoreAdj
-	ended := t.processes.launch()
+	ended := t.processes.launch(t.journal.ID)
 	defer ended()
 	if _, err := t.call(ctx, l.call); err != nil {
 		err = l.explain(err)
@@ -281,7 +279,8 @@ func (t *task) carryTerminalInput() {
 		log.G(t.context()).WithError(err).Warn("Failed to open terminal input; the terminal gets none")
 		return
 	}
-	go copyInput(from, t.first.master)
+	o, master := t.output, t.first.master
+	go copyInput(from, func(chunk []byte) error { return o.attached.write(t.context(), master, chunk) })
 }
 
 // bundleFacts is what matters here of a bundle's config.json.

@@ -137,10 +137,8 @@ func (o takeover) interruptedStart() {
 	_ = o.task.ops.acquire(o.task.context())
 	defer o.task.ops.release()
 	log.G(o.task.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
+	o.killOrphanedRun()
 	o.task.discard()
-	o.task.mu.Lock()
-	o.task.released = true
-	o.task.mu.Unlock()
 	o.task.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 }
 
@@ -200,8 +198,14 @@ func (o takeover) process(pidfd int) {
 	ctx := o.task.context()
 	p, j := o.task.first, &o.task.journal
 	p.state, p.identity = running, j.Process
+	o.task.paused = j.Paused
 	o.task.oom = countOOM(ctx, o.task.processes, j.Cgroup, o.task.supervisor.loggedOOM(ctx, j.Cgroup, ""))
 	o.task.oom.setExcuse(j.ExcusedOOM)
+	if pidfd > 0 && isAnother(pidfd, j.Process) {
+		log.G(ctx).Warn("Ignoring descriptor of another process that has the PID of the container's")
+		unix.Close(pidfd)
+		pidfd = -1
+	}
 	if pidfd <= 0 {
 		var err error
 		if pidfd, err = openPidfd(j.Process); err != nil {

@@ -32,6 +32,7 @@ type task struct {
 	releasing  sync.Mutex // held while the runtime deletes it
 	execs      *execs
 	within     *ownKernel
+	freezer    *freezer
 
 	mu       sync.Mutex
 	journal  Task
@@ -40,7 +41,9 @@ type task struct {
 	output   *output // nil until it is started
 	oom      *oomCounter
 	released bool // the runtime knows it no more
-	deleted  bool
+	// unstarted says that its start failed: what there is of it may be in any state.
+	unstarted bool
+	deleted   bool
 }
 
 // semaphore is a lock that can be given up waiting for.
@@ -71,6 +74,7 @@ func newTask(s *Supervisor, j Task) *task {
 	}
 	t.execs = &execs{task: t, byID: map[string]*process{}}
 	t.within = &ownKernel{task: t}
+	t.freezer = &freezer{task: t}
 	return t
 }
 
@@ -185,7 +189,7 @@ func (t *task) release(ctx context.Context) error {
 	t.releasing.Lock()
 	defer t.releasing.Unlock()
 	t.mu.Lock()
-	done, journal := t.released, t.journal
+	done, journal, unstarted := t.released, t.journal, t.unstarted
 	t.mu.Unlock()
 	if done {
 		return nil
@@ -197,7 +201,7 @@ func (t *task) release(ctx context.Context) error {
 		}
 	}
 	args := []string{"delete"}
-	if journal.Options.OwnKernel {
+	if unstarted || journal.Options.OwnKernel {
 		// runsc takes a sandbox for running until its process is reaped, which
 		// after a take-over is up to pid 1; with force it waits for that.
 		args = append(args, "--force")
@@ -205,8 +209,14 @@ func (t *task) release(ctx context.Context) error {
 	locks := t.locks()
 	defer locks.sweep() // also after a failure: it may have been for the end of the sandbox
 	_, err := t.call(ctx, &call{args: append(args, t.id)})
-	if errors.Is(err, errNoRuntime) {
+	switch {
+	case errors.Is(err, errNoRuntime):
 		log.G(ctx).WithError(err).Warn("Runtime of exited container is missing; removing the state without it")
+		err = journal.Options.removeState(t.id)
+	case err != nil && unstarted && !unknownToRuntime(err):
+		// A runtime that can neither start nor delete must not keep its pods.
+		log.G(ctx).WithError(err).Warn("Runtime failed to delete a container that did not start; removing the state without it")
+		takeover{t}.killOrphanedRun()
 		err = journal.Options.removeState(t.id)
 	}
 	if err != nil && !unknownToRuntime(err) {
@@ -224,9 +234,23 @@ func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
 	_, err := t.call(ctx, &call{args: []string{"delete", "--force", t.id}})
-	if err != nil && !unknownToRuntime(err) {
-		log.G(ctx).WithError(err).Warn("Failed to delete container that did not start from its runtime")
+	switch {
+	case unknownToRuntime(err):
+		err = nil
+	case errors.Is(err, errNoRuntime):
+		err = t.journal.Options.removeState(t.id)
 	}
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to delete container that did not start from its runtime; will retry at its removal")
+	}
+	t.discarded(err)
+}
+
+// discarded records whether the runtime has forgotten a container that did not start.
+func (t *task) discarded(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.released, t.unstarted = err == nil, true
 }
 
 // delete removes an ended container, or one that was never started.
@@ -325,21 +349,6 @@ func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) e
 		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 	}
 	return what(context.WithoutCancel(ctx))
-}
-
-func (t *task) pause(ctx context.Context) error  { return t.freeze(ctx, "pause", true) }
-func (t *task) resume(ctx context.Context) error { return t.freeze(ctx, "resume", false) }
-
-func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
-	return t.whenRunning(ctx, func(ctx context.Context) error {
-		if _, err := t.call(ctx, &call{args: []string{verb, t.id}}); err != nil {
-			return err
-		}
-		t.mu.Lock()
-		t.paused = paused && t.first.state == running
-		t.mu.Unlock()
-		return nil
-	})
 }
 
 // update changes the container's limits; resources is an OCI LinuxResources.

@@ -199,7 +199,7 @@ func (s taskService) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*empty
 	if err != nil {
 		return nil, err
 	}
-	return empty, t.pause(ctx)
+	return empty, t.freezer.pause(ctx)
 }
 
 func (s taskService) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*emptypb.Empty, error) {
@@ -207,7 +207,7 @@ func (s taskService) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*emp
 	if err != nil {
 		return nil, err
 	}
-	return empty, t.resume(ctx)
+	return empty, t.freezer.resume(ctx)
 }
 
 func (s taskService) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*emptypb.Empty, error) {

@@ -14,6 +14,9 @@ import (
 // flushLogTimeout bounds what the supervisor bounds itself, if it answers.
 const flushLogTimeout = 2 * time.Second
 
+// openLogGrace is how long a call that is not wanted any more is waited for.
+const openLogGrace = 2 * time.Second
+
 // OpenLog has a supervisor read the pipes of c into its log: a foreign shim does not know
 // the CRI's format.
 func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
@@ -22,10 +25,27 @@ func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
 		return err
 	}
 	io := r.pods.Stdio(c)
-	_, err = writer.Supervisor.OpenStdio(ctx, &supervisorapi.OpenStdioRequest{
+	request := &supervisorapi.OpenStdioRequest{
 		Id: c.ID(), Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Terminal: c.Config().GetTty(),
 		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(r.settings.Of(r.sandbox.Spec()).MaxLogLineSize),
-	})
+	}
+	var failed error
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_, failed = writer.Supervisor.OpenStdio(context.WithoutCancel(ctx), request)
+	}()
+	select {
+	case <-answered:
+		err = failed
+	case <-ctx.Done():
+		// What undoes it is not to overtake it.
+		select {
+		case <-answered:
+		case <-time.After(openLogGrace):
+		}
+		err = ctx.Err()
+	}
 	if err != nil {
 		return fmt.Errorf("open log: %w", FromShim(err))
 	}

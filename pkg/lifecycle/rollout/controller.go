@@ -102,14 +102,14 @@ func clip(s string) string {
 }
 
 // Promote makes the candidate of a handler the binary of all its new pods, until
-// next is changed in or removed from the configuration, or becomes another program;
+// candidate is changed in or removed from the configuration, or becomes another program;
 // the configuration should by then name it as runtime_path. It survives restarts.
 // Pods that exist keep their binary.
 func (c *Controller) Promote(ctx context.Context, name string) error {
 	return c.operate(ctx, name, Promoted, "promoted by an operator")
 }
 
-// Abort ends the rollout of a handler's candidate: no new pods get it until next is
+// Abort ends the rollout of a handler's candidate: no new pods get it until candidate is
 // changed in the configuration, or becomes another program. It undoes Promote as
 // well, and survives restarts.
 func (c *Controller) Abort(ctx context.Context, name, reason string) error {

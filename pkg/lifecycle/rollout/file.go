@@ -24,7 +24,7 @@ func (f File) Read() (map[string]*Decision, error) {
 	var s stored
 	if err := statefile.Read(f.path, &s); err != nil {
 		return map[string]*Decision{}, fmt.Errorf("read rollout decisions from %s; "+
-			"remove the file, and remove next from handlers whose rollout was aborted: %w", f.path, err)
+			"remove the file, and remove candidate from handlers whose rollout was aborted: %w", f.path, err)
 	}
 	kept := map[string]*Decision{}
 	for name, d := range s.Handlers {

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // Backend keeps pods in memory. It is safe for concurrent use.
@@ -136,7 +137,9 @@ func (b *Backend) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 	}}
 	b.sandboxes[id] = s
 	b.mu.Unlock()
-	if err := b.fail(ctx, "RunPodSandbox, half-way"); err != nil {
+	_, end := step.Begin(ctx, step.Runtime)
+	err := b.fail(ctx, "RunPodSandbox, half-way")
+	if end(err); err != nil {
 		b.mu.Lock()
 		s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 		b.mu.Unlock()

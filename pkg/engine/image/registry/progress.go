@@ -14,8 +14,19 @@ var ErrStalled = errors.New("no progress")
 // while a request is open: unpacking, or waiting for another pull that downloads
 // the same layer, is no stall.
 type Progress struct {
+	// Total, if there is one, counts the bytes of all pulls.
+	Total *atomic.Int64
+
 	open  atomic.Int64
 	bytes atomic.Int64
+}
+
+// came counts bytes.
+func (p *Progress) came(n int) {
+	p.bytes.Add(int64(n))
+	if p.Total != nil {
+		p.Total.Add(int64(n))
+	}
 }
 
 // Bytes is how many have come.

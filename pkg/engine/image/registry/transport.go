@@ -173,7 +173,7 @@ type wireBody struct {
 func (b *wireBody) Read(buf []byte) (int, error) {
 	start := time.Now()
 	n, err := b.ReadCloser.Read(buf)
-	b.wire.progress.bytes.Add(int64(n))
+	b.wire.progress.came(n)
 	// Only the time counts that the registry needs, not what becomes of the bytes.
 	if b.paced && err == nil && b.pace.tooSlow(n, time.Since(start), b.wire.window, b.wire.limits.MinDownloadRate) {
 		return n, ErrSlowDownload

@@ -4,7 +4,7 @@
 // source: berth/admin/v1/admin.proto
 
 // Package berth.admin.v1 is how a running berth is looked at and operated: its
-// handlers, its configuration and whose a pod is. It is served on a socket of
+// handlers, its configuration, whose a pod is, and its images. It is served on a socket of
 // its own, to root and to the daemon's own user only; anybody else gets
 // PermissionDenied for every call. Times are UTC.
 //
@@ -2945,6 +2945,340 @@ func (x *ListPodsResponse) GetPods() []*Pod {
 	return nil
 }
 
+type ListStartsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those of this handler; empty is all.
+	Handler       string `protobuf:"bytes,1,opt,name=handler,proto3" json:"handler,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStartsRequest) Reset() {
+	*x = ListStartsRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStartsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStartsRequest) ProtoMessage() {}
+
+func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStartsRequest.ProtoReflect.Descriptor instead.
+func (*ListStartsRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ListStartsRequest) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+type ListStartsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Starts        []*PodStart            `protobuf:"bytes,1,rep,name=starts,proto3" json:"starts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStartsResponse) Reset() {
+	*x = ListStartsResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStartsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStartsResponse) ProtoMessage() {}
+
+func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStartsResponse.ProtoReflect.Descriptor instead.
+func (*ListStartsResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ListStartsResponse) GetStarts() []*PodStart {
+	if x != nil {
+		return x.Starts
+	}
+	return nil
+}
+
+// PodStart is how a pod came up.
+type PodStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Uid       string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Empty if there is none: RunPodSandbox failed.
+	Sandbox string                 `protobuf:"bytes,4,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Handler string                 `protobuf:"bytes,5,opt,name=handler,proto3" json:"handler,omitempty"`
+	BeganAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	// The sum of the calls. What the kubelet did in between is not in it.
+	Took *durationpb.Duration `protobuf:"bytes,7,opt,name=took,proto3" json:"took,omitempty"`
+	// In the order of their ends.
+	Calls         []*StartCall `protobuf:"bytes,8,rep,name=calls,proto3" json:"calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodStart) Reset() {
+	*x = PodStart{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodStart) ProtoMessage() {}
+
+func (x *PodStart) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodStart.ProtoReflect.Descriptor instead.
+func (*PodStart) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *PodStart) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PodStart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PodStart) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *PodStart) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *PodStart) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+func (x *PodStart) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
+func (x *PodStart) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *PodStart) GetCalls() []*StartCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+// StartCall is one of the CRI's calls for a pod.
+type StartCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rpc   string                 `protobuf:"bytes,1,opt,name=rpc,proto3" json:"rpc,omitempty"`
+	// The container's name, or the image's.
+	Of      string                 `protobuf:"bytes,2,opt,name=of,proto3" json:"of,omitempty"`
+	BeganAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	Took    *durationpb.Duration   `protobuf:"bytes,4,opt,name=took,proto3" json:"took,omitempty"`
+	// As gRPC names it: "OK".
+	Code string `protobuf:"bytes,5,opt,name=code,proto3" json:"code,omitempty"`
+	// Some are at the same time: they need not add up to what the call took.
+	Steps         []*StartStep `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartCall) Reset() {
+	*x = StartCall{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartCall) ProtoMessage() {}
+
+func (x *StartCall) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartCall.ProtoReflect.Descriptor instead.
+func (*StartCall) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *StartCall) GetRpc() string {
+	if x != nil {
+		return x.Rpc
+	}
+	return ""
+}
+
+func (x *StartCall) GetOf() string {
+	if x != nil {
+		return x.Of
+	}
+	return ""
+}
+
+func (x *StartCall) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
+func (x *StartCall) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *StartCall) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *StartCall) GetSteps() []*StartStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+// StartStep is a part of a call: "network", "unpack".
+type StartStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Took          *durationpb.Duration   `protobuf:"bytes,2,opt,name=took,proto3" json:"took,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartStep) Reset() {
+	*x = StartStep{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartStep) ProtoMessage() {}
+
+func (x *StartStep) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartStep.ProtoReflect.Descriptor instead.
+func (*StartStep) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *StartStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StartStep) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
 // Pod is a pod sandbox.
 type Pod struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -2964,7 +3298,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3310,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3323,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Pod) GetId() string {
@@ -3077,7 +3411,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3089,7 +3423,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3102,7 +3436,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Pin) GetDigest() string {
@@ -3149,7 +3483,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3161,7 +3495,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3174,7 +3508,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -3199,7 +3533,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +3545,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +3558,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -3258,6 +3592,428 @@ func (x *WhereIsResponse) GetBackend() string {
 func (x *WhereIsResponse) GetPod() *Pod {
 	if x != nil {
 		return x.Pod
+	}
+	return nil
+}
+
+type ListPullsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPullsRequest) Reset() {
+	*x = ListPullsRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPullsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPullsRequest) ProtoMessage() {}
+
+func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPullsRequest.ProtoReflect.Descriptor instead.
+func (*ListPullsRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+}
+
+type ListPullsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pulls         []*Pull                `protobuf:"bytes,1,rep,name=pulls,proto3" json:"pulls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPullsResponse) Reset() {
+	*x = ListPullsResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPullsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPullsResponse) ProtoMessage() {}
+
+func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPullsResponse.ProtoReflect.Descriptor instead.
+func (*ListPullsResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ListPullsResponse) GetPulls() []*Pull {
+	if x != nil {
+		return x.Pulls
+	}
+	return nil
+}
+
+// Pull is a pull, or an import, that has not ended.
+type Pull struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The whole name: "docker.io/library/busybox:1".
+	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Snapshotter string                 `protobuf:"bytes,2,opt,name=snapshotter,proto3" json:"snapshotter,omitempty"`
+	BeganAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	// In the order of the image. None before its manifest is there.
+	Layers        []*PullLayer `protobuf:"bytes,4,rep,name=layers,proto3" json:"layers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pull) Reset() {
+	*x = Pull{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pull) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pull) ProtoMessage() {}
+
+func (x *Pull) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pull.ProtoReflect.Descriptor instead.
+func (*Pull) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *Pull) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pull) GetSnapshotter() string {
+	if x != nil {
+		return x.Snapshotter
+	}
+	return ""
+}
+
+func (x *Pull) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
+func (x *Pull) GetLayers() []*PullLayer {
+	if x != nil {
+		return x.Layers
+	}
+	return nil
+}
+
+// PullLayer is how far a layer has come.
+type PullLayer struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// In bytes, as the registry sends the layer.
+	Size    int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Fetched int64 `protobuf:"varint,3,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	// "waiting", "fetching", "fetched", "unpacking" or "unpacked".
+	Stage         string `protobuf:"bytes,4,opt,name=stage,proto3" json:"stage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullLayer) Reset() {
+	*x = PullLayer{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullLayer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullLayer) ProtoMessage() {}
+
+func (x *PullLayer) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullLayer.ProtoReflect.Descriptor instead.
+func (*PullLayer) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *PullLayer) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PullLayer) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *PullLayer) GetFetched() int64 {
+	if x != nil {
+		return x.Fetched
+	}
+	return 0
+}
+
+func (x *PullLayer) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+type ExportImagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names or ids.
+	Images        []string `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportImagesRequest) Reset() {
+	*x = ExportImagesRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportImagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportImagesRequest) ProtoMessage() {}
+
+func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportImagesRequest.ProtoReflect.Descriptor instead.
+func (*ExportImagesRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ExportImagesRequest) GetImages() []string {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+type ExportImagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next bytes of the archive.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportImagesResponse) Reset() {
+	*x = ExportImagesResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportImagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportImagesResponse) ProtoMessage() {}
+
+func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportImagesResponse.ProtoReflect.Descriptor instead.
+func (*ExportImagesResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ExportImagesResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ImportImagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only in the first message. What the image is called that the archive does not
+	// name; an archive with several images cannot have one.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only in the first message. The handler whose snapshotter gets the images; empty
+	// is the default handler's.
+	Handler string `protobuf:"bytes,2,opt,name=handler,proto3" json:"handler,omitempty"`
+	// The next bytes of the archive; compressed with gzip or zstd, or not.
+	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportImagesRequest) Reset() {
+	*x = ImportImagesRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportImagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportImagesRequest) ProtoMessage() {}
+
+func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportImagesRequest.ProtoReflect.Descriptor instead.
+func (*ImportImagesRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ImportImagesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ImportImagesRequest) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+func (x *ImportImagesRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ImportImagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The whole names of the images that are there now.
+	Names         []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportImagesResponse) Reset() {
+	*x = ImportImagesResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportImagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportImagesResponse) ProtoMessage() {}
+
+func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportImagesResponse.ProtoReflect.Descriptor instead.
+func (*ImportImagesResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ImportImagesResponse) GetNames() []string {
+	if x != nil {
+		return x.Names
 	}
 	return nil
 }
@@ -3477,7 +4233,30 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x0fListPodsRequest\x12\x18\n" +
 	"\ahandler\x18\x01 \x01(\tR\ahandler\";\n" +
 	"\x10ListPodsResponse\x12'\n" +
-	"\x04pods\x18\x01 \x03(\v2\x13.berth.admin.v1.PodR\x04pods\"\x8b\x02\n" +
+	"\x04pods\x18\x01 \x03(\v2\x13.berth.admin.v1.PodR\x04pods\"-\n" +
+	"\x11ListStartsRequest\x12\x18\n" +
+	"\ahandler\x18\x01 \x01(\tR\ahandler\"F\n" +
+	"\x12ListStartsResponse\x120\n" +
+	"\x06starts\x18\x01 \x03(\v2\x18.berth.admin.v1.PodStartR\x06starts\"\x99\x02\n" +
+	"\bPodStart\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x18\n" +
+	"\asandbox\x18\x04 \x01(\tR\asandbox\x12\x18\n" +
+	"\ahandler\x18\x05 \x01(\tR\ahandler\x125\n" +
+	"\bbegan_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x12-\n" +
+	"\x04took\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04took\x12/\n" +
+	"\x05calls\x18\b \x03(\v2\x19.berth.admin.v1.StartCallR\x05calls\"\xd8\x01\n" +
+	"\tStartCall\x12\x10\n" +
+	"\x03rpc\x18\x01 \x01(\tR\x03rpc\x12\x0e\n" +
+	"\x02of\x18\x02 \x01(\tR\x02of\x125\n" +
+	"\bbegan_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x12-\n" +
+	"\x04took\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x12\n" +
+	"\x04code\x18\x05 \x01(\tR\x04code\x12/\n" +
+	"\x05steps\x18\x06 \x03(\v2\x19.berth.admin.v1.StartStepR\x05steps\"N\n" +
+	"\tStartStep\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12-\n" +
+	"\x04took\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04took\"\x8b\x02\n" +
 	"\x03Pod\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -3506,13 +4285,36 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x18\n" +
 	"\ahandler\x18\x03 \x01(\tR\ahandler\x12\x18\n" +
 	"\abackend\x18\x04 \x01(\tR\abackend\x12%\n" +
-	"\x03pod\x18\x05 \x01(\v2\x13.berth.admin.v1.PodR\x03pod*l\n" +
+	"\x03pod\x18\x05 \x01(\v2\x13.berth.admin.v1.PodR\x03pod\"\x12\n" +
+	"\x10ListPullsRequest\"?\n" +
+	"\x11ListPullsResponse\x12*\n" +
+	"\x05pulls\x18\x01 \x03(\v2\x14.berth.admin.v1.PullR\x05pulls\"\xa6\x01\n" +
+	"\x04Pull\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"\vsnapshotter\x18\x02 \x01(\tR\vsnapshotter\x125\n" +
+	"\bbegan_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x121\n" +
+	"\x06layers\x18\x04 \x03(\v2\x19.berth.admin.v1.PullLayerR\x06layers\"g\n" +
+	"\tPullLayer\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x18\n" +
+	"\afetched\x18\x03 \x01(\x03R\afetched\x12\x14\n" +
+	"\x05stage\x18\x04 \x01(\tR\x05stage\"-\n" +
+	"\x13ExportImagesRequest\x12\x16\n" +
+	"\x06images\x18\x01 \x03(\tR\x06images\"*\n" +
+	"\x14ExportImagesResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"W\n" +
+	"\x13ImportImagesRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\ahandler\x18\x02 \x01(\tR\ahandler\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\",\n" +
+	"\x14ImportImagesResponse\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names*l\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
 	"\x0eSTATE_CORDONED\x10\x03\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x042\xdd\v\n" +
+	"\x0eSTATE_DRAINING\x10\x042\xbe\x0e\n" +
 	"\x05Admin\x12P\n" +
 	"\tGetStatus\x12 .berth.admin.v1.GetStatusRequest\x1a!.berth.admin.v1.GetStatusResponse\x12Y\n" +
 	"\fListHandlers\x12#.berth.admin.v1.ListHandlersRequest\x1a$.berth.admin.v1.ListHandlersResponse\x12S\n" +
@@ -3531,8 +4333,13 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x05Abort\x12\x1c.berth.admin.v1.AbortRequest\x1a\x1d.berth.admin.v1.AbortResponse\x12G\n" +
 	"\x06Reload\x12\x1d.berth.admin.v1.ReloadRequest\x1a\x1e.berth.admin.v1.ReloadResponse\x12P\n" +
 	"\tGetConfig\x12 .berth.admin.v1.GetConfigRequest\x1a!.berth.admin.v1.GetConfigResponse\x12M\n" +
-	"\bListPods\x12\x1f.berth.admin.v1.ListPodsRequest\x1a .berth.admin.v1.ListPodsResponse\x12J\n" +
-	"\aWhereIs\x12\x1e.berth.admin.v1.WhereIsRequest\x1a\x1f.berth.admin.v1.WhereIsResponseB9Z7github.com/berth-cri/berth/proto/berth/admin/v1;adminv1b\x06proto3"
+	"\bListPods\x12\x1f.berth.admin.v1.ListPodsRequest\x1a .berth.admin.v1.ListPodsResponse\x12S\n" +
+	"\n" +
+	"ListStarts\x12!.berth.admin.v1.ListStartsRequest\x1a\".berth.admin.v1.ListStartsResponse\x12J\n" +
+	"\aWhereIs\x12\x1e.berth.admin.v1.WhereIsRequest\x1a\x1f.berth.admin.v1.WhereIsResponse\x12P\n" +
+	"\tListPulls\x12 .berth.admin.v1.ListPullsRequest\x1a!.berth.admin.v1.ListPullsResponse\x12[\n" +
+	"\fExportImages\x12#.berth.admin.v1.ExportImagesRequest\x1a$.berth.admin.v1.ExportImagesResponse0\x01\x12[\n" +
+	"\fImportImages\x12#.berth.admin.v1.ImportImagesRequest\x1a$.berth.admin.v1.ImportImagesResponse(\x01B9Z7github.com/berth-cri/berth/proto/berth/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_berth_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -3547,7 +4354,7 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
@@ -3595,23 +4402,36 @@ var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(*GetConfigResponse)(nil),       // 43: berth.admin.v1.GetConfigResponse
 	(*ListPodsRequest)(nil),         // 44: berth.admin.v1.ListPodsRequest
 	(*ListPodsResponse)(nil),        // 45: berth.admin.v1.ListPodsResponse
-	(*Pod)(nil),                     // 46: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 47: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 48: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 49: berth.admin.v1.WhereIsResponse
-	(*timestamppb.Timestamp)(nil),   // 50: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 51: google.protobuf.Duration
+	(*ListStartsRequest)(nil),       // 46: berth.admin.v1.ListStartsRequest
+	(*ListStartsResponse)(nil),      // 47: berth.admin.v1.ListStartsResponse
+	(*PodStart)(nil),                // 48: berth.admin.v1.PodStart
+	(*StartCall)(nil),               // 49: berth.admin.v1.StartCall
+	(*StartStep)(nil),               // 50: berth.admin.v1.StartStep
+	(*Pod)(nil),                     // 51: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 52: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 53: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 54: berth.admin.v1.WhereIsResponse
+	(*ListPullsRequest)(nil),        // 55: berth.admin.v1.ListPullsRequest
+	(*ListPullsResponse)(nil),       // 56: berth.admin.v1.ListPullsResponse
+	(*Pull)(nil),                    // 57: berth.admin.v1.Pull
+	(*PullLayer)(nil),               // 58: berth.admin.v1.PullLayer
+	(*ExportImagesRequest)(nil),     // 59: berth.admin.v1.ExportImagesRequest
+	(*ExportImagesResponse)(nil),    // 60: berth.admin.v1.ExportImagesResponse
+	(*ImportImagesRequest)(nil),     // 61: berth.admin.v1.ImportImagesRequest
+	(*ImportImagesResponse)(nil),    // 62: berth.admin.v1.ImportImagesResponse
+	(*timestamppb.Timestamp)(nil),   // 63: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	50, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	63, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
 	6,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
 	4,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
 	5,  // 5: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
-	50, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	63, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	1,  // 7: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	50, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	63, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
 	3,  // 9: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
 	3,  // 10: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
 	7,  // 11: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
@@ -3623,9 +4443,9 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	15, // 17: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
 	16, // 18: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
 	16, // 19: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
-	50, // 20: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
-	51, // 21: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
-	50, // 22: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	63, // 20: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
+	64, // 21: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
+	63, // 22: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
 	3,  // 23: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
 	7,  // 24: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
 	3,  // 25: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
@@ -3634,60 +4454,79 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	3,  // 28: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
 	3,  // 29: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
 	3,  // 30: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	51, // 31: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
+	64, // 31: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
 	14, // 32: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
 	3,  // 33: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
 	3,  // 34: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
 	1,  // 35: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	51, // 36: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	64, // 36: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
 	7,  // 37: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
 	1,  // 38: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	46, // 39: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	50, // 40: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	47, // 41: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	17, // 42: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	46, // 43: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	8,  // 44: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	10, // 45: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	12, // 46: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	18, // 47: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	20, // 48: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	22, // 49: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	24, // 50: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	26, // 51: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	28, // 52: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	30, // 53: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	32, // 54: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	34, // 55: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
-	36, // 56: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	38, // 57: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	40, // 58: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	42, // 59: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	44, // 60: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	48, // 61: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	9,  // 62: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	11, // 63: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	13, // 64: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	19, // 65: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	21, // 66: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	23, // 67: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	25, // 68: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	27, // 69: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	29, // 70: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	31, // 71: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	33, // 72: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	35, // 73: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
-	37, // 74: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	39, // 75: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	41, // 76: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	43, // 77: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	45, // 78: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	49, // 79: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	62, // [62:80] is the sub-list for method output_type
-	44, // [44:62] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	51, // 39: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	48, // 40: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
+	63, // 41: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
+	64, // 42: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
+	49, // 43: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
+	63, // 44: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
+	64, // 45: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
+	50, // 46: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
+	64, // 47: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
+	63, // 48: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	52, // 49: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	17, // 50: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	51, // 51: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	57, // 52: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
+	63, // 53: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
+	58, // 54: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
+	8,  // 55: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	10, // 56: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	12, // 57: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	18, // 58: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	20, // 59: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	22, // 60: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	24, // 61: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	26, // 62: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	28, // 63: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	30, // 64: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	32, // 65: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	34, // 66: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
+	36, // 67: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	38, // 68: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	40, // 69: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	42, // 70: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	44, // 71: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	46, // 72: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
+	53, // 73: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	55, // 74: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
+	59, // 75: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
+	61, // 76: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
+	9,  // 77: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	11, // 78: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	13, // 79: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	19, // 80: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	21, // 81: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	23, // 82: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	25, // 83: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	27, // 84: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	29, // 85: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	31, // 86: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	33, // 87: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	35, // 88: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
+	37, // 89: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	39, // 90: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	41, // 91: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	43, // 92: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	45, // 93: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	47, // 94: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
+	54, // 95: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	56, // 96: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
+	60, // 97: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
+	62, // 98: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
+	77, // [77:99] is the sub-list for method output_type
+	55, // [55:77] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -3701,7 +4540,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   49,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

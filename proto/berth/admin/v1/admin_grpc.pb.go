@@ -4,7 +4,7 @@
 // source: berth/admin/v1/admin.proto
 
 // Package berth.admin.v1 is how a running berth is looked at and operated: its
-// handlers, its configuration and whose a pod is. It is served on a socket of
+// handlers, its configuration, whose a pod is, and its images. It is served on a socket of
 // its own, to root and to the daemon's own user only; anybody else gets
 // PermissionDenied for every call. Times are UTC.
 //
@@ -46,7 +46,11 @@ const (
 	Admin_Reload_FullMethodName          = "/berth.admin.v1.Admin/Reload"
 	Admin_GetConfig_FullMethodName       = "/berth.admin.v1.Admin/GetConfig"
 	Admin_ListPods_FullMethodName        = "/berth.admin.v1.Admin/ListPods"
+	Admin_ListStarts_FullMethodName      = "/berth.admin.v1.Admin/ListStarts"
 	Admin_WhereIs_FullMethodName         = "/berth.admin.v1.Admin/WhereIs"
+	Admin_ListPulls_FullMethodName       = "/berth.admin.v1.Admin/ListPulls"
+	Admin_ExportImages_FullMethodName    = "/berth.admin.v1.Admin/ExportImages"
+	Admin_ImportImages_FullMethodName    = "/berth.admin.v1.Admin/ImportImages"
 )
 
 // AdminClient is the client API for Admin service.
@@ -92,11 +96,11 @@ type AdminClient interface {
 	// new pod; FailedPrecondition for a handler of another daemon.
 	MeasureOverhead(ctx context.Context, in *MeasureOverheadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MeasureOverheadResponse], error)
 	// Promote gives a handler's next binary to all its new pods. Idempotent;
-	// outlives the daemon, until next is changed in the configuration.
+	// outlives the daemon, until candidate is changed in the configuration.
 	// FailedPrecondition without a next one.
 	Promote(ctx context.Context, in *PromoteRequest, opts ...grpc.CallOption) (*PromoteResponse, error)
 	// Abort gives a handler's next binary to no new pods, also after Promote.
-	// Idempotent; outlives the daemon, until next is changed in the configuration.
+	// Idempotent; outlives the daemon, until candidate is changed in the configuration.
 	// FailedPrecondition without a next one.
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
@@ -106,9 +110,23 @@ type AdminClient interface {
 	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
 	// ListPods returns the pod sandboxes, oldest first.
 	ListPods(ctx context.Context, in *ListPodsRequest, opts ...grpc.CallOption) (*ListPodsResponse, error)
+	// ListStarts returns how the last pods came up, the newest first: some hundred since
+	// the daemon's start, without those of self-checks.
+	ListStarts(ctx context.Context, in *ListStartsRequest, opts ...grpc.CallOption) (*ListStartsResponse, error)
 	// WhereIs finds a sandbox or container by its id or a unique beginning of it,
 	// and what runs it. NotFound; InvalidArgument lists the ids that begin so.
 	WhereIs(ctx context.Context, in *WhereIsRequest, opts ...grpc.CallOption) (*WhereIsResponse, error)
+	// ListPulls returns the pulls of the embedded backend that have not ended, the
+	// oldest first, with how far their layers have come.
+	ListPulls(ctx context.Context, in *ListPullsRequest, opts ...grpc.CallOption) (*ListPullsResponse, error)
+	// ExportImages sends images of the embedded backend as one tar archive, in the
+	// format of OCI that Docker reads too. NotFound if one of them is not there.
+	ExportImages(ctx context.Context, in *ExportImagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportImagesResponse], error)
+	// ImportImages brings the images of a tar archive, of OCI's format or Docker's,
+	// into the embedded backend. The first message says how it is read, the following
+	// are the archive. InvalidArgument for one that cannot be read; images that were
+	// imported before the error stay, and its text names them.
+	ImportImages(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImagesRequest, ImportImagesResponse], error)
 }
 
 type adminClient struct {
@@ -316,6 +334,16 @@ func (c *adminClient) ListPods(ctx context.Context, in *ListPodsRequest, opts ..
 	return out, nil
 }
 
+func (c *adminClient) ListStarts(ctx context.Context, in *ListStartsRequest, opts ...grpc.CallOption) (*ListStartsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListStartsResponse)
+	err := c.cc.Invoke(ctx, Admin_ListStarts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) WhereIs(ctx context.Context, in *WhereIsRequest, opts ...grpc.CallOption) (*WhereIsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(WhereIsResponse)
@@ -325,6 +353,48 @@ func (c *adminClient) WhereIs(ctx context.Context, in *WhereIsRequest, opts ...g
 	}
 	return out, nil
 }
+
+func (c *adminClient) ListPulls(ctx context.Context, in *ListPullsRequest, opts ...grpc.CallOption) (*ListPullsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPullsResponse)
+	err := c.cc.Invoke(ctx, Admin_ListPulls_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ExportImages(ctx context.Context, in *ExportImagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportImagesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[3], Admin_ExportImages_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportImagesRequest, ExportImagesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_ExportImagesClient = grpc.ServerStreamingClient[ExportImagesResponse]
+
+func (c *adminClient) ImportImages(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImagesRequest, ImportImagesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[4], Admin_ImportImages_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ImportImagesRequest, ImportImagesResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_ImportImagesClient = grpc.ClientStreamingClient[ImportImagesRequest, ImportImagesResponse]
 
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
@@ -369,11 +439,11 @@ type AdminServer interface {
 	// new pod; FailedPrecondition for a handler of another daemon.
 	MeasureOverhead(*MeasureOverheadRequest, grpc.ServerStreamingServer[MeasureOverheadResponse]) error
 	// Promote gives a handler's next binary to all its new pods. Idempotent;
-	// outlives the daemon, until next is changed in the configuration.
+	// outlives the daemon, until candidate is changed in the configuration.
 	// FailedPrecondition without a next one.
 	Promote(context.Context, *PromoteRequest) (*PromoteResponse, error)
 	// Abort gives a handler's next binary to no new pods, also after Promote.
-	// Idempotent; outlives the daemon, until next is changed in the configuration.
+	// Idempotent; outlives the daemon, until candidate is changed in the configuration.
 	// FailedPrecondition without a next one.
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
@@ -383,9 +453,23 @@ type AdminServer interface {
 	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
 	// ListPods returns the pod sandboxes, oldest first.
 	ListPods(context.Context, *ListPodsRequest) (*ListPodsResponse, error)
+	// ListStarts returns how the last pods came up, the newest first: some hundred since
+	// the daemon's start, without those of self-checks.
+	ListStarts(context.Context, *ListStartsRequest) (*ListStartsResponse, error)
 	// WhereIs finds a sandbox or container by its id or a unique beginning of it,
 	// and what runs it. NotFound; InvalidArgument lists the ids that begin so.
 	WhereIs(context.Context, *WhereIsRequest) (*WhereIsResponse, error)
+	// ListPulls returns the pulls of the embedded backend that have not ended, the
+	// oldest first, with how far their layers have come.
+	ListPulls(context.Context, *ListPullsRequest) (*ListPullsResponse, error)
+	// ExportImages sends images of the embedded backend as one tar archive, in the
+	// format of OCI that Docker reads too. NotFound if one of them is not there.
+	ExportImages(*ExportImagesRequest, grpc.ServerStreamingServer[ExportImagesResponse]) error
+	// ImportImages brings the images of a tar archive, of OCI's format or Docker's,
+	// into the embedded backend. The first message says how it is read, the following
+	// are the archive. InvalidArgument for one that cannot be read; images that were
+	// imported before the error stay, and its text names them.
+	ImportImages(grpc.ClientStreamingServer[ImportImagesRequest, ImportImagesResponse]) error
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -447,8 +531,20 @@ func (UnimplementedAdminServer) GetConfig(context.Context, *GetConfigRequest) (*
 func (UnimplementedAdminServer) ListPods(context.Context, *ListPodsRequest) (*ListPodsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPods not implemented")
 }
+func (UnimplementedAdminServer) ListStarts(context.Context, *ListStartsRequest) (*ListStartsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListStarts not implemented")
+}
 func (UnimplementedAdminServer) WhereIs(context.Context, *WhereIsRequest) (*WhereIsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhereIs not implemented")
+}
+func (UnimplementedAdminServer) ListPulls(context.Context, *ListPullsRequest) (*ListPullsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPulls not implemented")
+}
+func (UnimplementedAdminServer) ExportImages(*ExportImagesRequest, grpc.ServerStreamingServer[ExportImagesResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportImages not implemented")
+}
+func (UnimplementedAdminServer) ImportImages(grpc.ClientStreamingServer[ImportImagesRequest, ImportImagesResponse]) error {
+	return status.Error(codes.Unimplemented, "method ImportImages not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -756,6 +852,24 @@ func _Admin_ListPods_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_ListStarts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListStartsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ListStarts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ListStarts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ListStarts(ctx, req.(*ListStartsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_WhereIs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(WhereIsRequest)
 	if err := dec(in); err != nil {
@@ -773,6 +887,42 @@ func _Admin_WhereIs_Handler(srv interface{}, ctx context.Context, dec func(inter
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Admin_ListPulls_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPullsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ListPulls(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ListPulls_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ListPulls(ctx, req.(*ListPullsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ExportImages_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportImagesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServer).ExportImages(m, &grpc.GenericServerStream[ExportImagesRequest, ExportImagesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_ExportImagesServer = grpc.ServerStreamingServer[ExportImagesResponse]
+
+func _Admin_ImportImages_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdminServer).ImportImages(&grpc.GenericServerStream[ImportImagesRequest, ImportImagesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_ImportImagesServer = grpc.ClientStreamingServer[ImportImagesRequest, ImportImagesResponse]
 
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -838,8 +988,16 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Admin_ListPods_Handler,
 		},
 		{
+			MethodName: "ListStarts",
+			Handler:    _Admin_ListStarts_Handler,
+		},
+		{
 			MethodName: "WhereIs",
 			Handler:    _Admin_WhereIs_Handler,
+		},
+		{
+			MethodName: "ListPulls",
+			Handler:    _Admin_ListPulls_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -857,6 +1015,16 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "MeasureOverhead",
 			Handler:       _Admin_MeasureOverhead_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExportImages",
+			Handler:       _Admin_ExportImages_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ImportImages",
+			Handler:       _Admin_ImportImages_Handler,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "berth/admin/v1/admin.proto",

@@ -215,11 +215,18 @@ func TestADamagedStateFileStopsNothing(t *testing.T) {
 	} {
 		d := newDaemon(t)
 		dir := t.TempDir()
-		b := connect(t, d, dir)
-		if err := os.WriteFile(b.state.path, content, 0o600); err != nil {
+		var path string
+		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.path }) // closed with it
+		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b = connect(t, d, dir)
+		if _, damage, err := openState(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
+			t.Errorf("%s: %v; it says %.300v", name, err, damage)
+		}
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b := connect(t, d, dir)
 		if got := b.Inventory(); len(got) != 0 {
 			t.Errorf("%s: inventory %v", name, got)
 		}

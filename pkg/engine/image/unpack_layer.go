@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
@@ -32,6 +34,14 @@ type applier struct {
 	// portion is how many bytes containerd may remember; see portions.
 	portion int64
 	budget  *budget
+	// slots bounds the layers that are unpacked at the same time.
+	slots *semaphore.Weighted
+	// layers is the snapshotter that is unpacked into.
+	layers *layers
+	// pull is the context of the whole, whose step unpacking is.
+	pull      context.Context
+	unpacking *part
+	underway  *watchedPull
 }
 
 var _ diff.Applier = (*applier)(nil)
@@ -48,11 +58,18 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	if err != nil {
 		return imagespec.Descriptor{}, err
 	}
+	if err := a.slots.Acquire(ctx, 1); err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	defer a.slots.Release(1)
+	defer a.unpacking.enter(a.pull)()
+	a.underway.at(desc.Digest, LayerUnpacking)
 	blob, err := a.content.ReaderAt(ctx, desc)
 	if err != nil {
 		return imagespec.Descriptor{}, err
 	}
 	defer func() { err = errors.Join(err, blob.Close()) }()
+	ctx = context.WithValue(ctx, sizeKey{}, desc.Size)
 	processor := diff.NewProcessorChain(desc.MediaType, content.NewReader(blob))
 	for opened := false; !opened; opened = processor.MediaType() == imagespec.MediaTypeImageLayer {
 		if processor, err = diff.GetProcessor(ctx, processor, config.ProcessorPayloads); err != nil {
@@ -61,10 +78,15 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	}
 	defer processor.Close()
 	sum := digest.Canonical.Digester()
-	tar := &tape{ctx: ctx, from: io.TeeReader(processor, sum.Hash()), budget: a.budget}
+	plain := readAhead(ctx, io.TeeReader(processor, sum.Hash()))
+	defer plain.close()
+	tar := &tape{ctx: ctx, from: plain, budget: a.budget}
 	defer tar.short()
 	limit, _ := config.ProcessorPayloads[entries].(*entryLimit)
 	p := &portions{tape: tar, limit: limit, size: a.portion, shared: a.budget.portions, scratch: a.scratch, root: to.root, overlay: to.overlay}
+	if chain := a.layers.rebases.parentOf(to.root); chain != "" {
+		p.below = func(ctx context.Context) ([]string, error) { return a.below(ctx, chain) }
+	}
 	if err := p.apply(ctx, to.options...); err != nil {
 		return imagespec.Descriptor{}, err
 	}
@@ -72,12 +94,23 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	if _, err := io.Copy(io.Discard, tar); err != nil {
 		return imagespec.Descriptor{}, err
 	}
-	if config.SyncFs {
-		if err := syncFilesystem(to.root); err != nil {
-			return imagespec.Descriptor{}, err
-		}
-	}
+	a.underway.at(desc.Digest, LayerUnpacked)
 	return imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Size: tar.n, Digest: sum.Digest()}, nil
+}
+
+// below waits until a layer is there, and returns its directories. Meanwhile others
+// have the slot: that layer may need it.
+func (a *applier) below(ctx context.Context, chain string) ([]string, error) {
+	a.slots.Release(1)
+	waited := a.layers.wait(ctx, chain)
+	// Who releases it need not know that it was given up.
+	if err := a.slots.Acquire(context.WithoutCancel(ctx), 1); err != nil {
+		return nil, err
+	}
+	if waited != nil {
+		return nil, waited
+	}
+	return a.layers.stackOf(ctx, chain)
 }
 
 // destination is the directory that a layer is unpacked into.
@@ -127,7 +160,10 @@ func syncFilesystem(path string) error {
 const entries = "berth.dev/entries"
 
 // entryLimit is how many entries the layers of an image may still have.
-type entryLimit struct{ max, seen int64 }
+type entryLimit struct {
+	max  int64
+	seen atomic.Int64
+}
 
 var _ typeurl.Any = (*entryLimit)(nil)
 
@@ -137,8 +173,7 @@ func (*entryLimit) GetTypeUrl() string { return entries } //nolint:revive // the
 // GetValue implements typeurl.Any; nobody may read it.
 func (*entryLimit) GetValue() []byte { return nil }
 
-// withEntries bounds the entries of all layers that are unpacked with it, one
-// after the other.
+// withEntries bounds the entries of all layers that are unpacked with it.
 func withEntries(limit int64) diff.ApplyOpt {
 	l := &entryLimit{max: limit}
 	return func(_ context.Context, _ imagespec.Descriptor, c *diff.ApplyConfig) error {
@@ -154,7 +189,7 @@ func (l *entryLimit) count() error {
 	if l == nil {
 		return nil
 	}
-	if l.seen++; l.seen > l.max {
+	if l.seen.Add(1) > l.max {
 		return bounds.Beyond("layers have more than %d entries, which is registry.max_image_entries", l.max)
 	}
 	return nil

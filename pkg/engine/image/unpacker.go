@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
@@ -14,6 +15,8 @@ import (
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // unpacker unpacks layers into snapshotters.
@@ -21,7 +24,9 @@ type unpacker struct {
 	content   content.Store
 	children  images.HandlerFunc
 	budget    *budget
-	applier   diff.Applier
+	scratch   string
+	slots     *semaphore.Weighted
+	flusher   *flusher
 	windows   *windows
 	keysDir   string
 	downloads int
@@ -41,30 +46,56 @@ type unpackConfig struct {
 func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
 	return &unpacker{
 		content: f.content, children: r.children, budget: r.budget,
-		applier: safeApplier{&applier{content: f.content, scratch: f.root, portion: defaultPortion, budget: r.budget}},
+		scratch: f.root, slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), flusher: f.flusher,
 		windows: newWindows(r.limits.MaxZstdWindow), keysDir: c.keysDir, downloads: c.downloads,
 	}
 }
 
-// begin returns what unpacks layers into a snapshotter while h fetches them.
-// Each layer is flushed to disk before its snapshot is committed: a committed
-// snapshot is whole, also after a power cut. Limit bounds the entries of all layers.
-func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int64) (*unpack.Unpacker, error) {
-	return unpack.NewUnpacker(ctx, unpackedContent{u.content, u.budget},
+// unpacking is that of one image.
+type unpacking struct {
+	*unpack.Unpacker
+	// end is called when no more layers come.
+	end func()
+}
+
+// begin returns what unpacks layers into a snapshotter while they are fetched. Limit
+// bounds the entries of all layers.
+func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int64) (*unpacking, error) {
+	id, labels, err := u.flusher.begin()
+	if err != nil {
+		return nil, err
+	}
+	end := func() { u.flusher.end(id) }
+	a := &applier{content: u.content, scratch: u.scratch, portion: defaultPortion, budget: u.budget, slots: u.slots, layers: l, pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx)}
+	var capabilities []string
+	if l.kind.rebase {
+		capabilities = append(capabilities, snapshots.RebaseCap)
+	}
+	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.budget},
 		unpack.WithUnpackPlatform(unpack.Platform{
 			// What is unpacked was chosen before; images without a platform are welcome.
-			Platform:       platforms.All,
-			SnapshotterKey: name,
-			Snapshotter:    l,
-			Applier:        u.applier,
-			ApplyOpts:      []diff.ApplyOpt{diff.WithSyncFs(true), withKeys(u.keysDir), withWindows(u.windows), withEntries(limit)},
+			Platform:                platforms.All,
+			SnapshotterKey:          name,
+			Snapshotter:             l,
+			SnapshotterCapabilities: capabilities,
+			SnapshotOpts:            labels,
+			Applier:                 safeApplier{a},
+			ApplyOpts:               []diff.ApplyOpt{withKeys(u.keysDir), withWindows(u.windows), withEntries(limit)},
 		}),
+		// A layer counts from before it is downloaded. What bounds those that are
+		// really unpacked are the applier's slots.
+		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(u.downloads))),
 		unpack.WithDuplicationSuppressor(&u.locks),
 		// A chain may outlive its image under a running container: the layers'
 		// content is then gone although they are unpacked.
 		unpack.WithFetchAllContent(),
 	)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &unpacking{Unpacker: running, end: end}, nil
 }
 
 // unpackStored unpacks an image whose content is in the store: no limit counts for
@@ -77,6 +108,7 @@ func (u *unpacker) unpackStored(ctx context.Context, l *layers, snapshotter stri
 	if err != nil {
 		return err
 	}
+	defer running.end()
 	dispatchErr := images.Dispatch(ctx, running.Unpack(safely(u.children)), nil, img.manifest)
 	if _, err := running.Wait(); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -195,6 +196,105 @@ func TestThreeFilesBecomeOne(t *testing.T) {
 	}
 	if left, err := filepath.Glob(base + "*"); err != nil || !slices.Equal(left, []string{path}) {
 		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+// Such a build may be installed again for a while: what it wrote last counts, and not
+// what it has left of before.
+func TestTheNewerFilesCount(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "d"+stateSuffix)
+	name := func(t *testing.T, want string) {
+		t.Helper()
+		records, err := readRecords(dir)
+		if err != nil || len(records) != 1 || len(records[0].Handlers) != 1 || records[0].Handlers[0].Name != want {
+			t.Errorf("records are %v, %v; want %s", records, err, want)
+		}
+		s := opened(t, path)
+		if s.record == nil || s.record.Handlers[0].Name != want {
+			t.Errorf("opened: %+v; want %s", s.record, want)
+		}
+		if err := s.close(false); err != nil {
+			t.Fatal(err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, "*")); !slices.Equal(left, []string{path}) {
+			t.Errorf("left are %v", left)
+		}
+	}
+	former := func(handler string) {
+		if err := os.WriteFile(filepath.Join(dir, "d.json"), []byte(`{"endpoint": "/cri.sock", "handlers": [{"Name": "`+handler+`"}]}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // the kernel tells times apart that far
+	}
+	former("first")
+	name(t, "first")
+	time.Sleep(20 * time.Millisecond)
+	former("downgraded")
+	name(t, "downgraded")
+	former("stale")
+	s := opened(t, path) // takes it over
+	if err := s.setRecord(record{Endpoint: "/cri.sock", Handlers: []Handler{{Name: "now"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(false); err != nil {
+		t.Fatal(err)
+	}
+	name(t, "now")
+	if err := s.setRecord(record{Endpoint: "/cri.sock"}); err == nil {
+		t.Error("a record was written to a closed file, or was not and nobody says so")
+	}
+}
+
+// A disk that is full costs no pod: what is known is read, and written when it can be.
+func TestStateOnAFullDisk(t *testing.T) {
+	for name, files := range map[string]map[string][]byte{
+		"former files": {"d.json": []byte(`{"endpoint": "/cri.sock", "handlers": [{"Name": "a"}]}`)},
+		"a damaged file": {"d" + stateSuffix: slices.Concat(
+			head(handlersRecord, 55), []byte(`{"endpoint": "/cri.sock", "handlers": [{"Name": "a"}] } `)[:55], head('Z', 1), []byte("x"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, content := range files {
+				if err := os.WriteFile(filepath.Join(dir, file), content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, "d"+stateSuffix)
+			blocked := path + ".new"
+			if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // nothing is lost by the attempt
+				records, err := readRecords(dir)
+				if err != nil || len(records) != 1 {
+					t.Errorf("records are %v, %v", records, err)
+				}
+				s, damage, err := openState(path)
+				if err != nil || damage == nil || s.record == nil {
+					t.Fatalf("%+v, damage %v, %v", s, damage, err)
+				}
+				if err := s.add(change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{Id: "p"}}); err == nil {
+					t.Error("a change was added to what could not be read")
+				}
+				if err := s.close(false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.RemoveAll(blocked); err != nil {
+				t.Fatal(err)
+			}
+			s, _, err := openState(path)
+			if err != nil || s.record == nil {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			if err := s.close(false); err != nil {
+				t.Fatal(err)
+			}
+			if s = opened(t, path); s.record == nil {
+				t.Error("the record is lost")
+			}
+		})
 	}
 }
 

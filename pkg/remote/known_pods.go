@@ -1,11 +1,15 @@
 package remote
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/containerd/log"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -417,4 +421,33 @@ func (k *known) load(at kind, body []byte, written time.Time) error {
 		k.note(c)
 	}
 	return nil
+}
+
+// instead is the last known state in place of a list that failed with err, which
+// is not to cost the lists of other backends.
+func (l *lists) instead(ctx context.Context, err error) (*state, error) {
+	if ctx.Err() != nil {
+		return nil, err
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
+	default:
+		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
+	}
+	if l.contest.Load() != nil {
+		return &state{}, nil
+	}
+	s, decodeErr := l.known.state()
+	if decodeErr != nil {
+		return nil, err
+	}
+	for _, p := range s.sandboxes {
+		p.RuntimeHandler = l.naming().sandbox(p.GetId(), p.GetRuntimeHandler())
+	}
+	for _, c := range s.containers {
+		if c.GetImage() != nil {
+			c.Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
+		}
+	}
+	return s, nil
 }

@@ -1,0 +1,374 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func imageCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "image",
+		Aliases: []string{"images"},
+		Short:   "List, pull, remove and carry images",
+		Long: `List, pull, remove and carry the images of this node. "ls", "pull", "inspect", "rm" and
+"prune" ask the CRI, as a kubelet does: they are about the images of all backends.
+"export", "import" and the progress of pulls are about those of berth itself.`,
+	}
+	c.AddCommand(imageListCommand(), imagePullCommand(), imageInspectCommand(), imageRemoveCommand(), imagePruneCommand(),
+		imageExportCommand(), imageImportCommand())
+	return c
+}
+
+// maxCRIAnswer is how large an answer of the CRI may be, in bytes.
+const maxCRIAnswer = 80 << 20
+
+// cri calls f with clients of the CRI that the daemon serves.
+func (r *remote) cri(ctx context.Context, daemon *client.Client, f func(runtimeapi.ImageServiceClient, runtimeapi.RuntimeServiceClient) error) error {
+	st, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	connection, err := grpc.NewClient("unix://"+st.GetCriSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxCRIAnswer)))
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", st.GetCriSocket(), err)
+	}
+	defer connection.Close()
+	return f(runtimeapi.NewImageServiceClient(connection), runtimeapi.NewRuntimeServiceClient(connection))
+}
+
+// listedImage is an image with who uses it.
+type listedImage struct {
+	ID          string   `json:"id"`
+	RepoTags    []string `json:"repoTags"`
+	RepoDigests []string `json:"repoDigests"`
+	Size        uint64   `json:"size"`
+	Pinned      bool     `json:"pinned"`
+	// Containers are how many there are with it, also those that have ended.
+	Containers int `json:"containers"`
+}
+
+// listImages lists images with how many containers each has.
+func listImages(ctx context.Context, images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) ([]listedImage, error) {
+	found, err := images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	containers, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return withUse(found.GetImages(), containers.GetContainers()), nil
+}
+
+// withUse counts the containers of each image, and sorts by name. Pure.
+func withUse(images []*runtimeapi.Image, containers []*runtimeapi.Container) []listedImage {
+	users := map[string]int{}
+	for _, c := range containers {
+		names := []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()}
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
+			users[name]++
+		}
+	}
+	out := make([]listedImage, 0, len(images))
+	for _, i := range images {
+		l := listedImage{ID: i.GetId(), RepoTags: i.GetRepoTags(), RepoDigests: i.GetRepoDigests(), Size: i.GetSize(), Pinned: i.GetPinned()}
+		for _, name := range slices.Concat([]string{l.ID}, l.RepoTags, l.RepoDigests) {
+			l.Containers = max(l.Containers, users[name])
+		}
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b listedImage) int {
+		return strings.Compare(a.names()[0]+a.ID, b.names()[0]+b.ID)
+	})
+	return out
+}
+
+// names are the tags of an image, else its digests. There is always one.
+func (l listedImage) names() []string {
+	switch {
+	case len(l.RepoTags) > 0:
+		return l.RepoTags
+	case len(l.RepoDigests) > 0:
+		return l.RepoDigests
+	}
+	return []string{"<none>"}
+}
+
+func imageListCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	pulling := false
+	c := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List images, or the pulls that are under way",
+		Long: `List images with their size, as registries send them, and with how many containers
+each has, also those that have ended. With --pulling, list the pulls that are under
+way, whoever requested them, with their progress.`,
+		Args: cobra.NoArgs,
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			if pulling {
+				resp, err := daemon.ListPulls(ctx, &adminv1.ListPullsRequest{})
+				if err != nil {
+					return err
+				}
+				return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return pullTable(resp.GetPulls(), r.wide()).write(w) })
+			}
+			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
+				all, err := listImages(ctx, images, runtime)
+				if err != nil {
+					return err
+				}
+				return encode(c.OutOrStdout(), r.output, struct {
+					Images []listedImage `json:"images"`
+				}{all}, func(w io.Writer) error { return imageTable(all, r.wide()).write(w) })
+			})
+		}),
+	}
+	r.flags(c)
+	c.Flags().BoolVar(&pulling, "pulling", false, "list the pulls that are under way")
+	return c
+}
+
+func imageTable(images []listedImage, wide bool) *table {
+	t := &table{header: []string{"IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED"}, whole: wide}
+	for _, i := range images {
+		id := i.ID
+		if !wide {
+			id = short(strings.TrimPrefix(id, "sha256:"))
+		}
+		for _, name := range i.names() {
+			t.add(name, id, size(int64(i.Size)), fmt.Sprint(i.Containers), map[bool]string{true: "yes", false: "no"}[i.Pinned]) //nolint:gosec // it is of a disk
+		}
+	}
+	return t
+}
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	const unit = 1 << 10
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, i := float64(n), -1
+	for v >= unit && i < len("KMGT")-1 {
+		v /= unit
+		i++
+	}
+	if v < 10 {
+		return fmt.Sprintf("%.1f %ciB", v, "KMGT"[i])
+	}
+	return fmt.Sprintf("%.0f %ciB", v, "KMGT"[i])
+}
+
+func imageInspectCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	handler := ""
+	c := &cobra.Command{
+		Use:   "inspect IMAGE",
+		Short: "Show what an image is, with its configuration",
+		Long: `Show what an image is, by its name or ID: names, size, user, and the configuration that
+it was built with.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
+				resp, err := images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(args[0], handler), Verbose: true})
+				if err != nil {
+					return err
+				}
+				if resp.GetImage() == nil {
+					return fmt.Errorf("image %q is not on this node; pull it with \"berth image pull %s\"", args[0], args[0])
+				}
+				form := r.output
+				if form != "yaml" {
+					form = "json"
+				}
+				return encode(c.OutOrStdout(), form, inspect(resp), nil)
+			})
+		}),
+	}
+	r.flags(c)
+	r.imageHandlerFlag(c, &handler, "look where the images of this handler are")
+	return c
+}
+
+// inspectedImage is what there is to know of an image.
+type inspectedImage struct {
+	ID          string   `json:"id"`
+	RepoTags    []string `json:"repoTags"`
+	RepoDigests []string `json:"repoDigests"`
+	Size        uint64   `json:"size"`
+	Pinned      bool     `json:"pinned"`
+	// Info is what the backend adds: the configuration.
+	Info map[string]any `json:"info,omitempty"`
+}
+
+func inspect(resp *runtimeapi.ImageStatusResponse) inspectedImage {
+	i := resp.GetImage()
+	out := inspectedImage{
+		ID: i.GetId(), RepoTags: i.GetRepoTags(), RepoDigests: i.GetRepoDigests(), Size: i.GetSize(), Pinned: i.GetPinned(),
+		Info: map[string]any{},
+	}
+	for key, text := range resp.GetInfo() {
+		var v any
+		if json.Unmarshal([]byte(text), &v) != nil {
+			v = text
+		}
+		if parts, ok := v.(map[string]any); ok && key == "info" {
+			maps.Copy(out.Info, parts)
+			continue
+		}
+		out.Info[key] = v
+	}
+	return out
+}
+
+// spec names an image to the CRI.
+func spec(name, handler string) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{Image: name, RuntimeHandler: handler}
+}
+
+// imageHandlerFlag adds --handler.
+func (r *remote) imageHandlerFlag(c *cobra.Command, handler *string, usage string) {
+	c.Flags().StringVar(handler, "handler", "", usage)
+	if err := c.RegisterFlagCompletionFunc("handler", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return r.handlerNames(c), cobra.ShellCompDirectiveNoFileComp
+	}); err != nil {
+		panic("berth: " + err.Error()) // the flag is there, and has none yet
+	}
+}
+
+func imageRemoveCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	c := &cobra.Command{
+		Use:     "rm IMAGE...",
+		Aliases: []string{"remove"},
+		Short:   "Remove images with all their names",
+		Long: `Remove images, by name or ID, with all their names. What a container runs on stays on the
+disk until the container is removed. Pinned images are removed, too. The kubelet pulls an
+image again when a pod needs it.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
+				var errs []error
+				for _, name := range args {
+					if err := removeImage(ctx, images, name); err != nil {
+						errs = append(errs, fmt.Errorf("%s: %w", name, daemon.Explain(err)))
+						continue
+					}
+					fmt.Fprintln(c.OutOrStdout(), "removed", name)
+				}
+				return errors.Join(errs...)
+			})
+		}),
+	}
+	r.flags(c)
+	return c
+}
+
+// removeImage fails for an image that is not there, which the CRI does not.
+func removeImage(ctx context.Context, images runtimeapi.ImageServiceClient, name string) error {
+	resp, err := images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(name, "")})
+	if err != nil {
+		return err
+	}
+	if resp.GetImage() == nil {
+		return status.Error(codes.NotFound, "the image is not on this node")
+	}
+	_, err = images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(name, "")})
+	return err
+}
+
+func imagePruneCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	dryRun := false
+	c := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove the images that no container has",
+		Long: `Remove the images that no container has, also none that has ended, and that are not
+pinned. With --dry-run, only show them.`,
+		Args: cobra.NoArgs,
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
+				all, err := listImages(ctx, images, runtime)
+				if err != nil {
+					return err
+				}
+				done, freed := "removed", int64(0)
+				if dryRun {
+					done = "would remove"
+				}
+				var errs []error
+				for _, i := range unused(all) {
+					if !dryRun {
+						if _, err := images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(i.ID, "")}); err != nil {
+							errs = append(errs, fmt.Errorf("%s: %w", i.names()[0], daemon.Explain(err)))
+							continue
+						}
+					}
+					freed += int64(i.Size) //nolint:gosec // it is of a disk
+					fmt.Fprintln(c.OutOrStdout(), done, strings.Join(i.names(), " "))
+				}
+				fmt.Fprintf(c.OutOrStdout(), "%s %s of compressed layers\n", done, size(freed))
+				return errors.Join(errs...)
+			})
+		}),
+	}
+	r.flags(c)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
+	return c
+}
+
+// unused are the images that may go. Pure.
+func unused(all []listedImage) (out []listedImage) {
+	for _, i := range all {
+		if i.Containers == 0 && !i.Pinned {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// completeImages completes arguments by the names of images.
+func (r *remote) completeImages(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	daemon, err := client.New(r.path())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer daemon.Close()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(orBackground(c.Context())), completionTimeout)
+	defer cancel()
+	var names []string
+	_ = r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
+		found, err := images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+		for _, i := range found.GetImages() {
+			names = append(names, i.GetRepoTags()...)
+		}
+		return err
+	})
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/printable"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+func imagePullCommand() *cobra.Command {
+	r := &remote{}
+	handler, credentials, quiet := "", "", false
+	c := &cobra.Command{
+		Use:   "pull IMAGE",
+		Short: "Pull an image, and show how far it has come",
+		Long: `Pull an image, as the kubelet does: from the registries and mirrors of this node, and for
+the snapshotter of the handler. On a terminal each layer has a bar; otherwise there is a
+line for each layer when it is unpacked. An interrupt ends the pull, unless a pod waits
+for it; the next pull resumes where it ended.`,
+		Example: "  berth image pull registry.example/app:1\n  berth image pull --handler kata registry.example/app:1\n" +
+			"  echo user:password | berth image pull --creds-file - registry.example/app:1",
+		Args: cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			auth, err := readCredentials(credentials, c.InOrStdin())
+			if err != nil {
+				return misused(c, err)
+			}
+			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
+				begin := time.Now()
+				end := func() {}
+				if !quiet {
+					end = showPull(ctx, c.ErrOrStderr(), daemon, args[0])
+				}
+				resp, err := images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec(args[0], handler), Auth: auth})
+				end()
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(c.OutOrStdout(), "%s\n", resp.GetImageRef())
+				if !quiet {
+					fmt.Fprintf(c.ErrOrStderr(), "pulled in %s\n", took(time.Since(begin)))
+				}
+				return nil
+			})
+		}),
+	}
+	r.flags(c)
+	if err := c.Flags().MarkHidden("output"); err != nil {
+		panic("berth: " + err.Error()) // the flag is there
+	}
+	r.imageHandlerFlag(c, &handler, "pull for pods of this handler (default: the default handler)")
+	c.Flags().StringVar(&credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the image's ID only")
+	return c
+}
+
+// maxCredentials bounds what is read of a file.
+const maxCredentials = 64 << 10
+
+// readCredentials reads user:password. nil is anonymous.
+func readCredentials(path string, in io.Reader) (*runtimeapi.AuthConfig, error) {
+	if path == "" {
+		return nil, nil
+	}
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxCredentials))
+	if err != nil {
+		return nil, err
+	}
+	user, password, ok := strings.Cut(strings.TrimSpace(string(text)), ":")
+	if !ok || user == "" {
+		return nil, errors.New("--creds-file: the file must have one line, user:password")
+	}
+	return &runtimeapi.AuthConfig{Username: user, Password: password}, nil
+}
+
+// pullInterval is how often somebody who waits is told how far it is.
+const pullInterval = 150 * time.Millisecond
+
+// showPull shows how far the pull of an image is, until end is called.
+func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name string) (end func()) {
+	ctx, stop := context.WithCancel(ctx)
+	var show pullView = &pullLines{to: to, told: map[string]bool{}}
+	if width := output.Width(to); width > 0 {
+		show = newPullBars(output.Raw(to), width)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer show.end()
+		tick := time.NewTicker(pullInterval)
+		defer tick.Stop()
+		for {
+			if resp, err := daemon.ListPulls(ctx, &adminv1.ListPullsRequest{}); err == nil {
+				if p := pullOf(resp.GetPulls(), name); p != nil {
+					show.now(p)
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() {
+		stop()
+		<-done
+	}
+}
+
+// pullOf is the pull of an image, which may have been named in short. Pure.
+func pullOf(pulls []*adminv1.Pull, name string) *adminv1.Pull {
+	for _, p := range pulls {
+		// "busybox" is "docker.io/library/busybox:latest".
+		if whole := p.GetName(); whole == name || strings.HasSuffix(whole, "/"+name) || strings.HasSuffix(whole, "/"+name+":latest") || whole == name+":latest" {
+			return p
+		}
+	}
+	return nil
+}
+
+// pullView shows how far a pull is.
+type pullView interface {
+	now(p *adminv1.Pull)
+	end()
+}
+
+// pullLines tells of each layer when it is unpacked.
+type pullLines struct {
+	to   io.Writer
+	told map[string]bool
+}
+
+func (v *pullLines) now(p *adminv1.Pull) {
+	for _, l := range p.GetLayers() {
+		if l.GetStage() == "unpacked" && !v.told[l.GetDigest()] {
+			v.told[l.GetDigest()] = true
+			fmt.Fprintf(v.to, "%s unpacked, %s\n", layerName(l), size(l.GetSize()))
+		}
+	}
+}
+
+func (*pullLines) end() {}
+
+func layerName(l *adminv1.PullLayer) string {
+	return printable.Line(short(strings.TrimPrefix(l.GetDigest(), "sha256:")))
+}
+
+// pullBars has a bar for each layer.
+type pullBars struct {
+	all  *mpb.Progress
+	bars map[string]*layerBar
+}
+
+type layerBar struct {
+	*mpb.Bar
+	stage string
+}
+
+func newPullBars(to io.Writer, width int) *pullBars {
+	return &pullBars{
+		all:  mpb.New(mpb.WithOutput(to), mpb.WithWidth(max(10, width-60)), mpb.WithRefreshRate(pullInterval), mpb.WithAutoRefresh()),
+		bars: map[string]*layerBar{},
+	}
+}
+
+func (v *pullBars) now(p *adminv1.Pull) {
+	for _, l := range p.GetLayers() {
+		b := v.bars[l.GetDigest()]
+		if b == nil {
+			b = &layerBar{}
+			v.bars[l.GetDigest()] = b
+			name := layerName(l)
+			b.Bar = v.all.AddBar(max(l.GetSize(), 1),
+				mpb.PrependDecorators(decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%s %-9s ", name, b.stage) })),
+				mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string { return fmt.Sprintf(" %s of %s", size(s.Current), size(s.Total)) })))
+		}
+		b.stage = cmp.Or(printable.Line(l.GetStage()), b.stage)
+		b.SetCurrent(l.GetFetched())
+	}
+}
+
+func (v *pullBars) end() {
+	for _, b := range v.bars {
+		b.Abort(false)
+	}
+	v.all.Wait()
+}
+
+// pullTable lists the pulls that are under way.
+func pullTable(pulls []*adminv1.Pull, wide bool) *table {
+	t := &table{header: []string{"IMAGE", "SNAPSHOTTER", "FOR", "LAYERS", "FETCHED", "SIZE", "STAGES"}, whole: wide}
+	for _, p := range pulls {
+		var all, fetched int64
+		stages := map[string]int{}
+		for _, l := range p.GetLayers() {
+			all += l.GetSize()
+			fetched += l.GetFetched()
+			stages[l.GetStage()]++
+		}
+		var words []string
+		for _, s := range []string{"waiting", "fetching", "fetched", "unpacking", "unpacked"} {
+			if n := stages[s]; n > 0 {
+				words = append(words, fmt.Sprintf("%d %s", n, s))
+			}
+		}
+		t.add(p.GetName(), p.GetSnapshotter(), took(time.Since(p.GetBeganAt().AsTime())), fmt.Sprint(len(p.GetLayers())),
+			size(fetched), size(all), strings.Join(words, ", "))
+	}
+	return t
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// cold is a start of pods on a node that has not their images.
+type cold struct {
+	key    string // of its time
+	images []string
+	pods   int
+	detail bool // CPU, memory and removal are measured too
+}
+
+const (
+	smallLayers, smallLayer = 60, 200 << 10
+	// throttle is what the slow registry sends in a second, 200 Mbit, to all together.
+	throttle = 200_000_000 / 8
+)
+
+// colds pushes the images of the group "pull".
+func colds(t testbed.T, fast *testbed.Registry, size int) []cold {
+	t.Helper()
+	t.Logf("pull: making images")
+	slow := testbed.NewRegistry(t, testbed.RegistryOptions{Wrap: throttled})
+	// No two have a layer in common: what one start unpacked would serve the next.
+	all := []cold{
+		{key: "coldGzip", images: []string{push(t, fast, "gzip", largeImage(t, types.OCILayer, size, 1))}, pods: 1, detail: true},
+		{key: "coldZstd", images: []string{push(t, fast, "zstd", largeImage(t, types.OCILayerZStd, size, 2))}, pods: 1},
+		{key: "coldSlow", images: []string{push(t, slow, "gzip", largeImage(t, types.OCILayer, size, 3))}, pods: 1},
+		{key: "coldMany", images: []string{push(t, fast, "many", manyLayers(t, smallLayers, smallLayer, 4))}, pods: 1},
+		{key: "coldTen", images: []string{push(t, fast, "ten", largeImage(t, types.OCILayer, size, 5))}, pods: 10},
+		{key: "coldFour", pods: 4},
+	}
+	four := &all[len(all)-1]
+	for n := range four.pods {
+		four.images = append(four.images, push(t, fast, fmt.Sprintf("four%d", n), largeImage(t, types.OCILayer, size/4, uint64(10+n))))
+	}
+	return all
+}
+
+func push(t testbed.T, to *testbed.Registry, name string, image v1.Image) string {
+	t.Helper()
+	return to.Push(t, "bench/"+name+":1", image)
+}
+
+// throttled makes all answers together take the time that a slow line would.
+func throttled(next http.Handler) http.Handler {
+	const burst = 64 << 10
+	line := rate.NewLimiter(throttle, burst)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(slowWriter{ResponseWriter: w, ctx: r.Context(), line: line, burst: burst}, r)
+	})
+}
+
+type slowWriter struct {
+	http.ResponseWriter
+	ctx   context.Context
+	line  *rate.Limiter
+	burst int
+}
+
+func (w slowWriter) Write(p []byte) (written int, err error) {
+	for len(p) > 0 {
+		part := p[:min(len(p), w.burst)]
+		if err := w.line.WaitN(w.ctx, len(part)); err != nil {
+			return written, err
+		}
+		n, err := w.ResponseWriter.Write(part)
+		written += n
+		if err != nil {
+			return written, err
+		}
+		p = p[n:]
+	}
+	return written, nil
+}
+
+// pull measures every cold start once. All images stay until the last one's: ext4 looks
+// for a minute at each inode that was freed before it takes another, and the starts
+// after a removal would be those of a slower disk.
+func (tr *trial) pull() {
+	if tr.contest.options.image >= manyInodes {
+		tr.Cleanup(func() { time.Sleep(inodesRest) })
+	}
+	before := tr.diskUse()
+	for _, c := range tr.colds {
+		tr.cold(c)
+	}
+	for _, c := range tr.colds {
+		if c.detail {
+			tr.removeImages(c)
+		}
+	}
+	for _, c := range tr.colds {
+		if !c.detail {
+			tr.removeImages(c)
+		}
+	}
+	testbed.Eventually(tr, callTimeout, func() error { // what is removed in the background, too
+		if now := tr.diskUse(); now > before+spare {
+			return fmt.Errorf("%d bytes are left of the images", now-before)
+		}
+		return nil
+	})
+}
+
+// inodesRest is a little more than what ext4 calls recently.
+const inodesRest = 65 * time.Second
+
+// manyInodes is the size of an image from where on that can be seen.
+const manyInodes = 200e6
+
+func (tr *trial) cold(c cold) {
+	tr.Helper()
+	unix.Sync() // what others have written is not this one's to wait for
+	if err := resetPeak(tr.peer.PID()); err != nil {
+		tr.Fatalf("reset the peak of memory: %v", err)
+	}
+	cpu, begin := tr.daemonCPU(), time.Now()
+	pods := tr.coldPods(c)
+	tr.record(c.key, time.Since(begin).Seconds())
+	if c.detail {
+		tr.record("coldCPU", tr.daemonCPU()-cpu)
+		peak, err := peakMemory(tr.peer.PID())
+		if err != nil {
+			tr.Fatalf("read the peak of memory: %v", err)
+		}
+		tr.record("coldPeak", peak)
+	}
+	for _, p := range pods {
+		if _, err := p.remove(tr.Context()); err != nil {
+			tr.Fatalf("remove a pod: %v", err)
+		}
+	}
+}
+
+// removeImages removes the images of a start, and waits until their space is free.
+func (tr *trial) removeImages(c cold) {
+	tr.Helper()
+	unix.Sync()
+	before := tr.diskUse()
+	var size int64
+	begin := time.Now()
+	for _, image := range c.images {
+		spec := &runtimeapi.ImageSpec{Image: image}
+		status, err := tr.peer.Client.ImageStatus(tr.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
+		if err == nil {
+			size += int64(status.GetImage().GetSize()) //nolint:gosec // it is no larger than memory
+			_, err = tr.peer.Client.RemoveImage(tr.Context(), &runtimeapi.RemoveImageRequest{Image: spec})
+		}
+		if err != nil {
+			tr.Fatalf("remove %s: %v", image, err)
+		}
+	}
+	answered := time.Since(begin)
+	// Unpacked it is larger than compressed, as which the CRI gives its size.
+	testbed.Eventually(tr, callTimeout, func() error {
+		if freed := before - tr.diskUse(); freed < 2*size {
+			return fmt.Errorf("only %d bytes of %v were freed", freed, c.images)
+		}
+		return nil
+	})
+	if c.detail {
+		tr.record("removeImage", milliseconds(answered))
+		tr.record("reclaim", milliseconds(time.Since(begin)))
+	}
+}
+
+// spare is what a daemon's own files may grow by.
+const spare = 16 << 20
+
+// coldPods starts the pods at the same time, each as a kubelet does.
+func (tr *trial) coldPods(c cold) []*pod {
+	tr.Helper()
+	pods, failed := make([]*pod, c.pods), make([]error, c.pods)
+	var all sync.WaitGroup
+	for i := range pods {
+		all.Go(func() {
+			pods[i], _, failed[i] = tr.tryPodOf(tr.Context(), c.images[i%len(c.images)], true)
+		})
+	}
+	all.Wait()
+	for _, err := range failed {
+		if err != nil {
+			tr.Fatalf("%s: %v", c.key, err)
+		}
+	}
+	return pods
+}
+
+// daemonCPU is what the daemon used, with the decompressors that it ran.
+func (tr *trial) daemonCPU() float64 {
+	tr.Helper()
+	seconds, err := cpuSeconds([]int{tr.peer.PID()})
+	if err != nil {
+		tr.Fatalf("read CPU times: %v", err)
+	}
+	return seconds
+}
+
+// diskUse is what the files below the daemon's root take.
+func (tr *trial) diskUse() (bytes int64) {
+	// What goes meanwhile is no error.
+	_ = filepath.WalkDir(tr.peer.Root, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return nil //nolint:nilerr // as said
+		}
+		if info, err := entry.Info(); err == nil {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes
+}
+
+// resetPeak makes the kernel forget how much memory a process had at most.
+func resetPeak(pid int) error {
+	return os.WriteFile("/proc/"+strconv.Itoa(pid)+"/clear_refs", []byte("5"), 0)
+}
+
+// peakMemory is how much memory a process had at most, in MB.
+func peakMemory(pid int) (float64, error) {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	kilobytes, err := parseRollup(string(status), "VmHWM")
+	return kilobytes / 1024, err
+}

@@ -1,0 +1,164 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// Images are those of the embedded backend.
+type Images interface {
+	// Pulls have not ended. The oldest is the first.
+	Pulls(ctx context.Context) []Pull
+	// Export writes images, by name or id, as one archive.
+	Export(ctx context.Context, to io.Writer, images []string) error
+	// Import reads an archive for a handler, and returns the names of its images: those
+	// that are there, after an error too.
+	Import(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error)
+}
+
+// Pull is a pull, or an import, that has not ended.
+type Pull struct {
+	Name, Snapshotter string
+	Began             time.Time
+	Layers            []PullLayer
+}
+
+// PullLayer is how far a layer has come. Sizes are in bytes.
+type PullLayer struct {
+	Digest, Stage string
+	Size, Fetched int64
+}
+
+// images answers about images what the CRI has no call for.
+type images struct {
+	life  Lifecycle
+	known Images // may be nil
+}
+
+// archivePart is how much of an archive is in a message, in bytes.
+const archivePart = 1 << 20
+
+func (i images) check() error {
+	if i.known == nil {
+		return fmt.Errorf("this daemon has no images of its own: %w", errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// ListPulls implements adminv1.AdminServer.
+func (i images) ListPulls(ctx context.Context, _ *adminv1.ListPullsRequest) (*adminv1.ListPullsResponse, error) {
+	if err := i.check(); err != nil {
+		return nil, err
+	}
+	resp := &adminv1.ListPullsResponse{}
+	for _, p := range i.known.Pulls(ctx) {
+		m := &adminv1.Pull{Name: p.Name, Snapshotter: p.Snapshotter, BeganAt: stamp(p.Began)}
+		for _, l := range p.Layers {
+			m.Layers = append(m.Layers, &adminv1.PullLayer{Digest: l.Digest, Size: l.Size, Fetched: l.Fetched, Stage: l.Stage})
+		}
+		resp.Pulls = append(resp.Pulls, m)
+	}
+	return resp, nil
+}
+
+// ExportImages implements adminv1.AdminServer.
+func (i images) ExportImages(req *adminv1.ExportImagesRequest, to adminv1.Admin_ExportImagesServer) error {
+	if err := i.check(); err != nil {
+		return err
+	}
+	if len(req.GetImages()) == 0 {
+		return fmt.Errorf("images is empty; name at least one: %w", errdefs.ErrInvalidArgument)
+	}
+	w := &archiveSender{to: to}
+	if err := i.known.Export(to.Context(), w, req.GetImages()); err != nil {
+		return err
+	}
+	return w.flush()
+}
+
+// archiveSender is a writer that sends what is written to it in large messages.
+type archiveSender struct {
+	to   adminv1.Admin_ExportImagesServer
+	part []byte
+}
+
+// Write implements io.Writer.
+func (s *archiveSender) Write(p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		more := min(len(p)-n, archivePart-len(s.part))
+		s.part = append(s.part, p[n:n+more]...)
+		n += more
+		if len(s.part) == archivePart {
+			if err := s.flush(); err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
+func (s *archiveSender) flush() error {
+	if len(s.part) == 0 {
+		return nil
+	}
+	// gRPC may keep the message for a while.
+	part := s.part
+	s.part = make([]byte, 0, archivePart)
+	return s.to.Send(&adminv1.ExportImagesResponse{Data: part})
+}
+
+// ImportImages implements adminv1.AdminServer.
+func (i images) ImportImages(from adminv1.Admin_ImportImagesServer) error {
+	if err := i.check(); err != nil {
+		return err
+	}
+	first, err := from.Recv()
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("nothing was sent; the first message says how the archive is read: %w", errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return err
+	}
+	h, err := i.life.Handler(cmp.Or(first.GetHandler(), i.life.Current().Default))
+	if err != nil {
+		return err
+	}
+	names, err := i.known.Import(from.Context(), &archiveReceiver{from: from, rest: first.GetData()}, first.GetName(), h.Definition)
+	if err != nil {
+		if len(names) > 0 {
+			err = fmt.Errorf("after %q, which were imported: %w", names, err)
+		}
+		return err
+	}
+	return from.SendAndClose(&adminv1.ImportImagesResponse{Names: names})
+}
+
+// archiveReceiver reads what is sent.
+type archiveReceiver struct {
+	from adminv1.Admin_ImportImagesServer
+	rest []byte
+}
+
+// Read implements io.Reader.
+func (r *archiveReceiver) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		m, err := r.from.Recv()
+		if err != nil {
+			return 0, err
+		}
+		r.rest = m.GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}

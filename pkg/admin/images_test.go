@@ -1,0 +1,139 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/pkg/admin"
+	"github.com/berth-cri/berth/pkg/handler"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// archives has one archive.
+type archives struct {
+	content []byte
+	// imported is what came, with the name and for the handler that were given.
+	imported      []byte
+	name, handler string
+	fails         error
+}
+
+func (*archives) Pulls(context.Context) []admin.Pull {
+	return []admin.Pull{{Name: "a:1", Snapshotter: "overlayfs", Began: time.Unix(1, 0), Layers: []admin.PullLayer{{Digest: "sha256:1", Size: 10, Fetched: 7, Stage: "fetching"}}}}
+}
+
+func (a *archives) Export(_ context.Context, to io.Writer, images []string) error {
+	if images[0] == "nothing" {
+		return fmt.Errorf("image %q is not on this node: %w", images[0], errdefs.ErrNotFound)
+	}
+	for part := a.content; len(part) > 0; {
+		n := min(len(part), 700_000) // of another size than messages
+		if _, err := to.Write(part[:n]); err != nil {
+			return err
+		}
+		part = part[n:]
+	}
+	return nil
+}
+
+func (a *archives) Import(_ context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
+	var err error
+	a.name, a.handler = name, d.Name
+	if a.imported, err = io.ReadAll(from); err != nil {
+		return nil, err
+	}
+	return []string{"a:1", "b:1"}, a.fails
+}
+
+func send(t *testing.T, b *bed, messages ...*adminv1.ImportImagesRequest) ([]string, error) {
+	t.Helper()
+	stream, err := b.ImportImages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range messages {
+		if err := stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	}
+	resp, err := stream.CloseAndRecv()
+	return resp.GetNames(), err
+}
+
+func TestArchives(t *testing.T) {
+	a := &archives{content: bytes.Repeat([]byte("0123456789"), 300_000)}
+	b := newBedWith(t, func(o *admin.Options) { o.Images = a })
+	stream, err := b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{Images: []string{"a:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, m.GetData()...)
+	}
+	if !bytes.Equal(got, a.content) {
+		t.Errorf("%d bytes came of %d, or others", len(got), len(a.content))
+	}
+
+	names, err := send(t, b, &adminv1.ImportImagesRequest{Name: "x:1", Data: a.content[:3]}, &adminv1.ImportImagesRequest{Data: a.content[3:10]}, &adminv1.ImportImagesRequest{}, &adminv1.ImportImagesRequest{Data: a.content[10:20]})
+	if err != nil || strings.Join(names, " ") != "a:1 b:1" || !bytes.Equal(a.imported, a.content[:20]) || a.name != "x:1" || a.handler != "runc" {
+		t.Errorf("imported %q, %v: %q as %q for %q", names, err, a.imported, a.name, a.handler)
+	}
+	pulls, err := b.ListPulls(t.Context(), &adminv1.ListPullsRequest{})
+	if err != nil || len(pulls.GetPulls()) != 1 || pulls.GetPulls()[0].GetLayers()[0].GetFetched() != 7 || pulls.GetPulls()[0].GetBeganAt().GetSeconds() != 1 {
+		t.Errorf("pulls are %v, %v", pulls, err)
+	}
+
+	a.fails = fmt.Errorf("the archive is not whole: %w", errdefs.ErrInvalidArgument)
+	for what, c := range map[string]struct {
+		call func() error
+		code codes.Code
+		says string
+	}{
+		"half an archive": {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{}); return err }, codes.InvalidArgument, `after ["a:1" "b:1"], which were imported`},
+		"no message":      {func() error { _, err := send(t, b); return err }, codes.InvalidArgument, "nothing was sent"},
+		"unknown handler": {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{Handler: "rnuc"}); return err }, codes.NotFound, "rnuc"},
+		"export of nothing": {func() error {
+			stream, err := b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		}, codes.InvalidArgument, "images is empty"},
+		"export of what is not there": {func() error {
+			stream, err := b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{Images: []string{"nothing"}})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		}, codes.NotFound, "not on this node"},
+	} {
+		if err := c.call(); status.Code(err) != c.code || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestWithoutImages(t *testing.T) {
+	b := newBed(t)
+	if _, err := b.ListPulls(t.Context(), &adminv1.ListPullsRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("pulls of a daemon without images: %v", err)
+	}
+}

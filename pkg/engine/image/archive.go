@@ -1,0 +1,304 @@
+package image
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+// archives carries images to and from files.
+type archives struct {
+	puller *puller
+	// importing is held by one import: what it writes before it knows what that is
+	// has the names of the archive's files.
+	importing sync.Mutex
+
+	// open ends with the store.
+	open  context.Context
+	close context.CancelFunc
+	mu    sync.Mutex
+	wg    sync.WaitGroup
+}
+
+func newArchives(p *puller) *archives {
+	a := &archives{puller: p}
+	a.open, a.close = context.WithCancel(context.Background())
+	return a
+}
+
+// ImportRequest says how an archive is read.
+type ImportRequest struct {
+	// Name is what the image of an archive is called that names none; an archive
+	// with several images cannot have it.
+	Name string
+	// Snapshotter is where to unpack; empty is the default.
+	Snapshotter string
+}
+
+// Import brings the images of an archive into the store: a tar file, compressed or
+// not, in the format of OCI or Docker. It returns their names. Images that were
+// imported before an error stay. No registry and no verifier is asked; the limits of
+// pulls count.
+func (a *archives) Import(ctx context.Context, from io.Reader, r ImportRequest) (names []string, err error) {
+	err = a.carry(ctx, func(ctx context.Context) error {
+		names, err = a.bring(ctx, from, r)
+		return err
+	})
+	return names, err
+}
+
+// carry does what ends with the store.
+func (a *archives) carry(ctx context.Context, f func(ctx context.Context) error) (err error) {
+	if !a.begin() {
+		return fmt.Errorf("%w: %w", errClosing, errdefs.ErrUnavailable)
+	}
+	defer a.wg.Done()
+	ctx, cancel := context.WithCancelCause(inNamespace(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(a.open, func() { cancel(errClosing) })()
+	defer caught(ctx, &err)
+	return f(ctx)
+}
+
+func (a *archives) begin() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.open.Err() != nil {
+		return false
+	}
+	a.wg.Add(1)
+	return true
+}
+
+// end interrupts whatever is carried, and waits for its end.
+func (a *archives) end() {
+	a.mu.Lock()
+	a.close()
+	a.mu.Unlock()
+	a.wg.Wait()
+}
+
+func (a *archives) bring(ctx context.Context, from io.Reader, r ImportRequest) (names []string, err error) {
+	a.importing.Lock()
+	defer a.importing.Unlock()
+	defer func() {
+		if err != nil {
+			err = explainArchive(err)
+		}
+	}()
+	s := a.puller
+	ctx, lease, err := s.files.lease(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		s.files.endLease(ctx, lease)
+		s.work.collector.kick()
+	}()
+	found, err := a.read(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := withNames(found, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, desc := range wanted {
+		img, err := a.importOne(ctx, desc, r.Snapshotter)
+		if err != nil {
+			return names, fmt.Errorf("image %s: %w", desc.Annotations[images.AnnotationImageName], err)
+		}
+		name := desc.Annotations[images.AnnotationImageName]
+		names = append(names, name)
+		log.G(ctx).WithFields(log.Fields{"image": img.ID, "name": name}).Info("Image imported")
+	}
+	return names, nil
+}
+
+// read puts what an archive has into the content store, and returns what its index
+// lists.
+func (a *archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descriptor, error) {
+	plain, err := compression.DecompressStream(from)
+	if err != nil {
+		return nil, fmt.Errorf("decompress the archive: %w", err)
+	}
+	defer plain.Close()
+	s := a.puller
+	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, plain)
+	if err != nil {
+		return nil, err
+	}
+	var index imagespec.Index
+	var found []imagespec.Descriptor
+	err = s.reader.readJSON(ctx, desc, &index, func() error {
+		found = index.Manifests
+		return nil
+	})
+	return found, err
+}
+
+// withNames are the images of an archive with their normalised names.
+func withNames(found []imagespec.Descriptor, name string) (out []imagespec.Descriptor, err error) {
+	for _, desc := range found {
+		if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
+			continue
+		}
+		its := desc.Annotations[images.AnnotationImageName]
+		if ref := desc.Annotations[imagespec.AnnotationRefName]; its == "" && strings.ContainsAny(ref, "/:") {
+			its = ref // others have no more than a tag there
+		}
+		if its = cmp.Or(name, its); its == "" {
+			return nil, fmt.Errorf("the archive does not name image %s; give it a name with --name: %w", desc.Digest, errdefs.ErrInvalidArgument)
+		}
+		parsed, err := parseName(its)
+		if err != nil {
+			return nil, err
+		}
+		desc.Annotations = map[string]string{images.AnnotationImageName: parsed.String()}
+		out = append(out, desc)
+	}
+	switch {
+	case len(out) == 0:
+		return nil, fmt.Errorf("the archive has no image: %w", errdefs.ErrInvalidArgument)
+	case name != "" && len(out) > 1:
+		return nil, fmt.Errorf("the archive has %d images; they cannot all be called %s: %w", len(out), name, errdefs.ErrInvalidArgument)
+	}
+	return out, nil
+}
+
+func (a *archives) importOne(ctx context.Context, desc imagespec.Descriptor, snapshotter string) (*Image, error) {
+	s := a.puller
+	p, err := s.plan(PullRequest{Ref: desc.Annotations[images.AnnotationImageName], Snapshotter: snapshotter})
+	if err != nil {
+		return nil, err
+	}
+	known, end := s.underway.begin(p.name.String(), p.snapshotter)
+	defer end()
+	ctx = underwayBy(ctx, known)
+	desc.Annotations = nil
+	leased, lease, err := s.files.lease(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.bringIn(leased, p, source{target: desc, fetch: a.isThere, expect: func([]imagespec.Descriptor) {}}, lease)
+	if err == nil {
+		img, err = s.publish(ctx, p, img, desc, lease)
+	}
+	if err != nil {
+		s.files.endLease(ctx, lease)
+	}
+	return img, err
+}
+
+// isThere fails for what neither the archive nor the store has.
+func (a *archives) isThere(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+	info, err := a.puller.files.content.Info(ctx, desc.Digest)
+	if errdefs.IsNotFound(err) {
+		return nil, fmt.Errorf("the archive lacks %s: %w", desc.Digest, errdefs.ErrInvalidArgument)
+	}
+	if err == nil && info.Size != desc.Size {
+		err = fmt.Errorf("%s has %d bytes, but the archive says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil, err
+}
+
+// Export writes images as one archive, which docker, containerd and Import read. Each
+// is called as it is in refs, or by its first tag if that is an id.
+func (a *archives) Export(ctx context.Context, to io.Writer, refs []string) error {
+	return a.carry(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
+}
+
+func (a *archives) write(ctx context.Context, to io.Writer, refs []string) error {
+	s := a.puller
+	var what []archive.ExportOpt
+	ctx, lease, err := s.files.lease(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer s.files.endLease(ctx, lease)
+	for _, ref := range refs {
+		img, err := s.catalog.get(ref)
+		if err == nil {
+			err = img.usable()
+		}
+		if err != nil {
+			return err
+		}
+		name := img.Tag(ref)
+		if name == "" && len(img.RepoDigests) > 0 {
+			name = img.RepoDigests[0]
+		}
+		if name == "" {
+			return fmt.Errorf("image %s has no name: %w", img.ID, errdefs.ErrFailedPrecondition)
+		}
+		if err := a.hold(ctx, img); err != nil {
+			return err
+		}
+		// The manifest of this node's platform is what is there.
+		what = append(what, archive.WithManifest(img.manifest, name))
+	}
+	what = append(what, archive.WithPlatform(s.reader.platform), archive.WithSkipNonDistributableBlobs())
+	return archive.Export(ctx, s.files.content, to, what...)
+}
+
+// hold keeps what an image consists of from being collected while it is exported.
+func (a *archives) hold(ctx context.Context, img *Image) error {
+	s := a.puller
+	hold := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		w, err := s.files.content.Writer(ctx, content.WithRef("hold-"+desc.Digest.String()), content.WithDescriptor(desc))
+		if errdefs.IsAlreadyExists(err) {
+			return nil, nil
+		}
+		if err == nil {
+			err = errors.Join(w.Close(), s.files.content.Abort(ctx, "hold-"+desc.Digest.String()))
+		}
+		return nil, errors.Join(fmt.Errorf("%s of image %s is not on this node: %w", desc.Digest, img.ID, errdefs.ErrNotFound), err)
+	})
+	return images.Walk(ctx, images.Handlers(hold, images.HandlerFunc(s.reader.children)), img.manifest)
+}
+
+// explainArchive says what is wrong with an archive.
+func explainArchive(err error) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("import: the archive is not whole: %w: %w", err, errdefs.ErrInvalidArgument)
+	case errors.Is(err, tar.ErrHeader), errors.Is(err, io.EOF), strings.Contains(err.Error(), "unrecognized image format"):
+		return fmt.Errorf("import: not an archive of images in the format of OCI or Docker: %w: %w", err, errdefs.ErrInvalidArgument)
+	case isNoSpace(err):
+		return fmt.Errorf("import: no space left for images; remove images or enlarge the filesystem: %w: %w", err, errdefs.ErrResourceExhausted)
+	case bounds.IsBeyond(err), errdefs.IsInvalidArgument(err), isContextErr(err), errdefs.IsResourceExhausted(err):
+		return fmt.Errorf("import: %w", err)
+	}
+	return fmt.Errorf("import: %w: %w", err, errdefs.ErrInvalidArgument)
+}
+
+// boundedDocuments is a content store for who reads whole documents.
+type boundedDocuments struct {
+	content.Store
+	limits bounds.Limits
+}
+
+// ReaderAt implements content.Provider.
+func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	if images.IsConfigType(desc.MediaType) || images.IsManifestType(desc.MediaType) || images.IsIndexType(desc.MediaType) {
+		if err := checkDocument(b.limits, "document", desc); err != nil {
+			return nil, err
+		}
+	}
+	return b.Store.ReaderAt(ctx, desc)
+}

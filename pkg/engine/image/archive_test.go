@@ -1,0 +1,251 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+// dockerArchive is what "docker save" writes.
+func dockerArchive(t testing.TB, images map[string]v1.Image) []byte {
+	t.Helper()
+	refs := map[name.Reference]v1.Image{}
+	for n, img := range images {
+		tag, err := name.NewTag(n)
+		must(t, err)
+		refs[tag] = img
+	}
+	var out bytes.Buffer
+	must(t, tarball.MultiRefWrite(refs, &out))
+	return out.Bytes()
+}
+
+// exported is an archive of images of a store.
+func exported(t testing.TB, s *Store, refs ...string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	must(t, s.Export(t.Context(), &out, refs))
+	return out.Bytes()
+}
+
+// rewritten is an archive with other files; edit returns nil to leave one out.
+func rewritten(t testing.TB, old []byte, edit func(name string, content []byte) []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for r := tar.NewReader(bytes.NewReader(old)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		content, err := io.ReadAll(r)
+		must(t, err)
+		if h.Typeflag == tar.TypeReg {
+			if content = edit(h.Name, content); content == nil {
+				continue
+			}
+		}
+		h.Size = int64(len(content))
+		must(t, w.WriteHeader(h))
+		_, err = w.Write(content)
+		must(t, err)
+	}
+	must(t, w.Close())
+	return out.Bytes()
+}
+
+func TestImagesAreCarriedByArchives(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{User: "7"})
+	reg.push(t, "app:1", built)
+	source := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, source, domain+"/app:1")
+	own := exported(t, source, domain+"/app:1")
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, err := z.Write(own)
+	must(t, errors.Join(err, z.Close()))
+	docker := dockerArchive(t, map[string]v1.Image{domain + "/app:1": built})
+
+	for what, text := range map[string][]byte{"own": own, "compressed": zipped.Bytes(), "docker": docker} {
+		t.Run(what, func(t *testing.T) {
+			s := openStore(t, Config{})
+			names, err := s.Import(t.Context(), bytes.NewReader(text), ImportRequest{})
+			must(t, err)
+			if !slices.Equal(names, []string{domain + "/app:1"}) {
+				t.Errorf("names %q", names)
+			}
+			img, err := s.Get(domain + "/app:1")
+			must(t, err)
+			if img.ID != idOf(t, built) || img.Config.User != "7" {
+				t.Errorf("image %+v", img)
+			}
+			if n := leasesLeft(t, s); n != 0 {
+				t.Errorf("%d leases", n)
+			}
+			s = reopen(t, s)
+			if img, err = s.Get(domain + "/app:1"); err != nil {
+				t.Fatalf("after a restart: %v", err)
+			}
+			root, err := s.PrepareRootfs(t.Context(), "c", img, "")
+			must(t, err)
+			sameTree(t, tree(t, mounted(t, root.Mounts)), layeredTree)
+		})
+	}
+}
+
+func TestExportOfSeveral(t *testing.T) {
+	reg := newTestRegistry(t)
+	one, two := layered(t, v1.Config{}), build(t, v1.Config{}, layer(t, file{name: "two"}))
+	reg.push(t, "one:1", one)
+	reg.push(t, "two:1", two)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, s, domain+"/one:1")
+	pullImage(t, s, domain+"/two:1")
+	text := exported(t, s, domain+"/one:1", idOf(t, two))
+	if n := leasesLeft(t, s); n != 0 {
+		t.Errorf("%d leases", n)
+	}
+
+	to := openStore(t, Config{})
+	names, err := to.Import(t.Context(), bytes.NewReader(text), ImportRequest{})
+	must(t, err)
+	if slices.Sort(names); !slices.Equal(names, []string{domain + "/one:1", domain + "/two:1"}) {
+		t.Errorf("names %q", names)
+	}
+	if err := s.Export(t.Context(), io.Discard, []string{"nothing:1"}); !errdefs.IsNotFound(err) {
+		t.Errorf("an image that is not there: %v", err)
+	}
+	// Docker reads it too.
+	tag, err := name.NewTag(domain + "/one:1")
+	must(t, err)
+	img, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }, &tag)
+	must(t, err)
+	if got := idOf(t, img); got != idOf(t, one) {
+		t.Errorf("docker's image is %s", got)
+	}
+}
+
+func TestImportByName(t *testing.T) {
+	built := layered(t, v1.Config{})
+	s := openStore(t, Config{})
+	names, err := s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{domain + "/app:1": built})), ImportRequest{Name: "mine:2"})
+	must(t, err)
+	if !slices.Equal(names, []string{"docker.io/library/mine:2"}) {
+		t.Errorf("names %q", names)
+	}
+	if _, err := s.Get(domain + "/app:1"); !errdefs.IsNotFound(err) {
+		t.Errorf("the archive's name: %v", err)
+	}
+}
+
+func TestBadArchives(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{})
+	reg.push(t, "app:1", built)
+	source := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, source, domain+"/app:1")
+	own := exported(t, source, domain+"/app:1")
+	layers, err := built.Layers()
+	must(t, err)
+	last := strings.TrimPrefix(digestOf(t, layers[2]), "sha256:")
+	without := func(part string) []byte {
+		return rewritten(t, own, func(name string, content []byte) []byte {
+			if strings.Contains(name, part) {
+				return nil
+			}
+			return content
+		})
+	}
+	index := func(change func(manifest map[string]any)) []byte {
+		return rewritten(t, own, func(name string, content []byte) []byte {
+			if name != "index.json" {
+				return content
+			}
+			var index map[string]any
+			must(t, json.Unmarshal(content, &index))
+			change(index["manifests"].([]any)[0].(map[string]any))
+			text, err := json.Marshal(index)
+			must(t, err)
+			return text
+		})
+	}
+	two := dockerArchive(t, map[string]v1.Image{domain + "/a:1": built, domain + "/b:1": build(t, v1.Config{}, layer(t, file{name: "b"}))})
+	for what, c := range map[string]struct {
+		text   []byte
+		req    ImportRequest
+		limits bounds.Limits
+		want   string
+	}{
+		"nothing":            {want: "import: "},
+		"no archive":         {text: []byte(strings.Repeat("no archive ", 200)), want: "import: "},
+		"cut off":            {text: own[:len(own)/2], want: "import: "},
+		"a layer is missing": {text: without(last), want: "the archive lacks sha256:" + last},
+		"the index is not":   {text: without("index.json"), want: "import: "},
+		"a changed layer":    {text: rewritten(t, own, func(n string, b []byte) []byte { return flipped(n, last, b) }), want: "the archive lacks sha256:" + last},
+		"no name":            {text: index(func(m map[string]any) { delete(m, "annotations") }), want: "--name"},
+		"a tag only": {text: index(func(m map[string]any) {
+			m["annotations"] = map[string]any{"org.opencontainers.image.ref.name": "latest"}
+		}), want: "--name"},
+		"a bad name":          {text: index(func(m map[string]any) { m["annotations"] = map[string]any{"io.containerd.image.name": "Not A Name"} }), want: "Not A Name"},
+		"another size":        {text: index(func(m map[string]any) { m["size"] = 7 }), want: "7"},
+		"two under one name":  {text: two, req: ImportRequest{Name: "one:1"}, want: "2 images"},
+		"too many layers":     {text: own, limits: bounds.Limits{MaxLayers: 2}, want: "registry.max_layers"},
+		"too many files":      {text: own, limits: bounds.Limits{MaxImageEntries: 3}, want: "registry.max_image_entries"},
+		"unknown snapshotter": {text: own, req: ImportRequest{Snapshotter: "nothing"}, want: "nothing"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := openStore(t, Config{Limits: c.limits})
+			names, err := s.Import(t.Context(), bytes.NewReader(c.text), c.req)
+			if err == nil || len(names) > 0 || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("names %q, %v", names, err)
+			}
+			if n := leasesLeft(t, s); n != 0 {
+				t.Errorf("%d leases", n)
+			}
+			wantStored(t, s, 0, 0)
+		})
+	}
+}
+
+func flipped(name, of string, content []byte) []byte {
+	if strings.Contains(name, of) {
+		content = slices.Clone(content)
+		content[len(content)/2] ^= 1
+	}
+	return content
+}
+
+// An import whose sender went away leaves nothing, and keeps nobody from another.
+func TestInterruptedImport(t *testing.T) {
+	built := build(t, v1.Config{}, bulk(t, 4<<20))
+	text := dockerArchive(t, map[string]v1.Image{domain + "/app:1": built})
+	s := openStore(t, Config{})
+	r, w := io.Pipe()
+	go func() {
+		_, _ = w.Write(text[:len(text)/2])
+		w.CloseWithError(context.Canceled)
+	}()
+	if _, err := s.Import(t.Context(), r, ImportRequest{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("an import that is interrupted: %v", err)
+	}
+	wantStored(t, s, 0, 0)
+	if _, err := s.Import(t.Context(), bytes.NewReader(text), ImportRequest{}); err != nil {
+		t.Errorf("another: %v", err)
+	}
+}

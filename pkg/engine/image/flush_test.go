@@ -1,0 +1,173 @@
+package image
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// marksOf are the marks of unpackings that were not flushed.
+func marksOf(t *testing.T, root string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(root, unflushedDir))
+	must(t, err)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// After a power cut layers that were not flushed are unpacked again, with all that
+// stands on them, and no others. The image stays.
+func TestLayersOfAnEarlierBoot(t *testing.T) {
+	reg := newTestRegistry(t)
+	base, other := layer(t, file{name: "base", body: "base"}), layer(t, file{name: "other"})
+	reg.push(t, "base:1", build(t, v1.Config{}, base))
+	reg.push(t, "app:1", build(t, v1.Config{}, base, layer(t, file{name: "top", body: "top"})))
+	reg.push(t, "other:1", build(t, v1.Config{}, other))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	lost := pullImage(t, s, domain+"/base:1")
+	ctx := inNamespace(t.Context())
+	info, err := s.files.layers[Overlayfs].Stat(ctx, lost.ChainID.String())
+	must(t, err)
+	top, kept := pullImage(t, s, domain+"/app:1"), pullImage(t, s, domain+"/other:1")
+	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	must(t, s.Close())
+	// As if the flush had not been before the power cut.
+	must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
+
+	s, err = Open(t.Context(), s.cfg)
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	if marks := marksOf(t, s.Root()); len(marks) > 0 {
+		t.Errorf("marks are left: %v", marks)
+	}
+	there := func(chain digest.Digest) bool {
+		done, err := isUnpacked(ctx, s.files.layers[Overlayfs], chain)
+		must(t, err)
+		return done
+	}
+	if there(lost.ChainID) || there(top.ChainID) || !there(kept.ChainID) {
+		t.Errorf("unpacked: %v, on it %v, the other %v", there(lost.ChainID), there(top.ChainID), there(kept.ChainID))
+	}
+	if len(s.List()) != 3 {
+		t.Errorf("images: %v", s.List())
+	}
+	before := reg.count("GET", "/blobs/")
+	for _, img := range []*Image{lost, top, kept} {
+		_, undo, err := s.views.hold(ctx, "container", viewKey{snapshotter: Overlayfs, chain: img.ChainID}, img)
+		if err != nil {
+			t.Errorf("a container of %v: %v", img.RepoTags, err)
+			continue
+		}
+		undo()
+	}
+	if n := reg.count("GET", "/blobs/"); n != before {
+		t.Errorf("%d layers were downloaded again", n-before)
+	}
+}
+
+// A daemon that was killed in the same boot has lost nothing.
+func TestLayersOfThisBoot(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "a"})))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, s, domain+"/app:1")
+	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	must(t, s.Close())
+	must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, "KILLED"), []byte(s.files.flusher.boot), 0o600))
+
+	s, err := Open(t.Context(), s.cfg)
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	done, err := isUnpacked(inNamespace(t.Context()), s.files.layers[Overlayfs], img.ChainID)
+	if err != nil || !done {
+		t.Errorf("unpacked: %v, %v", done, err)
+	}
+	eventually(t, "what was killed is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+}
+
+// A layer that waits for the one below ends when that one fails.
+func TestLayerBelowFails(t *testing.T) {
+	s := openStore(t, Config{})
+	l := s.files.layers[Overlayfs]
+	ctx, lease, err := s.files.lease(inNamespace(t.Context()), nil)
+	must(t, err)
+	defer s.files.endLease(ctx, lease)
+	prepare := func(key, chain, parent string) {
+		labels := map[string]string{snapshots.LabelSnapshotRef: chain}
+		if parent != "" {
+			labels[parentLabel] = parent
+		}
+		_, err := l.Prepare(ctx, key, "", snapshots.WithLabels(labels))
+		must(t, err)
+	}
+	prepare("k1", "below", "")
+	prepare("k2", "above", "below")
+	waited := make(chan error, 1)
+	go func() { waited <- l.wait(ctx, "below") }()
+	select {
+	case err := <-waited:
+		t.Fatalf("it did not wait: %v", err)
+	default:
+	}
+	must(t, l.Remove(ctx, "k1"))
+	if err := <-waited; err == nil {
+		t.Error("there is no layer below, and nobody says so")
+	}
+	// Nothing is remembered of what has ended.
+	must(t, l.Remove(ctx, "k2"))
+	if len(l.rebases.active)+len(l.rebases.below) > 0 {
+		t.Errorf("%+v", l.rebases)
+	}
+	prepare("k3", "below", "")
+	go func() { waited <- l.wait(ctx, "below") }()
+	must(t, l.Commit(ctx, "below", "k3", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: "below"})))
+	if err := <-waited; err != nil {
+		t.Errorf("the layer is there: %v", err)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	prepare("k4", "never", "")
+	cancel()
+	if err := l.wait(cancelled, "never"); err == nil {
+		t.Error("it waits for ever")
+	}
+	must(t, l.Remove(ctx, "k4"))
+}
+
+// A layer need not name the directories of those below: they stay what they were,
+// although it is unpacked before them.
+func TestDirectoriesOfLayersBelow(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{},
+		slow(t, 16<<20),
+		layer(t, file{name: "data/", uid: 1000}, file{name: "data/deep/", uid: 1001}),
+		layer(t, file{name: "data/deep/file"}),
+		layer(t, file{name: "data/other"}, file{name: "new/file"})))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, s, domain+"/app:1")
+	v := s.views.table.get(viewKey{snapshotter: Overlayfs, chain: img.ChainID})
+	seen := 0
+	for _, dir := range v.stack.lower {
+		for name, uid := range map[string]uint32{"data": 1000, "data/deep": 1001, "new": 0} {
+			var st unix.Stat_t
+			if unix.Lstat(filepath.Join(dir, name), &st) != nil {
+				continue
+			}
+			seen++
+			if st.Uid != uid {
+				t.Errorf("%s of %s is of user %d, not %d", name, dir, st.Uid, uid)
+			}
+		}
+	}
+	if seen != 2+2+1+1 {
+		t.Errorf("%d directories", seen)
+	}
+}

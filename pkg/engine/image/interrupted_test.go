@@ -1,0 +1,310 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+// breaking is a guard of a registry that knows ranges, and breaks connections.
+type breaking struct {
+	t   testing.TB
+	reg *testRegistry
+	// path is of the layer that breaks.
+	path string
+
+	mu sync.Mutex
+	// after is how many bytes it sends of the layer, all if negative.
+	after int
+	// wrong is sent in their place if it is not empty.
+	wrong []byte
+	// ranges are those that were asked for, "" for the whole.
+	ranges []string
+}
+
+func newBreaking(t testing.TB, reg *testRegistry, l v1.Layer, after int) *breaking {
+	t.Helper()
+	b := &breaking{t: t, reg: reg, path: "/blobs/" + digestOf(t, l), after: after}
+	reg.setGuard(b.guard)
+	return b
+}
+
+func (b *breaking) mend() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.after, b.ranges = -1, nil
+}
+
+func (b *breaking) asked() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ranges
+}
+
+func (b *breaking) guard(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, b.path) {
+		return false
+	}
+	b.mu.Lock()
+	after, wrong := b.after, b.wrong
+	b.ranges = append(b.ranges, r.Header.Get("Range"))
+	b.mu.Unlock()
+	resp, err := http.Get(b.reg.back.URL + r.URL.Path)
+	if err != nil {
+		b.t.Error(err)
+		return false
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.t.Error(err)
+		return false
+	}
+	if after < 0 {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+		return true
+	}
+	if len(wrong) > 0 {
+		copy(body, wrong)
+	}
+	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+	_, _ = w.Write(body[:after])
+	w.(http.Flusher).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+// twoLayers pushes app:1, whose second layer does not compress.
+func twoLayers(t testing.TB, reg *testRegistry) (small, big v1.Layer) {
+	t.Helper()
+	small, big = layer(t, file{name: "small", body: "1"}), bulk(t, 4<<20)
+	reg.push(t, "app:1", build(t, v1.Config{}, small, big))
+	return small, big
+}
+
+func TestInterruptedPullIsResumed(t *testing.T) {
+	const sent = 3 << 20
+	pulls := func(s *Store) (*Image, error) {
+		return s.Pull(s.testContext(t), PullRequest{Ref: domain + "/app:1"})
+	}
+	for name, interrupt := range map[string]func(t *testing.T, s *Store, g *breaking) *Store{
+		"connection breaks": func(t *testing.T, s *Store, _ *breaking) *Store {
+			if _, err := pulls(s); !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") {
+				t.Fatalf("a pull from a registry that breaks: %v", err)
+			}
+			return s
+		},
+		"daemon restarts": func(t *testing.T, s *Store, _ *breaking) *Store {
+			if _, err := pulls(s); err == nil {
+				t.Fatal("no error")
+			}
+			must(t, s.Close())
+			return openStore(t, s.cfg)
+		},
+		"daemon is killed": func(t *testing.T, s *Store, g *breaking) *Store {
+			must(t, s.Close())
+			held := make(chan struct{})
+			defer close(held)
+			g.reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+				if strings.Contains(r.URL.Path, g.path) && r.Method == http.MethodGet {
+					defer func() { <-held; panic(http.ErrAbortHandler) }()
+					defer func() { _ = recover() }()
+				}
+				return g.guard(w, r)
+			})
+			killed(t, s.cfg.Root, s.cfg.HostsDir, domain+"/app:1", func(string) bool {
+				blobs, _ := filepath.Glob(s.files.path("content", "blobs", "sha256", "*"))
+				found, _ := filepath.Glob(s.files.path("content", "ingest", "*", "data"))
+				if len(blobs) < 3 { // manifest, configuration and the other layer
+					return false
+				}
+				for _, f := range found {
+					if info, err := os.Stat(f); err == nil && info.Size() > sent/2 {
+						return true
+					}
+				}
+				return false
+			})
+			g.reg.setGuard(g.guard)
+			return openStore(t, s.cfg)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := newTestRegistry(t)
+			small, big := twoLayers(t, reg)
+			g := newBreaking(t, reg, big, sent)
+			s := interrupt(t, openStore(t, Config{HostsDir: reg.hosts(t)}), g)
+			if n := leasesLeft(t, s); n != 1 || len(s.List()) != 0 {
+				t.Fatalf("%d pulls are kept, and images %v", n, s.List())
+			}
+			g.mend()
+			reg.forgetHits()
+			if _, err := pulls(s); err != nil {
+				t.Fatal(err)
+			}
+			var from int
+			if got := g.asked(); len(got) != 1 {
+				t.Errorf("ranges %q", got)
+			} else if _, err := fmt.Sscanf(got[0], "bytes=%d-", &from); err != nil || from < sent/3 {
+				t.Errorf("range %q", got[0])
+			}
+			if n := reg.count(http.MethodGet, digestOf(t, small)); n != 0 {
+				t.Errorf("the whole layer was downloaded again")
+			}
+			if n := leasesLeft(t, s); n != 0 {
+				t.Errorf("%d pulls are kept", n)
+			}
+			wantStored(t, s, 4, 3)
+		})
+	}
+}
+
+// What one registry began, or somebody on the way, keeps nobody from pulling.
+func TestWrongBeginningIsNotResumed(t *testing.T) {
+	reg := newTestRegistry(t)
+	_, big := twoLayers(t, reg)
+	g := newBreaking(t, reg, big, 2<<20)
+	g.wrong = []byte("not what it should be")
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err == nil {
+		t.Fatal("no error")
+	}
+	g.mend()
+	pullImage(t, s, domain+"/app:1")
+	if got := g.asked(); len(got) != 2 || !strings.HasPrefix(got[0], "bytes=") || got[1] != "" {
+		t.Errorf("ranges %q", got)
+	}
+	wantStored(t, s, 4, 3)
+}
+
+func TestInterruptedPullsAreGivenUp(t *testing.T) {
+	for name, giveUp := range map[string]func(t *testing.T, s *Store) *Store{
+		"after an hour": func(t *testing.T, s *Store) *Store {
+			s.interrupted.dropOld(s.testContext(t), time.Now().Add(keptFor-time.Minute))
+			if n := leasesLeft(t, s); n != 1 {
+				t.Errorf("%d are kept before", n)
+			}
+			s.interrupted.dropOld(s.testContext(t), time.Now().Add(keptFor))
+			return s
+		},
+		"with a removed image": func(t *testing.T, s *Store) *Store {
+			pullImage(t, s, domain+"/other:1")
+			must(t, s.Retain(t.Context(), nil))
+			must(t, s.Remove(t.Context(), domain+"/other:1"))
+			return s
+		},
+		"on a full disk": func(t *testing.T, s *Store) *Store {
+			_, lease, err := s.files.lease(s.testContext(t), nil)
+			must(t, err)
+			s.abandon(s.testContext(t), lease, fmt.Errorf("write: %w", unix.ENOSPC))
+			return s
+		},
+		"after a reboot": func(t *testing.T, s *Store) *Store {
+			must(t, s.Close())
+			files, err := openFiles(t.Context(), s.cfg.Root, s.cfg.DefaultSnapshotter)
+			must(t, err)
+			files.flusher.boot = "another boot"
+			later, err := newStore(files, s.cfg)
+			must(t, err)
+			must(t, later.recover(s.testContext(t)))
+			must(t, files.close())
+			return openStore(t, s.cfg)
+		},
+		"for others": func(t *testing.T, s *Store) *Store {
+			for n := range keptPulls {
+				ctx, lease, err := s.files.lease(s.testContext(t), nil)
+				must(t, err)
+				s.interrupted.keep(ctx, fmt.Sprint(n), lease)
+			}
+			if n := leasesLeft(t, s); n != keptPulls {
+				t.Errorf("%d are kept", n)
+			}
+			s.interrupted.drop(s.testContext(t))
+			return s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := newTestRegistry(t)
+			_, big := twoLayers(t, reg)
+			reg.push(t, "other:1", build(t, v1.Config{}, layer(t, file{name: "other"})))
+			newBreaking(t, reg, big, 2<<20)
+			s := openStore(t, Config{HostsDir: reg.hosts(t)})
+			if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err == nil {
+				t.Fatal("no error")
+			}
+			if b, _, in := stored(t, s); len(b) == 0 || len(in) != 1 {
+				t.Fatalf("kept are %v and %v", b, in)
+			}
+			s = giveUp(t, s)
+			if n := leasesLeft(t, s); n != 0 {
+				t.Errorf("%d are kept", n)
+			}
+			wantStored(t, s, 0, 0)
+		})
+	}
+}
+
+// Who interrupts a pull does not get more entries than a whole one.
+func TestEntriesOfInterruptedPulls(t *testing.T) {
+	reg := newTestRegistry(t)
+	var files [2][]file
+	for i := range files {
+		for n := range 8 {
+			files[i] = append(files[i], file{name: fmt.Sprintf("%d-%d", i, n)})
+		}
+	}
+	last := layer(t, files[1]...)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, files[0]...), last))
+	g := newBreaking(t, reg, last, 10)
+	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxImageEntries: 12}})
+	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, g.path) {
+			eventually(t, "the other layer is unpacked", func() bool { _, snaps, _ := stored(t, s); return slices.ContainsFunc(snaps, isCommitted) })
+		}
+		return g.guard(w, r)
+	})
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err == nil || bounds.IsBeyond(err) {
+		t.Fatalf("an interrupted pull: %v", err)
+	}
+	if _, snaps, _ := stored(t, s); len(snaps) != 1 {
+		t.Fatalf("unpacked are %v", snaps)
+	}
+	g.mend()
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "max_image_entries") {
+		t.Errorf("its end: %v", err)
+	}
+	wantStored(t, s, 0, 0)
+}
+
+// isCommitted says whether a snapshot's name is that of an unpacked layer.
+func isCommitted(name string) bool { return strings.HasPrefix(name, Overlayfs+"/sha256:") }
+
+// testContext is one for the parts of a store.
+func (s *Store) testContext(t testing.TB) context.Context {
+	t.Helper()
+	return inNamespace(t.Context())
+}
+
+// wantNothingKept gives up what an interrupted pull left, which was all.
+func wantNothingKept(t testing.TB, s *Store) {
+	t.Helper()
+	s.interrupted.drop(s.testContext(t))
+	if n := leasesLeft(t, s); n != 0 {
+		t.Errorf("%d leases are left", n)
+	}
+	wantStored(t, s, 0, 0)
+}

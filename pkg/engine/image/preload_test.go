@@ -1,0 +1,116 @@
+package image
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// preload opens a store and waits until it has imported what is in a directory.
+func preload(t *testing.T, c Config) *Store {
+	t.Helper()
+	dir := c.PreloadDir
+	c.PreloadDir = ""
+	s := openStore(t, c)
+	(&preloads{dir: dir, archives: s.archives, catalog: s.catalog, record: s.files.path(preloadedFile)}).run(t.Context())
+	return s
+}
+
+func (s *Store) has(name string) bool {
+	_, err := s.Get(name)
+	return err == nil
+}
+
+func TestPreload(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name string, text []byte) {
+		t.Helper()
+		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	one, two := layered(t, v1.Config{}), build(t, v1.Config{}, layer(t, file{name: "two"}))
+	put("10-broken.tar", []byte("no archive"))
+	put("20-one.tar", dockerArchive(t, map[string]v1.Image{domain + "/one:1": one}))
+	put("30-both.tar", dockerArchive(t, map[string]v1.Image{domain + "/a:1": one, domain + "/b:1": two}))
+	put("notes.txt", []byte("not looked at"))
+	must(t, os.Mkdir(filepath.Join(dir, "40-directory.tar"), 0o700))
+
+	root := filepath.Join(t.TempDir(), "images")
+	s := preload(t, Config{Root: root, PreloadDir: dir})
+	for _, name := range []string{"/one:1", "/a:1", "/b:1"} {
+		if !s.has(domain + name) {
+			t.Errorf("%s is not there", name)
+		}
+	}
+	before := writes(t, s)
+	must(t, s.Close())
+
+	// What is there is not read again.
+	s = preload(t, Config{Root: root, PreloadDir: dir})
+	if now := writes(t, s); now > before+4 { // the broken one is tried again
+		t.Errorf("%d writes", now-before)
+	}
+	// What was removed, or is another archive, is.
+	must(t, s.Remove(t.Context(), domain+"/one:1"))
+	must(t, s.Close())
+	put("30-both.tar", dockerArchive(t, map[string]v1.Image{domain + "/c:1": two}))
+	s = preload(t, Config{Root: root, PreloadDir: dir})
+	if !s.has(domain+"/one:1") || !s.has(domain+"/c:1") {
+		t.Error("what was removed and what is new is not there")
+	}
+	must(t, s.Close())
+
+	// A record that is cut off costs time only.
+	must(t, os.WriteFile(filepath.Join(root, preloadedFile), []byte(`{"20-`), 0o600))
+	s = preload(t, Config{Root: root, PreloadDir: dir})
+	if text, err := os.ReadFile(filepath.Join(root, preloadedFile)); err != nil || !strings.Contains(string(text), domain+"/one:1") {
+		t.Errorf("the record is %s, %v", text, err)
+	}
+	must(t, s.Close())
+}
+
+func TestPreloadOfOthersFiles(t *testing.T) {
+	built := layered(t, v1.Config{})
+	for what, change := range map[string]func(dir, file string) error{
+		"a file for all":      func(_, file string) error { return os.Chmod(file, 0o666) },
+		"a file of another":   func(_, file string) error { return os.Chown(file, 1000, 1000) },
+		"a directory for all": func(dir, _ string) error { return os.Chmod(dir, 0o777) },
+		"a link to nothing":   func(_, file string) error { _ = os.Remove(file); return os.Symlink("/nowhere", file) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "preload")
+			must(t, os.Mkdir(dir, 0o755))
+			file := filepath.Join(dir, "one.tar")
+			must(t, os.WriteFile(file, dockerArchive(t, map[string]v1.Image{domain + "/one:1": built}), 0o600))
+			must(t, change(dir, file))
+			s := preload(t, Config{PreloadDir: dir})
+			if got := s.List(); len(got) != 0 {
+				t.Errorf("images are %v", got)
+			}
+		})
+	}
+}
+
+// The store imports by itself, and ends while it does.
+func TestPreloadInTheBackground(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "one.tar"), dockerArchive(t, map[string]v1.Image{domain + "/one:1": build(t, v1.Config{}, bulk(t, 8<<20))}), 0o600))
+	root := filepath.Join(t.TempDir(), "images")
+	s := openStore(t, Config{Root: root, PreloadDir: dir})
+	begin := time.Now()
+	must(t, s.Close())
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it took %v to end", took)
+	}
+	s = openStore(t, Config{Root: root, PreloadDir: dir})
+	eventually(t, "the image is there", func() bool { return s.has(domain + "/one:1") })
+	eventually(t, "the record is there", func() bool { _, err := os.Stat(filepath.Join(root, preloadedFile)); return err == nil })
+	must(t, s.Close())
+	s = openStore(t, Config{Root: root})
+	if leasesLeft(t, s) != 0 || !s.has(domain+"/one:1") {
+		t.Errorf("%d leases", leasesLeft(t, s))
+	}
+}

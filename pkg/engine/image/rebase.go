@@ -1,0 +1,152 @@
+package image
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// parentLabel is how containerd's unpacker names the layer below to a snapshotter.
+const parentLabel = "containerd.io/snapshot/parent-chain-id"
+
+// rebases knows the layers that are unpacked before those below them are there: they
+// are put on them when they are committed.
+type rebases struct {
+	mu sync.Mutex
+	// active is what is being unpacked, by its key, and below what it will be put on,
+	// by the directory that it is unpacked into.
+	active map[string]rebase
+	below  map[string]string
+	// changed is closed at the next change.
+	changed chan struct{}
+}
+
+// rebase is a layer on its way: the chain that it becomes, and where it is until then.
+type rebase struct{ chain, dir string }
+
+func newRebases() *rebases {
+	return &rebases{active: map[string]rebase{}, below: map[string]string{}, changed: make(chan struct{})}
+}
+
+func (r *rebases) begin(key string, labels map[string]string, mounts []mount.Mount) {
+	to, err := whereTo(mounts)
+	chain := labels[snapshots.LabelSnapshotRef]
+	if chain == "" || err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.active[key] = rebase{chain: chain, dir: to.root}
+	if parent := labels[parentLabel]; parent != "" {
+		r.below[to.root] = parent
+	}
+}
+
+func (r *rebases) end(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	layer, ok := r.active[key]
+	if !ok {
+		return
+	}
+	delete(r.active, key)
+	delete(r.below, layer.dir)
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// parentOf is the layer that one in a directory will be put on; empty if it is on it.
+func (r *rebases) parentOf(dir string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.below[dir]
+}
+
+// coming says whether a layer is being unpacked, until changed.
+func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, layer := range r.active {
+		if layer.chain == chain {
+			return true, r.changed
+		}
+	}
+	return false, r.changed
+}
+
+// Prepare implements snapshots.Snapshotter.
+func (l *layers) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	mounts, err := l.Snapshotter.Prepare(ctx, key, parent, opts...)
+	if err != nil || parent != "" {
+		return mounts, err
+	}
+	var info snapshots.Info
+	for _, opt := range opts {
+		if err := opt(&info); err != nil {
+			return nil, err
+		}
+	}
+	l.rebases.begin(key, info.Labels, mounts)
+	return mounts, nil
+}
+
+// Commit implements snapshots.Snapshotter.
+func (l *layers) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
+	err := l.Snapshotter.Commit(ctx, name, key, opts...)
+	if err == nil {
+		l.rebases.end(key)
+	}
+	return err
+}
+
+// Remove implements snapshots.Snapshotter.
+func (l *layers) Remove(ctx context.Context, key string) error {
+	defer l.rebases.end(key)
+	return l.Snapshotter.Remove(ctx, key)
+}
+
+// wait returns when a layer is there that was being unpacked.
+func (l *layers) wait(ctx context.Context, chain string) error {
+	for {
+		coming, changed := l.rebases.coming(chain)
+		if !coming {
+			_, err := l.Stat(ctx, chain)
+			if errdefs.IsNotFound(err) {
+				return fmt.Errorf("the layer below was not unpacked: %w", errdefs.ErrAborted)
+			}
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// belowPrefix begins the names of views that last as long as stackOf does.
+const belowPrefix = "berth-below-"
+
+// stackOf returns the directories of a layer and of those below it, topmost first.
+func (l *layers) stackOf(ctx context.Context, chain string) (_ []string, err error) {
+	key := belowPrefix + rand.Text()
+	mounts, err := l.View(ctx, key, chain)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if removeErr := l.Remove(context.WithoutCancel(ctx), key); err == nil {
+			err = removeErr
+		}
+	}()
+	st, ok := readStack(mounts)
+	if !ok {
+		return nil, fmt.Errorf("layer %s has mounts of an unexpected kind: %w", chain, errdefs.ErrInternal)
+	}
+	return st.lower, nil
+}

@@ -1,0 +1,49 @@
+package image
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What layers go through is seen while it happens.
+func TestUnderway(t *testing.T) {
+	reg := newTestRegistry(t)
+	small, big := twoLayers(t, reg)
+	g := newBreaking(t, reg, big, 2<<20)
+	held := make(chan struct{})
+	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, g.path) {
+			defer func() { <-held; panic(http.ErrAbortHandler) }()
+			defer func() { _ = recover() }()
+		}
+		return g.guard(w, r)
+	})
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+		done <- err
+	}()
+	eventually(t, "one layer is unpacked, and one on its way", func() bool {
+		if s.Running() != 1 || s.Fetched() < 2<<20 {
+			return false
+		}
+		now := s.Underway(t.Context())
+		if len(now) != 1 || len(now[0].Layers) != 2 {
+			return false
+		}
+		a, b := now[0].Layers[0], now[0].Layers[1]
+		return now[0].Name == domain+"/app:1" && now[0].Snapshotter == Overlayfs && time.Since(now[0].Began) < time.Minute &&
+			a.Digest.String() == digestOf(t, small) && a.Stage == LayerUnpacked && a.Fetched == a.Size &&
+			b.Digest.String() == digestOf(t, big) && b.Stage == LayerFetching && b.Fetched > 1<<20 && b.Fetched < b.Size
+	})
+	close(held)
+	if err := <-done; err == nil {
+		t.Error("no error")
+	}
+	if now := s.Underway(t.Context()); len(now) != 0 {
+		t.Errorf("under way are %+v", now)
+	}
+}

@@ -1,0 +1,143 @@
+package supervisor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// watching is a supervisor that has no more than what attachments need.
+func watching(t *testing.T) *Supervisor {
+	t.Helper()
+	p, err := newProcesses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.epoll.Close() })
+	go p.run(context.WithoutCancel(t.Context()))
+	return &Supervisor{processes: p, backlogs: newBacklogs(attachMemory)}
+}
+
+func fifo(t *testing.T, path string, flags int) *os.File {
+	t.Helper()
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// openBelow is how many files are open here whose paths begin so.
+func openBelow(t *testing.T, path string) (n int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && strings.HasPrefix(target, path) {
+			n++
+		}
+	}
+	return n
+}
+
+// within polls until ok, which it says of what was wanted.
+func within(t *testing.T, limit time.Duration, wanted string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", wanted, limit)
+		}
+	}
+}
+
+// A reader may leave while it is being attached. The race detector looks on.
+func TestReadersThatLeaveWhileTheyAttach(t *testing.T) {
+	s := watching(t)
+	dir := t.TempDir()
+	for n := range 2000 {
+		paths := stdioPaths{stdout: filepath.Join(dir, "out"), stderr: filepath.Join(dir, "err")}
+		out, stderr := fifo(t, paths.stdout, os.O_RDONLY), fifo(t, paths.stderr, os.O_RDONLY)
+		o, left := &output{}, make(chan struct{})
+		go func() {
+			defer close(left)
+			for begin := time.Now(); time.Since(begin) < time.Duration(n%200)*time.Microsecond; {
+				runtime.Gosched()
+			}
+			out.Close()
+			stderr.Close()
+		}()
+		_ = o.attach(s, paths, nil, inputEnd{}) // it may come too late
+		<-left
+		os.Remove(paths.stdout)
+		os.Remove(paths.stderr)
+	}
+	within(t, time.Minute, "nothing is left open or watched", func() bool {
+		s.processes.mu.Lock()
+		defer s.processes.mu.Unlock()
+		return len(s.processes.watches) == 0 && openBelow(t, dir) == 0
+	})
+}
+
+// A container that does not read its stdin keeps nothing of those who wrote and left,
+// and gets what the next one writes when it reads again.
+func TestInputOfThoseWhoLeft(t *testing.T) {
+	t.Parallel()
+	s := watching(t)
+	dir := t.TempDir()
+	container := fifo(t, filepath.Join(dir, "container"), os.O_RDONLY)
+	defer container.Close()
+	stdin, err := openWriter(filepath.Join(dir, "container"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	o := &output{}
+	attach := func(text []byte) {
+		t.Helper()
+		paths := stdioPaths{stdin: filepath.Join(dir, "in"), stdout: filepath.Join(dir, "out")}
+		in, out := fifo(t, paths.stdin, os.O_RDWR), fifo(t, paths.stdout, os.O_RDONLY)
+		if err := o.attach(s, paths, stdin, inputEnd{}); err != nil {
+			t.Fatal(err)
+		}
+		_ = in.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		_, _ = in.Write(text)
+		in.Close()
+		out.Close()
+		os.Remove(paths.stdin)
+		os.Remove(paths.stdout)
+	}
+	const sessions = 20
+	for range sessions {
+		attach(make([]byte, 200<<10))
+	}
+	within(t, 3*lastWrite, "what they wrote is given up", func() bool { return openBelow(t, filepath.Join(dir, "in")) == 0 })
+
+	go func() {
+		for b := make([]byte, 64<<10); ; {
+			if n, err := container.Read(b); n == 0 && err != nil {
+				return
+			}
+		}
+	}()
+	written := make(chan error, 1)
+	go func() { written <- o.attached.write(t.Context(), stdin, make([]byte, 300<<10)) }()
+	select {
+	case err := <-written:
+		if err != nil {
+			t.Errorf("the next input: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the next input is not passed on")
+	}
+}

@@ -1,0 +1,53 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+)
+
+// freezer pauses a container and lets it go on.
+type freezer struct{ task *task }
+
+func (f *freezer) pause(ctx context.Context) error  { return f.freeze(ctx, "pause", true) }
+func (f *freezer) resume(ctx context.Context) error { return f.freeze(ctx, "resume", false) }
+
+func (f *freezer) freeze(ctx context.Context, verb string, paused bool) error {
+	return f.task.whenRunning(ctx, func(ctx context.Context) error {
+		if paused {
+			// First: a call that fails, or whose supervisor dies, may have paused it.
+			if err := f.setPaused(true); err != nil {
+				return err
+			}
+		}
+		_, err := f.task.call(ctx, &call{args: []string{verb, f.task.id}})
+		if paused && err == nil || err != nil && !f.goesOn(ctx) {
+			return err
+		}
+		return errors.Join(err, f.setPaused(false))
+	})
+}
+
+// goesOn says whether the runtime knows that the container does not stand still.
+func (f *freezer) goesOn(ctx context.Context) bool {
+	out, err := f.task.call(ctx, &call{args: []string{"state", f.task.id}})
+	var state struct {
+		Status string `json:"status"`
+	}
+	return err == nil && json.Unmarshal(lastJSON(out), &state) == nil && state.Status == "running"
+}
+
+// setPaused records whether the container may stand still.
+func (f *freezer) setPaused(paused bool) error {
+	t := f.task
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.journal.Paused
+	t.journal.Paused = paused
+	if err := t.save(); err != nil {
+		t.journal.Paused = before
+		return err
+	}
+	t.paused = paused && t.first.state == running
+	return nil
+}

@@ -1,0 +1,35 @@
+package supervisor
+
+import (
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestPidfdOfAnother(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	pidfd, own, err := identify(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	earlier := Process{PID: own.PID, StartTime: own.StartTime - 1}
+	if isAnother(pidfd, own) || isAnother(pidfd, Process{PID: own.PID}) || !isAnother(pidfd, earlier) {
+		t.Error("it is taken for another, or another for it")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if isAnother(pidfd, own) {
+		t.Error("one that has ended is taken for another")
+	}
+}

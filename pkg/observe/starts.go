@@ -1,0 +1,175 @@
+package observe
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/step"
+)
+
+// PodStart is how a pod came up: the calls that its kubelet made for it.
+type PodStart struct {
+	Namespace, Name, UID string
+	// Sandbox is empty if there is none.
+	Sandbox string
+	Handler string
+	Began   time.Time
+	// Calls are in the order of their ends: RunPodSandbox, and then those of each
+	// container. Restarts of containers are not among them.
+	Calls []StartCall
+}
+
+// StartCall is one of them.
+type StartCall struct {
+	RPC string
+	// Of is the container's name, or the image's.
+	Of    string
+	Began time.Time
+	Took  time.Duration
+	Code  codes.Code
+	Steps []step.Step
+}
+
+// Took is the time that the calls took. What the kubelet did in between is not in it.
+func (p PodStart) Took() (all time.Duration) {
+	for _, c := range p.Calls {
+		all += c.Took
+	}
+	return all
+}
+
+// Starts remembers how the last pods came up. All methods may be called concurrently;
+// it costs a bounded amount of memory.
+type Starts struct {
+	mu   sync.Mutex
+	pods []*podStart // oldest first
+}
+
+// podStart has the names of the containers that were created and not started.
+type podStart struct {
+	PodStart
+	created map[string]string
+	started map[string]bool // by name
+}
+
+const (
+	// maxStarts is how many pods are remembered, and maxStartCalls how many calls of each.
+	maxStarts, maxStartCalls = 256, 64
+)
+
+// NewStarts returns Starts that know nothing yet.
+func NewStarts() *Starts { return &Starts{} }
+
+// Recent returns what is remembered, the newest pod first.
+func (s *Starts) Recent() []PodStart {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var recent []PodStart
+	for _, p := range slices.Backward(s.pods) {
+		one := p.PodStart
+		one.Calls = slices.Clone(one.Calls)
+		recent = append(recent, one)
+	}
+	return recent
+}
+
+// note takes a call that has ended.
+func (s *Starts) note(c *call, rpc string, req, resp any, began time.Time, took time.Duration, err error) {
+	if s == nil || req == nil {
+		return
+	}
+	switch req.(type) {
+	case *runtimeapi.RunPodSandboxRequest, *runtimeapi.PullImageRequest, *runtimeapi.CreateContainerRequest, *runtimeapi.StartContainerRequest:
+	default:
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	done := StartCall{RPC: rpc, Began: began, Took: took, Code: status.Code(err), Steps: c.steps.Steps()}
+	switch r := req.(type) {
+	case *runtimeapi.RunPodSandboxRequest:
+		id := ""
+		if made, ok := resp.(*runtimeapi.RunPodSandboxResponse); ok {
+			id = made.GetPodSandboxId()
+		}
+		s.begin(r.GetConfig().GetMetadata(), c.handler, id, done)
+	case *runtimeapi.PullImageRequest:
+		if p := s.ofPod(r.GetSandboxConfig().GetMetadata().GetUid()); p != nil {
+			done.Of = shown(r.GetImage().GetImage())
+			p.add(done)
+		}
+	case *runtimeapi.CreateContainerRequest:
+		made, _ := resp.(*runtimeapi.CreateContainerResponse)
+		if p := s.ofSandbox(r.GetPodSandboxId()); p != nil {
+			p.create(shown(r.GetConfig().GetMetadata().GetName()), made.GetContainerId(), done)
+		}
+	case *runtimeapi.StartContainerRequest:
+		s.start(r.GetContainerId(), done)
+	}
+}
+
+func (s *Starts) begin(m *runtimeapi.PodSandboxMetadata, handler, sandbox string, done StartCall) {
+	if len(s.pods) >= maxStarts {
+		s.pods = slices.Delete(s.pods, 0, len(s.pods)-maxStarts+1)
+	}
+	s.pods = append(s.pods, &podStart{
+		PodStart: PodStart{
+			Namespace: shown(m.GetNamespace()), Name: shown(m.GetName()), UID: shown(m.GetUid()),
+			Sandbox: sandbox, Handler: handler, Began: done.Began, Calls: []StartCall{done},
+		},
+		created: map[string]string{}, started: map[string]bool{},
+	})
+}
+
+// ofPod is the newest start of a pod.
+func (s *Starts) ofPod(uid string) *podStart {
+	for _, p := range slices.Backward(s.pods) {
+		if uid != "" && p.UID == uid {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *Starts) ofSandbox(id string) *podStart {
+	for _, p := range slices.Backward(s.pods) {
+		if id != "" && p.Sandbox == id {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *Starts) start(container string, done StartCall) {
+	for _, p := range slices.Backward(s.pods) {
+		if name, ok := p.created[container]; ok {
+			delete(p.created, container)
+			p.started[name] = true
+			done.Of = name
+			p.add(done)
+			return
+		}
+	}
+}
+
+func (p *podStart) create(name, id string, done StartCall) {
+	if p.started[name] || len(p.Calls) >= maxStartCalls {
+		return // a restart, or too much to be remembered
+	}
+	if id != "" {
+		p.created[id] = name
+	}
+	done.Of = name
+	p.add(done)
+}
+
+func (p *podStart) add(done StartCall) {
+	if len(p.Calls) < maxStartCalls {
+		p.Calls = append(p.Calls, done)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
@@ -151,16 +152,46 @@ func (c *clients) close() error {
 	c.open = nil
 	c.mu.Unlock()
 	for _, n := range open {
-		_ = n.Close() // it may have gone
+		_ = n.disconnect() // it may have gone
 	}
 	return c.epoll.Close()
 }
 
-// Close may be called often.
+// lingering is how long a client that was told goodbye may take to read what was
+// sent to it. Every byte that it sends meanwhile is discarded.
+const lingering = time.Minute
+
+// Close lets the client read what was sent to it, in the background. To close the
+// socket at once would drop that if the client has sent what nobody has read, as a
+// ping of SPDY: TCP answers with a reset. It may be called often.
 func (n *client) Close() error {
 	if n.closed.Swap(true) {
 		return nil
 	}
+	n.cancel()
+	if err := n.Conn.(*net.TCPConn).CloseWrite(); err != nil { // the client is gone
+		return n.disconnect()
+	}
+	_ = n.SetReadDeadline(time.Now()) // whoever reads from it is told
+	go func() {
+		_ = n.SetReadDeadline(time.Now().Add(lingering))
+		_, _ = io.Copy(io.Discard, n.Conn)
+		_ = n.disconnect()
+	}()
+	return nil
+}
+
+// Read returns nothing more once the client was told goodbye.
+func (n *client) Read(b []byte) (int, error) {
+	if n.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return n.Conn.Read(b)
+}
+
+// disconnect drops what the client has not read. It may be called often.
+func (n *client) disconnect() error {
+	n.closed.Store(true)
 	n.cancel()
 	n.forget()
 	return n.Conn.Close()

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/websocket"
 	"k8s.io/client-go/tools/remotecommand"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -92,6 +93,46 @@ func TestASessionEndsWithItsClient(t *testing.T) {
 		}
 		soon(t, ended, "the session has ended")
 	})
+}
+
+// What a client has sent and nobody has read must not cost it what it is yet to
+// read: TCP answers a close over unread data with a reset, and drops what it has to
+// send.
+func TestASessionEndsWithAllOfItsOutput(t *testing.T) {
+	const size = 1 << 20
+	ended := make(chan struct{})
+	s := serve(t, streaming.Config{}, program{run: func(_ context.Context, s session) error {
+		defer close(ended)
+		_, err := io.WriteString(s.out, strings.Repeat("x", size))
+		return err
+	}})
+	_, ws := dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
+	for range 8 {
+		if _, err := ws.Write(append([]byte{0}, strings.Repeat("x", 2048)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon(t, ended, "the session has ended")
+	time.Sleep(100 * time.Millisecond) // in which the server hangs up
+	got, success := 0, false
+	for {
+		var message []byte
+		if err := websocket.Message.Receive(ws, &message); err != nil {
+			if err != io.EOF {
+				t.Error(err)
+			}
+			break
+		}
+		switch message[0] {
+		case 1:
+			got += len(message) - 1
+		case 3:
+			success = strings.Contains(string(message), "Success")
+		}
+	}
+	if got != size || !success {
+		t.Errorf("%d of %d bytes, success=%v", got, size, success)
+	}
 }
 
 // That the input has ended is no reason to end the session.

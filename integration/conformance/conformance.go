@@ -90,6 +90,9 @@ type Images struct {
 	// DefinedRoot, DefinedRootLink, DefinedFile and DefinedMany have VOLUMEs that
 	// cannot be.
 	DefinedRoot, DefinedRootLink, DefinedFile, DefinedMany string
+	// Artifact is no container image: its blobs are called README.md, which says "read
+	// me", and weights/model.bin. Empty for an endpoint that mounts none.
+	Artifact string
 	// Absent is a reference that the registry answers 404 to.
 	Absent string
 }

@@ -40,7 +40,9 @@ func suiteImages(t *testing.T, reg *testbed.Registry) conformance.Images {
 		DefinedRootLink: reg.Push(t, "suite/defined:rootlink", testbed.Busybox(t, withVolumes("/all"), testbed.WithLayer(link("all", "/")))),
 		DefinedFile:     reg.Push(t, "suite/defined:file", testbed.Busybox(t, withVolumes("/etc/passwd"))),
 		DefinedMany:     reg.Push(t, "suite/defined:many", testbed.Busybox(t, withVolumes(many(1000)...))),
-		Absent:          reg.Host + "/suite/absent:1",
+		Artifact: reg.Push(t, "suite/model:1", testbed.Artifact(t,
+			testbed.File{Path: "README.md", Body: []byte("read me")}, testbed.File{Path: "weights/model.bin", Body: []byte("weights")})),
+		Absent: reg.Host + "/suite/absent:1",
 	}
 }
 

@@ -15,6 +15,9 @@ var imageVolumeChecks = []check{
 	{name: "a sub path that leads nowhere is refused", run: imageVolumeNoPart},
 	{name: "options of image mounts", needs: []Ability{MountOptions}, run: imageVolumeOptions},
 	{name: "the image's users are the pod's", needs: []Ability{UserNamespaces}, run: imageVolumeUserNS},
+	{name: "an artifact", berth: true, run: artifactVolume},
+	{name: "an artifact under the pod's users", berth: true, needs: []Ability{UserNamespaces}, run: artifactVolumeUserNS},
+	{name: "an artifact in use can be removed", berth: true, alone: true, run: artifactOutlivesImage},
 	{name: "nothing is mounted after the pod", needs: []Ability{HostProcesses}, run: imageVolumeGone},
 }
 
@@ -76,6 +79,58 @@ func imageVolumeNoPart(t *testing.T, n *node) {
 	n.volumeRefused(t, "a missing sub path", n.imageMount(id, "/part", "dir/missing"), codes.InvalidArgument)
 	n.volumeRefused(t, "a sub path that climbs out", n.imageMount(id, "/part", "../.."), codes.InvalidArgument)
 	n.volumeRefused(t, "a link to nowhere", n.imageMount(id, "/part", "dangling"), codes.InvalidArgument)
+}
+
+func artifactVolume(t *testing.T, n *node) {
+	id := n.pull(t, n.Image.Artifact)
+	p := n.pod(t)
+	c := p.start(t, forever(), mount(n.imageMount(id, "/model", ""), n.imageMount(id, "/part", "weights"), n.imageMount(id, "/etc/one", "weights/model.bin")),
+		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = &runtimeapi.Int64Value{Value: 4711} }))
+	for file, want := range map[string]string{"/model/README.md": "read me", "/model/weights/model.bin": "weights", "/part/model.bin": "weights", "/etc/one": "weights"} {
+		if got := c.exec(t, "cat", file); got != want {
+			t.Errorf("%s is %q, want %q", file, got, want)
+		}
+	}
+	root := p.start(t, forever(), mount(n.imageMount(id, "/model", ""), n.imageMount(id, "/one", "README.md")))
+	for _, command := range []string{"touch /model/x", "echo x > /model/README.md", "echo x > /one", "chmod 777 /one", "rm /model/README.md"} {
+		if r, err := root.execSync(t, execBound, "sh", "-c", command); err != nil || r.GetExitCode() == 0 {
+			t.Errorf("%s works: %v, %v", command, r, err)
+		}
+	}
+	n.volumeRefused(t, "a missing file", n.imageMount(id, "/part", "weights/other"), codes.InvalidArgument)
+	run := p.containerConfig(forever())
+	run.Image = &runtimeapi.ImageSpec{Image: id}
+	if _, err := p.tryCreate(t, run); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "volume") {
+		t.Errorf("a container of an artifact: %v", err)
+	}
+	for _, name := range []string{id, n.Image.Artifact} {
+		if got := n.imageStatus(t, name); got.GetId() != id || got.GetSize() == 0 {
+			t.Errorf("status by %s: %v", name, got)
+		}
+	}
+}
+
+func artifactVolumeUserNS(t *testing.T, n *node) {
+	id := n.pull(t, n.Image.Artifact)
+	c := n.pod(t, withUserNS).start(t, forever(), mount(idmapped(n.imageMount(id, "/model", "")), n.imageMount(id, "/one", "README.md")))
+	if got := c.line(t, "stat", "-c", "%u:%g %a", "/model/README.md"); got != "0:0 444" {
+		t.Errorf("its owner and mode are %s", got)
+	}
+	if got := c.exec(t, "cat", "/one"); got != "read me" {
+		t.Errorf("%q", got)
+	}
+}
+
+func artifactOutlivesImage(t *testing.T, n *node) {
+	id := n.pull(t, n.Image.Artifact)
+	c := n.pod(t).start(t, forever(), mount(n.imageMount(id, "/model", "")))
+	n.removeImage(t, id)
+	if n.Restart != nil {
+		n.Restart(t)
+	}
+	if got := c.exec(t, "cat", "/model/weights/model.bin"); got != "weights" {
+		t.Errorf("%q", got)
+	}
 }
 
 func imageVolumeOptions(t *testing.T, n *node) {

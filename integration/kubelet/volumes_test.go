@@ -22,6 +22,9 @@ func (b *bed) volumes(t *testing.T, n *Namespace) {
 	data := b.berth.Registry.Push(t, "kubelet/data:1", testbed.Image(t, testbed.WithLayer(
 		testbed.File{Path: "model", Mode: 0o644, Body: []byte("weights")},
 	)))
+	artifact := b.berth.Registry.Push(t, "kubelet/artifact:1", testbed.Artifact(t,
+		testbed.File{Path: "weights/model.bin", Body: []byte("of an artifact")}, testbed.File{Path: "README.md", Body: []byte("read me")},
+	))
 	n.Create(t, `
 {apiVersion: v1, kind: ConfigMap, metadata: {name: config}, data: {key: from a config map, other: unused}}
 ---
@@ -51,6 +54,7 @@ spec:
   - {name: host, hostPath: {path: %[2]q, type: Directory}}
   - {name: file, hostPath: {path: %[2]s/given, type: File}}
   - {name: image, image: {reference: %[3]q}}
+  - {name: artifact, image: {reference: %[4]q}}
   containers:
   - &container
     name: main
@@ -70,9 +74,11 @@ spec:
     - {name: file, mountPath: /file, readOnly: true}
     - {name: config, mountPath: /one-file, subPath: sub/key}
     - {name: image, mountPath: /image}
+    - {name: artifact, mountPath: /artifact}
+    - {name: artifact, mountPath: /etc/README, subPath: README.md}
   - <<: *container
     name: other
-`, class.name, host, data))
+`, class.name, host, data, artifact))
 	}
 	for _, class := range b.classes {
 		t.Run(class.name, func(t *testing.T) {
@@ -85,6 +91,7 @@ spec:
 				`echo "$FROM_CONFIG, $FROM_SECRET"`:                                        "from a config map, from a secret",
 				"echo $POD_IP":                                                             pod.Status.PodIP,
 				"cat /image/model; touch /image/x 2>/dev/null || echo ' read only'":        "weights read only",
+				"cat /artifact/weights/model.bin; echo; cat /etc/README":                   "of an artifact\nread me",
 				"cat /host/given /file":                                                    "by the host\nby the host",
 				"echo from inside > /host/" + class.name:                                   "",
 				"echo x 2>/dev/null > /hidden/new || echo read only":                       "read only",

@@ -15,8 +15,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // File is an entry of an image layer.
@@ -128,6 +130,23 @@ func Image(t T, options ...ImageOption) v1.Image {
 	config.Config = plan.config
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		t.Fatalf("configure the image: %v", err)
+	}
+	return image
+}
+
+// Artifact makes a manifest that is no container image, whose blobs are the regular
+// files given.
+func Artifact(t T, files ...File) v1.Image {
+	t.Helper()
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), "application/vnd.cncf.model.config.v1+json")
+	for _, f := range files {
+		var err error
+		if image, err = mutate.Append(image, mutate.Addendum{
+			Layer:       static.NewLayer(f.Body, "application/vnd.cncf.model.weight.v1.raw"),
+			Annotations: map[string]string{imagespec.AnnotationTitle: f.Path},
+		}); err != nil {
+			t.Fatalf("add a blob: %v", err)
+		}
 	}
 	return image
 }

@@ -42,7 +42,7 @@ const (
 var places = []string{
 	failpoint.SandboxReserved, failpoint.SandboxPinned, failpoint.SandboxNetworked, failpoint.SandboxReady,
 	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
-	layerPulled, failpoint.ImageUnpacked, failpoint.ImageFlush, failpoint.BinaryCopied,
+	layerPulled, failpoint.ImageUnpacked, failpoint.ImageLinked, failpoint.ImageFlush, failpoint.BinaryCopied,
 }
 
 // TestHold brings berth to all places at once, where the power is to be cut: it says so
@@ -98,7 +98,8 @@ func TestHold(t *testing.T) {
 			return err
 		})
 	}
-	for _, reference := range []string{whole, half} {
+	files := registry.Push(t, "node/model:1", testbed.Artifact(t, testbed.File{Path: "model", Body: []byte("weights")}))
+	for _, reference := range []string{whole, half, files} {
 		goes("PullImage", func() error {
 			_, err := n.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reference}})
 			return err

@@ -38,6 +38,9 @@ const ContainerVolumes = "container.volumes"
 // ImageUnpacked is passed by pulls: the layers are there, and no record names the image.
 const ImageUnpacked = "image.unpacked"
 
+// ImageLinked is passed by pulls of artifacts: their files are there, and no volume has them.
+const ImageLinked = "image.linked"
+
 // ImageFlush is passed behind pulls: their layers are there, and may not be on disk.
 const ImageFlush = "image.flush"
 

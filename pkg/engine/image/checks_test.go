@@ -37,7 +37,7 @@ func TestManifestLimits(t *testing.T) {
 		},
 		"configuration without a digest": {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Digest: "sha256:\x1b[31m"}}, "of the configuration"},
 		"negative configuration":         {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: -1}}, "invalid size, -1"},
-		"chart":                          {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: "application/vnd.cncf.helm.config.v1+json"}}, "not a container image"},
+		"chart":                          {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: "application/vnd.cncf.helm.config.v1+json"}}, "of the configuration"},
 		"layer is a manifest": {
 			imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageManifest })}, "is not valid",
 		},

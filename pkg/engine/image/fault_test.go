@@ -46,7 +46,12 @@ func victim(root string) {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := s.PrepareRootfs(ctx, "victim", img, ""); err != nil {
+	if img.ArtifactType != "" {
+		_, err = s.PrepareVolume(ctx, "victim", img, "")
+	} else {
+		_, err = s.PrepareRootfs(ctx, "victim", img, "")
+	}
+	if err != nil {
 		panic(err)
 	}
 	if _, err := os.Stdout.WriteString("done\n"); err != nil {

@@ -10,8 +10,8 @@ import (
 // Image is an image that is whole in the store. It never changes; a pull or a
 // removal puts another one in its place.
 type Image struct {
-	// ID is the digest of the image's configuration, "sha256:<hex>". It is the
-	// one identifier that all CRI calls use.
+	// ID is the digest of the image's configuration, "sha256:<hex>"; that of the
+	// manifest for an artifact. It is the one identifier that all CRI calls use.
 	ID string
 	// RepoTags and RepoDigests are the names the image was pulled by,
 	// normalised ("docker.io/library/busybox:1"), sorted. RepoTags is empty for
@@ -25,6 +25,8 @@ type Image struct {
 	Config imagespec.ImageConfig
 	// Platform is what the image was built for.
 	Platform imagespec.Platform
+	// ArtifactType says what an artifact is; empty for a container image.
+	ArtifactType string
 	// Pinned says that the kubelet's garbage collection must leave it alone.
 	Pinned bool
 

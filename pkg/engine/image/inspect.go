@@ -27,6 +27,9 @@ func (r *reader) inspect(ctx context.Context, target imagespec.Descriptor, fetch
 	if _, err := fetch(ctx, m.Config); err != nil {
 		return m, fmt.Errorf("configuration: %w", err)
 	}
+	if isArtifact(m) {
+		return m, nil
+	}
 	return m, r.readConfig(ctx, m, func(config imagespec.Image) error {
 		for _, d := range config.RootFS.DiffIDs {
 			if err := d.Validate(); err != nil {
@@ -71,10 +74,12 @@ func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, 
 	return desc, bounds.Beyond("image has more than %d indexes above its manifest", maxIndexDepth)
 }
 
-// checkManifest checks that a manifest is one of a container image.
+// checkManifest checks that a manifest is one of a container image or an artifact.
 func checkManifest(m imagespec.Manifest) error {
-	if !images.IsConfigType(m.Config.MediaType) {
-		return fmt.Errorf("not a container image: media type %.100q: %w", m.Config.MediaType, errdefs.ErrInvalidArgument)
+	if isArtifact(m) {
+		if err := checkArtifact(m); err != nil {
+			return err
+		}
 	}
 	for _, layer := range m.Layers {
 		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || images.IsConfigType(layer.MediaType) || layer.Size < 0 {

@@ -18,11 +18,16 @@ func (r *reader) load(ctx context.Context, target imagespec.Descriptor) (*Image,
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := r.readManifest(ctx, desc, checkManifest)
-	if err != nil {
-		return nil, err
-	}
 	var img *Image
+	manifest, err := r.readManifest(ctx, desc, func(m imagespec.Manifest) error {
+		if isArtifact(m) {
+			img = newArtifact(desc, m)
+		}
+		return checkManifest(m)
+	})
+	if err != nil || img != nil {
+		return img, err
+	}
 	err = r.readConfig(ctx, manifest, func(config imagespec.Image) error {
 		img = newImage(desc, manifest, config)
 		return nil
@@ -77,7 +82,7 @@ func weight(c imagespec.ImageConfig) int {
 
 // whole is Store.Whole.
 func (r *reader) whole(ctx context.Context, img *Image) (*Image, error) {
-	if err := img.usable(); err != nil {
+	if err := img.runnable(); err != nil {
 		return nil, err
 	}
 	if !img.partial {

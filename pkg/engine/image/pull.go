@@ -18,6 +18,7 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
@@ -238,14 +239,15 @@ func (s *puller) already(ctx context.Context, p pull, target imagespec.Descripto
 	if img == nil || img.usable() != nil {
 		return nil
 	}
-	k := viewKey{snapshotter: p.snapshotter, chain: img.ChainID}
-	if p.layers.kind.layered {
+	k := s.files.keyOf(p.snapshotter, img.ChainID)
+	l := s.files.layers[k.snapshotter]
+	if l.kind.layered {
 		if s.views.table.get(k) == nil {
 			return nil
 		}
 		return img
 	}
-	if done, err := isUnpacked(ctx, p.layers, k.chain); err != nil || !done {
+	if done, err := isUnpacked(ctx, l, k.chain); err != nil || !done {
 		return nil
 	}
 	return img
@@ -274,22 +276,26 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	}
 	from.expect(manifest.Layers)
 	underwayOf(ctx).expect(manifest.Layers)
-	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, s.cfg.Limits.MaxImageEntries-before)
-	if err != nil {
-		return nil, err
-	}
-	defer u.end()
 	children := images.SetChildrenLabels(s.files.content, s.reader.children)
 	children = images.LimitManifests(images.FilterPlatforms(children, s.reader.platform), s.reader.platform, 1)
 	fetching := part{name: step.Fetch}
 	timed := func(layer context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		if images.IsLayerType(desc.MediaType) {
+		if isBlob(desc.MediaType) {
 			defer fetching.enter(ctx)()
 		}
 		return fetch(layer, desc)
 	}
-	handler := u.Unpack(images.Handlers(images.HandlerFunc(timed), safely(children)))
-	dispatchErr := images.Dispatch(ctx, handler, nil, target)
+	handler := images.Handlers(images.HandlerFunc(timed), safely(children))
+	limit := s.cfg.Limits.MaxImageEntries - before
+	if isArtifact(manifest) {
+		return s.bringInArtifact(ctx, p, target, handler, limit)
+	}
+	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer u.end()
+	dispatchErr := images.Dispatch(ctx, u.Unpack(handler), nil, target)
 	if _, err := u.Wait(); err != nil {
 		return nil, err
 	}
@@ -300,16 +306,38 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	if err != nil {
 		return nil, err
 	}
-	k := viewKey{snapshotter: p.snapshotter, chain: img.ChainID}
 	// Layers that were there before are whole too; this also finds a manifest
 	// whose layers were of types that nobody unpacks.
-	if err := s.unpacker.unpackStored(ctx, p.layers, k.snapshotter, img); err != nil {
+	if err := s.unpacker.unpackStored(ctx, p.layers, p.snapshotter, img); err != nil {
 		return nil, err
 	}
-	if p.layers.kind.layered {
-		_, err = s.views.build(ctx, p.layers, k)
+	return img, s.see(ctx, s.files.keyOf(p.snapshotter, img.ChainID))
+}
+
+// bringInArtifact is bringIn for what no container runs from.
+func (s *puller) bringInArtifact(ctx context.Context, p pull, target imagespec.Descriptor, handler images.Handler, limit int64) (*Image, error) {
+	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.downloads)), target); err != nil {
+		return nil, err
 	}
-	return img, err
+	img, err := s.reader.load(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	k := s.files.keyOf(p.snapshotter, img.ChainID)
+	if err := s.unpacker.unpackArtifact(ctx, s.files.layers[k.snapshotter], k.snapshotter, img, limit); err != nil {
+		return nil, err
+	}
+	return img, s.see(ctx, k)
+}
+
+// see makes the view of what was unpacked.
+func (s *puller) see(ctx context.Context, k viewKey) error {
+	l := s.files.layers[k.snapshotter]
+	if !l.kind.layered {
+		return nil
+	}
+	_, err := s.views.build(ctx, l, k)
+	return err
 }
 
 // publish makes a pulled image known.

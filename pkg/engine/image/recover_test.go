@@ -177,6 +177,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				}
 			}
 			must(t, s.Remove(ctx, id.String()))
+			<-s.work.collector.request()
 			if _, err := s.files.content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
 				t.Errorf("it is left: %v, %v", err, s.List())
 			}

@@ -301,12 +301,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// withConfigType gives an image another type of configuration.
-func withConfigType(t testing.TB, img v1.Image, mt types.MediaType) v1.Image {
-	t.Helper()
-	return mutate.ConfigMediaType(img, mt)
-}
-
 // withWrongDiffID makes an image whose configuration lies about its layer.
 func withWrongDiffID(t testing.TB, img v1.Image) v1.Image {
 	t.Helper()

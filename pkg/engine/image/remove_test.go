@@ -175,6 +175,7 @@ func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
 	must(t, s.Retain(t.Context(), nil))
 	img := pullImage(t, s, domain+"/app:1")
 	must(t, s.Remove(t.Context(), img.ID))
+	<-s.work.collector.request()
 	if _, err := s.PrepareRootfs(t.Context(), "c1", img, ""); !errdefs.IsNotFound(err) {
 		t.Errorf("root filesystem of a removed image: %v", err)
 	}

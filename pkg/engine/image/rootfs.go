@@ -99,7 +99,7 @@ func cannotMap(snapshotter string) error {
 // for one that does not work here, ErrNotFound when the image is gone.
 func (m *rootfses) PrepareRootfs(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
 	ctx = inNamespace(ctx)
-	if err := img.usable(); err != nil {
+	if err := img.runnable(); err != nil {
 		return nil, err
 	}
 	l, name, err := m.files.layersFor(containerID, snapshotter)
@@ -133,11 +133,16 @@ func (m *rootfses) PrepareVolume(ctx context.Context, containerID string, img *I
 	if err := img.usable(); err != nil {
 		return nil, err
 	}
-	l, name, err := m.files.layersFor(containerID, snapshotter)
+	_, name, err := m.files.layersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
 	}
-	v, _, err := m.views.hold(ctx, containerID, viewKey{snapshotter: name, chain: img.ChainID}, img)
+	k := m.files.keyOf(name, img.ChainID)
+	l, _, err := m.files.layersOf(k.snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	v, _, err := m.views.hold(ctx, containerID, k, img)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +271,7 @@ func (m *rootfses) Retain(ctx context.Context, inUse []Use) error {
 		if name == "" {
 			name = m.files.snapshotter
 		}
-		return viewKey{snapshotter: name, chain: u.ChainID}
+		return m.files.keyOf(name, u.ChainID)
 	})
 	var errs []error
 	for name, l := range m.files.layers {

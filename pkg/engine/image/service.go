@@ -97,6 +97,9 @@ func (s *Service) info(ctx context.Context, img *Image) (map[string]string, erro
 		b, err := json.Marshal(map[string]string{"unusable": err.Error()})
 		return map[string]string{"info": string(b)}, err
 	}
+	if img.ArtifactType != "" {
+		return s.artifactInfo(ctx, img)
+	}
 	spec, err := s.store.reader.config(ctx, img)
 	if err != nil {
 		return nil, err
@@ -109,6 +112,25 @@ func (s *Service) info(ctx context.Context, img *Image) (map[string]string, erro
 		return nil, err
 	}
 	return map[string]string{"info": string(b)}, nil
+}
+
+// artifactInfo is info for what no container runs from.
+func (s *Service) artifactInfo(ctx context.Context, img *Image) (map[string]string, error) {
+	type file struct {
+		Path   string        `json:"path,omitempty"`
+		Digest digest.Digest `json:"digest"`
+		Size   int64         `json:"size"`
+	}
+	files, err := s.store.reader.artifactFiles(inNamespace(ctx), img)
+	if err != nil {
+		return nil, err
+	}
+	shown := make([]file, len(files))
+	for i, f := range files {
+		shown[i] = file{Path: f.path, Digest: f.blob.Digest, Size: f.blob.Size}
+	}
+	b, err := json.Marshal(map[string]any{"artifactType": img.ArtifactType, "files": shown})
+	return map[string]string{"info": string(b)}, err
 }
 
 // PullImage pulls and unpacks an image for the call's handler.

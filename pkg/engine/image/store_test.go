@@ -386,18 +386,6 @@ func TestOpenRefusesConfig(t *testing.T) {
 	}
 }
 
-func TestNotAnImage(t *testing.T) {
-	reg := newTestRegistry(t)
-	chart := withConfigType(t, build(t, v1.Config{}, layer(t, file{name: "x"})), "application/vnd.cncf.helm.config.v1+json")
-	reg.push(t, "chart:1", chart)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/chart:1"})
-	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "not a container image") {
-		t.Errorf("chart: %v", err)
-	}
-	wantStored(t, s, 0, 0)
-}
-
 func TestWrongDiffIDIsRefused(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "bad:1", withWrongDiffID(t, build(t, v1.Config{}, layer(t, file{name: "x"}))))

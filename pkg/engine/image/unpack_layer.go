@@ -54,6 +54,12 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 			return imagespec.Descriptor{}, err
 		}
 	}
+	defer func() {
+		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+			// The bytes are those of the digest: no registry can be blamed for the end.
+			err = fmt.Errorf("layer %s ends too early: %v: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
+		}
+	}()
 	to, err := whereTo(mounts)
 	if err != nil {
 		return imagespec.Descriptor{}, err

@@ -22,6 +22,8 @@ import (
 // unpacker unpacks layers into snapshotters.
 type unpacker struct {
 	content   content.Store
+	blobs     string // the directory of content
+	reader    *reader
 	children  images.HandlerFunc
 	budget    *budget
 	scratch   string
@@ -45,7 +47,7 @@ type unpackConfig struct {
 
 func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
 	return &unpacker{
-		content: f.content, children: r.children, budget: r.budget,
+		content: f.content, blobs: f.path("content", "blobs"), reader: r, children: r.children, budget: r.budget,
 		scratch: f.root, slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), flusher: f.flusher,
 		windows: newWindows(r.limits.MaxZstdWindow), keysDir: c.keysDir, downloads: c.downloads,
 	}
@@ -66,7 +68,6 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 		return nil, err
 	}
 	end := func() { u.flusher.end(id) }
-	a := &applier{content: u.content, scratch: u.scratch, portion: defaultPortion, budget: u.budget, slots: u.slots, layers: l, pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx)}
 	var capabilities []string
 	if l.kind.rebase {
 		capabilities = append(capabilities, snapshots.RebaseCap)
@@ -79,8 +80,8 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 			Snapshotter:             l,
 			SnapshotterCapabilities: capabilities,
 			SnapshotOpts:            labels,
-			Applier:                 safeApplier{a},
-			ApplyOpts:               []diff.ApplyOpt{withKeys(u.keysDir), withWindows(u.windows), withEntries(limit)},
+			Applier:                 u.applier(ctx, l),
+			ApplyOpts:               u.options(limit),
 		}),
 		// A layer counts from before it is downloaded. What bounds those that are
 		// really unpacked are the applier's slots.
@@ -98,9 +99,24 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 	return &unpacking{Unpacker: running, end: end}, nil
 }
 
+// applier unpacks layers of one pull.
+func (u *unpacker) applier(ctx context.Context, l *layers) diff.Applier {
+	return safeApplier{&applier{
+		content: u.content, scratch: u.scratch, portion: defaultPortion, budget: u.budget, slots: u.slots, layers: l,
+		pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx),
+	}}
+}
+
+func (u *unpacker) options(limit int64) []diff.ApplyOpt {
+	return []diff.ApplyOpt{withKeys(u.keysDir), withWindows(u.windows), withEntries(limit)}
+}
+
 // unpackStored unpacks an image whose content is in the store: no limit counts for
 // it that it had not when it was pulled.
 func (u *unpacker) unpackStored(ctx context.Context, l *layers, snapshotter string, img *Image) error {
+	if img.ArtifactType != "" {
+		return u.unpackArtifact(ctx, l, snapshotter, img, math.MaxInt64)
+	}
 	if done, err := isUnpacked(ctx, l, img.ChainID); done || err != nil {
 		return err
 	}

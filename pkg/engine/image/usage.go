@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -81,6 +82,8 @@ func (m *meter) measureStored(ctx context.Context) error {
 			if errdefs.IsNotFound(err) {
 				return nil
 			}
+			linked, _ := strconv.ParseInt(info.Labels[linkedLabel], 10, 64) // counted as content
+			u.Size = max(0, u.Size-linked)
 			sum = sum.add(Usage{Bytes: uint64(u.Size), Inodes: uint64(u.Inodes)})
 			return err
 		})

@@ -29,6 +29,15 @@ type viewKey struct {
 	chain       digest.Digest
 }
 
+// keyOf is where the layers of a chain are for who uses a snapshotter. The files of an
+// artifact are where they need no copy.
+func (f *files) keyOf(snapshotter string, chain digest.Digest) viewKey {
+	if IsArtifact(chain) && f.layers[Overlayfs].broken == nil {
+		snapshotter = Overlayfs
+	}
+	return viewKey{snapshotter: snapshotter, chain: chain}
+}
+
 func (k viewKey) name() string {
 	if k.chain == "" {
 		return viewPrefix + scratch

@@ -88,35 +88,37 @@ func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageV
 func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
 	sources := make(map[string]string, len(c.Spec().Volumes))
 	for i, v := range c.Spec().Volumes {
-		dir, err := imageDir(m.pods.VolumeDir(c.ID(), i), v.SubPath)
+		part, err := imagePart(m.pods.VolumeDir(c.ID(), i), v.SubPath, image.IsArtifact(digest.Digest(v.ImageChain)))
 		if err != nil {
 			return nil, volumeFailed(v.Path, err)
 		}
-		sources[v.Path] = dir
+		sources[v.Path] = part
 	}
 	return sources, nil
 }
 
-// imageDir finds a directory of a mounted image. Links of the image lead to
-// places in the image only.
-func imageDir(root, sub string) (string, error) {
+// imagePart finds a directory of a mounted image, or a file where those can be
+// mounted. Links of the image lead to places in the image only.
+func imagePart(root, sub string, files bool) (string, error) {
 	if sub == "" {
 		return root, nil
 	}
-	dir, err := securejoin.SecureJoin(root, sub)
+	part, err := securejoin.SecureJoin(root, sub)
 	if err != nil {
 		return "", fmt.Errorf("image_sub_path %q: %w: %w", sub, err, errdefs.ErrInvalidArgument)
 	}
-	info, err := os.Lstat(dir)
+	info, err := os.Lstat(part)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("image_sub_path %q is not in the image: %w", sub, errdefs.ErrInvalidArgument)
 	case err != nil:
 		return "", fmt.Errorf("image_sub_path %q: %w", sub, err)
+	case files && info.Mode().IsRegular():
+		return part, nil
 	case !info.IsDir():
-		return "", fmt.Errorf("image_sub_path %q is not a directory, and only directories can be mounted: %w", sub, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("image_sub_path %q is not a directory, and only directories can be mounted, or files of artifacts: %w", sub, errdefs.ErrInvalidArgument)
 	}
-	return dir, nil
+	return part, nil
 }
 
 // LayersInUse are what a container needs of the image store.

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-func TestImageDir(t *testing.T) {
+func TestImagePart(t *testing.T) {
 	outside := t.TempDir()
 	root := filepath.Join(t.TempDir(), "root")
 	for _, err := range []error{
@@ -28,13 +28,19 @@ func TestImageDir(t *testing.T) {
 	for sub, want := range map[string]string{
 		"": "", "data": "data", "data/deep/": "data/deep", "link": "data/deep", "absolute/deep": "data/deep", "data/../data": "data",
 	} {
-		got, err := imageDir(root, sub)
+		got, err := imagePart(root, sub, false)
 		if err != nil || filepath.Clean(got) != filepath.Join(root, want) {
 			t.Errorf("%q: %s, %v, want %s", sub, got, err, filepath.Join(root, want))
 		}
 	}
+	if got, err := imagePart(root, "file", true); err != nil || got != filepath.Join(root, "file") {
+		t.Errorf("a file: %s, %v", got, err)
+	}
+	if got, err := imagePart(root, "data", true); err != nil || got != filepath.Join(root, "data") {
+		t.Errorf("a directory where files can be mounted too: %s, %v", got, err)
+	}
 	for _, sub := range []string{"none", "file", "file/below", "away", "climbing", "loop"} {
-		if got, err := imageDir(root, sub); err == nil {
+		if got, err := imagePart(root, sub, false); err == nil {
 			t.Errorf("%q: %s, want an error", sub, got)
 		} else if sub != "loop" && sub != "file/below" && !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%q: %v, want ErrInvalidArgument", sub, err)

@@ -2,6 +2,7 @@ package streaming_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -118,7 +119,7 @@ func TestASessionEndsWithAllOfItsOutput(t *testing.T) {
 	for {
 		var message []byte
 		if err := websocket.Message.Receive(ws, &message); err != nil {
-			if err != io.EOF {
+			if !errors.Is(err, io.EOF) {
 				t.Error(err)
 			}
 			break

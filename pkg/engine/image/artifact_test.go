@@ -1,0 +1,341 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+func blobCalled(name string) imagespec.Descriptor {
+	d := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: digest.FromString(name)}
+	if name != "" {
+		d.Annotations = map[string]string{imagespec.AnnotationTitle: name}
+	}
+	return d
+}
+
+func TestArtifactFiles(t *testing.T) {
+	nameless := blobCalled("")
+	with := func(mediaType string, annotations map[string]string) imagespec.Descriptor {
+		return imagespec.Descriptor{MediaType: mediaType, Digest: digest.FromString(mediaType), Annotations: annotations}
+	}
+	long := strings.Repeat("n", maxFileName+1)
+	for name, c := range map[string]struct {
+		blobs []imagespec.Descriptor
+		want  []string // paths, or types of archives; nil if says
+		says  string
+	}{
+		"titles":                     {blobs: []imagespec.Descriptor{blobCalled("a.txt"), blobCalled("dir/b.txt"), blobCalled("./dir//c")}, want: []string{"a.txt", "dir/b.txt", "dir/c"}},
+		"no title":                   {blobs: []imagespec.Descriptor{nameless}, want: []string{"sha256-" + nameless.Digest.Encoded()}},
+		"nothing":                    {blobs: []imagespec.Descriptor{with(imagespec.MediaTypeEmptyJSON, nil)}, want: []string{}},
+		"ModelPack":                  {blobs: []imagespec.Descriptor{with("application/vnd.cncf.model.weight.v1.raw", map[string]string{modelPath: "weights/1.bin"})}, want: []string{"weights/1.bin"}},
+		"ModelPack's archive":        {blobs: []imagespec.Descriptor{with("application/vnd.cncf.model.weight.v1.tar+zstd", map[string]string{modelPath: "weights/1.bin"})}, want: []string{imagespec.MediaTypeImageLayerZstd}},
+		"former ModelPack":           {blobs: []imagespec.Descriptor{with("application/vnd.cnai.model.doc.v1.tar", map[string]string{formerModelPath: "README.md"})}, want: []string{imagespec.MediaTypeImageLayer}},
+		"directory of ORAS":          {blobs: []imagespec.Descriptor{with(imagespec.MediaTypeImageLayerGzip, map[string]string{packedDirectory: "true", imagespec.AnnotationTitle: "dir"})}, want: []string{imagespec.MediaTypeImageLayerGzip}},
+		"archive that stays one":     {blobs: []imagespec.Descriptor{with("application/vnd.cncf.helm.chart.content.v1.tar+gzip", map[string]string{imagespec.AnnotationTitle: "chart.tgz"})}, want: []string{"chart.tgz"}},
+		"outside":                    {blobs: []imagespec.Descriptor{blobCalled("../etc/passwd")}, says: "inside of a volume"},
+		"outside, later":             {blobs: []imagespec.Descriptor{blobCalled("a/../../b")}, says: "inside of a volume"},
+		"absolute":                   {blobs: []imagespec.Descriptor{blobCalled("/etc/passwd")}, says: "inside of a volume"},
+		"the volume itself":          {blobs: []imagespec.Descriptor{blobCalled("a/..")}, says: "inside of a volume"},
+		"NUL":                        {blobs: []imagespec.Descriptor{blobCalled("a\x00b")}, says: "inside of a volume"},
+		"twice":                      {blobs: []imagespec.Descriptor{blobCalled("a"), blobCalled("./a")}, says: "both called"},
+		"file and directory":         {blobs: []imagespec.Descriptor{blobCalled("a"), blobCalled("a/b/c")}, says: "in a directory of that name"},
+		"directory and file":         {blobs: []imagespec.Descriptor{blobCalled("a/b/c"), blobCalled("a/b")}, says: "both called"},
+		"long name":                  {blobs: []imagespec.Descriptor{blobCalled("d/" + long)}, says: "256 bytes"},
+		"long path":                  {blobs: []imagespec.Descriptor{blobCalled(strings.Repeat("d/", 2048) + "f")}, says: "4097 bytes"},
+		"encrypted":                  {blobs: []imagespec.Descriptor{with("application/vnd.cncf.model.weight.v1.raw+encrypted", nil)}, says: "encrypted"},
+		"digest that is not one":     {blobs: []imagespec.Descriptor{{MediaType: "a/b", Digest: "x"}}, says: "digest"},
+		"digest that is a way out":   {blobs: []imagespec.Descriptor{{MediaType: "a/b", Digest: "sha256:../../x"}}, says: "digest"},
+		"more names than a pull may": {blobs: manyBlobs(400, strings.Repeat("d/", 1500)), says: "limit"},
+	} {
+		files, err := artifactFiles(imagespec.Manifest{Layers: c.blobs})
+		if c.says != "" {
+			if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.says) && !strings.Contains(err.Error(), "names of more than") {
+				t.Errorf("%s: %v, want %q", name, err, c.says)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := []string{}
+		for _, f := range files {
+			if f.path == "" {
+				got = append(got, f.blob.MediaType)
+			} else {
+				got = append(got, f.path)
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func manyBlobs(n int, prefix string) (out []imagespec.Descriptor) {
+	for i := range n {
+		out = append(out, blobCalled(fmt.Sprintf("%s%d", prefix, i)))
+	}
+	return out
+}
+
+const modelConfig = "application/vnd.cncf.model.config.v1+json"
+
+type titled struct {
+	title, mediaType, text string
+	annotations            map[string]string
+}
+
+// artifact is a manifest of blobs that are files.
+func artifact(t *testing.T, blobs ...titled) v1.Image {
+	t.Helper()
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), modelConfig)
+	for _, b := range blobs {
+		mediaType := types.MediaType(b.mediaType)
+		if mediaType == "" {
+			mediaType = "application/octet-stream"
+		}
+		annotations := map[string]string{}
+		if b.title != "" {
+			annotations[imagespec.AnnotationTitle] = b.title
+		}
+		for k, v := range b.annotations {
+			annotations[k] = v
+		}
+		var err error
+		img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer([]byte(b.text), mediaType), Annotations: annotations})
+		must(t, err)
+	}
+	return img
+}
+
+// tarOf is an archive with entries as they are given.
+func tarOf(t *testing.T, headers ...tar.Header) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range headers {
+		text := h.Linkname
+		if h.Typeflag == tar.TypeReg {
+			h.Linkname, h.Size = "", int64(len(text))
+		}
+		must(t, w.WriteHeader(&h))
+		if h.Typeflag == tar.TypeReg {
+			_, err := w.Write([]byte(text))
+			must(t, err)
+		}
+	}
+	must(t, w.Close())
+	return b.String()
+}
+
+// volumeOf is the directory whose files a volume of an image has.
+func volumeOf(t *testing.T, s *Store, container string, img *Image) string {
+	t.Helper()
+	mounts, err := s.PrepareVolume(t.Context(), container, img, "")
+	must(t, err)
+	for _, o := range mounts[0].Options {
+		if lower, ok := strings.CutPrefix(o, "lowerdir="); ok {
+			dir, _, _ := strings.Cut(lower, ":")
+			return dir
+		}
+	}
+	t.Fatalf("mounts %v", mounts)
+	return ""
+}
+
+func TestArtifactVolume(t *testing.T) {
+	reg := newTestRegistry(t)
+	large := strings.Repeat("weights ", 1<<17)
+	reg.push(t, "model:1", artifact(t,
+		titled{title: "model/weights.bin", text: large},
+		titled{title: "again.bin", text: large},
+		titled{title: "README.md", text: "read me"},
+		titled{title: "docs", mediaType: imagespec.MediaTypeImageLayer, annotations: map[string]string{packedDirectory: "true"}, text: tarOf(t,
+			tar.Header{Name: "docs/", Typeflag: tar.TypeDir, Mode: 0o755},
+			tar.Header{Name: "docs/a.txt", Typeflag: tar.TypeReg, Mode: 0o644, Linkname: "of docs"},
+		)},
+	))
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
+	ref := PullRequest{Ref: domain + "/model:1"}
+	img, err := s.Pull(t.Context(), ref)
+	must(t, err)
+	if img.ArtifactType != modelConfig || len(img.RepoTags) != 1 {
+		t.Errorf("%+v", img)
+	}
+	dir := volumeOf(t, s, "c1", img)
+	for name, want := range map[string]string{"model/weights.bin": large, "again.bin": large, "README.md": "read me", "docs/a.txt": "of docs"} {
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || string(got) != want {
+			t.Errorf("%s has %d bytes, %v; want %d", name, len(got), err, len(want))
+		}
+	}
+	info, err := os.Stat(filepath.Join(dir, "model/weights.bin"))
+	must(t, err)
+	if st := info.Sys().(*syscall.Stat_t); st.Nlink != 3 || info.Mode() != 0o444 {
+		t.Errorf("%d links, mode %v: the blob was copied, or cannot be read", st.Nlink, info.Mode())
+	}
+	must(t, s.measureStored(inNamespace(t.Context())))
+	if used := s.Usage().Bytes; used > uint64(len(large))*3/2 {
+		t.Errorf("%d bytes are in use, though %d are shared", used, len(large))
+	}
+
+	again, err := s.Pull(t.Context(), ref)
+	must(t, err)
+	if again.ID != img.ID {
+		t.Errorf("%s, then %s", img.ID, again.ID)
+	}
+	if _, err := s.PrepareRootfs(t.Context(), "c2", img, ""); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "volume") {
+		t.Errorf("root filesystem of an artifact: %v", err)
+	}
+	if _, err := s.Whole(t.Context(), img); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("configuration of an artifact: %v", err)
+	}
+
+	// A container keeps its volume, also over a restart, and nothing is left after it.
+	must(t, s.Remove(t.Context(), ref.Ref))
+	must(t, s.Close())
+	s = openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
+	<-s.work.collector.request()
+	if _, err := os.Stat(filepath.Join(dir, "README.md")); err != nil {
+		t.Errorf("a volume in use has gone: %v", err)
+	}
+	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	<-s.work.collector.request()
+	wantStored(t, s, 0, 0)
+}
+
+func TestArtifactKeptOverARestart(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "model:1", artifact(t, titled{title: "a", text: "text"}))
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
+	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/model:1"})
+	must(t, err)
+	must(t, s.Close())
+	s = openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	<-s.work.collector.request()
+	img, err := s.Get(domain + "/model:1")
+	must(t, err)
+	if got, err := os.ReadFile(filepath.Join(volumeOf(t, s, "c", img), "a")); string(got) != "text" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestHostileArtifacts refuses what would get out of a volume, or change what others have.
+func TestHostileArtifacts(t *testing.T) {
+	reg := newTestRegistry(t)
+	outside := t.TempDir()
+	packed := map[string]string{packedDirectory: "true"}
+	for name, c := range map[string]struct {
+		blobs []titled
+		says  string
+	}{
+		"title outside": {[]titled{{title: "../../x", text: "x"}}, "inside of a volume"},
+		"through a link of an archive": {[]titled{
+			{title: "way/x", text: "x"},
+			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "way", Typeflag: tar.TypeSymlink, Linkname: outside})},
+		}, "way/x"},
+		"over a file of an archive": {[]titled{
+			{title: "x", text: "x"},
+			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "x", Typeflag: tar.TypeReg, Mode: 0o777, Linkname: "y"})},
+		}, "archive"},
+		"below a file of an archive": {[]titled{
+			{title: "x/y", text: "x"},
+			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "x", Typeflag: tar.TypeReg, Mode: 0o777, Linkname: "y"})},
+		}, "x/y"},
+		"archive that is none": {[]titled{{title: "d", mediaType: imagespec.MediaTypeImageLayerGzip, annotations: packed, text: "no archive of any kind"}}, "ends too early"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			repo := "hostile-" + strings.ReplaceAll(name, " ", "-")
+			reg.push(t, repo+":1", artifact(t, c.blobs...))
+			s := openStore(t, Config{HostsDir: reg.hosts(t)})
+			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/" + repo + ":1"})
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+			<-s.work.collector.request()
+			wantStored(t, s, 0, 0)
+		})
+	}
+	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+		t.Errorf("outside there are %v, %v", left, err)
+	}
+}
+
+func TestArtifactsAreCarriedByArchives(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "model:1", artifact(t, titled{title: "a", text: "of a"}))
+	source := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, source, domain+"/model:1")
+	s := openStore(t, Config{})
+	names, err := s.Import(t.Context(), strings.NewReader(string(exported(t, source, domain+"/model:1"))), ImportRequest{})
+	must(t, err)
+	got, err := s.Get(domain + "/model:1")
+	if err != nil || got.ID != img.ID || len(names) != 1 {
+		t.Fatalf("%+v, %v: %v", got, names, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(volumeOf(t, s, "c", got), "a")); string(text) != "of a" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// However far the pull of an artifact has come, what it left is used or removed.
+func TestKilledWhileAnArtifactIsPulled(t *testing.T) {
+	reg := newTestRegistry(t)
+	var blobs []titled
+	want := map[string]string{}
+	for n := range 60 {
+		name := fmt.Sprintf("dir%d/file", n)
+		want[name] = strings.Repeat(name, 1000)
+		blobs = append(blobs, titled{title: name, text: want[name]})
+	}
+	reg.push(t, "model:1", artifact(t, blobs...))
+	hosts, ref := reg.hosts(t), domain+"/model:1"
+	begin := time.Now()
+	killed(t, filepath.Join(t.TempDir(), "images"), hosts, ref, func(out string) bool { return strings.Contains(out, "done") })
+	whole := time.Since(begin)
+	const kills = 12
+	for n := range kills {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "images")
+			begin := time.Now()
+			killed(t, root, hosts, ref, func(string) bool { return time.Since(begin) > whole*time.Duration(n)/kills })
+			s := openStore(t, Config{Root: root, HostsDir: hosts})
+			_, snaps, _ := stored(t, s)
+			for _, name := range snaps {
+				if strings.Contains(name, "/extract-") {
+					t.Errorf("left behind: %s", name)
+				}
+			}
+			dir := volumeOf(t, s, "c", pullImage(t, s, ref))
+			for name, text := range want {
+				if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != text {
+					t.Errorf("%s has %d bytes, %v", name, len(got), err)
+				}
+			}
+			if n := leasesLeft(t, s); n != 0 {
+				t.Errorf("%d leases", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,189 @@
+package image
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// linkedLabel is on the snapshot of an artifact; its value is the bytes of the files
+// in it that are links to content.
+const linkedLabel = "berth.dev/linked-bytes"
+
+// unpackArtifact makes the volume of an artifact: a snapshot that is called by its
+// chain. Its files are hard links to content, so that they take no space and no time.
+func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, img *Image, limit int64) (err error) {
+	lock := name + "/" + img.ChainID.String()
+	if err := u.locks.Lock(ctx, lock); err != nil {
+		return err
+	}
+	defer u.locks.Unlock(lock)
+	if done, err := isUnpacked(ctx, l, img.ChainID); done || err != nil {
+		return err
+	}
+	files, err := u.reader.artifactFiles(ctx, img)
+	if err != nil {
+		return err
+	}
+	id, labels, err := u.flusher.begin()
+	if err != nil {
+		return err
+	}
+	defer u.flusher.end(id)
+	// Recovery knows by the beginning of its name what was being unpacked.
+	key := snapshots.UnpackKeyPrefix + "-" + rand.Text() + " " + img.ChainID.String()
+	mounts, err := l.Prepare(ctx, key, "", labels...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Remove(context.WithoutCancel(ctx), key))
+		}
+	}()
+	apply, options := u.applier(ctx, l), u.options(limit)
+	for _, f := range files {
+		if f.path != "" {
+			continue
+		}
+		if _, err := apply.Apply(ctx, f.blob, mounts, options...); err != nil {
+			return fmt.Errorf("unpack blob %s: %w", f.blob.Digest, err)
+		}
+	}
+	to, err := whereTo(mounts)
+	if err != nil {
+		return err
+	}
+	// What an archive has is not to be changed through a link, so links come last.
+	linked, err := u.link(ctx, to.root, files)
+	if err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ImageLinked)
+	labels = append(labels, snapshots.WithLabels(map[string]string{linkedLabel: strconv.FormatInt(linked, 10)}))
+	if err := l.Commit(ctx, img.ChainID.String(), key, labels...); err != nil {
+		return err
+	}
+	// As long as there is the manifest its volume is not collected.
+	ref := "containerd.io/gc.ref.snapshot." + name
+	info := content.Info{Digest: img.manifest.Digest, Labels: map[string]string{ref: img.ChainID.String()}}
+	_, err = u.content.Update(ctx, info, "labels."+ref)
+	return err
+}
+
+// link puts blobs into a directory that nobody else knows yet, and returns how many
+// bytes on disk they share with the content store.
+func (u *unpacker) link(ctx context.Context, dir string, files []artifactFile) (linked int64, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	counted := map[digest.Digest]bool{}
+	for _, f := range files {
+		if f.path == "" {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		if err := makeDirs(root, path.Dir(f.path)); err != nil {
+			return 0, placed(f, err)
+		}
+		blob := filepath.Join(u.blobs, f.blob.Digest.Algorithm().String(), f.blob.Digest.Encoded())
+		shares, bytes, err := linkFile(root, blob, f.path)
+		if err != nil {
+			return 0, placed(f, err)
+		}
+		if shares && !counted[f.blob.Digest] {
+			counted[f.blob.Digest] = true
+			linked += bytes
+		}
+	}
+	return linked, nil
+}
+
+// placed says which blob cannot get its place.
+func placed(f artifactFile, err error) error {
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("blob %s of the artifact is called %.300q, where an archive of the artifact has something else: %w", f.blob.Digest, f.path, errdefs.ErrInvalidArgument)
+	}
+	return fmt.Errorf("blob %s of the artifact as %.300q: %w", f.blob.Digest, f.path, err)
+}
+
+// makeDirs makes directories that everybody may read, whatever the umask is. Links that
+// an archive has made lead nowhere outside of root.
+func makeDirs(root *os.Root, dir string) error {
+	if dir == "." {
+		return nil
+	}
+	if err := makeDirs(root, path.Dir(dir)); err != nil {
+		return err
+	}
+	if err := root.Mkdir(dir, 0o755); err != nil {
+		if info, serr := root.Stat(dir); serr == nil && info.IsDir() {
+			return nil
+		}
+		return err
+	}
+	return root.Chmod(dir, 0o755)
+}
+
+// linkFile gives a blob a name below root, or copies it where the filesystem links no
+// more, and returns the bytes on disk of the former.
+func linkFile(root *os.Root, blob, name string) (shares bool, bytes int64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(blob, &st); err != nil {
+		return false, 0, err
+	}
+	// The umask under which it was fetched may have been narrow.
+	if err := os.Chmod(blob, 0o444); err != nil {
+		return false, 0, err
+	}
+	dir, err := root.Open(path.Dir(name))
+	if err != nil {
+		return false, 0, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	err = unix.Linkat(unix.AT_FDCWD, blob, int(dir.Fd()), path.Base(name), 0)
+	if errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EPERM) {
+		return false, 0, copyFile(root, blob, name)
+	}
+	return err == nil, st.Blocks * 512, err
+}
+
+// copyFile shares the blocks of the blob if the filesystem can do that.
+func copyFile(root *os.Root, blob, name string) (err error) {
+	from, err := os.Open(blob) //nolint:gosec // a path of the store's own
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	to, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Chmod(0o444), to.Close())
+}
+
+// isBlob says whether a type is one of what is not read as a document.
+func isBlob(mediaType string) bool {
+	return !images.IsManifestType(mediaType) && !images.IsIndexType(mediaType) && !images.IsConfigType(mediaType)
+}

@@ -15,6 +15,9 @@ import (
 const (
 	// Overlayfs keeps each layer in a directory and stacks them by overlay mounts.
 	Overlayfs = "overlayfs"
+	// Erofs keeps each layer in a file with a read-only filesystem, which the kernel
+	// checks as it reads where it can, and stacks them by overlay mounts.
+	Erofs = "erofs"
 	// Native copies every layer; for filesystems that overlayfs cannot use.
 	Native = "native"
 )
@@ -36,6 +39,7 @@ var snapshotterKinds = map[string]snapshotterKind{
 		},
 		layered: true, rebase: true,
 	},
+	Erofs:  {open: openErofs, layered: true, rebase: true},
 	Native: {open: native.NewSnapshotter},
 }
 

@@ -89,8 +89,12 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	tar := &tape{ctx: ctx, from: plain, budget: a.budget}
 	defer tar.short()
 	limit, _ := config.ProcessorPayloads[entries].(*entryLimit)
+	chain := a.layers.rebases.parentOf(to.root)
+	if chain != "" {
+		to = to.onOthers()
+	}
 	p := &portions{tape: tar, limit: limit, size: a.portion, shared: a.budget.portions, scratch: a.scratch, root: to.root, overlay: to.overlay}
-	if chain := a.layers.rebases.parentOf(to.root); chain != "" {
+	if chain != "" {
 		p.below = func(ctx context.Context) ([]string, error) { return a.below(ctx, chain) }
 	}
 	if err := p.apply(ctx, to.options...); err != nil {
@@ -127,12 +131,20 @@ type destination struct {
 	options []archive.ApplyOpt
 }
 
+// onOthers is a directory that overlay mounts will have on top of others.
+func (d destination) onOthers() destination {
+	if !d.overlay {
+		d.overlay, d.options = true, append(d.options, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout))
+	}
+	return d
+}
+
 // whereTo needs no mount: whiteouts are what an overlay mount would make of them.
 func whereTo(mounts []mount.Mount) (destination, error) {
 	if len(mounts) == 1 && mounts[0].Type == "bind" {
 		return destination{root: mounts[0].Source}, nil
 	}
-	d := destination{overlay: true, options: []archive.ApplyOpt{archive.WithConvertWhiteout(archive.OverlayConvertWhiteout)}}
+	d := destination{}.onOthers()
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		for _, o := range mounts[0].Options {
 			switch key, value, _ := strings.Cut(o, "="); key {

@@ -1,0 +1,170 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/plugins/snapshots/erofs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+)
+
+// erofsLayers has the layers of containerd's erofs snapshotter mounted, each once. So
+// layers are directories, as those of overlayfs are.
+type erofsLayers struct {
+	snapshots.Snapshotter
+	// mounts has a directory for each layer, which is called as that of the layer's file.
+	mounts string
+
+	mu      sync.Mutex
+	mounted map[string]bool // by the layer's file; guarded by mu
+}
+
+// openErofs opens or makes the snapshotter in a directory.
+func openErofs(root string) (snapshots.Snapshotter, error) {
+	if _, err := exec.LookPath("mkfs.erofs"); err != nil {
+		return nil, fmt.Errorf("mkfs.erofs is not installed; install erofs-utils: %w", err)
+	}
+	if !erofs.FindErofs() {
+		// An attempt loads the kernel's module, if there is one.
+		_ = unix.Mount("none", os.TempDir(), "erofs", unix.MS_RDONLY, "")
+	}
+	mounts := filepath.Join(root, "mounts")
+	if err := unmountLayers(mounts); err != nil {
+		return nil, err
+	}
+	// The kernel checks each read of a layer where its filesystem has fs-verity.
+	s, err := erofs.NewSnapshotter(root, erofs.WithFsverity())
+	if err != nil {
+		s, err = erofs.NewSnapshotter(root)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &erofsLayers{Snapshotter: s, mounts: mounts, mounted: map[string]bool{}}, nil
+}
+
+// unmountLayers unmounts the layers that an earlier daemon mounted: some may be of
+// snapshots that are gone. Containers keep theirs.
+func unmountLayers(mounts string) error {
+	dirs, err := os.ReadDir(mounts)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, dir := range dirs {
+		if err := unmountLayer(filepath.Join(mounts, dir.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unmountLayer(dir string) error {
+	if err := mount.UnmountAll(dir, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount layer: %w", err)
+	}
+	return os.Remove(dir)
+}
+
+// View implements snapshots.Snapshotter.
+func (e *erofsLayers) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	return e.directories(e.Snapshotter.View(ctx, key, parent, opts...))
+}
+
+// Prepare implements snapshots.Snapshotter.
+func (e *erofsLayers) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	return e.directories(e.Snapshotter.Prepare(ctx, key, parent, opts...))
+}
+
+// Mounts implements snapshots.Snapshotter.
+func (e *erofsLayers) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
+	return e.directories(e.Snapshotter.Mounts(ctx, key))
+}
+
+// Remove implements snapshots.Snapshotter. It frees the space of layers that are gone.
+func (e *erofsLayers) Remove(ctx context.Context, key string) error {
+	if err := e.Snapshotter.Remove(ctx, key); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for file := range e.mounted {
+		if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := unmountLayer(e.placeOf(file)); err != nil {
+			log.G(ctx).WithError(err).Warn("Failed to unmount removed layer")
+		}
+		delete(e.mounted, file)
+	}
+	return nil
+}
+
+func (e *erofsLayers) placeOf(file string) string {
+	return filepath.Join(e.mounts, filepath.Base(filepath.Dir(file)))
+}
+
+// directories mounts the layers that mounts consist of, and returns what is left to do.
+func (e *erofsLayers) directories(mounts []mount.Mount, err error) ([]mount.Mount, error) {
+	if err != nil {
+		return nil, err
+	}
+	var lower, options []string
+	for _, m := range mounts {
+		switch {
+		case m.Type == "erofs":
+			dir, err := e.mountLayer(m)
+			if err != nil {
+				return nil, err
+			}
+			lower = append(lower, dir)
+		case strings.HasSuffix(m.Type, "/overlay"):
+			for _, o := range m.Options {
+				// What stands for other mounts is known here.
+				if !strings.Contains(o, "{{") {
+					options = append(options, o)
+				}
+			}
+		}
+	}
+	switch {
+	case len(lower) == 0: // nothing but a directory to write to
+		return mounts, nil
+	case len(lower) == 1 && len(options) == 0:
+		return []mount.Mount{{Type: "bind", Source: lower[0], Options: []string{"ro", "rbind"}}}, nil
+	}
+	options = append(options, "lowerdir="+strings.Join(lower, ":"))
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, nil
+}
+
+// mountLayer mounts a layer, unless that was done, and returns where.
+func (e *erofsLayers) mountLayer(m mount.Mount) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	dir := e.placeOf(m.Source)
+	if e.mounted[m.Source] {
+		return dir, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	// Linux 6.12 mounts the file itself; others need a loop device.
+	err := unix.Mount(m.Source, dir, "erofs", unix.MS_RDONLY, "")
+	if errors.Is(err, unix.ENOTBLK) {
+		err = m.Mount(dir)
+	}
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("mount layer %s: %w", m.Source, err), os.Remove(dir))
+	}
+	e.mounted[m.Source] = true
+	return dir, nil
+}

@@ -1,0 +1,85 @@
+package image
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/plugins/snapshots/erofs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// needErofs skips where the kernel or mkfs.erofs is missing.
+func needErofs(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("mkfs.erofs"); err == nil && erofs.FindErofs() {
+		return
+	}
+	if os.Getenv("BERTH_TEST_REQUIRE") != "" {
+		t.Fatal("mkfs.erofs (erofs-utils) or the kernel's erofs is missing")
+	}
+	t.Skip("mkfs.erofs (erofs-utils) or the kernel's erofs is missing")
+}
+
+// mountedLayers are the layers of the snapshotter that are mounted.
+func mountedLayers(t *testing.T, s *Store) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(s.Root(), snapshotsDir, Erofs, "mounts", "*"))
+	must(t, err)
+	return all
+}
+
+func TestErofs(t *testing.T) {
+	needErofs(t)
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{},
+		layer(t, file{name: "a", body: "lower"}, file{name: "gone", body: "x"}, file{name: "dir/"}, file{name: "dir/hidden", body: "x"}),
+		layer(t, file{name: ".wh.gone"}, file{name: "dir/.wh..wh..opq"}, file{name: "dir/seen", body: "upper"}),
+		layer(t, file{name: "b", body: "top"}),
+	))
+	want := map[string]string{"a": "lower", "b": "top", "dir/": "", "dir/seen": "upper"}
+	root, hosts := filepath.Join(t.TempDir(), "images"), reg.hosts(t)
+	s := openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
+	t.Cleanup(func() { must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts"))) })
+	img := pullImage(t, s, domain+"/app:1")
+	fs, err := s.PrepareRootfs(t.Context(), "c1", img, "")
+	must(t, err)
+	dir := t.TempDir()
+	must(t, mount.All(fs.Mounts, dir))
+	sameTree(t, tree(t, dir), want)
+	must(t, os.WriteFile(filepath.Join(dir, "written"), nil, 0o600))
+	must(t, mount.UnmountAll(dir, 0))
+	if got := len(mountedLayers(t, s)); got != 3 {
+		t.Errorf("%d layers are mounted", got)
+	}
+
+	// The same layers under overlayfs, beside it.
+	other, err := s.PrepareRootfs(t.Context(), "c2", img, Overlayfs)
+	must(t, err)
+	must(t, mount.All(other.Mounts, dir))
+	sameTree(t, tree(t, dir), want)
+	must(t, mount.UnmountAll(dir, 0))
+
+	// After a restart, and after a reboot, which unmounts everything.
+	must(t, s.Close())
+	must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts")))
+	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
+	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: Overlayfs}}))
+	again, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID, Snapshotter: Erofs})
+	must(t, err)
+	must(t, mount.All(again.Mounts, dir))
+	if _, err := os.Stat(filepath.Join(dir, "written")); err != nil {
+		t.Errorf("what was written: %v", err)
+	}
+	must(t, mount.UnmountAll(dir, 0))
+	must(t, s.Remove(t.Context(), img.ID))
+	must(t, s.RemoveRootfs(t.Context(), "c1", Erofs))
+	must(t, s.RemoveRootfs(t.Context(), "c2", Overlayfs))
+	<-s.work.collector.request()
+	if left := mountedLayers(t, s); len(left) > 0 {
+		t.Errorf("still mounted: %v", left)
+	}
+	wantStored(t, s, 0, 0)
+}

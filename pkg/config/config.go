@@ -45,6 +45,8 @@ type Config struct {
 	Streaming     Streaming     `toml:"streaming"`
 	// NRI has the keys of containerd's NRI plugin.
 	NRI NRI `toml:"nri"`
+	// Snapshotters are those of other programs, by name.
+	Snapshotters map[string]Snapshotter `toml:"snapshotters"`
 	// NodeLabels is how the cluster hears of handlers.
 	NodeLabels NodeLabels `toml:"node_labels"`
 
@@ -120,6 +122,12 @@ type Handlers struct {
 	AdvertiseNotReady bool `toml:"advertise_not_ready"`
 	// Watch reloads when files change.
 	Watch bool `toml:"watch"`
+}
+
+// Snapshotter is one of another program, by containerd's protocol for them.
+type Snapshotter struct {
+	// Address is the path of its unix socket.
+	Address string `toml:"address"`
 }
 
 // CgroupDriver says who makes cgroups.

@@ -20,6 +20,8 @@ type decoder struct {
 	problems Problems
 	// unfound says why a handler that is imported has no runtime_path.
 	unfound string
+	// snapshotters are what handlers may name.
+	snapshotters []string
 	// deferMachine says that what this machine lacks is not looked for.
 	deferMachine bool
 }
@@ -118,6 +120,10 @@ func (d *decoder) assign(key string, v any, dst reflect.Value) {
 		d.list(key, v, dst)
 		return
 	case reflect.Map:
+		if isTables(dst.Type()) {
+			d.tables(key, v, dst)
+			return
+		}
 		d.mapping(key, v, dst)
 		return
 	case reflect.Struct:

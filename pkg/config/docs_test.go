@@ -53,7 +53,7 @@ func actual() map[string]string {
 	add := func(section string, v reflect.Value) {
 		for i := range v.NumField() {
 			tag := v.Type().Field(i).Tag.Get("toml")
-			if tag == "" || tag == "-" || v.Field(i).Kind() == reflect.Struct {
+			if tag == "" || tag == "-" || v.Field(i).Kind() == reflect.Struct || isTables(v.Field(i).Type()) {
 				continue
 			}
 			value := "{}"
@@ -70,6 +70,7 @@ func actual() map[string]string {
 			add(tag, cfg.Field(i))
 		}
 	}
+	add("snapshotters.<name>", reflect.ValueOf(Snapshotter{}))
 	add("runtimes.<handler>", reflect.ValueOf(defaultTable()))
 	add("runtimes.<handler>.candidate", reflect.ValueOf(defaultTable().Candidate))
 	add("runtimes.<handler>.options", reflect.ValueOf(ociOptions{}))

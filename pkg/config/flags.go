@@ -44,7 +44,7 @@ func fieldAt(c *Config, key string) (reflect.Value, bool) {
 		}
 		v = v.Field(i)
 	}
-	return v, v.Kind() != reflect.Struct
+	return v, v.Kind() != reflect.Struct && !isTables(v.Type())
 }
 
 // noSuchKey says what is wrong with a full key that there is not, and which was
@@ -53,6 +53,9 @@ func noSuchKey(key string) (message, suggestion string) {
 	first, rest, _ := strings.Cut(key, ".")
 	if first == "runtimes" {
 		return "handlers come from files; write [runtimes.<handler>] into a drop-in", ""
+	}
+	if first == "snapshotters" {
+		return "snapshotters come from files; write [snapshotters.<name>] into a drop-in", ""
 	}
 	if near, ok := handler.Nearest(key, allKeys()); ok {
 		return "unknown key", near
@@ -76,7 +79,7 @@ func allKeys() []string {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		switch tag := f.Tag.Get("toml"); {
-		case tag == "" || tag == "-":
+		case tag == "" || tag == "-" || isTables(f.Type):
 		case f.Type.Kind() != reflect.Struct:
 			keys = append(keys, tag)
 		default:

@@ -43,7 +43,7 @@ var foreign = map[section]map[string]elsewhere{
 		"network":              {key: "cni"},
 		"image":                {key: "registry"},
 		"debug":                {key: "log"},
-		"proxy_plugins":        {text: "berth's snapshotters are overlayfs and native"},
+		"proxy_plugins":        {key: "snapshotters"},
 		"log_level":            {key: "log.level"},
 		"crio":                 {text: crioTable},
 		"plugins":              {text: containerdTable},

@@ -138,7 +138,7 @@ func unservable(name string, own map[string]string) string {
 
 func (a *assembly) foreignHandler(h imports.Handler, files *foreignFiles) {
 	a.cfg.elsewhere[h.Name] = true
-	def, problems := checkForeign(h, files, a.options, a.cfg.Engine)
+	def, problems := checkForeign(h, files, a.options, a.cfg)
 	if len(problems) == 0 {
 		a.add(files.document(h), def)
 		return

@@ -35,7 +35,7 @@ func TestImportMistakes(t *testing.T) {
 		{"option that is no switch", "containerd", cd + options + "BinaryName = \"crun\"\nNoNewKeyring = \"yes\"", `5:1: runtimes.a.options.no_new_keyring: must be true or false, not a string`},
 		{"shim that is nowhere", "containerd", strings.Replace(cd, "runc.v2", "wasm.v1", 1), `2:1: runtimes.a.runtime_path: containerd-shim-wasm-v1 was not found in $DIR/bin; install it`},
 		{"type that is no shim's", "containerd", strings.Replace(cd, "io.containerd.runc.v2", "runc", 1), `2:1: runtimes.a.runtime_path: a shim of the type "runc" was not found in $DIR/bin; install it`},
-		{"snapshotter of others", "containerd", cd + "snapshotter = \"nydus\"\n" + options + "BinaryName = \"crun\"", `3:1: runtimes.a.snapshotter: "nydus" must be "overlayfs" or "native"`},
+		{"snapshotter of others", "containerd", cd + "snapshotter = \"nydus\"\n" + options + "BinaryName = \"crun\"", `3:1: runtimes.a.snapshotter: "nydus" must be "overlayfs", "erofs" or "native"`},
 		{"missing base spec", "containerd", cd + "base_runtime_spec = \"/no/spec.json\"\n" + options + "BinaryName = \"crun\"", `3:1: runtimes.a.base_runtime_spec: /no/spec.json does not exist`},
 		{"pattern", "containerd", cd + "pod_annotations = [\"a[\"]\n" + options + "BinaryName = \"crun\"", `3:1: runtimes.a.pod_annotations: "a[" is not a pattern; write a name with *, ? and [a-z], such as "com.example.*"`},
 	} {

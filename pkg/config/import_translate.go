@@ -63,7 +63,7 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 			continue
 		}
 		own[h.Name] = files.origin(h.At).String()
-		_, problems := checkForeign(h, files, o, Default().Engine)
+		_, problems := checkForeign(h, files, o, Default())
 		t.Problems = append(t.Problems, problems...)
 		if err := t.write(h, files); err != nil {
 			return err
@@ -74,12 +74,12 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 
 // checkForeign resolves a translated handler. It is complete only if there is
 // no problem.
-func checkForeign(h imports.Handler, files *foreignFiles, o Options, e Engine) (*handler.Definition, Problems) {
-	d := &decoder{doc: files.document(h), deferMachine: o.DeferMachine}
+func checkForeign(h imports.Handler, files *foreignFiles, o Options, base *Config) (*handler.Definition, Problems) {
+	d := &decoder{doc: files.document(h), deferMachine: o.DeferMachine, snapshotters: base.snapshotterNames()}
 	if h.Unfound != "" {
 		d.unfound = fmt.Sprintf("%s was not found in %s; install it", h.Unfound, shortList(o.searchPath()))
 	}
-	def := d.runtime(h.Name, h.Values, e)
+	def := d.runtime(h.Name, h.Values, base.Engine)
 	return def, d.problems.sorted()
 }
 

@@ -88,7 +88,7 @@ func (c check) words(t *runtimeTable) {
 	c.word("runtime_type", string(t.RuntimeType), "oci", "shim", "cri")
 	c.word("sandbox_process", string(t.SandboxProcess), "auto", "always")
 	c.word("supervision", string(t.Supervision), supervisions...)
-	c.word("snapshotter", t.Snapshotter, snapshotters...)
+	c.word("snapshotter", t.Snapshotter, c.snapshotters...)
 	if c.has("self_check_timeout") && t.SelfCheckTimeout <= 0 {
 		c.wrong("self_check_timeout", "must be more than 0", "")
 	}

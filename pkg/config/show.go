@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +29,11 @@ func (c *Config) Show(w io.Writer) error {
 			fmt.Fprintf(&b, "\n[%s]\n", tag)
 			s.keys(tag, v.Field(i), false)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Snapshotters)) {
+		key := under("snapshotters", name)
+		fmt.Fprintf(&b, "\n[%s]\n", key)
+		s.keys(key, reflect.ValueOf(c.Snapshotters[name]), false)
 	}
 	for _, d := range c.Runtimes {
 		if err := s.handler(d); err != nil {
@@ -52,7 +59,7 @@ func (s shower) keys(prefix string, v reflect.Value, onlySet bool) {
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag.Get("toml")
 		field := v.Field(i)
-		if tag == "" || tag == "-" || field.Kind() == reflect.Struct || isFreeTable(field) {
+		if tag == "" || tag == "-" || field.Kind() == reflect.Struct || isFreeTable(field) || isTables(field.Type()) {
 			continue
 		}
 		if onlySet && field.IsZero() {
@@ -184,6 +191,12 @@ func literal(v any) string {
 		return "[" + strings.Join(quoted, ", ") + "]"
 	case map[string]string:
 		return inlineTable(x)
+	case map[string]Snapshotter:
+		tables := make([]string, 0, len(x))
+		for _, name := range slices.Sorted(maps.Keys(x)) {
+			tables = append(tables, fmt.Sprintf("%s = { address = %s }", quote(name), quote(x[name].Address)))
+		}
+		return "{ " + strings.Join(tables, ", ") + " }"
 	}
 	if r := reflect.ValueOf(v); r.Kind() == reflect.String {
 		return quote(r.String())

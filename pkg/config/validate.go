@@ -16,7 +16,6 @@ import (
 )
 
 var (
-	snapshotters = []string{"overlayfs", "native"}
 	supervisions = []string{string(handler.SupervisionHandler), string(handler.SupervisionPod)}
 	drivers      = []string{string(CgroupDriverAuto), string(CgroupDriverCgroupfs), string(CgroupDriverSystemd)}
 	levels       = []string{"trace", "debug", "info", "warn", "error"}
@@ -55,6 +54,7 @@ func (c *Config) sections() Problems {
 	v.imageVerifier(&c.ImageVerifier)
 	v.streaming(&c.Streaming)
 	v.nri(&c.NRI, c.Server.Socket)
+	v.snapshotters(c.Snapshotters)
 	v.nodeLabels(&c.NodeLabels)
 	v.observation(c)
 	return v.problems
@@ -114,7 +114,7 @@ func (v *validator) engine(e *Engine) {
 	}
 	v.word("engine.cgroup_driver", string(e.CgroupDriver), drivers)
 	v.word("engine.supervision", string(e.Supervision), supervisions)
-	v.word("engine.snapshotter", e.Snapshotter, snapshotters)
+	v.word("engine.snapshotter", e.Snapshotter, v.cfg.snapshotterNames())
 	if e.MaxLogLineSize < 1 && e.MaxLogLineSize != -1 {
 		v.wrong("engine.max_log_line_size", "must be a number of bytes, or -1 for no limit", "")
 	}

@@ -54,7 +54,7 @@ var containerdSettings = map[string]string{
 	"debug":                       "set log.level",
 	"grpc":                        "see [server]",
 	"metrics":                     "set metrics.address",
-	"proxy_plugins":               "berth's snapshotters are overlayfs and native",
+	"proxy_plugins":               "configure [snapshotters.<name>] with its address",
 	"io.containerd.nri.v1.nri":    "see [nri]; the keys are the same",
 	"stream_processors":           "berth opens encrypted images itself; see registry.decryption_keys_path",
 	"max_container_log_line_size": "set engine.max_log_line_size",

@@ -93,6 +93,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		Root:                   filepath.Join(cfg.Engine.Root, "images"),
 		HostsDir:               cfg.Registry.HostsDir,
 		DefaultSnapshotter:     cfg.Engine.Snapshotter,
+		Snapshotters:           map[string]string{},
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
 		Limits: bounds.Limits{
@@ -108,6 +109,9 @@ func imageConfig(cfg *config.Config) image.Config {
 		Verifiers: image.Verifiers{
 			BinDir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
 		},
+	}
+	for name, s := range cfg.Snapshotters {
+		i.Snapshotters[name] = s.Address
 	}
 	if i.PullProgressTimeout == 0 { // "never" in the configuration
 		i.PullProgressTimeout = -1

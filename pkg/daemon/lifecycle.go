@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,10 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/containerd/log"
+
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/router"
 )
@@ -21,7 +26,7 @@ import (
 // whose routes lead to the engine and to CRI daemons.
 func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *knownHandlers) (*lifecycle.Manager, error) {
 	m, err := lifecycle.New(ctx, lifecycle.Options{
-		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool}, Live: livePods{n.pods},
+		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool, n.engine.Images()}, Live: livePods{n.pods},
 		Publisher: &tables{n.engine, n.remotes, n.registry, known}, Dir: d.options.Config.Engine.Root,
 		Announcer: announcer{d.notify, d.options.Apply}, CapabilitySource: capabilitySource{n.engine, n.prober, n.remotes.pool},
 	})
@@ -30,6 +35,27 @@ func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *knownHandlers
 	}
 	d.teardown.add("handlers", func(context.Context) error { return m.Close() })
 	return m, nil
+}
+
+// followSnapshotters probes the handlers of other programs' snapshotters when one of
+// those answers no more, or again, until the daemon ends.
+func (d *Daemon) followSnapshotters(m *lifecycle.Manager, images *image.Store) {
+	for {
+		select {
+		case <-images.SnapshotterChanges():
+		case <-d.life.Done():
+			return
+		}
+		for _, h := range m.Handlers() {
+			name := cmp.Or(h.Definition.Snapshotter, d.options.Config.Engine.Snapshotter)
+			if _, proxied := d.options.Config.Snapshotters[name]; !proxied || !h.Configured {
+				continue
+			}
+			if _, err := m.Probe(d.life, h.Definition.Name, probe.Look); err != nil && d.life.Err() == nil {
+				log.G(d.life).WithError(err).WithField("handler", h.Definition.Name).Warn("Failed to probe handler after its snapshotter changed")
+			}
+		}
+	}
 }
 
 // Reload asks for a reload and does not wait for it. One that is asked for while

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -267,10 +268,12 @@ func definitionsOf(p *lifecycle.Plan) []*handler.Definition {
 	return all
 }
 
-// checker asks CRI daemons how they are, and leaves other handlers to another.
+// checker asks CRI daemons how they are, and leaves other handlers to another. Those
+// need their snapshotters, too.
 type checker struct {
 	Prober
-	pool *remote.Pool
+	pool   *remote.Pool
+	images *image.Store // nil if there is none
 }
 
 // Check implements lifecycle.Prober.
@@ -278,5 +281,9 @@ func (c checker) Check(ctx context.Context, d *handler.Definition, depth probe.D
 	if d.Type == handler.CRI {
 		return c.pool.Check(ctx, d)
 	}
-	return c.Prober.Check(ctx, d, depth)
+	rt, err := c.Prober.Check(ctx, d, depth)
+	if err == nil && c.images != nil {
+		err = c.images.Ready(d.Snapshotter)
+	}
+	return rt, err
 }

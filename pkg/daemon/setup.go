@@ -90,6 +90,9 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	}
 	d.handlers, n.starts = n.handlers, starts
 	go d.passOn(n.handlers)
+	if images := n.engine.Images(); images != nil {
+		go d.followSnapshotters(n.handlers, images)
+	}
 	d.serve(listener, n.face, append(options, remote.LoopGuard(n.remotes.instance, n.remotes.pool.Behind)...))
 	if err := d.serveAdmin(ctx, n); err != nil {
 		return err

@@ -90,11 +90,14 @@ func (r *reader) children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 	return children, err
 }
 
+// snapshotPrefix begins the annotations of layers that are for snapshotters.
+const snapshotPrefix = "containerd.io/snapshot/"
+
 // lean is a descriptor that is kept for as long as a pull takes.
 func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 	kept := imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size, URLs: desc.URLs, Platform: desc.Platform}
 	for name, value := range desc.Annotations {
-		if strings.HasSuffix(desc.MediaType, encryptedSuffix) && strings.HasPrefix(name, encryptionPrefix) {
+		if strings.HasSuffix(desc.MediaType, encryptedSuffix) && strings.HasPrefix(name, encryptionPrefix) || strings.HasPrefix(name, snapshotPrefix) {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}

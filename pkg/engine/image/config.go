@@ -21,9 +21,10 @@ type Config struct {
 	// HostsDir holds <registry>/hosts.toml files in containerd's format. Empty
 	// means that every registry is asked directly. Read at each pull.
 	HostsDir string
-	// DefaultSnapshotter is used where a handler names none: "overlayfs"
-	// (default) or "native".
+	// DefaultSnapshotter is used where a handler names none; empty is "overlayfs".
 	DefaultSnapshotter string
+	// Snapshotters are the sockets of other programs' snapshotters, by their names.
+	Snapshotters map[string]string
 	// MaxConcurrentDownloads bounds the layers that one pull downloads at the
 	// same time. 0 is 3.
 	MaxConcurrentDownloads int
@@ -65,8 +66,8 @@ func (c Config) complete() (Config, error) {
 	if c.DefaultSnapshotter == "" {
 		c.DefaultSnapshotter = Overlayfs
 	}
-	if !slices.Contains(Snapshotters(), c.DefaultSnapshotter) {
-		return c, unknownSnapshotter(c.DefaultSnapshotter)
+	if known := c.snapshotters(); !slices.Contains(known, c.DefaultSnapshotter) {
+		return c, unknownSnapshotter(c.DefaultSnapshotter, known)
 	}
 	if c.MaxConcurrentDownloads <= 0 {
 		c.MaxConcurrentDownloads = defaultMaxDownloads

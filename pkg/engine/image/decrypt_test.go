@@ -76,7 +76,7 @@ func TestEncryptedImage(t *testing.T) {
 	private, public := keyPair(t)
 	plain := layered(t, v1.Config{})
 	reg.push(t, "app:1", encrypt(t, plain, public))
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range []string{Overlayfs, Native} {
 		keys := t.TempDir()
 		must(t, os.MkdirAll(filepath.Join(keys, "team"), 0o700))
 		other, _ := keyPair(t)

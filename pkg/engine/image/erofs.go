@@ -168,3 +168,8 @@ func (e *erofsLayers) mountLayer(m mount.Mount) (string, error) {
 	e.mounted[m.Source] = true
 	return dir, nil
 }
+
+// Close implements snapshots.Snapshotter. Containers keep the layers that they have.
+func (e *erofsLayers) Close() error {
+	return errors.Join(unmountLayers(e.mounts), e.Snapshotter.Close())
+}

@@ -23,6 +23,16 @@ func needErofs(t *testing.T) {
 	t.Skip("mkfs.erofs (erofs-utils) or the kernel's erofs is missing")
 }
 
+// allSnapshotters are those that need no other program.
+func allSnapshotters(t *testing.T) []string {
+	t.Helper()
+	_, err := exec.LookPath("mkfs.erofs")
+	if os.Getenv("BERTH_TEST_REQUIRE") == "" && (err != nil || !erofs.FindErofs()) {
+		return []string{Native, Overlayfs}
+	}
+	return (Config{}).snapshotters()
+}
+
 // mountedLayers are the layers of the snapshotter that are mounted.
 func mountedLayers(t *testing.T, s *Store) []string {
 	t.Helper()

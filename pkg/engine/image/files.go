@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -41,17 +44,20 @@ type files struct {
 	leases  leases.Manager
 	layers  map[string]*layers
 	flusher *flusher
+	// changed gets something when a snapshotter of another program answers no more, or
+	// again.
+	changed chan struct{}
 }
 
 // openFiles opens or makes what is at root, from the bottom up.
-func openFiles(ctx context.Context, root, snapshotter string) (_ *files, retErr error) {
-	f := &files{root: root, snapshotter: snapshotter, layers: map[string]*layers{}}
+func openFiles(ctx context.Context, c Config) (_ *files, retErr error) {
+	f := &files{root: c.Root, snapshotter: c.DefaultSnapshotter, layers: map[string]*layers{}, changed: make(chan struct{}, 1)}
 	defer func() {
 		if retErr != nil {
 			retErr = errors.Join(retErr, f.close())
 		}
 	}()
-	if err := f.open(ctx); err != nil {
+	if err := f.open(ctx, c); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -68,6 +74,26 @@ type layers struct {
 	proof overlayProof
 	// broken is why this snapshotter cannot be used here.
 	broken error
+	// proxied is that of another program, else nil.
+	proxied *proxied
+}
+
+// excused is err, unless it is about the snapshotter of another program: what could not
+// be asked of that keeps nothing else from going on.
+func (l *layers) excused(ctx context.Context, err error) error {
+	if err == nil || l.proxied == nil {
+		return err
+	}
+	log.G(ctx).WithError(err).WithField("snapshotter", l.proxied.name).Warn("Failed to look at snapshots")
+	return nil
+}
+
+// unusable is why the snapshotter cannot be asked at this moment.
+func (l *layers) unusable() error {
+	if l.broken == nil && l.proxied != nil {
+		return l.proxied.ready()
+	}
+	return l.broken
 }
 
 // inNamespace says whose things in the metadata a call is about.
@@ -80,7 +106,7 @@ func (f *files) path(elem ...string) string {
 	return filepath.Join(append([]string{f.root}, elem...)...)
 }
 
-func (f *files) open(ctx context.Context) error {
+func (f *files) open(ctx context.Context, c Config) error {
 	for _, dir := range []string{f.root, f.path(rootfsDir), f.path(trashDir), f.path(emptyDir), f.path(snapshotsDir), f.path(unflushedDir)} {
 		// Images have setuid programs, and secrets. Whoever mounts is root, so that
 		// nobody else has to get here; earlier versions let everybody pass.
@@ -96,16 +122,24 @@ func (f *files) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("content: %w", err)
 	}
-	raw := map[string]snapshots.Snapshotter{}
+	if err := f.openBolt(); err != nil {
+		return err
+	}
 	for name, kind := range snapshotterKinds {
-		l := f.openLayers(ctx, name, kind)
-		f.layers[name] = l
+		f.layers[name] = f.openLayers(ctx, name, kind)
+	}
+	if err := f.openProxied(ctx, c); err != nil {
+		return err
+	}
+	raw := map[string]snapshots.Snapshotter{}
+	for name, l := range f.layers {
 		if l.broken == nil {
 			raw[name] = l.raw
 		}
 	}
-	if err := f.openMetadata(ctx, blobs, raw); err != nil {
-		return err
+	f.db = metadata.NewDB(f.bolt, blobs, raw)
+	if err := f.db.Init(ctx); err != nil {
+		return fmt.Errorf("metadata: %w", err)
 	}
 	for name, l := range f.layers {
 		l.Snapshotter = f.db.Snapshotter(name)
@@ -136,7 +170,58 @@ func (f *files) openLayers(ctx context.Context, name string, kind snapshotterKin
 	return l
 }
 
-func (f *files) openMetadata(ctx context.Context, blobs content.Store, raw map[string]snapshots.Snapshotter) error {
+// openProxied opens the snapshotters of other programs, and what has snapshots in the
+// metadata and is not configured any more: containers may have them that are to be
+// removed.
+func (f *files) openProxied(ctx context.Context, c Config) error {
+	addresses := maps.Clone(c.Snapshotters)
+	if addresses == nil {
+		addresses = map[string]string{}
+	}
+	used, err := f.namedInMetadata()
+	if err != nil {
+		return err
+	}
+	for _, name := range used {
+		if _, known := addresses[name]; !known && f.layers[name] == nil {
+			addresses[name] = ""
+		}
+	}
+	var asked sync.WaitGroup
+	for name, address := range addresses {
+		p, err := newProxied(name, address, f.changed)
+		if err != nil {
+			return err
+		}
+		asked.Go(func() { p.check(ctx, 1) })
+		f.layers[name] = &layers{kind: snapshotterKind{remote: true}, rebases: newRebases(), raw: p, proxied: p}
+	}
+	asked.Wait()
+	return nil
+}
+
+// namedInMetadata are the snapshotters that the metadata has snapshots of.
+func (f *files) namedInMetadata() (names []string, err error) {
+	err = f.bolt.View(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("v1"))
+		for _, step := range []string{namespace, "snapshots"} {
+			if b == nil {
+				return nil
+			}
+			b = b.Bucket([]byte(step))
+		}
+		if b == nil {
+			return nil
+		}
+		return b.ForEachBucket(func(name []byte) error {
+			names = append(names, string(name))
+			return nil
+		})
+	})
+	return names, err
+}
+
+func (f *files) openBolt() error {
 	options := *bolt.DefaultOptions
 	options.NoFreelistSync = true
 	options.NoStatistics = true
@@ -146,10 +231,6 @@ func (f *files) openMetadata(ctx context.Context, blobs content.Store, raw map[s
 		if errors.Is(err, bolterrors.ErrTimeout) {
 			return fmt.Errorf("another process has the image store open; stop it first: %w", errdefs.ErrFailedPrecondition)
 		}
-		return fmt.Errorf("metadata: %w", err)
-	}
-	f.db = metadata.NewDB(f.bolt, blobs, raw)
-	if err := f.db.Init(ctx); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
 	return nil
@@ -177,7 +258,10 @@ func (f *files) layersOf(name string) (*layers, string, error) {
 	}
 	l, ok := f.layers[name]
 	if !ok {
-		return nil, name, unknownSnapshotter(name)
+		return nil, name, unknownSnapshotter(name, slices.Sorted(maps.Keys(f.layers)))
+	}
+	if l.proxied != nil {
+		return l, name, l.proxied.ready()
 	}
 	broken := l.broken
 	if broken == nil && l.kind.layered {

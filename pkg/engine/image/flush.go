@@ -122,11 +122,11 @@ func (f *files) dropLost(ctx context.Context) error {
 	}
 	removed := 0
 	for name, l := range f.layers {
-		if l.broken != nil {
+		if l.unusable() != nil {
 			continue
 		}
 		n, err := l.dropUnpackedBy(ctx, lost)
-		if err != nil {
+		if err = l.excused(ctx, err); err != nil {
 			return fmt.Errorf("snapshotter %s: remove layers that were not flushed: %w", name, err)
 		}
 		removed += n

@@ -151,8 +151,8 @@ func (i *interrupted) recover(ctx context.Context) error {
 	}
 	log.G(ctx).WithField("pulls", len(left)).Info("Cleaning up after interrupted pulls")
 	for name, l := range i.files.layers {
-		if l.broken == nil {
-			if err := l.dropHalf(ctx); err != nil {
+		if l.unusable() == nil {
+			if err := l.excused(ctx, l.dropHalf(ctx)); err != nil {
 				return fmt.Errorf("snapshotter %s: remove half unpacked layers: %w", name, err)
 			}
 		}
@@ -189,9 +189,9 @@ func (f *files) entriesOf(ctx context.Context, l leases.Lease) (n int64, err err
 	}
 	for _, r := range held {
 		name, ok := strings.CutPrefix(r.Type, "snapshots/")
-		if layers := f.layers[name]; ok && layers != nil && layers.broken == nil {
+		if layers := f.layers[name]; ok && layers != nil && layers.unusable() == nil {
 			u, err := layers.Usage(ctx, r.ID)
-			if err != nil && !errdefs.IsNotFound(err) {
+			if err != nil && !errdefs.IsNotFound(err) && layers.excused(ctx, err) != nil {
 				return 0, err
 			}
 			n += u.Inodes

@@ -215,7 +215,7 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 		},
 		"after a reboot": func(t *testing.T, s *Store) *Store {
 			must(t, s.Close())
-			files, err := openFiles(t.Context(), s.cfg.Root, s.cfg.DefaultSnapshotter)
+			files, err := openFiles(t.Context(), s.cfg)
 			must(t, err)
 			files.flusher.boot = "another boot"
 			later, err := newStore(files, s.cfg)

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/pkg/imageverifier/bindir"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
@@ -278,6 +279,9 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	underwayOf(ctx).expect(manifest.Layers)
 	children := images.SetChildrenLabels(s.files.content, s.reader.children)
 	children = images.LimitManifests(images.FilterPlatforms(children, s.reader.platform), s.reader.platform, 1)
+	if p.layers.kind.remote {
+		children = snapshotters.AppendInfoHandlerWrapper(p.name.String())(children).Handle
+	}
 	fetching := part{name: step.Fetch}
 	timed := func(layer context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		if isBlob(desc.MediaType) {

@@ -231,9 +231,10 @@ func (m *rootfses) RemoveRootfs(ctx context.Context, containerID, snapshotter st
 		if snapshotter == "" {
 			snapshotter = m.files.snapshotter
 		}
-		// What is no more than directories can go also where none can be mounted.
+		// What is no more than directories can go also where none can be mounted, and
+		// the metadata forgets what a program has that does not answer.
 		broken, ok := m.files.layers[snapshotter]
-		if !errdefs.IsFailedPrecondition(err) || !ok || !broken.kind.layered {
+		if !ok || !(broken.proxied != nil || errdefs.IsFailedPrecondition(err) && broken.kind.layered) {
 			return err
 		}
 		l, name = broken, snapshotter
@@ -275,8 +276,8 @@ func (m *rootfses) Retain(ctx context.Context, inUse []Use) error {
 	})
 	var errs []error
 	for name, l := range m.files.layers {
-		if l.broken == nil {
-			errs = append(errs, m.dropOrphans(ctx, l, name, owners))
+		if l.unusable() == nil {
+			errs = append(errs, l.excused(ctx, m.dropOrphans(ctx, l, name, owners)))
 		}
 	}
 	m.sweeper.kick()

@@ -53,7 +53,7 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 func TestPrepareRootfsIsIdempotent(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", layered(t, v1.Config{}))
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range allSnapshotters(t) {
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		img := pullImage(t, s, domain+"/app:1")
 		first, err := s.PrepareRootfs(t.Context(), "c1", img, snapshotter)
@@ -115,7 +115,7 @@ func TestVolumeIsReadOnly(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "many:1", layered(t, v1.Config{}))
 	reg.push(t, "one:1", build(t, v1.Config{}, layer(t, file{name: "f", body: "x"})))
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range allSnapshotters(t) {
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		for _, ref := range []string{"/many:1", "/one:1"} {
 			img := pullImage(t, s, domain+ref)
@@ -147,7 +147,7 @@ func TestVolumeOfMappedUsers(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	userns := mappedTo(t, 200_000)
 	for _, ref := range []string{"/many:1", "/one:1"} {
-		for _, snapshotter := range Snapshotters() {
+		for _, snapshotter := range allSnapshotters(t) {
 			mounts, err := s.PrepareVolume(t.Context(), "c1", pullImage(t, s, domain+ref), snapshotter)
 			must(t, err)
 			dir := t.TempDir()
@@ -189,7 +189,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 	reg.push(t, "app:1", layered(t, v1.Config{}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, domain+"/app:1")
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range allSnapshotters(t) {
 		for _, id := range []string{"kept", "orphan"} {
 			_, err := s.PrepareRootfs(t.Context(), id+snapshotter, img, snapshotter)
 			must(t, err)
@@ -200,7 +200,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 	}
 	s = reopen(t, s)
 	var uses []Use
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range allSnapshotters(t) {
 		uses = append(uses, Use{Owner: "kept" + snapshotter, ChainID: img.ChainID, Snapshotter: snapshotter})
 	}
 	must(t, s.Retain(t.Context(), uses))
@@ -213,7 +213,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 			t.Errorf("%s: %v", u.Owner, err)
 		}
 	}
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range allSnapshotters(t) {
 		volumes := func(id string) error {
 			_, err := os.Stat(filepath.Join(s.files.volumesPath(snapshotter, id+snapshotter), "file"))
 			return err
@@ -225,8 +225,9 @@ func TestRetainRemovesOrphans(t *testing.T) {
 			t.Errorf("%s: the volumes of a container that nobody knows: %v", snapshotter, err)
 		}
 	}
-	// Layers in both, one view, and the native container's snapshot.
-	wantStored(t, s, 5, 3+3+1+1)
+	// Layers in each, a view in all but native, and the native container's snapshot.
+	n := len(allSnapshotters(t))
+	wantStored(t, s, 5, 3*n+n-1+1)
 	eventually(t, "trash is emptied", func() bool {
 		left, _ := os.ReadDir(s.files.path(trashDir))
 		return len(left) == 0
@@ -239,7 +240,7 @@ func TestVolumesOfContainers(t *testing.T) {
 	reg.push(t, "app:1", layered(t, v1.Config{}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, domain+"/app:1")
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range allSnapshotters(t) {
 		_, err := s.PrepareRootfs(t.Context(), "c1", img, snapshotter)
 		must(t, err)
 		volumes, err := s.MakeVolumes("c1", snapshotter)

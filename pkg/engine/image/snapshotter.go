@@ -2,6 +2,7 @@ package image
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -28,6 +29,8 @@ type snapshotterKind struct {
 	// layered says that the mounts of a view are directories that an overlay
 	// mount of our own may have as lower directories.
 	layered bool
+	// remote says that layers may be there without having been fetched.
+	remote bool
 	// rebase says that a layer can be unpacked before those below it.
 	rebase bool
 }
@@ -43,18 +46,26 @@ var snapshotterKinds = map[string]snapshotterKind{
 	Native: {open: native.NewSnapshotter},
 }
 
-// Snapshotters returns the names that Config.DefaultSnapshotter and a handler's
+// snapshotters returns the names that DefaultSnapshotter and a handler's
 // snapshotter may have.
-func Snapshotters() []string {
-	return slices.Sorted(func(yield func(string) bool) {
-		for name := range snapshotterKinds {
-			if !yield(name) {
-				return
-			}
-		}
-	})
+func (c Config) snapshotters() []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(snapshotterKinds)), maps.Keys(c.Snapshotters))
+	slices.Sort(names)
+	return names
 }
 
-func unknownSnapshotter(name string) error {
-	return fmt.Errorf("unknown snapshotter %q; use one of %s: %w", name, strings.Join(Snapshotters(), ", "), errdefs.ErrInvalidArgument)
+// Ready says whether pods can have a snapshotter (empty: the default) at this moment,
+// and if not why.
+func (s *Store) Ready(snapshotter string) error {
+	_, _, err := s.files.layersOf(snapshotter)
+	return err
+}
+
+// SnapshotterChanges has something to read when Ready says something else of any
+// snapshotter. It has one reader.
+func (s *Store) SnapshotterChanges() <-chan struct{} { return s.files.changed }
+
+func unknownSnapshotter(name string, known []string) error {
+	return fmt.Errorf("unknown snapshotter %q; use one of %s, or add [snapshotters.%s] and restart berth: %w",
+		name, strings.Join(known, ", "), name, errdefs.ErrInvalidArgument)
 }

@@ -35,7 +35,7 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := openFiles(ctx, c.Root, c.DefaultSnapshotter)
+	f, err := openFiles(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("open image store %s: %w", c.Root, err)
 	}

@@ -298,7 +298,7 @@ func TestMovedTagLeavesImage(t *testing.T) {
 func TestRepeatedPullWritesNothing(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", layered(t, v1.Config{}))
-	for _, snapshotter := range Snapshotters() {
+	for _, snapshotter := range allSnapshotters(t) {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: snapshotter})
 		img := pullImage(t, s, domain+"/app:1")
 		reg.forgetHits()

@@ -72,7 +72,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 	if l.kind.rebase {
 		capabilities = append(capabilities, snapshots.RebaseCap)
 	}
-	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.budget},
+	options := []unpack.UnpackerOpt{
 		unpack.WithUnpackPlatform(unpack.Platform{
 			// What is unpacked was chosen before; images without a platform are welcome.
 			Platform:                platforms.All,
@@ -88,10 +88,13 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(u.downloads))),
 		unpack.WithDuplicationSuppressor(&u.locks),
+	}
+	if !l.kind.remote {
 		// A chain may outlive its image under a running container: the layers'
 		// content is then gone although they are unpacked.
-		unpack.WithFetchAllContent(),
-	)
+		options = append(options, unpack.WithFetchAllContent())
+	}
+	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.budget}, options...)
 	if err != nil {
 		end()
 		return nil, err

@@ -71,7 +71,7 @@ func (m *meter) measureStored(ctx context.Context) error {
 		return fmt.Errorf("content: %w", err)
 	}
 	for name, l := range m.files.layers {
-		if l.broken != nil {
+		if l.unusable() != nil {
 			continue
 		}
 		err := l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
@@ -87,7 +87,7 @@ func (m *meter) measureStored(ctx context.Context) error {
 			sum = sum.add(Usage{Bytes: uint64(u.Size), Inodes: uint64(u.Inodes)})
 			return err
 		})
-		if err != nil {
+		if err = l.excused(ctx, err); err != nil {
 			return fmt.Errorf("snapshotter %s: %w", name, err)
 		}
 	}

@@ -305,7 +305,7 @@ func (vs *views) drop(ctx context.Context, k viewKey) error {
 // load remembers which views there are.
 func (vs *views) load(ctx context.Context) error {
 	for name, l := range vs.files.layers {
-		if l.broken != nil {
+		if l.unusable() != nil {
 			continue
 		}
 		err := l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
@@ -314,12 +314,13 @@ func (vs *views) load(ctx context.Context) error {
 			}
 			v, err := vs.read(ctx, l, info.Name)
 			if err != nil {
-				return err
+				log.G(ctx).WithError(err).WithFields(log.Fields{"snapshotter": name, "view": info.Name}).Warn("Failed to read layers; they will be read again when they are needed")
+				return nil
 			}
 			vs.table.put(viewKey{snapshotter: name, chain: chainOfView(info.Name)}, v)
 			return nil
 		})
-		if err != nil {
+		if err = l.excused(ctx, err); err != nil {
 			return fmt.Errorf("snapshotter %s: %w", name, err)
 		}
 	}

@@ -28,6 +28,7 @@ export BERTH_TEST_RUNC  ?= $(BIN)/runc
 export BERTH_TEST_RUNC_OLD ?= $(BIN)/runc-old
 export BERTH_TEST_RUNSC ?= $(BIN)/runsc
 export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
+export BERTH_TEST_STARGZ ?= $(BIN)/stargz
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
 export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
 export BERTH_TEST_KUBERNETES ?= $(BIN)
@@ -97,7 +98,7 @@ deps: ## install from Debian what is missing (root)
 	scripts/deps
 
 .PHONY: runtimes
-runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 ## build the runtimes of the tests into ./bin
+runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz ## build the runtimes and a snapshotter of the tests into ./bin
 
 $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 	scripts/runtime runc $(BIN)
@@ -110,6 +111,9 @@ $(BIN)/runsc: integration/runtimes/runsc/go.mod scripts/runtime
 
 $(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime containerd-shim-runc-v2 $(BIN)
+
+$(BIN)/stargz: integration/runtimes/stargz/go.mod integration/runtimes/stargz/main.go scripts/runtime
+	scripts/runtime stargz $(BIN)
 
 $(BIN)/containerd: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime containerd $(BIN)

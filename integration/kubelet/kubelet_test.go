@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -56,7 +57,16 @@ func newBedOf(t *testing.T, o Options) *bed {
 		Runtimes:       map[string]string{"runc": runc, "crun": crun, "runsc": runsc},
 		DefaultRuntime: "runc",
 		Registries:     []*testbed.Registry{b.private},
-		Config:         b.metricsConfig(t),
+		Config: b.metricsConfig(t) + fmt.Sprintf(`
+[snapshotters.stargz]
+address = %q
+[runtimes.on-erofs]
+runtime_path = %[2]q
+snapshotter = "erofs"
+[runtimes.on-stargz]
+runtime_path = %[2]q
+snapshotter = "stargz"
+`, testbed.StartStargz(t).Socket, runc),
 	})
 	o.Berth, o.NodeLabels = b.berth.Berth, "berth.test/sandboxes=yes,"+labels(t, b.berth.Berth)
 	b.Cluster = Start(t, o)
@@ -88,6 +98,10 @@ const runtimeClasses = `
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: runc}, handler: runc}
 ---
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: crun}, handler: crun}
+---
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: on-erofs}, handler: on-erofs}
+---
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: on-stargz}, handler: on-stargz}
 ---
 apiVersion: node.k8s.io/v1
 kind: RuntimeClass
@@ -141,6 +155,7 @@ func (b *bed) pods(t *testing.T, names ...string) {
 		"security":          b.security,
 		"service-account":   b.serviceAccount,
 		"shared-processes":  b.sharedProcesses,
+		"snapshotters":      b.snapshotters,
 		"static-pod":        b.staticPod,
 		"statistics":        b.statistics,
 		"streams":           b.streams,

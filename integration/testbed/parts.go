@@ -30,6 +30,8 @@ const (
 	RuncShim = "containerd-shim-runc-v2"
 	// Containerd is BERTH_TEST_CONTAINERD.
 	Containerd = "containerd"
+	// Stargz is BERTH_TEST_STARGZ, the snapshotter of integration/runtimes/stargz.
+	Stargz = "stargz"
 	// CRIU is BERTH_TEST_CRIU.
 	CRIU = "criu"
 	// BusyboxBinary is BERTH_TEST_BUSYBOX, and must be static.
@@ -58,6 +60,7 @@ var partVariables = map[string]string{
 	Runsc:         "BERTH_TEST_RUNSC",
 	RuncShim:      "BERTH_TEST_SHIM",
 	Containerd:    "BERTH_TEST_CONTAINERD",
+	Stargz:        "BERTH_TEST_STARGZ",
 	CRIU:          "BERTH_TEST_CRIU",
 	BusyboxBinary: "BERTH_TEST_BUSYBOX",
 }

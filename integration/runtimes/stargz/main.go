@@ -1,12 +1,18 @@
-// Command stargz serves the stargz snapshotter on a unix socket, by containerd's
-// protocol for proxy snapshotters, as its own daemon does, for the tests. Registries
-// on loopback are asked over plain HTTP.
+// Command stargz is the stargz snapshotter for the tests.
+//
+//	stargz serve SOCKET DIRECTORY   serves it, by containerd's protocol, as its own daemon does
+//	stargz convert                  makes an eStargz layer of the archive on stdin
+//
+// Registries on loopback are asked over plain HTTP. The layer goes to stdout, and the
+// digest of its table of contents to stderr.
 package main
 
 import (
+	"bytes"
 	"context"
-	"flag"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -14,18 +20,43 @@ import (
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/containerd/stargz-snapshotter/service"
 	"google.golang.org/grpc"
 )
 
 func main() {
-	address := flag.String("address", "", "the socket to serve on")
-	root := flag.String("root", "", "the directory of the snapshots")
-	flag.Parse()
-	if err := serve(*address, *root); err != nil {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 3 && args[0] == "serve":
+		return serve(args[1], args[2])
+	case len(args) == 1 && args[0] == "convert":
+		return convert()
+	}
+	return errors.New("usage: stargz serve SOCKET DIRECTORY | stargz convert")
+}
+
+func convert() error {
+	archive, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	blob, err := estargz.Build(io.NewSectionReader(bytes.NewReader(archive), 0, int64(len(archive))), estargz.WithChunkSize(64<<10))
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	if _, err := io.Copy(os.Stdout, blob); err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(os.Stderr, blob.TOCDigest())
+	return err
 }
 
 func serve(address, root string) error {

@@ -1,0 +1,76 @@
+package image
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+)
+
+// PrepareRootfs makes the root filesystem of a container, as described at rootfses. An
+// image that is here for a snapshotter which fetches layers by itself may lack them:
+// they are fetched then, without credentials.
+func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) (fs *Rootfs, err error) {
+	err = s.withLayers(ctx, img, snapshotter, func() error {
+		fs, err = s.rootfses.PrepareRootfs(ctx, containerID, img, snapshotter, opts...)
+		return err
+	})
+	return fs, err
+}
+
+// PrepareVolume returns the read-only mounts of an image, as described at rootfses, and
+// fetches what is missing as PrepareRootfs does.
+func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) (mounts []mount.Mount, err error) {
+	err = s.withLayers(ctx, img, snapshotter, func() error {
+		mounts, err = s.rootfses.PrepareVolume(ctx, containerID, img, snapshotter)
+		return err
+	})
+	return mounts, err
+}
+
+// withLayers calls f, and again once layers are there that it missed.
+func (s *Store) withLayers(ctx context.Context, img *Image, snapshotter string, f func() error) error {
+	err := f()
+	if !errdefs.IsNotFound(err) || !s.lacksLayers(ctx, img) {
+		return err
+	}
+	if err := s.fetchAgain(ctx, img, snapshotter); err != nil {
+		return fmt.Errorf("image %s is on this node without the layers that this handler needs, and they cannot be fetched; pull it by berth image pull --handler: %w", img.ID, err)
+	}
+	return f()
+}
+
+// lacksLayers says whether an image is here, and a layer of it is not.
+func (s *Store) lacksLayers(ctx context.Context, img *Image) bool {
+	ctx = inNamespace(ctx)
+	if _, err := s.catalog.get(img.ID); err != nil {
+		return false
+	}
+	manifest, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
+	if err != nil {
+		return false
+	}
+	for _, layer := range manifest.Layers {
+		if _, err := s.files.content.Info(ctx, layer.Digest); errdefs.IsNotFound(err) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Store) fetchAgain(ctx context.Context, img *Image, snapshotter string) error {
+	known, err := s.catalog.get(img.ID)
+	if err != nil {
+		return err
+	}
+	err = fmt.Errorf("no registry is known for it: %w", errdefs.ErrNotFound)
+	for _, name := range known.RepoDigests {
+		log.G(ctx).WithFields(log.Fields{"image": img.ID, "name": name, "snapshotter": snapshotter}).Info("Fetching layers that another snapshotter did without")
+		if _, err = s.Pull(ctx, PullRequest{Ref: name, Snapshotter: snapshotter}); err == nil {
+			return nil
+		}
+	}
+	return err
+}

@@ -74,7 +74,7 @@ spec:
 	}
 	n.WaitEvent(t, "elsewhere", "FailedScheduling", "selector")
 	event := n.WaitEvent(t, "unknown", "FailedCreatePodSandBox", "kata-nowhere")
-	if !strings.Contains(event, "crun, runc (default), runsc") || strings.Contains(event, "\n") {
+	if !strings.Contains(event, "crun, on-erofs, on-stargz, runc (default), runsc") || strings.Contains(event, "\n") {
 		t.Errorf("the event does not say what to do: %q", event)
 	}
 	if phase := n.Pod(t, "unknown").Status.Phase; phase != corev1.PodPending {

@@ -146,6 +146,8 @@ const (
 type Engine struct {
 	// Root holds what outlives a reboot: images and records.
 	Root string `toml:"root"`
+	// WritableRoot holds what containers write; empty is in Root.
+	WritableRoot string `toml:"writable_root"`
 	// State holds what does not: sockets, namespaces, bundles.
 	State string `toml:"state"`
 	// CgroupDriver says who makes the cgroups of containers.
@@ -209,6 +211,8 @@ type Registry struct {
 	HostsDir string `toml:"hosts_dir"`
 	// MaxConcurrentDownloads is per pull.
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
+	// DiscardUnpackedLayers removes compressed layers once they are unpacked.
+	DiscardUnpackedLayers bool `toml:"discard_unpacked_layers"`
 	// PullProgressTimeout ends a pull that got no byte for so long. 0 is never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
 	// MinDownloadRate is how many bytes per second a registry must send of a

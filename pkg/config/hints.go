@@ -88,6 +88,7 @@ var foreign = map[section]map[string]elsewhere{
 		"decryption_keys_path":                {key: "registry.decryption_keys_path"},
 		"default_snapshotter":                 {key: "engine.snapshotter"},
 		"image_pull_progress_timeout":         {key: "registry.pull_progress_timeout"},
+		"discard_unpacked_layers":             {key: "registry.discard_unpacked_layers"},
 		"max_concurrent_downloads":            {key: "registry.max_concurrent_downloads"},
 		"pinned_images":                       {key: "registry.pinned_images"},
 		"mount_options":                       {key: "engine.overlay_mount_options"},

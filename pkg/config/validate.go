@@ -109,6 +109,9 @@ func groupExists(name string) bool {
 func (v *validator) engine(e *Engine) {
 	v.absolute("engine.root", e.Root)
 	v.absolute("engine.state", e.State)
+	if e.WritableRoot != "" {
+		v.absolute("engine.writable_root", e.WritableRoot)
+	}
 	if filepath.Clean(e.Root) == filepath.Clean(e.State) {
 		v.wrong("engine.state", "must not be engine.root: it is emptied by a reboot, engine.root must persist", "")
 	}

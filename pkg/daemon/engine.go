@@ -91,11 +91,13 @@ func pluginConfig(n config.NRI) nri.Config {
 func imageConfig(cfg *config.Config) image.Config {
 	i := image.Config{
 		Root:                   filepath.Join(cfg.Engine.Root, "images"),
+		WritableRoot:           cfg.Engine.WritableRoot,
 		HostsDir:               cfg.Registry.HostsDir,
 		DefaultSnapshotter:     cfg.Engine.Snapshotter,
 		Snapshotters:           map[string]string{},
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
+		DiscardLayers:          cfg.Registry.DiscardUnpackedLayers,
 		Limits: bounds.Limits{
 			MaxManifestSize: int64(cfg.Registry.MaxManifestSize), MaxLayers: cfg.Registry.MaxLayers, AnswerTimeout: cfg.Registry.AnswerTimeout,
 			MinDownloadRate: int64(cfg.Registry.MinDownloadRate), MaxZstdWindow: int64(cfg.Registry.MaxZstdWindow),

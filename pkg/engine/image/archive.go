@@ -267,7 +267,7 @@ func (a *archives) hold(ctx context.Context, img *Image) error {
 		if err == nil {
 			err = errors.Join(w.Close(), s.files.content.Abort(ctx, "hold-"+desc.Digest.String()))
 		}
-		return nil, errors.Join(fmt.Errorf("%s of image %s is not on this node: %w", desc.Digest, img.ID, errdefs.ErrNotFound), err)
+		return nil, errors.Join(fmt.Errorf("%s of image %s is not on this node: its layers were discarded when they were unpacked, or its snapshotter fetches them by itself: %w", desc.Digest, img.ID, errdefs.ErrNotFound), err)
 	})
 	return images.Walk(ctx, images.Handlers(hold, images.HandlerFunc(s.reader.children)), img.manifest)
 }

@@ -18,6 +18,9 @@ type Config struct {
 	// Root is the store's directory, absolute, without ':' and ',' (overlayfs
 	// options cannot carry them). It is made if it is missing.
 	Root string
+	// WritableRoot is where what containers write is kept, absolute, without ':' and ','.
+	// Empty is Root. Several stores may have the same.
+	WritableRoot string
 	// HostsDir holds <registry>/hosts.toml files in containerd's format. Empty
 	// means that every registry is asked directly. Read at each pull.
 	HostsDir string
@@ -33,6 +36,9 @@ type Config struct {
 	PullProgressTimeout time.Duration
 	// Limits bound what a pull can cost.
 	Limits bounds.Limits
+	// DiscardLayers lets compressed layers go once they are unpacked. They are fetched
+	// again if something needs them.
+	DiscardLayers bool
 	// MountOptions are added to the overlay mounts of root filesystems.
 	MountOptions []string
 	// SyncRootfs makes fsync in a container's root filesystem, and its unmount,
@@ -62,6 +68,12 @@ const (
 func (c Config) complete() (Config, error) {
 	if !filepath.IsAbs(c.Root) || strings.ContainsAny(c.Root, ":,") {
 		return c, fmt.Errorf("image store root %q must be an absolute path without ':' and ',': %w", c.Root, errdefs.ErrInvalidArgument)
+	}
+	if c.WritableRoot == "" {
+		c.WritableRoot = c.Root
+	}
+	if !filepath.IsAbs(c.WritableRoot) || strings.ContainsAny(c.WritableRoot, ":,") {
+		return c, fmt.Errorf("directory %q of what containers write must be an absolute path without ':' and ',': %w", c.WritableRoot, errdefs.ErrInvalidArgument)
 	}
 	if c.DefaultSnapshotter == "" {
 		c.DefaultSnapshotter = Overlayfs

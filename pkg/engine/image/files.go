@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -34,6 +35,8 @@ const openTimeout = 2 * time.Second
 // snapshotter, and the directories of containers.
 type files struct {
 	root string
+	// writable is the directory of what containers write.
+	writable string
 	// snapshotter is the name that is meant where none is given.
 	snapshotter string
 
@@ -51,7 +54,7 @@ type files struct {
 
 // openFiles opens or makes what is at root, from the bottom up.
 func openFiles(ctx context.Context, c Config) (_ *files, retErr error) {
-	f := &files{root: c.Root, snapshotter: c.DefaultSnapshotter, layers: map[string]*layers{}, changed: make(chan struct{}, 1)}
+	f := &files{root: c.Root, writable: ownPart(c.WritableRoot, c.Root), snapshotter: c.DefaultSnapshotter, layers: map[string]*layers{}, changed: make(chan struct{}, 1)}
 	defer func() {
 		if retErr != nil {
 			retErr = errors.Join(retErr, f.close())
@@ -106,8 +109,22 @@ func (f *files) path(elem ...string) string {
 	return filepath.Join(append([]string{f.root}, elem...)...)
 }
 
+// writablePath is below the directory of what containers write.
+func (f *files) writablePath(elem ...string) string {
+	return filepath.Join(append([]string{f.writable}, elem...)...)
+}
+
+// ownPart is the part of a directory for writable layers that one store has: each
+// removes what is there and of no container of its own.
+func ownPart(writable, root string) string {
+	if writable == root {
+		return root
+	}
+	return filepath.Join(writable, "berth-"+digest.FromString(root).Encoded()[:12])
+}
+
 func (f *files) open(ctx context.Context, c Config) error {
-	for _, dir := range []string{f.root, f.path(rootfsDir), f.path(trashDir), f.path(emptyDir), f.path(snapshotsDir), f.path(unflushedDir)} {
+	for _, dir := range []string{f.root, f.writable, f.writablePath(rootfsDir), f.writablePath(trashDir), f.path(emptyDir), f.path(snapshotsDir), f.path(unflushedDir)} {
 		// Images have setuid programs, and secrets. Whoever mounts is root, so that
 		// nobody else has to get here; earlier versions let everybody pass.
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
@@ -155,12 +172,12 @@ func (f *files) open(ctx context.Context, c Config) error {
 func (f *files) openLayers(ctx context.Context, name string, kind snapshotterKind) *layers {
 	l := &layers{kind: kind, rebases: newRebases()}
 	if kind.layered {
-		if _, l.broken = l.proof.get(f.root); l.broken != nil {
+		if _, l.broken = l.proof.get(f.root, f.writable); l.broken != nil {
 			log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
 			return l
 		}
 	}
-	if err := os.MkdirAll(f.path(rootfsDir, name), 0o700); err != nil && !isNoSpace(err) {
+	if err := os.MkdirAll(f.writablePath(rootfsDir, name), 0o700); err != nil && !isNoSpace(err) {
 		l.broken = err
 		return l
 	}
@@ -265,7 +282,7 @@ func (f *files) layersOf(name string) (*layers, string, error) {
 	}
 	broken := l.broken
 	if broken == nil && l.kind.layered {
-		_, broken = l.proof.get(f.root)
+		_, broken = l.proof.get(f.root, f.writable)
 	}
 	if broken != nil {
 		return nil, name, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, f.root, broken, errdefs.ErrFailedPrecondition)

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Below the store's root.
+// Below the store's root; rootfsDir and trashDir below Config.WritableRoot.
 const (
 	// snapshotsDir has a directory for each snapshotter.
 	snapshotsDir = "snapshots"
@@ -37,7 +37,7 @@ func (f *files) layersFor(containerID, snapshotter string) (*layers, string, err
 }
 
 func (f *files) rootfsPath(snapshotter, containerID string) string {
-	return f.path(rootfsDir, snapshotter, containerID)
+	return f.writablePath(rootfsDir, snapshotter, containerID)
 }
 
 func (f *files) volumesPath(snapshotter, containerID string) string {

@@ -22,11 +22,11 @@ type overlayProof struct {
 
 // get probes the first time. A filesystem without room says nothing about
 // overlayfs: it is taken to work, and probed again at the next use.
-func (p *overlayProof) get(root string) (volatile []string, err error) {
+func (p *overlayProof) get(root, writable string) (volatile []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.known {
-		volatile, err := probeOverlay(root)
+		volatile, err := probeOverlay(root, writable)
 		if err != nil && isNoSpace(err) {
 			return nil, nil
 		}
@@ -35,24 +35,29 @@ func (p *overlayProof) get(root string) (volatile []string, err error) {
 	return p.volatile, p.err
 }
 
-// probeOverlay finds out by a mount whether overlayfs works on the filesystem of
-// root, and whether it knows the option "volatile" (Linux 5.10).
-func probeOverlay(root string) (volatile []string, err error) {
-	dir, err := os.MkdirTemp(root, "probe-")
+// probeOverlay finds out by a mount whether overlayfs works on the filesystems of
+// root, for layers, and of what is writable, and whether it knows the option "volatile"
+// (Linux 5.10).
+func probeOverlay(root, writable string) (volatile []string, err error) {
+	lower, err := os.MkdirTemp(root, "probe-")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(lower)) }()
+	upper, err := os.MkdirTemp(writable, "probe-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(upper)) }()
+	target := filepath.Join(lower, "merged")
 	options := []string{}
-	for _, name := range []string{"lower", "upper", "work"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+	for name, dir := range map[string]string{"lowerdir": filepath.Join(lower, "lower"), "upperdir": filepath.Join(upper, "upper"), "workdir": filepath.Join(upper, "work"), "": target} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
 			return nil, err
 		}
-		options = append(options, name+"dir="+filepath.Join(dir, name))
-	}
-	target := filepath.Join(dir, "merged")
-	if err := os.Mkdir(target, 0o700); err != nil {
-		return nil, err
+		if name != "" {
+			options = append(options, name+"="+dir)
+		}
 	}
 	for _, volatile = range [][]string{{"volatile"}, nil} {
 		m := mount.Mount{Type: "overlay", Source: "overlay", Options: append(options, volatile...)}
@@ -60,7 +65,7 @@ func probeOverlay(root string) (volatile []string, err error) {
 			return volatile, mount.UnmountAll(target, unix.MNT_DETACH)
 		}
 	}
-	return nil, fmt.Errorf("cannot mount overlayfs on %s: %w", root, err)
+	return nil, fmt.Errorf("cannot mount overlayfs on %s with %s: %w", root, writable, err)
 }
 
 // stack is the read-only part of an overlay mount.

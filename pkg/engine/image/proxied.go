@@ -117,7 +117,7 @@ func (p *proxied) check(ctx context.Context, doubt int) {
 
 // explain is nil for every answer of a snapshotter.
 func (p *proxied) explain(err error) error {
-	what := ""
+	var what string
 	switch {
 	case errdefs.IsUnavailable(err):
 		what = "cannot be reached"

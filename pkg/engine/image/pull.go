@@ -60,6 +60,7 @@ type pullConfig struct {
 	PullProgressTimeout time.Duration
 	Limits              bounds.Limits
 	Verifiers           Verifiers
+	DiscardLayers       bool
 }
 
 func newPuller(c pullConfig, r *reader, k *catalog, u *unpacker, v *views, w work) (*puller, error) {
@@ -277,7 +278,11 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	}
 	from.expect(manifest.Layers)
 	underwayOf(ctx).expect(manifest.Layers)
-	children := images.SetChildrenLabels(s.files.content, s.reader.children)
+	labels := images.ChildGCLabels
+	if s.cfg.DiscardLayers && !isArtifact(manifest) {
+		labels = images.ChildGCLabelsFilterLayers
+	}
+	children := images.SetChildrenMappedLabels(s.files.content, s.reader.children, labels)
 	children = images.LimitManifests(images.FilterPlatforms(children, s.reader.platform), s.reader.platform, 1)
 	if p.layers.kind.remote {
 		children = snapshotters.AppendInfoHandlerWrapper(p.name.String())(children).Handle
@@ -353,7 +358,11 @@ func (s *puller) publish(ctx context.Context, p pull, img *Image, target imagesp
 	img, err = s.catalog.record(ctx, img, target, lease, names)
 	if err == nil {
 		s.interrupted.done(ctx, p.image())
-		s.work.counter.kick()
+		if s.cfg.DiscardLayers {
+			s.work.collector.kick() // which counts, too
+		} else {
+			s.work.counter.kick()
+		}
 	}
 	return img, err
 }

@@ -31,7 +31,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pulled := pullImage(t, s, domain+"/app:1")
 	must(t, s.measureStored(inNamespace(t.Context())))
-	before := s.Usage()
+	before, _ := s.Usage()
 	must(t, s.Close())
 
 	for name, limits := range map[string]bounds.Limits{
@@ -55,7 +55,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 			if img.ID != pulled.ID || len(s.List()) != 1 || img.Size != pulled.Size {
 				t.Errorf("it is another one: %+v", img)
 			}
-			if now := s.Usage(); now != before {
+			if now, _ := s.Usage(); now != before {
 				t.Errorf("stored %+v, was %+v", now, before)
 			}
 			ctx := inNamespace(t.Context())

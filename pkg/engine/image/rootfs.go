@@ -121,7 +121,7 @@ func (m *rootfses) PrepareRootfs(ctx context.Context, containerID string, img *I
 	dir := m.files.rootfsPath(name, containerID)
 	if err := makeWritable(dir, o); err != nil {
 		undo()
-		return nil, explainWritable(containerID, m.files.root, err)
+		return nil, explainWritable(containerID, m.files.writable, err)
 	}
 	return m.stacked(l, v, name, dir), nil
 }
@@ -186,7 +186,7 @@ func (m *rootfses) MakeVolumes(containerID, snapshotter string) (string, error) 
 	}
 	dir := m.files.volumesPath(name, containerID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", explainWritable(containerID, m.files.root, err)
+		return "", explainWritable(containerID, m.files.writable, err)
 	}
 	return dir, nil
 }
@@ -234,7 +234,7 @@ func (m *rootfses) RemoveRootfs(ctx context.Context, containerID, snapshotter st
 		// What is no more than directories can go also where none can be mounted, and
 		// the metadata forgets what a program has that does not answer.
 		broken, ok := m.files.layers[snapshotter]
-		if !ok || !(broken.proxied != nil || errdefs.IsFailedPrecondition(err) && broken.kind.layered) {
+		if !ok || broken.proxied == nil && (!errdefs.IsFailedPrecondition(err) || !broken.kind.layered) {
 			return err
 		}
 		l, name = broken, snapshotter
@@ -287,7 +287,7 @@ func (m *rootfses) Retain(ctx context.Context, inUse []Use) error {
 
 // dropOrphans removes the root filesystems of unknown containers.
 func (m *rootfses) dropOrphans(ctx context.Context, l *layers, name string, owners map[string]bool) error {
-	entries, err := os.ReadDir(m.files.path(rootfsDir, name))
+	entries, err := os.ReadDir(m.files.writablePath(rootfsDir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no room was left to make it
 		return err
 	}
@@ -358,7 +358,7 @@ func explainWritable(containerID, root string, err error) error {
 func (m *rootfses) stacked(l *layers, v *view, name, dir string) *Rootfs {
 	options := append([]string{}, m.cfg.MountOptions...)
 	if !m.cfg.SyncRootfs {
-		volatile, _ := l.proof.get(m.files.root) // layersOf has seen the error
+		volatile, _ := l.proof.get(m.files.root, m.files.writable) // layersOf has seen the error
 		options = append(options, volatile...)
 	}
 	upper := filepath.Join(dir, "fs")
@@ -407,7 +407,7 @@ var trashed atomic.Uint64
 // if there was none.
 func (m *rootfses) throwAway(snapshotter, containerID string) (bool, error) {
 	name := fmt.Sprintf("%s-%d-%s", containerID, os.Getpid(), strconv.FormatUint(trashed.Add(1), 36))
-	err := os.Rename(m.files.rootfsPath(snapshotter, containerID), m.files.path(trashDir, name))
+	err := os.Rename(m.files.rootfsPath(snapshotter, containerID), m.files.writablePath(trashDir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -422,7 +422,7 @@ func (m *rootfses) run(ctx context.Context) {
 
 // sweep deletes the writable layers that were thrown away.
 func (m *rootfses) sweep(ctx context.Context) {
-	entries, err := os.ReadDir(m.files.path(trashDir))
+	entries, err := os.ReadDir(m.files.writablePath(trashDir))
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to list discarded writable layers")
 		return
@@ -431,7 +431,7 @@ func (m *rootfses) sweep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := os.RemoveAll(m.files.path(trashDir, e.Name())); err != nil {
+		if err := os.RemoveAll(m.files.writablePath(trashDir, e.Name())); err != nil {
 			log.G(ctx).WithError(err).WithField("entry", e.Name()).Warn("Failed to delete discarded writable layer")
 		}
 	}

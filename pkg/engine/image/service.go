@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -162,18 +163,43 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo tells the kubelet where images are and what they take. Images and
-// writable layers share one filesystem.
+// ImageFsInfo tells the kubelet where images and writable layers are and what they
+// take: that of two filesystems, if they do not share one (KEP-4191).
 func (s *Service) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.store.makeRoom(ctx)
-	u := s.store.Usage()
-	one := []*runtimeapi.FilesystemUsage{{
+	images, writable := s.store.Usage()
+	shared, err := sameFilesystem(s.store.files.root, s.store.files.writable)
+	if err != nil {
+		return nil, err
+	}
+	if shared {
+		one := filesystemUsage(s.store.Root(), images.add(writable))
+		return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: one, ContainerFilesystems: one}, nil
+	}
+	return &runtimeapi.ImageFsInfoResponse{
+		ImageFilesystems:     filesystemUsage(s.store.Root(), images),
+		ContainerFilesystems: filesystemUsage(s.store.files.writable, writable),
+	}, nil
+}
+
+func filesystemUsage(mountpoint string, u Usage) []*runtimeapi.FilesystemUsage {
+	return []*runtimeapi.FilesystemUsage{{
 		Timestamp:  time.Now().UnixNano(),
-		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: s.store.Root()},
+		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: mountpoint},
 		UsedBytes:  &runtimeapi.UInt64Value{Value: u.Bytes},
 		InodesUsed: &runtimeapi.UInt64Value{Value: u.Inodes},
 	}}
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: one, ContainerFilesystems: one}, nil
+}
+
+func sameFilesystem(a, b string) (bool, error) {
+	var first, second unix.Stat_t
+	if err := unix.Stat(a, &first); err != nil {
+		return false, fmt.Errorf("stat %s: %w", a, err)
+	}
+	if err := unix.Stat(b, &second); err != nil {
+		return false, fmt.Errorf("stat %s: %w", b, err)
+	}
+	return first.Dev == second.Dev, nil
 }
 
 func imageOf(spec *runtimeapi.ImageSpec) (string, error) {

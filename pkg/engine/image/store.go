@@ -60,13 +60,13 @@ func newStore(f *files, c Config) (*Store, error) {
 	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull, work: work{collector: newWorker(), counter: newWorker()}}
 	s.reader = newReader(f.content, c.Limits)
 	s.catalog = newCatalog(f, s.reader, c.PinnedImages)
-	u := newUnpacker(f, s.reader, unpackConfig{keysDir: c.DecryptionKeysDir, downloads: c.MaxConcurrentDownloads})
+	u := newUnpacker(f, s.reader, unpackConfig{keysDir: c.DecryptionKeysDir, downloads: c.MaxConcurrentDownloads, discards: c.DiscardLayers})
 	s.views = newViews(f, u, s.catalog.hasChain, s.work)
 	s.meter = newMeter(f)
 	s.rootfses = newRootfses(f, s.views, s.meter, s.work, rootfsConfig{MountOptions: c.MountOptions, SyncRootfs: c.SyncRootfs})
 	var err error
 	s.puller, err = newPuller(pullConfig{
-		HostsDir: c.HostsDir, PullProgressTimeout: c.PullProgressTimeout, Limits: c.Limits, Verifiers: c.Verifiers,
+		HostsDir: c.HostsDir, PullProgressTimeout: c.PullProgressTimeout, Limits: c.Limits, Verifiers: c.Verifiers, DiscardLayers: c.DiscardLayers,
 	}, s.reader, s.catalog, u, s.views, s.work)
 	s.archives = newArchives(s.puller)
 	return s, err

@@ -32,6 +32,7 @@ type unpacker struct {
 	windows   *windows
 	keysDir   string
 	downloads int
+	discards  bool
 	// locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
 	locks keyedLock
@@ -43,13 +44,15 @@ type unpackConfig struct {
 	keysDir string
 	// downloads bounds the layers that one pull downloads at the same time.
 	downloads int
+	// discards says that nobody keeps the content of unpacked layers.
+	discards bool
 }
 
 func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
 	return &unpacker{
 		content: f.content, blobs: f.path("content", "blobs"), reader: r, children: r.children, budget: r.budget,
 		scratch: f.root, slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), flusher: f.flusher,
-		windows: newWindows(r.limits.MaxZstdWindow), keysDir: c.keysDir, downloads: c.downloads,
+		windows: newWindows(r.limits.MaxZstdWindow), keysDir: c.keysDir, downloads: c.downloads, discards: c.discards,
 	}
 }
 
@@ -89,7 +92,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 		unpack.WithLimiter(semaphore.NewWeighted(int64(u.downloads))),
 		unpack.WithDuplicationSuppressor(&u.locks),
 	}
-	if !l.kind.remote {
+	if !l.kind.remote && !u.discards {
 		// A chain may outlive its image under a running container: the layers'
 		// content is then gone although they are unpacked.
 		options = append(options, unpack.WithFetchAllContent())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -53,10 +54,10 @@ func (m *meter) forget(snapshotter, container string) { m.measurer.forget(snapsh
 // Usage returns what images and the writable layers of containers take, from
 // figures in memory: those of images are exact, those of writable layers as old
 // as the last question for them.
-func (m *meter) Usage() Usage {
+func (m *meter) Usage() (images, writable Usage) {
 	m.stored.mu.Lock()
 	defer m.stored.mu.Unlock()
-	return m.stored.usage.add(m.measurer.sum())
+	return m.stored.usage, m.measurer.sum()
 }
 
 // measureStored sums up what the metadata says about content and layers. It
@@ -136,7 +137,7 @@ func (m *meter) usageOf(ctx context.Context, k measureKey) (Usage, error) {
 }
 
 func (m *meter) usageOfLayer(ctx context.Context, k measureKey) (Usage, error) {
-	upper := m.files.path(rootfsDir, k.snapshotter, k.container, "fs")
+	upper := filepath.Join(m.files.rootfsPath(k.snapshotter, k.container), "fs")
 	if _, err := os.Lstat(upper); err == nil {
 		du, err := fs.DiskUsage(ctx, upper)
 		return Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}, err

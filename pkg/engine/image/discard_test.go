@@ -1,0 +1,49 @@
+package image
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
+	reg := newTestRegistry(t)
+	base := layer(t, file{name: "base", body: "of the base"})
+	reg.push(t, "app:1", build(t, v1.Config{}, base, layer(t, file{name: "one", body: "1"})))
+	reg.push(t, "app:2", build(t, v1.Config{}, base, layer(t, file{name: "two", body: "2"})))
+	reg.push(t, "model:1", artifact(t, titled{title: "a", text: "of a"}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: true})
+	img := pullImage(t, s, domain+"/app:1")
+	<-s.work.collector.request()
+	// What describes it, its layers unpacked, and the view of them.
+	wantStored(t, s, 2, 3)
+	s = reopen(t, s)
+	pullImage(t, s, domain+"/app:1")
+	second := pullImage(t, s, domain+"/app:2")
+	<-s.work.collector.request()
+	wantStored(t, s, 4, 5)
+	fs, err := s.PrepareRootfs(t.Context(), "c1", second, "")
+	must(t, err)
+	sameTree(t, tree(t, mounted(t, fs.Mounts)), map[string]string{"base": "of the base", "two": "2"})
+
+	if err := s.Export(t.Context(), &bytes.Buffer{}, []string{domain + "/app:1"}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "discarded") {
+		t.Errorf("export of an image without layers: %v", err)
+	}
+	// Another snapshotter needs them: they are fetched again.
+	fs, err = s.PrepareRootfs(t.Context(), "c2", img, Native)
+	must(t, err)
+	sameTree(t, tree(t, mounted(t, fs.Mounts)), map[string]string{"base": "of the base", "one": "1"})
+
+	// An artifact is its blobs.
+	model := pullImage(t, s, domain+"/model:1")
+	<-s.work.collector.request()
+	exported(t, s, domain+"/model:1")
+	volumeOf(t, s, "c3", model)
+	reg.Close()
+	if _, err := s.PrepareRootfs(t.Context(), "c4", second, Native); err == nil || !strings.Contains(err.Error(), "berth image pull --handler") {
+		t.Errorf("layers that cannot be fetched: %v", err)
+	}
+}

@@ -1,0 +1,60 @@
+package image
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What containers write can be on a filesystem of its own, which the kubelet is told of.
+func TestWritableLayersElsewhere(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	disk := smallDisk(t, 16)
+	s := openStore(t, Config{HostsDir: reg.hosts(t), WritableRoot: disk})
+	img := pullImage(t, s, domain+"/app:1")
+	fs, err := s.PrepareRootfs(t.Context(), "c1", img, "")
+	must(t, err)
+	if !strings.HasPrefix(fs.Upper, disk+"/") {
+		t.Errorf("what it writes is in %s", fs.Upper)
+	}
+	must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 1<<20), 0o600))
+	eventually(t, "what it wrote is counted", func() bool {
+		bytes, _, path, err := s.WritableUsage(t.Context(), "c1", "")
+		return err == nil && bytes >= 1<<20 && strings.HasPrefix(path, disk+"/")
+	})
+	info, err := NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+	must(t, err)
+	images, containers := info.GetImageFilesystems()[0], info.GetContainerFilesystems()[0]
+	if images.GetFsId().GetMountpoint() != s.Root() || !strings.HasPrefix(containers.GetFsId().GetMountpoint(), disk+"/") ||
+		containers.GetUsedBytes().GetValue() < 1<<20 || images.GetUsedBytes().GetValue() >= 1<<20 {
+		t.Errorf("%v", info)
+	}
+
+	// Another store that writes there is left alone.
+	other := openStore(t, Config{HostsDir: reg.hosts(t), WritableRoot: disk})
+	must(t, other.Retain(t.Context(), nil))
+	s = reopen(t, s)
+	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
+	if _, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID}); err != nil {
+		t.Error(err)
+	}
+	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	eventually(t, "what it wrote is gone", func() bool {
+		left, err := filepath.Glob(filepath.Join(disk, "*", "*", "*c1*"))
+		return err == nil && len(left) == 0
+	})
+}
+
+func TestOneFilesystemIsReportedOnce(t *testing.T) {
+	s := openStore(t, Config{WritableRoot: t.TempDir()})
+	info, err := NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+	must(t, err)
+	if a, b := info.GetImageFilesystems()[0].GetFsId(), info.GetContainerFilesystems()[0].GetFsId(); a.GetMountpoint() != b.GetMountpoint() {
+		t.Errorf("%v, %v", a, b)
+	}
+}

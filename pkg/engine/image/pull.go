@@ -52,7 +52,12 @@ type puller struct {
 
 	interrupted *interrupted
 	underway    underway
+	// ahead bounds the parts of layers that are in memory before they are needed.
+	ahead *semaphore.Weighted
 }
+
+// maxAhead is how many those may be: 32 MiB.
+const maxAhead = (32 << 20) / registry.PartSize
 
 // pullConfig says who is asked for images, and for how long; see Config.
 type pullConfig struct {
@@ -68,7 +73,7 @@ func newPuller(c pullConfig, r *reader, k *catalog, u *unpacker, v *views, w wor
 	if err != nil {
 		return nil, err
 	}
-	return &puller{cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w, interrupted: newInterrupted(v.files, w)}, nil
+	return &puller{cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w, interrupted: newInterrupted(v.files, w), ahead: semaphore.NewWeighted(maxAhead)}, nil
 }
 
 // Pull brings an image into the store, unpacks it, and returns it. The registry
@@ -174,6 +179,7 @@ func stepFields(ctx context.Context) log.Fields {
 func (s *puller) download(ctx context.Context, p pull, watched *registry.Progress) (*Image, error) {
 	from := registry.New(ctx, registry.Options{
 		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.cfg.Limits, Window: s.window(), Progress: watched,
+		Connections: s.unpacker.downloads, Ahead: s.ahead,
 	})
 	defer from.Close()
 	resolving, end := step.Begin(ctx, step.Resolve)

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 )
 
 // Fetcher fetches what a manifest lists: documents within their bound, layers
@@ -21,6 +22,9 @@ type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of what is not read into memory.
 	layers map[digest.Digest]bool
+	// connections bounds those of this pull that fetch parts, memory what all pulls have
+	// ahead.
+	connections, memory *semaphore.Weighted
 	// elsewhere is the client for layers that are not on the registry.
 	elsewhere *http.Client
 }
@@ -43,7 +47,10 @@ func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.Read
 	}
 	ctx = withLayer(ctx, desc.Size)
 	if !images.IsNonDistributable(desc.MediaType) {
-		return f.Fetcher.Fetch(ctx, desc)
+		if desc.Size < 2*PartSize {
+			return f.Fetcher.Fetch(ctx, desc)
+		}
+		return f.inParts(ctx, desc.Size, func(ctx context.Context, offset int64) (io.ReadCloser, error) { return f.from(ctx, desc, offset) }), nil
 	}
 	var errs []error
 	for _, u := range urls {
@@ -58,6 +65,22 @@ func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.Read
 		err = errors.Join(append(errs, err)...)
 	}
 	return body, err
+}
+
+// from fetches a layer from an offset on.
+func (f *Fetcher) from(ctx context.Context, desc imagespec.Descriptor, offset int64) (io.ReadCloser, error) {
+	body, err := f.Fetcher.Fetch(ctx, desc)
+	if err != nil || offset == 0 {
+		return body, err
+	}
+	seeker, ok := body.(io.Seeker)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("layer %s cannot be read from its middle: %w", desc.Digest, errdefs.ErrNotImplemented), body.Close())
+	}
+	if _, err := seeker.Seek(offset, io.SeekStart); err != nil {
+		return nil, errors.Join(err, body.Close())
+	}
+	return body, nil
 }
 
 // get asks for a layer where its manifest says that it is.

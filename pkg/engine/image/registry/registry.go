@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
@@ -22,6 +23,9 @@ const userAgent = "berth"
 type Client struct {
 	resolver remotes.Resolver
 	wire     *wire
+
+	connections int
+	ahead       *semaphore.Weighted
 
 	mu         sync.Mutex
 	hosts      map[string][]docker.RegistryHost
@@ -41,11 +45,15 @@ type Options struct {
 	Window time.Duration
 	// Progress hears of every byte.
 	Progress *Progress
+	// Connections is how many may fetch parts of large layers at the same time.
+	Connections int
+	// Ahead bounds how many parts, of PartSize bytes each, all pulls may have in memory.
+	Ahead *semaphore.Weighted
 }
 
 // New makes the client of one pull, whose log is that of ctx. It is to be closed.
 func New(ctx context.Context, o Options) *Client {
-	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}}
+	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}, connections: o.Connections, ahead: o.Ahead}
 	options := config.HostOptions{
 		UpdateClient: func(c *http.Client) error {
 			r.adopt(c)
@@ -74,7 +82,7 @@ func (r *Client) Fetcher(ctx context.Context, name string) (*Fetcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere()}, nil
+	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), connections: semaphore.NewWeighted(int64(r.connections)), memory: r.ahead}, nil
 }
 
 // once keeps the answer of hosts, so that resolving and fetching share

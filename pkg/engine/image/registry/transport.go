@@ -82,11 +82,22 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(ctx)
 	// A compressed answer would be bounded by less than what becomes of it.
 	r.Header.Set("Accept-Encoding", "identity")
+	var asked *part
+	if layer && r.Method == http.MethodGet {
+		if asked = partOf(r.Context()); asked != nil {
+			if err := asked.ask(r); err != nil {
+				return nil, err
+			}
+		}
+	}
 	t.wire.progress.open.Add(1)
 	resp, err := t.rt.RoundTrip(r)
 	if err == nil {
 		// An answer is progress, also one without a body.
 		t.wire.progress.bytes.Add(1)
+		if asked != nil {
+			asked.answered(resp)
+		}
 		resp.Body = &wireBody{ReadCloser: resp.Body, wire: t.wire, paced: layer, done: done, ctx: ctx}
 		limit := t.limit
 		if layer && (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent) {

@@ -1,0 +1,254 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	// PartSize is how much of a layer one request asks for, where several are under way.
+	PartSize = 4 << 20
+	// partsAhead is how many parts of a layer are fetched before they are needed.
+	partsAhead = 2
+)
+
+// part marks the context of a request for a part of a layer.
+type part struct {
+	// size is how many bytes are wanted from where the request begins.
+	size int64
+	// whole says that the answer goes to the end of the layer: whoever sends it knows
+	// no parts.
+	whole atomic.Bool
+}
+
+type partKey struct{}
+
+// partOf is the part that a request is for; nil if it is for the rest of a layer.
+func partOf(ctx context.Context) *part {
+	p, _ := ctx.Value(partKey{}).(*part)
+	return p
+}
+
+// ask says in a request how much is wanted. The registry client has said from where.
+func (p *part) ask(r *http.Request) error {
+	var begin int64
+	if from := r.Header.Get("Range"); from != "" {
+		if _, err := fmt.Sscanf(from, "bytes=%d-", &begin); err != nil {
+			return fmt.Errorf("range %q: %w", from, err)
+		}
+	}
+	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", begin, begin+p.size-1))
+	return nil
+}
+
+// answered notes whether the answer is what was asked for.
+func (p *part) answered(resp *http.Response) {
+	if resp.StatusCode == http.StatusOK && !strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes ") {
+		p.whole.Store(true)
+	}
+}
+
+// buffers are those of parts that nobody has read yet.
+var buffers = sync.Pool{New: func() any { return new([PartSize]byte) }}
+
+// parts reads a large layer in parts, some of which are fetched at the same time: a
+// registry that limits what one connection gets limits less by it. What is ahead of the
+// reader is in memory, in bounded pieces.
+type parts struct {
+	ctx  context.Context
+	end  context.CancelFunc
+	open func(ctx context.Context, offset int64) (io.ReadCloser, error)
+	size int64
+	// connections bounds those of a pull, memory what all pulls have ahead.
+	connections, memory *semaphore.Weighted
+
+	offset  int64 // of the next byte
+	current io.ReadCloser
+	stop    int64 // where current ends
+	asked   *part // what current was asked for; nil if it is in memory
+	known   bool  // that the registry knows parts
+	ahead   []*fetched
+	working sync.WaitGroup
+}
+
+// fetched is a part that is fetched before it is needed.
+type fetched struct {
+	buf  *[PartSize]byte
+	n    int64
+	err  error
+	done chan struct{}
+}
+
+func (f *Fetcher) inParts(ctx context.Context, size int64, open func(ctx context.Context, offset int64) (io.ReadCloser, error)) *parts {
+	ctx, end := context.WithCancel(ctx)
+	return &parts{ctx: ctx, end: end, open: open, size: size, connections: f.connections, memory: f.memory}
+}
+
+// Read implements io.Reader.
+func (p *parts) Read(b []byte) (int, error) {
+	if p.offset >= p.size {
+		return 0, io.EOF
+	}
+	if p.current == nil {
+		if err := p.advance(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := p.current.Read(b[:min(int64(len(b)), p.stop-p.offset)])
+	p.offset += int64(n)
+	if p.asked != nil && n > 0 {
+		if p.asked.whole.Load() {
+			p.stop = p.size
+		} else if !p.known {
+			p.known = true
+			p.lookAhead()
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+		if p.offset < p.stop {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	if err == nil && p.offset == p.stop {
+		err = p.leave()
+	}
+	return n, err
+}
+
+// advance begins the part at the offset: what was fetched, or a new request.
+func (p *parts) advance() error {
+	p.stop = min(p.offset+PartSize, p.size)
+	if len(p.ahead) == 0 {
+		p.asked = &part{size: p.stop - p.offset}
+		var err error
+		p.current, err = p.open(context.WithValue(p.ctx, partKey{}, p.asked), p.offset)
+		if err == nil && p.known {
+			p.lookAhead()
+		}
+		return err
+	}
+	next := p.ahead[0]
+	select {
+	case <-next.done:
+	case <-p.ctx.Done():
+		return context.Cause(p.ctx)
+	}
+	if next.err != nil {
+		return next.err
+	}
+	p.ahead, p.asked = p.ahead[1:], nil
+	p.current = &fetchedReader{of: next, memory: p.memory}
+	p.lookAhead()
+	return nil
+}
+
+// leave closes the part that was read.
+func (p *parts) leave() error {
+	err := p.current.Close()
+	p.current = nil
+	return err
+}
+
+// lookAhead begins to fetch the parts after the current one, as far as there is room.
+func (p *parts) lookAhead() {
+	for {
+		offset := p.stop + int64(len(p.ahead))*PartSize
+		if len(p.ahead) >= partsAhead || offset >= p.size || !p.connections.TryAcquire(1) {
+			return
+		}
+		if !p.memory.TryAcquire(1) {
+			p.connections.Release(1)
+			return
+		}
+		f := &fetched{buf: buffers.Get().(*[PartSize]byte), n: min(PartSize, p.size-offset), done: make(chan struct{})}
+		p.ahead = append(p.ahead, f)
+		p.working.Go(func() {
+			defer close(f.done)
+			defer p.connections.Release(1)
+			f.err = p.fetch(f, offset)
+		})
+	}
+}
+
+func (p *parts) fetch(f *fetched, offset int64) error {
+	asked := &part{size: f.n}
+	from, err := p.open(context.WithValue(p.ctx, partKey{}, asked), offset)
+	if err != nil {
+		return err
+	}
+	_, err = io.ReadFull(from, f.buf[:f.n])
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return errors.Join(err, from.Close())
+}
+
+// Seek implements io.Seeker, from the start only: that is where an interrupted download
+// goes on.
+func (p *parts) Seek(offset int64, whence int) (int64, error) {
+	if whence != io.SeekStart || offset < 0 || offset > p.size {
+		return p.offset, fmt.Errorf("seek to %d by %d: %w", offset, whence, errdefs.ErrInvalidArgument)
+	}
+	if offset == p.offset {
+		return offset, nil
+	}
+	if p.current != nil || len(p.ahead) > 0 {
+		return p.offset, fmt.Errorf("seek in the middle of a download: %w", errdefs.ErrNotImplemented)
+	}
+	p.offset = offset
+	return offset, nil
+}
+
+// Close implements io.Closer. It waits for what is under way.
+func (p *parts) Close() error {
+	p.end()
+	var err error
+	if p.current != nil {
+		err = p.leave()
+	}
+	p.working.Wait()
+	for _, f := range p.ahead {
+		f.release(p.memory)
+	}
+	p.ahead = nil
+	return err
+}
+
+func (f *fetched) release(memory *semaphore.Weighted) {
+	buffers.Put(f.buf)
+	f.buf = nil
+	memory.Release(1)
+}
+
+// fetchedReader reads a part from memory, which Close gives back.
+type fetchedReader struct {
+	of     *fetched
+	read   int64
+	memory *semaphore.Weighted
+}
+
+// Read implements io.Reader.
+func (r *fetchedReader) Read(b []byte) (int, error) {
+	if r.read == r.of.n {
+		return 0, io.EOF
+	}
+	n := copy(b, r.of.buf[r.read:r.of.n])
+	r.read += int64(n)
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (r *fetchedReader) Close() error {
+	r.of.release(r.memory)
+	return nil
+}

@@ -22,9 +22,8 @@ type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of what is not read into memory.
 	layers map[digest.Digest]bool
-	// connections bounds those of this pull that fetch parts, memory what all pulls have
-	// ahead.
-	connections, memory *semaphore.Weighted
+	// turn, connections and memory are those of parts.
+	turn, connections, memory *semaphore.Weighted
 	// elsewhere is the client for layers that are not on the registry.
 	elsewhere *http.Client
 }

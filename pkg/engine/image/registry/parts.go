@@ -68,14 +68,17 @@ type parts struct {
 	end  context.CancelFunc
 	open func(ctx context.Context, offset int64) (io.ReadCloser, error)
 	size int64
-	// connections bounds those of a pull, memory what all pulls have ahead.
-	connections, memory *semaphore.Weighted
+	// turn lets one layer of a pull be fetched after the other: each is unpacked while the
+	// next one comes. connections bounds those of a pull, memory what all pulls have ahead.
+	turn, connections, memory *semaphore.Weighted
 
 	offset  int64 // of the next byte
 	current io.ReadCloser
 	stop    int64 // where current ends
 	asked   *part // what current was asked for; nil if it is in memory
 	known   bool  // that the registry knows parts
+	began   bool
+	giveWay func() // ends the turn
 	ahead   []*fetched
 	working sync.WaitGroup
 }
@@ -90,13 +93,28 @@ type fetched struct {
 
 func (f *Fetcher) inParts(ctx context.Context, size int64, open func(ctx context.Context, offset int64) (io.ReadCloser, error)) *parts {
 	ctx, end := context.WithCancel(ctx)
-	return &parts{ctx: ctx, end: end, open: open, size: size, connections: f.connections, memory: f.memory}
+	return &parts{ctx: ctx, end: end, open: open, size: size, turn: f.turn, connections: f.connections, memory: f.memory, giveWay: func() {}}
+}
+
+// begin waits for the turn of the layer.
+func (p *parts) begin() error {
+	if p.began {
+		return nil
+	}
+	if err := p.turn.Acquire(p.ctx, 1); err != nil {
+		return err
+	}
+	p.began, p.giveWay = true, sync.OnceFunc(func() { p.turn.Release(1) })
+	return nil
 }
 
 // Read implements io.Reader.
 func (p *parts) Read(b []byte) (int, error) {
 	if p.offset >= p.size {
 		return 0, io.EOF
+	}
+	if err := p.begin(); err != nil {
+		return 0, err
 	}
 	if p.current == nil {
 		if err := p.advance(); err != nil {
@@ -108,6 +126,7 @@ func (p *parts) Read(b []byte) (int, error) {
 	if p.asked != nil && n > 0 {
 		if p.asked.whole.Load() {
 			p.stop = p.size
+			p.giveWay()
 		} else if !p.known {
 			p.known = true
 			p.lookAhead()
@@ -163,6 +182,9 @@ func (p *parts) leave() error {
 func (p *parts) lookAhead() {
 	for {
 		offset := p.stop + int64(len(p.ahead))*PartSize
+		if offset >= p.size {
+			p.giveWay() // the rest is on its way
+		}
 		if len(p.ahead) >= partsAhead || offset >= p.size || !p.connections.TryAcquire(1) {
 			return
 		}
@@ -212,6 +234,7 @@ func (p *parts) Seek(offset int64, whence int) (int64, error) {
 // Close implements io.Closer. It waits for what is under way.
 func (p *parts) Close() error {
 	p.end()
+	p.giveWay()
 	var err error
 	if p.current != nil {
 		err = p.leave()

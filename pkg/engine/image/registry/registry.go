@@ -82,7 +82,7 @@ func (r *Client) Fetcher(ctx context.Context, name string) (*Fetcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), connections: semaphore.NewWeighted(int64(r.connections)), memory: r.ahead}, nil
+	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), turn: semaphore.NewWeighted(1), connections: semaphore.NewWeighted(int64(r.connections)), memory: r.ahead}, nil
 }
 
 // once keeps the answer of hosts, so that resolving and fetching share

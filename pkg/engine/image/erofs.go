@@ -157,16 +157,21 @@ func (e *erofsLayers) mountLayer(m mount.Mount) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	// Linux 6.12 mounts the file itself; others need a loop device.
-	err := unix.Mount(m.Source, dir, "erofs", unix.MS_RDONLY, "")
-	if errors.Is(err, unix.ENOTBLK) {
-		err = m.Mount(dir)
-	}
-	if err != nil {
+	if err := mountErofs(m, dir, unix.Mount); err != nil {
 		return "", errors.Join(fmt.Errorf("mount layer %s: %w", m.Source, err), os.Remove(dir))
 	}
 	e.mounted[m.Source] = true
 	return dir, nil
+}
+
+// mountErofs mounts a file by the system call, or by a loop device if the kernel does not
+// mount files: before Linux 6.12.
+func mountErofs(m mount.Mount, dir string, direct func(source, target, fstype string, flags uintptr, data string) error) error {
+	err := direct(m.Source, dir, "erofs", unix.MS_RDONLY, "")
+	if errors.Is(err, unix.ENOTBLK) {
+		err = m.Mount(dir)
+	}
+	return err
 }
 
 // Close implements snapshots.Snapshotter. Containers keep the layers that they have.

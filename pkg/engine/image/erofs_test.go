@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/plugins/snapshots/erofs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 )
 
 // needErofs skips where the kernel or mkfs.erofs is missing.
@@ -92,4 +93,19 @@ func TestErofs(t *testing.T) {
 		t.Errorf("still mounted: %v", left)
 	}
 	wantStored(t, s, 0, 0)
+}
+
+func TestErofsOnEarlierKernels(t *testing.T) {
+	needErofs(t)
+	tree, file, dir := t.TempDir(), filepath.Join(t.TempDir(), "layer.erofs"), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(tree, "a"), []byte("of a"), 0o600))
+	if out, err := exec.Command("mkfs.erofs", "--quiet", file, tree).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	m := mount.Mount{Type: "erofs", Source: file, Options: []string{"ro", "loop"}}
+	must(t, mountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
+	defer func() { must(t, mount.UnmountAll(dir, 0)) }()
+	if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != "of a" {
+		t.Errorf("%q, %v", text, err)
+	}
 }

@@ -156,6 +156,12 @@ lint: $(BIN)/golangci-lint ## run the pinned linter
 tidy-check: ## fail if go.mod lists more or less than is used
 	go mod tidy -diff
 
+# A module of its own, so that berth does not depend on sigstore's.
+.PHONY: verifier
+verifier: $(BIN)/golangci-lint ## check, test and build contrib/verifier into ./bin
+	cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run ./... && go test -count=1 ./...
+	cd contrib/verifier && $(GOBUILD) -ldflags '-s -w' -o $(BIN)/ ./berth-verify-sigstore
+
 .PHONY: generate
 generate: ## regenerate the code of proto/
 	proto/generate.sh

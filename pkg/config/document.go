@@ -30,6 +30,8 @@ type document struct {
 	absent bool
 	// size is in bytes.
 	size int64
+	// text is kept of files that are not only TOML tables of handlers.
+	text []byte
 }
 
 // parse never fails as a whole: what cannot be read becomes problems. A syntax

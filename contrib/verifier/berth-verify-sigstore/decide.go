@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
+	"github.com/berth-cri/berth/contrib/verifier/internal/registry"
+	"github.com/berth-cri/berth/contrib/verifier/internal/signatures"
+)
+
+const (
+	descriptorType = "application/vnd.oci.descriptor.v1+json"
+	maxDescriptor  = 1 << 20
+	// maxReasons is how many signatures are named that do not count.
+	maxReasons = 3
+)
+
+// question is whether a digest may be pulled under a name.
+type question struct{ name, digest string }
+
+// checkDescriptor holds stdin against the command line.
+func (q question) checkDescriptor(stdin io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(stdin, maxDescriptor+1))
+	if err != nil {
+		return fmt.Errorf("read the descriptor on stdin: %w", err)
+	}
+	if len(text) > maxDescriptor {
+		return fmt.Errorf("the descriptor on stdin has more than %d bytes", maxDescriptor)
+	}
+	var d struct {
+		Digest string `json:"digest"`
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		return fmt.Errorf("read the descriptor on stdin: %w", err)
+	}
+	if d.Digest != q.digest {
+		return fmt.Errorf("the descriptor on stdin is of %q, and -digest is %q", d.Digest, q.digest)
+	}
+	return nil
+}
+
+// decide returns why the image passes, or why not and what to do.
+func decide(ctx context.Context, policyPath string, q question) (string, error) {
+	text, err := readFile(policyPath, policy.MaxSize)
+	if err != nil {
+		return "", fmt.Errorf("read policy: %w; write one, or name it in %s", err, policyEnv)
+	}
+	p, err := policy.Parse(text)
+	if err != nil {
+		return "", fmt.Errorf("read policy: correct %s: %w", policyPath, err)
+	}
+	image, err := policy.ParseImage(q.name)
+	if err != nil {
+		return "", err
+	}
+	digest, err := v1.NewHash(q.digest)
+	if err != nil || digest.Algorithm != "sha256" {
+		return "", fmt.Errorf("digest %q is not a sha256 digest, which signatures are found by", q.digest)
+	}
+	if image.Digest != "" && image.Digest != q.digest {
+		return "", fmt.Errorf("the name %q is of another digest than %s", q.name, q.digest)
+	}
+	rule := p.For(image)
+	source := fmt.Sprintf("rule %q of %s", rule.Prefix, policyPath)
+	if rule.Prefix == "" {
+		source = "the default of " + policyPath
+	}
+	switch rule.Action {
+	case policy.Accept:
+		return source + " accepts it", nil
+	case policy.Signed:
+		if err := signed(ctx, p, &rule, signatures.Image{Image: image, Digest: q.digest, MatchReference: rule.MatchReference}, digest); err != nil {
+			return "", fmt.Errorf("%s wants a signature: %w", source, err)
+		}
+		return "it is signed as " + source + " wants it", nil
+	default:
+		return "", fmt.Errorf("%s refuses it; change the policy if it shall pass", source)
+	}
+}
+
+// signed returns nil if one signature counts.
+func signed(ctx context.Context, p *policy.Policy, rule *policy.Rule, image signatures.Image, digest v1.Hash) error {
+	verifier, err := verifierOf(rule)
+	if err != nil {
+		return err
+	}
+	config := []byte(nil)
+	if p.DockerConfig != "" {
+		if config, err = readFile(p.DockerConfig, policy.MaxSize); err != nil {
+			return fmt.Errorf("read docker_config: %w", err)
+		}
+	}
+	client, err := registry.New(config, p.PlainHTTP)
+	if err != nil {
+		return err
+	}
+	s := search{}
+	// One source that fails leaves the other: only a signature that counts accepts.
+	if verifier.BySimple() {
+		s.note(client.Simple(ctx, image.Image, digest, func(found registry.Simple) bool {
+			return s.more(verifier.Simple(found.Payload, found.Signature, image))
+		}))
+	}
+	if !s.counts && verifier.ByBundle(image) {
+		s.note(client.Bundles(ctx, image.Image, digest, func(found []byte) bool {
+			return s.more(verifier.Bundle(found, image))
+		}))
+	}
+	return s.result(image)
+}
+
+func verifierOf(rule *policy.Rule) (*signatures.Verifier, error) {
+	if len(rule.Identities) > 0 {
+		text, err := readFile(rule.TrustedRoot, policy.MaxSize)
+		if err != nil {
+			return nil, fmt.Errorf("read trusted_root: %w", err)
+		}
+		return signatures.WithIdentities(text, rule.Identities)
+	}
+	var pems [][]byte
+	for _, path := range rule.Keys {
+		pem, err := readFile(path, maxKey)
+		if err != nil {
+			return nil, fmt.Errorf("read key: %w", err)
+		}
+		pems = append(pems, pem)
+	}
+	return signatures.WithKeys(pems)
+}
+
+// search is what was found of an image's signatures.
+type search struct {
+	counts bool
+	found  int
+	// reasons are why the first ones do not count.
+	reasons []string
+	failed  error
+}
+
+// more takes the verdict on one signature, and says whether others are of interest.
+func (s *search) more(verdict error) bool {
+	s.found++
+	if verdict == nil {
+		s.counts = true
+		return false
+	}
+	if len(s.reasons) < maxReasons {
+		s.reasons = append(s.reasons, verdict.Error())
+	}
+	return true
+}
+
+func (s *search) note(err error) { s.failed = errors.Join(s.failed, err) }
+
+func (s *search) result(image signatures.Image) error {
+	switch {
+	case s.counts:
+		return nil
+	case s.failed != nil:
+		return fmt.Errorf("read signatures from %s: %w; check the registry, docker_config and plain_http", image.Registry, s.failed)
+	case s.found == 0:
+		return fmt.Errorf("%s@%s has no signature at %s; sign it with cosign", image.Repository(), image.Digest, image.Registry)
+	}
+	return fmt.Errorf("none of %d found for %s@%s counts: %s; sign it by who the rule names, or correct the rule",
+		s.found, image.Repository(), image.Digest, strings.Join(s.reasons, "; "))
+}

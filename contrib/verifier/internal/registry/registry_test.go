@@ -1,0 +1,141 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	registrytest "github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
+)
+
+var hash = v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("ab", 32)}
+
+func nothing(Simple) bool { return true }
+
+func imageAt(t *testing.T, server *httptest.Server) policy.Image {
+	t.Helper()
+	image, err := policy.ParseImage(server.Listener.Addr().String() + "/a/b:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// trusting is a client that trusts the test's certificate.
+func trusting(t *testing.T, server *httptest.Server, plain ...string) *Client {
+	t.Helper()
+	c, err := New(nil, plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, ok := c.transport.(*bounded)
+	if !ok {
+		t.Fatal("answers are not bounded")
+	}
+	inner, ok := b.inner.(*http.Transport)
+	if !ok {
+		t.Fatal("no transport")
+	}
+	roots := x509.NewCertPool()
+	if certificate := server.Certificate(); certificate != nil {
+		roots.AddCert(certificate)
+	}
+	inner.TLSClientConfig = &tls.Config{RootCAs: roots}
+	return c
+}
+
+// TestTLS: a private address is asked by TLS like any other.
+func TestTLS(t *testing.T) {
+	asked := 0
+	in := registrytest.New(registrytest.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		in.ServeHTTP(w, r)
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	c := trusting(t, server)
+	if err := c.Simple(t.Context(), imageAt(t, server), hash, nothing); err != nil {
+		t.Error(err)
+	}
+	if err := c.Bundles(t.Context(), imageAt(t, server), hash, func([]byte) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	if asked < 3 {
+		t.Errorf("asked %d times", asked)
+	}
+	stranger, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stranger.Simple(t.Context(), imageAt(t, server), hash, nothing); err == nil {
+		t.Error("a certificate that is not trusted passes")
+	}
+}
+
+// TestPlainHTTP: neither a name nor a redirect nor a token server leads around TLS.
+func TestPlainHTTP(t *testing.T) {
+	asked := 0
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer plain.Close()
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Simple(t.Context(), imageAt(t, plain), hash, nothing); err == nil || asked > 0 {
+		t.Errorf("asked without TLS: %v, %d", err, asked)
+	}
+	for name, handler := range map[string]http.HandlerFunc{
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v2/" {
+				http.Redirect(w, r, plain.URL+r.URL.Path, http.StatusTemporaryRedirect)
+			}
+		},
+		"token server": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+plain.URL+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		},
+	} {
+		server := httptest.NewTLSServer(handler)
+		if err := trusting(t, server).Simple(t.Context(), imageAt(t, server), hash, nothing); err == nil || asked > 0 {
+			t.Errorf("%s: asked without TLS: %v, %d", name, err, asked)
+		}
+		server.Close()
+	}
+}
+
+func TestRegistryThatStalls(t *testing.T) {
+	stop := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-stop:
+		}
+	}))
+	defer server.Close()
+	defer close(stop)
+	c, err := New(nil, []string{server.Listener.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := c.Simple(ctx, imageAt(t, server), hash, nothing); err == nil || time.Since(began) > 10*time.Second {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}

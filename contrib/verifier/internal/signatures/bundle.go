@@ -1,0 +1,118 @@
+package signatures
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sigstore/sigstore-go/pkg/bundle"
+	"github.com/sigstore/sigstore-go/pkg/root"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+	"github.com/sigstore/sigstore/pkg/signature"
+
+	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
+)
+
+// signPredicate is what a statement says that signs an image. Others are about bills
+// of materials, builds and scans: who trusts a key for images need not trust those.
+const signPredicate = "https://sigstore.dev/cosign/sign/v1"
+
+// keyless is who may sign by a certificate.
+type keyless struct {
+	verifier   *verify.Verifier
+	identities []verify.PolicyOption
+}
+
+// WithIdentities trusts certificates of these identities, which the authorities and
+// logs of a trusted_root.json vouch for. Nothing is asked of the network.
+func WithIdentities(trustedRoot []byte, identities []policy.Identity) (*Verifier, error) {
+	// As cosign wants it: a log saw the certificate, and one saw the signature, at a
+	// time that is vouched for.
+	return withIdentities(trustedRoot, identities, verify.WithSignedCertificateTimestamps(1), verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
+}
+
+func withIdentities(trustedRoot []byte, identities []policy.Identity, wanted ...verify.VerifierOption) (*Verifier, error) {
+	material, err := root.NewTrustedRootFromJSON(trustedRoot)
+	if err != nil {
+		return nil, fmt.Errorf("read trusted root: %w", err)
+	}
+	k := &keyless{}
+	if k.verifier, err = verify.NewVerifier(material, wanted...); err != nil {
+		return nil, fmt.Errorf("read trusted root: %w", err)
+	}
+	for _, i := range identities {
+		if i.Issuer == "" || i.Subject == "" { // would match all
+			return nil, errors.New("an identity needs issuer and subject")
+		}
+		identity, err := verify.NewShortCertificateIdentity(i.Issuer, "", i.Subject, "")
+		if err != nil {
+			return nil, fmt.Errorf("read identity: %w", err)
+		}
+		k.identities = append(k.identities, verify.WithCertificateIdentity(identity))
+	}
+	if len(k.identities) == 0 {
+		return nil, errors.New("no identity is trusted")
+	}
+	return &Verifier{keyless: k}, nil
+}
+
+// ByBundle says whether bundles can count: they name no repository.
+func (v *Verifier) ByBundle(image Image) bool { return !image.MatchReference }
+
+// Bundle verifies a sigstore bundle whose statement signs the image.
+func (v *Verifier) Bundle(text []byte, image Image) error {
+	if image.MatchReference {
+		return errors.New("a bundle names no repository, which match_reference needs")
+	}
+	b := &bundle.Bundle{}
+	if err := b.UnmarshalJSON(text); err != nil {
+		return fmt.Errorf("it is not a bundle: %w", err)
+	}
+	hexed, err := hexOf(image.Digest)
+	if err != nil {
+		return err
+	}
+	raw, err := hex.DecodeString(hexed)
+	if err != nil {
+		return fmt.Errorf("digest %q is not valid", image.Digest)
+	}
+	result, err := v.verifyEntity(b, verify.WithArtifactDigest("sha256", raw))
+	if err != nil {
+		return err
+	}
+	if result.Statement == nil {
+		return errors.New("the bundle has no statement")
+	}
+	if t := result.Statement.GetPredicateType(); t != signPredicate {
+		return fmt.Errorf("the bundle's statement is %q, which does not sign an image", t)
+	}
+	return nil
+}
+
+func (v *Verifier) verifyEntity(b verify.SignedEntity, artifact verify.ArtifactPolicyOption) (*verify.VerificationResult, error) {
+	if v.keyless != nil {
+		return v.keyless.verifier.Verify(b, verify.NewPolicy(artifact, v.keyless.identities...))
+	}
+	err := errors.New("no key is trusted")
+	for _, key := range v.keys {
+		var result *verify.VerificationResult
+		if result, err = verifyByKey(b, key, artifact); err == nil {
+			return result, nil
+		}
+	}
+	return nil, fmt.Errorf("it is not by a trusted key, or was altered: %w", err)
+}
+
+// verifyByKey takes a key for good: whoever trusts one trusts what it ever signed, so
+// no log and no time is asked for.
+func verifyByKey(b verify.SignedEntity, key signature.Verifier, artifact verify.ArtifactPolicyOption) (*verify.VerificationResult, error) {
+	material := root.NewTrustedPublicKeyMaterial(func(string) (root.TimeConstrainedVerifier, error) {
+		return root.NewExpiringKey(key, time.Time{}, time.Time{}), nil
+	})
+	verifier, err := verify.NewVerifier(material, verify.WithNoObserverTimestamps())
+	if err != nil {
+		return nil, err
+	}
+	return verifier.Verify(b, verify.NewPolicy(artifact, verify.WithKey()))
+}

@@ -1,0 +1,188 @@
+// Package signatures decides whether a signature is one of an image, by keys or by
+// identities that are trusted:
+//
+//	v, err := signatures.WithKeys(pems)
+//	err = v.Simple(payload, signature, image) // nil: it is
+//	err = v.Bundle(text, image)
+//
+// It is pure: what it decides on was read by others.
+package signatures
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+
+	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
+)
+
+// Image is what must have been signed.
+type Image struct {
+	policy.Image
+	// Digest is that of its manifest or index: "sha256:" and 64 digits.
+	Digest string
+	// MatchReference asks the signature for the repository too.
+	MatchReference bool
+}
+
+// Verifier knows who may sign. Any one suffices.
+type Verifier struct {
+	keys []signature.Verifier
+	// keyless is nil where keys sign.
+	keyless *keyless
+}
+
+// WithKeys trusts public keys, which are PEM.
+func WithKeys(pems [][]byte) (*Verifier, error) {
+	v := &Verifier{}
+	for _, pem := range pems {
+		public, err := cryptoutils.UnmarshalPEMToPublicKey(pem)
+		if err != nil {
+			return nil, fmt.Errorf("read public key: %w", err)
+		}
+		if err := checkStrength(public); err != nil {
+			return nil, err
+		}
+		verifiers, err := verifiersOf(public)
+		if err != nil {
+			return nil, fmt.Errorf("read public key: %w", err)
+		}
+		v.keys = append(v.keys, verifiers...)
+	}
+	if len(v.keys) == 0 {
+		return nil, errors.New("no key is trusted")
+	}
+	return v, nil
+}
+
+const leastRSA = 2048
+
+func checkStrength(public crypto.PublicKey) error {
+	switch key := public.(type) {
+	case ed25519.PublicKey:
+		return nil
+	case *rsa.PublicKey:
+		if key.N.BitLen() < leastRSA {
+			return fmt.Errorf("an RSA key has %d bits; sign by one of %d or more", key.N.BitLen(), leastRSA)
+		}
+		return nil
+	case *ecdsa.PublicKey:
+		if slices.Contains([]elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()}, key.Curve) {
+			return nil
+		}
+	}
+	return fmt.Errorf("a public key of the kind %T is not supported; use ECDSA (P-256, P-384, P-521), Ed25519 or RSA", public)
+}
+
+// verifiersOf are two for larger curves: cosign hashed with SHA-256 for all of them,
+// and later as the curve wants it.
+func verifiersOf(public crypto.PublicKey) ([]signature.Verifier, error) {
+	v, err := signature.LoadVerifier(public, crypto.SHA256)
+	if err != nil {
+		return nil, err
+	}
+	all := []signature.Verifier{v}
+	if key, ok := public.(*ecdsa.PublicKey); ok && key.Curve != elliptic.P256() {
+		larger, err := signature.LoadDefaultVerifier(public)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, larger)
+	}
+	return all, nil
+}
+
+// BySimple says whether signatures in the tag scheme can count.
+func (v *Verifier) BySimple() bool { return len(v.keys) > 0 }
+
+// Simple verifies cosign's simple signing: a signature in base64 over a payload that
+// names the image.
+func (v *Verifier) Simple(payload []byte, sig string, image Image) error {
+	raw, err := base64.StdEncoding.DecodeString(sig)
+	if err != nil || len(raw) == 0 {
+		return errors.New("the signature is not base64")
+	}
+	signed := false
+	for _, key := range v.keys {
+		if key.VerifySignature(bytes.NewReader(raw), bytes.NewReader(payload)) == nil {
+			signed = true
+			break
+		}
+	}
+	if !signed {
+		return errors.New("it is not by a trusted key, or its payload was altered")
+	}
+	return checkPayload(payload, image)
+}
+
+// simpleType is the type that a payload names; later versions write signPredicate.
+const simpleType = "cosign container image signature"
+
+// checkPayload says whether a payload is about the image.
+func checkPayload(payload []byte, image Image) error {
+	var p struct {
+		Critical struct {
+			Type  string `json:"type"`
+			Image struct {
+				Digest string `json:"docker-manifest-digest"`
+			} `json:"image"`
+			Identity struct {
+				Reference string `json:"docker-reference"`
+			} `json:"identity"`
+		} `json:"critical"`
+	}
+	if err := json.Unmarshal(payload, &p); err != nil {
+		return fmt.Errorf("the payload is not JSON: %w", err)
+	}
+	// A key may sign other things; a payload of another type means something else.
+	if t := p.Critical.Type; t != simpleType && t != signPredicate {
+		return fmt.Errorf("the payload has the type %q, which is not a signature of an image", t)
+	}
+	if p.Critical.Image.Digest != image.Digest {
+		return fmt.Errorf("it is of another image: %q", p.Critical.Image.Digest)
+	}
+	if image.MatchReference {
+		return checkReference(p.Critical.Identity.Reference, image)
+	}
+	return nil
+}
+
+// checkReference compares the repository, and what else the reference names.
+func checkReference(text string, image Image) error {
+	named, err := policy.ParseImage(text)
+	if err != nil {
+		return fmt.Errorf("it names no repository, which match_reference needs: %w", err)
+	}
+	same := named.Repository() == image.Repository()
+	if named.Tag != "" && image.Tag != "" {
+		same = same && named.Tag == image.Tag
+	}
+	if named.Digest != "" {
+		same = same && named.Digest == image.Digest
+	}
+	if !same {
+		return fmt.Errorf("it is for %q, not for this name", text)
+	}
+	return nil
+}
+
+// hexOf is the digest without its algorithm.
+func hexOf(digest string) (string, error) {
+	hexed, ok := strings.CutPrefix(digest, "sha256:")
+	if !ok {
+		return "", fmt.Errorf("digest %q is not sha256, which signatures are found by", digest)
+	}
+	return hexed, nil
+}

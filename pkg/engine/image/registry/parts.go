@@ -16,7 +16,7 @@ import (
 
 const (
 	// PartSize is how much of a layer one request asks for, where several are under way.
-	PartSize = 4 << 20
+	PartSize = 2 << 20
 	// partsAhead is how many parts of a layer are fetched before they are needed.
 	partsAhead = 2
 )

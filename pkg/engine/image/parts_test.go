@@ -35,7 +35,7 @@ func (r *ranges) begin(asked string) (end func()) {
 }
 
 func TestLargeLayersComeInParts(t *testing.T) {
-	const size = 3*registry.PartSize + registry.PartSize/2
+	const size = 4*registry.PartSize + registry.PartSize/2
 	for name, c := range map[string]struct {
 		// answer is what the registry makes of a request for a part of the large layer;
 		// true if that was all.

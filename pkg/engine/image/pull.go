@@ -56,8 +56,8 @@ type puller struct {
 	ahead *semaphore.Weighted
 }
 
-// maxAhead is how many those may be: 32 MiB.
-const maxAhead = (32 << 20) / registry.PartSize
+// maxAhead is how many those may be: 16 MiB.
+const maxAhead = (16 << 20) / registry.PartSize
 
 // pullConfig says who is asked for images, and for how long; see Config.
 type pullConfig struct {

@@ -17,6 +17,8 @@ import (
 const (
 	// PartSize is how much of a layer one request asks for, where several are under way.
 	PartSize = 2 << 20
+	// inPartsFrom is the size of the smallest layer that is worth it.
+	inPartsFrom = 8 << 20
 	// partsAhead is how many parts of a layer are fetched before they are needed.
 	partsAhead = 2
 )

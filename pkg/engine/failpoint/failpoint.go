@@ -35,8 +35,14 @@ const ContainerFrozen = "container.frozen"
 // is made, and nothing names it yet.
 const ContainerVolumes = "container.volumes"
 
-// ImageUnpacked is passed by pulls: the layers are there, and no record names the image.
-const ImageUnpacked = "image.unpacked"
+// These are passed by pulls and imports, in this order.
+const (
+	ImagePart      = "image.part"      // a part of a large layer is in memory, others are on their way
+	ImageApplied   = "image.applied"   // a layer is unpacked, and no snapshot names it; those below it may not be there
+	ImageCommitted = "image.committed" // a layer is put on those below it, others may be missing
+	ImageRead      = "image.read"      // an archive is in the content store, nothing is unpacked
+	ImageUnpacked  = "image.unpacked"  // the layers are there, and no record names the image
+)
 
 // ImageLinked is passed by pulls of artifacts: their files are there, and no volume has them.
 const ImageLinked = "image.linked"

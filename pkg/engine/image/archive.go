@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/log"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -114,6 +115,7 @@ func (a *archives) bring(ctx context.Context, from io.Reader, r ImportRequest) (
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.ImageRead)
 	wanted, err := withNames(found, r.Name)
 	if err != nil {
 		return nil, err
@@ -197,6 +199,7 @@ func (a *archives) importOne(ctx context.Context, desc imagespec.Descriptor, sna
 	}
 	img, err := s.bringIn(leased, p, source{target: desc, fetch: a.isThere, expect: func([]imagespec.Descriptor) {}}, lease)
 	if err == nil {
+		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.publish(ctx, p, img, desc, lease)
 	}
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
 // parentLabel is how containerd's unpacker names the layer below to a snapshotter.
@@ -99,6 +101,7 @@ func (l *layers) Prepare(ctx context.Context, key, parent string, opts ...snapsh
 func (l *layers) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	err := l.Snapshotter.Commit(ctx, name, key, opts...)
 	if err == nil {
+		failpoint.Hit(failpoint.ImageCommitted)
 		l.rebases.end(key)
 	}
 	return err

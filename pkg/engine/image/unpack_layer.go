@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -104,6 +105,7 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	if _, err := io.Copy(io.Discard, tar); err != nil {
 		return imagespec.Descriptor{}, err
 	}
+	failpoint.Hit(failpoint.ImageApplied)
 	a.underway.at(desc.Digest, LayerUnpacked)
 	return imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Size: tar.n, Digest: sum.Digest()}, nil
 }

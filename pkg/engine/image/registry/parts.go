@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
 const (
@@ -214,6 +216,7 @@ func (p *parts) fetch(f *fetched, offset int64) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
+	failpoint.Hit(failpoint.ImagePart)
 	return errors.Join(err, from.Close())
 }
 

@@ -1,0 +1,152 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// TestKilledWhileAnImageComes kills the daemon at each place on an image's way. The next
+// one pulls or imports it as if nothing had been, and what came is gone with the image.
+func TestKilledWhileAnImageComes(t *testing.T) {
+	t.Parallel()
+	random := make([]byte, 12<<20) // of a size that is fetched in parts, and cannot be compressed
+	_, _ = rand.New(rand.NewSource(1)).Read(random)
+	image := testbed.Busybox(t,
+		testbed.WithLayer(testbed.File{Path: "large", Mode: 0o644, Body: random}),
+		testbed.WithLayer(testbed.File{Path: "home/app/last", Mode: 0o644, Body: []byte("last")}))
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
+	name := b.Registry.Push(t, "faults/large:1", image)
+	b.Client.Pull(t, "", name)
+	file := filepath.Join(b.Dir, "large.tar")
+	if said, err := b.berth(t, "image", "export", name, "--file", file); err != nil {
+		t.Fatalf("export: %v\n%s", err, said)
+	}
+	b.remove(t, name)
+	b.Restart(t)
+	atRest := b.imageFiles(t)
+
+	pull := func(ctx context.Context) error {
+		_, err := b.Client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+		return err
+	}
+	bring := func(context.Context) error {
+		_, err := b.berth(t, "image", "import", file)
+		return err
+	}
+	for _, c := range []struct {
+		place string
+		by    string
+		come  func(context.Context) error
+	}{
+		{failpoint.ImagePart, "pull", pull},
+		{failpoint.ImageApplied, "pull", pull},
+		{failpoint.ImageCommitted, "pull", pull},
+		{failpoint.ImageUnpacked, "pull", pull},
+		{failpoint.ImageFlush, "pull", pull},
+		{failpoint.ImageRead, "import", bring},
+		{failpoint.ImageApplied, "import", bring},
+		{failpoint.ImageCommitted, "import", bring},
+		{failpoint.ImageUnpacked, "import", bring},
+	} {
+		t.Run(c.by+" "+c.place, func(t *testing.T) {
+			if b.Running() {
+				b.Stop(t)
+			}
+			b.SetEnvironment("BERTH_FAILPOINT=" + c.place)
+			b.Start(t)
+			if err := c.come(t.Context()); err == nil && c.place != failpoint.ImageFlush {
+				t.Error("it was answered")
+			}
+			b.Wait(t, time.Minute)
+			b.SetEnvironment()
+			b.Start(t)
+			if err := c.come(t.Context()); err != nil {
+				t.Fatalf("once more: %v", err)
+			}
+			pod := b.Client.RunPod(t, testbed.PodSpec{Image: name, Command: []string{"sleep", "1000"}})
+			if got := pod.Container.Exec(t, "sh", "-c", "sha256sum </large; cat /home/app/last"); got != fmt.Sprintf("%x  -\nlast", sha256.Sum256(random)) {
+				t.Errorf("the files are %q", got)
+			}
+			pod.Remove(t)
+			if len(b.imageFiles(t)) < len(atRest)+8 { // five blobs and three layers
+				t.Error("what is kept of the image was not found")
+			}
+			b.remove(t, name)
+			testbed.Eventually(t, time.Minute, func() error { return differ(atRest, b.imageFiles(t)) })
+		})
+	}
+}
+
+// berth runs a command of the CLI for this node.
+func (b *bed) berth(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(testbed.Within(t, time.Minute), filepath.Join(b.Bin, "berth"), arguments...)
+	cmd.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	out, err := cmd.CombinedOutput()
+	return string(bytes.TrimSpace(out)), err
+}
+
+func (b *bed) remove(t *testing.T, image string) {
+	t.Helper()
+	_, err := b.Client.RemoveImage(testbed.Within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// imageFiles is what the daemon keeps of images: blobs, what is being fetched, layers.
+func (b *bed) imageFiles(t *testing.T) map[string]bool {
+	t.Helper()
+	kept := map[string]bool{}
+	images := filepath.Join(b.Root, "images")
+	err := filepath.WalkDir(images, func(path string, d fs.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return nil // it is being removed
+		}
+		if err != nil {
+			return err
+		}
+		relative, _ := filepath.Rel(images, path)
+		kept[relative] = true
+		if filepath.Base(filepath.Dir(path)) == "snapshots" && d.IsDir() && len(strings.Split(relative, "/")) == 4 {
+			return fs.SkipDir // the files of a layer are its own affair
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kept
+}
+
+// differ says what is there now and was not before, or the other way round.
+func differ(before, now map[string]bool) error {
+	var errs []error
+	for path := range now {
+		if !before[path] {
+			errs = append(errs, fmt.Errorf("%s is left", path))
+		}
+	}
+	for path := range before {
+		if !now[path] {
+			errs = append(errs, fmt.Errorf("%s is gone", path))
+		}
+	}
+	return errors.Join(errs...)
+}

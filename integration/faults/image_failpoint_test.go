@@ -122,6 +122,9 @@ func (b *bed) imageFiles(t *testing.T) map[string]bool {
 		if err != nil {
 			return err
 		}
+		if strings.HasPrefix(d.Name(), "idmap-probe-") {
+			return fs.SkipDir // that of a start
+		}
 		relative, _ := filepath.Rel(images, path)
 		kept[relative] = true
 		if filepath.Base(filepath.Dir(path)) == "snapshots" && d.IsDir() && len(strings.Split(relative, "/")) == 4 {

@@ -181,7 +181,8 @@ func largeBody() []byte {
 	return body
 }
 
-// stalls serves what a registry does, but for the end of large answers.
+// stalls serves what a registry does, but for the end of large layers, whether they are
+// asked for in parts or not.
 func stalls(t *testing.T, registry *testbed.Registry) string {
 	t.Helper()
 	target, err := url.Parse(registry.URL())
@@ -191,11 +192,15 @@ func stalls(t *testing.T, registry *testbed.Registry) string {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ModifyResponse: func(r *http.Response) error {
-			if r.Request.Method == http.MethodGet && r.ContentLength > large/2 {
+			var from, to, size int64
+			if _, err := fmt.Sscanf(r.Header.Get("Content-Range"), "bytes %d-%d/%d", &from, &to, &size); err != nil {
+				from, size = 0, r.ContentLength
+			}
+			if r.Request.Method == http.MethodGet && size > large/2 && from+r.ContentLength > large/2 {
 				r.Body = struct {
 					io.Reader
 					io.Closer
-				}{io.MultiReader(io.LimitReader(r.Body, large/2), stall{}), r.Body}
+				}{io.MultiReader(io.LimitReader(r.Body, large/2-from), stall{}), r.Body}
 			}
 			return nil
 		},

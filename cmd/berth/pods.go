@@ -54,7 +54,7 @@ spent the time in. Parts that were at the same time do not add up.`,
 func podTable(pods []*adminv1.Pod, wide bool) *table {
 	t := &table{header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "STATE", "AGE", "CONTAINERS", "PIN"}, whole: wide}
 	if wide {
-		t.header = append(t.header, "GENERATION", "DIGEST", "RUNTIME")
+		t.header = append(t.header, "GENERATION", "DIGEST", "SNAPSHOTTER", "RUNTIME")
 	}
 	for _, p := range pods {
 		id := short(p.GetId())
@@ -66,7 +66,7 @@ func podTable(pods []*adminv1.Pod, wide bool) *table {
 			age(time.Since(p.GetCreatedAt().AsTime())), fmt.Sprint(p.GetContainers()), pinWord(p.GetPin()),
 		}
 		if wide {
-			row = append(row, generationWord(p.GetPin()), short(p.GetPin().GetDigest()), binaryWords(p.GetPin().GetBinaries()))
+			row = append(row, generationWord(p.GetPin()), short(p.GetPin().GetDigest()), p.GetPin().GetSnapshotter(), binaryWords(p.GetPin().GetBinaries()))
 		}
 		t.add(row...)
 	}

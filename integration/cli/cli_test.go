@@ -113,7 +113,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	pod := n.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: n.Image, Command: []string{"sleep", "600"}})
 
 	out, _ = n.berth(t, 0, "pods", "-o", "wide")
-	has(t, out, "GENERATION", " "+now.Generation+" ")
+	has(t, out, "GENERATION", " "+now.Generation+" ", "SNAPSHOTTER", " overlayfs ")
 	out, _ = n.berth(t, 0, "pods", "--handler", "other")
 	has(t, out, pod.ID[:12], "other", "current")
 	out, _ = n.berth(t, 0, "pods", "--slow", "-o", "wide")

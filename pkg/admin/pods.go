@@ -75,7 +75,7 @@ func pinMessage(p Pin, current offers) *adminv1.Pin {
 		return nil
 	}
 	reason := current.lack(p)
-	m := &adminv1.Pin{Digest: p.Definition.Digest(), Generation: p.Generation, Outdated: reason != "", OutdatedReason: reason}
+	m := &adminv1.Pin{Digest: p.Definition.Digest(), Generation: p.Generation, Outdated: reason != "", OutdatedReason: reason, Snapshotter: p.Definition.Snapshotter}
 	for _, b := range p.Binaries {
 		m.Binaries = append(m.Binaries, &adminv1.Binary{Path: b.Path, Runs: b.Runs, Digest: b.SHA256, Version: b.Version})
 	}

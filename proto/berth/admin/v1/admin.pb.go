@@ -3405,8 +3405,11 @@ type Pin struct {
 	Generation uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	// What new pods get that this one has not, in words; empty if it is not outdated.
 	OutdatedReason string `protobuf:"bytes,5,opt,name=outdated_reason,json=outdatedReason,proto3" json:"outdated_reason,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The snapshotter that makes its containers' root filesystems; empty if the handler
+	// is another CRI daemon.
+	Snapshotter   string `protobuf:"bytes,6,opt,name=snapshotter,proto3" json:"snapshotter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pin) Reset() {
@@ -3470,6 +3473,13 @@ func (x *Pin) GetGeneration() uint64 {
 func (x *Pin) GetOutdatedReason() string {
 	if x != nil {
 		return x.OutdatedReason
+	}
+	return ""
+}
+
+func (x *Pin) GetSnapshotter() string {
+	if x != nil {
+		return x.Snapshotter
 	}
 	return ""
 }
@@ -4269,7 +4279,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"containers\x18\b \x01(\x05R\n" +
 	"containers\x12%\n" +
-	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"\xb6\x01\n" +
+	"\x03pin\x18\t \x01(\v2\x13.berth.admin.v1.PinR\x03pin\"\xd8\x01\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x122\n" +
 	"\bbinaries\x18\x02 \x03(\v2\x16.berth.admin.v1.BinaryR\bbinaries\x12\x1a\n" +
@@ -4277,7 +4287,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12'\n" +
-	"\x0foutdated_reason\x18\x05 \x01(\tR\x0eoutdatedReason\" \n" +
+	"\x0foutdated_reason\x18\x05 \x01(\tR\x0eoutdatedReason\x12 \n" +
+	"\vsnapshotter\x18\x06 \x01(\tR\vsnapshotter\" \n" +
 	"\x0eWhereIsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xa4\x01\n" +
 	"\x0fWhereIsResponse\x12\x18\n" +

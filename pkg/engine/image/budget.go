@@ -97,7 +97,9 @@ const snapshotPrefix = "containerd.io/snapshot/"
 func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 	kept := imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size, URLs: desc.URLs, Platform: desc.Platform}
 	for name, value := range desc.Annotations {
-		if strings.HasSuffix(desc.MediaType, encryptedSuffix) && strings.HasPrefix(name, encryptionPrefix) || strings.HasPrefix(name, snapshotPrefix) {
+		encrypted := strings.HasSuffix(desc.MediaType, encryptedSuffix) && strings.HasPrefix(name, encryptionPrefix)
+		// Which layer is below is what the configuration says.
+		if encrypted || strings.HasPrefix(name, snapshotPrefix) && name != parentLabel {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
@@ -105,6 +107,19 @@ func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 		}
 	}
 	return kept
+}
+
+// withoutSnapshotAnnotations is a lean descriptor for the snapshotters of this node, to
+// which an image has nothing to say.
+func withoutSnapshotAnnotations(desc imagespec.Descriptor) imagespec.Descriptor {
+	kept := map[string]string{}
+	for name, value := range desc.Annotations {
+		if !strings.HasPrefix(name, snapshotPrefix) {
+			kept[name] = value
+		}
+	}
+	desc.Annotations = kept
+	return desc
 }
 
 // leanManifest is a manifest without what nobody reads.

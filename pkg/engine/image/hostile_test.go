@@ -12,8 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -257,5 +259,31 @@ func TestWorkerOutlivesPanic(t *testing.T) {
 	<-ended
 	if runs != 2 {
 		t.Errorf("%d runs", runs)
+	}
+}
+
+// What an image says about its layers to snapshotters does not reach those of this node:
+// it could name a layer below that never comes, or that is another image's.
+func TestImageNamesTheLayerBelow(t *testing.T) {
+	reg := newTestRegistry(t)
+	bottom := layer(t, file{name: "no/such/directory/file"})
+	diffID, err := bottom.DiffID()
+	must(t, err)
+	img, err := mutate.Append(build(t, v1.Config{}), mutate.Addendum{Layer: bottom, Annotations: map[string]string{
+		parentLabel: diffID.String(), "containerd.io/snapshot/max-size": "1",
+	}})
+	must(t, err)
+	reg.push(t, "app:1", img)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	pulled, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"})
+	must(t, err)
+	info, err := s.files.layers[Overlayfs].Stat(inNamespace(t.Context()), pulled.ChainID.String())
+	must(t, err)
+	for name := range info.Labels {
+		if strings.HasPrefix(name, snapshotPrefix) && name != snapshots.LabelSnapshotDiffID {
+			t.Errorf("the layer has label %s of the image", name)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/berth-cri/berth/pkg/step"
@@ -59,6 +60,8 @@ func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
 // unpacking is that of one image.
 type unpacking struct {
 	*unpack.Unpacker
+	// remote says that the snapshotter may know layers by what the image says of them.
+	remote bool
 	// end is called when no more layers come.
 	end func()
 }
@@ -102,7 +105,21 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 		end()
 		return nil, err
 	}
-	return &unpacking{Unpacker: running, end: end}, nil
+	return &unpacking{Unpacker: running, remote: l.kind.remote, end: end}, nil
+}
+
+// Unpack is unpack.Unpacker's, which makes labels of snapshots of layers' annotations.
+func (u *unpacking) Unpack(h images.Handler) images.Handler {
+	if u.remote {
+		return u.Unpacker.Unpack(h)
+	}
+	return u.Unpacker.Unpack(images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		children, err := h.Handle(ctx, desc)
+		for i, child := range children {
+			children[i] = withoutSnapshotAnnotations(child)
+		}
+		return children, err
+	}))
 }
 
 // applier unpacks layers of one pull.

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/containerd/v2/plugins/snapshots/erofs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // erofsLayers has the layers of containerd's erofs snapshotter mounted, each once. So
@@ -73,6 +75,25 @@ func unmountLayer(dir string) error {
 		return fmt.Errorf("unmount layer: %w", err)
 	}
 	return os.Remove(dir)
+}
+
+// sealErofs makes the file of an unpacked layer where the snapshotter's Commit looks for
+// it, with the options that it would use itself, and empties the directory.
+func sealErofs(ctx context.Context, dir string) error {
+	file := filepath.Join(filepath.Dir(dir), "layer.erofs")
+	unfinished := file + ".new"
+	out, err := exec.CommandContext(ctx, "mkfs.erofs", "--quiet", "-Enoinline_data", unfinished, dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("mkfs.erofs: %s: %w", printable.Line(string(out)), err)
+	}
+	if err := os.Rename(unfinished, file); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
 }
 
 // View implements snapshots.Snapshotter.

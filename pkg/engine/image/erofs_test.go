@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/plugins/snapshots/erofs"
@@ -107,5 +108,46 @@ func TestErofsOnEarlierKernels(t *testing.T) {
 	defer func() { must(t, mount.UnmountAll(dir, 0)) }()
 	if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != "of a" {
 		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// While a layer becomes a file, which takes as long as its bytes are many, the metadata
+// is free for everybody else.
+func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
+	needErofs(t)
+	mkfs, err := exec.LookPath("mkfs.erofs")
+	must(t, err)
+	bin := t.TempDir()
+	started, proceed := filepath.Join(bin, "started"), filepath.Join(bin, "proceed")
+	script := "#!/bin/sh\n: > " + started + "\nwhile ! [ -e " + proceed + " ]; do sleep 0.05; done\nexec " + mkfs + ` "$@"` + "\n"
+	must(t, os.WriteFile(filepath.Join(bin, "mkfs.erofs"), []byte(script), 0o700)) //nolint:gosec // it is to be run
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "a", body: "of a"})))
+	s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: Erofs})
+	pulled := make(chan error, 1)
+	go func() {
+		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+		pulled <- err
+	}()
+	eventually(t, "the layer becomes a file", func() bool { _, err := os.Stat(started); return err == nil })
+	written := make(chan error, 1)
+	go func() {
+		ctx, lease, err := s.files.lease(inNamespace(t.Context()), nil)
+		if err == nil {
+			s.files.endLease(ctx, lease)
+		}
+		written <- err
+	}()
+	select {
+	case err := <-written:
+		must(t, err)
+	case <-time.After(10 * time.Second):
+		t.Error("nobody can write to the metadata")
+	}
+	must(t, os.WriteFile(proceed, nil, 0o600))
+	must(t, <-pulled)
+	if left, err := filepath.Glob(filepath.Join(s.Root(), snapshotsDir, Erofs, "snapshots", "*", "fs", "*")); err != nil || len(left) > 0 {
+		t.Errorf("the layer is there twice: %v, %v", left, err)
 	}
 }

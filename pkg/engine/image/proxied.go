@@ -24,8 +24,8 @@ import (
 
 const (
 	// proxiedCall bounds a call of another program, and proxiedWork one that may have to
-	// fetch something or to copy files.
-	proxiedCall, proxiedWork = 10 * time.Second, 5 * time.Minute
+	// fetch something or to copy files. A commit locks the metadata.
+	proxiedCall, proxiedWork, proxiedCommit = 10 * time.Second, 5 * time.Minute, 30 * time.Second
 	// proxiedCheck bounds the question whether it answers, which is asked in intervals.
 	proxiedCheck, proxiedInterval = 3 * time.Second, 2 * time.Second
 	// proxiedDoubt is how many questions in a row it may leave without an answer.
@@ -230,7 +230,7 @@ func (p *proxied) View(ctx context.Context, key, parent string, opts ...snapshot
 
 // Commit implements snapshots.Snapshotter.
 func (p *proxied) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
-	return p.call(ctx, proxiedWork, func(ctx context.Context) error { return p.Snapshotter.Commit(ctx, name, key, opts...) })
+	return p.call(ctx, proxiedCommit, func(ctx context.Context) error { return p.Snapshotter.Commit(ctx, name, key, opts...) })
 }
 
 // Remove implements snapshots.Snapshotter.

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,6 +34,9 @@ type snapshotterKind struct {
 	remote bool
 	// rebase says that a layer can be unpacked before those below it.
 	rebase bool
+	// seal brings the directory of an unpacked layer into the form that is kept, if
+	// that is another. It is done before the commit, which locks the metadata.
+	seal func(ctx context.Context, dir string) error
 }
 
 var snapshotterKinds = map[string]snapshotterKind{
@@ -42,7 +46,7 @@ var snapshotterKinds = map[string]snapshotterKind{
 		},
 		layered: true, rebase: true,
 	},
-	Erofs:  {open: openErofs, layered: true, rebase: true},
+	Erofs:  {open: openErofs, layered: true, rebase: true, seal: sealErofs},
 	Native: {open: native.NewSnapshotter},
 }
 

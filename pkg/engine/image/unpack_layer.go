@@ -105,6 +105,11 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	if _, err := io.Copy(io.Discard, tar); err != nil {
 		return imagespec.Descriptor{}, err
 	}
+	if seal := a.layers.kind.seal; seal != nil {
+		if err := seal(ctx, to.root); err != nil {
+			return imagespec.Descriptor{}, err
+		}
+	}
 	failpoint.Hit(failpoint.ImageApplied)
 	a.underway.at(desc.Digest, LayerUnpacked)
 	return imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Size: tar.n, Digest: sum.Digest()}, nil

@@ -57,7 +57,7 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 			err = errors.Join(err, l.Remove(context.WithoutCancel(ctx), key))
 		}
 	}()
-	apply, options := u.applier(ctx, l), u.options(limit)
+	apply, options := u.applier(ctx, l, id), u.options(limit)
 	for _, f := range files {
 		if f.path != "" {
 			continue

@@ -27,6 +27,13 @@ func (s *Store) startWorkers(ctx context.Context) {
 // collect frees what no image and no container needs, and counts what is left.
 func (s *Store) collect(ctx context.Context) {
 	s.views.dropIdle(ctx)
+	if s.cfg.DiscardLayers {
+		// What they were unpacked into is then the only copy.
+		if err := s.files.flusher.flushed(ctx); err != nil {
+			log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; what is not needed is kept until the next collection")
+			return
+		}
+	}
 	if _, err := s.files.db.GarbageCollect(ctx); err != nil && ctx.Err() == nil {
 		log.G(ctx).WithError(err).Warn("Failed to collect unused image data")
 	}

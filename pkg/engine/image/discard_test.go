@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -46,4 +48,27 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 	if _, err := s.PrepareRootfs(t.Context(), "c4", second, Native); err == nil || !strings.Contains(err.Error(), "berth image pull --handler") {
 		t.Errorf("layers that cannot be fetched: %v", err)
 	}
+}
+
+// Compressed layers stay until what they were unpacked into is on disk.
+func TestLayersAreNotDiscardedBeforeTheyAreFlushed(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "one", body: "1"})))
+	s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: true})
+	s.files.flusher.flushing.Lock()
+	pullImage(t, s, domain+"/app:1")
+	collected := s.work.collector.request()
+	select {
+	case <-collected:
+		t.Error("the collection did not wait for the flush")
+	case <-time.After(time.Second):
+	}
+	blobs := 0
+	must(t, s.files.content.Walk(inNamespace(t.Context()), func(content.Info) error { blobs++; return nil }))
+	if blobs != 3 {
+		t.Errorf("%d blobs", blobs)
+	}
+	s.files.flusher.flushing.Unlock()
+	<-s.work.collector.request()
+	wantStored(t, s, 2, 2)
 }

@@ -2,13 +2,13 @@ package image
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -91,6 +91,29 @@ func (l *layers) excused(ctx context.Context, err error) error {
 	return nil
 }
 
+// walkQuickly is Walk, which waits for no program for long.
+func (l *layers) walkQuickly(ctx context.Context, f snapshots.WalkFunc) error {
+	if l.proxied != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, proxiedStart)
+		defer cancel()
+	}
+	return l.Walk(ctx, f)
+}
+
+// haveCollected has the next collection look at a snapshotter: metadata collects those
+// only that something was removed from since the last one.
+func (l *layers) haveCollected(ctx context.Context) error {
+	key := "berth-collect-" + rand.Text()
+	if _, err := l.Prepare(ctx, key, ""); err != nil {
+		return err
+	}
+	if err := l.Remove(ctx, key); !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
 // unusable is why the snapshotter cannot be asked at this moment.
 func (l *layers) unusable() error {
 	if l.broken == nil && l.proxied != nil {
@@ -145,7 +168,7 @@ func (f *files) open(ctx context.Context, c Config) error {
 	for name, kind := range snapshotterKinds {
 		f.layers[name] = f.openLayers(ctx, name, kind)
 	}
-	if err := f.openProxied(ctx, c); err != nil {
+	if err := f.openProxied(c); err != nil {
 		return err
 	}
 	raw := map[string]snapshots.Snapshotter{}
@@ -187,10 +210,10 @@ func (f *files) openLayers(ctx context.Context, name string, kind snapshotterKin
 	return l
 }
 
-// openProxied opens the snapshotters of other programs, and what has snapshots in the
+// openProxied opens the snapshotters of other programs, which are asked later, and what has snapshots in the
 // metadata and is not configured any more: containers may have them that are to be
 // removed.
-func (f *files) openProxied(ctx context.Context, c Config) error {
+func (f *files) openProxied(c Config) error {
 	addresses := maps.Clone(c.Snapshotters)
 	if addresses == nil {
 		addresses = map[string]string{}
@@ -204,16 +227,13 @@ func (f *files) openProxied(ctx context.Context, c Config) error {
 			addresses[name] = ""
 		}
 	}
-	var asked sync.WaitGroup
 	for name, address := range addresses {
 		p, err := newProxied(name, address, f.changed)
 		if err != nil {
 			return err
 		}
-		asked.Go(func() { p.check(ctx, 1) })
 		f.layers[name] = &layers{kind: snapshotterKind{remote: true}, rebases: newRebases(), raw: p, proxied: p}
 	}
-	asked.Wait()
 	return nil
 }
 

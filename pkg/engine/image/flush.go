@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
@@ -28,17 +30,25 @@ const unpackLabel = "berth.dev/unpacking"
 // an earlier boot names is unpacked again. The compressed layers are on disk before an
 // image has a record.
 type flusher struct {
-	// root is on the filesystem that is flushed.
+	// root is on the filesystem that is flushed for all of them.
 	root, marks, boot string
 	work              *worker
+	// flushing is held by who flushes.
+	flushing sync.Mutex
 
 	mu    sync.Mutex
 	ended []string
+	// others are directories on further filesystems that an unpacking wrote to, by the
+	// unpacking and the filesystem's device. Snapshotters of other programs have those.
+	others map[string]map[uint64]*os.File
+	// lost are the unpackings of earlier boots, and unseen the snapshotters that may
+	// still have layers of theirs.
+	lost, unseen map[string]bool
 }
 
 func newFlusher(root, marks string) (*flusher, error) {
 	boot, err := procfs.BootID()
-	return &flusher{root: root, marks: marks, boot: boot, work: newWorker()}, err
+	return &flusher{root: root, marks: marks, boot: boot, work: newWorker(), others: map[string]map[uint64]*os.File{}}, err
 }
 
 // begin marks an unpacking, whose layers get the options.
@@ -59,40 +69,86 @@ func (f *flusher) end(id string) {
 	f.work.kick()
 }
 
+// wrote notes where an unpacking writes to.
+func (f *flusher) wrote(id, dir string) error {
+	var there, own unix.Stat_t
+	if err := errors.Join(unix.Stat(dir, &there), unix.Stat(f.root, &own)); err != nil {
+		return err
+	}
+	if there.Dev == own.Dev {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.others[id] == nil {
+		f.others[id] = map[uint64]*os.File{}
+	}
+	if f.others[id][there.Dev] != nil {
+		return nil
+	}
+	// Held open, it tells of all that could not be written since.
+	opened, err := os.Open(filepath.Clean(dir))
+	if err == nil {
+		f.others[id][there.Dev] = opened
+	}
+	return err
+}
+
 // flush writes the layers of all unpackings that have ended, and takes their marks away.
 func (f *flusher) flush(ctx context.Context) {
-	f.mu.Lock()
-	ended := f.ended
-	f.ended = nil
-	f.mu.Unlock()
-	if len(ended) == 0 {
-		return
-	}
-	failpoint.Hit(failpoint.ImageFlush)
-	if err := syncFilesystem(f.root); err != nil {
+	if err := f.flushed(ctx); err != nil {
 		// The kernel tells once of what it could not write.
 		log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; they will be unpacked again after the next boot")
-		return
+	}
+}
+
+// flushed is flush with an error, after which the marks stay for good. It returns when
+// what others are flushing is on disk, too.
+func (f *flusher) flushed(ctx context.Context) error {
+	f.flushing.Lock()
+	defer f.flushing.Unlock()
+	f.mu.Lock()
+	ended, others := f.ended, map[string]map[uint64]*os.File{}
+	f.ended = nil
+	for _, id := range ended {
+		others[id] = f.others[id]
+		delete(f.others, id)
+	}
+	f.mu.Unlock()
+	if len(ended) == 0 {
+		return nil
+	}
+	failpoint.Hit(failpoint.ImageFlush)
+	err := syncFilesystem(f.root)
+	for _, id := range ended {
+		for _, dir := range others[id] {
+			err = errors.Join(err, unix.Syncfs(int(dir.Fd())), dir.Close())
+		}
+	}
+	if err != nil {
+		return err
 	}
 	for _, id := range ended {
 		if err := atomicfile.Remove(filepath.Join(f.marks, id)); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to remove the mark of unpacked layers; they will be unpacked again after the next boot")
 		}
 	}
+	return nil
 }
 
-// recover returns the unpackings of earlier boots, whose layers may not be whole. Those
-// of this boot are: what ended their daemon left the page cache alone.
-func (f *flusher) recover() (lost map[string]bool, err error) {
+// recover finds the unpackings of earlier boots, whose layers may not be whole. Those
+// of this boot are: what ended their daemon left the page cache alone. All snapshotters
+// may have some of them.
+func (f *flusher) recover(snapshotters iter.Seq[string]) error {
 	entries, err := os.ReadDir(f.marks)
 	if err != nil {
-		return nil, fmt.Errorf("read the marks of unpacked layers: %w", err)
+		return fmt.Errorf("read the marks of unpacked layers: %w", err)
 	}
-	lost = map[string]bool{}
+	lost := map[string]bool{}
 	for _, e := range entries {
 		boot, err := os.ReadFile(filepath.Join(f.marks, e.Name()))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("read the mark of unpacked layers: %w", err)
+			return fmt.Errorf("read the mark of unpacked layers: %w", err)
 		}
 		if string(boot) == f.boot {
 			f.end(e.Name())
@@ -100,44 +156,60 @@ func (f *flusher) recover() (lost map[string]bool, err error) {
 			lost[e.Name()] = true
 		}
 	}
-	return lost, nil
-}
-
-// forget takes away the marks of what was lost, once it is gone.
-func (f *flusher) forget(lost map[string]bool) error {
-	for id := range lost {
-		if err := atomicfile.Remove(filepath.Join(f.marks, id)); err != nil {
-			return fmt.Errorf("remove the mark of unpacked layers: %w", err)
-		}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost, f.unseen = lost, map[string]bool{}
+	for name := range snapshotters {
+		f.unseen[name] = true
 	}
 	return nil
 }
 
-// dropLost removes the layers of earlier boots that may not be whole, with what is
-// built on them.
-func (f *files) dropLost(ctx context.Context) error {
-	lost, err := f.flusher.recover()
-	if err != nil || len(lost) == 0 {
-		return err
+// lostIn are the unpackings of earlier boots of which a snapshotter may have layers.
+func (f *flusher) lostIn(snapshotter string) map[string]bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.unseen[snapshotter] {
+		return nil
 	}
-	removed := 0
-	for name, l := range f.layers {
-		if l.unusable() != nil {
-			continue
+	return f.lost
+}
+
+// gone says that a snapshotter has no layers any more of earlier boots that may not be
+// whole. After the last one their marks go.
+func (f *flusher) gone(snapshotter string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if delete(f.unseen, snapshotter); len(f.unseen) > 0 {
+		return nil
+	}
+	for id := range f.lost {
+		if err := atomicfile.Remove(filepath.Join(f.marks, id)); err != nil {
+			return fmt.Errorf("remove the mark of unpacked layers: %w", err)
 		}
-		n, err := l.dropUnpackedBy(ctx, lost)
-		if err = l.excused(ctx, err); err != nil {
-			return fmt.Errorf("snapshotter %s: remove layers that were not flushed: %w", name, err)
-		}
-		removed += n
+		delete(f.lost, id)
 	}
-	if removed > 0 {
-		log.G(ctx).WithField("layers", removed).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
+	return nil
+}
+
+// dropLost removes the layers of a snapshotter, of earlier boots, that may not be whole,
+// with what is built on them.
+func (f *files) dropLost(ctx context.Context, snapshotter string, l *layers) error {
+	lost := f.flusher.lostIn(snapshotter)
+	if len(lost) == 0 {
+		return f.flusher.gone(snapshotter)
 	}
-	if _, err := f.db.GarbageCollect(ctx); err != nil {
+	removed, err := l.dropUnpackedBy(ctx, lost)
+	if err != nil {
 		return fmt.Errorf("remove layers that were not flushed: %w", err)
 	}
-	return f.flusher.forget(lost)
+	if removed > 0 {
+		log.G(ctx).WithFields(log.Fields{"layers": removed, "snapshotter": snapshotter}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
+		if _, err := f.db.GarbageCollect(ctx); err != nil {
+			return fmt.Errorf("remove layers that were not flushed: %w", err)
+		}
+	}
+	return f.flusher.gone(snapshotter)
 }
 
 func (l *layers) dropUnpackedBy(ctx context.Context, lost map[string]bool) (removed int, err error) {

@@ -151,10 +151,11 @@ func (i *interrupted) recover(ctx context.Context) error {
 	}
 	log.G(ctx).WithField("pulls", len(left)).Info("Cleaning up after interrupted pulls")
 	for name, l := range i.files.layers {
-		if l.unusable() == nil {
-			if err := l.excused(ctx, l.dropHalf(ctx)); err != nil {
-				return fmt.Errorf("snapshotter %s: remove half unpacked layers: %w", name, err)
-			}
+		if l.proxied != nil || l.broken != nil {
+			continue
+		}
+		if err := l.dropHalf(ctx); err != nil {
+			return fmt.Errorf("snapshotter %s: remove half unpacked layers: %w", name, err)
 		}
 	}
 	if _, err := i.files.db.GarbageCollect(ctx); err != nil {

@@ -26,6 +26,8 @@ const (
 	// proxiedCall bounds a call of another program, and proxiedWork one that may have to
 	// fetch something or to copy files. A commit locks the metadata.
 	proxiedCall, proxiedWork, proxiedCommit = 10 * time.Second, 5 * time.Minute, 30 * time.Second
+	// proxiedStart bounds what a start of berth waits for it.
+	proxiedStart = 5 * time.Second
 	// proxiedCheck bounds the question whether it answers, which is asked in intervals.
 	proxiedCheck, proxiedInterval = 3 * time.Second, 2 * time.Second
 	// proxiedDoubt is how many questions in a row it may leave without an answer.
@@ -44,18 +46,26 @@ type proxied struct {
 	// changed gets something when it answers no more, or again.
 	changed chan<- struct{}
 	doubted chan struct{}
+	closed  sync.Once
+	// catchUp does what could not be done while it did not answer. Set before check.
+	catchUp func(ctx context.Context) error
 
 	mu      sync.Mutex
 	failure error
-	misses  int
-	calls   context.Context // ends when it does not answer
-	end     context.CancelFunc
+	// known says that it was asked whether it answers.
+	known bool
+	// behind counts the reasons to catch up, and caught those that it has.
+	behind, caught int
+	misses         int
+	calls          context.Context // ends when it does not answer
+	end            context.CancelFunc
 }
 
 // newProxied opens a snapshotter that is at a socket, whether it answers or not.
-// Without an address it never does.
+// Without an address it never does. It has to be checked before it is used.
 func newProxied(name, address string, changed chan<- struct{}) (*proxied, error) {
-	p := &proxied{name: name, address: strings.TrimPrefix(address, "unix://"), changed: changed, doubted: make(chan struct{}, 1)}
+	p := &proxied{name: name, address: strings.TrimPrefix(address, "unix://"), changed: changed, doubted: make(chan struct{}, 1), behind: 1}
+	p.failure = fmt.Errorf("snapshotter %s was not asked yet: %w", name, errdefs.ErrUnavailable)
 	p.calls, p.end = context.WithCancel(context.Background())
 	if address == "" {
 		p.failure = fmt.Errorf("snapshotter %s is not configured any more; add [snapshotters.%s] and restart berth: %w", name, name, errdefs.ErrUnavailable)
@@ -95,24 +105,72 @@ func (p *proxied) watch(ctx context.Context) {
 		case <-tick.C:
 		case <-p.doubted:
 		}
-		p.check(ctx, proxiedDoubt)
+		p.check(ctx, proxiedDoubt, proxiedWork)
 	}
 }
 
 // check asks it. Only after so many questions without an answer it counts as hanging.
-func (p *proxied) check(ctx context.Context, doubt int) {
+// Bound is how long it may take to catch up.
+func (p *proxied) check(ctx context.Context, doubt int, bound time.Duration) {
 	if p.conn == nil {
 		return
 	}
 	bounded, cancel := context.WithTimeout(inNamespace(ctx), proxiedCheck)
 	defer cancel()
 	_, err := p.Snapshotter.Stat(bounded, neverThere)
-	if ctx.Err() == nil && p.note(p.explain(err), doubt) {
+	failure := p.explain(err)
+	if failure == nil {
+		failure = p.follow(inNamespace(ctx), bound)
+	}
+	if ctx.Err() == nil && p.note(failure, doubt) {
 		select {
 		case p.changed <- struct{}{}:
 		default: // whoever reads it looks at all of them
 		}
 	}
+}
+
+// catchingUp is in the context of calls that are made before anybody else's.
+type catchingUp struct{}
+
+// follow catches up with what it has missed.
+func (p *proxied) follow(ctx context.Context, bound time.Duration) error {
+	p.mu.Lock()
+	behind, caught := p.behind, p.caught
+	p.mu.Unlock()
+	if behind == caught {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, catchingUp{}, true), bound)
+	defer cancel()
+	if err := p.catchUp(ctx); err != nil {
+		if failure := p.explain(err); failure != nil {
+			return failure
+		}
+		return fmt.Errorf("snapshotter %s: %s: %w", p.name, printable.Line(err.Error()), errdefs.ErrUnavailable)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.caught = behind
+	return nil
+}
+
+// fellBehind has it catch up before its next call, and is false if it answers.
+func (p *proxied) fellBehind() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failure == nil {
+		return false
+	}
+	p.behind++
+	return true
+}
+
+// hasAnswered says whether it was brought up to date once.
+func (p *proxied) hasAnswered() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.caught > 0
 }
 
 // explain is nil for every answer of a snapshotter.
@@ -137,11 +195,15 @@ func (p *proxied) note(failure error, doubt int) (news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if failure == nil {
-		news, p.failure, p.misses = p.failure != nil, nil, 0
+		if p.misses = 0; p.behind != p.caught {
+			return false // something came meanwhile; see the next check
+		}
+		again := p.known
+		news, p.failure, p.known = p.failure != nil, nil, true
 		if p.calls.Err() != nil {
 			p.calls, p.end = context.WithCancel(context.Background())
 		}
-		if news {
+		if news && again {
 			log.L.WithField("snapshotter", p.name).Info("Snapshotter answers again")
 		}
 		return news
@@ -149,9 +211,10 @@ func (p *proxied) note(failure error, doubt int) (news bool) {
 	if p.misses++; p.misses < doubt && p.failure == nil {
 		return false
 	}
-	news, p.failure = p.failure == nil, failure
+	news, p.failure, p.known = p.failure == nil || !p.known, failure, true
 	p.end()
 	if news {
+		p.behind++
 		log.L.WithError(failure).WithField("snapshotter", p.name).Warn("Snapshotter does not answer; its handlers accept no pods until it does")
 	}
 	return news
@@ -162,6 +225,9 @@ func (p *proxied) call(ctx context.Context, bound time.Duration, f func(ctx cont
 	p.mu.Lock()
 	failure, calls := p.failure, p.calls
 	p.mu.Unlock()
+	if ctx.Value(catchingUp{}) != nil {
+		failure, calls = nil, ctx
+	}
 	if failure != nil {
 		return failure
 	}
@@ -254,12 +320,12 @@ func (p *proxied) Cleanup(ctx context.Context) error {
 }
 
 // Close implements snapshots.Snapshotter. The program goes on.
-func (p *proxied) Close() error {
+func (p *proxied) Close() (err error) {
 	p.mu.Lock()
 	p.end()
 	p.mu.Unlock()
-	if p.conn == nil {
-		return nil
+	if p.conn != nil {
+		p.closed.Do(func() { err = p.conn.Close() })
 	}
-	return p.conn.Close()
+	return err
 }

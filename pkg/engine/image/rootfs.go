@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -64,6 +65,11 @@ type rootfses struct {
 	work    work
 	sweeper *worker
 	cfg     rootfsConfig
+
+	mu sync.Mutex
+	// late are the owners of root filesystems in snapshotters that did not answer when
+	// Retain named them.
+	late map[string]map[string]bool
 }
 
 // rootfsConfig says how root filesystems are mounted; see Config.
@@ -73,7 +79,7 @@ type rootfsConfig struct {
 }
 
 func newRootfses(f *files, v *views, m *meter, w work, c rootfsConfig) *rootfses {
-	return &rootfses{files: f, views: v, meter: m, work: w, sweeper: newWorker(), cfg: c}
+	return &rootfses{files: f, views: v, meter: m, work: w, sweeper: newWorker(), cfg: c, late: map[string]map[string]bool{}}
 }
 
 // CanMap tells whether root filesystems of a snapshotter (empty: the default) can
@@ -276,13 +282,38 @@ func (m *rootfses) Retain(ctx context.Context, inUse []Use) error {
 	})
 	var errs []error
 	for name, l := range m.files.layers {
-		if l.unusable() == nil {
-			errs = append(errs, l.excused(ctx, m.dropOrphans(ctx, l, name, owners)))
+		if l.broken != nil || l.proxied != nil && m.dropsLate(l.proxied, name, owners) {
+			continue
 		}
+		errs = append(errs, l.excused(ctx, m.dropOrphans(ctx, l, name, owners)))
 	}
 	m.sweeper.kick()
 	m.work.collector.kick()
 	return errors.Join(errs...)
+}
+
+// dropsLate leaves it to dropOrphansLate, if the snapshotter does not answer.
+func (m *rootfses) dropsLate(p *proxied, name string, owners map[string]bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !p.fellBehind() {
+		return false
+	}
+	m.late[name] = owners
+	return true
+}
+
+// dropOrphansLate is dropOrphans for a snapshotter that did not answer at Retain. It
+// does so once: containers that are made later are not among the owners.
+func (m *rootfses) dropOrphansLate(ctx context.Context, l *layers, name string) error {
+	m.mu.Lock()
+	owners, ok := m.late[name]
+	delete(m.late, name)
+	m.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return m.dropOrphans(ctx, l, name, owners)
 }
 
 // dropOrphans removes the root filesystems of unknown containers.

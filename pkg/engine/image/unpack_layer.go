@@ -40,7 +40,9 @@ type applier struct {
 	// layers is the snapshotter that is unpacked into.
 	layers *layers
 	// pull is the context of the whole, whose step unpacking is.
-	pull      context.Context
+	pull context.Context
+	// wrote is told of the directory of each layer.
+	wrote     func(dir string) error
 	unpacking *part
 	underway  *watchedPull
 }
@@ -63,6 +65,9 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	}()
 	to, err := whereTo(mounts)
 	if err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	if err := a.wrote(to.root); err != nil {
 		return imagespec.Descriptor{}, err
 	}
 	if err := a.slots.Acquire(ctx, 1); err != nil {

@@ -86,7 +86,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 			Snapshotter:             l,
 			SnapshotterCapabilities: capabilities,
 			SnapshotOpts:            labels,
-			Applier:                 u.applier(ctx, l),
+			Applier:                 u.applier(ctx, l, id),
 			ApplyOpts:               u.options(limit),
 		}),
 		// A layer counts from before it is downloaded. What bounds those that are
@@ -122,11 +122,12 @@ func (u *unpacking) Unpack(h images.Handler) images.Handler {
 	}))
 }
 
-// applier unpacks layers of one pull.
-func (u *unpacker) applier(ctx context.Context, l *layers) diff.Applier {
+// applier unpacks layers of one pull, by one unpacking.
+func (u *unpacker) applier(ctx context.Context, l *layers, id string) diff.Applier {
 	return safeApplier{&applier{
 		content: u.content, scratch: u.scratch, portion: defaultPortion, budget: u.budget, slots: u.slots, layers: l,
 		pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx),
+		wrote: func(dir string) error { return u.flusher.wrote(id, dir) },
 	}}
 }
 

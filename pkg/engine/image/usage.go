@@ -75,7 +75,7 @@ func (m *meter) measureStored(ctx context.Context) error {
 		if l.unusable() != nil {
 			continue
 		}
-		err := l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+		err := l.walkQuickly(ctx, func(ctx context.Context, info snapshots.Info) error {
 			if info.Kind != snapshots.KindCommitted {
 				return nil
 			}

@@ -57,6 +57,8 @@ func chainOfView(name string) digest.Digest {
 // view is an image's layers in a snapshotter, all unpacked. It is immutable.
 type view struct {
 	mounts []mount.Mount
+	// unread says that it is there, and that its mounts were not asked for yet.
+	unread bool
 	// stack is what root filesystems are made of, if the snapshotter is layered.
 	stack stack
 }
@@ -195,7 +197,7 @@ func (vs *views) hold(ctx context.Context, owner string, k viewKey, img *Image) 
 			vs.table.unuse(owner, k)
 		}
 	}
-	if v == nil {
+	if v == nil || v.unread {
 		if v, err = vs.ensure(ctx, k, img); err != nil {
 			undo()
 		}
@@ -245,7 +247,7 @@ func (vs *views) build(ctx context.Context, l *layers, k viewKey) (*view, error)
 		return nil, err
 	}
 	defer vs.unpacker.locks.Unlock(k.lockKey())
-	if v := vs.table.get(k); v != nil {
+	if v := vs.table.get(k); v != nil && !v.unread {
 		return v, nil
 	}
 	labels := snapshots.WithLabels(map[string]string{gcRoot: time.Now().UTC().Format(time.RFC3339)})
@@ -302,27 +304,22 @@ func (vs *views) drop(ctx context.Context, k viewKey) error {
 	return nil
 }
 
-// load remembers which views there are.
-func (vs *views) load(ctx context.Context) error {
-	for name, l := range vs.files.layers {
-		if l.unusable() != nil {
-			continue
+// load remembers which views a snapshotter has. The mounts of those that it may have to
+// work for are asked for when they are needed.
+func (vs *views) load(ctx context.Context, name string, l *layers) error {
+	return l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+		if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
+			return nil
 		}
-		err := l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
-			if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
-				return nil
-			}
-			v, err := vs.read(ctx, l, info.Name)
-			if err != nil {
+		v := &view{unread: true}
+		if l.kind.layered {
+			var err error
+			if v, err = vs.read(ctx, l, info.Name); err != nil {
 				log.G(ctx).WithError(err).WithFields(log.Fields{"snapshotter": name, "view": info.Name}).Warn("Failed to read layers; they will be read again when they are needed")
 				return nil
 			}
-			vs.table.put(viewKey{snapshotter: name, chain: chainOfView(info.Name)}, v)
-			return nil
-		})
-		if err = l.excused(ctx, err); err != nil {
-			return fmt.Errorf("snapshotter %s: %w", name, err)
 		}
-	}
-	return nil
+		vs.table.put(viewKey{snapshotter: name, chain: chainOfView(info.Name)}, v)
+		return nil
+	})
 }

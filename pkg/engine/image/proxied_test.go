@@ -1,0 +1,221 @@
+package image
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/plugins/snapshots/native"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"google.golang.org/grpc"
+)
+
+// program is a snapshotter behind a socket, as that of another program.
+type program struct {
+	socket, root string
+	snapshotter  snapshots.Snapshotter
+	server       *grpc.Server
+	// stuck has calls of Mounts wait.
+	stuck atomic.Bool
+	freed chan struct{}
+}
+
+func newProgram(t *testing.T) *program {
+	t.Helper()
+	p := &program{socket: filepath.Join(t.TempDir(), "snapshotter.sock"), root: t.TempDir(), freed: make(chan struct{})}
+	var err error
+	p.snapshotter, err = native.NewSnapshotter(p.root)
+	must(t, err)
+	p.start(t)
+	t.Cleanup(func() {
+		close(p.freed)
+		p.server.Stop()
+		must(t, p.snapshotter.Close())
+	})
+	return p
+}
+
+func (p *program) start(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", p.socket)
+	must(t, err)
+	p.server = grpc.NewServer()
+	snapshotsapi.RegisterSnapshotsServer(p.server, snapshotservice.FromSnapshotter(stuckMounts{p.snapshotter, p}))
+	go func() { _ = p.server.Serve(l) }()
+}
+
+// left are the snapshots that the program has.
+func (p *program) left(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(p.root, "snapshots", "*"))
+	must(t, err)
+	return all
+}
+
+type stuckMounts struct {
+	snapshots.Snapshotter
+	p *program
+}
+
+func (s stuckMounts) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
+	if s.p.stuck.Load() {
+		select {
+		case <-s.p.freed:
+		case <-ctx.Done():
+		}
+	}
+	return s.Snapshotter.Mounts(ctx, key)
+}
+
+func openWithProgram(t *testing.T, p *program, reg *testRegistry) *Store {
+	t.Helper()
+	return openStore(t, Config{HostsDir: reg.hosts(t), Snapshotters: map[string]string{"other": p.socket}})
+}
+
+func answers(t *testing.T, s *Store, want bool) {
+	t.Helper()
+	eventually(t, "the snapshotter is noticed", func() bool { return (s.Ready("other") == nil) == want })
+}
+
+// What was removed while a snapshotter did not answer is removed there, too, once it does.
+func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
+	reg, p := newTestRegistry(t), newProgram(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openWithProgram(t, p, reg)
+	must(t, s.Retain(t.Context(), nil))
+	img, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Snapshotter: "other"})
+	must(t, err)
+	_, err = s.PrepareRootfs(t.Context(), "c1", img, "other")
+	must(t, err)
+	p.server.Stop()
+	answers(t, s, false)
+	must(t, s.RemoveRootfs(t.Context(), "c1", "other"))
+	must(t, s.Remove(t.Context(), img.ID))
+	<-s.work.collector.request()
+	if len(p.left(t)) == 0 {
+		t.Fatal("there is nothing that it would have to remove")
+	}
+	p.start(t)
+	answers(t, s, true)
+	eventually(t, "it has removed what nobody needs", func() bool { return len(p.left(t)) == 0 })
+}
+
+// The same for containers that went while neither berth nor the snapshotter ran.
+func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
+	reg, p := newTestRegistry(t), newProgram(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openWithProgram(t, p, reg)
+	img, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Snapshotter: "other"})
+	must(t, err)
+	for _, id := range []string{"kept", "orphan"} {
+		_, err = s.PrepareRootfs(t.Context(), id, img, "other")
+		must(t, err)
+	}
+	all := len(p.left(t))
+	p.server.Stop()
+	s = reopen(t, s)
+	must(t, s.Retain(t.Context(), []Use{{Owner: "kept", ChainID: img.ChainID, Snapshotter: "other"}}))
+	p.start(t)
+	answers(t, s, true)
+	_, err = s.PrepareRootfs(t.Context(), "later", img, "other")
+	must(t, err)
+	eventually(t, "the orphan is gone, and no other", func() bool { return len(p.left(t)) == all })
+	for _, id := range []string{"kept", "later"} {
+		if _, err := s.RootfsOf(t.Context(), Use{Owner: id, ChainID: img.ChainID, Snapshotter: "other"}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Layers that a power cut may have torn are not used by anybody, however late their
+// snapshotter answers.
+func TestTornLayersOfASnapshotterThatIsAway(t *testing.T) {
+	reg, p := newTestRegistry(t), newProgram(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openWithProgram(t, p, reg)
+	ctx := inNamespace(t.Context())
+	img, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Snapshotter: "other"})
+	must(t, err)
+	info, err := s.files.layers["other"].Stat(ctx, img.ChainID.String())
+	must(t, err)
+	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	must(t, s.Close())
+	must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
+	p.server.Stop()
+	s, err = Open(t.Context(), s.cfg)
+	must(t, err)
+	must(t, s.Retain(t.Context(), nil))
+	if len(marksOf(t, s.Root())) == 0 {
+		t.Error("nobody knows any more that layers are torn")
+	}
+	p.start(t)
+	answers(t, s, true)
+	if done, err := isUnpacked(ctx, s.files.layers["other"], img.ChainID); done || err != nil {
+		t.Errorf("torn layers are there: %v, %v", done, err)
+	}
+	eventually(t, "the marks go", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	must(t, s.Close())
+}
+
+// A snapshotter that answers and does not work does not keep berth from starting.
+func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
+	reg, p := newTestRegistry(t), newProgram(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openWithProgram(t, p, reg)
+	img, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Snapshotter: "other"})
+	must(t, err)
+	_, err = s.PrepareVolume(t.Context(), "c1", img, "other")
+	must(t, err)
+	must(t, s.Close())
+	p.stuck.Store(true)
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		s, err = Open(t.Context(), s.cfg)
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		must(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("berth does not start")
+	}
+	p.stuck.Store(false)
+	answers(t, s, true)
+	if mounts, err := s.PrepareVolume(t.Context(), "c2", img, "other"); err != nil || len(mounts) == 0 {
+		t.Errorf("a volume: %v, %v", mounts, err)
+	}
+	must(t, s.Close())
+}
+
+// What is on another filesystem is flushed there.
+func TestFlushOfOtherFilesystems(t *testing.T) {
+	s := openStore(t, Config{})
+	f := s.files.flusher
+	other, err := os.MkdirTemp("/dev/shm", "berth-flush-")
+	must(t, err)
+	defer func() { must(t, os.RemoveAll(other)) }()
+	id, _, err := f.begin()
+	must(t, err)
+	for _, dir := range []string{other, s.Root(), other} {
+		must(t, f.wrote(id, dir))
+	}
+	if n := len(f.others[id]); n != 1 {
+		t.Errorf("%d filesystems beside its own", n)
+	}
+	f.end(id)
+	eventually(t, "its mark goes", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.others) > 0 {
+		t.Errorf("left: %v", f.others)
+	}
+}

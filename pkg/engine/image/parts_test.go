@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -8,9 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 	"github.com/berth-cri/berth/pkg/engine/image/registry"
 )
 
@@ -42,10 +45,29 @@ func TestLargeLayersComeInParts(t *testing.T) {
 		answer func(n int, w http.ResponseWriter, r *http.Request, serve http.HandlerFunc) bool
 		parts  bool
 		fails  bool
+		// most is how many requests there are at most, if it is not 0.
+		most int
 	}{
 		"with parts": {parts: true},
 		"that ignores them": {answer: func(_ int, w http.ResponseWriter, r *http.Request, serve http.HandlerFunc) bool {
 			r.Header.Del("Range")
+			serve(w, r)
+			return true
+		}, most: 1},
+		// Two were under way by then, and one is for the rest.
+		"that forgets that it knows them": {most: 4, answer: func(n int, w http.ResponseWriter, r *http.Request, serve http.HandlerFunc) bool {
+			if n > 1 {
+				r.Header.Del("Range")
+			}
+			serve(w, r)
+			return true
+		}},
+		"that sends shorter ones": {parts: true, answer: func(_ int, w http.ResponseWriter, r *http.Request, serve http.HandlerFunc) bool {
+			var begin, end int
+			if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &begin, &end); err != nil {
+				return false
+			}
+			r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", begin, min(end, begin+registry.PartSize/3)))
 			serve(w, r)
 			return true
 		}},
@@ -114,11 +136,49 @@ func TestLargeLayersComeInParts(t *testing.T) {
 			} else {
 				must(t, err)
 			}
-			if c.parts != (len(seen.asked) >= 4) || c.parts && !c.fails && seen.max < 2 {
+			if c.most > 0 && len(seen.asked) > c.most || c.parts && len(seen.asked) < 4 || c.parts && !c.fails && seen.max < 2 {
 				t.Errorf("asked for were %v, %d at the same time", seen.asked, seen.max)
 			}
 			if !s.ahead.TryAcquire(maxAhead) {
 				t.Error("memory of parts was not given back")
+			}
+		})
+	}
+}
+
+// A registry that breaks off again and again makes progress each time, and is slow all
+// the same.
+func TestPartsThatBreakOffAreSlow(t *testing.T) {
+	for name, before := range map[string]bool{"the answer waits": true, "the bytes wait": false} {
+		t.Run(name, func(t *testing.T) {
+			reg := newTestRegistry(t)
+			reg.push(t, "app:1", build(t, v1.Config{}, bulk(t, 5*registry.PartSize)))
+			reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodGet || r.Header.Get("Range") == "" {
+					return false
+				}
+				if before {
+					time.Sleep(50 * time.Millisecond)
+				}
+				answer := httptest.NewRecorder()
+				passOn(t, reg, answer, r)
+				for key, values := range answer.Header() {
+					w.Header()[key] = values
+				}
+				w.WriteHeader(answer.Code)
+				_, _ = w.Write(answer.Body.Bytes()[:1000])
+				w.(http.Flusher).Flush()
+				if !before {
+					time.Sleep(50 * time.Millisecond)
+				}
+				panic(http.ErrAbortHandler)
+			})
+			s := openStore(t, Config{HostsDir: reg.hosts(t), PullProgressTimeout: 2 * time.Second, Limits: bounds.Limits{MinDownloadRate: 1 << 20}})
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			_, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"})
+			if err == nil || !strings.Contains(err.Error(), "min_download_rate") {
+				t.Errorf("a pull that drips: %v", err)
 			}
 		})
 	}

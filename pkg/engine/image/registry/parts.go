@@ -78,11 +78,13 @@ type parts struct {
 
 	offset  int64 // of the next byte
 	current io.ReadCloser
-	stop    int64 // where current ends
-	asked   *part // what current was asked for; nil if it is in memory
-	known   bool  // that the registry knows parts
+	stop    int64 // where current ends, or should have
+	asked   *part // what current was asked for; nil if it is in memory, or all that is left
+	// unknown says that the registry was seen to know no parts.
+	unknown atomic.Bool
 	began   bool
 	giveWay func() // ends the turn
+	came    int64  // how much came of current
 	ahead   []*fetched
 	working sync.WaitGroup
 }
@@ -127,19 +129,14 @@ func (p *parts) Read(b []byte) (int, error) {
 	}
 	n, err := p.current.Read(b[:min(int64(len(b)), p.stop-p.offset)])
 	p.offset += int64(n)
+	p.came += int64(n)
 	if p.asked != nil && n > 0 {
-		if p.asked.whole.Load() {
-			p.stop = p.size
-			p.giveWay()
-		} else if !p.known {
-			p.known = true
-			p.lookAhead()
-		}
+		p.learn()
 	}
 	if errors.Is(err, io.EOF) {
 		err = nil
 		if p.offset < p.stop {
-			err = io.ErrUnexpectedEOF
+			err = p.short()
 		}
 	}
 	if err == nil && p.offset == p.stop {
@@ -148,17 +145,40 @@ func (p *parts) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// advance begins the part at the offset: what was fetched, or a new request.
-func (p *parts) advance() error {
-	p.stop = min(p.offset+PartSize, p.size)
-	if len(p.ahead) == 0 {
-		p.asked = &part{size: p.stop - p.offset}
-		var err error
-		p.current, err = p.open(context.WithValue(p.ctx, partKey{}, p.asked), p.offset)
-		if err == nil && p.known {
-			p.lookAhead()
+// learn takes from an answer whether the registry knows parts.
+func (p *parts) learn() {
+	if p.asked.whole.Load() {
+		p.unknown.Store(true)
+		if len(p.ahead) == 0 {
+			p.stop = p.size
+			p.giveWay()
 		}
-		return err
+		return
+	}
+	p.lookAhead()
+}
+
+// short leaves an answer that ended before it should have: the next goes on from there,
+// unless nothing came at all.
+func (p *parts) short() error {
+	if p.came == 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return p.leave()
+}
+
+// advance begins what is next: the rest of a part, what was fetched, or a new request.
+func (p *parts) advance() error {
+	p.came = 0
+	if p.offset < p.stop {
+		return p.request()
+	}
+	if len(p.ahead) == 0 {
+		p.stop = min(p.offset+PartSize, p.size)
+		if p.unknown.Load() {
+			p.stop = p.size
+		}
+		return p.request()
 	}
 	next := p.ahead[0]
 	select {
@@ -170,9 +190,24 @@ func (p *parts) advance() error {
 		return next.err
 	}
 	p.ahead, p.asked = p.ahead[1:], nil
+	p.stop = p.offset + next.n
 	p.current = &fetchedReader{of: next, memory: p.memory}
 	p.lookAhead()
 	return nil
+}
+
+// request asks for what is up to the stop.
+func (p *parts) request() (err error) {
+	ctx := p.ctx
+	p.asked = nil
+	if p.stop == p.size && p.unknown.Load() {
+		p.giveWay()
+	} else {
+		p.asked = &part{size: p.stop - p.offset}
+		ctx = context.WithValue(ctx, partKey{}, p.asked)
+	}
+	p.current, err = p.open(ctx, p.offset)
+	return err
 }
 
 // leave closes the part that was read.
@@ -189,7 +224,7 @@ func (p *parts) lookAhead() {
 		if offset >= p.size {
 			p.giveWay() // the rest is on its way
 		}
-		if len(p.ahead) >= partsAhead || offset >= p.size || !p.connections.TryAcquire(1) {
+		if p.unknown.Load() || len(p.ahead) >= partsAhead || offset >= p.size || !p.connections.TryAcquire(1) {
 			return
 		}
 		if !p.memory.TryAcquire(1) {
@@ -206,18 +241,30 @@ func (p *parts) lookAhead() {
 	}
 }
 
+// fetch fills f by one answer, or by several if they are shorter than what was asked for.
 func (p *parts) fetch(f *fetched, offset int64) error {
-	asked := &part{size: f.n}
-	from, err := p.open(context.WithValue(p.ctx, partKey{}, asked), offset)
-	if err != nil {
-		return err
+	defer failpoint.Hit(failpoint.ImagePart)
+	for filled := int64(0); filled < f.n; {
+		asked := &part{size: f.n - filled}
+		from, err := p.open(context.WithValue(p.ctx, partKey{}, asked), offset+filled)
+		if err != nil {
+			return err
+		}
+		n, err := io.ReadFull(from, f.buf[filled:f.n])
+		filled += int64(n)
+		if asked.whole.Load() {
+			p.unknown.Store(true)
+		}
+		if n > 0 && errors.Is(err, io.ErrUnexpectedEOF) {
+			err = nil // the next answer goes on from there
+		} else if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		if err := errors.Join(err, from.Close()); err != nil {
+			return err
+		}
 	}
-	_, err = io.ReadFull(from, f.buf[:f.n])
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	failpoint.Hit(failpoint.ImagePart)
-	return errors.Join(err, from.Close())
+	return nil
 }
 
 // Seek implements io.Seeker, from the start only: that is where an interrupted download

@@ -59,30 +59,37 @@ func TestOriginCovers(t *testing.T) {
 func TestPace(t *testing.T) {
 	const window, rate = 10 * time.Second, 1000
 	type read struct {
-		n    int
-		took time.Duration
+		at, until time.Duration
+		n         int
 	}
 	for name, c := range map[string]struct {
-		reads []read
+		reads []read // in the order in which they end
 		slow  bool
 	}{
-		"fast":                       {[]read{{1 << 20, time.Second}, {1 << 20, time.Second}}, false},
-		"slow, but not for long":     {[]read{{1, 9 * time.Second}}, false},
-		"drips":                      {[]read{{1, 5 * time.Second}, {1, 6 * time.Second}}, true},
-		"just enough":                {[]read{{5000, 5 * time.Second}, {5000, 5 * time.Second}}, false},
-		"drips after a fast start":   {[]read{{1 << 30, 10 * time.Second}, {1, 10 * time.Second}}, true},
-		"pauses between fast phases": {[]read{{1, 9 * time.Second}, {20_000, time.Second}, {1, 9 * time.Second}, {20_000, time.Second}}, false},
+		"fast":                       {[]read{{0, time.Second, 1 << 20}, {time.Second, 2 * time.Second, 1 << 20}}, false},
+		"slow, but not for long":     {[]read{{0, 9 * time.Second, 1}}, false},
+		"drips":                      {[]read{{0, 5 * time.Second, 1}, {5 * time.Second, 11 * time.Second, 1}}, true},
+		"just enough":                {[]read{{0, 5 * time.Second, 5000}, {5 * time.Second, 10 * time.Second, 5000}}, false},
+		"drips after a fast start":   {[]read{{0, 10 * time.Second, 1 << 30}, {10 * time.Second, 20 * time.Second, 1}}, true},
+		"pauses between fast phases": {[]read{{0, 9 * time.Second, 1}, {9 * time.Second, 10 * time.Second, 20_000}, {10 * time.Second, 19 * time.Second, 1}, {19 * time.Second, 20 * time.Second, 20_000}}, false},
+		"nobody waits in between":    {[]read{{0, time.Second, 1}, {time.Hour, time.Hour + time.Second, 1}}, false},
+		"parts that all drip":        {[]read{{0, 4 * time.Second, 1}, {0, 4 * time.Second, 1}, {4 * time.Second, 11 * time.Second, 1}, {4 * time.Second, 11 * time.Second, 1}}, true},
+		// Each for itself has half of the rate.
+		"parts that together have enough": {[]read{{0, 9 * time.Second, 5000}, {0, 10 * time.Second, 5000}}, false},
+		"parts one after the other":       {[]read{{0, 6 * time.Second, 1}, {6 * time.Second, 12 * time.Second, 1}}, true},
 	} {
-		var p pace
-		slow := false
-		for _, r := range c.reads {
-			slow = slow || p.tooSlow(r.n, r.took, window, rate)
-		}
-		if slow != c.slow {
-			t.Errorf("%s: slow %v", name, slow)
-		}
-		if (&pace{}).tooSlow(0, time.Hour, window, -1) {
-			t.Errorf("%s: there is no rate", name)
+		for _, limit := range []int64{rate, -1} {
+			var p pace
+			start, slow, last := time.Now(), false, 0
+			for i, r := range c.reads {
+				for ; last < len(c.reads) && (last <= i || c.reads[last].at < r.until); last++ {
+					p.wait(start.Add(c.reads[last].at))
+				}
+				slow = p.tooSlow(r.n, start.Add(r.until), window, limit)
+			}
+			if want := c.slow && limit > 0; slow != want {
+				t.Errorf("%s, at a rate of %d: slow %v", name, limit, slow)
+			}
 		}
 	}
 }

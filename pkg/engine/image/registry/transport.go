@@ -41,12 +41,20 @@ type wire struct {
 	progress *Progress
 }
 
-// layerKey marks the context of a request for a layer; its value is the size.
+// layerKey marks the context of a request for a layer; its value is a *layer.
 type layerKey struct{}
+
+// layer is what all requests for one layer share: those for its parts, too.
+type layer struct {
+	size int64 // in bytes
+	pace pace
+	// came says that there was an answer with bytes of it.
+	came atomic.Bool
+}
 
 // withLayer says that requests under ctx are for a layer of so many bytes.
 func withLayer(ctx context.Context, size int64) context.Context {
-	return context.WithValue(ctx, layerKey{}, size)
+	return context.WithValue(ctx, layerKey{}, &layer{size: size})
 }
 
 // transport passes requests for layers, and others, through rt.
@@ -72,18 +80,20 @@ type wireTransport struct {
 }
 
 func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	size, layer := r.Context().Value(layerKey{}).(int64)
-	layer = layer && t.layers
+	layer, _ := r.Context().Value(layerKey{}).(*layer)
+	if !t.layers {
+		layer = nil
+	}
 	done := func() {}
 	ctx := r.Context()
-	if !layer {
+	if layer == nil {
 		ctx, done = t.wire.hurry(ctx)
 	}
 	r = r.Clone(ctx)
 	// A compressed answer would be bounded by less than what becomes of it.
 	r.Header.Set("Accept-Encoding", "identity")
 	var asked *part
-	if layer && r.Method == http.MethodGet {
+	if layer != nil && r.Method == http.MethodGet {
 		if asked = partOf(r.Context()); asked != nil {
 			if err := asked.ask(r); err != nil {
 				return nil, err
@@ -91,17 +101,26 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	t.wire.progress.open.Add(1)
+	// Who breaks off and lets the next answer wait sends no faster by it.
+	again := layer != nil && layer.came.Load()
+	if again {
+		layer.pace.wait(time.Now())
+	}
 	resp, err := t.rt.RoundTrip(r)
+	if again {
+		_ = t.wire.tooSlow(layer, 0) // who reads the bytes is told
+	}
 	if err == nil {
 		// An answer is progress, also one without a body.
 		t.wire.progress.bytes.Add(1)
 		if asked != nil {
 			asked.answered(resp)
 		}
-		resp.Body = &wireBody{ReadCloser: resp.Body, wire: t.wire, paced: layer, done: done, ctx: ctx}
+		resp.Body = &wireBody{ReadCloser: resp.Body, wire: t.wire, layer: layer, done: done, ctx: ctx}
 		limit := t.limit
-		if layer && (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent) {
-			limit = size
+		if layer != nil && (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent) {
+			limit = layer.size
+			layer.came.Store(true)
 		}
 		if err = t.bound(resp, limit); err != nil {
 			_ = resp.Body.Close()
@@ -175,21 +194,27 @@ type wireBody struct {
 	io.ReadCloser
 	wire  *wire
 	ctx   context.Context
-	paced bool
-	pace  pace
+	layer *layer // that it is of; nil if it is something else
 	done  func()
 	once  sync.Once
 }
 
 func (b *wireBody) Read(buf []byte) (int, error) {
-	start := time.Now()
+	if b.layer != nil {
+		b.layer.pace.wait(time.Now())
+	}
 	n, err := b.ReadCloser.Read(buf)
 	b.wire.progress.came(n)
-	// Only the time counts that the registry needs, not what becomes of the bytes.
-	if b.paced && err == nil && b.pace.tooSlow(n, time.Since(start), b.wire.window, b.wire.limits.MinDownloadRate) {
+	if b.layer != nil && b.wire.tooSlow(b.layer, n) && err == nil {
 		return n, ErrSlowDownload
 	}
 	return n, overdue(b.ctx, err)
+}
+
+// tooSlow counts n bytes of a layer that somebody waited for, and says whether it comes
+// too slowly.
+func (w *wire) tooSlow(l *layer, n int) bool {
+	return l.pace.tooSlow(n, time.Now(), w.window, w.limits.MinDownloadRate)
 }
 
 func (b *wireBody) Close() error {
@@ -199,23 +224,41 @@ func (b *wireBody) Close() error {
 	return err
 }
 
-// pace measures a download in windows of time.
+// pace measures the download of a layer in windows of time. Only the time counts that
+// the registry needs, not what becomes of the bytes: while anybody waits for some.
 type pace struct {
-	spent time.Duration
-	bytes int64
+	mu      sync.Mutex
+	waiting int       // how many wait
+	since   time.Time // up to when the time of those is counted
+	spent   time.Duration
+	bytes   int64
+	slow    bool // there was a window that was
 }
 
-// tooSlow counts n bytes that took so long, and says at the end of each window
-// whether it had fewer than rate per second.
-func (p *pace) tooSlow(n int, took, window time.Duration, rate int64) bool {
-	p.spent += took
+// wait says that somebody waits for bytes from now on, until they call tooSlow.
+func (p *pace) wait(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting++; p.waiting == 1 {
+		p.since = now
+	}
+}
+
+// tooSlow counts the n bytes that somebody waited for until now, and says whether
+// a window ended with fewer than rate per second.
+func (p *pace) tooSlow(n int, now time.Time, window time.Duration, rate int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting--
+	p.spent += now.Sub(p.since)
+	p.since = now
 	p.bytes += int64(n)
 	if rate <= 0 || window <= 0 || p.spent < window {
-		return false
+		return p.slow
 	}
-	slow := float64(p.bytes) < p.spent.Seconds()*float64(rate)
-	*p = pace{}
-	return slow
+	p.slow = p.slow || float64(p.bytes) < p.spent.Seconds()*float64(rate)
+	p.spent, p.bytes = 0, 0
+	return p.slow
 }
 
 // boundedBody fails when there is more than its limit.

@@ -32,6 +32,10 @@ const artifactChain = "artifact-"
 // calls take.
 const maxFileName, maxFilePath = 255, 4095
 
+// maxFileDepth is how many directories a file may be in, one below the other: each call
+// passes through all of them.
+const maxFileDepth = 64
+
 // artifactFile is a blob of an artifact in a volume.
 type artifactFile struct {
 	blob imagespec.Descriptor
@@ -133,6 +137,9 @@ func fileName(blob imagespec.Descriptor) (string, error) {
 		}
 		if len(name) > maxFilePath {
 			return "", bounds.Beyond("a file of the artifact has a path of %d bytes; the limit is %d", len(name), maxFilePath)
+		}
+		if depth := strings.Count(name, "/"); depth > maxFileDepth {
+			return "", bounds.Beyond("a file of the artifact is in %d directories; the limit is %d", depth, maxFileDepth)
 		}
 		for part := range strings.SplitSeq(name, "/") {
 			if len(part) > maxFileName {

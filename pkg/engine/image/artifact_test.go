@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 func blobCalled(name string) imagespec.Descriptor {
@@ -57,6 +59,8 @@ func TestArtifactFiles(t *testing.T) {
 		"file and directory":         {blobs: []imagespec.Descriptor{blobCalled("a"), blobCalled("a/b/c")}, says: "in a directory of that name"},
 		"directory and file":         {blobs: []imagespec.Descriptor{blobCalled("a/b/c"), blobCalled("a/b")}, says: "both called"},
 		"long name":                  {blobs: []imagespec.Descriptor{blobCalled("d/" + long)}, says: "256 bytes"},
+		"as deep as may be":          {blobs: []imagespec.Descriptor{blobCalled(strings.Repeat("d/", maxFileDepth) + "f")}, want: []string{strings.Repeat("d/", maxFileDepth) + "f"}},
+		"too deep":                   {blobs: []imagespec.Descriptor{blobCalled(strings.Repeat("d/", maxFileDepth+1) + "f")}, says: "in 65 directories"},
 		"long path":                  {blobs: []imagespec.Descriptor{blobCalled(strings.Repeat("d/", 2048) + "f")}, says: "4097 bytes"},
 		"encrypted":                  {blobs: []imagespec.Descriptor{with("application/vnd.cncf.model.weight.v1.raw+encrypted", nil)}, says: "encrypted"},
 		"digest that is not one":     {blobs: []imagespec.Descriptor{{MediaType: "a/b", Digest: "x"}}, says: "digest"},
@@ -218,6 +222,10 @@ func TestArtifactVolume(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "README.md")); err != nil {
 		t.Errorf("a volume in use has gone: %v", err)
 	}
+	must(t, s.measureStored(inNamespace(t.Context())))
+	if images, _ := s.Usage(); images.Bytes < uint64(len(large)) {
+		t.Errorf("%d bytes are in use; nobody but the volume has %d", images.Bytes, len(large))
+	}
 	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	<-s.work.collector.request()
 	wantStored(t, s, 0, 0)
@@ -250,6 +258,10 @@ func TestHostileArtifacts(t *testing.T) {
 		blobs []titled
 		says  string
 	}{
+		"more entries than may be": {[]titled{
+			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeDir, Mode: 0o755})},
+			{title: "a/b/c", text: "x"}, {title: "d/e/f/g/h", text: "y"},
+		}, "max_image_entries"},
 		"title outside": {[]titled{{title: "../../x", text: "x"}}, "inside of a volume"},
 		"through a link of an archive": {[]titled{
 			{title: "way/x", text: "x"},
@@ -268,7 +280,7 @@ func TestHostileArtifacts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			repo := "hostile-" + strings.ReplaceAll(name, " ", "-")
 			reg.push(t, repo+":1", artifact(t, c.blobs...))
-			s := openStore(t, Config{HostsDir: reg.hosts(t)})
+			s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxImageEntries: 5}})
 			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/" + repo + ":1"})
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)

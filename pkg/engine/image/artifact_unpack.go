@@ -26,6 +26,10 @@ import (
 // in it that are links to content.
 const linkedLabel = "berth.dev/linked-bytes"
 
+// snapshotRef begins the label by which content keeps a snapshot of the snapshotter
+// whose name follows.
+const snapshotRef = "containerd.io/gc.ref.snapshot."
+
 // unpackArtifact makes the volume of an artifact: a snapshot that is called by its
 // chain. Its files are hard links to content, so that they take no space and no time.
 func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, img *Image, limit int64) (err error) {
@@ -57,7 +61,8 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 			err = errors.Join(err, l.Remove(context.WithoutCancel(ctx), key))
 		}
 	}()
-	apply, options := u.applier(ctx, l, id), u.options(limit)
+	entries := &entryLimit{max: limit}
+	apply, options := u.applier(ctx, l, id), u.options(entries)
 	for _, f := range files {
 		if f.path != "" {
 			continue
@@ -71,7 +76,7 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 		return err
 	}
 	// What an archive has is not to be changed through a link, so links come last.
-	linked, err := u.link(ctx, to.root, files)
+	linked, err := u.link(ctx, to.root, files, entries)
 	if err != nil {
 		return err
 	}
@@ -81,7 +86,7 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 		return err
 	}
 	// As long as there is the manifest its volume is not collected.
-	ref := "containerd.io/gc.ref.snapshot." + name
+	ref := snapshotRef + name
 	info := content.Info{Digest: img.manifest.Digest, Labels: map[string]string{ref: img.ChainID.String()}}
 	_, err = u.content.Update(ctx, info, "labels."+ref)
 	return err
@@ -89,13 +94,14 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 
 // link puts blobs into a directory that nobody else knows yet, and returns how many
 // bytes on disk they share with the content store.
-func (u *unpacker) link(ctx context.Context, dir string, files []artifactFile) (linked int64, err error) {
+func (u *unpacker) link(ctx context.Context, dir string, files []artifactFile, entries *entryLimit) (linked int64, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	counted := map[digest.Digest]bool{}
+	dirs := dirMaker{root: root, entries: entries, made: map[string]bool{".": true}}
 	for _, f := range files {
 		if f.path == "" {
 			continue
@@ -103,7 +109,10 @@ func (u *unpacker) link(ctx context.Context, dir string, files []artifactFile) (
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		if err := makeDirs(root, path.Dir(f.path)); err != nil {
+		if err := entries.count(); err != nil {
+			return 0, err
+		}
+		if err := dirs.make(path.Dir(f.path)); err != nil {
 			return 0, placed(f, err)
 		}
 		blob := filepath.Join(u.blobs, f.blob.Digest.Algorithm().String(), f.blob.Digest.Encoded())
@@ -127,22 +136,29 @@ func placed(f artifactFile, err error) error {
 	return fmt.Errorf("blob %s of the artifact as %.300q: %w", f.blob.Digest, f.path, err)
 }
 
-// makeDirs makes directories that everybody may read, whatever the umask is. Links that
+// dirMaker makes directories that everybody may read, whatever the umask is. Links that
 // an archive has made lead nowhere outside of root.
-func makeDirs(root *os.Root, dir string) error {
-	if dir == "." {
+type dirMaker struct {
+	root    *os.Root
+	entries *entryLimit
+	made    map[string]bool
+}
+
+func (d dirMaker) make(dir string) error {
+	if d.made[dir] {
 		return nil
 	}
-	if err := makeDirs(root, path.Dir(dir)); err != nil {
+	if err := d.make(path.Dir(dir)); err != nil {
 		return err
 	}
-	if err := root.Mkdir(dir, 0o755); err != nil {
-		if info, serr := root.Stat(dir); serr == nil && info.IsDir() {
+	d.made[dir] = true
+	if err := d.root.Mkdir(dir, 0o755); err != nil {
+		if info, serr := d.root.Stat(dir); serr == nil && info.IsDir() {
 			return nil
 		}
 		return err
 	}
-	return root.Chmod(dir, 0o755)
+	return errors.Join(d.root.Chmod(dir, 0o755), d.entries.count())
 }
 
 // linkFile gives a blob a name below root, or copies it where the filesystem links no

@@ -204,8 +204,7 @@ func (*entryLimit) GetTypeUrl() string { return entries } //nolint:revive // the
 func (*entryLimit) GetValue() []byte { return nil }
 
 // withEntries bounds the entries of all layers that are unpacked with it.
-func withEntries(limit int64) diff.ApplyOpt {
-	l := &entryLimit{max: limit}
+func withEntries(l *entryLimit) diff.ApplyOpt {
 	return func(_ context.Context, _ imagespec.Descriptor, c *diff.ApplyConfig) error {
 		if c.ProcessorPayloads == nil {
 			c.ProcessorPayloads = map[string]typeurl.Any{}

@@ -87,7 +87,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 			SnapshotterCapabilities: capabilities,
 			SnapshotOpts:            labels,
 			Applier:                 u.applier(ctx, l, id),
-			ApplyOpts:               u.options(limit),
+			ApplyOpts:               u.options(&entryLimit{max: limit}),
 		}),
 		// A layer counts from before it is downloaded. What bounds those that are
 		// really unpacked are the applier's slots.
@@ -131,7 +131,7 @@ func (u *unpacker) applier(ctx context.Context, l *layers, id string) diff.Appli
 	}}
 }
 
-func (u *unpacker) options(limit int64) []diff.ApplyOpt {
+func (u *unpacker) options(limit *entryLimit) []diff.ApplyOpt {
 	return []diff.ApplyOpt{withKeys(u.keysDir), withWindows(u.windows), withEntries(limit)}
 }
 

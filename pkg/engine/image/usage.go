@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +33,15 @@ type storedUsage struct {
 	usage Usage
 }
 
+// written is what a container wrote.
+type written struct {
+	// below is where writable layers are, withLayers in a snapshotter that keeps it with
+	// the layers of images.
+	below, withLayers Usage
+}
+
+func (w written) sum() Usage { return w.below.add(w.withLayers) }
+
 // meter knows what images and writable layers take on disk.
 type meter struct {
 	files    *files
@@ -51,21 +61,28 @@ func (m *meter) run(ctx context.Context) { m.measurer.run(ctx) }
 // forget drops what is known of the writable layer of a container.
 func (m *meter) forget(snapshotter, container string) { m.measurer.forget(snapshotter, container) }
 
-// Usage returns what images and the writable layers of containers take, from
-// figures in memory: those of images are exact, those of writable layers as old
-// as the last question for them.
+// Usage returns what images take, and what containers wrote, from figures in memory:
+// those of images are exact, those of containers as old as the last question for them.
+// What a snapshotter keeps with the layers of images counts as theirs.
 func (m *meter) Usage() (images, writable Usage) {
 	m.stored.mu.Lock()
 	defer m.stored.mu.Unlock()
-	return m.stored.usage, m.measurer.sum()
+	w := m.measurer.sum()
+	return m.stored.usage.add(w.withLayers), w.below
 }
 
 // measureStored sums up what the metadata says about content and layers. It
 // reads no tree: a layer was measured when it was unpacked.
 func (m *meter) measureStored(ctx context.Context) error {
 	var sum Usage
+	named := map[string]bool{} // snapshots of the manifests that there are
 	err := m.files.content.Walk(ctx, func(info content.Info) error {
 		sum = sum.add(Usage{Bytes: uint64(info.Size), Inodes: 1})
+		for label, value := range info.Labels {
+			if name, ok := strings.CutPrefix(label, snapshotRef); ok {
+				named[name+"/"+value] = true
+			}
+		}
 		return nil
 	})
 	if err != nil {
@@ -83,8 +100,10 @@ func (m *meter) measureStored(ctx context.Context) error {
 			if errdefs.IsNotFound(err) {
 				return nil
 			}
-			linked, _ := strconv.ParseInt(info.Labels[linkedLabel], 10, 64) // counted as content
-			u.Size = max(0, u.Size-linked)
+			if named[name+"/"+info.Name] { // else a volume in use has its files for itself
+				linked, _ := strconv.ParseInt(info.Labels[linkedLabel], 10, 64) // counted as content
+				u.Size = max(0, u.Size-linked)
+			}
 			sum = sum.add(Usage{Bytes: uint64(u.Size), Inodes: uint64(u.Inodes)})
 			return err
 		})
@@ -119,30 +138,35 @@ func (m *meter) WritableUsage(ctx context.Context, containerID, snapshotter stri
 	if !ok {
 		return 0, 0, "", fmt.Errorf("usage of container %s is not measured yet: %w", containerID, errdefs.ErrUnavailable)
 	}
-	return u.Bytes, u.Inodes, path, nil
+	sum := u.sum()
+	return sum.Bytes, sum.Inodes, path, nil
 }
 
 // usageOf walks the writable layer of a container, and the volumes of its own.
-func (m *meter) usageOf(ctx context.Context, k measureKey) (Usage, error) {
-	layer, err := m.usageOfLayer(ctx, k)
-	if err != nil {
-		return Usage{}, err
+func (m *meter) usageOf(ctx context.Context, k measureKey) (w written, err error) {
+	upper := filepath.Join(m.files.rootfsPath(k.snapshotter, k.container), "fs")
+	if _, err := os.Lstat(upper); err == nil {
+		if w.below, err = usageBelow(ctx, upper); err != nil {
+			return written{}, err
+		}
+	} else {
+		du, err := m.files.layers[k.snapshotter].Usage(ctx, rootfsPrefix+k.container)
+		if err != nil {
+			return written{}, err
+		}
+		w.withLayers = Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}
 	}
 	volumes := m.files.volumesPath(k.snapshotter, k.container)
 	if _, err := os.Lstat(volumes); err != nil {
-		return layer, nil
+		return w, nil
 	}
-	du, err := fs.DiskUsage(ctx, volumes)
-	return layer.add(Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}), err
+	more, err := usageBelow(ctx, volumes)
+	w.below = w.below.add(more)
+	return w, err
 }
 
-func (m *meter) usageOfLayer(ctx context.Context, k measureKey) (Usage, error) {
-	upper := filepath.Join(m.files.rootfsPath(k.snapshotter, k.container), "fs")
-	if _, err := os.Lstat(upper); err == nil {
-		du, err := fs.DiskUsage(ctx, upper)
-		return Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}, err
-	}
-	du, err := m.files.layers[k.snapshotter].Usage(ctx, rootfsPrefix+k.container)
+func usageBelow(ctx context.Context, dir string) (Usage, error) {
+	du, err := fs.DiskUsage(ctx, dir)
 	return Usage{Bytes: uint64(du.Size), Inodes: uint64(du.Inodes)}, err
 }
 
@@ -159,9 +183,9 @@ const (
 type measureKey struct{ snapshotter, container string }
 
 type measured struct {
-	usage Usage
-	at    time.Time
-	cost  time.Duration
+	written
+	at   time.Time
+	cost time.Duration
 }
 
 // stale says whether a figure should be counted again.
@@ -172,32 +196,32 @@ func (m measured) stale(now time.Time) bool {
 // measurer counts writable layers, one at a time, when somebody asked for them.
 type measurer struct {
 	*worker
-	count func(context.Context, measureKey) (Usage, error)
+	count func(context.Context, measureKey) (written, error)
 
 	mu     sync.Mutex
 	known  map[measureKey]measured
 	wanted map[measureKey]bool
 }
 
-func newMeasurer(count func(context.Context, measureKey) (Usage, error)) *measurer {
+func newMeasurer(count func(context.Context, measureKey) (written, error)) *measurer {
 	return &measurer{worker: newWorker(), count: count, known: map[measureKey]measured{}, wanted: map[measureKey]bool{}}
 }
 
 func (m *measurer) run(ctx context.Context) { m.worker.run(ctx, m.countWanted) }
 
 // get returns the last figure and has it counted again if it is old.
-func (m *measurer) get(ctx context.Context, k measureKey) (Usage, bool) {
+func (m *measurer) get(ctx context.Context, k measureKey) (written, bool) {
 	m.mu.Lock()
 	last, ok := m.known[k]
 	if ok && !last.stale(time.Now()) {
 		m.mu.Unlock()
-		return last.usage, true
+		return last.written, true
 	}
 	m.wanted[k] = true
 	m.mu.Unlock()
 	counted := m.request()
 	if ok {
-		return last.usage, true
+		return last.written, true
 	}
 	wait := time.NewTimer(firstMeasureWait)
 	defer wait.Stop()
@@ -209,7 +233,7 @@ func (m *measurer) get(ctx context.Context, k measureKey) (Usage, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last, ok = m.known[k]
-	return last.usage, ok
+	return last.written, ok
 }
 
 func (m *measurer) forget(snapshotter, container string) {
@@ -220,11 +244,11 @@ func (m *measurer) forget(snapshotter, container string) {
 	delete(m.wanted, k)
 }
 
-func (m *measurer) sum() (sum Usage) {
+func (m *measurer) sum() (sum written) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, k := range m.known {
-		sum = sum.add(k.usage)
+		sum = written{below: sum.below.add(k.below), withLayers: sum.withLayers.add(k.withLayers)}
 	}
 	return sum
 }
@@ -237,12 +261,12 @@ func (m *measurer) countWanted(ctx context.Context) {
 			return
 		}
 		start := time.Now()
-		u, err := m.count(ctx, k)
+		w, err := m.count(ctx, k)
 		if err != nil {
 			// A container that is removed meanwhile is the usual reason.
 			log.G(ctx).WithError(err).WithField("container", k.container).Debug("Failed to measure writable layer")
 		}
-		m.keep(k, measured{usage: u, at: time.Now(), cost: time.Since(start)}, err)
+		m.keep(k, measured{written: w, at: time.Now(), cost: time.Since(start)}, err)
 	}
 }
 

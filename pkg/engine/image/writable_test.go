@@ -35,6 +35,22 @@ func TestWritableLayersElsewhere(t *testing.T) {
 		t.Errorf("%v", info)
 	}
 
+	// What a snapshotter keeps with its layers is not on that filesystem.
+	fs, err = s.PrepareRootfs(t.Context(), "c2", img, Native)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 2<<20), 0o600))
+	eventually(t, "what it wrote is counted", func() bool {
+		bytes, _, path, err := s.WritableUsage(t.Context(), "c2", Native)
+		return err == nil && bytes >= 2<<20 && strings.HasPrefix(path, s.Root()+"/")
+	})
+	info, err = NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+	must(t, err)
+	images, containers = info.GetImageFilesystems()[0], info.GetContainerFilesystems()[0]
+	if images.GetUsedBytes().GetValue() < 2<<20 || containers.GetUsedBytes().GetValue() >= 2<<20 {
+		t.Errorf("%v", info)
+	}
+	must(t, s.RemoveRootfs(t.Context(), "c2", Native))
+
 	// Another store that writes there is left alone.
 	other := openStore(t, Config{HostsDir: reg.hosts(t), WritableRoot: disk})
 	must(t, other.Retain(t.Context(), nil))

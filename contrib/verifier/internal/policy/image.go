@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -66,6 +67,12 @@ var aliases = map[string]string{"index.docker.io": "docker.io", "registry-1.dock
 // one host of those that are the same.
 func Canonical(host string) string {
 	host = strings.ToLower(host)
+	// Whoever connects reads a port as a number.
+	if i := strings.LastIndexByte(host, ':'); i > 0 {
+		if port, err := strconv.ParseUint(host[i+1:], 10, 16); err == nil {
+			host = host[:i+1] + strconv.FormatUint(port, 10)
+		}
+	}
 	// A host without a dot needs its port to be one.
 	if bare := strings.TrimSuffix(host, ":443"); bare == "localhost" || strings.ContainsAny(bare, ".[") {
 		host = bare

@@ -45,6 +45,8 @@ func TestRuleOfAnImage(t *testing.T) {
 		"docker.io/library2/busybox:1":                           "docker.io accept",
 		"DOCKER.IO/library/busybox:1":                            "docker.io/library/busybox signed",
 		"docker.io:443/library/busybox:1":                        "docker.io/library/busybox signed",
+		"docker.io:0443/library/busybox:1":                       "docker.io/library/busybox signed",
+		"ghcr.io:000443/acme/a:t":                                "ghcr.io/acme signed",
 		"index.docker.io/library/busybox:1":                      "docker.io/library/busybox signed",
 		"registry-1.docker.io/library/busybox:1":                 "docker.io/library/busybox signed",
 		"docker.io/busybox:1":                                    "docker.io/library/busybox signed",

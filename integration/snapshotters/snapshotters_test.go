@@ -95,6 +95,16 @@ func (b *bed) reasonOf(t *testing.T, handler string) string {
 	return ""
 }
 
+// snapshots is how many the snapshotter has on disk.
+func (b *bed) snapshots(t *testing.T) int {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(b.stargz.Root, "snapshotter", "snapshots", "[0-9]*"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("snapshots below %s: %v, %v", b.stargz.Root, found, err)
+	}
+	return len(found)
+}
+
 // A snapshotter that ends or hangs costs its own handlers new pods, until it is back,
 // and nobody else anything.
 func TestSnapshotterThatFails(t *testing.T) {
@@ -145,6 +155,13 @@ func TestSnapshotterThatFails(t *testing.T) {
 			testbed.Eventually(t, patience, func() error {
 				if reason := b.reasonOf(t, "stargz"); reason != "" {
 					return fmt.Errorf("it is not ready: %s", reason)
+				}
+				return nil
+			})
+			// What was removed meanwhile goes once it is back.
+			testbed.Eventually(t, patience, func() error {
+				if n := b.snapshots(t); n != 1 {
+					return fmt.Errorf("it has %d snapshots, where the image has one layer and no container is left", n)
 				}
 				return nil
 			})

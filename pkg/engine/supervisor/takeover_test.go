@@ -31,8 +31,8 @@ const (
 	atFullSpeed = ":"
 	slowly      = "usleep 2000"
 	// inHand is how many numbered lines a supervisor may have read and not yet
-	// written when it is killed: one chunk.
-	inHand = 32*1024/len("line 00000000 end\n") + 1
+	// written when it is killed: those of one chunk, which may cut one at each end.
+	inHand = 32*1024/len("line 00000000 end\n") + 2
 )
 
 // counted is what became of numbered lines.

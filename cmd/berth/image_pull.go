@@ -1,13 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,12 +41,12 @@ for it; the next pull resumes where it ended.`,
 			}
 			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
 				begin := time.Now()
-				end := func() {}
+				end := func(bool) {}
 				if !quiet {
 					end = showPull(ctx, c.ErrOrStderr(), daemon, args[0])
 				}
 				resp, err := images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec(args[0], handler), Auth: auth})
-				end()
+				end(err == nil)
 				if err != nil {
 					return err
 				}
@@ -98,8 +98,9 @@ func readCredentials(path string, in io.Reader) (*runtimeapi.AuthConfig, error) 
 // pullInterval is how often somebody who waits is told how far it is.
 const pullInterval = 150 * time.Millisecond
 
-// showPull shows how far the pull of an image is, until end is called.
-func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name string) (end func()) {
+// showPull shows how far the pull of an image is, until end is called, and whether it
+// succeeded.
+func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name string) (end func(pulled bool)) {
 	ctx, stop := context.WithCancel(ctx)
 	var show pullView = &pullLines{to: to, told: map[string]bool{}}
 	if width := output.Width(to); width > 0 {
@@ -108,7 +109,6 @@ func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name str
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer show.end()
 		tick := time.NewTicker(pullInterval)
 		defer tick.Stop()
 		for {
@@ -124,9 +124,10 @@ func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name str
 			}
 		}
 	}()
-	return func() {
+	return func(pulled bool) {
 		stop()
 		<-done
+		show.end(pulled)
 	}
 }
 
@@ -141,28 +142,47 @@ func pullOf(pulls []*adminv1.Pull, name string) *adminv1.Pull {
 	return nil
 }
 
+// unpackedStage is the last one of a layer.
+const unpackedStage = "unpacked"
+
 // pullView shows how far a pull is.
 type pullView interface {
 	now(p *adminv1.Pull)
-	end()
+	// end is called once, after the last now.
+	end(pulled bool)
 }
 
 // pullLines tells of each layer when it is unpacked.
 type pullLines struct {
 	to   io.Writer
 	told map[string]bool
+	last *adminv1.Pull
 }
 
 func (v *pullLines) now(p *adminv1.Pull) {
+	v.last = p
 	for _, l := range p.GetLayers() {
-		if l.GetStage() == "unpacked" && !v.told[l.GetDigest()] {
-			v.told[l.GetDigest()] = true
-			fmt.Fprintf(v.to, "%s unpacked, %s\n", layerName(l), size(l.GetSize()))
+		if l.GetStage() == unpackedStage {
+			v.tell(l)
 		}
 	}
 }
 
-func (*pullLines) end() {}
+func (v *pullLines) tell(l *adminv1.PullLayer) {
+	if !v.told[l.GetDigest()] {
+		v.told[l.GetDigest()] = true
+		fmt.Fprintf(v.to, "%s unpacked, %s\n", layerName(l), size(l.GetSize()))
+	}
+}
+
+// end tells of the layers that came after somebody looked for the last time.
+func (v *pullLines) end(pulled bool) {
+	for _, l := range v.last.GetLayers() {
+		if pulled {
+			v.tell(l)
+		}
+	}
+}
 
 func layerName(l *adminv1.PullLayer) string {
 	return printable.Line(short(strings.TrimPrefix(l.GetDigest(), "sha256:")))
@@ -176,7 +196,9 @@ type pullBars struct {
 
 type layerBar struct {
 	*mpb.Bar
-	stage string
+	size int64
+	// stage is read by whoever draws.
+	stage atomic.Value
 }
 
 func newPullBars(to io.Writer, width int) *pullBars {
@@ -190,21 +212,29 @@ func (v *pullBars) now(p *adminv1.Pull) {
 	for _, l := range p.GetLayers() {
 		b := v.bars[l.GetDigest()]
 		if b == nil {
-			b = &layerBar{}
+			b = &layerBar{size: max(l.GetSize(), 1)}
+			b.stage.Store("")
 			v.bars[l.GetDigest()] = b
 			name := layerName(l)
-			b.Bar = v.all.AddBar(max(l.GetSize(), 1),
-				mpb.PrependDecorators(decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%s %-9s ", name, b.stage) })),
+			b.Bar = v.all.AddBar(b.size,
+				mpb.PrependDecorators(decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%s %-9s ", name, b.stage.Load()) })),
 				mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string { return fmt.Sprintf(" %s of %s", size(s.Current), size(s.Total)) })))
 		}
-		b.stage = cmp.Or(printable.Line(l.GetStage()), b.stage)
+		if stage := printable.Line(l.GetStage()); stage != "" {
+			b.stage.Store(stage)
+		}
 		b.SetCurrent(l.GetFetched())
 	}
 }
 
-func (v *pullBars) end() {
+func (v *pullBars) end(pulled bool) {
 	for _, b := range v.bars {
-		b.Abort(false)
+		if pulled {
+			b.stage.Store(unpackedStage)
+			b.SetCurrent(b.size)
+		} else {
+			b.Abort(false)
+		}
 	}
 	v.all.Wait()
 }
@@ -221,7 +251,7 @@ func pullTable(pulls []*adminv1.Pull, wide bool) *table {
 			stages[l.GetStage()]++
 		}
 		var words []string
-		for _, s := range []string{"waiting", "fetching", "fetched", "unpacking", "unpacked"} {
+		for _, s := range []string{"waiting", "fetching", "fetched", "unpacking", unpackedStage} {
 			if n := stages[s]; n > 0 {
 				words = append(words, fmt.Sprintf("%d %s", n, s))
 			}

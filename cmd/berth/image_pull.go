@@ -216,13 +216,15 @@ func (v *pullBars) now(p *adminv1.Pull) {
 			b.stage.Store("")
 			v.bars[l.GetDigest()] = b
 			name := layerName(l)
-			b.Bar = v.all.AddBar(b.size,
+			// A bar that has its whole from the start is drawn no more once all is fetched.
+			b.Bar = v.all.AddBar(0,
 				mpb.PrependDecorators(decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%s %-9s ", name, b.stage.Load()) })),
 				mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string { return fmt.Sprintf(" %s of %s", size(s.Current), size(s.Total)) })))
 		}
 		if stage := printable.Line(l.GetStage()); stage != "" {
 			b.stage.Store(stage)
 		}
+		b.SetTotal(b.size, false)
 		b.SetCurrent(l.GetFetched())
 	}
 }
@@ -232,6 +234,7 @@ func (v *pullBars) end(pulled bool) {
 		if pulled {
 			b.stage.Store(unpackedStage)
 			b.SetCurrent(b.size)
+			b.SetTotal(b.size, true)
 		} else {
 			b.Abort(false)
 		}

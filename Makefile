@@ -31,6 +31,7 @@ export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
 export BERTH_TEST_STARGZ ?= $(BIN)/stargz
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
 export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
+export BERTH_TEST_CTR ?= $(BIN)/ctr
 export BERTH_TEST_KUBERNETES ?= $(BIN)
 export BERTH_TEST_VM ?= $(BIN)/vm
 
@@ -115,6 +116,9 @@ $(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/r
 $(BIN)/stargz: integration/runtimes/stargz/go.mod integration/runtimes/stargz/main.go scripts/runtime
 	scripts/runtime stargz $(BIN)
 
+$(BIN)/ctr: integration/runtimes/containerd/go.mod scripts/runtime
+	scripts/runtime ctr $(BIN)
+
 $(BIN)/containerd: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime containerd $(BIN)
 
@@ -192,7 +196,7 @@ compile-unit: runtimes $(BIN)/gotestsum
 compile-heart-conformance compile-heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
 	$(COMPILED) ./integration/conformance ./integration/faults ./integration/cli
 	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/...
-compile-integration: build runtimes $(BIN)/containerd $(BIN)/gotestsum $(BIN)/nfpm
+compile-integration: build runtimes $(BIN)/containerd $(BIN)/ctr $(BIN)/gotestsum $(BIN)/nfpm
 	$(COMPILED) ./integration/...
 	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./integration/shims/...
 
@@ -208,7 +212,7 @@ KUBERNETES ?= kubernetes
 WITHOUT_VM = $(shell go list ./integration/... | grep -v '/integration/vm$$')
 
 .PHONY: integration
-integration: build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
+integration: build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/ctr $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
 	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
 		-- -count=1 -ldflags=-w -p 1 -timeout 30m

@@ -30,6 +30,8 @@ const (
 	RuncShim = "containerd-shim-runc-v2"
 	// Containerd is BERTH_TEST_CONTAINERD.
 	Containerd = "containerd"
+	// Ctr is BERTH_TEST_CTR, containerd's client.
+	Ctr = "ctr"
 	// Stargz is BERTH_TEST_STARGZ, the snapshotter of integration/runtimes/stargz.
 	Stargz = "stargz"
 	// CRIU is BERTH_TEST_CRIU.
@@ -60,6 +62,7 @@ var partVariables = map[string]string{
 	Runsc:         "BERTH_TEST_RUNSC",
 	RuncShim:      "BERTH_TEST_SHIM",
 	Containerd:    "BERTH_TEST_CONTAINERD",
+	Ctr:           "BERTH_TEST_CTR",
 	Stargz:        "BERTH_TEST_STARGZ",
 	CRIU:          "BERTH_TEST_CRIU",
 	BusyboxBinary: "BERTH_TEST_BUSYBOX",

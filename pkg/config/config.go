@@ -45,6 +45,8 @@ type Config struct {
 	Streaming     Streaming     `toml:"streaming"`
 	// NRI has the keys of containerd's NRI plugin.
 	NRI NRI `toml:"nri"`
+	// ContainerdAPI is for agents that look for containerd.
+	ContainerdAPI ContainerdAPI `toml:"containerd_api"`
 	// Snapshotters are those of other programs, by name.
 	Snapshotters map[string]Snapshotter `toml:"snapshotters"`
 	// NodeLabels is how the cluster hears of handlers.

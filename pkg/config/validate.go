@@ -54,6 +54,7 @@ func (c *Config) sections() Problems {
 	v.imageVerifier(&c.ImageVerifier)
 	v.streaming(&c.Streaming)
 	v.nri(&c.NRI, c.Server.Socket)
+	v.containerdAPI(c)
 	v.snapshotters(c.Snapshotters)
 	v.nodeLabels(&c.NodeLabels)
 	v.observation(c)

@@ -72,6 +72,13 @@ func (memory) SelfCheck(context.Context, *handler.Definition, *probe.Runtime, bo
 
 func (memory) Images() *image.Store { return nil }
 
+// ServeContainerdAPI answers that it has nothing.
+func (memory) ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error {
+	server := grpc.NewServer(options...)
+	defer context.AfterFunc(ctx, server.Stop)()
+	return server.Serve(l)
+}
+
 func (memory) Capabilities(context.Context, *handler.Definition, *probe.Runtime, probe.Proof) capability.Table {
 	return capability.Table{}
 }

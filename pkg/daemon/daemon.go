@@ -15,10 +15,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/containerd/log"
+	"google.golang.org/grpc"
 
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
@@ -46,6 +48,9 @@ type Engine interface {
 	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
 	// Images are the engine's own; nil if it has none.
 	Images() *image.Store
+	// ServeContainerdAPI shows images and pods to agents until ctx ends. It is called
+	// after Recover.
+	ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error
 	// Overhead reads what pods have beyond their containers.
 	Overhead() overhead.Source
 	// Close ends what the engine does by itself, and lets every pod run.

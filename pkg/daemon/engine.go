@@ -39,7 +39,7 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 	return engine.Config{
 		Root: e.Root, State: e.State,
 		Supervisor: e.ShimPath, Pause: e.PausePath,
-		Version:     b.Version,
+		Version: b.Version, Revision: b.Revision,
 		RuntimeName: cfg.Server.RuntimeName,
 		Settings: settings.Config{
 			CgroupDriver:           string(e.CgroupDriver),

@@ -79,6 +79,10 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	agents, err := d.listenForAgents(ctx)
+	if err != nil {
+		return err
+	}
 	starts := observe.NewStarts()
 	options, metrics, err := d.observe(ctx, starts)
 	if err != nil {
@@ -111,6 +115,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 		return err
 	}
 	n.face.SetReady()
+	d.serveAgents(ctx, n.engine, agents, metrics)
 	d.keepNodeLabels(ctx, n, metrics)
 	d.notify.send(ctx, ready)
 	d.announce(ctx, n.registry, time.Since(begin))

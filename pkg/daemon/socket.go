@@ -46,7 +46,19 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return &lockedListener{l, lock}, nil
+	own, err := ownSocket(l, path)
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), lock.Close())
+	}
+	return &lockedListener{Listener: l, lock: lock, path: path, own: own}, nil
+}
+
+// ownSocket has l leave its socket to who closes it, and says which it is.
+func ownSocket(l net.Listener, path string) (os.FileInfo, error) {
+	if u, ok := l.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false)
+	}
+	return os.Lstat(path)
 }
 
 // passCredentials puts this process's id on all that it sends. Installers
@@ -65,9 +77,16 @@ func passCredentials(_, _ string, c syscall.RawConn) error {
 type lockedListener struct {
 	net.Listener
 	lock *os.File
+	path string
+	own  os.FileInfo
 }
 
+// Close removes the socket, unless another program has put its own in the place, as
+// containerd does when it starts.
 func (l *lockedListener) Close() error {
+	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {
+		_ = os.Remove(l.path)
+	}
 	return errors.Join(l.Listener.Close(), ignoreClosed(l.lock.Close()))
 }
 
@@ -88,7 +107,7 @@ func lockFile(path string) (*os.File, error) {
 	}
 	err = flock(f)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%s is locked: another berth runs here; stop it first, or choose another server.socket", path)
+		err = fmt.Errorf("%s is locked: another berth runs here; stop it first, or choose another socket", path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

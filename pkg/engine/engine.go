@@ -20,17 +20,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/log"
+	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/containerdapi"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -50,6 +53,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/observe"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
@@ -62,8 +66,8 @@ type Config struct {
 	Root, State string
 	// Supervisor and Pause are the berth-shim and berth-pause binaries.
 	Supervisor, Pause string
-	// Version is the daemon's own, for Version and for supervisors.
-	Version string
+	// Version is the daemon's own, for Version and for supervisors, Revision its source's.
+	Version, Revision string
 	// RuntimeName is the runtime's name in Version; empty is "berth". It becomes
 	// the scheme of container ids in the Kubernetes API.
 	RuntimeName string
@@ -108,6 +112,8 @@ type Engine struct {
 	overheads *overheads.Readings
 	checker   *capabilities.Checker
 	broker    *events.Broker
+	agents    *containerdapi.Broker
+	api       *containerdapi.Server
 	stop      context.CancelFunc
 }
 
@@ -137,7 +143,7 @@ func New(ctx context.Context, c Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	e := &Engine{stop: stop, broker: events.NewBroker()}
+	e := &Engine{stop: stop, broker: events.NewBroker(), agents: &containerdapi.Broker{}}
 	defer func() {
 		if err != nil {
 			stop()
@@ -178,12 +184,13 @@ func (e *Engine) open(background context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
+	c.Images.Events = e.agents
 	if p.Images, err = image.Open(background, c.Images); err != nil {
 		return err
 	}
 	p.Network = network.New(c.Network)
 	p.Shims, err = shim.New(shim.Config{
-		State: c.State, Supervisor: p.Binaries.Tools.Supervisor, Events: filepath.Join(c.State, "events.sock"), Log: entry,
+		State: c.State, Supervisor: p.Binaries.Tools.Supervisor, Events: filepath.Join(c.State, "events.sock"), API: apiSocket(c.State), Log: entry,
 		Left: p.Binaries.Collector.Collect,
 	})
 	return err
@@ -196,7 +203,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p.Tasks = task.New(p.Pods, kept, p.Binaries, p.Shims)
 	p.Rootfs = rootfs.New(p.Pods, p.Images)
 	e.checker = capabilities.New(p.Pods, kept, p.Binaries, p.Images, c.accepting())
-	announcer := events.NewAnnouncer(e.broker, p.Pods)
+	announcer := events.NewAnnouncer(e.broker, p.Pods, e.agents)
 	subjects, resources := hooks.NewSubjects(p.Pods, kept), container.NewResources(p.Pods, kept, p.Tasks)
 	plugins := c.Plugins
 	plugins.Name, plugins.Version, plugins.LinkDir = runtimeName, c.Version, p.Pods.PluginLinks()
@@ -221,6 +228,12 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	})
 	e.Calls = events.Calls{Broker: e.broker, Log: log.G(p.Pods.Background)}
 	e.images = images{image.NewService(p.Images)}
+	e.api, err = containerdapi.New(p.Pods.Background, containerdapi.Deps{
+		Pods: p.Pods, Images: p.Images, Stats: e.Stats, Events: e.agents, OOM: p.Pods.Index.NoteOOM, Version: c.Version, Revision: c.Revision,
+	})
+	if err != nil {
+		return err
+	}
 	p.Sessions, err = session.New(p.Pods, p.Binaries, p.Tasks, p.Shims, session.Config{
 		Streaming: c.Streaming, Drain: c.ExecSyncDrainTimeout, MaxExecSyncs: c.MaxExecSyncs,
 	})
@@ -230,7 +243,45 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 
 // Recover takes up what earlier runs of the daemon left. No call may be answered
 // before it has returned.
-func (e *Engine) Recover(ctx context.Context) error { return recovery.Run(ctx, e.parts) }
+func (e *Engine) Recover(ctx context.Context) error {
+	// Shims may call back while their pods are recovered.
+	if err := e.serveShims(); err != nil {
+		return err
+	}
+	return recovery.Run(ctx, e.parts)
+}
+
+// apiSocket is where shims find the API of containerd.
+func apiSocket(state string) string { return filepath.Join(state, "containerd.sock") }
+
+func (e *Engine) serveShims() error {
+	ctx, path := e.parts.Pods.Background, apiSocket(e.parts.Pods.State)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("listen for shims: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("listen for shims: %w", err), l.Close())
+	}
+	go func() {
+		if err := e.api.Serve(ctx, l, containerdapi.Shims, observe.NewContainerd(nil).ServerOptions()...); err != nil {
+			log.G(ctx).WithError(err).Error("Failed to serve shims that call back")
+		}
+	}()
+	return nil
+}
+
+// ServeContainerdAPI shows the engine's images and pods to agents by the API of containerd,
+// on l, until ctx or the engine ends. It is called after Recover.
+func (e *Engine) ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.parts.Pods.Background, cancel)()
+	return e.api.Serve(ctx, l, containerdapi.Agents, options...)
+}
 
 func (c Config) configured() func() []*handler.Definition {
 	if c.Configured == nil {

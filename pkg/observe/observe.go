@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/pkg/step"
 )
@@ -34,14 +35,16 @@ type Options struct {
 
 // Observer makes the interceptors. It may be used by several servers.
 type Observer struct {
+	api     api
 	metrics *rpcMetrics
+	calls   *prometheus.CounterVec // of containerd's API
 	starts  *Starts
 }
 
 // New makes an Observer and registers its metrics. It panics if they are
 // registered already, which is a mistake in the program.
 func New(o Options) *Observer {
-	observer := &Observer{starts: o.Starts}
+	observer := &Observer{api: cri, starts: o.Starts}
 	if o.Metrics != nil {
 		observer.metrics = newRPCMetrics(o.Metrics)
 	}
@@ -100,7 +103,7 @@ func SetVariant(ctx context.Context, variant string) {
 func (o *Observer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (resp any, err error) {
 	start := time.Now()
 	c := &call{Context: ctx}
-	rpc := method(info.FullMethod)
+	rpc := o.api.name(info.FullMethod)
 	func() {
 		defer recoverPanic(ctx, rpc, &err)
 		resp, err = serve(c, req)
@@ -116,7 +119,7 @@ func (o *Observer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	start := time.Now()
 	ctx := ss.Context()
 	c := &call{Context: ctx}
-	rpc := method(info.FullMethod)
+	rpc := o.api.name(info.FullMethod)
 	func() {
 		defer recoverPanic(ctx, rpc, &err)
 		err = serve(srv, &observedStream{ss, c})
@@ -139,10 +142,13 @@ func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration
 		o.metrics.observe(rpc, c.handler, c.variant, err, took)
 		o.metrics.observeSteps(rpc, c.handler, c.steps.Steps())
 	}
+	if o.calls != nil {
+		o.calls.WithLabelValues(rpc, status.Code(err).String()).Inc()
+	}
 	if span := trace.SpanFromContext(c.Context); c.handler != "" && span.IsRecording() {
 		span.SetAttributes(attribute.String("berth.handler", c.handler))
 	}
-	logCall(c.Context, rpc, c.handler, req, resp, took, err)
+	o.api.log(c.Context, rpc, c.handler, req, resp, took, err)
 }
 
 // method is the last part of "/runtime.v1.RuntimeService/Version".

@@ -1,4 +1,4 @@
-// Builds containerd's daemon (for the benchmark) and its runc shim (as a shim
+// Builds containerd's daemon (for the benchmark), its client, and its runc shim (as a shim
 // handler of the tests); see ../../../Makefile. Apart from the product's
 // module, so that the two never share a dependency.
 module github.com/berth-cri/berth/integration/runtimes/containerd
@@ -8,6 +8,7 @@ go 1.26.6
 tool (
 	github.com/containerd/containerd/v2/cmd/containerd
 	github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+	github.com/containerd/containerd/v2/cmd/ctr
 )
 
 require (

@@ -52,7 +52,7 @@ var containerdSettings = map[string]string{
 	"cdi_spec_dirs":               "set engine.cdi_spec_dirs",
 	"systemd_cgroup":              "set engine.cgroup_driver",
 	"debug":                       "set log.level",
-	"grpc":                        "see [server]",
+	"grpc":                        "see [server]; for agents that look for containerd's socket set containerd_api.socket",
 	"metrics":                     "set metrics.address",
 	"proxy_plugins":               "configure [snapshotters.<name>] with its address",
 	"io.containerd.nri.v1.nri":    "see [nri]; the keys are the same",

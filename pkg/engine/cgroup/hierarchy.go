@@ -103,6 +103,10 @@ func HostPaths(specPath string) Paths {
 	return host().paths(inHierarchy(specPath))
 }
 
+// Inside is where the cgroup of a cgroupsPath is below the root of each hierarchy; empty
+// for a path that Path would not have made.
+func Inside(specPath string) string { return inHierarchy(specPath) }
+
 // KernelPath is what the kernel calls the cgroup of a cgroupsPath in its log. It is empty
 // on a host that does not have cgroup v2 alone.
 func KernelPath(specPath string) string {

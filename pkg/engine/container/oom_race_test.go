@@ -21,7 +21,7 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 	}
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim}}, &enginetest.Runner{})
 	pods.Index.AddSandbox(s)
-	b := &ends{pods: pods, events: events.NewAnnouncer(events.NewBroker(), pods)}
+	b := &ends{pods: pods, events: events.NewAnnouncer(events.NewBroker(), pods, nil)}
 	for n := range 300 {
 		o, err := pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
 		if err != nil {

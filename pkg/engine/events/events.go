@@ -135,12 +135,21 @@ func (s *subscriber) ended(log *log.Entry) error {
 
 // Announcer tells subscribers what happens to sandboxes and containers.
 type Announcer struct {
-	pods   *pod.Registry
-	broker *Broker
+	pods     *pod.Registry
+	broker   *Broker
+	listener Listener
 }
 
-// NewAnnouncer tells subscribers of the broker.
-func NewAnnouncer(b *Broker, pods *pod.Registry) *Announcer { return &Announcer{broker: b, pods: pods} }
+// Listener is told of everything that subscribers of the CRI are told. It must return at
+// once. c is nil if the event is about the sandbox, or about a container that is gone.
+type Listener interface {
+	Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType)
+}
+
+// NewAnnouncer tells subscribers of the broker, and l, unless that is nil.
+func NewAnnouncer(b *Broker, pods *pod.Registry, l Listener) *Announcer {
+	return &Announcer{broker: b, pods: pods, listener: l}
+}
 
 // Announce tells subscribers what happened to id, with the pod's state after it.
 func (a *Announcer) Announce(id string, s *pod.Sandbox, t runtimeapi.ContainerEventType) {
@@ -153,4 +162,12 @@ func (a *Announcer) Announce(id string, s *pod.Sandbox, t runtimeapi.ContainerEv
 		}
 		return e
 	})
+	if a.listener == nil {
+		return
+	}
+	c, err := a.pods.Index.Container(id)
+	if err != nil || c.ID() != id {
+		c = nil
+	}
+	a.listener.Told(s, c, id, t)
 }

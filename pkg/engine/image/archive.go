@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -184,23 +185,34 @@ func withNames(found []imagespec.Descriptor, name string) (out []imagespec.Descr
 }
 
 func (a *archives) importOne(ctx context.Context, desc imagespec.Descriptor, snapshotter string) (*Image, error) {
-	s := a.puller
-	p, err := s.plan(PullRequest{Ref: desc.Annotations[images.AnnotationImageName], Snapshotter: snapshotter})
+	p, err := a.puller.plan(PullRequest{Ref: desc.Annotations[images.AnnotationImageName], Snapshotter: snapshotter})
 	if err != nil {
 		return nil, err
 	}
+	desc.Annotations = nil
+	names, err := recordNames(p.name, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	n := naming{names: names, target: desc, labels: kubeletLabels}
+	return a.adopt(ctx, p, n, func(leases.Lease) images.HandlerFunc { return a.isThere })
+}
+
+// adopt makes an image of what is in the content store. What find finds for a lease is
+// held by it.
+func (a *archives) adopt(ctx context.Context, p pull, n naming, find func(leases.Lease) images.HandlerFunc) (*Image, error) {
+	s := a.puller
 	known, end := s.underway.begin(p.name.String(), p.snapshotter)
 	defer end()
 	ctx = underwayBy(ctx, known)
-	desc.Annotations = nil
 	leased, lease, err := s.files.lease(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.bringIn(leased, p, source{target: desc, fetch: a.isThere, expect: func([]imagespec.Descriptor) {}}, lease)
+	img, err := s.bringIn(leased, p, source{target: n.target, fetch: find(lease), expect: func([]imagespec.Descriptor) {}}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
-		img, err = s.publish(ctx, p, img, desc, lease)
+		img, err = s.publishAs(ctx, p, img, n, lease)
 	}
 	if err != nil {
 		s.files.endLease(ctx, lease)

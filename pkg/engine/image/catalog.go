@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
+	eventsapi "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
 
@@ -22,13 +26,16 @@ type catalog struct {
 	*index
 	files  *files
 	reader *reader
+	events events.Publisher // nil if nobody is told
 	// changing is held while records and then the index change, so that both
 	// change in the same order. Never during a download.
 	changing sync.Mutex
+	// changes counts what was recorded and forgotten.
+	changes atomic.Uint64
 }
 
-func newCatalog(f *files, r *reader, pinned []string) *catalog {
-	return &catalog{index: newIndex(newPinPatterns(pinned)), files: f, reader: r}
+func newCatalog(f *files, r *reader, c Config) *catalog {
+	return &catalog{index: newIndex(newPinPatterns(c.PinnedImages)), files: f, reader: r, events: c.Events}
 }
 
 // load fills the index. A record whose content is damaged is removed, so
@@ -63,15 +70,27 @@ func (c *catalog) load(ctx context.Context) error {
 	return err
 }
 
+// kubeletLabels are what containerd's CRI gives the records of images that kubelets
+// pull. Programs beside it look for them.
+var kubeletLabels = map[string]string{"io.cri-containerd.image": "managed"}
+
+// naming is what records of one image say beside its names.
+type naming struct {
+	names  []string
+	target imagespec.Descriptor
+	labels map[string]string
+}
+
 // record makes img known under names: on disk first, with the end of the lease
 // that held it, in one transaction; then in memory.
-func (c *catalog) record(ctx context.Context, img *Image, target imagespec.Descriptor, lease leases.Lease, names []string) (*Image, error) {
+func (c *catalog) record(ctx context.Context, img *Image, n naming, lease leases.Lease) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	err := c.files.db.Update(func(tx *bolt.Tx) error {
+	created := make([]bool, len(n.names))
+	err := c.files.db.Update(func(tx *bolt.Tx) (err error) {
 		tctx := boltutil.WithTransaction(ctx, tx)
-		for _, name := range names {
-			if err := c.recordName(tctx, name, target); err != nil {
+		for i, name := range n.names {
+			if created[i], err = c.recordName(tctx, name, n); err != nil {
 				return err
 			}
 		}
@@ -80,16 +99,41 @@ func (c *catalog) record(ctx context.Context, img *Image, target imagespec.Descr
 	if err != nil {
 		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
 	}
-	return c.index.put(img, target.Digest, names...), nil
+	img = c.index.put(img, n.target.Digest, n.names...)
+	c.changes.Add(1)
+	for i, name := range n.names {
+		if created[i] {
+			c.tell(ctx, "/images/create", &eventsapi.ImageCreate{Name: name, Labels: n.labels})
+		} else {
+			c.tell(ctx, "/images/update", &eventsapi.ImageUpdate{Name: name, Labels: n.labels})
+		}
+	}
+	return img, nil
 }
 
-func (c *catalog) recordName(ctx context.Context, name string, target imagespec.Descriptor) error {
-	rec := images.Image{Name: name, Target: target}
-	_, err := c.files.images.Update(ctx, rec)
+// recordName leaves labels alone that others gave to the record.
+func (c *catalog) recordName(ctx context.Context, name string, n naming) (created bool, err error) {
+	rec := images.Image{Name: name, Target: n.target, Labels: n.labels}
+	fields := []string{"target"}
+	for label := range n.labels {
+		fields = append(fields, "labels."+label)
+	}
+	_, err = c.files.images.Update(ctx, rec, fields...)
 	if errdefs.IsNotFound(err) {
 		_, err = c.files.images.Create(ctx, rec)
+		return true, err
 	}
-	return err
+	return false, err
+}
+
+// tell publishes what the metadata does not: it keeps silent inside of transactions.
+func (c *catalog) tell(ctx context.Context, topic string, event events.Event) {
+	if c.events == nil {
+		return
+	}
+	if err := c.events.Publish(ctx, topic, event); err != nil {
+		log.G(ctx).WithError(err).WithField("topic", topic).Debug("Failed to publish event")
+	}
 }
 
 // forget removes the records of an image. Nil when there was none.
@@ -103,9 +147,33 @@ func (c *catalog) forget(ctx context.Context, ref string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = c.files.db.Update(func(tx *bolt.Tx) error {
+	names := c.index.nameList(img.ID)
+	if err := c.forgetNames(ctx, names); err != nil {
+		return nil, fmt.Errorf("remove image %s: %w", img.ID, err)
+	}
+	return img, nil
+}
+
+// forgetName removes one record. errdefs.ErrNotFound when there is none, or when it is
+// of another target than the given one (empty: any).
+func (c *catalog) forgetName(ctx context.Context, name string, target digest.Digest) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	rec, err := c.files.images.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	if target != "" && rec.Target.Digest != target {
+		return fmt.Errorf("image %s has target %s, not %s: %w", name, rec.Target.Digest, target, errdefs.ErrNotFound)
+	}
+	return c.forgetNames(ctx, []string{name})
+}
+
+// forgetNames removes records. The caller holds changing.
+func (c *catalog) forgetNames(ctx context.Context, names []string) error {
+	err := c.files.db.Update(func(tx *bolt.Tx) error {
 		tctx := boltutil.WithTransaction(ctx, tx)
-		for _, name := range c.index.nameList(img.ID) {
+		for _, name := range names {
 			if err := c.files.images.Delete(tctx, name); err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
@@ -113,8 +181,12 @@ func (c *catalog) forget(ctx context.Context, ref string) (*Image, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("remove image %s: %w", img.ID, err)
+		return err
 	}
-	c.index.drop(img.ID)
-	return img, nil
+	c.index.drop(names...)
+	c.changes.Add(1)
+	for _, name := range names {
+		c.tell(ctx, "/images/delete", &eventsapi.ImageDelete{Name: name})
+	}
+	return nil
 }

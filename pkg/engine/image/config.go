@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
@@ -57,6 +58,9 @@ type Config struct {
 	// PinnedImages are image names that the kubelet must not collect; '*' in a
 	// name stands for any characters.
 	PinnedImages []string
+	// Events is told of images, content and snapshots that come and go, in the words of
+	// containerd's API. nil is nobody.
+	Events events.Publisher
 }
 
 const (

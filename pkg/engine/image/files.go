@@ -25,8 +25,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// namespace is where containerd's metadata keeps what is ours.
-const namespace = "berth"
+// Namespace is where containerd's metadata keeps what is ours.
+const Namespace = "berth"
 
 // openTimeout is how long Open waits for another process to let go of the root.
 const openTimeout = 2 * time.Second
@@ -124,7 +124,7 @@ func (l *layers) unusable() error {
 
 // inNamespace says whose things in the metadata a call is about.
 func inNamespace(ctx context.Context) context.Context {
-	return namespaces.WithNamespace(ctx, namespace)
+	return namespaces.WithNamespace(ctx, Namespace)
 }
 
 // path is below the root.
@@ -177,7 +177,11 @@ func (f *files) open(ctx context.Context, c Config) error {
 			raw[name] = l.raw
 		}
 	}
-	f.db = metadata.NewDB(f.bolt, blobs, raw)
+	var opts []metadata.DBOpt
+	if c.Events != nil {
+		opts = append(opts, metadata.WithEventsPublisher(c.Events))
+	}
+	f.db = metadata.NewDB(f.bolt, blobs, raw, opts...)
 	if err := f.db.Init(ctx); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
@@ -241,7 +245,7 @@ func (f *files) openProxied(c Config) error {
 func (f *files) namedInMetadata() (names []string, err error) {
 	err = f.bolt.View(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte("v1"))
-		for _, step := range []string{namespace, "snapshots"} {
+		for _, step := range []string{Namespace, "snapshots"} {
 			if b == nil {
 				return nil
 			}

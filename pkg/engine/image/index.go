@@ -53,12 +53,20 @@ func (x *index) put(img *Image, target digest.Digest, names ...string) *Image {
 	return x.images[img.ID]
 }
 
-// drop forgets an image and all its names.
-func (x *index) drop(id string) {
+// drop forgets names. An image that loses its last name by it is gone.
+func (x *index) drop(names ...string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	maps.DeleteFunc(x.names, func(_ string, n named) bool { return n.id == id })
-	x.rename(id)
+	changed := map[string]bool{}
+	for _, name := range names {
+		if old, ok := x.names[name]; ok {
+			changed[old.id] = true
+			delete(x.names, name)
+		}
+	}
+	for id := range changed {
+		x.rename(id)
+	}
 }
 
 // rename rebuilds an image after its names changed. The caller holds mu.
@@ -100,6 +108,18 @@ func (x *index) current(name string, target digest.Digest) *Image {
 	defer x.mu.RUnlock()
 	if n, ok := x.names[name]; ok && n.target == target {
 		return x.images[n.id]
+	}
+	return nil
+}
+
+// byTarget returns an image that has a name for that target, or nil.
+func (x *index) byTarget(target digest.Digest) *Image {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, n := range x.names {
+		if n.target == target {
+			return x.images[n.id]
+		}
 	}
 	return nil
 }

@@ -136,6 +136,7 @@ func (i *interrupted) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	left = slices.DeleteFunc(left, isClientLease)
 	for _, l := range left {
 		if key := l.Labels[pullLabel]; key != "" && l.Labels[bootLabel] == i.files.flusher.boot {
 			i.keep(ctx, key, l)

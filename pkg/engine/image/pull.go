@@ -216,7 +216,7 @@ func (s *puller) attempt(ctx context.Context, p pull, target imagespec.Descripto
 	if err != nil {
 		return nil, false, err
 	}
-	img, err := s.bringIn(leased, p, source{target: target, fetch: remotes.FetchHandler(s.files.content, f), expect: f.Expect}, lease)
+	img, err := s.bringIn(leased, p, source{target: target, fetch: remotes.FetchHandler(newSourced(s.files.content, p.name), f), expect: f.Expect}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.publish(ctx, p, img, target, lease)
@@ -355,13 +355,17 @@ func (s *puller) see(ctx context.Context, k viewKey) error {
 	return err
 }
 
-// publish makes a pulled image known.
+// publish makes a pulled image known by its tag, if it has one, and its digest.
 func (s *puller) publish(ctx context.Context, p pull, img *Image, target imagespec.Descriptor, lease leases.Lease) (*Image, error) {
 	names, err := recordNames(p.name, target.Digest)
 	if err != nil {
 		return nil, err
 	}
-	img, err = s.catalog.record(ctx, img, target, lease, names)
+	return s.publishAs(ctx, p, img, naming{names: names, target: target, labels: kubeletLabels}, lease)
+}
+
+func (s *puller) publishAs(ctx context.Context, p pull, img *Image, n naming, lease leases.Lease) (*Image, error) {
+	img, err := s.catalog.record(ctx, img, n, lease)
 	if err == nil {
 		s.interrupted.done(ctx, p.image())
 		if s.cfg.DiscardLayers {

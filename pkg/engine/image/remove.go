@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"time"
 
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
@@ -39,11 +40,13 @@ const kubeletMargin, evictionMargin = 15, 20
 // nearlyFull says whether a kubelet may be about to evict pods.
 func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
 
-// makeRoom gives up what interrupted pulls left where the kubelet, by its defaults,
-// would evict pods, for whoever asks how full the filesystem is.
+// makeRoom gives up what interrupted pulls left, and what clients hold for long, where
+// the kubelet, by its defaults, would evict pods, for whoever asks how full the
+// filesystem is.
 func (s *Store) makeRoom(ctx context.Context) {
 	if lessFree(s.files.root, kubeletMargin) {
 		s.interrupted.drop(inNamespace(ctx))
+		s.dropClientLeases(inNamespace(ctx), time.Now().Add(-clientLeaseGrace))
 	}
 }
 

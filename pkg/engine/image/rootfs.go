@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -466,4 +467,20 @@ func (m *rootfses) sweep(ctx context.Context) {
 			log.G(ctx).WithError(err).WithField("entry", e.Name()).Warn("Failed to delete discarded writable layer")
 		}
 	}
+}
+
+// SeenOf returns the read-only mounts of a container's root filesystem, with what it has
+// written so far. errdefs.ErrFailedPrecondition and ErrNotFound as WrittenOf.
+func (m *rootfses) SeenOf(u Use) ([]mount.Mount, error) {
+	upper, _, err := m.WrittenOf(u)
+	if err != nil {
+		return nil, err
+	}
+	name := cmp.Or(u.Snapshotter, m.files.snapshotter)
+	v := m.views.table.get(viewKey{snapshotter: name, chain: u.ChainID})
+	if v == nil {
+		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
+	}
+	seen := stack{lower: append([]string{upper}, v.stack.lower...), options: v.stack.options}
+	return seen.readonly(m.files.path(emptyDir)), nil
 }

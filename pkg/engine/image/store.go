@@ -59,7 +59,7 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 func newStore(f *files, c Config) (*Store, error) {
 	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull, work: work{collector: newWorker(), counter: newWorker()}}
 	s.reader = newReader(f.content, c.Limits)
-	s.catalog = newCatalog(f, s.reader, c.PinnedImages)
+	s.catalog = newCatalog(f, s.reader, c)
 	u := newUnpacker(f, s.reader, unpackConfig{keysDir: c.DecryptionKeysDir, downloads: c.MaxConcurrentDownloads, discards: c.DiscardLayers})
 	s.views = newViews(f, u, s.catalog.hasChain, s.work)
 	s.meter = newMeter(f)

@@ -62,7 +62,7 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	kept := &settings.Settings{}
 	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
 	told := hooks.New(hooks.NewSubjects(pods, kept), nil)
-	announcer := events.NewAnnouncer(events.NewBroker(), pods)
+	announcer := events.NewAnnouncer(events.NewBroker(), pods, nil)
 	p := &processes{pods: pods, binaries: b, settings: kept, events: announcer, tasks: task.New(pods, kept, b, shims)}
 	s := &stops{
 		pods: pods, binaries: b, settings: kept, events: announcer, hooks: told, rootfs: rootfs.New(pods, nil),

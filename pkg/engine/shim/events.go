@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 
 	events "github.com/containerd/containerd/api/events"
@@ -28,6 +29,9 @@ func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) e
 	if err != nil {
 		return fmt.Errorf("listen for shim events: %w", err)
 	}
+	if err := linkTo(m.config.Events, m.config.API+".ttrpc"); err != nil {
+		return errors.Join(fmt.Errorf("listen for shim events: %w", err), l.Close())
+	}
 	srv, err := ttrpc.NewServer()
 	if err != nil {
 		return errors.Join(err, l.Close())
@@ -36,6 +40,14 @@ func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) e
 	go func() { _ = srv.Serve(ctx, l) }()
 	go func() { <-ctx.Done(); _ = srv.Close() }()
 	return nil
+}
+
+// linkTo makes a link in place of one that may be there.
+func linkTo(path, link string) error {
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(filepath.Base(path), link)
 }
 
 type sink struct{ oom func(string) }

@@ -141,7 +141,7 @@ func (m *ForeignShims) bootstrap(s Start) ([]byte, error) {
 		LogLevel:               bootapi.LogLevelFromString("info"),
 		ContainerdVersion:      "2.4.0",
 		ContainerdTtrpcAddress: m.config.Events,
-		ContainerdGrpcAddress:  m.config.Events,
+		ContainerdGrpcAddress:  m.config.API,
 		ContainerdBinary:       m.config.Supervisor,
 	}
 	socketDir := m.socketDir()
@@ -160,14 +160,14 @@ func (m *ForeignShims) bootstrap(s Start) ([]byte, error) {
 // action runs the shim's binary. What it prints goes to out; what it says when
 // it fails is in the error.
 func (m *ForeignShims) action(ctx context.Context, s Start, stdin []byte, out io.Writer, action string) error {
-	args := []string{"-namespace", Namespace, "-address", m.config.Events, "-publish-binary", m.config.Supervisor, "-id", s.ID}
+	args := []string{"-namespace", Namespace, "-address", m.config.API, "-publish-binary", m.config.Supervisor, "-id", s.ID}
 	if action == "delete" {
 		args = append(args, "-bundle", s.Bundle)
 	}
 	cmd := exec.CommandContext(ctx, s.Binary, append(args, action)...)
 	cmd.Dir = s.Bundle
 	cmd.Env = append(environment(os.Environ(), kataConfig), "GOMAXPROCS=2", "MAX_SHIM_VERSION=2",
-		"TTRPC_ADDRESS="+m.config.Events, "GRPC_ADDRESS="+m.config.Events, "NAMESPACE="+Namespace)
+		"TTRPC_ADDRESS="+m.config.Events, "GRPC_ADDRESS="+m.config.API, "NAMESPACE="+Namespace)
 	cmd.Stdin = bytes.NewReader(stdin)
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = out, &stderr

@@ -63,7 +63,7 @@ func manager(t *testing.T, state, program string) *Manager {
 		}
 		t.Skip("a supervisor needs root")
 	}
-	m, err := New(Config{State: state, Supervisor: program, Events: filepath.Join(state, "events.sock"), Log: log.L})
+	m, err := New(Config{State: state, Supervisor: program, Events: filepath.Join(state, "events.sock"), API: filepath.Join(state, "containerd.sock"), Log: log.L})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,9 @@ type Config struct {
 	// Events is the address (a socket path) at which foreign shims publish
 	// events; it is served by ServeEvents.
 	Events string
+	// API is the address at which foreign shims find the API of containerd, to which
+	// they call back. Older ones find Events by it: what its name with ".ttrpc" leads to.
+	API string
 	// Left, if set, is called when an idle supervisor and its directory are gone.
 	Left func()
 	// Log is where this package writes what has no caller to return to.

@@ -1,0 +1,106 @@
+// Package agents runs programs of the node that speak containerd's API against berth:
+// containerd's own client and command line, a mirror between nodes, and hostile ones.
+package agents
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/containerdapi"
+)
+
+// patience is far above what anything here takes on a machine that is not busy.
+const patience = 60 * time.Second
+
+// bed is a berth whose socket is where a test's agents look for containerd's.
+type bed struct {
+	*testbed.Bed
+	Agents string
+}
+
+// newBed starts berth with runc and what else the options say.
+func newBed(t *testing.T, name string, options testbed.Options) *bed {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "agents-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := &bed{Agents: filepath.Join(dir, "containerd.sock")}
+	if options.Runtimes == nil && !strings.Contains(options.Config, "[runtimes.") {
+		options.Runtimes = map[string]string{"runc": testbed.Part(t, testbed.Runc)}
+	}
+	options.Config += fmt.Sprintf("\n[containerd_api]\nsocket = %q\n", b.Agents)
+	b.Bed = testbed.StartBed(t, name, options)
+	b.Image += ":latest" // the whole name
+	return b
+}
+
+// dial connects containerd's Go client, unmodified.
+func (b *bed) dial(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.New(b.Agents, client.WithDefaultNamespace(containerdapi.Namespace), client.WithTimeout(patience))
+	if err != nil {
+		t.Fatalf("dial as containerd's client does: %v", err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// ctr runs containerd's command line in a namespace, and returns what it printed.
+func (b *bed) ctr(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testbed.Part(t, testbed.Ctr), append([]string{"--address", b.Agents}, args...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// must is ctr in the namespace of Kubernetes, which must succeed.
+func (b *bed) must(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := b.ctr(t, append([]string{"-n", containerdapi.Namespace}, args...)...)
+	if err != nil {
+		t.Fatalf("ctr %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// has fails unless the output has each of the texts.
+func has(t *testing.T, what, out string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			t.Errorf("%s lacks %q:\n%s", what, text, out)
+		}
+	}
+}
+
+// images are those that the CRI lists.
+func (b *bed) images(t *testing.T) []*runtimeapi.Image {
+	t.Helper()
+	r, err := b.Client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.GetImages()
+}
+
+// removeImage removes the bed's image as a kubelet does.
+func (b *bed) removeImage(t *testing.T) {
+	t.Helper()
+	if _, err := b.Client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: b.Image}}); err != nil {
+		t.Fatal(err)
+	}
+}

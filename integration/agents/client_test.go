@@ -1,0 +1,282 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cgroup1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	cgroup2 "github.com/containerd/cgroups/v3/cgroup2/stats"
+	events "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/containerdapi"
+)
+
+// watcher remembers the events that containerd's client hands out.
+type watcher struct {
+	mu     sync.Mutex
+	events []string
+}
+
+// watch subscribes until the test ends.
+func watch(t *testing.T, c *client.Client, filters ...string) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(namespaces.WithNamespace(context.Background(), containerdapi.Namespace))
+	t.Cleanup(cancel)
+	w := &watcher{}
+	ch, errs := c.EventService().Subscribe(ctx, filters...)
+	go func() {
+		for {
+			select {
+			case e := <-ch:
+				w.note(fmt.Sprintf("%s %s %s", e.Namespace, e.Topic, subject(e.Event)))
+			case err := <-errs:
+				w.note(fmt.Sprint("the subscription ended: ", err))
+				return
+			}
+		}
+	}()
+	return w
+}
+
+// subject is what an event is about, and how it ended.
+func subject(packed typeurl.Any) string {
+	e, err := typeurl.UnmarshalAny(packed)
+	if err != nil {
+		return err.Error()
+	}
+	switch e := e.(type) {
+	case *events.ContainerCreate:
+		return e.ID + " " + e.Image
+	case *events.ContainerDelete:
+		return e.ID
+	case *events.TaskStart:
+		return fmt.Sprintf("%s %t", e.ContainerID, e.Pid > 0)
+	case *events.TaskExit:
+		return fmt.Sprintf("%s %d", e.ContainerID, e.ExitStatus)
+	case *events.TaskDelete:
+		return e.ContainerID
+	case *events.ImageCreate:
+		return e.Name
+	case *events.ImageDelete:
+		return e.Name
+	case *events.ContentCreate:
+		return e.Digest
+	}
+	return fmt.Sprintf("%T", e)
+}
+
+func (w *watcher) note(event string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, event)
+}
+
+// saw waits for events in that order.
+func (w *watcher) saw(t *testing.T, want ...string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		at := 0
+		for _, e := range w.events {
+			if at < len(want) && e == want[at] {
+				at++
+			}
+		}
+		if at < len(want) {
+			return fmt.Errorf("no event %q after the %d before it, in:\n%s", want[at], at, strings.Join(w.events, "\n"))
+		}
+		return nil
+	})
+}
+
+func TestGoClient(t *testing.T) {
+	b := newBed(t, "goclient", testbed.Options{})
+	c := b.dial(t)
+	ctx := namespaces.WithNamespace(t.Context(), containerdapi.Namespace)
+	if ok, err := c.IsServing(ctx); !ok {
+		t.Fatalf("the client finds no containerd: %v", err)
+	}
+	all, tasks := watch(t, c), watch(t, c, `topic=="/tasks/exit"`)
+	// A subscription that has begun is known by its first event.
+	testbed.Eventually(t, patience, func() error {
+		b.Client.Pull(t, "", b.Image)
+		if _, err := c.ImageService().Get(ctx, b.Image); err != nil {
+			return err
+		}
+		if err := c.ImageService().Delete(ctx, b.Image); err != nil {
+			return err
+		}
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		if !slices.Contains(all.events, "k8s.io /images/delete "+b.Image) {
+			return errors.New("nobody has told of a removed image")
+		}
+		return nil
+	})
+	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"}})
+	id := p.Container.ID
+	got, err := c.LoadContainer(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := got.Info(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := got.Spec(ctx)
+	if err != nil || spec.Process == nil || !slices.Contains(spec.Process.Args, "sh") {
+		t.Errorf("the spec of a container: %v, %+v", err, spec)
+	}
+	if info.Image != b.Image || info.SandboxID != p.ID || info.SnapshotKey != id {
+		t.Errorf("a container is %+v", info)
+	}
+	if image, err := got.Image(ctx); err != nil || image.Name() != b.Image {
+		t.Errorf("the image of a container: %v", err)
+	}
+	task, err := got.Task(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := task.Status(ctx); err != nil || st.Status != client.Running {
+		t.Errorf("status of a task: %+v, %v", st, err)
+	}
+	if pids, err := task.Pids(ctx); err != nil || !slices.ContainsFunc(pids, func(p client.ProcessInfo) bool { return p.Pid == task.Pid() }) {
+		t.Errorf("pids of a task with process %d: %v, %v", task.Pid(), pids, err)
+	}
+	measured(t, ctx, task)
+	exited, err := task.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Container.Stop(t, 10*time.Second)
+	select {
+	case s := <-exited:
+		if code, _, err := s.Result(); err != nil || code != 3 {
+			t.Errorf("Wait says %d, %v", code, err)
+		}
+	case <-time.After(patience):
+		t.Error("Wait does not return after the exit")
+	}
+	p.Remove(t)
+	all.saw(t,
+		"k8s.io /containers/create "+p.ID+" berth.dev/pause",
+		"k8s.io /containers/create "+id+" "+b.Image,
+		"k8s.io /tasks/start "+id+" true",
+		"k8s.io /tasks/exit "+id+" 3",
+		"k8s.io /tasks/delete "+id,
+		"k8s.io /containers/delete "+id,
+		"k8s.io /containers/delete "+p.ID)
+	tasks.saw(t, "k8s.io /tasks/exit "+id+" 3")
+	if _, err := c.LoadContainer(ctx, id); !errdefs.IsNotFound(err) {
+		t.Errorf("a removed container: %v", err)
+	}
+	t.Run("what is not served", func(t *testing.T) { notServed(t, ctx, c, b.Image) })
+	t.Run("images of clients", func(t *testing.T) { imagesOfClients(t, ctx, b, c) })
+}
+
+// measured fails unless the metrics of a task are those of this node's cgroups.
+func measured(t *testing.T, ctx context.Context, task client.Task) { //nolint:revive // the test comes first
+	t.Helper()
+	m, err := task.Metrics(ctx)
+	if err != nil {
+		t.Errorf("metrics of a task: %v", err)
+		return
+	}
+	data, err := typeurl.UnmarshalAny(m.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var memory, pids uint64
+	switch m := data.(type) {
+	case *cgroup1.Metrics:
+		memory, pids = m.GetMemory().GetUsage().GetUsage(), m.GetPids().GetCurrent()
+	case *cgroup2.Metrics:
+		memory, pids = m.GetMemory().GetUsage(), m.GetPids().GetCurrent()
+	}
+	if memory == 0 || pids == 0 {
+		t.Errorf("a task has %d bytes and %d processes", memory, pids)
+	}
+}
+
+func notServed(t *testing.T, ctx context.Context, c *client.Client, image string) { //nolint:revive // the test comes first
+	t.Helper()
+	_, err := c.SandboxStore().List(ctx)
+	if !errdefs.IsNotImplemented(err) {
+		t.Errorf("a service that berth does not have: %v", err)
+	}
+	for what, f := range map[string]func() error{
+		"a new container": func() error {
+			_, err := c.ContainerService().Create(ctx, containers.Container{ID: "x", Spec: &anypb.Any{TypeUrl: "x", Value: []byte("{}")}, Runtime: containers.RuntimeInfo{Name: "x"}})
+			return err
+		},
+		"a pull that unpacks by itself": func() error {
+			_, err := c.Pull(ctx, image, plainHTTP(), client.WithPullUnpack)
+			return err
+		},
+		"a snapshot": func() error {
+			_, err := c.SnapshotService("overlayfs").Prepare(ctx, "x", "")
+			return err
+		},
+		"another namespace's image": func() error {
+			_, err := c.Pull(namespaces.WithNamespace(ctx, "default"), image, plainHTTP())
+			return err
+		},
+	} {
+		if err := f(); !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	other := namespaces.WithNamespace(ctx, "moby")
+	if found, err := c.Containers(other); err != nil || len(found) > 0 {
+		t.Errorf("containers of another namespace: %v, %v", found, err)
+	}
+	if _, err := c.LoadContainer(other, "x"); !errdefs.IsNotFound(err) {
+		t.Errorf("a container of another namespace: %v", err)
+	}
+}
+
+// plainHTTP has the client ask registries of this test.
+func plainHTTP() client.RemoteOpt {
+	return client.WithResolver(docker.NewResolver(docker.ResolverOptions{
+		Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts)),
+	}))
+}
+
+// imagesOfClients are pulled, named and removed by the client, and pods run from them.
+func imagesOfClients(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	ref := b.Registry.Push(t, "mine", testbed.Busybox(t)) + ":latest"
+	img, err := c.Pull(ctx, ref, plainHTTP())
+	if err != nil {
+		t.Fatalf("pull as containerd's client does: %v", err)
+	}
+	if ok, err := img.IsUnpacked(ctx, "overlayfs"); !ok {
+		t.Errorf("an image of a client is not unpacked: %v", err)
+	}
+	p := b.Client.RunPod(t, testbed.PodSpec{Image: ref, Command: []string{"sleep", "1000"}})
+	// It may go while a pod runs from it, as by the CRI.
+	if err := c.ImageService().Delete(ctx, ref); err != nil {
+		t.Errorf("remove an image that a pod runs from: %v", err)
+	}
+	p.Container.Exec(t, "ls", "/")
+	b.Restart(t)
+	p.Container.Exec(t, "ls", "/")
+	if _, err := b.dial(t).ImageService().Get(ctx, ref); !errdefs.IsNotFound(err) {
+		t.Errorf("a removed image after a restart: %v", err)
+	}
+}

@@ -1,0 +1,339 @@
+package agents
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/containerdapi"
+)
+
+// Whatever a client does, pods do not notice: images can be pulled, pods be started and
+// entered, and nothing that they need goes.
+func TestHostileClients(t *testing.T) {
+	b := newBed(t, "hostile", testbed.Options{})
+	atRest := b.Rest(t)
+	c := b.dial(t)
+	ctx := namespaces.WithNamespace(t.Context(), containerdapi.Namespace)
+	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
+	for _, attack := range []struct {
+		name string
+		run  func(t *testing.T)
+	}{
+		{"leases everything", func(t *testing.T) { leaseAll(t, ctx, b, c) }},
+		{"writes content without a lease", func(t *testing.T) { writeUnleased(t, ctx, b, c) }},
+		{"deletes what images are made of", func(t *testing.T) { deleteContent(t, ctx, b, c) }},
+		{"unlabels what images are made of", func(t *testing.T) { unlabel(t, ctx, b, c) }},
+		{"reads no events", func(t *testing.T) { floodEvents(t, ctx, b, c) }},
+		{"lists ten thousand times", func(t *testing.T) { listALot(t, ctx, b, c) }},
+		{"deletes images in use", func(t *testing.T) { deleteImages(t, ctx, b, c) }},
+		{"writes images that are none", func(t *testing.T) { badImages(t, ctx, b, c) }},
+		{"sends nonsense", func(t *testing.T) { nonsense(t, b) }},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			attack.run(t)
+			p.Container.Exec(t, "ls", "/")
+			b.Client.Pull(t, "", b.Image)
+			b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}}).Remove(t)
+		})
+	}
+	b.NothingLeft(t, atRest)
+}
+
+// blobs are the digests of all content.
+func blobs(ctx context.Context, t *testing.T, c *client.Client) (all []digest.Digest) {
+	t.Helper()
+	err := c.ContentStore().Walk(ctx, func(i content.Info) error {
+		all = append(all, i.Digest)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// What a lease holds is in nobody's way: an image is removed and pulled again all the
+// same, and no lease lasts for ever.
+func leaseAll(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	m := c.LeasesService()
+	l, err := m.Create(ctx, leases.WithID("mine"), leases.WithLabels(map[string]string{"containerd.io/gc.expire": "2099-01-01T00:00:00Z"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range blobs(ctx, t, c) {
+		if err := m.AddResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}); err != nil {
+			t.Error(err)
+		}
+	}
+	listed, err := m.List(ctx)
+	if err != nil || len(listed) != 1 {
+		t.Fatalf("leases: %v, %v", listed, err)
+	}
+	if end, err := time.Parse(time.RFC3339, listed[0].Labels["containerd.io/gc.expire"]); err != nil || end.After(time.Now().Add(25*time.Hour)) {
+		t.Errorf("a lease ends at %s, %v", end, err)
+	}
+	var refused error
+	for i := 0; i < 2000 && refused == nil; i++ {
+		_, refused = m.Create(ctx, leases.WithRandomID())
+	}
+	if !errdefs.IsResourceExhausted(refused) {
+		t.Errorf("2000 leases: %v", refused)
+	}
+	if listed, err = m.List(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range listed {
+		if err := m.Delete(ctx, l); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What nothing holds is collected, and no pull waits for a writer.
+func writeUnleased(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	data := bytes.Repeat([]byte("x"), 1<<20)
+	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
+	if err := content.WriteBlob(ctx, c.ContentStore(), "mine", bytes.NewReader(data), desc); err != nil {
+		t.Fatal(err)
+	}
+	// It takes the names that pulls give to what they write, and keeps them.
+	for _, kind := range []string{"manifest", "layer", "config"} {
+		for _, d := range blobs(ctx, t, c) {
+			w, err := c.ContentStore().Writer(ctx, content.WithRef(kind+"-"+d.String()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = w.Close() })
+		}
+	}
+	b.removeImage(t)
+	b.Client.Pull(t, "", b.Image)
+	b.removeImage(t) // which collects
+	testbed.Eventually(t, patience, func() error {
+		if _, err := c.ContentStore().Info(ctx, desc.Digest); !errdefs.IsNotFound(err) {
+			return fmt.Errorf("content without a lease is still there: %w", err)
+		}
+		return nil
+	})
+	b.Client.Pull(t, "", b.Image)
+	statuses, err := c.ContentStore().ListStatuses(ctx)
+	if err != nil || len(statuses) == 0 {
+		t.Errorf("what is being written: %v, %v", statuses, err)
+	}
+	for _, s := range statuses {
+		if err := c.ContentStore().Abort(ctx, s.Ref); err != nil {
+			t.Errorf("abort %s: %v", s.Ref, err)
+		}
+	}
+}
+
+func deleteContent(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	all := blobs(ctx, t, c)
+	if len(all) < 3 {
+		t.Fatalf("%d blobs", len(all))
+	}
+	for _, d := range all {
+		if err := c.ContentStore().Delete(ctx, d); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), b.Registry.Host) {
+			t.Errorf("delete %s: %v", d, err)
+		}
+	}
+}
+
+// The labels by which the collector finds what an image needs stay.
+func unlabel(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	all := blobs(ctx, t, c)
+	for _, d := range all {
+		for _, fields := range [][]string{nil, {"labels"}, {"labels.containerd.io/gc.ref.content.config", "labels.containerd.io/gc.ref.content.l.0"}} {
+			if _, err := c.ContentStore().Update(ctx, content.Info{Digest: d, Labels: map[string]string{"mine": "yes"}}, fields...); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := c.ContentStore().Update(ctx, content.Info{Digest: d, Labels: map[string]string{"containerd.io/gc.root": "x"}}, "labels"); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("content for ever: %v", err)
+		}
+	}
+	l, err := c.LeasesService().Create(ctx, leases.WithRandomID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.LeasesService().Delete(ctx, l, leases.SynchronousDelete); err != nil {
+		t.Fatal(err)
+	}
+	if left := blobs(ctx, t, c); len(left) != len(all) {
+		t.Errorf("%d of %d blobs are left of an image whose labels were changed", len(left), len(all))
+	}
+	for label, value := range map[string]string{"containerd.io/gc.expire": "2000-01-01T00:00:00Z", "containerd.io/gc.bref.image": "x"} {
+		_, err := c.ImageService().Update(ctx, images.Image{Name: b.Image, Labels: map[string]string{label: value}}, "labels."+label)
+		if !errdefs.IsInvalidArgument(err) {
+			t.Errorf("label %s on an image: %v", label, err)
+		}
+	}
+}
+
+// Subscribers that do not read are disconnected; others get everything.
+func floodEvents(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for range 50 {
+		silent := b.dial(t)
+		silent.EventService().Subscribe(ctx) // and nobody reads
+	}
+	reader := watch(t, c, `topic=="/images/update"`)
+	before := b.memory(t)
+	testbed.Eventually(t, 2*patience, func() error {
+		for i := range 500 {
+			if _, err := c.ImageService().Update(ctx, images.Image{Name: b.Image, Labels: map[string]string{"n": fmt.Sprint(i)}}, "labels.n"); err != nil {
+				return err
+			}
+		}
+		reader.mu.Lock()
+		defer reader.mu.Unlock()
+		if len(reader.events) < 3000 {
+			return fmt.Errorf("a reader saw %d events", len(reader.events))
+		}
+		return nil
+	})
+	if grown := b.memory(t) - before; grown > 64<<20 {
+		t.Errorf("subscribers that do not read took %d MiB", grown>>20)
+	}
+}
+
+// memory is what the daemon has in memory, in bytes.
+func (b *bed) memory(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(b.PID()), "statm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
+		t.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
+}
+
+func listALot(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	var asking sync.WaitGroup
+	failures := make(chan error, 40)
+	for range 20 {
+		asking.Go(func() {
+			for range 250 {
+				if _, err := c.ContainerService().List(ctx); err != nil {
+					failures <- err
+					return
+				}
+				if _, err := c.ImageService().List(ctx); err != nil {
+					failures <- err
+					return
+				}
+			}
+		})
+	}
+	// Meanwhile pods come and go.
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}}).Remove(t)
+	asking.Wait()
+	close(failures)
+	for err := range failures {
+		t.Error(err)
+	}
+}
+
+func deleteImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	all, err := c.ImageService().List(ctx)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("images: %v, %v", all, err)
+	}
+	for _, img := range all {
+		if err := c.ImageService().Delete(ctx, img.Name, images.SynchronousDelete()); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := b.images(t); len(left) > 0 {
+		t.Errorf("the CRI lists %v", left)
+	}
+}
+
+// An image is whole, or it is not there.
+func badImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+	t.Helper()
+	b.Client.Pull(t, "", b.Image)
+	good, err := c.ImageService().Get(ctx, b.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:` + strings.Repeat("0", 64) + `","size":2},"layers":[]}`)
+	torn := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromBytes(text), Size: int64(len(text))}
+	if err := content.WriteBlob(ctx, c.ContentStore(), "torn", bytes.NewReader(text), torn); err != nil {
+		t.Fatal(err)
+	}
+	for name, img := range map[string]images.Image{
+		"no name":          {Target: good.Target},
+		"not a name":       {Name: "A B", Target: good.Target},
+		"a short name":     {Name: "short", Target: good.Target},
+		"no target":        {Name: "registry.test/x:1"},
+		"missing content":  {Name: "registry.test/x:1", Target: imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromString("x"), Size: 1}},
+		"a torn manifest":  {Name: "registry.test/x:1", Target: torn},
+		"no media type":    {Name: "registry.test/x:1", Target: imagespec.Descriptor{Digest: torn.Digest, Size: torn.Size}},
+		"expires at once":  {Name: "registry.test/x:1", Target: good.Target, Labels: map[string]string{"containerd.io/gc.expire": "2000-01-01T00:00:00Z"}},
+		"there is already": {Name: b.Image, Target: good.Target},
+	} {
+		if _, err := c.ImageService().Create(ctx, img); err == nil {
+			t.Errorf("%s: is taken", name)
+		}
+	}
+	if _, err := c.ImageService().Update(ctx, images.Image{Name: b.Image, Target: torn}, "target"); err == nil {
+		t.Error("an image is changed to a torn one")
+	}
+	if now, err := c.ImageService().Get(ctx, b.Image); err != nil || now.Target.Digest != good.Target.Digest {
+		t.Errorf("the image is %v now, %v", now.Target, err)
+	}
+	if tags := b.tags(t); !slices.Equal(tags, []string{b.Image}) {
+		t.Errorf("the CRI lists %v", tags)
+	}
+}
+
+// nonsense is what speaks no gRPC, and connections that say nothing.
+func nonsense(t *testing.T, b *bed) {
+	t.Helper()
+	for i := range 200 {
+		conn, err := net.Dial("unix", b.Agents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			if _, err := conn.Write(bytes.Repeat([]byte("GET / HTTP/1.1\r\n"), 100)); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "pipe") {
+				t.Error(err)
+			}
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+	b.ctr(t, "-n", "k8s.io", "images", "ls") //nolint:errcheck // that it answers is seen below
+	b.must(t, "images", "ls")
+}

@@ -1,0 +1,63 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+
+	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-cri/berth/pkg/observe"
+)
+
+// agentsMode keeps everybody but root from the API of containerd: who may import images
+// has the node.
+const agentsMode fs.FileMode = 0o600
+
+// listenForAgents takes the socket of the API of containerd, if it is configured. That no
+// other daemon has it is known before anything on the disk is opened.
+func (d *Daemon) listenForAgents(ctx context.Context) (net.Listener, error) {
+	path := d.options.Config.ContainerdAPI.Socket
+	if path == "" {
+		return nil, nil
+	}
+	l, err := listenUnix(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("containerd_api.socket: %w", err)
+	}
+	if err := permit(path, agentsMode, ""); err != nil {
+		return nil, errors.Join(fmt.Errorf("containerd_api.socket: %w", err), ignoreClosed(l.Close()))
+	}
+	d.teardown.add("containerd API socket", func(context.Context) error { return ignoreClosed(l.Close()) })
+	return l, nil
+}
+
+// serveAgents answers there, once pods are known. Calls under way end with the daemon.
+func (d *Daemon) serveAgents(ctx context.Context, e Engine, l net.Listener, metrics prometheus.Registerer) {
+	if l == nil {
+		return
+	}
+	options := observe.NewContainerd(metrics).ServerOptions()
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	d.teardown.add("containerd API", func(ctx context.Context) error {
+		stop()
+		select {
+		case <-ended:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	go func() {
+		defer close(ended)
+		if err := e.ServeContainerdAPI(serving, l, options...); err != nil {
+			// The pods of the node do not need it.
+			log.G(ctx).WithError(err).Error("Failed to serve the containerd API")
+		}
+	}()
+	log.G(ctx).WithField("socket", d.options.Config.ContainerdAPI.Socket).Info("Serving the containerd API")
+}

@@ -1,0 +1,132 @@
+// Package containerdapi shows the images and pods of the engine by the API of containerd,
+// so that agents of the node (cAdvisor, ctr, mirrors, scanners, Wasm shims) find them
+// where they look for containerd's.
+//
+// Nothing is kept here: images, content, leases and snapshots are those of package image,
+// containers and tasks are read from the index of pods at each call. Images, content and
+// leases may be written. Containers, tasks and snapshots may be read only: pods belong to
+// the CRI. What berth does not have of the API answers Unimplemented, as containerd does.
+//
+// There is one namespace, [Namespace]. Every other is empty, and stays so.
+//
+//	s, err := containerdapi.New(containerdapi.Deps{...})
+//	go s.Serve(ctx, listener, containerdapi.Agents, options...)
+package containerdapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	diffapi "github.com/containerd/containerd/api/services/diff/v1"
+	eventsapi "github.com/containerd/containerd/api/services/events/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
+	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthapi "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// Namespace is where Kubernetes' agents look for pods and images.
+const Namespace = "k8s.io"
+
+// Deps are what is shown.
+type Deps struct {
+	Pods   *pod.Registry
+	Images *image.Store
+	Stats  Stats
+	Events *Broker
+	// OOM is told of the out-of-memory kills that shims publish.
+	OOM func(task string)
+	// Version and Revision are the daemon's own.
+	Version, Revision string
+}
+
+// Audience is who may call a server.
+type Audience int
+
+// The audiences.
+const (
+	// Agents are programs of the node.
+	Agents Audience = iota
+	// Shims are those that berth has started. They may also use the namespace that they
+	// were given, find containers that are being created, and publish events.
+	Shims
+)
+
+// Server serves the API. Serve may be called several times.
+type Server struct {
+	deps     Deps
+	services []registerer
+	streams  *streams
+}
+
+// registerer is a service of containerd's own packages.
+type registerer interface{ Register(*grpc.Server) error }
+
+// New puts the services together.
+func New(ctx context.Context, d Deps) (*Server, error) {
+	switch {
+	case d.Pods == nil, d.Images == nil, d.Stats == nil, d.Events == nil, d.OOM == nil:
+		return nil, errors.New("containerd API: a part is missing")
+	}
+	services, err := containerdServices(ctx, d)
+	if err != nil {
+		return nil, fmt.Errorf("containerd API: %w", err)
+	}
+	return &Server{deps: d, services: services, streams: newStreams()}, nil
+}
+
+const (
+	// maxMessage is containerd's own bound of messages, in bytes.
+	maxMessage = 16 << 20
+	// maxStreams bounds the calls that one connection may have open.
+	maxStreams = 128
+)
+
+// Serve answers on l until ctx ends, and closes l. The options come first.
+func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options ...grpc.ServerOption) error {
+	server, err := s.server(to, options)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer context.AfterFunc(ctx, server.Stop)()
+	if err := server.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve the containerd API: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server, error) {
+	gate := newGate(to)
+	server := grpc.NewServer(append(options,
+		grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
+	)...)
+	for _, service := range s.services {
+		if err := service.Register(server); err != nil {
+			return nil, err
+		}
+	}
+	seen := &view{pods: s.deps.Pods, images: s.deps.Images, unfinished: to == Shims}
+	versionapi.RegisterVersionServer(server, version{version: s.deps.Version, revision: s.deps.Revision})
+	namespacesapi.RegisterNamespacesServer(server, onlyNamespace{})
+	imagesapi.RegisterImagesServer(server, &imageService{store: s.deps.Images.Clients().Images()})
+	containersapi.RegisterContainersServer(server, &containerService{view: seen})
+	tasksapi.RegisterTasksServer(server, &taskService{view: seen, stats: s.deps.Stats})
+	eventsapi.RegisterEventsServer(server, &eventService{broker: s.deps.Events, oom: s.deps.OOM})
+	diffapi.RegisterDiffServer(server, diffapi.UnimplementedDiffServer{})
+	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: s.streams})
+	streamingapi.RegisterStreamingServer(server, s.streams)
+	healthapi.RegisterHealthServer(server, health.NewServer())
+	return server, nil
+}

@@ -1,0 +1,105 @@
+package containerdapi
+
+import (
+	"context"
+	"fmt"
+
+	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/v2/pkg/filters"
+	"github.com/containerd/errdefs"
+)
+
+// containerService serves sandboxes and containers as containers of containerd.
+type containerService struct {
+	containersapi.UnimplementedContainersServer
+	view *view
+}
+
+// Get implements containersapi.ContainersServer.
+func (s *containerService) Get(ctx context.Context, r *containersapi.GetContainerRequest) (*containersapi.GetContainerResponse, error) {
+	own, err := ours(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !own {
+		return nil, fmt.Errorf("container %.100q: %w", r.GetID(), errdefs.ErrNotFound)
+	}
+	m, err := s.view.message(r.GetID())
+	if err != nil {
+		return nil, err
+	}
+	return &containersapi.GetContainerResponse{Container: m}, nil
+}
+
+// List implements containersapi.ContainersServer.
+func (s *containerService) List(ctx context.Context, r *containersapi.ListContainersRequest) (*containersapi.ListContainersResponse, error) {
+	all, err := s.list(ctx, r.GetFilters())
+	return &containersapi.ListContainersResponse{Containers: all}, err
+}
+
+// ListStream implements containersapi.ContainersServer.
+func (s *containerService) ListStream(r *containersapi.ListContainersRequest, to containersapi.Containers_ListStreamServer) error {
+	all, err := s.list(to.Context(), r.GetFilters())
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if err := to.Send(&containersapi.ListContainerMessage{Container: c}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *containerService) list(ctx context.Context, fs []string) ([]*containersapi.Container, error) {
+	wants, err := filters.ParseAll(fs...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	own, err := ours(ctx)
+	if err != nil || !own {
+		return nil, err
+	}
+	var all []*containersapi.Container
+	for _, one := range s.view.all() {
+		if m := s.view.messageOf(one); wants.Match(adaptContainer(m)) {
+			all = append(all, m)
+		}
+	}
+	return all, ctx.Err()
+}
+
+// adaptContainer shows filters the fields that containerd shows them.
+func adaptContainer(c *containersapi.Container) filters.Adaptor {
+	return filters.AdapterFunc(func(path []string) (string, bool) {
+		if len(path) == 0 {
+			return "", false
+		}
+		switch path[0] {
+		case "id":
+			return c.GetID(), c.GetID() != ""
+		case "image":
+			return c.GetImage(), c.GetImage() != ""
+		case "runtime":
+			if len(path) > 1 && path[1] == "name" {
+				return c.GetRuntime().GetName(), true
+			}
+		case "labels":
+			return labelAt(c.GetLabels(), path[1:])
+		}
+		return "", false
+	})
+}
+
+// labelAt is the label of a field path, whose name may hold dots.
+func labelAt(labels map[string]string, path []string) (string, bool) {
+	if len(path) == 0 {
+		return "", false
+	}
+	name := path[0]
+	for _, part := range path[1:] {
+		name += "." + part
+	}
+	value, ok := labels[name]
+	return value, ok
+}

@@ -1,0 +1,152 @@
+package containerdapi
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	events "github.com/containerd/containerd/api/events"
+	eventsapi "github.com/containerd/containerd/api/services/events/v1"
+	"github.com/containerd/containerd/api/types"
+	core "github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/pkg/filters"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Broker hands events to subscribers. It waits for none of them: one that does not read
+// is disconnected and told so. The zero value has no subscribers and is ready.
+type Broker struct {
+	mu   sync.Mutex
+	subs map[*subscriber]struct{}
+}
+
+// subscriberBuffer is how many events a subscriber may be behind, and maxSubscribers how
+// many there may be.
+const subscriberBuffer, maxSubscribers = 1024, 128
+
+type subscriber struct {
+	wants  filters.Filter
+	events chan *types.Envelope
+	missed bool // guarded by Broker.mu, and not written after events is closed
+}
+
+var errMissed = fmt.Errorf("the subscriber is more than %d events behind and missed some; list, and subscribe again: %w", subscriberBuffer, errdefs.ErrUnavailable)
+
+// Publish implements events.Publisher of containerd. The namespace of ctx does not
+// matter: whoever publishes here does so for the store.
+func (b *Broker) Publish(_ context.Context, topic string, event core.Event) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.subs) == 0 {
+		return nil
+	}
+	packed, err := typeurl.MarshalAny(event)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", topic, err)
+	}
+	now := time.Now()
+	e := &core.Envelope{Timestamp: now, Namespace: Namespace, Topic: topic, Event: packed}
+	m := &types.Envelope{Timestamp: timestamppb.New(now), Namespace: Namespace, Topic: topic, Event: typeurl.MarshalProto(packed)}
+	for s := range b.subs {
+		if !s.wants.Match(e) {
+			continue
+		}
+		select {
+		case s.events <- m:
+		default:
+			s.missed = true
+			delete(b.subs, s)
+			close(s.events)
+		}
+	}
+	return nil
+}
+
+// listened says whether anybody wants to know.
+func (b *Broker) listened() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.subs) > 0
+}
+
+func (b *Broker) subscribe(fs []string) (*subscriber, error) {
+	wants, err := filters.ParseAll(fs...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	s := &subscriber{wants: wants, events: make(chan *types.Envelope, subscriberBuffer)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.subs) >= maxSubscribers {
+		return nil, fmt.Errorf("%d clients subscribe to events; close some: %w", maxSubscribers, errdefs.ErrResourceExhausted)
+	}
+	if b.subs == nil {
+		b.subs = map[*subscriber]struct{}{}
+	}
+	b.subs[s] = struct{}{}
+	return s, nil
+}
+
+func (b *Broker) unsubscribe(s *subscriber) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.subs, s)
+}
+
+// eventService serves the events of a Broker.
+type eventService struct {
+	eventsapi.UnimplementedEventsServer
+	broker *Broker
+	oom    func(task string)
+}
+
+// Subscribe implements eventsapi.EventsServer.
+func (s *eventService) Subscribe(r *eventsapi.SubscribeRequest, to eventsapi.Events_SubscribeServer) error {
+	sub, err := s.broker.subscribe(r.GetFilters())
+	if err != nil {
+		return err
+	}
+	defer s.broker.unsubscribe(sub)
+	for {
+		select {
+		case e, ok := <-sub.events:
+			if !ok {
+				return errMissed
+			}
+			if err := to.Send(e); err != nil {
+				return err
+			}
+		case <-to.Context().Done():
+			return nil
+		}
+	}
+}
+
+// Publish implements eventsapi.EventsServer, for shims.
+func (s *eventService) Publish(_ context.Context, r *eventsapi.PublishRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, s.heed(r.GetEvent())
+}
+
+// Forward implements eventsapi.EventsServer, for shims.
+func (s *eventService) Forward(_ context.Context, r *eventsapi.ForwardRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, s.heed(r.GetEnvelope().GetEvent())
+}
+
+// heed takes from the events of shims what nobody else tells: all other facts come from
+// the Task API, which misses nothing while the daemon is down.
+func (s *eventService) heed(event *anypb.Any) error {
+	if event == nil || !typeurl.Is(event, &events.TaskOOM{}) {
+		return nil
+	}
+	var oom events.TaskOOM
+	if err := typeurl.UnmarshalTo(event, &oom); err != nil {
+		return fmt.Errorf("event: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	s.oom(oom.ContainerID)
+	return nil
+}

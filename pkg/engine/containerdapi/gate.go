@@ -1,0 +1,210 @@
+package containerdapi
+
+import (
+	"context"
+	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+// gate is passed by every call: it decides which may be made, whose things they are
+// about, and how many there are at once.
+type gate struct {
+	to Audience
+	// calls and streams bound what is done at the same time.
+	calls, streams chan struct{}
+}
+
+const (
+	// maxCalls is how many calls are served at once: the node's processors are the pods'.
+	maxCalls = 4
+	// maxOpen is how many streams and waits may be open.
+	maxOpen = 512
+)
+
+func newGate(to Audience) *gate {
+	return &gate{to: to, calls: make(chan struct{}, maxCalls), streams: make(chan struct{}, maxOpen)}
+}
+
+func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
+	ctx, err := g.admit(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	if waits[info.FullMethod] {
+		leave, err := g.open()
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		return serve(ctx, req)
+	}
+	select {
+	case g.calls <- struct{}{}:
+		defer func() { <-g.calls }()
+		return serve(ctx, req)
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
+	ctx, err := g.admit(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	leave, err := g.open()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return serve(srv, inNamespace{ss, ctx})
+}
+
+// open counts a call that lasts.
+func (g *gate) open() (leave func(), err error) {
+	select {
+	case g.streams <- struct{}{}:
+		return func() { <-g.streams }, nil
+	default:
+		return nil, status.Errorf(codes.ResourceExhausted, "%d streams and waits are open; close some", maxOpen)
+	}
+}
+
+// inNamespace gives a stream the context of its namespace.
+type inNamespace struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // a stream's context is asked of the stream
+}
+
+func (s inNamespace) Context() context.Context { return s.ctx }
+
+// admit says whether a call may be made, and puts into its context where the store has
+// what it is about.
+func (g *gate) admit(ctx context.Context, full string) (context.Context, error) {
+	asked := ""
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		if values := md.Get(namespaces.GRPCHeader); len(values) > 0 {
+			asked = values[0]
+		}
+	}
+	own := asked == Namespace || g.to == Shims && asked == shim.Namespace
+	if err := allowed(full, asked, own, g.to); err != nil {
+		return nil, err
+	}
+	switch {
+	case own:
+		ctx = namespaces.WithNamespace(ctx, image.Namespace)
+	case asked == image.Namespace:
+		// A name that the store does not use, so that nothing is found there either.
+		ctx = namespaces.WithNamespace(ctx, Namespace)
+	case asked != "":
+		ctx = namespaces.WithNamespace(ctx, asked)
+	}
+	return ctx, nil
+}
+
+// ours says whether a call is about the pods and images of the engine.
+func ours(ctx context.Context) (bool, error) {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	return ns == image.Namespace, err
+}
+
+// kind is what a method does.
+type kind int
+
+const (
+	unknown kind = iota
+	reads
+	writes    // images, content or leases
+	publishes // events
+	ofPods    // what only the CRI may do
+	ofLayers  // what only pulls do
+)
+
+// kinds are those of the methods that are served, by "service/Method".
+var kinds = map[string]kind{
+	"version.Version/Version": reads,
+
+	"introspection.Introspection/Plugins": reads, "introspection.Introspection/Server": reads, "introspection.Introspection/PluginInfo": reads,
+
+	"namespaces.Namespaces/Get": reads, "namespaces.Namespaces/List": reads,
+	"namespaces.Namespaces/Create": ofPods, "namespaces.Namespaces/Update": ofPods, "namespaces.Namespaces/Delete": ofPods,
+
+	"images.Images/Get": reads, "images.Images/List": reads,
+	"images.Images/Create": writes, "images.Images/Update": writes, "images.Images/Delete": writes,
+
+	"content.Content/Info": reads, "content.Content/List": reads, "content.Content/Read": reads,
+	"content.Content/Status": reads, "content.Content/ListStatuses": reads,
+	"content.Content/Update": writes, "content.Content/Delete": writes, "content.Content/Write": writes, "content.Content/Abort": writes,
+
+	"leases.Leases/List": reads, "leases.Leases/ListResources": reads,
+	"leases.Leases/Create": writes, "leases.Leases/Delete": writes, "leases.Leases/AddResource": writes, "leases.Leases/DeleteResource": writes,
+
+	"transfer.Transfer/Transfer": writes, "streaming.Streaming/Stream": writes,
+
+	"diff.Diff/Apply": ofLayers, "diff.Diff/Diff": ofLayers,
+
+	"snapshots.Snapshots/Stat": reads, "snapshots.Snapshots/List": reads, "snapshots.Snapshots/Mounts": reads, "snapshots.Snapshots/Usage": reads,
+	"snapshots.Snapshots/Prepare": ofLayers, "snapshots.Snapshots/View": ofLayers, "snapshots.Snapshots/Commit": ofLayers,
+	"snapshots.Snapshots/Remove": ofLayers, "snapshots.Snapshots/Update": ofLayers, "snapshots.Snapshots/Cleanup": ofLayers,
+
+	"containers.Containers/Get": reads, "containers.Containers/List": reads, "containers.Containers/ListStream": reads,
+	"containers.Containers/Create": ofPods, "containers.Containers/Update": ofPods, "containers.Containers/Delete": ofPods,
+
+	"tasks.Tasks/Get": reads, "tasks.Tasks/List": reads, "tasks.Tasks/ListPids": reads, "tasks.Tasks/Metrics": reads, "tasks.Tasks/Wait": reads,
+	"tasks.Tasks/Create": ofPods, "tasks.Tasks/Start": ofPods, "tasks.Tasks/Delete": ofPods, "tasks.Tasks/DeleteProcess": ofPods,
+	"tasks.Tasks/Kill": ofPods, "tasks.Tasks/Exec": ofPods, "tasks.Tasks/ResizePty": ofPods, "tasks.Tasks/CloseIO": ofPods,
+	"tasks.Tasks/Pause": ofPods, "tasks.Tasks/Resume": ofPods, "tasks.Tasks/Checkpoint": ofPods, "tasks.Tasks/Update": ofPods,
+
+	"events.Events/Subscribe": reads, "events.Events/Publish": publishes, "events.Events/Forward": publishes,
+
+	"health.Health/Check": reads, "health.Health/List": reads, "health.Health/Watch": reads,
+}
+
+// waits are calls that are answered late, and cost nothing meanwhile.
+var waits = map[string]bool{
+	"/containerd.services.tasks.v1.Tasks/Wait":           true,
+	"/containerd.services.transfer.v1.Transfer/Transfer": true,
+	"/containerd.services.images.v1.Images/Create":       true,
+	"/containerd.services.images.v1.Images/Update":       true,
+}
+
+// allowed says why a method may not be called, if it may not. Pure.
+func allowed(full, namespace string, own bool, to Audience) error {
+	switch kinds[shortName(full)] {
+	case writes:
+		if namespace != "" && !own {
+			return status.Errorf(codes.PermissionDenied, "namespace %.100q is always empty: berth keeps the images of pods, in %s", namespace, Namespace)
+		}
+	case publishes:
+		if to != Shims {
+			return status.Errorf(codes.PermissionDenied, "events of berth are published by berth")
+		}
+	case ofPods:
+		return status.Errorf(codes.PermissionDenied, "%s is not allowed: pods belong to the CRI; use kubectl or crictl", shortName(full))
+	case ofLayers:
+		return status.Errorf(codes.PermissionDenied, "%s is not allowed: snapshots belong to pods and the CRI; pull or import an image, and it is unpacked", shortName(full))
+	case unknown:
+		return status.Errorf(codes.Unimplemented, "method %.200s is not implemented", full)
+	case reads:
+	}
+	return nil
+}
+
+// shortName is "images.Images/Get" for "/containerd.services.images.v1.Images/Get".
+func shortName(full string) string {
+	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
+	parts := strings.Split(service, ".")
+	if len(parts) < 3 {
+		return full
+	}
+	return parts[len(parts)-3] + "." + parts[len(parts)-1] + "/" + method
+}

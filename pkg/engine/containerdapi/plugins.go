@@ -1,0 +1,132 @@
+package containerdapi
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/deprecation"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/containerd/v2/plugins/services"
+	_ "github.com/containerd/containerd/v2/plugins/services/content" // registers its service, as do those below
+	_ "github.com/containerd/containerd/v2/plugins/services/introspection"
+	_ "github.com/containerd/containerd/v2/plugins/services/leases"
+	_ "github.com/containerd/containerd/v2/plugins/services/snapshots"
+	"github.com/containerd/containerd/v2/plugins/services/warning"
+	"github.com/containerd/platforms"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// borrowed are the services of containerd's own packages that are served as they are,
+// over stores of berth.
+var borrowed = []string{
+	plugins.ServicePlugin.String() + "." + services.IntrospectionService,
+	plugins.GRPCPlugin.String() + ".introspection",
+	plugins.GRPCPlugin.String() + ".content",
+	plugins.GRPCPlugin.String() + ".leases",
+	plugins.GRPCPlugin.String() + ".snapshots",
+}
+
+// containerdServices are those services, complete. Introspection lists what they are made
+// of, under the names that clients look for.
+func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
+	set := plugin.NewPluginSet()
+	properties := map[string]string{
+		plugins.PropertyRootDir:  filepath.Join(d.Pods.Root, "containerd-api"),
+		plugins.PropertyStateDir: d.Pods.State,
+	}
+	registered := map[string]plugin.Registration{}
+	for _, r := range registry.Graph(func(*plugin.Registration) bool { return false }) {
+		registered[r.URI()] = r
+	}
+	all := provided(d)
+	for _, uri := range borrowed {
+		r, ok := registered[uri]
+		if !ok {
+			return nil, fmt.Errorf("this build of containerd's packages has no %s", uri)
+		}
+		all = append(all, r)
+	}
+	var served []registerer
+	for _, r := range append(all, named()...) {
+		p := r.Init(plugin.NewContext(ctx, set, maps.Clone(properties)))
+		if err := set.Add(p); err != nil {
+			return nil, err
+		}
+		instance, err := p.Instance()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.URI(), err)
+		}
+		if s, ok := instance.(registerer); ok {
+			served = append(served, s)
+		}
+	}
+	return served, nil
+}
+
+// provided are the parts of berth that those services stand on.
+func provided(d Deps) []plugin.Registration {
+	clients := d.Images.Clients()
+	snapshotters := clients.Snapshotters()
+	shown := map[string]snapshots.Snapshotter{}
+	var all []plugin.Registration
+	for _, name := range slices.Sorted(maps.Keys(snapshotters)) {
+		shown[name] = &layers{Snapshotter: snapshotters[name], name: name, pods: d.Pods, images: d.Images}
+		exports := map[string]string{}
+		if root := clients.SnapshotterRoot(name); root != "" {
+			exports["root"] = root
+		}
+		all = append(all, part(plugins.SnapshotPlugin, name, shown[name], exports))
+	}
+	return append(all,
+		part(plugins.ContentPlugin, "content", clients.Content(), map[string]string{"root": clients.ContentRoot()}),
+		part(plugins.WarningPlugin, plugins.DeprecationsPlugin, noWarnings{}, nil),
+		part(plugins.LeasePlugin, "manager", clients.Leases(), nil),
+		part(plugins.ServicePlugin, services.ContentService, clients.Content(), nil),
+		part(plugins.ServicePlugin, services.SnapshotsService, shown, nil),
+	)
+}
+
+// named are further parts that clients look for, under containerd's names. Package
+// containerdapi serves them itself.
+func named() []plugin.Registration {
+	var all []plugin.Registration
+	for _, p := range []struct {
+		kind plugin.Type
+		id   string
+	}{
+		{plugins.MetadataPlugin, "bolt"}, {plugins.GCPlugin, "scheduler"}, {plugins.EventPlugin, "exchange"},
+		{plugins.StreamingPlugin, "manager"}, {plugins.TransferPlugin, "local"}, {plugins.RuntimePluginV2, "task"},
+		{plugins.GRPCPlugin, "containers"}, {plugins.GRPCPlugin, "events"}, {plugins.GRPCPlugin, "healthcheck"}, {plugins.GRPCPlugin, "images"},
+		{plugins.GRPCPlugin, "namespaces"}, {plugins.GRPCPlugin, "streaming"}, {plugins.GRPCPlugin, "tasks"}, {plugins.GRPCPlugin, "transfer"},
+		{plugins.GRPCPlugin, "version"},
+	} {
+		all = append(all, part(p.kind, p.id, struct{}{}, nil))
+	}
+	return all
+}
+
+// part is something that is there already, as a plugin.
+func part(kind plugin.Type, id string, instance any, exports map[string]string) plugin.Registration {
+	return plugin.Registration{Type: kind, ID: id, InitFn: func(ic *plugin.InitContext) (any, error) {
+		ic.Meta.Platforms = []imagespec.Platform{platforms.DefaultSpec()}
+		if exports != nil {
+			ic.Meta.Exports = exports
+		}
+		return instance, nil
+	}}
+}
+
+// noWarnings is the service of deprecations, of which berth has none.
+type noWarnings struct{}
+
+// Emit implements warning.Service.
+func (noWarnings) Emit(context.Context, deprecation.Warning) {}
+
+// Warnings implements warning.Service.
+func (noWarnings) Warnings() []warning.Warning { return nil }

@@ -1,0 +1,110 @@
+package containerdapi
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/filters"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// layers is a snapshotter with the root filesystems of containers, which berth keeps
+// without a snapshot each: each seems one, called like its container. It is only read.
+type layers struct {
+	snapshots.Snapshotter
+	name   string
+	pods   *pod.Registry
+	images *image.Store
+}
+
+// root finds the root filesystem of a container.
+func (l *layers) root(ctx context.Context, key string) (*pod.Container, bool) {
+	own, err := ours(ctx)
+	if err != nil || !own {
+		return nil, false
+	}
+	c, err := l.pods.Index.Container(key)
+	return c, err == nil && c.ID() == key && c.Spec().Snapshotter == l.name
+}
+
+// Stat implements snapshots.Snapshotter.
+func (l *layers) Stat(ctx context.Context, key string) (snapshots.Info, error) {
+	if c, ok := l.root(ctx, key); ok {
+		return rootInfo(c), nil
+	}
+	return l.Snapshotter.Stat(ctx, key)
+}
+
+func rootInfo(c *pod.Container) snapshots.Info {
+	created := time.Unix(0, c.Spec().CreatedAt)
+	return snapshots.Info{Kind: snapshots.KindActive, Name: c.ID(), Parent: c.Spec().ImageChain, Created: created, Updated: created}
+}
+
+// Mounts implements snapshots.Snapshotter. Those of a container show what it sees, and
+// are read-only.
+func (l *layers) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
+	if c, ok := l.root(ctx, key); ok {
+		return l.images.SeenOf(image.Use{Owner: c.ID(), ChainID: digest.Digest(c.Spec().ImageChain), Snapshotter: l.name})
+	}
+	return l.Snapshotter.Mounts(ctx, key)
+}
+
+// Usage implements snapshots.Snapshotter.
+func (l *layers) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
+	c, ok := l.root(ctx, key)
+	if !ok {
+		return l.Snapshotter.Usage(ctx, key)
+	}
+	bytes, inodes, _, err := l.images.WritableUsage(ctx, c.ID(), l.name)
+	return snapshots.Usage{Size: int64(bytes), Inodes: int64(inodes)}, err
+}
+
+// Walk implements snapshots.Snapshotter.
+func (l *layers) Walk(ctx context.Context, f snapshots.WalkFunc, fs ...string) error {
+	wants, err := filters.ParseAll(fs...)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if err := l.Snapshotter.Walk(ctx, f, fs...); err != nil {
+		return err
+	}
+	if own, err := ours(ctx); err != nil || !own {
+		return err
+	}
+	for _, c := range l.pods.Index.AllContainers() {
+		if c.Spec().Snapshotter != l.name {
+			continue
+		}
+		if info := rootInfo(c); wants.Match(adaptRoot(info)) {
+			if err := f(ctx, info); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// adaptRoot shows filters the fields that containerd shows them.
+func adaptRoot(i snapshots.Info) filters.Adaptor {
+	return filters.AdapterFunc(func(path []string) (string, bool) {
+		if len(path) == 0 {
+			return "", false
+		}
+		switch path[0] {
+		case "kind":
+			return "active", true
+		case "name":
+			return i.Name, true
+		case "parent":
+			return i.Parent, i.Parent != ""
+		}
+		return "", false
+	})
+}

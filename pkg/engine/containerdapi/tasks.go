@@ -1,0 +1,207 @@
+package containerdapi
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
+	taskapi "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/pkg/filters"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// taskService serves the processes of sandboxes and containers.
+type taskService struct {
+	tasksapi.UnimplementedTasksServer
+	view  *view
+	stats Stats
+}
+
+// Get implements tasksapi.TasksServer.
+func (s *taskService) Get(ctx context.Context, r *tasksapi.GetRequest) (*tasksapi.GetResponse, error) {
+	found, err := s.find(ctx, r.GetContainerID(), r.GetExecID())
+	if err != nil {
+		return nil, err
+	}
+	return &tasksapi.GetResponse{Process: s.process(found)}, nil
+}
+
+// find finds who has a process.
+func (s *taskService) find(ctx context.Context, id, exec string) (subject, error) {
+	own, err := ours(ctx)
+	if err != nil {
+		return subject{}, err
+	}
+	if exec != "" || !own {
+		return subject{}, fmt.Errorf("process %.100q of container %.100q: %w", exec, id, errdefs.ErrNotFound)
+	}
+	found, err := s.view.find(id)
+	if err == nil && s.process(found) == nil {
+		err = fmt.Errorf("sandbox %s has no process: %w", id, errdefs.ErrNotFound)
+	}
+	return found, err
+}
+
+// List implements tasksapi.TasksServer.
+func (s *taskService) List(ctx context.Context, r *tasksapi.ListTasksRequest) (*tasksapi.ListTasksResponse, error) {
+	wants, err := filters.ParseAll(r.GetFilter())
+	if r.GetFilter() == "" {
+		wants, err = filters.Always, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	resp := &tasksapi.ListTasksResponse{}
+	own, err := ours(ctx)
+	if err != nil || !own {
+		return resp, err
+	}
+	for _, one := range s.view.all() {
+		if p := s.process(one); p != nil && wants.Match(adaptTask(p.GetID())) {
+			resp.Tasks = append(resp.Tasks, p)
+		}
+	}
+	return resp, nil
+}
+
+// adaptTask shows filters the fields that containerd shows them.
+func adaptTask(id string) filters.Adaptor {
+	return filters.AdapterFunc(func(path []string) (string, bool) {
+		if len(path) == 0 {
+			return "", false
+		}
+		switch path[0] {
+		case "id":
+			return id, true
+		case "namespace":
+			return Namespace, true
+		}
+		return "", false
+	})
+}
+
+// process is the first process of a sandbox or container, nil for a sandbox without one.
+func (s *taskService) process(of subject) *taskapi.Process {
+	if of.sandbox != nil {
+		st := of.sandbox.Status()
+		if st.PID == 0 || st.Phase != pod.PhaseReady {
+			return nil
+		}
+		return &taskapi.Process{ContainerID: of.sandbox.ID(), ID: of.sandbox.ID(), Pid: uint32(st.PID), Status: taskapi.Status_RUNNING}
+	}
+	c := of.container
+	st, io := c.Status(), s.view.pods.Stdio(c)
+	p := &taskapi.Process{
+		ContainerID: c.ID(), ID: c.ID(), Pid: uint32(st.PID), Terminal: c.Config().GetTty(),
+		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr,
+	}
+	switch st.Phase {
+	case pod.PhaseCreated:
+		p.Status = taskapi.Status_CREATED
+	case pod.PhaseRunning:
+		p.Status = taskapi.Status_RUNNING
+	case pod.PhaseExited:
+		p.Status, p.Pid, p.ExitStatus, p.ExitedAt = taskapi.Status_STOPPED, 0, uint32(st.ExitCode), timestamppb.New(time.Unix(0, st.FinishedAt))
+	default:
+		p.Status = taskapi.Status_UNKNOWN
+	}
+	return p
+}
+
+// Wait implements tasksapi.TasksServer.
+func (s *taskService) Wait(ctx context.Context, r *tasksapi.WaitRequest) (*tasksapi.WaitResponse, error) {
+	found, err := s.find(ctx, r.GetContainerID(), r.GetExecID())
+	if err != nil {
+		return nil, err
+	}
+	if found.sandbox != nil {
+		exit, err := found.sandbox.Runner.Exit(ctx, found.sandbox.ID())
+		if err != nil {
+			return nil, err
+		}
+		return &tasksapi.WaitResponse{ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.At)}, nil
+	}
+	select {
+	case <-found.container.Exited:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	st := found.container.Status()
+	return &tasksapi.WaitResponse{ExitStatus: uint32(st.ExitCode), ExitedAt: timestamppb.New(time.Unix(0, st.FinishedAt))}, nil
+}
+
+// ListPids implements tasksapi.TasksServer. Of a container with a kernel of its own only
+// the process is known that the node sees.
+func (s *taskService) ListPids(ctx context.Context, r *tasksapi.ListPidsRequest) (*tasksapi.ListPidsResponse, error) {
+	found, err := s.find(ctx, r.GetContainerID(), "")
+	if err != nil {
+		return nil, err
+	}
+	p := s.process(found)
+	if p.GetStatus() != taskapi.Status_RUNNING {
+		return nil, fmt.Errorf("container %s is not running: %w", r.GetContainerID(), errdefs.ErrFailedPrecondition)
+	}
+	pids := []int{int(p.GetPid())}
+	if path := s.cgroup(found); path != "" {
+		if pids, err = cgroup.HostPaths(path).Processes(); err != nil {
+			return nil, fmt.Errorf("processes of container %s: %w", r.GetContainerID(), err)
+		}
+	}
+	resp := &tasksapi.ListPidsResponse{}
+	for _, pid := range pids {
+		resp.Processes = append(resp.Processes, &taskapi.ProcessInfo{Pid: uint32(pid)})
+	}
+	return resp, nil
+}
+
+// cgroup is the cgroupsPath that has the processes of a sandbox's or container's process;
+// empty if no cgroup of this node has.
+func (s *taskService) cgroup(of subject) string {
+	if of.container != nil {
+		if !of.container.Sandbox.HostProcesses {
+			return ""
+		}
+		return of.container.Spec().CgroupsPath
+	}
+	if !of.sandbox.HostProcesses {
+		return ""
+	}
+	spec, err := pod.ReadSpec(s.view.pods.ProcessBundle(of.sandbox.ID()))
+	if err != nil {
+		return "" // it is being removed
+	}
+	return spec.Linux.CgroupsPath
+}
+
+// Metrics implements tasksapi.TasksServer. What ends just now is left out.
+func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (*tasksapi.MetricsResponse, error) {
+	wants, err := filters.ParseAll(r.GetFilters()...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	resp := &tasksapi.MetricsResponse{}
+	own, err := ours(ctx)
+	if err != nil || !own {
+		return resp, err
+	}
+	for _, one := range s.view.all() {
+		p := s.process(one)
+		if p.GetStatus() != taskapi.Status_RUNNING || !wants.Match(adaptTask(p.GetID())) {
+			continue
+		}
+		data, err := s.measure(ctx, one)
+		if err != nil {
+			log.G(ctx).WithError(err).WithField("container", p.GetID()).Debug("Failed to measure a task")
+			continue
+		}
+		resp.Metrics = append(resp.Metrics, &types.Metric{Timestamp: timestamppb.Now(), ID: p.GetID(), Data: data})
+	}
+	return resp, ctx.Err()
+}

@@ -1,0 +1,350 @@
+package containerdapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/api/types/transfer"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/streaming"
+	tstreaming "github.com/containerd/containerd/v2/core/transfer/streaming"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/platforms"
+	"github.com/containerd/typeurl/v2"
+	"github.com/distribution/reference"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/protobuf/types/known/emptypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+)
+
+// transferService pulls, imports, exports and names images. It does so as the CRI does:
+// with the node's configuration of registries, its limits and its verifiers.
+type transferService struct {
+	transferapi.UnimplementedTransferServer
+	images  *image.Store
+	streams *streams
+}
+
+// Transfer implements transferapi.TransferServer.
+func (s *transferService) Transfer(ctx context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
+	from, err := typeurl.UnmarshalAny(r.GetSource())
+	if err != nil {
+		return nil, fmt.Errorf("source: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	to, err := typeurl.UnmarshalAny(r.GetDestination())
+	if err != nil {
+		return nil, fmt.Errorf("destination: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	tell, done, err := s.progress(ctx, r.GetOptions().GetProgressStream())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return &emptypb.Empty{}, s.transfer(ctx, from, to, tell)
+}
+
+func (s *transferService) transfer(ctx context.Context, from, to any, tell progressFunc) error {
+	switch from := from.(type) {
+	case *transfer.OCIRegistry:
+		if to, ok := to.(*transfer.ImageStore); ok {
+			return s.pull(ctx, from, to, tell)
+		}
+	case *transfer.ImageImportStream:
+		if to, ok := to.(*transfer.ImageStore); ok {
+			return s.importStream(ctx, from, to, tell)
+		}
+	case *transfer.ImageStore:
+		switch to := to.(type) {
+		case *transfer.ImageExportStream:
+			return s.export(ctx, from, to, tell)
+		case *transfer.ImageStore:
+			return s.name(ctx, from, to)
+		}
+	}
+	return fmt.Errorf("transfer from %T to %T is not implemented; berth pulls, imports, exports and names images: %w", from, to, errdefs.ErrNotImplemented)
+}
+
+// pull pulls as PullImage does.
+func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, to *transfer.ImageStore, tell progressFunc) error {
+	resolver := from.GetResolver()
+	if resolver.GetHostDir() != "" || resolver.GetDefaultScheme() != "" {
+		return fmt.Errorf("registries are configured for the whole node: put hosts.toml into registry.hosts_dir instead of hosts-dir or plain-http: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := checkPlatforms(to.GetPlatforms()); err != nil {
+		return err
+	}
+	named, err := reference.ParseDockerRef(from.GetReference())
+	if err != nil {
+		return fmt.Errorf("image name %.300q: %w: %w", from.GetReference(), err, errdefs.ErrInvalidArgument)
+	}
+	auth, err := s.credentials(ctx, resolver.GetAuthStream(), named)
+	if err != nil {
+		return err
+	}
+	tell(&transfer.Progress{Event: "Pulling " + named.String()})
+	defer s.follow(ctx, named.String(), tell)()
+	img, err := s.images.Pull(ctx, image.PullRequest{Ref: named.String(), Auth: auth, Snapshotter: snapshotterOf(to)})
+	if err != nil {
+		return err
+	}
+	tell(&transfer.Progress{Event: "saved", Name: named.String()})
+	tell(&transfer.Progress{Event: "Completed pull of " + img.ID})
+	if wanted, err := reference.ParseDockerRef(to.GetName()); to.GetName() == "" || err == nil && wanted.String() == named.String() {
+		return s.label(ctx, named.String(), to.GetLabels())
+	}
+	return s.nameAs(ctx, named.String(), to)
+}
+
+// snapshotterOf is where a client asks to unpack; empty is the default.
+func snapshotterOf(to *transfer.ImageStore) string {
+	for _, u := range to.GetUnpacks() {
+		if u.GetSnapshotter() != "" {
+			return u.GetSnapshotter()
+		}
+	}
+	return ""
+}
+
+// checkPlatforms refuses images that no pod of this node could run.
+func checkPlatforms(asked []*types.Platform) error {
+	own := platforms.Default()
+	for _, p := range asked {
+		if !own.Match(platforms.Normalize(imagespec.Platform{OS: p.GetOS(), Architecture: p.GetArchitecture(), Variant: p.GetVariant()})) {
+			return fmt.Errorf("platform %s/%s: berth keeps images for %s only: %w", p.GetOS(), p.GetArchitecture(), platforms.FormatAll(platforms.DefaultSpec()), errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// credentials asks the client, once, for those of the image's registry.
+func (s *transferService) credentials(ctx context.Context, id string, named reference.Named) (*runtimeapi.AuthConfig, error) {
+	if id == "" {
+		return nil, nil
+	}
+	stream, err := s.streams.Get(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	defer func() { _ = stream.Close() }()
+	host := reference.Domain(named)
+	if host == "docker.io" {
+		host = "registry-1.docker.io" // as containerd asks for it
+	}
+	question, err := typeurl.MarshalAny(&transfer.AuthRequest{Host: host, Reference: named.String()})
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Send(question); err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	packed, err := stream.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	var answer transfer.AuthResponse
+	if err := typeurl.UnmarshalTo(packed, &answer); err != nil {
+		return nil, fmt.Errorf("credentials: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	switch answer.GetAuthType() {
+	case transfer.AuthType_CREDENTIALS:
+		return &runtimeapi.AuthConfig{Username: answer.GetUsername(), Password: answer.GetSecret()}, nil
+	case transfer.AuthType_REFRESH:
+		return &runtimeapi.AuthConfig{IdentityToken: answer.GetSecret()}, nil
+	case transfer.AuthType_HEADER:
+		return &runtimeapi.AuthConfig{RegistryToken: answer.GetSecret()}, nil
+	}
+	return nil, nil
+}
+
+// importStream imports an archive. One that stops coming is given up: others wait.
+func (s *transferService) importStream(ctx context.Context, from *transfer.ImageImportStream, to *transfer.ImageStore, tell progressFunc) error {
+	if err := checkPlatforms(to.GetPlatforms()); err != nil {
+		return err
+	}
+	stream, err := s.streams.Get(ctx, from.GetStream())
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	archive := newStalling(tstreaming.ReceiveStream(ctx, stream), func() {
+		cancel()
+		_ = stream.Close()
+	})
+	defer archive.end()
+	names, err := s.images.Import(ctx, archive, image.ImportRequest{Name: to.GetName(), Snapshotter: snapshotterOf(to)})
+	for _, name := range names {
+		tell(&transfer.Progress{Event: "saved", Name: name})
+		err = errors.Join(err, s.label(ctx, name, to.GetLabels()))
+	}
+	return err
+}
+
+// export writes an archive.
+func (s *transferService) export(ctx context.Context, from *transfer.ImageStore, to *transfer.ImageExportStream, tell progressFunc) error {
+	if err := checkPlatforms(to.GetPlatforms()); err != nil {
+		return err
+	}
+	var names []string
+	if from.GetName() != "" {
+		names = append(names, from.GetName())
+	}
+	for _, r := range from.GetExtraReferences() {
+		names = append(names, r.GetName())
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("no image is named; name those to export: %w", errdefs.ErrInvalidArgument)
+	}
+	stream, err := s.streams.Get(ctx, to.GetStream())
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	archive := tstreaming.WriteByteStream(ctx, stream)
+	err = s.images.Export(ctx, archive, names)
+	if err == nil {
+		tell(&transfer.Progress{Event: "Completed export"})
+	}
+	return errors.Join(err, archive.Close())
+}
+
+// name gives an image another name.
+func (s *transferService) name(ctx context.Context, from, to *transfer.ImageStore) error {
+	return s.nameAs(ctx, from.GetName(), to)
+}
+
+func (s *transferService) nameAs(ctx context.Context, from string, to *transfer.ImageStore) error {
+	store := s.images.Clients().Images()
+	known, err := store.Get(ctx, from)
+	if err != nil {
+		return err
+	}
+	made := images.Image{Name: to.GetName(), Target: known.Target, Labels: to.GetLabels()}
+	_, err = store.Create(ctx, made)
+	if errdefs.IsAlreadyExists(err) {
+		_, err = store.Update(ctx, made, "target", "labels")
+	}
+	return err
+}
+
+// label adds a client's labels to the record of an image.
+func (s *transferService) label(ctx context.Context, name string, labels map[string]string) error {
+	if len(labels) == 0 {
+		return nil
+	}
+	var fields []string
+	for label := range labels {
+		fields = append(fields, "labels."+label)
+	}
+	_, err := s.images.Clients().Images().Update(ctx, images.Image{Name: name, Labels: labels}, fields...)
+	return err
+}
+
+// progressFunc tells the client of a transfer how far it has come.
+type progressFunc func(*transfer.Progress)
+
+// progress tells through a stream of the client; without one it tells nobody.
+func (s *transferService) progress(ctx context.Context, id string) (progressFunc, func(), error) {
+	if id == "" {
+		return func(*transfer.Progress) {}, func() {}, nil
+	}
+	stream, err := s.streams.Get(ctx, id)
+	if err != nil {
+		return nil, nil, fmt.Errorf("progress: %w", err)
+	}
+	var mu sync.Mutex
+	tell := func(p *transfer.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		packed, err := typeurl.MarshalAny(p)
+		if err == nil {
+			err = stream.Send(packed)
+		}
+		if err != nil {
+			log.G(ctx).WithError(err).Debug("Failed to tell a client of progress")
+		}
+	}
+	return tell, func() { _ = stream.Close() }, nil
+}
+
+// progressInterval is how often a client is told.
+const progressInterval = 200 * time.Millisecond
+
+// follow tells of the layers of a pull until the function is called that it returns.
+func (s *transferService) follow(ctx context.Context, name string, tell progressFunc) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	following.Go(func() {
+		tick := time.NewTicker(progressInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				for _, u := range s.images.Underway(ctx) {
+					if u.Name != name {
+						continue
+					}
+					for _, l := range u.Layers {
+						tell(&transfer.Progress{Event: progressEvent(l.Stage), Name: l.Digest.String(), Progress: l.Fetched, Total: l.Size})
+					}
+				}
+			}
+		}
+	})
+	return func() {
+		cancel()
+		following.Wait()
+	}
+}
+
+// progressEvent is containerd's word for it. Pure.
+func progressEvent(s image.LayerStage) string {
+	switch s {
+	case image.LayerFetching:
+		return "downloading"
+	case image.LayerFetched:
+		return "complete"
+	case image.LayerUnpacking:
+		return "extracting"
+	case image.LayerUnpacked:
+		return "extracted"
+	}
+	return "waiting"
+}
+
+// stalling is a stream that is given up when nothing comes for stallTimeout.
+type stalling struct {
+	io.Reader
+	timer *time.Timer
+	end   func()
+}
+
+const stallTimeout = time.Minute
+
+func newStalling(r io.Reader, giveUp func()) *stalling {
+	timer := time.AfterFunc(stallTimeout, giveUp)
+	return &stalling{Reader: r, timer: timer, end: func() { timer.Stop(); giveUp() }}
+}
+
+// Read implements io.Reader.
+func (s *stalling) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if n > 0 {
+		s.timer.Reset(stallTimeout)
+	}
+	return n, err
+}
+
+var _ streaming.StreamGetter = (*streams)(nil)

@@ -1,0 +1,174 @@
+package containerdapi
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// view is how sandboxes and containers look as containers of containerd. Both are, as
+// they are under containerd's CRI, and a label tells them apart.
+type view struct {
+	pods   *pod.Registry
+	images *image.Store
+	// unfinished are found, too: what is being created.
+	unfinished bool
+}
+
+// kindLabel is what containerd's CRI calls it, and agents look for.
+const kindLabel = "io.cri-containerd.kind"
+
+// The values of kindLabel.
+const kindContainer, kindSandbox = "container", "sandbox"
+
+// sandboxImage stands for the program of sandbox processes, which is no image: what
+// agents show of containers leaves out those without one.
+const sandboxImage = "berth.dev/pause"
+
+// specType is the type of a runtime spec in containerd's API.
+const specType = "types.containerd.io/opencontainers/runtime-spec/1/Spec"
+
+// subject is a sandbox or a container. One of the two is nil.
+type subject struct {
+	sandbox   *pod.Sandbox
+	container *pod.Container
+}
+
+// find finds by the whole id. errdefs.ErrNotFound without details: agents ask for all
+// that could be a container.
+func (v *view) find(id string) (subject, error) {
+	if c, err := v.pods.Index.Container(id); err == nil && c.ID() == id {
+		return subject{container: c}, nil
+	}
+	if s, err := v.pods.Index.Sandbox(id); err == nil && s.ID() == id {
+		return subject{sandbox: s}, nil
+	}
+	return subject{}, fmt.Errorf("container %.100q: %w", id, errdefs.ErrNotFound)
+}
+
+// all are the sandboxes and containers.
+func (v *view) all() []subject {
+	var all []subject
+	for _, s := range v.pods.Index.AllSandboxes() {
+		all = append(all, subject{sandbox: s})
+	}
+	for _, c := range v.pods.Index.AllContainers() {
+		all = append(all, subject{container: c})
+	}
+	return all
+}
+
+// message is a container of containerd's API.
+func (v *view) message(id string) (*containersapi.Container, error) {
+	found, err := v.find(id)
+	switch {
+	case err == nil:
+		return v.messageOf(found), nil
+	case !v.unfinished:
+		return nil, err
+	}
+	if c, ok := v.pods.Containers.Get(id); ok {
+		if s, ok := v.pods.Sandboxes.Get(c.Spec().Sandbox); ok {
+			return v.containerMessage(id, c.Spec(), s.Spec().Definition), nil
+		}
+	}
+	if s, ok := v.pods.Sandboxes.Get(id); ok {
+		return v.sandboxMessage(id, s.Spec()), nil
+	}
+	return nil, err
+}
+
+func (v *view) messageOf(s subject) *containersapi.Container {
+	if s.container != nil {
+		return v.containerMessage(s.container.ID(), s.container.Spec(), s.container.Sandbox.Spec().Definition)
+	}
+	return v.sandboxMessage(s.sandbox.ID(), s.sandbox.Spec())
+}
+
+func (v *view) containerMessage(id string, spec *pod.ContainerSpec, d *handler.Definition) *containersapi.Container {
+	var ofImage map[string]string
+	if img, err := v.images.Get(spec.ImageID); err == nil {
+		ofImage = img.Config.Labels
+	}
+	created := timestamppb.New(time.Unix(0, spec.CreatedAt))
+	return &containersapi.Container{
+		ID: id, Labels: labels(ofImage, spec.Config.Msg.GetLabels(), kindContainer), Image: cmp.Or(spec.ImageTag, spec.ImageRef, spec.ImageName),
+		Runtime:     &containersapi.Container_Runtime{Name: runtimeName(d)},
+		Spec:        specOf(v.pods.ContainerDir(id), func() *specs.Spec { return goneSpec(spec) }),
+		Snapshotter: spec.Snapshotter, SnapshotKey: id, CreatedAt: created, UpdatedAt: created, Sandbox: spec.Sandbox,
+	}
+}
+
+func (v *view) sandboxMessage(id string, spec *pod.SandboxSpec) *containersapi.Container {
+	config := spec.Config.Msg
+	created := timestamppb.New(time.Unix(0, spec.CreatedAt))
+	return &containersapi.Container{
+		ID: id, Labels: labels(nil, config.GetLabels(), kindSandbox), Image: sandboxImage,
+		Runtime: &containersapi.Container_Runtime{Name: runtimeName(spec.Definition)},
+		Spec: specOf(v.pods.ProcessBundle(id), func() *specs.Spec {
+			return &specs.Spec{Process: &specs.Process{}, Hostname: config.GetHostname(), Annotations: config.GetAnnotations(), Linux: &specs.Linux{}}
+		}),
+		CreatedAt: created, UpdatedAt: created, Sandbox: id,
+	}
+}
+
+// labels are those of an image, and over them those of the kubelet. Pure.
+func labels(image, own map[string]string, kind string) map[string]string {
+	all := maps.Clone(image)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, own)
+	all[kindLabel] = kind
+	return all
+}
+
+// specOf is the spec of a bundle, or that of one which is gone.
+func specOf(bundle string, gone func() *specs.Spec) *anypb.Any {
+	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		if text, err = json.Marshal(gone()); err != nil {
+			return nil // it is made of strings
+		}
+	}
+	return &anypb.Any{TypeUrl: specType, Value: text}
+}
+
+// goneSpec is what the record says of a container whose bundle is gone.
+func goneSpec(spec *pod.ContainerSpec) *specs.Spec {
+	config := spec.Config.Msg
+	process := &specs.Process{Args: append(append([]string{}, config.GetCommand()...), config.GetArgs()...), Cwd: config.GetWorkingDir()}
+	for _, e := range config.GetEnvs() {
+		process.Env = append(process.Env, e.GetKey()+"="+string(e.GetValue()))
+	}
+	return &specs.Spec{Process: process, Annotations: config.GetAnnotations(), Linux: &specs.Linux{CgroupsPath: spec.CgroupsPath}}
+}
+
+// runtimeName names what runs a container in containerd's way, from which the name of a
+// shim follows. Pure.
+func runtimeName(d *handler.Definition) string {
+	program := filepath.Base(d.Path)
+	if d.Type == handler.Shim {
+		if name, ok := strings.CutPrefix(program, "containerd-shim-"); ok {
+			if i := strings.LastIndexByte(name, '-'); i > 0 {
+				return "io.containerd." + name[:i] + "." + name[i+1:]
+			}
+		}
+	}
+	return "dev.berth." + program
+}

@@ -1,0 +1,69 @@
+package image
+
+import (
+	"context"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
+)
+
+// Clients is a store as programs of the node use it that speak containerd's API: by
+// containerd's interfaces, over the same metadata, content and snapshots. They may add
+// and remove images, content and leases. What images and pulls need stays, whatever they
+// do; what nothing needs is collected. Each context says by its namespace whose things
+// are meant: Namespace is the store's, every other is empty.
+//
+// All methods may be called at the same time.
+type Clients struct{ store *Store }
+
+// Clients are those of this store.
+func (s *Store) Clients() *Clients { return &Clients{s} }
+
+// Images are the records of images, by their whole names.
+func (c *Clients) Images() images.Store { return &clientImages{store: c.store} }
+
+// Content is what images are made of.
+func (c *Clients) Content() content.Store {
+	return &clientContent{Store: c.store.files.content, files: c.store.files, users: newContentUsers(c.store)}
+}
+
+// Leases hold content, and leave those of pulls alone.
+func (c *Clients) Leases() leases.Manager {
+	return &clientLeases{leases: c.store.files.leases, collect: c.Collect}
+}
+
+// Snapshotters are those that work on this node, by their names. They must not be
+// changed.
+func (c *Clients) Snapshotters() map[string]snapshots.Snapshotter {
+	all := map[string]snapshots.Snapshotter{}
+	for name, l := range c.store.files.layers {
+		if l.broken == nil && l.Snapshotter != nil {
+			all[name] = l
+		}
+	}
+	return all
+}
+
+// ContentRoot is the directory of the content.
+func (c *Clients) ContentRoot() string { return c.store.files.path("content") }
+
+// SnapshotterRoot is the directory of a snapshotter's layers; empty for those of other
+// programs.
+func (c *Clients) SnapshotterRoot(name string) string {
+	if l := c.store.files.layers[name]; l == nil || l.proxied != nil {
+		return ""
+	}
+	return c.store.files.path(snapshotsDir, name)
+}
+
+// Collect removes what nothing needs, and returns when that is done or ctx ends.
+func (c *Clients) Collect(ctx context.Context) error {
+	select {
+	case <-c.store.work.collector.request():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

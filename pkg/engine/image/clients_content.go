@@ -1,0 +1,250 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/pkg/filters"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// clientRefs begin the names of what clients are writing: those of pulls are others, and
+// no client can keep a pull waiting.
+const clientRefs = "client/"
+
+// clientContent is the content as clients see and change it.
+type clientContent struct {
+	content.Store
+	files *files
+	users *contentUsers
+}
+
+// Writer implements content.Ingester. What is written without a lease may be collected
+// at once.
+func (c *clientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
+	var o content.WriterOpts
+	for _, opt := range opts {
+		if err := opt(&o); err != nil {
+			return nil, err
+		}
+	}
+	if o.Ref == "" {
+		return nil, fmt.Errorf("ref is empty; name what is written: %w", errdefs.ErrInvalidArgument)
+	}
+	w, err := c.Store.Writer(ctx, content.WithRef(clientRefs+o.Ref), content.WithDescriptor(o.Desc))
+	if err != nil {
+		return nil, err
+	}
+	return &clientWriter{w}, nil
+}
+
+// clientWriter shows a client its own name of what it writes.
+type clientWriter struct{ content.Writer }
+
+// Status implements content.Writer.
+func (w *clientWriter) Status() (content.Status, error) {
+	st, err := w.Writer.Status()
+	return asClientStatus(st), err
+}
+
+// Commit implements content.Writer.
+func (w *clientWriter) Commit(ctx context.Context, size int64, expected digest.Digest, opts ...content.Opt) error {
+	var info content.Info
+	for _, opt := range opts {
+		if err := opt(&info); err != nil {
+			return err
+		}
+	}
+	if err := checkContentLabels(info.Labels); err != nil {
+		return err
+	}
+	return w.Writer.Commit(ctx, size, expected, opts...)
+}
+
+func asClientStatus(st content.Status) content.Status {
+	st.Ref = strings.TrimPrefix(st.Ref, clientRefs)
+	return st
+}
+
+// Status implements content.Store. What pulls are writing is shown, too.
+func (c *clientContent) Status(ctx context.Context, ref string) (content.Status, error) {
+	st, err := c.Store.Status(ctx, clientRefs+ref)
+	if errdefs.IsNotFound(err) {
+		st, err = c.Store.Status(ctx, ref)
+	}
+	return asClientStatus(st), err
+}
+
+// ListStatuses implements content.Store.
+func (c *clientContent) ListStatuses(ctx context.Context, fs ...string) ([]content.Status, error) {
+	matches, err := filters.ParseAll(fs...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	all, err := c.Store.ListStatuses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var shown []content.Status
+	for _, st := range all {
+		st = asClientStatus(st)
+		if matches.Match(filters.AdapterFunc(func(path []string) (string, bool) {
+			return st.Ref, slices.Equal(path, []string{"ref"})
+		})) {
+			shown = append(shown, st)
+		}
+	}
+	return shown, nil
+}
+
+// Abort implements content.Store.
+func (c *clientContent) Abort(ctx context.Context, ref string) error {
+	err := c.Store.Abort(ctx, clientRefs+ref)
+	if errdefs.IsNotFound(err) {
+		if _, pulled := c.Store.Status(ctx, ref); pulled == nil {
+			return fmt.Errorf("%.300q is written by a pull of berth's: %w", ref, errdefs.ErrPermissionDenied)
+		}
+	}
+	return err
+}
+
+// Delete implements content.Store. What an image or a pull needs stays.
+func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
+	user, err := c.users.of(ctx, d)
+	if err != nil {
+		return err
+	}
+	if user != "" {
+		return fmt.Errorf("content %s belongs to %s, and goes with it: %w", d, user, errdefs.ErrFailedPrecondition)
+	}
+	return c.Store.Delete(ctx, d)
+}
+
+// Update implements content.Store. By the labels of what images consist of the collector
+// finds the rest of them, so that those stay as they are.
+func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (content.Info, error) {
+	if err := checkContentLabels(info.Labels); err != nil {
+		return content.Info{}, err
+	}
+	user, err := c.users.of(ctx, info.Digest)
+	if err != nil {
+		return content.Info{}, err
+	}
+	if user != "" {
+		now, err := c.Store.Info(ctx, info.Digest)
+		if err != nil {
+			return content.Info{}, err
+		}
+		info.Labels = withCollectorLabels(info.Labels, now.Labels)
+	}
+	return c.Store.Update(ctx, info, fieldpaths...)
+}
+
+// withCollectorLabels are labels with those of the present for the collector.
+func withCollectorLabels(labels, present map[string]string) map[string]string {
+	all := maps.Clone(labels)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for name, value := range present {
+		if strings.HasPrefix(name, collectorLabels) {
+			all[name] = value
+		}
+	}
+	return all
+}
+
+// checkContentLabels refuses to keep content for ever.
+func checkContentLabels(labels map[string]string) error {
+	if _, ok := labels[gcRoot]; ok {
+		return fmt.Errorf("label %s would keep content for ever; use a lease: %w", gcRoot, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// contentUsers knows what content belongs to.
+type contentUsers struct {
+	store *Store
+
+	mu sync.Mutex
+	// images says of which image each blob is, as of that many changes of the catalog.
+	images map[digest.Digest]string
+	as     uint64
+}
+
+func newContentUsers(s *Store) *contentUsers { return &contentUsers{store: s} }
+
+// of names who needs a blob; empty is nobody.
+func (u *contentUsers) of(ctx context.Context, d digest.Digest) (string, error) {
+	name, err := u.image(ctx, d)
+	if err != nil || name != "" {
+		return name, err
+	}
+	held, err := u.store.files.leases.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range held {
+		if isClientLease(l) {
+			continue
+		}
+		resources, err := u.store.files.leases.ListResources(ctx, l)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return "", err
+		}
+		for _, r := range resources {
+			if r.Type == "content" && r.ID == d.String() {
+				return "an image that is being pulled", nil
+			}
+		}
+	}
+	return "", nil
+}
+
+func (u *contentUsers) image(ctx context.Context, d digest.Digest) (string, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := u.store.catalog.changes.Load()
+	if u.images == nil || u.as != now {
+		all, err := u.walk(ctx)
+		if err != nil {
+			return "", err
+		}
+		u.images, u.as = all, now
+	}
+	return u.images[d], nil
+}
+
+func (u *contentUsers) walk(ctx context.Context) (map[digest.Digest]string, error) {
+	all := map[digest.Digest]string{}
+	records, err := u.store.files.images.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range records {
+		note := images.HandlerFunc(func(_ context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+			all[desc.Digest] = "image " + rec.Name
+			return nil, nil
+		})
+		children := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+			below, err := u.store.reader.children(ctx, desc)
+			if errdefs.IsNotFound(err) { // of another platform
+				return nil, images.ErrSkipDesc
+			}
+			return below, err
+		})
+		if err := images.Walk(ctx, images.Handlers(note, children), rec.Target); err != nil && !errors.Is(err, images.ErrEmptyWalk) {
+			return nil, fmt.Errorf("image %s: %w", rec.Name, err)
+		}
+	}
+	return all, nil
+}

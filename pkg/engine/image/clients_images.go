@@ -1,0 +1,184 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// clientImages are the records of images as clients see and change them.
+type clientImages struct{ store *Store }
+
+// Get implements images.Store.
+func (c *clientImages) Get(ctx context.Context, name string) (images.Image, error) {
+	return c.store.files.images.Get(ctx, name)
+}
+
+// List implements images.Store.
+func (c *clientImages) List(ctx context.Context, filters ...string) ([]images.Image, error) {
+	return c.store.files.images.List(ctx, filters...)
+}
+
+// Create makes content an image that pods can run: it is unpacked when this returns.
+// Only the name is recorded that the client gives.
+func (c *clientImages) Create(ctx context.Context, img images.Image) (images.Image, error) {
+	if _, err := c.Get(ctx, img.Name); err == nil {
+		return images.Image{}, fmt.Errorf("image %.300q: %w", img.Name, errdefs.ErrAlreadyExists)
+	}
+	if err := c.put(ctx, img); err != nil {
+		return images.Image{}, err
+	}
+	return c.Get(ctx, img.Name)
+}
+
+// Update changes the target, as Create does, and labels.
+func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths ...string) (images.Image, error) {
+	old, err := c.Get(ctx, img.Name)
+	if err != nil {
+		return images.Image{}, err
+	}
+	target, labels := len(fieldpaths) == 0, []string(nil)
+	if target {
+		labels = []string{"labels"}
+	}
+	for _, path := range fieldpaths {
+		switch {
+		case path == "target":
+			target = true
+		case path == "labels", strings.HasPrefix(path, "labels."):
+			labels = append(labels, path)
+		default:
+			return images.Image{}, fmt.Errorf("field %.100q of an image cannot be changed; change target or labels: %w", path, errdefs.ErrInvalidArgument)
+		}
+	}
+	if err := checkClientLabels(img.Labels); err != nil {
+		return images.Image{}, err
+	}
+	if target && old.Target.Digest != img.Target.Digest {
+		if err := c.put(ctx, images.Image{Name: img.Name, Target: img.Target}); err != nil {
+			return images.Image{}, err
+		}
+	}
+	if len(labels) == 0 {
+		return c.Get(ctx, img.Name)
+	}
+	return c.store.files.images.Update(ctx, img, labels...)
+}
+
+// Delete removes one name. The image is gone with its last one; what pods use of it
+// stays until they are gone. Its space is freed in the background.
+func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.DeleteOpt) error {
+	var o images.DeleteOptions
+	for _, opt := range opts {
+		if err := opt(ctx, &o); err != nil {
+			return err
+		}
+	}
+	var target digest.Digest
+	if o.Target != nil {
+		target = o.Target.Digest
+	}
+	if err := c.store.catalog.forgetName(ctx, name, target); err != nil {
+		return err
+	}
+	log.G(ctx).WithField("name", name).Info("Image name removed by a client of the containerd API")
+	collected := c.store.work.collector.request()
+	if !o.Synchronous {
+		return nil
+	}
+	select {
+	case <-collected:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// put records an image whose content is here.
+func (c *clientImages) put(ctx context.Context, img images.Image) error {
+	name, err := parseName(img.Name)
+	if err != nil {
+		return err
+	}
+	if name.String() != img.Name {
+		return fmt.Errorf("image name %.300q is not complete; call it %s, as pods do: %w", img.Name, name, errdefs.ErrInvalidArgument)
+	}
+	if err := checkDigest("the image", img.Target); err != nil {
+		return err
+	}
+	if err := checkClientLabels(img.Labels); err != nil {
+		return err
+	}
+	s := c.store.archives
+	p, err := s.puller.plan(PullRequest{Ref: img.Name})
+	if err != nil {
+		return err
+	}
+	n := naming{
+		names: []string{img.Name}, labels: img.Labels,
+		target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
+	}
+	return s.carry(ctx, func(ctx context.Context) error {
+		if known := c.store.catalog.byTarget(n.target.Digest); known != nil && known.usable() == nil {
+			return c.nameAgain(ctx, known, n)
+		}
+		_, err := s.adopt(ctx, p, n, c.hold)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", img.Name, err)
+		}
+		log.G(ctx).WithField("name", img.Name).Info("Image added by a client of the containerd API")
+		return nil
+	})
+}
+
+// nameAgain gives an image that is here one more name.
+func (c *clientImages) nameAgain(ctx context.Context, img *Image, n naming) error {
+	_, lease, err := c.store.files.lease(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := c.store.catalog.record(ctx, img, n, lease); err != nil {
+		c.store.files.endLease(ctx, lease)
+		return err
+	}
+	return nil
+}
+
+// hold keeps what an image consists of from being collected until it is recorded.
+func (c *clientImages) hold(lease leases.Lease) images.HandlerFunc {
+	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		f := c.store.files
+		if err := f.leases.AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}); err != nil {
+			return nil, err
+		}
+		info, err := f.content.Info(ctx, desc.Digest)
+		if errdefs.IsNotFound(err) {
+			return nil, fmt.Errorf("content %s is missing; write what the image needs on this platform before the image: %w", desc.Digest, errdefs.ErrFailedPrecondition)
+		}
+		if err == nil && info.Size != desc.Size {
+			err = fmt.Errorf("content %s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+		}
+		return nil, err
+	}
+}
+
+// collectorLabels begin the labels by which content, images and leases say to the
+// collector what they need.
+const collectorLabels = "containerd.io/gc."
+
+// checkClientLabels refuses what would have the collector remove images, of which the
+// catalog would not learn.
+func checkClientLabels(labels map[string]string) error {
+	for name := range labels {
+		if strings.HasPrefix(name, collectorLabels) {
+			return fmt.Errorf("label %.100q of an image is berth's own; images stay until they are removed: %w", name, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+)
+
+const (
+	// clientLabel is on the leases of clients.
+	clientLabel = "berth.dev/client"
+	// maxClientLease is how long a lease of a client holds what nothing else needs, and
+	// maxClientLeases how many there may be.
+	maxClientLease  = 24 * time.Hour
+	maxClientLeases = 1024
+	// clientLeaseGrace is how old one must be to give way when the disk is full.
+	clientLeaseGrace = time.Hour
+
+	expireLabel = "containerd.io/gc.expire"
+)
+
+func isClientLease(l leases.Lease) bool {
+	_, ok := l.Labels[clientLabel]
+	return ok
+}
+
+// clientLeases are the leases of clients. Those of pulls are not shown.
+type clientLeases struct {
+	leases  leases.Manager
+	collect func(ctx context.Context) error
+}
+
+// Create implements leases.Manager. Every lease ends after maxClientLease: clients die,
+// and what they held would fill the disk.
+func (c *clientLeases) Create(ctx context.Context, opts ...leases.Opt) (leases.Lease, error) {
+	var l leases.Lease
+	for _, opt := range opts {
+		if err := opt(&l); err != nil {
+			return leases.Lease{}, err
+		}
+	}
+	labels, err := clientLeaseLabels(l.Labels, time.Now())
+	if err != nil {
+		return leases.Lease{}, err
+	}
+	all, err := c.List(ctx)
+	if err != nil {
+		return leases.Lease{}, err
+	}
+	if len(all) >= maxClientLeases {
+		return leases.Lease{}, fmt.Errorf("there are %d leases; delete some: %w", len(all), errdefs.ErrResourceExhausted)
+	}
+	return c.leases.Create(ctx, leases.WithID(l.ID), leases.WithLabels(labels))
+}
+
+// clientLeaseLabels are those of a new lease. Pure.
+func clientLeaseLabels(asked map[string]string, now time.Time) (map[string]string, error) {
+	labels := maps.Clone(asked)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	latest := now.Add(maxClientLease)
+	end := latest
+	if text, ok := labels[expireLabel]; ok {
+		asked, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return nil, fmt.Errorf("label %s: %w: %w", expireLabel, err, errdefs.ErrInvalidArgument)
+		}
+		if asked.Before(latest) {
+			end = asked
+		}
+	}
+	labels[expireLabel] = end.UTC().Format(time.RFC3339)
+	labels[clientLabel] = "true"
+	for _, own := range []string{pullLabel, bootLabel} {
+		delete(labels, own)
+	}
+	return labels, nil
+}
+
+// Delete implements leases.Manager.
+func (c *clientLeases) Delete(ctx context.Context, l leases.Lease, opts ...leases.DeleteOpt) error {
+	if err := c.check(ctx, l); err != nil {
+		return err
+	}
+	var o leases.DeleteOptions
+	for _, opt := range opts {
+		if err := opt(ctx, &o); err != nil {
+			return err
+		}
+	}
+	if err := c.leases.Delete(ctx, l); err != nil || !o.Synchronous {
+		return err
+	}
+	return c.collect(ctx)
+}
+
+// List implements leases.Manager.
+func (c *clientLeases) List(ctx context.Context, filters ...string) ([]leases.Lease, error) {
+	all, err := c.leases.List(ctx, filters...)
+	var own []leases.Lease
+	for _, l := range all {
+		if isClientLease(l) {
+			own = append(own, l)
+		}
+	}
+	return own, err
+}
+
+// AddResource implements leases.Manager.
+func (c *clientLeases) AddResource(ctx context.Context, l leases.Lease, r leases.Resource) error {
+	if err := c.check(ctx, l); err != nil {
+		return err
+	}
+	return c.leases.AddResource(ctx, l, r)
+}
+
+// DeleteResource implements leases.Manager.
+func (c *clientLeases) DeleteResource(ctx context.Context, l leases.Lease, r leases.Resource) error {
+	if err := c.check(ctx, l); err != nil {
+		return err
+	}
+	return c.leases.DeleteResource(ctx, l, r)
+}
+
+// ListResources implements leases.Manager.
+func (c *clientLeases) ListResources(ctx context.Context, l leases.Lease) ([]leases.Resource, error) {
+	if err := c.check(ctx, l); err != nil {
+		return nil, err
+	}
+	return c.leases.ListResources(ctx, l)
+}
+
+func (c *clientLeases) check(ctx context.Context, l leases.Lease) error {
+	all, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, own := range all {
+		if own.ID == l.ID {
+			return nil
+		}
+	}
+	return fmt.Errorf("lease %.100q: %w", l.ID, errdefs.ErrNotFound)
+}
+
+// dropClientLeases gives up what clients hold since before that time.
+func (s *Store) dropClientLeases(ctx context.Context, before time.Time) {
+	all, err := s.files.leases.List(ctx)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list leases")
+		return
+	}
+	dropped := 0
+	for _, l := range all {
+		if isClientLease(l) && l.CreatedAt.Before(before) {
+			s.files.endLease(ctx, l)
+			dropped++
+		}
+	}
+	if dropped > 0 {
+		log.G(ctx).WithField("leases", dropped).Warn("Gave up leases of clients because the disk is nearly full")
+		s.work.collector.kick()
+	}
+}

@@ -14,7 +14,7 @@ func TestHeart(t *testing.T) {
 	m := boot(t)
 	t.Run("unit", func(t *testing.T) {
 		program(t, m)
-		packaged(t, m, repository(t), "TestInstall", "TestUnit", "TestUnitTakesNothing", "TestUnitEnds")
+		packaged(t, m, repository(t), "TestInstall", "TestUnit", "TestCgroupPrefix", "TestUnitTakesNothing", "TestUnitEnds")
 	})
 	t.Run("power cut", func(t *testing.T) { powerCut(t, m) })
 	t.Run("kubelet", func(t *testing.T) {

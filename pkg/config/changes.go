@@ -26,7 +26,7 @@ var reloadable = map[string]bool{
 	"version": true, "default_runtime": true,
 	"handlers.probe_interval": true, "handlers.ask_interval": true, "handlers.advertise_not_ready": true,
 	"log.level": true, "log.format": true,
-	"engine.supervision": true, "engine.snapshotter": true,
+	"engine.cgroup_prefix": true, "engine.supervision": true, "engine.snapshotter": true,
 	"import.crio": true, "import.containerd": true,
 }
 

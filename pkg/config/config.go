@@ -154,6 +154,9 @@ type Engine struct {
 	State string `toml:"state"`
 	// CgroupDriver says who makes the cgroups of containers.
 	CgroupDriver CgroupDriver `toml:"cgroup_driver"`
+	// CgroupPrefix is what the names of systemd's scopes of containers begin with, and
+	// the parent of cgroups of pods that name none where there is no systemd.
+	CgroupPrefix string `toml:"cgroup_prefix"`
 	// Supervision is that of handlers which do not say.
 	Supervision handler.Supervision `toml:"supervision"`
 	// Snapshotter is that of handlers which do not say.

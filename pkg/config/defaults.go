@@ -15,6 +15,9 @@ const (
 // DefaultRuntimeName is what Version calls the runtime.
 const DefaultRuntimeName = "berth"
 
+// DefaultCgroupPrefix is what the names of scopes begin with.
+const DefaultCgroupPrefix = "berth"
+
 // DefaultCreateTimeout bounds one create or start call to a runtime unless the
 // handler says otherwise. Runtimes that boot a machine need minutes.
 const DefaultCreateTimeout = 4 * time.Minute
@@ -35,6 +38,7 @@ func Default() *Config {
 			Root:                   "/var/lib/berth",
 			State:                  "/run/berth",
 			CgroupDriver:           CgroupDriverAuto,
+			CgroupPrefix:           DefaultCgroupPrefix,
 			Supervision:            handler.SupervisionHandler,
 			Snapshotter:            "overlayfs",
 			OverlayMountOptions:    []string{},

@@ -25,6 +25,10 @@ var (
 // runtimeName is what the kubelet can make the scheme of container ids.
 var runtimeName = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,62}$`)
 
+// cgroupPrefix is what systemd takes into the name of a unit as it is, and is the name of
+// one directory. Without a dot it is also no file of a cgroup of version 2.
+var cgroupPrefix = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?$`)
+
 // maxSocketPath is what fits into sockaddr_un.sun_path with its final zero
 // byte; see unix(7).
 const maxSocketPath = 107
@@ -117,6 +121,10 @@ func (v *validator) engine(e *Engine) {
 		v.wrong("engine.state", "must not be engine.root: it is emptied by a reboot, engine.root must persist", "")
 	}
 	v.word("engine.cgroup_driver", string(e.CgroupDriver), drivers)
+	if !cgroupPrefix.MatchString(e.CgroupPrefix) {
+		v.wrong("engine.cgroup_prefix", fmt.Sprintf("%q is not a valid prefix: it becomes a part of the names of cgroups (prefix-id.scope), "+
+			"so use at most 64 letters, digits, '-' and '_', and begin and end with a letter or a digit", e.CgroupPrefix), DefaultCgroupPrefix)
+	}
 	v.word("engine.supervision", string(e.Supervision), supervisions)
 	v.word("engine.snapshotter", e.Snapshotter, v.cfg.snapshotterNames())
 	if e.MaxLogLineSize < 1 && e.MaxLogLineSize != -1 {

@@ -94,12 +94,14 @@ type Prober interface {
 	Runs() map[string]probe.SelfCheckRuns
 }
 
-// Handlers returns those of the moment to an engine.
+// Handlers returns those of the moment to an engine, and what else of a reload new pods get.
 type Handlers struct {
 	// Told have something to tell, Accepting are those of them that take new pods,
 	// Configured are all that new pods may come to run under: not ready ones too, and
 	// what handlers try.
 	Told, Accepting, Configured func() []*handler.Definition
+	// CgroupPrefix is engine.cgroup_prefix.
+	CgroupPrefix func() string
 }
 
 // Loader reads the configuration again, and says what would come of a change.

@@ -28,6 +28,7 @@ func engineAsking(
 	return func(ctx context.Context, cfg *config.Config, b Build, h Handlers) (Engine, error) {
 		c := engineConfig(cfg, b)
 		c.Prober, c.Definitions, c.Accepting, c.Configured = prober, h.Told, h.Accepting, h.Configured
+		c.Settings.CgroupPrefix = h.CgroupPrefix
 		return engine.New(ctx, c)
 	}
 }

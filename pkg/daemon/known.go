@@ -10,25 +10,33 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// knownHandlers are the handlers of the moment, as the engine may ask for them: those of
-// the configuration before there is a first plan.
+// knownHandlers are the handlers of the moment, as the engine may ask for them, and what
+// else of a plan new pods get: those of the configuration before there is a first plan.
 type knownHandlers struct {
 	registry *handler.Registry[router.Backend]
 	first    []*handler.Definition
 
-	mu         sync.Mutex
-	candidates []*handler.Definition
+	mu           sync.Mutex
+	candidates   []*handler.Definition
+	cgroupPrefix string
 }
 
 func newKnownHandlers(registry *handler.Registry[router.Backend], c *config.Config) *knownHandlers {
-	return &knownHandlers{registry: registry, first: c.Runtimes, candidates: lifecycle.Candidates(c)}
+	return &knownHandlers{registry: registry, first: c.Runtimes, candidates: lifecycle.Candidates(c), cgroupPrefix: c.Engine.CgroupPrefix}
 }
 
 // use makes a plan the one of the moment.
 func (k *knownHandlers) use(p *lifecycle.Plan) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.candidates = p.Candidates
+	k.candidates, k.cgroupPrefix = p.Candidates, p.CgroupPrefix
+}
+
+// prefix returns what the names of scopes of new pods begin with.
+func (k *knownHandlers) prefix() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.cgroupPrefix
 }
 
 // told returns the handlers that have something to tell.

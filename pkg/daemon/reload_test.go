@@ -193,3 +193,35 @@ func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 		t.Errorf("%d have something to tell, want the cordoned one too", told)
 	}
 }
+
+// The engine has a reload's prefix of cgroups for the pods that come after it.
+func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
+	b := newBed(t)
+	b.config.Engine.CgroupPrefix = "berth"
+	f := &files{next: b.config}
+	b.options.Loader = f
+	var handlers daemon.Handlers
+	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h daemon.Handlers) (daemon.Engine, error) {
+		handlers = h
+		if got := h.CgroupPrefix(); got != "berth" {
+			t.Errorf("before there are handlers it is %q", got)
+		}
+		return memory{b.engine}, nil
+	}
+	d := b.started(t)
+	for _, prefix := range []string{"cri-containerd", "crio", "berth"} {
+		next := *b.config
+		next.Engine.CgroupPrefix = prefix
+		f.put(&next, nil)
+		if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal); err != nil {
+			t.Fatal(err)
+		}
+		if got := handlers.CgroupPrefix(); got != prefix {
+			t.Errorf("after the reload it is %q, want %q", got, prefix)
+		}
+	}
+	f.put(nil, errors.New("a mistake"))
+	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal); err == nil || handlers.CgroupPrefix() != "berth" {
+		t.Errorf("after a reload that failed with %v it is %q", err, handlers.CgroupPrefix())
+	}
+}

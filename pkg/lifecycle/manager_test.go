@@ -397,6 +397,7 @@ func TestKeysThatNeedARestart(t *testing.T) {
 	b := newBed(t, start)
 	next := conf("runc", "/r", "crun", "/c")
 	next.Log.Level, next.Streaming.Port, next.Handlers.AdvertiseNotReady = "debug", 99, true
+	next.Engine.CgroupPrefix = "cri-containerd"
 	o := b.must(b.reload(next))
 	if len(o.NeedRestart) != 1 || o.NeedRestart[0].Key != "streaming.port" || o.NeedRestart[0].From != "0" || o.NeedRestart[0].To != "99" {
 		t.Errorf("needing a restart are %v", o.NeedRestart)
@@ -416,9 +417,26 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		t.Errorf("got %+v", again)
 	}
 	back := conf("runc", "/r", "crun", "/c")
-	back.Log.Level, back.Handlers.AdvertiseNotReady = "debug", true
+	back.Log.Level, back.Handlers.AdvertiseNotReady, back.Engine.CgroupPrefix = "debug", true, "cri-containerd"
 	if o := b.must(b.reload(back)); len(o.NeedRestart) != 0 || len(b.m.Current().NeedRestart) != 0 {
 		t.Errorf("got %+v", o)
+	}
+}
+
+// A prefix is no handler's: it is live although no handler changes.
+func TestCgroupPrefixIsLive(t *testing.T) {
+	b := newBed(t, conf("runc", "/r"))
+	next := conf("runc", "/r")
+	next.Engine.CgroupPrefix = "cri-containerd"
+	o := b.must(b.reload(next))
+	if !o.Changed || len(o.NeedRestart) != 0 || len(o.Live) != 1 || o.Live[0].Key != "engine.cgroup_prefix" {
+		t.Errorf("the outcome is %+v", o)
+	}
+	if got := b.last().CgroupPrefix; got != "cri-containerd" {
+		t.Errorf("new pods get %q", got)
+	}
+	if o := b.must(b.reload(next)); o.Changed {
+		t.Errorf("the same again is a change: %+v", o)
 	}
 }
 

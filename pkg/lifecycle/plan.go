@@ -24,6 +24,8 @@ type Plan struct {
 	Candidates []*handler.Definition
 	// AdvertiseNotReady keeps handlers in the CRI's Status that accept no pods.
 	AdvertiseNotReady bool
+	// CgroupPrefix is that of new pods.
+	CgroupPrefix string
 }
 
 // Entry is one handler of a Plan.
@@ -44,6 +46,7 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64) *Plan
 	p := &Plan{
 		Generation: generation, Default: t.config.DefaultRuntime,
 		Candidates: Candidates(t.config), AdvertiseNotReady: t.config.Handlers.AdvertiseNotReady,
+		CgroupPrefix: t.config.Engine.CgroupPrefix,
 	}
 	entries := map[string]Entry{}
 	for _, d := range t.config.Runtimes {
@@ -107,9 +110,9 @@ func (p *Plan) digest() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// same says whether two plans route alike.
+// same says whether two plans route alike, and give new pods the same.
 func (p *Plan) same(o *Plan) bool {
-	return p.Default == o.Default && p.Digest == o.Digest && p.AdvertiseNotReady == o.AdvertiseNotReady &&
+	return p.Default == o.Default && p.Digest == o.Digest && p.AdvertiseNotReady == o.AdvertiseNotReady && p.CgroupPrefix == o.CgroupPrefix &&
 		slices.EqualFunc(p.Entries, o.Entries, func(a, b Entry) bool {
 			return a.State == b.State && a.Configured == b.Configured && (a.Next == nil) == (b.Next == nil) &&
 				a.Definition.Name == b.Definition.Name && a.Definition.Origin == b.Definition.Origin

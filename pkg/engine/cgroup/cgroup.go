@@ -2,10 +2,10 @@
 // clean up after it.
 //
 //	driver, err := cgroup.Detect("auto")
-//	path, err := cgroup.Path(driver, config.GetLinux().GetCgroupParent(), id) // → spec.linux.cgroupsPath
-//	paths := cgroup.HostPaths(path)                                           // → the directories
+//	path, err := cgroup.Path(driver, prefix, config.GetLinux().GetCgroupParent(), id) // → spec.linux.cgroupsPath
+//	paths := cgroup.HostPaths(path)                                                   // → the directories
 //	stats, err := cgroup.ReadStats(paths)
-//	err = paths.Remove(ctx)                                                   // what a dead container left
+//	err = paths.Remove(ctx)                                                           // what a dead container left
 //
 // The runtime makes cgroups and writes limits; the kubelet owns those of pods.
 // This package reads, and removes leaves. Statistics are read file by file, and

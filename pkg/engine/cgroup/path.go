@@ -8,26 +8,28 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// scopePrefix is the name of a scope before the id: berth-<id>.scope.
-const scopePrefix = "berth"
+// DefaultPrefix is the prefix of pods of builds that had no other.
+const DefaultPrefix = "berth"
 
-// The parents of pods that name none, as crictl's may.
-const (
-	defaultParent = "/" + scopePrefix
-	defaultSlice  = "system.slice"
-)
+// defaultSlice is the parent of pods that name none, as crictl's may.
+const defaultSlice = "system.slice"
 
 // Path returns a container's spec.linux.cgroupsPath below the cgroup_parent of
-// its pod: "<parent>/<id>" for cgroupfs, "<slice>:berth:<id>" for systemd, where
-// the slice is the last element of the parent. A parent in the shape of the
+// its pod: "<parent>/<id>" for cgroupfs, "<slice>:<prefix>:<id>" for systemd, where
+// the slice is the last element of the parent. Both are containerd's forms: agents
+// that look for cri-containerd-<id>.scope look for the bare id under cgroupfs, where
+// the prefix is only the parent of pods that name none. A parent in the shape of the
 // other driver is errdefs.ErrInvalidArgument, because the runtime would put the
 // container outside of the pod's limits.
-func Path(d Driver, parent, id string) (string, error) {
+func Path(d Driver, prefix, parent, id string) (string, error) {
 	if err := checkParent(parent); err != nil {
 		return "", err
 	}
 	if d == Systemd {
-		return systemdPath(parent, id)
+		return systemdPath(prefix, parent, id)
+	}
+	if parent == "" {
+		parent = prefix
 	}
 	return cgroupfsPath(parent, id)
 }
@@ -43,9 +45,6 @@ func checkParent(parent string) error {
 }
 
 func cgroupfsPath(parent, id string) (string, error) {
-	if parent == "" {
-		parent = defaultParent
-	}
 	if strings.HasSuffix(path.Base(parent), sliceSuffix) {
 		return "", errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
 			"cgroup_parent %.200q is a systemd slice, but the cgroup driver here is cgroupfs: set cgroupDriver of the kubelet and cgroup_driver of berth to the same", parent))
@@ -53,7 +52,7 @@ func cgroupfsPath(parent, id string) (string, error) {
 	return path.Join("/", parent, id), nil
 }
 
-func systemdPath(parent, id string) (string, error) {
+func systemdPath(prefix, parent, id string) (string, error) {
 	slice := defaultSlice
 	if parent != "" {
 		slice = path.Base(parent)
@@ -62,7 +61,7 @@ func systemdPath(parent, id string) (string, error) {
 		return "", errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
 			"cgroup_parent %.200q: %v, but the cgroup driver here is systemd: set cgroupDriver of the kubelet and cgroup_driver of berth to the same", parent, err))
 	}
-	return strings.Join([]string{slice, scopePrefix, id}, ":"), nil
+	return strings.Join([]string{slice, prefix, id}, ":"), nil
 }
 
 const (

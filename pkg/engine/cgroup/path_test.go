@@ -2,6 +2,8 @@ package cgroup
 
 import (
 	"path"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,30 +13,56 @@ import (
 const id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 func TestPath(t *testing.T) {
+	const parent = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice"
 	tests := []struct {
-		driver       Driver
-		parent, want string
-		inside       string // where it is below a hierarchy
+		driver               Driver
+		prefix, parent, want string
+		inside               string // where it is below a hierarchy
 	}{
-		{Cgroupfs, "", "/berth/" + id, "/berth/" + id},
-		{Cgroupfs, "/kubepods/burstable/pod1", "/kubepods/burstable/pod1/" + id, "/kubepods/burstable/pod1/" + id},
-		{Cgroupfs, "kubepods/pod1/", "/kubepods/pod1/" + id, "/kubepods/pod1/" + id},
-		{Cgroupfs, "/", "/" + id, "/" + id},
-		{Systemd, "", "system.slice:berth:" + id, "/system.slice/berth-" + id + ".scope"},
-		{Systemd, "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice",
-			"kubepods-burstable-pod1_2.slice:berth:" + id,
-			"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/berth-" + id + ".scope"},
-		{Systemd, "test.slice", "test.slice:berth:" + id, "/test.slice/berth-" + id + ".scope"},
-		{Systemd, "-.slice", "-.slice:berth:" + id, "/berth-" + id + ".scope"},
+		{Cgroupfs, "berth", "", "/berth/" + id, "/berth/" + id},
+		{Cgroupfs, "berth", "/kubepods/burstable/pod1", "/kubepods/burstable/pod1/" + id, "/kubepods/burstable/pod1/" + id},
+		{Cgroupfs, "berth", "kubepods/pod1/", "/kubepods/pod1/" + id, "/kubepods/pod1/" + id},
+		{Cgroupfs, "berth", "/", "/" + id, "/" + id},
+		{Cgroupfs, "cri-containerd", "", "/cri-containerd/" + id, "/cri-containerd/" + id},
+		{Cgroupfs, "cri-containerd", "/kubepods/burstable/pod1", "/kubepods/burstable/pod1/" + id, "/kubepods/burstable/pod1/" + id},
+		{Systemd, "berth", "", "system.slice:berth:" + id, "/system.slice/berth-" + id + ".scope"},
+		{Systemd, "berth", parent, "kubepods-burstable-pod1_2.slice:berth:" + id, parent + "/berth-" + id + ".scope"},
+		{Systemd, "berth", "test.slice", "test.slice:berth:" + id, "/test.slice/berth-" + id + ".scope"},
+		{Systemd, "berth", "-.slice", "-.slice:berth:" + id, "/berth-" + id + ".scope"},
+		{Systemd, "cri-containerd", "", "system.slice:cri-containerd:" + id, "/system.slice/cri-containerd-" + id + ".scope"},
+		{Systemd, "cri-containerd", parent, "kubepods-burstable-pod1_2.slice:cri-containerd:" + id, parent + "/cri-containerd-" + id + ".scope"},
 	}
 	for _, test := range tests {
-		got, err := Path(test.driver, test.parent, id)
+		got, err := Path(test.driver, test.prefix, test.parent, id)
 		if err != nil || got != test.want {
-			t.Errorf("Path(%s, %q) = %q, %v, want %q", test.driver, test.parent, got, err, test.want)
+			t.Errorf("Path(%s, %q, %q) = %q, %v, want %q", test.driver, test.prefix, test.parent, got, err, test.want)
 			continue
 		}
 		if inside := inHierarchy(got); inside != test.inside {
 			t.Errorf("%q is at %q, want %q", got, inside, test.inside)
+		}
+	}
+}
+
+// Agents that know containerd find the id of a pod's container by the name of its cgroup.
+func TestAgentsFindContainers(t *testing.T) {
+	cadvisor := regexp.MustCompile(`([a-z0-9]{64})`) // container/containerd/factory.go of cAdvisor
+	// CRI_CGROUP_LAYOUT of Falco's libs, for containerd.
+	falco := map[Driver]*regexp.Regexp{
+		Cgroupfs: regexp.MustCompile(`/([0-9a-f]{64})$`),
+		Systemd:  regexp.MustCompile(`/cri-containerd-([0-9a-f]{64})\.scope$`),
+	}
+	for driver, parent := range map[Driver]string{Cgroupfs: "/kubepods/pod1", Systemd: "/kubepods.slice/kubepods-pod1.slice"} {
+		spec, err := Path(driver, "cri-containerd", parent, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside := inHierarchy(spec)
+		if found := cadvisor.FindStringSubmatch(path.Base(inside)); !slices.Contains(found, id) {
+			t.Errorf("%s: cAdvisor finds %v in %s", driver, found, inside)
+		}
+		if found := falco[driver].FindStringSubmatch(inside); !slices.Contains(found, id) {
+			t.Errorf("%s: Falco finds %v in %s", driver, found, inside)
 		}
 	}
 }
@@ -56,7 +84,7 @@ func TestPathRefuses(t *testing.T) {
 		{Systemd, strings.Repeat("x", 5000), "xxx"},
 	}
 	for _, test := range tests {
-		_, err := Path(test.driver, test.parent, id)
+		_, err := Path(test.driver, DefaultPrefix, test.parent, id)
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("Path(%s, %.50q): %v, want %q", test.driver, test.parent, err, test.says)
 			continue
@@ -114,7 +142,7 @@ func FuzzPathStaysInside(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, parent string) {
 		for _, driver := range []Driver{Cgroupfs, Systemd} {
-			spec, err := Path(driver, parent, id)
+			spec, err := Path(driver, DefaultPrefix, parent, id)
 			if err != nil {
 				continue
 			}

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 func makeCgroup(t testing.TB) Paths {
 	t.Helper()
 	name := fmt.Sprintf("/berth-test-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-"))
-	spec, err := Path(Cgroupfs, name, "leaf")
+	spec, err := Path(Cgroupfs, DefaultPrefix, name, "leaf")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
-	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
@@ -201,7 +200,7 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 // plan is what the container's record says for its whole life.
 func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.ContainerSpec, error) {
 	kept := b.settings.Of(s.Spec())
-	path, err := cgroup.Path(kept.CgroupDriver, s.Config().GetLinux().GetCgroupParent(), id)
+	path, err := b.settings.CgroupsPath(s.Spec(), id)
 	if err != nil {
 		return nil, err
 	}

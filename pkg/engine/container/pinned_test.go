@@ -91,7 +91,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI, Path: "/runc", BaseRuntimeSpec: filepath.Join(dir, "base.json")}
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"then"}`)
 	profile := put(t, filepath.Join(dir, "seccomp.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
-	before := &settings.Settings{Driver: cgroup.Systemd, Snapshotter: "overlayfs", MaxLogLineSize: 100, TolerateMissingHugetlb: true, DefaultSeccompFile: profile}
+	before := &settings.Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return "then" }, Snapshotter: "overlayfs", MaxLogLineSize: 100, TolerateMissingHugetlb: true, DefaultSeccompFile: profile}
 	kept, err := before.Pin(d)
 	if err != nil {
 		t.Fatal(err)
@@ -111,11 +111,11 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := &pinBed{pods: pods, settings: &settings.Settings{
-		Driver: cgroup.Cgroupfs, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
+		Driver: cgroup.Cgroupfs, CgroupPrefix: func() string { return "now" }, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
 	}}
 	after.tasks = task.New(after.pods, after.settings, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
 	id := strings.Repeat("c", pod.IDLength)
-	want := told{true, 100, "overlayfs", "pods.slice:berth:" + id, "then", specs.ActLog, true}
+	want := told{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog, true}
 	if got := tell(t, after, old); got != want {
 		t.Errorf("the old pod has %+v, want %+v", got, want)
 	}

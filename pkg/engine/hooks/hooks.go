@@ -9,7 +9,6 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -82,7 +81,7 @@ func (t subject) Pod() nri.Pod {
 	}
 	if spec.Plan.Process {
 		// A path that cannot be made up kept the sandbox from being run.
-		p.CgroupsPath, _ = cgroup.Path(t.settings.Of(spec).CgroupDriver, p.Config.GetLinux().GetCgroupParent(), t.sandbox.ID())
+		p.CgroupsPath, _ = t.settings.CgroupsPath(spec, t.sandbox.ID())
 	}
 	return p
 }

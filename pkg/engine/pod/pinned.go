@@ -17,6 +17,7 @@ import (
 // the configuration, and the files that it names, say by then.
 type Pinned struct {
 	CgroupDriver           cgroup.Driver `json:"cgroupDriver"`
+	CgroupPrefix           string        `json:"cgroupPrefix,omitempty"` // empty in records of older builds, whose pods have cgroup.DefaultPrefix
 	Snapshotter            string        `json:"snapshotter"`
 	MaxLogLineSize         int           `json:"maxLogLineSize"`
 	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`

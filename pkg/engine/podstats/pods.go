@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
@@ -169,7 +170,7 @@ func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error),
 // cgroupsOf are the cgroups that berth made for the pod.
 func (b *Stats) cgroupsOf(p Measured) []cgroup.Paths {
 	var all []cgroup.Paths
-	if own, err := GroupsOf(b.settings.Of(p.Spec()).CgroupDriver, p.Sandbox); err == nil {
+	if own, err := GroupsOf(b.settings, p.Sandbox); err == nil {
 		all = own
 	}
 	for _, c := range p.running {
@@ -195,11 +196,11 @@ func (b *Stats) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest
 }
 
 // GroupsOf are the cgroups of a sandbox's own process, of which some may not exist.
-func GroupsOf(driver cgroup.Driver, s *pod.Sandbox) ([]cgroup.Paths, error) {
+func GroupsOf(kept *settings.Settings, s *pod.Sandbox) ([]cgroup.Paths, error) {
 	if !s.Spec().Plan.Process {
 		return nil, nil
 	}
-	own, err := cgroup.Path(driver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+	own, err := kept.CgroupsPath(s.Spec(), s.ID())
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
@@ -87,7 +86,7 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	if err != nil {
 		return err
 	}
-	path, err := cgroup.Path(b.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+	path, err := b.settings.CgroupsPath(s.Spec(), s.ID())
 	if err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 	if err := mountpoint.Unmount(b.pods.FilesOf(s.ID()).Shm); err != nil {
 		return err
 	}
-	removeCgroup(ctx, s, b.settings.Of(s.Spec()).CgroupDriver)
+	b.removeCgroup(ctx, s)
 	return nil
 }
 
@@ -193,8 +193,8 @@ func AttachedPod(s *pod.Sandbox) network.Pod {
 }
 
 // removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
-func removeCgroup(ctx context.Context, s *pod.Sandbox, driver cgroup.Driver) {
-	path, err := cgroup.Path(driver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+func (b *stops) removeCgroup(ctx context.Context, s *pod.Sandbox) {
+	path, err := b.settings.CgroupsPath(s.Spec(), s.ID())
 	if err == nil {
 		err = cgroup.HostPaths(path).Remove(ctx)
 	}

@@ -15,10 +15,11 @@ import (
 )
 
 // Settings are what the daemon was started with: new sandboxes take them, and old
-// ones what their records do not say. They never change.
+// ones what their records do not say. They never change, but for what is a function.
 type Settings struct {
 	Node                   ocispec.Node
 	Driver                 cgroup.Driver
+	CgroupPrefix           func() string // nil is cgroup.DefaultPrefix
 	Snapshotter            string
 	MaxLogLineSize         int
 	TolerateMissingHugetlb bool
@@ -41,7 +42,7 @@ func New(ctx context.Context, c Config) (*Settings, error) {
 		return nil, err
 	}
 	return &Settings{
-		Node: node, Driver: driver, Snapshotter: c.Snapshotter, MaxLogLineSize: c.MaxLogLineSize,
+		Node: node, Driver: driver, CgroupPrefix: c.CgroupPrefix, Snapshotter: c.Snapshotter, MaxLogLineSize: c.MaxLogLineSize,
 		TolerateMissingHugetlb: c.TolerateMissingHugetlb, DefaultSeccompFile: c.DefaultSeccomp,
 		ignoreImageVolumes: c.IgnoreImageVolumes, MaxImageVolumes: cmp.Or(c.MaxImageVolumes, defaultMaxImageVolumes),
 	}, nil
@@ -71,23 +72,37 @@ func (t *Settings) Pin(d *handler.Definition) (*pod.Pinned, error) {
 // Today is the part that is in no file.
 func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 	p := pod.Pinned{
-		CgroupDriver: t.Driver, Snapshotter: d.Snapshotter,
+		CgroupDriver: t.Driver, CgroupPrefix: cgroup.DefaultPrefix, Snapshotter: d.Snapshotter,
 		MaxLogLineSize: t.MaxLogLineSize, TolerateMissingHugetlb: t.TolerateMissingHugetlb,
 		ImageVolumes: !t.ignoreImageVolumes,
 	}
 	if p.Snapshotter == "" {
 		p.Snapshotter = t.Snapshotter
 	}
+	if t.CgroupPrefix != nil {
+		p.CgroupPrefix = t.CgroupPrefix()
+	}
 	return p
 }
 
 // Of are those that s was created with. Older builds did not record them:
-// today's are the best guess.
+// today's are the best guess, but for the prefix, of which there was one.
 func (t *Settings) Of(s *pod.SandboxSpec) pod.Pinned {
-	if s.Pinned != nil {
-		return *s.Pinned
+	if s.Pinned == nil {
+		p := t.Today(s.Definition)
+		p.CgroupPrefix = cgroup.DefaultPrefix
+		return p
 	}
-	return t.Today(s.Definition)
+	p := *s.Pinned
+	p.CgroupPrefix = cmp.Or(p.CgroupPrefix, cgroup.DefaultPrefix)
+	return p
+}
+
+// CgroupsPath is where the cgroup of a sandbox process or container of s is, by its
+// id: spec.linux.cgroupsPath.
+func (t *Settings) CgroupsPath(s *pod.SandboxSpec, id string) (string, error) {
+	p := t.Of(s)
+	return cgroup.Path(p.CgroupDriver, p.CgroupPrefix, s.Config.Msg.GetLinux().GetCgroupParent(), id)
 }
 
 // NodeOf is the node as s was created on it.
@@ -131,6 +146,9 @@ const defaultMaxImageVolumes = 100
 type Config struct {
 	// CgroupDriver is auto, cgroupfs or systemd.
 	CgroupDriver string
+	// CgroupPrefix is what the names of scopes begin with, at the moment. nil is
+	// cgroup.DefaultPrefix.
+	CgroupPrefix func() string
 	Snapshotter  string
 	// MaxLogLineSize bounds the content of a log line in bytes; -1 is no bound.
 	MaxLogLineSize    int

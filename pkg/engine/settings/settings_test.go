@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -48,6 +50,53 @@ func TestPodsOfOlderBuildsHaveNoImageVolumes(t *testing.T) {
 		if got := (&Settings{ignoreImageVolumes: ignore}).Today(d); got.ImageVolumes != want {
 			t.Errorf("with ignore_image_defined_volumes = %v a new pod has volumes: %v", ignore, got.ImageVolumes)
 		}
+	}
+}
+
+// A pod keeps the prefix that was in force when it was made; pods of builds that recorded
+// none have the one that those knew.
+func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
+	const id = "0123"
+	now := "berth"
+	kept := &Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return now }}
+	d := &handler.Definition{Name: "runc", Type: handler.OCI}
+	made := func() *pod.SandboxSpec {
+		pinned, err := kept.Pin(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(pinned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &pod.SandboxSpec{Definition: d, Pinned: &pod.Pinned{}} // as after a restart
+		if err := json.Unmarshal(text, s.Pinned); err != nil {
+			t.Fatal(err)
+		}
+		s.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
+		return s
+	}
+	before := made()
+	now = "cri-containerd"
+	after := made()
+	older, oldest := made(), made()
+	older.Pinned.CgroupPrefix = ""
+	oldest.Pinned = nil
+	for name, tc := range map[string]struct {
+		of   *pod.SandboxSpec
+		want string
+	}{
+		"before the change":                 {before, "berth"},
+		"after the change":                  {after, "cri-containerd"},
+		"a record without a prefix":         {older, "berth"},
+		"a record that pins nothing at all": {oldest, "berth"},
+	} {
+		if got, err := kept.CgroupsPath(tc.of, id); err != nil || got != "pods.slice:"+tc.want+":"+id {
+			t.Errorf("%s: %q, %v, want the prefix %s", name, got, err, tc.want)
+		}
+	}
+	if got := (&Settings{}).Today(d).CgroupPrefix; got != "berth" {
+		t.Errorf("a daemon that is told no prefix gives new pods %q", got)
 	}
 }
 

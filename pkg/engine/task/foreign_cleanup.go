@@ -32,7 +32,7 @@ func (r *foreign) remainsOf(task string) remains {
 	s := r.sandbox
 	if task == s.ID() {
 		found := remains{bundle: r.pods.ProcessBundle(task), pid: s.Status().PID}
-		if path, err := cgroup.Path(r.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), task); err == nil {
+		if path, err := r.settings.CgroupsPath(s.Spec(), task); err == nil {
 			found.group = cgroup.HostPaths(path)
 		}
 		return found

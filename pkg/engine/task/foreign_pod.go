@@ -37,7 +37,7 @@ func (r *foreign) killPod(ctx context.Context) error {
 // podGroups are the cgroups that the shim of s runs it in as a whole.
 func (r *foreign) podGroups() ([]cgroup.Paths, error) {
 	s := r.sandbox
-	path, err := cgroup.Path(r.settings.Of(s.Spec()).CgroupDriver, s.Config().GetLinux().GetCgroupParent(), s.ID())
+	path, err := r.settings.CgroupsPath(s.Spec(), s.ID())
 	if err != nil {
 		return nil, nil //nolint:nilerr // it never had any
 	}

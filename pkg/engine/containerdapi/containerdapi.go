@@ -59,7 +59,7 @@ const (
 	// Agents are programs of the node.
 	Agents Audience = iota
 	// Shims are those that berth has started. They may also use the namespace that they
-	// were given, find containers that are being created, and publish events.
+	// were given, find self-check pods, and publish events.
 	Shims
 )
 
@@ -117,7 +117,7 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 			return nil, err
 		}
 	}
-	seen := &view{pods: s.deps.Pods, images: s.deps.Images, unfinished: to == Shims}
+	seen := &view{pods: s.deps.Pods, images: s.deps.Images, selfChecks: to == Shims}
 	versionapi.RegisterVersionServer(server, version{version: s.deps.Version, revision: s.deps.Revision})
 	namespacesapi.RegisterNamespacesServer(server, onlyNamespace{})
 	imagesapi.RegisterImagesServer(server, &imageService{store: s.deps.Images.Clients().Images()})

@@ -27,10 +27,22 @@ type taskService struct {
 // Get implements tasksapi.TasksServer.
 func (s *taskService) Get(ctx context.Context, r *tasksapi.GetRequest) (*tasksapi.GetResponse, error) {
 	found, err := s.find(ctx, r.GetContainerID(), r.GetExecID())
+	if errdefs.IsNotFound(err) && r.GetExecID() == "" {
+		// Agents that see the cgroup of a sandbox ask before its network is set up.
+		if own, _ := ours(ctx); own {
+			if made, ok := s.view.unfinished(r.GetContainerID()); ok && made.Status().PID != 0 {
+				return &tasksapi.GetResponse{Process: sandboxProcess(made.ID(), made.Status())}, nil
+			}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &tasksapi.GetResponse{Process: s.process(found)}, nil
+}
+
+func sandboxProcess(id string, st *pod.SandboxStatus) *taskapi.Process {
+	return &taskapi.Process{ContainerID: id, ID: id, Pid: uint32(st.PID), Status: taskapi.Status_RUNNING}
 }
 
 // find finds who has a process.
@@ -44,7 +56,7 @@ func (s *taskService) find(ctx context.Context, id, exec string) (subject, error
 	}
 	found, err := s.view.find(id)
 	if err == nil && s.process(found) == nil {
-		err = fmt.Errorf("sandbox %s has no process: %w", id, errdefs.ErrNotFound)
+		err = fmt.Errorf("container %s has no process: %w", id, errdefs.ErrNotFound)
 	}
 	return found, err
 }
@@ -87,17 +99,21 @@ func adaptTask(id string) filters.Adaptor {
 	})
 }
 
-// process is the first process of a sandbox or container, nil for a sandbox without one.
+// process is the first process of a sandbox or container, nil for one that has none, or
+// not yet: a container that waits for its start has no task, as under containerd's CRI.
 func (s *taskService) process(of subject) *taskapi.Process {
 	if of.sandbox != nil {
 		st := of.sandbox.Status()
 		if st.PID == 0 || st.Phase != pod.PhaseReady {
 			return nil
 		}
-		return &taskapi.Process{ContainerID: of.sandbox.ID(), ID: of.sandbox.ID(), Pid: uint32(st.PID), Status: taskapi.Status_RUNNING}
+		return sandboxProcess(of.sandbox.ID(), st)
 	}
 	c := of.container
 	st, io := c.Status(), s.view.pods.Stdio(c)
+	if st.Phase == pod.PhaseCreated && st.PID == 0 {
+		return nil
+	}
 	p := &taskapi.Process{
 		ContainerID: c.ID(), ID: c.ID(), Pid: uint32(st.PID), Terminal: c.Config().GetTty(),
 		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -26,8 +27,8 @@ import (
 type view struct {
 	pods   *pod.Registry
 	images *image.Store
-	// unfinished are found, too: what is being created.
-	unfinished bool
+	// selfChecks are found, too: sandboxes of berth's own.
+	selfChecks bool
 }
 
 // kindLabel is what containerd's CRI calls it, and agents look for.
@@ -73,24 +74,28 @@ func (v *view) all() []subject {
 	return all
 }
 
-// message is a container of containerd's API.
+// message is a container of containerd's API. One that is being created is found: its
+// shim asks for it then, and agents that saw its cgroup do not ask again.
 func (v *view) message(id string) (*containersapi.Container, error) {
 	found, err := v.find(id)
-	switch {
-	case err == nil:
+	if err == nil {
 		return v.messageOf(found), nil
-	case !v.unfinished:
-		return nil, err
 	}
 	if c, ok := v.pods.Containers.Get(id); ok {
-		if s, ok := v.pods.Sandboxes.Get(c.Spec().Sandbox); ok {
+		if s, ok := v.unfinished(c.Spec().Sandbox); ok {
 			return v.containerMessage(id, c.Spec(), s.Spec().Definition), nil
 		}
 	}
-	if s, ok := v.pods.Sandboxes.Get(id); ok {
+	if s, ok := v.unfinished(id); ok {
 		return v.sandboxMessage(id, s.Spec()), nil
 	}
 	return nil, err
+}
+
+// unfinished finds a sandbox that is being created, or removed.
+func (v *view) unfinished(id string) (*store.Object[pod.SandboxSpec, pod.SandboxStatus], bool) {
+	s, ok := v.pods.Sandboxes.Get(id)
+	return s, ok && (v.selfChecks || !s.Spec().SelfCheck)
 }
 
 func (v *view) messageOf(s subject) *containersapi.Container {

@@ -1,0 +1,111 @@
+package containerdapi
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+)
+
+func full(short string) string {
+	service, method, _ := strings.Cut(short, "/")
+	group, name, _ := strings.Cut(service, ".")
+	if group == "health" {
+		return "/grpc.health.v1.Health/" + method
+	}
+	return "/containerd.services." + group + ".v1." + name + "/" + method
+}
+
+func TestAllowed(t *testing.T) {
+	for _, c := range []struct {
+		method, namespace string
+		to                Audience
+		want              codes.Code
+	}{
+		{"images.Images/List", Namespace, Agents, codes.OK},
+		{"images.Images/List", "default", Agents, codes.OK},
+		{"images.Images/Create", Namespace, Agents, codes.OK},
+		{"images.Images/Create", "default", Agents, codes.PermissionDenied},
+		{"images.Images/Create", shim.Namespace, Agents, codes.PermissionDenied},
+		{"content.Content/Write", shim.Namespace, Shims, codes.OK},
+		{"content.Content/Write", "default", Shims, codes.PermissionDenied},
+		{"leases.Leases/Create", "", Agents, codes.OK}, // refused for its lack by the service
+		{"tasks.Tasks/Get", Namespace, Agents, codes.OK},
+		{"tasks.Tasks/Kill", Namespace, Agents, codes.PermissionDenied},
+		{"tasks.Tasks/Kill", Namespace, Shims, codes.PermissionDenied},
+		{"containers.Containers/Delete", Namespace, Agents, codes.PermissionDenied},
+		{"snapshots.Snapshots/View", Namespace, Agents, codes.PermissionDenied},
+		{"diff.Diff/Apply", Namespace, Agents, codes.PermissionDenied},
+		{"events.Events/Subscribe", "default", Agents, codes.OK},
+		{"events.Events/Forward", Namespace, Agents, codes.PermissionDenied},
+		{"events.Events/Forward", Namespace, Shims, codes.OK},
+		{"sandbox.Store/List", Namespace, Agents, codes.Unimplemented},
+		{"tasks.Tasks/Later", Namespace, Agents, codes.Unimplemented},
+	} {
+		own := c.namespace == Namespace || c.to == Shims && c.namespace == shim.Namespace
+		if got := status.Code(allowed(full(c.method), c.namespace, own, c.to)); got != c.want {
+			t.Errorf("%s in %q for %d: %s, want %s", c.method, c.namespace, c.to, got, c.want)
+		}
+	}
+}
+
+func TestNamespaceOfTheStore(t *testing.T) {
+	for _, c := range []struct {
+		asked string
+		to    Audience
+		own   bool
+	}{
+		{Namespace, Agents, true},
+		{Namespace, Shims, true},
+		{shim.Namespace, Shims, true},
+		{image.Namespace, Agents, false},
+		{"default", Agents, false},
+		{"default", Shims, false},
+	} {
+		ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(namespaces.GRPCHeader, c.asked))
+		ctx, err := newGate(c.to).admit(ctx, full("images.Images/List"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if own, err := ours(ctx); err != nil || own != c.own {
+			t.Errorf("namespace %q for %d is the store's: %t, %v", c.asked, c.to, own, err)
+		}
+	}
+	ctx, err := newGate(Agents).admit(context.Background(), full("images.Images/List"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ours(ctx); err == nil {
+		t.Error("a call without a namespace is about some")
+	}
+}
+
+func TestGateBoundsWhatIsOpen(t *testing.T) {
+	g := newGate(Agents)
+	for range maxOpen {
+		if _, err := g.open(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := g.open(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+func TestAPIVersion(t *testing.T) {
+	for _, c := range []struct{ api, own, want string }{
+		{"2.4.2", "0.1.0", "2.4.2+berth.0.1.0"},
+		{"2.4.2+unknown", "0.1.0-dev+abc", "2.4.2+berth.0.1.0-dev.abc"},
+	} {
+		if got := apiVersion(c.api, c.own); got != c.want {
+			t.Errorf("%s, %s: %s, want %s", c.api, c.own, got, c.want)
+		}
+	}
+}

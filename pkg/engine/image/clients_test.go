@@ -1,0 +1,233 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// topics remembers what was published.
+type topics struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (p *topics) Publish(_ context.Context, topic string, _ events.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = append(p.told, topic)
+	return nil
+}
+
+func (p *topics) taken() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	told := p.told
+	p.told = nil
+	return slices.Compact(told)
+}
+
+func TestEventsOfImages(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	told := &topics{}
+	s := openStore(t, Config{HostsDir: reg.hosts(t), Events: told})
+	pullImage(t, s, "registry.test/app:1")
+	got := told.taken()
+	if !slices.Contains(got, "/content/create") || !slices.Contains(got, "/images/create") || got[len(got)-1] != "/images/create" {
+		t.Errorf("a pull is told as %v", got)
+	}
+	pullImage(t, s, "registry.test/app:1")
+	if got := told.taken(); len(got) > 0 {
+		t.Errorf("a pull that changes nothing is told as %v", got)
+	}
+	must(t, s.Remove(t.Context(), "registry.test/app:1"))
+	if got := told.taken(); len(got) == 0 || got[0] != "/images/delete" {
+		t.Errorf("a removal is told as %v", got)
+	}
+}
+
+// What a client leased stays over a restart, and goes when its time is up or the disk is
+// full.
+func TestLeasesOfClients(t *testing.T) {
+	s := openStore(t, Config{})
+	ctx := inNamespace(t.Context())
+	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
+	must(t, err)
+	data := []byte("precompiled")
+	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
+	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), s.Clients().Content(), "x", bytes.NewReader(data), desc))
+	_, lease, err := s.files.lease(ctx, nil)
+	must(t, err)
+	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
+		t.Errorf("a client sees %v, %v", listed, err)
+	}
+	for what, err := range map[string]error{
+		"delete": s.Clients().Leases().Delete(ctx, lease),
+		"use":    s.Clients().Leases().AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}),
+	} {
+		if !errdefs.IsNotFound(err) {
+			t.Errorf("%s the lease of a pull: %v", what, err)
+		}
+	}
+	s = reopen(t, s)
+	must(t, s.Clients().Collect(ctx))
+	if _, err := s.Clients().Content().Info(ctx, desc.Digest); err != nil {
+		t.Errorf("leased content after a restart: %v", err)
+	}
+	s.dropClientLeases(ctx, time.Now().Add(-time.Hour))
+	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
+		t.Errorf("leases when the disk is full: %v, %v", listed, err)
+	}
+	s.dropClientLeases(ctx, time.Now().Add(time.Second))
+	must(t, s.Clients().Collect(ctx))
+	if _, err := s.Clients().Content().Info(ctx, desc.Digest); !errdefs.IsNotFound(err) {
+		t.Errorf("content of a lease that was given up: %v", err)
+	}
+}
+
+func TestClientLeaseLabels(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ asked, want string }{
+		{"", "2026-01-02T00:00:00Z"},
+		{"2026-01-01T01:00:00Z", "2026-01-01T01:00:00Z"},
+		{"2030-01-01T00:00:00Z", "2026-01-02T00:00:00Z"},
+		{"2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00Z"},
+		{"tomorrow", ""},
+	} {
+		asked := map[string]string{"mine": "yes", pullLabel: "x", bootLabel: "y"}
+		if c.asked != "" {
+			asked[expireLabel] = c.asked
+		}
+		got, err := clientLeaseLabels(asked, now)
+		if c.want == "" {
+			if !errdefs.IsInvalidArgument(err) {
+				t.Errorf("%q: %v", c.asked, err)
+			}
+			continue
+		}
+		if err != nil || got[expireLabel] != c.want || got["mine"] != "yes" || got[pullLabel]+got[bootLabel] != "" || !isClientLease(leases.Lease{Labels: got}) {
+			t.Errorf("%q: %v, %v", c.asked, got, err)
+		}
+		if asked[pullLabel] == "" {
+			t.Error("the client's own map was changed")
+		}
+	}
+}
+
+// An image that a client has named or written is one like any other, also after a
+// restart, and without the layers that were discarded.
+func TestImagesOfClients(t *testing.T) {
+	for name, discard := range map[string]bool{"layers are kept": false, "layers are discarded": true} {
+		t.Run(name, func(t *testing.T) {
+			reg := newTestRegistry(t)
+			reg.push(t, "app:1", layered(t, v1.Config{}))
+			s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: discard})
+			ctx := inNamespace(t.Context())
+			img := pullImage(t, s, "registry.test/app:1")
+			must(t, s.Clients().Collect(ctx))
+			records := s.Clients().Images()
+			first, err := records.Get(ctx, "registry.test/app:1")
+			must(t, err)
+			made, err := records.Create(ctx, images.Image{Name: "registry.test/other:2", Target: first.Target, Labels: map[string]string{"mine": "yes"}})
+			must(t, err)
+			if made.Target.Digest != first.Target.Digest || made.Labels["mine"] != "yes" {
+				t.Errorf("made %+v", made)
+			}
+			if _, err := records.Create(ctx, made); !errdefs.IsAlreadyExists(err) {
+				t.Errorf("made twice: %v", err)
+			}
+			must(t, records.Delete(ctx, "registry.test/app:1", images.SynchronousDelete()))
+			s = reopen(t, s)
+			must(t, s.Retain(ctx, nil))
+			again, err := s.Get("registry.test/other:2")
+			must(t, err)
+			if again.ID != img.ID || slices.Contains(again.RepoTags, "registry.test/app:1") {
+				t.Errorf("after a restart: %+v", again)
+			}
+			if _, err := s.PrepareRootfs(ctx, "c", again, ""); err != nil {
+				t.Errorf("a container of it: %v", err)
+			}
+			must(t, s.RemoveRootfs(ctx, "c", ""))
+			for _, n := range append(again.RepoTags, again.RepoDigests...) {
+				must(t, s.Clients().Images().Delete(ctx, n, images.SynchronousDelete()))
+			}
+			wantStored(t, s, 0, 0)
+		})
+	}
+}
+
+// Labels of a client stay when the kubelet pulls the image again.
+func TestLabelsOfClientsStay(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ctx := inNamespace(t.Context())
+	pullImage(t, s, "registry.test/app:1")
+	records := s.Clients().Images()
+	_, err := records.Update(ctx, images.Image{Name: "registry.test/app:1", Labels: map[string]string{"mine": "yes"}}, "labels.mine")
+	must(t, err)
+	reg.push(t, "app:1", build(t, v1.Config{Env: []string{"A=b"}}, layer(t, file{name: "new", body: "new"})))
+	pullImage(t, s, "registry.test/app:1")
+	rec, err := records.Get(ctx, "registry.test/app:1")
+	must(t, err)
+	if rec.Labels["mine"] != "yes" || rec.Labels["io.cri-containerd.image"] != "managed" {
+		t.Errorf("labels %v", rec.Labels)
+	}
+	if _, err := records.Update(ctx, rec, "name"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("another name: %v", err)
+	}
+}
+
+// Pulled content says where it came from, as containerd has it say.
+func TestSourceOfContent(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "team/app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, s, "registry.test/team/app:1")
+	n := 0
+	must(t, s.Clients().Content().Walk(inNamespace(t.Context()), func(i content.Info) error {
+		n++
+		if got := i.Labels["containerd.io/distribution.source.registry.test"]; got != "team/app" {
+			t.Errorf("%s is from %q", i.Digest, got)
+		}
+		return nil
+	}))
+	if n < 3 {
+		t.Errorf("%d blobs", n)
+	}
+}
+
+// In every namespace but the store's there is nothing.
+func TestOtherNamespacesAreEmpty(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullImage(t, s, "registry.test/app:1")
+	ctx := namespaces.WithNamespace(t.Context(), "other")
+	if all, err := s.Clients().Images().List(ctx); err != nil || len(all) > 0 {
+		t.Errorf("images %v, %v", all, err)
+	}
+	if _, err := s.Clients().Content().Info(ctx, digest.Digest(img.ID)); !errdefs.IsNotFound(err) {
+		t.Errorf("content: %v", err)
+	}
+	if _, err := s.Clients().Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)}); !errdefs.IsNotFound(err) {
+		t.Errorf("content: %v", err)
+	}
+	if _, err := s.Clients().Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String()); !errdefs.IsNotFound(err) {
+		t.Errorf("snapshot: %v", err)
+	}
+}

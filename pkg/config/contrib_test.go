@@ -49,3 +49,17 @@ func TestUnitKeepsPodsAlive(t *testing.T) {
 		}
 	}
 }
+
+func TestDropInForAgents(t *testing.T) {
+	data, err := os.ReadFile("../../contrib/agents/kube-prometheus.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, "runc")
+	n.write("config.toml", "version = 1\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
+	n.write("conf.d/60-agents.toml", string(data))
+	c := n.load()
+	if c.ContainerdAPI.Socket != "/run/containerd/containerd.sock" || c.Engine.CgroupPrefix != "cri-containerd" {
+		t.Errorf("%+v, prefix %q", c.ContainerdAPI, c.Engine.CgroupPrefix)
+	}
+}

@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthapi "google.golang.org/grpc/health/grpc_health_v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/config"
@@ -49,6 +51,7 @@ func newBed(t *testing.T) *bed {
 		DefaultRuntime: "runc",
 		Engine:         config.Engine{Root: filepath.Join(dir, "root")},
 		Server:         config.Server{Socket: filepath.Join(dir, "run", "cri.sock"), SocketMode: 0o660},
+		ContainerdAPI:  config.ContainerdAPI{Socket: filepath.Join(dir, "run", "containerd.sock")},
 		Metrics:        config.Metrics{Address: "unix://" + filepath.Join(dir, "metrics.sock")},
 		Runtimes:       []*handler.Definition{{Name: "gvisor"}, {Name: "runc"}},
 		Broken:         []config.Broken{{Name: "kata", Origin: "conf.d/kata.toml:1", Reason: "/dev/kvm is missing"}},
@@ -72,9 +75,10 @@ func (memory) SelfCheck(context.Context, *handler.Definition, *probe.Runtime, bo
 
 func (memory) Images() *image.Store { return nil }
 
-// ServeContainerdAPI answers that it has nothing.
+// ServeContainerdAPI answers that it is there.
 func (memory) ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error {
 	server := grpc.NewServer(options...)
+	healthapi.RegisterHealthServer(server, health.NewServer())
 	defer context.AfterFunc(ctx, server.Stop)()
 	return server.Serve(l)
 }

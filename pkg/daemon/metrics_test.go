@@ -165,6 +165,9 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	b.leadTo(t, newBed(t))
 	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth"), Lifetime: time.Hour}
 	b.busy(t)
+	if err := b.asAgent(t); err != nil {
+		t.Error(err)
+	}
 	text := b.scrape(t)
 	late := func(metric string) bool { return !strings.Contains(text, "\n"+metric) }
 	for slices.ContainsFunc([]string{"berth_backend_list_age_seconds{", "berth_node_labels_current ", "berth_handler_overhead_cpu_cores{"}, late) && t.Context().Err() == nil {

@@ -1,0 +1,101 @@
+package daemon_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthapi "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// asAgent asks at the socket for agents.
+func (b *bed) asAgent(t *testing.T) error {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+b.config.ContainerdAPI.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = healthapi.NewHealthClient(conn).Check(t.Context(), &healthapi.HealthCheckRequest{})
+	return err
+}
+
+func TestAgentsAreServed(t *testing.T) {
+	b := newBed(t)
+	d := b.started(t)
+	if err := b.asAgent(t); err != nil {
+		t.Error(err)
+	}
+	info, err := os.Stat(b.config.ContainerdAPI.Socket)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v", info.Mode(), err)
+	}
+	if err := d.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(b.config.ContainerdAPI.Socket); !os.IsNotExist(err) {
+		t.Errorf("the socket of a daemon that has stopped: %v", err)
+	}
+}
+
+func TestWithoutASocketAgentsAreNotServed(t *testing.T) {
+	b := newBed(t)
+	socket := b.config.ContainerdAPI.Socket
+	b.config.ContainerdAPI.Socket = ""
+	b.started(t)
+	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
+		t.Errorf("a socket that is not configured: %v", err)
+	}
+}
+
+// Where somebody answers, berth does not start, and leaves the socket alone.
+func TestSocketOfAnotherContainerd(t *testing.T) {
+	b := newBed(t)
+	if err := os.MkdirAll(filepath.Dir(b.config.ContainerdAPI.Socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("unix", b.config.ContainerdAPI.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	err = b.daemon(t).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "containerd_api.socket") || !strings.Contains(err.Error(), "another process is serving this socket") {
+		t.Errorf("started: %v", err)
+	}
+	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)
+	if err != nil {
+		t.Fatalf("the other's socket: %v", err)
+	}
+	conn.Close()
+	if _, err := os.Lstat(b.config.Server.Socket); !os.IsNotExist(err) {
+		t.Errorf("the CRI socket of a daemon that did not start: %v", err)
+	}
+}
+
+// A containerd that starts later takes the socket over, as it does from any other; what
+// is its own by then stays when berth stops.
+func TestSocketThatAnotherTookOver(t *testing.T) {
+	b := newBed(t)
+	d := b.started(t)
+	if err := os.Remove(b.config.ContainerdAPI.Socket); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("unix", b.config.ContainerdAPI.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := d.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)
+	if err != nil {
+		t.Fatalf("the other's socket is gone: %v", err)
+	}
+	conn.Close()
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
@@ -176,11 +177,12 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	archive := newStalling(tstreaming.ReceiveStream(ctx, stream), func() {
+	giveUp := func() {
 		cancel()
 		_ = stream.Close()
-	})
-	defer archive.end()
+	}
+	defer giveUp()
+	archive := &stalling{Reader: tstreaming.ReceiveStream(ctx, stream), giveUp: giveUp}
 	names, err := s.images.Import(ctx, archive, image.ImportRequest{Name: to.GetName(), Snapshotter: snapshotterOf(to)})
 	for _, name := range names {
 		tell(&transfer.Progress{Event: "saved", Name: name})
@@ -324,25 +326,42 @@ func progressEvent(s image.LayerStage) string {
 	return "waiting"
 }
 
-// stalling is a stream that is given up when nothing comes for stallTimeout.
+// stalling is a stream that is given up when its sender is slow: nothing comes for
+// stallTimeout, or less than stallBytes in that time. Time in which nobody reads does not
+// count.
 type stalling struct {
 	io.Reader
-	timer *time.Timer
-	end   func()
+	giveUp func()
+	waited time.Duration
+	got    int
 }
 
-const stallTimeout = time.Minute
+const (
+	stallTimeout = time.Minute
+	stallBytes   = 64 << 10
+)
 
-func newStalling(r io.Reader, giveUp func()) *stalling {
-	timer := time.AfterFunc(stallTimeout, giveUp)
-	return &stalling{Reader: r, timer: timer, end: func() { timer.Stop(); giveUp() }}
-}
+var errStalled = fmt.Errorf("the archive comes too slowly: less than %d KiB in %s: %w", stallBytes>>10, stallTimeout, errdefs.ErrUnavailable)
 
 // Read implements io.Reader.
 func (s *stalling) Read(p []byte) (int, error) {
+	if s.waited >= stallTimeout {
+		if s.got < stallBytes {
+			return 0, errStalled
+		}
+		s.waited, s.got = 0, 0
+	}
+	var late atomic.Bool
+	timer := time.AfterFunc(stallTimeout, func() {
+		late.Store(true)
+		s.giveUp()
+	})
+	defer timer.Stop()
+	begin := time.Now()
 	n, err := s.Reader.Read(p)
-	if n > 0 {
-		s.timer.Reset(stallTimeout)
+	s.waited, s.got = s.waited+time.Since(begin), s.got+n
+	if err != nil && late.Load() {
+		err = errStalled
 	}
 	return n, err
 }

@@ -1,0 +1,88 @@
+package containerdapi
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/api/types/transfer"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/image"
+)
+
+func TestSlowArchivesAreGivenUp(t *testing.T) {
+	const text = "an archive"
+	for name, c := range map[string]struct {
+		s    *stalling
+		want error
+	}{
+		"in time":            {&stalling{}, nil},
+		"drips":              {&stalling{waited: stallTimeout, got: stallBytes - 1}, errStalled},
+		"slow, but it comes": {&stalling{waited: stallTimeout, got: stallBytes}, nil},
+	} {
+		c.s.Reader, c.s.giveUp = iotest.OneByteReader(strings.NewReader(text)), func() {}
+		got, err := io.ReadAll(c.s)
+		if !errors.Is(err, c.want) || err == nil && string(got) != text {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestTransfersThatAreRefused(t *testing.T) {
+	s := &transferService{images: newServer(t).deps.Images, streams: newStreams()}
+	silent := func(*transfer.Progress) {}
+	store := &transfer.ImageStore{Name: "registry.test/app:1"}
+	for name, c := range map[string]struct {
+		from, to any
+		is       func(error) bool
+	}{
+		"push":               {store, &transfer.OCIRegistry{}, errdefs.IsNotImplemented},
+		"own hosts":          {&transfer.OCIRegistry{Reference: "a", Resolver: &transfer.RegistryResolver{HostDir: "/x"}}, store, errdefs.IsInvalidArgument},
+		"plain http":         {&transfer.OCIRegistry{Reference: "a", Resolver: &transfer.RegistryResolver{DefaultScheme: "http"}}, store, errdefs.IsInvalidArgument},
+		"a bad name":         {&transfer.OCIRegistry{Reference: "A B"}, store, errdefs.IsInvalidArgument},
+		"another platform":   {&transfer.OCIRegistry{Reference: "a"}, &transfer.ImageStore{Platforms: []*types.Platform{{OS: "windows", Architecture: "amd64"}}}, errdefs.IsInvalidArgument},
+		"no such stream":     {&transfer.ImageImportStream{Stream: "x"}, store, errdefs.IsNotFound},
+		"nothing to export":  {&transfer.ImageStore{}, &transfer.ImageExportStream{}, errdefs.IsInvalidArgument},
+		"an unknown image":   {&transfer.ImageStore{Name: "registry.test/no:1"}, store, errdefs.IsNotFound},
+		"no such credential": {&transfer.OCIRegistry{Reference: "a", Resolver: &transfer.RegistryResolver{AuthStream: "x"}}, store, errdefs.IsNotFound},
+	} {
+		if err := s.transfer(namespaces.WithNamespace(t.Context(), image.Namespace), c.from, c.to, silent); !c.is(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	s := newStreams()
+	for i := range maxClientStreams {
+		if err := s.add(string(rune('a'+i)), &clientStream{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.add("one more", &clientStream{}); !errdefs.IsResourceExhausted(err) {
+		t.Error(err)
+	}
+	if err := s.add("a", &clientStream{}); !errdefs.IsAlreadyExists(err) {
+		t.Error(err)
+	}
+	s.remove("a")
+	if err := s.add("one more", &clientStream{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestProgressEvents(t *testing.T) {
+	for stage, want := range map[image.LayerStage]string{
+		image.LayerWaiting: "waiting", image.LayerFetching: "downloading", image.LayerFetched: "complete",
+		image.LayerUnpacking: "extracting", image.LayerUnpacked: "extracted",
+	} {
+		if got := progressEvent(stage); got != want {
+			t.Errorf("%s is shown as %q", stage, got)
+		}
+	}
+}

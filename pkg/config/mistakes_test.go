@@ -202,6 +202,8 @@ func TestMistakes(t *testing.T) {
 		{"snapshotter with a name that is a path", "[snapshotters.\"../a\"]\naddress = \"/run/s.sock\"", `1:2: snapshotters."../a": a snapshotter's name must have lower case letters, digits, '.', '_' and '-' only, at most 63`},
 		{"unknown key of a snapshotter", "[snapshotters.stargz]\naddress = \"/run/s.sock\"\ntype = \"snapshot\"", `3:1: snapshotters.stargz.type: unknown key; expected one of address`},
 		{"handler's snapshotter that has no table", "[snapshotters.stargz]\naddress = \"/run/s.sock\"\n" + runc + `snapshotter = "nydus"`, `5:1: runtimes.runc.snapshotter: "nydus" must be "overlayfs", "erofs", "native" or "stargz"`},
+		{"handler's platform", runc + `platform = "linux/arm64"`, `3:1: runtimes.runc.platform: "linux/arm64" must be "wasi/wasm", or absent for images of this node's platform`},
+		{"handler's platform by another name", runc + `platform = "wasip1/wasm32"`, `3:1: runtimes.runc.platform: "wasip1/wasm32" must be "wasi/wasm", or absent for images of this node's platform (did you mean "wasi/wasm"?)`},
 		{"handler's snapshotter", runc + `snapshotter = "zfs"`, `3:1: runtimes.runc.snapshotter: "zfs" must be "overlayfs", "erofs" or "native"`},
 		{"missing spec", runc + `base_runtime_spec = "/no/spec.json"`, `3:1: runtimes.runc.base_runtime_spec: /no/spec.json does not exist`},
 		{"spec that is none", runc + `base_runtime_spec = "$BIN/runc"`, `3:1: runtimes.runc.base_runtime_spec: $DIR/bin/runc is not an OCI runtime spec: invalid character '#' looking for beginning of value`},

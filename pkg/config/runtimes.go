@@ -32,6 +32,7 @@ type runtimeTable struct {
 	DefaultAnnotations           map[string]string      `toml:"default_annotations"`
 	PrivilegedWithoutHostDevices bool                   `toml:"privileged_without_host_devices"`
 	Snapshotter                  string                 `toml:"snapshotter"`
+	Platform                     string                 `toml:"platform"`
 	BaseRuntimeSpec              string                 `toml:"base_runtime_spec"`
 	CNIConfDir                   string                 `toml:"cni_conf_dir"`
 	ContainerCreateTimeout       time.Duration          `toml:"container_create_timeout"`
@@ -121,6 +122,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		DefaultAnnotations:           t.DefaultAnnotations,
 		PrivilegedWithoutHostDevices: t.PrivilegedWithoutHostDevices,
 		Snapshotter:                  or(t.Snapshotter, e.Snapshotter),
+		Platform:                     t.Platform,
 		BaseRuntimeSpec:              t.BaseRuntimeSpec,
 		CNIConfDir:                   t.CNIConfDir,
 		ContainerCreateTimeout:       t.ContainerCreateTimeout,

@@ -89,6 +89,7 @@ func (c check) words(t *runtimeTable) {
 	c.word("sandbox_process", string(t.SandboxProcess), "auto", "always")
 	c.word("supervision", string(t.Supervision), supervisions...)
 	c.word("snapshotter", t.Snapshotter, c.snapshotters...)
+	c.platform(t.Platform)
 	if c.has("self_check_timeout") && t.SelfCheckTimeout <= 0 {
 		c.wrong("self_check_timeout", "must be more than 0", "")
 	}
@@ -110,6 +111,19 @@ func (c check) word(name, value string, allowed ...string) {
 	if m, s := wordMistake(value, allowed); m != "" {
 		c.wrong(name, m, s)
 	}
+}
+
+// platform checks which images a handler runs. That of the node is what is meant
+// without the key; a second way to say so would make two Definitions of one.
+func (c check) platform(value string) {
+	if value == "" || value == handler.PlatformWasm {
+		return
+	}
+	near := ""
+	if os, _, _ := strings.Cut(strings.ToLower(value), "/"); strings.HasPrefix(os, "wasi") || strings.Contains(strings.ToLower(value), "wasm") {
+		near = handler.PlatformWasm
+	}
+	c.wrong("platform", fmt.Sprintf("%q must be %q, or absent for images of this node's platform", value, handler.PlatformWasm), near)
 }
 
 // foreignType explains the runtime types of CRI-O and containerd.

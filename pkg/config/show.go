@@ -130,6 +130,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		DefaultAnnotations:           d.DefaultAnnotations,
 		PrivilegedWithoutHostDevices: d.PrivilegedWithoutHostDevices,
 		Snapshotter:                  d.Snapshotter,
+		Platform:                     d.Platform,
 		BaseRuntimeSpec:              d.BaseRuntimeSpec,
 		CNIConfDir:                   d.CNIConfDir,
 		ContainerCreateTimeout:       d.ContainerCreateTimeout,

@@ -38,6 +38,7 @@ options = { BinaryName = "$BIN/runc", IoGid = 5 }
 [runtimes.kata]
 runtime_path = "$BIN/containerd-shim-kata-v2"
 pod_annotations = ["io.katacontainers.*"]
+platform = "wasi/wasm"
 [runtimes.kata.options]
 x = 1
 [runtimes.kata.options.y]

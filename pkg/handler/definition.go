@@ -48,6 +48,9 @@ const (
 	SupervisionPod Supervision = "pod"
 )
 
+// PlatformWasm is the platform of WebAssembly images, as Definition.Platform says it.
+const PlatformWasm = "wasi/wasm"
+
 // Definition is everything a configuration says about a handler, resolved. It
 // is immutable once it is in a Table, and is stored with every sandbox that is
 // created under it, so that the sandbox keeps it for its whole life. The JSON
@@ -90,6 +93,9 @@ type Definition struct {
 	PrivilegedWithoutHostDevices bool `json:"privilegedWithoutHostDevices,omitempty"`
 	// Snapshotter names the snapshotter of root filesystems; empty is the engine's.
 	Snapshotter string `json:"snapshotter,omitempty"`
+	// Platform is what images must be built for that the handler runs: PlatformWasm, or
+	// empty for this node's.
+	Platform string `json:"platform,omitempty"`
 	// BaseRuntimeSpec is the path of an OCI spec (JSON) to start from.
 	BaseRuntimeSpec string `json:"baseRuntimeSpec,omitempty"`
 	// CNIConfDir is the handler's own CNI configuration directory; empty is the node's.

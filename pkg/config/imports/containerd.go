@@ -2,6 +2,7 @@ package imports
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 )
 
@@ -154,7 +155,10 @@ func (t *translation) criPlugin(f File, id string, plugin map[string]any, tables
 	}
 }
 
-// imagePlatforms gives handlers the snapshotter that their images have.
+// wasmPlatform is containerd's name, and berth's, for the platform of WebAssembly images.
+const wasmPlatform = "wasi/wasm"
+
+// imagePlatforms gives handlers the platform and the snapshotter that their images have.
 func (t *translation) imagePlatforms(files []File, tables map[string]*table) {
 	for _, f := range files {
 		platforms := asTable(asTable(asTable(f.Values["plugins"])[imagesPlugin])["runtime_platforms"])
@@ -164,21 +168,37 @@ func (t *translation) imagePlatforms(files []File, tables map[string]*table) {
 			for _, key := range sortedKeys(platform) {
 				to := tables[name]
 				switch {
-				case key == "snapshotter" && to == nil:
+				case key != "snapshotter" && key != "platform":
+					t.note(Note{Place: at.Below(key), Handler: name, Why: "is a key that containerd does not have either"})
+				case to == nil:
 					t.note(Note{Place: at.Below(key), Why: "is for a handler that is nowhere"})
-				case key == "snapshotter" && unset(to.values[key]):
+				case key == "platform":
+					t.imagePlatform(at.Below(key), to, platform[key])
+				case unset(to.values[key]):
 					to.values[key], to.places[key] = platform[key], at.Below(key)
-				case key == "snapshotter":
-				default:
-					t.note(Note{Place: at.Below(key), Handler: name, Why: "berth runs images of the node's platform only"})
 				}
 			}
 		}
 	}
 }
 
+// imagePlatform says what a handler's images are built for: a later file wins.
+func (t *translation) imagePlatform(at Place, to *table, value any) {
+	switch strings.ToLower(fmt.Sprint(value)) {
+	case wasmPlatform:
+		to.wasm = at
+	case "", runtime.GOOS + "/" + runtime.GOARCH:
+		to.wasm = Place{}
+	default:
+		t.note(Note{Place: at, Handler: to.name, Why: "berth runs images of the node's platform, and of " + wasmPlatform + " where a handler says so"})
+	}
+}
+
 func (t *translation) containerdHandler(from *table) {
 	h := t.begin(from)
+	if from.wasm.File != "" {
+		h.to.Values["platform"], h.to.From["platform"] = wasmPlatform, from.wasm
+	}
 	switch kind, isText := from.values["runtime_type"].(string); {
 	case !isText && from.values["runtime_type"] != nil:
 		h.set("runtime_type", from.values["runtime_type"], "runtime_type")

@@ -120,6 +120,9 @@ type table struct {
 	values map[string]any
 	// places are those of keys of values, and of "options.<key>".
 	places map[string]Place
+	// wasm is where containerd is told that the images are of WebAssembly; zero if it is
+	// not.
+	wasm Place
 }
 
 func newTable(name string, at Place, values map[string]any) *table {

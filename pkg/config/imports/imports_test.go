@@ -2,6 +2,8 @@ package imports
 
 import (
 	"reflect"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -91,5 +93,42 @@ func TestVolumesOfImages(t *testing.T) {
 	}}}}, inBin).Notes
 	if !told(containerd) {
 		t.Errorf("containerd's: %+v", containerd)
+	}
+}
+
+// TestImagePlatforms: what containerd's image plugin says of a handler's images. The
+// later of two files wins.
+func TestImagePlatforms(t *testing.T) {
+	node := runtime.GOOS + "/" + runtime.GOARCH
+	file := func(platforms ...any) []File {
+		files := []File{containerdFile("0", "io.containerd.cri.v1.runtime", tables{"a": tables{"runtime_type": "io.containerd.spin.v2"}})}
+		for i, p := range platforms {
+			files = append(files, File{Name: strconv.Itoa(i + 1), Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"a": tables{"platform": p}}}}}})
+		}
+		return files
+	}
+	for name, tc := range map[string]struct {
+		files []File
+		want  any
+		from  string
+		notes int
+	}{
+		"none":                       {file(), nil, "", 0},
+		"wasm":                       {file("wasi/wasm"), "wasi/wasm", "1", 0},
+		"wasm in capitals":           {file("WASI/Wasm"), "wasi/wasm", "1", 0},
+		"the node's":                 {file(node), nil, "", 0},
+		"the node's after wasm":      {file("wasi/wasm", node), nil, "", 0},
+		"wasm after the node's":      {file(node, "wasi/wasm"), "wasi/wasm", "2", 0},
+		"another that no node runs":  {file("windows/wasm"), nil, "", 1},
+		"something that is no value": {file(int64(1)), nil, "", 1},
+	} {
+		r := Translate(Containerd, tc.files, inBin)
+		if len(r.Handlers) != 1 || r.Handlers[0].Values["platform"] != tc.want || r.Handlers[0].From["platform"].File != tc.from || len(r.Notes) != tc.notes {
+			t.Errorf("%s: %+v, %+v", name, r.Handlers, r.Notes)
+		}
+	}
+	nobody := Translate(Containerd, []File{{Name: "1", Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"b": tables{"platform": "wasi/wasm"}}}}}}}, inBin)
+	if len(nobody.Notes) != 1 || !strings.Contains(nobody.Notes[0].Why, "nowhere") {
+		t.Errorf("of a handler that is not there: %+v", nobody.Notes)
 	}
 }

@@ -104,7 +104,7 @@ func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 // looking for a file happens there: on a dead network mount it never returns,
 // and must cost one goroutine, however often it is asked for.
 func (p *Prober) join(ctx context.Context, def *handler.Definition, anew bool) (_ *flight, before bool) {
-	question := strings.Join([]string{string(def.Type), def.Path, binaryName(def), strconv.FormatBool(anew)}, "\x00")
+	question := strings.Join([]string{string(def.Type), def.Path, binaryName(def), def.Platform, strconv.FormatBool(anew)}, "\x00")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f, ok := p.flights[question]; ok {
@@ -209,10 +209,13 @@ type subject struct {
 	path string
 	// runtime is the OCI runtime that a containerd runc shim drives, else empty.
 	runtime string
+	// wasmImages says that the handler's images are of WebAssembly. What a shim is that
+	// nobody knows follows from it.
+	wasmImages bool
 }
 
 func newSubject(def *handler.Definition) (subject, error) {
-	s := subject{kind: def.Type, path: def.Path}
+	s := subject{kind: def.Type, path: def.Path, wasmImages: def.Platform == handler.PlatformWasm}
 	if def.Type != handler.Shim || !isRuncShim(def.Path) {
 		return s, nil
 	}
@@ -228,7 +231,9 @@ func binaryName(def *handler.Definition) string {
 	return name
 }
 
-func (s subject) key() string { return string(s.kind) + "\x00" + s.path + "\x00" + s.runtime }
+func (s subject) key() string {
+	return strings.Join([]string{string(s.kind), s.path, s.runtime, strconv.FormatBool(s.wasmImages)}, "\x00")
+}
 
 // identify returns the identity of the binary first, then of the runtime that
 // a shim drives.

@@ -326,6 +326,63 @@ echo 'Kata Containers containerd shim (Golang): id: "io.containerd.kata.v2", ver
 	}
 }
 
+// TestRunsWasm: which shims run modules in processes of the host, by their files, by what
+// they say, and by what images they are given.
+func TestRunsWasm(t *testing.T) {
+	type answer struct{ runs, declared, byFile bool }
+	for _, tc := range []struct {
+		file, name string
+		wasmImages bool
+		want       answer
+	}{
+		{"containerd-shim-spin-v2", "", false, answer{runs: true, byFile: true}},
+		{"containerd-shim-wasmtime-v1", "", false, answer{runs: true, byFile: true}},
+		{"containerd-shim-wasmedge-v1", "", true, answer{runs: true, byFile: true}},
+		{"containerd-shim-wasmer-v1", "", false, answer{runs: true, byFile: true}},
+		{"containerd-shim-wamr-v1", "", false, answer{runs: true, byFile: true}},
+		{"containerd-shim-slight-v1", "", false, answer{runs: true, byFile: true}},
+		{"containerd-shim-wws-v1", "", false, answer{runs: true, byFile: true}},
+		{"containerd-shim-lunatic-v1", "", false, answer{runs: true, byFile: true}},
+		{"containerd-shim-wasmtime-v1", "wasmtime", false, answer{runs: true, declared: true, byFile: true}},
+		{"renamed", "io.containerd.spin.v2", false, answer{runs: true, declared: true}},
+		{"containerd-shim-spin-v2", "io.containerd.kata.v2", true, answer{byFile: true}},
+		{"containerd-shim-spin", "", false, answer{}},
+		{"containerd-shim-spinner-v2", "", false, answer{}},
+		{"containerd-shim-unknown-v1", "", false, answer{}},
+		{"containerd-shim-unknown-v1", "", true, answer{runs: true}},
+		{"containerd-shim-unknown-v1", "io.containerd.unknown.v1", true, answer{runs: true}},
+		{"unknown", "", true, answer{runs: true}},
+		{"containerd-shim-kata-qemu-v2", "", true, answer{}},
+		{"containerd-shim-kata-v2", "", true, answer{}},
+		{"containerd-shim-runsc-v1", "", true, answer{}},
+		{"renamed", "io.containerd.kata-qemu.v2", true, answer{}},
+	} {
+		path := filepath.Join("/opt/bin", tc.file)
+		got := answer{byFile: RunsWasm(path)}
+		if got.runs, got.declared = runsWasm(path, tc.name, tc.wasmImages); got != tc.want {
+			t.Errorf("%s that calls itself %q, modules %v: %+v", tc.file, tc.name, tc.wasmImages, got)
+		}
+	}
+}
+
+// TestProbeShimByItsImages: one file is asked for two handlers, one of which has images
+// of WebAssembly only.
+func TestProbeShimByItsImages(t *testing.T) {
+	dir := t.TempDir()
+	plain := shim(script(t, dir, "containerd-shim-unknown-v1", "exit 64\n"), "")
+	wasm := *plain
+	wasm.Platform = handler.PlatformWasm
+	p := New(nil)
+	for range 2 {
+		if rt, err := p.Probe(t.Context(), plain); err != nil || !rt.OwnKernel || rt.Wasm {
+			t.Errorf("by itself it is %+v, %v", rt, err)
+		}
+		if rt, err := p.Probe(t.Context(), &wasm); err != nil || rt.OwnKernel || !rt.Wasm {
+			t.Errorf("for modules it is %+v, %v", rt, err)
+		}
+	}
+}
+
 // realBinary finds a runtime by the environment or PATH, or says what is missing.
 func realBinary(t *testing.T, env, name string) string {
 	t.Helper()

@@ -64,6 +64,10 @@ type Runtime struct {
 	// host (gVisor, VMs): the runtime then needs a first container per sandbox,
 	// and host paths such as /proc/<pid>/ns are names to it, not namespaces.
 	OwnKernel bool `json:"ownKernel,omitempty"`
+	// Wasm is true of a shim that runs WebAssembly modules, in processes of the host.
+	Wasm bool `json:"wasm,omitempty"`
+	// WasmDeclared says that the shim calls itself one of those.
+	WasmDeclared bool `json:"wasmDeclared,omitempty"`
 }
 
 // OCIVersion is the ociVersion to write in specs for this runtime: the highest

@@ -9,15 +9,60 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"github.com/containerd/errdefs"
 )
 
 // runcShims drive an OCI runtime, so that its features are what counts. Every
-// other shim is taken to have a kernel of its own, and to need a first container.
+// other shim is taken to have a kernel of its own, and to need a first container,
+// unless it runs WebAssembly.
 var runcShims = regexp.MustCompile(`^containerd-shim-runc-v\d+$`)
 
 func isRuncShim(path string) bool { return runcShims.MatchString(filepath.Base(path)) }
+
+// wasmEngines name the shims that run WebAssembly modules in processes of the host: those
+// of runwasi, and those that were built on it.
+var wasmEngines = []string{"lunatic", "slight", "spin", "wamr", "wasmedge", "wasmer", "wasmtime", "wws"}
+
+var (
+	// shimFile finds what a shim's file is called after, and shimName what a shim calls
+	// itself after ("io.containerd.spin.v2"); runwasi's say the bare name.
+	shimFile = regexp.MustCompile(`^containerd-shim-(.+)-v\d+$`)
+	shimName = regexp.MustCompile(`^(?:io\.containerd\.)?(.+?)(?:\.v\d+)?$`)
+	// machines bring a kernel along, whatever they run on it.
+	machines = regexp.MustCompile(`^(kata|runsc)\b`)
+)
+
+func engineOf(by *regexp.Regexp, called string) string {
+	if m := by.FindStringSubmatch(called); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// RunsWasm says by the file of a shim whether it is known to run WebAssembly modules in
+// processes of the host.
+func RunsWasm(path string) bool {
+	return slices.Contains(wasmEngines, engineOf(shimFile, filepath.Base(path)))
+}
+
+// runsWasm says so of a shim that was asked; declared is whether the shim said it, and
+// wasmImages whether its handler has images of WebAssembly and nothing else. Pure.
+func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
+	called, by := name, shimName
+	if name == "" {
+		called, by = filepath.Base(path), shimFile
+	}
+	engine := engineOf(by, called)
+	switch {
+	case slices.Contains(wasmEngines, engine):
+		return true, name != ""
+	case machines.MatchString(engine):
+		return false, false
+	}
+	return wasmImages, false
+}
 
 // drivenRuntime finds the OCI runtime of a runc shim as the shim does: by its
 // option BinaryName, by default "runc", in PATH.
@@ -56,8 +101,9 @@ func askShim(ctx context.Context, s subject, reader ShimReader) (*Runtime, error
 		}
 		rt.ShimName, rt.Version = cmp.Or(rt.ShimName, name), version
 	}
-	rt.OwnKernel = s.runtime == ""
 	if s.runtime == "" {
+		rt.Wasm, rt.WasmDeclared = runsWasm(s.path, rt.ShimName, s.wasmImages)
+		rt.OwnKernel = !rt.Wasm
 		return rt, nil
 	}
 	driven, err := askRuntime(ctx, s.runtime)

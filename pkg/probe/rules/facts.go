@@ -50,6 +50,8 @@ const (
 	// that shares the host's kernel to everybody else.
 	kata
 	krun
+	// wasm shims run modules in processes of the host.
+	wasm
 )
 
 // runs is the file name of the OCI runtime: that which a shim drives, if it does.

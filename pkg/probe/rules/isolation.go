@@ -39,6 +39,10 @@ func (f Facts) known() (kind, capability.Source) {
 		return sharing, capability.Declared
 	}
 	switch {
+	case rt.Wasm && rt.WasmDeclared:
+		return wasm, capability.Declared
+	case rt.Wasm:
+		return wasm, capability.Probed
 	case strings.HasPrefix(rt.ShimName, kataID):
 		return kata, capability.Declared
 	case strings.HasPrefix(rt.ShimName, runscID):
@@ -54,7 +58,7 @@ func (f Facts) known() (kind, capability.Source) {
 
 func (k kind) isolation() capability.Isolation {
 	switch k {
-	case sharing:
+	case sharing, wasm:
 		return capability.SharedKernel
 	case gVisor:
 		return capability.UserSpaceKernel

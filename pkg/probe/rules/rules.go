@@ -23,7 +23,7 @@ var yes = known(capability.Yes, "")
 
 var rules = []rule{
 	{capability.Privileged, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "on its own kernel, not on the host")}},
-	{capability.HostNetwork, asksNetwork, map[kind]capability.Known{sharing: yes}},
+	{capability.HostNetwork, asksNetwork, map[kind]capability.Known{sharing: yes, wasm: yes}},
 	{capability.HostPID, asksPID, map[kind]capability.Known{sharing: yes}},
 	{capability.HostIPC, asksIPC, map[kind]capability.Known{sharing: yes}},
 	{capability.MountPropagation, asksPropagation, map[kind]capability.Known{sharing: yes}},
@@ -31,8 +31,8 @@ var rules = []rule{
 	{capability.Devices, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Unknown, "only those that its kernel has a driver for")}},
 	{capability.Sysctls, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it ignores them")}},
 	{capability.UnmaskedProc, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "it masks nothing")}},
-	{capability.Exec, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes}},
-	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, kata: known(capability.Yes, "to processes that listen on the pod's address, not only on 127.0.0.1 of the machine")}},
+	{capability.Exec, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes, wasm: known(capability.No, "a module runs in a process of its own, and nothing else can be started beside it")}},
+	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, wasm: yes, kata: known(capability.Yes, "to processes that listen on the pod's address, not only on 127.0.0.1 of the machine")}},
 	{capability.InPlaceResize, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it cannot change the limits of running containers")}},
 }
 

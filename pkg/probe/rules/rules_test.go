@@ -165,11 +165,27 @@ func TestKinds(t *testing.T) {
 		"a shim with runc": {preflight.Handler{Binary: "containerd-shim-runc-v2", Runtime: &probe.Runtime{Name: probe.Runc, Driven: &probe.Identity{Path: "/bin/runc"}}}, capability.SharedKernel, capability.Declared},
 		"a shim of kata":   {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{OwnKernel: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
 		"by its file":      {preflight.Handler{Binary: "containerd-shim-kata-qemu-v2", Runtime: &probe.Runtime{OwnKernel: true}}, capability.VM, capability.Probed},
+		"a Wasm shim":      {preflight.Handler{Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}}, capability.SharedKernel, capability.Probed},
+		"one that says so": {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{ShimName: "io.containerd.spin.v2", Wasm: true, WasmDeclared: true}}, capability.SharedKernel, capability.Declared},
 		"gVisor's shim":    {preflight.Handler{Binary: "containerd-shim-runsc-v1", Runtime: &probe.Runtime{OwnKernel: true}}, capability.UserSpaceKernel, capability.Probed},
 	} {
 		table := Of(nodes()["new"](tc.h))
 		if table.Isolation != tc.want || table.IsolationSource != tc.from {
 			t.Errorf("%s: %s, %s", name, table.Isolation, table.IsolationSource)
+		}
+	}
+}
+
+// TestWasmShims: modules are processes of the host, and nothing can be started beside
+// them. What the shims do not say stays unknown.
+func TestWasmShims(t *testing.T) {
+	table := Of(nodes()["new"](preflight.Handler{Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}}))
+	for n, want := range map[capability.Name]capability.Answer{
+		capability.HostNetwork: capability.Yes, capability.PortForward: capability.Yes, capability.Exec: capability.No,
+		capability.UserNamespaces: capability.No, capability.Checkpoint: capability.No, capability.Privileged: capability.Unknown,
+	} {
+		if got := table.Of(n); got.Answer != want {
+			t.Errorf("%s: %+v", n, got)
 		}
 	}
 }
@@ -262,6 +278,7 @@ func TestAgreesWithPreflight(t *testing.T) {
 		"built without": {Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.8", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX"}}},
 		"krun":          {Binary: "krun", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.24"}},
 		"dumb shim":     {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{OwnKernel: true}},
+		"Wasm shim":     {Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}},
 		"unknown":       {Runtime: &probe.Runtime{Version: "0.3"}},
 		"runsc-hostnet": {HostNetwork: true, Runtime: &probe.Runtime{Name: probe.Runsc, OwnKernel: true}},
 	}

@@ -114,6 +114,19 @@ func (r *Registry) Push(t T, repository string, image v1.Image) string {
 	return r.Host + "/" + repository
 }
 
+// PushIndex puts an index with its images under such a name.
+func (r *Registry) PushIndex(t T, repository string, index v1.ImageIndex) string {
+	t.Helper()
+	reference, err := name.ParseReference(r.Host+"/"+repository, name.Insecure)
+	if err == nil {
+		err = remote.WriteIndex(reference, index, remote.WithContext(t.Context()), remote.WithTransport(r.transport))
+	}
+	if err != nil {
+		t.Fatalf("push %s: %v", repository, err)
+	}
+	return r.Host + "/" + repository
+}
+
 // WriteHosts writes to a hosts directory what a client must know to reach the
 // registry: its scheme and its authority.
 func (r *Registry) WriteHosts(t T, dir string) {

@@ -64,6 +64,54 @@ func (k *Kata) Set(t T, change func(*shims.Kata)) {
 	}
 }
 
+// Wasm is a handler of the shim that imitates those of runwasi.
+type Wasm struct {
+	// Path is the shim's, and Config that of its settings.
+	Path, Config string
+}
+
+// NewWasm makes such a handler. Without a runtime in the settings it is runc. The
+// program is BERTH_TEST_WASM_SHIM; without it, it is built now, once per process. It gets
+// the name of one that is known to run modules, or another one.
+func NewWasm(t T, name string, settings shims.Wasm) *Wasm {
+	t.Helper()
+	program := os.Getenv("BERTH_TEST_WASM_SHIM")
+	if program == "" {
+		dir, err := wasmBuild()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		program = filepath.Join(dir, "wasm")
+	}
+	if settings.Runtime == "" {
+		settings.Runtime = Part(t, Runc)
+	}
+	dir := t.TempDir()
+	w := &Wasm{Path: filepath.Join(dir, name), Config: filepath.Join(dir, "wasm.json")}
+	body, err := os.ReadFile(program)
+	if err == nil {
+		err = os.WriteFile(w.Path, body, 0o755) //nolint:gosec // it is a program
+	}
+	if err != nil {
+		t.Fatalf("install the shim: %v", err)
+	}
+	text, err := json.Marshal(settings)
+	if err == nil {
+		err = os.WriteFile(w.Config, text, 0o600)
+	}
+	if err != nil {
+		t.Fatalf("write the settings of the shim: %v", err)
+	}
+	return w
+}
+
+var wasmBuild = sync.OnceValues(func() (string, error) { return buildInto("bin/shims", "", "./integration/shims/wasm") })
+
+// TOML is the handler's table, with further lines in it.
+func (w *Wasm) TOML(name, lines string) string {
+	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\n%s\n", name, w.Path, w.Config, lines)
+}
+
 // TOML is the handler's table, with further lines in it.
 func (k *Kata) TOML(name, lines string) string {
 	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\n%s\n", name, k.Path, k.Config, lines)

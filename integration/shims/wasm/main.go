@@ -1,0 +1,36 @@
+// Command wasm imitates the shims of runwasi (https://github.com/containerd/runwasi),
+// which are in Rust, in what they ask of the daemon that starts them, and runs modules
+// with wazero in their place. Everything else of it is containerd's own library
+// (pkg/shim, and the task service of its runc shim), and the containers are runc's.
+//
+// Each point has the source of the behaviour beside it: paths are those of runwasi,
+// below crates.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/containerd/containerd/v2/pkg/shim"
+)
+
+func main() {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case moduleCommand:
+			os.Exit(runModule(os.Args[2:]))
+		case "-info":
+			fmt.Fprintln(os.Stderr, "flag provided but not defined: -info")
+			os.Exit(2)
+		case "-v", "--version":
+			// containerd-shimkit/src/sandbox/cli.rs, shim_main
+			_, err := fmt.Fprintf(os.Stdout, "%s:\n  Runtime: %s\n  Version: 0.0.0\n  Revision: none\n\n", os.Args[0], engine)
+			if err != nil {
+				os.Exit(2)
+			}
+			os.Exit(0)
+		}
+	}
+	shim.RunShim(context.Background(), manager{})
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	task "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/containerd/v2/pkg/shutdown"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+func init() {
+	registry.Register(&plugin.Registration{
+		Type:     plugins.TTRPCPlugin,
+		ID:       "task",
+		Requires: []plugin.Type{plugins.EventPlugin, plugins.InternalPlugin},
+		InitFn: func(ic *plugin.InitContext) (any, error) {
+			publisher, err := ic.GetByID(plugins.EventPlugin, "publisher")
+			if err != nil {
+				return nil, err
+			}
+			down, err := ic.GetByID(plugins.InternalPlugin, "shutdown")
+			if err != nil {
+				return nil, err
+			}
+			return newService(ic.Context, publisher.(shim.Publisher), down.(shutdown.Service))
+		},
+	})
+}
+
+// service is the shim of one pod: containerd-shimkit/src/sandbox/shim/local.rs.
+type service struct {
+	runc    task.TTRPCTaskService
+	runtime string
+	daemon  *daemon
+}
+
+func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (*service, error) {
+	settings, err := readSettings(os.Getenv(settingsVariable))
+	if err != nil {
+		return nil, err
+	}
+	if settings.PublishBinary {
+		publisher = byBinary{publisher}
+	}
+	inner, err := runc.NewTaskService(ctx, publisher, down)
+	if err != nil {
+		return nil, err
+	}
+	option := func(name string) string { return flag.Lookup(name).Value.String() }
+	d, err := dial(option("address"), option("namespace"))
+	if err != nil {
+		return nil, err
+	}
+	return &service{runc: inner, runtime: settings.Runtime, daemon: d}, nil
+}
+
+// Create is task_create there, and the making of an instance:
+// containerd-shim-wasm/src/sys/unix/container/instance.rs.
+func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
+	if r.Terminal {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("terminal is not supported: %w", errdefs.ErrInvalidArgument))
+	}
+	if r.Checkpoint != "" || r.ParentCheckpoint != "" {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint is not supported: %w", errdefs.ErrNotImplemented))
+	}
+	spec, err := readSpec(r.Bundle)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.mountRoot(r); err != nil {
+		return nil, err
+	}
+	modules, err := s.daemon.modules(ctx, r.ID, compile)
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("container", r.ID).Warn("Error obtaining wasm layers. Will attempt to use files inside container image")
+	}
+	if err := s.makeModule(r.Bundle, spec, modules); err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("container %s: %w", r.ID, err))
+	}
+	if r.Options, err = typeurl.MarshalAnyToProto(&runcoptions.Options{BinaryName: s.runtime}); err != nil {
+		return nil, err
+	}
+	return s.runc.Create(ctx, r)
+}
+
+// mountRoot mounts the root filesystem, into which the shim is to look.
+func (s *service) mountRoot(r *task.CreateTaskRequest) error {
+	root := rootOf(r.Bundle)
+	if err := os.MkdirAll(root, 0o711); err != nil {
+		return err
+	}
+	mounts := make([]mount.Mount, len(r.Rootfs))
+	for i, m := range r.Rootfs {
+		mounts[i] = mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options}
+	}
+	r.Rootfs = []*types.Mount{}
+	return mount.All(mounts, root)
+}
+
+func rootOf(bundle string) string { return filepath.Join(bundle, "rootfs") }
+
+func readSpec(bundle string) (*specs.Spec, error) {
+	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	spec := &specs.Spec{}
+	return spec, json.Unmarshal(text, spec)
+}
+
+// makeModule has the container run its module, if it is one: what the image has as layers
+// comes first, then a program of Linux, then a file
+// (containerd-shim-wasm/src/sys/unix/container/executor.rs, ty).
+func (s *service) makeModule(bundle string, spec *specs.Spec, modules []loaded) error {
+	if len(modules) > 1 {
+		return fmt.Errorf("only a single module is supported when using images with OCI layers: %w", errdefs.ErrInvalidArgument)
+	}
+	var m loaded
+	if len(modules) == 1 {
+		m = modules[0]
+	} else {
+		body, linux, err := entrypoint(rootOf(bundle), spec.Process)
+		if err != nil {
+			return err
+		}
+		if linux {
+			return nil
+		}
+		m.module = body
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(bundle, "wasm")
+	if err := os.MkdirAll(filepath.Join(dir, "compiled"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "module"), m.module, 0o644); err != nil {
+		return err
+	}
+	inside := map[string]string{insideShim: self, insideModule: filepath.Join(dir, "module")}
+	if m.compiled != nil {
+		if err := unpackCompiled(m.compiled, filepath.Join(dir, "compiled")); err != nil {
+			return err
+		}
+		inside[insideCompiled] = filepath.Join(dir, "compiled")
+	}
+	for at, source := range inside {
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Source: source, Type: "bind", Options: []string{"bind", "ro"}})
+	}
+	spec.Process.Args = append([]string{insideShim, moduleCommand}, spec.Process.Args...)
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(bundle, "config.json"), text, 0o600)
+}
+
+// entrypoint is the file that a container is to run, and whether it is a program of Linux
+// (executor.rs, is_linux_container).
+func entrypoint(root string, p *specs.Process) (body []byte, linux bool, err error) {
+	if p == nil || len(p.Args) == 0 {
+		return nil, false, fmt.Errorf("no entrypoint provided: %w", errdefs.ErrInvalidArgument)
+	}
+	name, _, _ := strings.Cut(p.Args[0], "#")
+	in, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, false, err
+	}
+	defer in.Close()
+	for _, dir := range searched(name, p) {
+		path := strings.TrimPrefix(filepath.Join("/", dir, name), "/")
+		info, err := in.Stat(path)
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		if body, err = in.ReadFile(path); err != nil {
+			return nil, false, err
+		}
+		magic := string(body[:min(4, len(body))])
+		runs := info.Mode()&1 != 0 && (magic == "\x7fELF" || strings.HasPrefix(magic, "#!"))
+		if !runs && magic != "\x00asm" {
+			return nil, false, fmt.Errorf("%s is neither a program nor a Wasm file: %w", name, errdefs.ErrInvalidArgument)
+		}
+		return body, runs, nil
+	}
+	return nil, false, fmt.Errorf("%s: arg0 must be a path to a Wasm file: %w", name, errdefs.ErrInvalidArgument)
+}
+
+// searched are the directories in which a name is looked for.
+func searched(name string, p *specs.Process) []string {
+	if strings.Contains(name, "/") {
+		if filepath.IsAbs(name) {
+			return []string{"/"}
+		}
+		return []string{p.Cwd}
+	}
+	var dirs []string
+	for _, e := range p.Env {
+		if path, ok := strings.CutPrefix(e, "PATH="); ok {
+			dirs = filepath.SplitList(path)
+		}
+	}
+	return append(dirs, p.Cwd)
+}
+
+func (s *service) Start(ctx context.Context, r *task.StartRequest) (*task.StartResponse, error) {
+	if r.ExecID != "" {
+		return nil, noExec()
+	}
+	return s.runc.Start(ctx, r)
+}
+
+// noExec refuses what is about another process than a container's first. runwasi knows no
+// others.
+func noExec() error {
+	return errgrpc.ToGRPC(fmt.Errorf("exec is not supported: %w", errdefs.ErrNotImplemented))
+}
+
+// notImplemented is the answer to the calls that runwasi leaves to its library.
+func notImplemented[Request, Response any](call string) func(context.Context, *Request) (*Response, error) {
+	return func(context.Context, *Request) (*Response, error) {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("/containerd.task.v2.Task/%s is not supported: %w", call, errdefs.ErrNotImplemented))
+	}
+}
+
+func (s *service) Kill(ctx context.Context, r *task.KillRequest) (*emptypb.Empty, error) {
+	if r.ExecID != "" {
+		return nil, noExec()
+	}
+	return s.runc.Kill(ctx, r)
+}
+
+func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.DeleteResponse, error) {
+	if r.ExecID != "" {
+		return nil, noExec()
+	}
+	return s.runc.Delete(ctx, r)
+}
+
+func (s *service) State(ctx context.Context, r *task.StateRequest) (*task.StateResponse, error) {
+	if r.ExecID != "" {
+		return nil, noExec()
+	}
+	return s.runc.State(ctx, r)
+}
+
+func (s *service) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {
+	if r.ExecID != "" {
+		return nil, noExec()
+	}
+	return s.runc.Wait(ctx, r)
+}

@@ -1,0 +1,130 @@
+package testbed
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// WasmModule is the module of integration/wasm/guest, built now.
+func WasmModule(t T) []byte {
+	t.Helper()
+	root, err := Repository()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	file := filepath.Join(t.TempDir(), "guest.wasm")
+	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", file, "./integration/wasm/guest")
+	command.Dir = root
+	command.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("build the module: %v\n%s", err, out)
+	}
+	module, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("read the module: %v", err)
+	}
+	return module
+}
+
+// WasmPlatform is what images of modules are built for.
+var WasmPlatform = v1.Platform{OS: "wasi", Architecture: "wasm"}
+
+// WasmOption changes an image of a module from the usual.
+type WasmOption func(*wasmPlan)
+
+type wasmPlan struct {
+	platform   v1.Platform
+	configType types.MediaType
+	layerType  types.MediaType
+	diffIDs    bool
+	change     func(*v1.Config)
+}
+
+// WasmFor has the image be built for another platform.
+func WasmFor(p v1.Platform) WasmOption { return func(w *wasmPlan) { w.platform = p } }
+
+// WasmConfigured changes the configuration of the image.
+func WasmConfigured(change func(*v1.Config)) WasmOption {
+	return func(w *wasmPlan) { w.change = change }
+}
+
+// WasmTypes gives the configuration and the module other types.
+func WasmTypes(config, layer types.MediaType) WasmOption {
+	return func(w *wasmPlan) { w.configType, w.layerType = config, layer }
+}
+
+// WasmDiffIDs has the configuration count the module among the layers of the root.
+func WasmDiffIDs() WasmOption { return func(w *wasmPlan) { w.diffIDs = true } }
+
+// WasmLayer makes an image whose one layer is a module, as runwasi and Spin make them:
+// there is no root filesystem.
+func WasmLayer(t T, module []byte, options ...WasmOption) v1.Image {
+	t.Helper()
+	plan := wasmPlan{platform: WasmPlatform, configType: types.OCIConfigJSON, layerType: "application/wasm", change: func(*v1.Config) {}}
+	for _, option := range options {
+		option(&plan)
+	}
+	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), plan.configType),
+		static.NewLayer(module, plan.layerType))
+	if err != nil {
+		t.Fatalf("add the module: %v", err)
+	}
+	return built(t, image, plan)
+}
+
+// WasmFile makes an image whose root filesystem has a module as a file, /app.wasm.
+func WasmFile(t T, module []byte, options ...WasmOption) v1.Image {
+	t.Helper()
+	plan := wasmPlan{platform: WasmPlatform, diffIDs: true, change: func(*v1.Config) {}}
+	for _, option := range options {
+		option(&plan)
+	}
+	change := plan.change
+	plan.change = func(c *v1.Config) {
+		c.Entrypoint = []string{"/app.wasm"}
+		change(c)
+	}
+	return built(t, Image(t, WithLayer(File{Path: "app.wasm", Mode: 0o644, Body: module})), plan)
+}
+
+// built says what an image was built for.
+func built(t T, image v1.Image, plan wasmPlan) v1.Image {
+	t.Helper()
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatalf("read the image's configuration: %v", err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Created = plan.platform.OS, plan.platform.Architecture, v1.Time{Time: imageTime}
+	plan.change(&config.Config)
+	if !plan.diffIDs {
+		config.RootFS.DiffIDs = nil
+	}
+	if image, err = mutate.ConfigFile(image, config); err != nil {
+		t.Fatalf("configure the image: %v", err)
+	}
+	return image
+}
+
+// Index makes an index of images, each for the platform that its configuration names.
+func Index(t T, images ...v1.Image) v1.ImageIndex {
+	t.Helper()
+	var index v1.ImageIndex = empty.Index
+	for _, image := range images {
+		config, err := image.ConfigFile()
+		if err != nil {
+			t.Fatalf("read an image's configuration: %v", err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture}},
+		})
+	}
+	return index
+}

@@ -1,0 +1,171 @@
+// Package wasm runs WebAssembly modules by a shim that asks the daemon what runwasi's
+// shims ask it: under berth, and the same under containerd, which shows that the shim asks
+// what runwasi does.
+package wasm
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// patience is far above what anything here takes on a machine that is not busy.
+const patience = 2 * time.Minute
+
+// handler is the one whose images are modules.
+const handler = "wasmtime"
+
+// bed is a daemon with that handler.
+type bed struct {
+	*testbed.Daemon
+	registry *testbed.Registry
+	// blobs is where the daemon keeps content.
+	blobs string
+}
+
+var module = sync.OnceValue(func() func(t *testing.T) []byte {
+	var once sync.Once
+	var built []byte
+	return func(t *testing.T) []byte {
+		t.Helper()
+		once.Do(func() { built = testbed.WasmModule(t) })
+		return built
+	}
+})()
+
+// berthBed starts berth, with further lines in the handler's table.
+func berthBed(t *testing.T, settings shims.Wasm, options testbed.Options, lines string) (*bed, *testbed.Berth) {
+	t.Helper()
+	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
+	shim := testbed.NewWasm(t, "containerd-shim-wasmtime-v1", settings)
+	options.CNI, options.Registries = testbed.NewCNI(t), []*testbed.Registry{b.registry}
+	options.Runtimes, options.DefaultRuntime = map[string]string{"runc": testbed.Part(t, testbed.Runc)}, "runc"
+	options.Config += "\n" + shim.TOML(handler, lines)
+	berth := testbed.StartBerth(t, options)
+	b.Daemon, b.blobs = berth.Daemon, filepath.Join(berth.Root, "images", "content", "blobs", "sha256")
+	return b, berth
+}
+
+func containerdBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
+	shim := testbed.NewWasm(t, "containerd-shim-wasmtime-v1", shims.Wasm{})
+	b.Daemon = testbed.StartContainerd(t, testbed.ContainerdOptions{
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc",
+		Shims: map[string]testbed.ContainerdShim{handler: {Path: shim.Path, Config: shim.Config, Platform: "wasi/wasm"}},
+		CNI:   testbed.NewCNI(t), Registry: b.registry,
+	})
+	b.blobs = filepath.Join(b.Root, "io.containerd.content.v1.content", "blobs", "sha256")
+	return b
+}
+
+// push pushes an image, and has the daemon pull it for the handler.
+func (b *bed) push(t *testing.T, repository string, image v1.Image) (reference, id string) {
+	t.Helper()
+	reference = b.registry.Push(t, repository, image)
+	return reference, b.Client.Pull(t, handler, reference)
+}
+
+// compiled are the blobs of the daemon's that the shim has compiled.
+func (b *bed) compiled(t *testing.T) (digests []string) {
+	t.Helper()
+	err := filepath.WalkDir(b.blobs, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if h, err := tar.NewReader(f).Next(); err == nil && strings.HasPrefix(h.Name, "wazero-") {
+			digests = append(digests, e.Name())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return digests
+}
+
+// has says whether a blob of an image is there.
+func (b *bed) has(t *testing.T, hash v1.Hash) bool {
+	t.Helper()
+	_, err := os.Stat(filepath.Join(b.blobs, hash.Hex))
+	return err == nil
+}
+
+// run runs a pod of the handler, to its end, and returns how it ended and what it said.
+func (b *bed) run(t *testing.T, spec testbed.PodSpec) (*runtimeapi.ContainerStatus, string) {
+	t.Helper()
+	spec.Handler = handler
+	pod := b.Client.RunPod(t, spec)
+	status := pod.Container.WaitExit(t)
+	said := logOf(t, pod.Container)
+	pod.Remove(t)
+	return status, said
+}
+
+// logOf is what a container has said so far, on both of its streams.
+func logOf(t *testing.T, c *testbed.Container) string {
+	t.Helper()
+	text, err := os.ReadFile(c.LogPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if parts := strings.SplitN(line, " ", 4); len(parts) == 4 {
+			said.WriteString(parts[1] + " " + parts[3])
+		}
+	}
+	return said.String()
+}
+
+// says waits until a container has said something.
+func says(t *testing.T, c *testbed.Container, want string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		if said := logOf(t, c); !strings.Contains(said, want) {
+			return fmt.Errorf("it does not say %q: %q", want, said)
+		}
+		return nil
+	})
+}
+
+func (b *bed) image(t *testing.T, handler, ref string) *runtimeapi.Image {
+	t.Helper()
+	r, err := b.Client.ImageStatus(testbed.Within(t, patience), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.GetImage()
+}
+
+func (b *bed) remove(t *testing.T, ref string) {
+	t.Helper()
+	if _, err := b.Client.RemoveImage(testbed.Within(t, patience), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exec runs a command in a container.
+func (b *bed) exec(ctx context.Context, c *testbed.Container) error {
+	_, err := b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"/app.wasm"}, Timeout: 10})
+	return err
+}

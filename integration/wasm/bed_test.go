@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,8 @@ type bed struct {
 	registry *testbed.Registry
 	// blobs is where the daemon keeps content.
 	blobs string
+	// files is for what images are built whose module is a file.
+	files v1.Platform
 }
 
 var module = sync.OnceValue(func() func(t *testing.T) []byte {
@@ -50,7 +53,7 @@ var module = sync.OnceValue(func() func(t *testing.T) []byte {
 // berthBed starts berth, with further lines in the handler's table.
 func berthBed(t *testing.T, settings shims.Wasm, options testbed.Options, lines string) (*bed, *testbed.Berth) {
 	t.Helper()
-	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
+	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{}), files: testbed.WasmPlatform}
 	shim := testbed.NewWasm(t, "containerd-shim-wasmtime-v1", settings)
 	options.CNI, options.Registries = testbed.NewCNI(t), []*testbed.Registry{b.registry}
 	options.Runtimes, options.DefaultRuntime = map[string]string{"runc": testbed.Part(t, testbed.Runc)}, "runc"
@@ -63,6 +66,8 @@ func berthBed(t *testing.T, settings shims.Wasm, options testbed.Options, lines 
 func containerdBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
+	// containerd's CRI unpacks images of the node's platform only.
+	b.files = v1.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH}
 	shim := testbed.NewWasm(t, "containerd-shim-wasmtime-v1", shims.Wasm{})
 	b.Daemon = testbed.StartContainerd(t, testbed.ContainerdOptions{
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc",

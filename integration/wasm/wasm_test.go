@@ -65,7 +65,7 @@ func (b *bed) layer(t *testing.T) {
 
 // file: the module is a file of an ordinary layer, which the entrypoint names.
 func (b *bed) file(t *testing.T) {
-	reference, _ := b.push(t, "wasm/file:1", testbed.WasmFile(t, module(t)))
+	reference, _ := b.push(t, "wasm/file:1", testbed.WasmFile(t, module(t), testbed.WasmFor(b.files)))
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "note"), []byte("of a volume"), 0o600); err != nil {
 		t.Fatal(err)

@@ -39,5 +39,9 @@ func (a adminImages) Export(ctx context.Context, to io.Writer, images []string) 
 
 // Import implements admin.Images.
 func (a adminImages) Import(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
-	return a.store.Import(ctx, from, image.ImportRequest{Name: name, Snapshotter: d.Snapshotter})
+	wanted := image.PlatformOf(d)
+	if wanted == image.NodePlatform {
+		wanted = image.AnyPlatform // who has the archive knows what is in it
+	}
+	return a.store.Import(ctx, from, image.ImportRequest{Name: name, Snapshotter: d.Snapshotter, Platform: wanted})
 }

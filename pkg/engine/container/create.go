@@ -48,7 +48,7 @@ type creation struct {
 
 // imageIndex finds images by what pods call them.
 type imageIndex interface {
-	Get(name string) (*image.Image, error)
+	ToRun(name string, wanted image.Platform) (*image.Image, error)
 	Whole(ctx context.Context, img *image.Image) (*image.Image, error)
 }
 
@@ -72,7 +72,7 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	if err := b.capabilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
 		return nil, err
 	}
-	img, err := b.images.Get(r.GetConfig().GetImage().GetImage())
+	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), image.PlatformOf(s.Spec().Definition))
 	if err == nil {
 		img, err = b.images.Whole(ctx, img)
 	}
@@ -216,7 +216,7 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 		ImageRef:    imageRef(img),
 		ImageName:   imageName(r.GetConfig().GetImage(), img),
 		ImageTag:    img.Tag(r.GetConfig().GetImage().GetUserSpecifiedImage()),
-		ImageChain:  img.ChainID.String(),
+		ImageChain:  img.RootChain().String(),
 		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,
 		StopSignal:  signal,

@@ -50,6 +50,8 @@ type ImportRequest struct {
 	Name string
 	// Snapshotter is where to unpack; empty is the default.
 	Snapshotter string
+	// Platform says which images are wanted.
+	Platform Platform
 }
 
 // Import brings the images of an archive into the store: a tar file, compressed or
@@ -122,7 +124,7 @@ func (a *archives) bring(ctx context.Context, from io.Reader, r ImportRequest) (
 		return nil, err
 	}
 	for _, desc := range wanted {
-		img, err := a.importOne(ctx, desc, r.Snapshotter)
+		img, err := a.importOne(ctx, desc, r)
 		if err != nil {
 			return names, fmt.Errorf("image %s: %w", desc.Annotations[images.AnnotationImageName], err)
 		}
@@ -184,8 +186,8 @@ func withNames(found []imagespec.Descriptor, name string) (out []imagespec.Descr
 	return out, nil
 }
 
-func (a *archives) importOne(ctx context.Context, desc imagespec.Descriptor, snapshotter string) (*Image, error) {
-	p, err := a.puller.plan(PullRequest{Ref: desc.Annotations[images.AnnotationImageName], Snapshotter: snapshotter})
+func (a *archives) importOne(ctx context.Context, desc imagespec.Descriptor, r ImportRequest) (*Image, error) {
+	p, err := a.puller.plan(PullRequest{Ref: desc.Annotations[images.AnnotationImageName], Snapshotter: r.Snapshotter, Platform: r.Platform})
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +249,7 @@ func (a *archives) write(ctx context.Context, to io.Writer, refs []string) error
 	}
 	defer s.files.endLease(ctx, lease)
 	for _, ref := range refs {
-		img, err := s.catalog.get(ref)
+		img, err := s.catalog.get(ref, AnyPlatform)
 		if err == nil {
 			err = img.usable()
 		}
@@ -264,10 +266,10 @@ func (a *archives) write(ctx context.Context, to io.Writer, refs []string) error
 		if err := a.hold(ctx, img); err != nil {
 			return err
 		}
-		// The manifest of this node's platform is what is there.
+		// The manifest of its platform is what is there.
 		what = append(what, archive.WithManifest(img.manifest, name))
 	}
-	what = append(what, archive.WithPlatform(s.reader.platform), archive.WithSkipNonDistributableBlobs())
+	what = append(what, archive.WithPlatform(AnyPlatform.matcher()), archive.WithSkipNonDistributableBlobs())
 	return archive.Export(ctx, s.files.content, to, what...)
 }
 

@@ -181,8 +181,12 @@ func (i *Image) runnable() error {
 	if err := i.usable(); err != nil {
 		return err
 	}
-	if i.ArtifactType != "" {
-		return fmt.Errorf("image %s is an artifact of type %.100s and cannot be run; mount it as a volume with an image source: %w", i.ID, i.ArtifactType, errdefs.ErrFailedPrecondition)
+	if i.ArtifactType != "" && !isWasm(i.Platform) {
+		return i.notRunnable()
 	}
 	return nil
+}
+
+func (i *Image) notRunnable() error {
+	return fmt.Errorf("image %s is an artifact of type %.100s and cannot be run; mount it as a volume with an image source: %w", i.ID, i.ArtifactType, errdefs.ErrFailedPrecondition)
 }

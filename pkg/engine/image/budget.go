@@ -150,6 +150,8 @@ func attached(m imagespec.Manifest) (n int) {
 type unpackedContent struct {
 	content.Store
 	budget *budget
+	// of is the manifest whose configuration it is.
+	of imagespec.Manifest
 }
 
 // ReaderAt implements content.Provider.
@@ -175,6 +177,10 @@ func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor
 	}
 	if err := json.Unmarshal(text, &config); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	// The unpacker is given the layers of the root filesystem only.
+	if config.RootFS.DiffIDs, err = rootDiffIDs(c.of, config.Platform, config.RootFS.DiffIDs); err != nil {
+		return nil, err
 	}
 	text, err = json.Marshal(config)
 	return inMemory{bytes.NewReader(text)}, err

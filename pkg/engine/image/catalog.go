@@ -3,10 +3,14 @@ package image
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	eventsapi "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -48,25 +52,50 @@ func (c *catalog) load(ctx context.Context) error {
 	}
 	damaged := false
 	for _, rec := range records {
-		img, err := c.reader.load(ctx, rec.Target)
-		if bounds.IsBeyond(err) {
-			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
-			img, err = c.reader.unusable(ctx, rec.Target, err)
-		}
-		if err != nil {
-			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Removing damaged image")
-			if err := c.files.images.Delete(ctx, rec.Name, images.DeleteTarget(&rec.Target)); err != nil {
-				return err
-			}
-			damaged = true
+		recorded := recordedPlatforms(rec.Labels)
+		whole := c.loadRecord(ctx, rec, recorded)
+		if len(whole) == len(recorded) {
 			continue
 		}
-		c.index.put(img, rec.Target.Digest, rec.Name)
+		damaged = true
+		if len(whole) == 0 {
+			err = c.files.images.Delete(ctx, rec.Name, images.DeleteTarget(&rec.Target))
+		} else {
+			err = c.relabel(ctx, rec.Name, whole)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if damaged {
 		// The next pull must not find the metadata of content that is not there.
 		_, err = c.files.db.GarbageCollect(ctx)
 	}
+	return err
+}
+
+// loadRecord loads the images of a record, and returns for which platforms they are whole.
+func (c *catalog) loadRecord(ctx context.Context, rec images.Image, recorded []Platform) (whole []Platform) {
+	for _, p := range recorded {
+		img, err := c.reader.load(ctx, rec.Target, p)
+		if bounds.IsBeyond(err) {
+			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
+			img, err = c.reader.unusable(ctx, rec.Target, p, err)
+		}
+		if err != nil {
+			log.G(ctx).WithError(err).WithFields(log.Fields{"image": rec.Name, "platform": p.String()}).Warn("Removing damaged image")
+			continue
+		}
+		c.index.put(img, p, rec.Target.Digest, rec.Name)
+		whole = append(whole, p)
+	}
+	return whole
+}
+
+// relabel writes down what a name stands for.
+func (c *catalog) relabel(ctx context.Context, name string, all []Platform) error {
+	rec := images.Image{Name: name, Labels: map[string]string{platformsLabel: platformsText(all)}}
+	_, err := c.files.images.Update(ctx, rec, "labels."+platformsLabel)
 	return err
 }
 
@@ -79,6 +108,8 @@ type naming struct {
 	names  []string
 	target imagespec.Descriptor
 	labels map[string]string
+	// platform is what the image is recorded as.
+	platform Platform
 }
 
 // record makes img known under names: on disk first, with the end of the lease
@@ -86,6 +117,9 @@ type naming struct {
 func (c *catalog) record(ctx context.Context, img *Image, n naming, lease leases.Lease) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
+	if err := c.link(ctx, img, n.target); err != nil {
+		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
+	}
 	created := make([]bool, len(n.names))
 	err := c.files.db.Update(func(tx *bolt.Tx) (err error) {
 		tctx := boltutil.WithTransaction(ctx, tx)
@@ -99,7 +133,7 @@ func (c *catalog) record(ctx context.Context, img *Image, n naming, lease leases
 	if err != nil {
 		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
 	}
-	img = c.index.put(img, n.target.Digest, n.names...)
+	img = c.index.put(img, n.platform, n.target.Digest, n.names...)
 	c.changes.Add(1)
 	for i, name := range n.names {
 		if created[i] {
@@ -113,13 +147,21 @@ func (c *catalog) record(ctx context.Context, img *Image, n naming, lease leases
 
 // recordName leaves labels alone that others gave to the record.
 func (c *catalog) recordName(ctx context.Context, name string, n naming) (created bool, err error) {
-	rec := images.Image{Name: name, Target: n.target, Labels: n.labels}
+	labels := maps.Clone(n.labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[platformsLabel] = platformsText(append(c.index.platforms(name, n.target.Digest), n.platform))
+	rec := images.Image{Name: name, Target: n.target, Labels: labels}
 	fields := []string{"target"}
-	for label := range n.labels {
+	for label := range labels {
 		fields = append(fields, "labels."+label)
 	}
 	_, err = c.files.images.Update(ctx, rec, fields...)
 	if errdefs.IsNotFound(err) {
+		if labels[platformsLabel] == "" {
+			delete(labels, platformsLabel)
+		}
 		_, err = c.files.images.Create(ctx, rec)
 		return true, err
 	}
@@ -136,22 +178,125 @@ func (c *catalog) tell(ctx context.Context, topic string, event events.Event) {
 	}
 }
 
-// forget removes the records of an image. Nil when there was none.
-func (c *catalog) forget(ctx context.Context, ref string) (*Image, error) {
+// forget removes an image from the records, or all those that ref names. None is no error.
+// Records of other images stay: those of another platform under the same name.
+func (c *catalog) forget(ctx context.Context, ref string) ([]*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	img, err := c.index.get(ref)
+	gone, err := c.index.meant(ref)
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	names := c.index.nameList(img.ID)
-	if err := c.forgetNames(ctx, names); err != nil {
-		return nil, fmt.Errorf("remove image %s: %w", img.ID, err)
+	ids := map[string]bool{}
+	for _, img := range gone {
+		ids[img.ID] = true
 	}
-	return img, nil
+	var names []string
+	kept := map[string]named{}
+	for name, left := range c.index.records(ids) {
+		if len(left.ids) == 0 {
+			names = append(names, name)
+		} else {
+			kept[name] = left
+		}
+	}
+	for name, left := range kept {
+		if err := c.unlink(ctx, name, gone, left); err != nil {
+			return nil, fmt.Errorf("remove image %s: %w", ref, err)
+		}
+	}
+	if err := c.forgetNames(ctx, names); err != nil {
+		return nil, fmt.Errorf("remove image %s: %w", ref, err)
+	}
+	c.index.strip(ids)
+	c.changes.Add(1)
+	for name := range kept {
+		c.tell(ctx, "/images/update", &eventsapi.ImageUpdate{Name: name})
+	}
+	return gone, nil
+}
+
+// unlink has a name stand for what is left of its images, and the index that it leads to
+// keep the others no longer.
+func (c *catalog) unlink(ctx context.Context, name string, gone []*Image, left named) error {
+	if err := c.relabel(ctx, name, slices.Collect(maps.Keys(left.ids))); err != nil {
+		return err
+	}
+	rec, err := c.files.images.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	manifests := map[string]bool{}
+	for _, img := range gone {
+		manifests[img.manifest.Digest.String()] = true
+	}
+	return c.eachIndex(ctx, rec.Target, func(info content.Info) error {
+		for label, of := range info.Labels {
+			if !strings.HasPrefix(label, contentRef) || !manifests[of] {
+				continue
+			}
+			change := content.Info{Digest: info.Digest, Labels: map[string]string{label: ""}}
+			if _, err := c.files.content.Update(ctx, change, "labels."+label); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// contentRef begins the labels by which content keeps other content.
+const contentRef = "containerd.io/gc.ref.content"
+
+// link has the indexes above an image keep it: a removal of it may have ended that while
+// it was pulled again, when a lease held it.
+func (c *catalog) link(ctx context.Context, img *Image, target imagespec.Descriptor) error {
+	if target.Digest == img.manifest.Digest {
+		return nil
+	}
+	linked := false
+	err := c.eachIndex(ctx, target, func(info content.Info) error {
+		for _, of := range info.Labels {
+			linked = linked || of == img.manifest.Digest.String()
+		}
+		return nil
+	})
+	if err != nil || linked {
+		return err
+	}
+	again := images.SetChildrenMappedLabels(c.files.content, c.reader.children, images.ChildGCLabels)
+	return images.Walk(ctx, images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if !images.IsIndexType(desc.MediaType) {
+			return nil, nil
+		}
+		below, err := again(ctx, desc)
+		if errdefs.IsNotFound(err) { // of another platform
+			return nil, nil
+		}
+		return below, err
+	}), target)
+}
+
+// eachIndex calls f for the indexes that are here, from a target down.
+func (c *catalog) eachIndex(ctx context.Context, target imagespec.Descriptor, f func(content.Info) error) error {
+	return images.Walk(ctx, images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if !images.IsIndexType(desc.MediaType) {
+			return nil, nil
+		}
+		info, err := c.files.content.Info(ctx, desc.Digest)
+		if errdefs.IsNotFound(err) {
+			return nil, nil
+		}
+		if err == nil {
+			err = f(info)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c.reader.children(ctx, desc)
+	}), target)
 }
 
 // forgetName removes one record. errdefs.ErrNotFound when there is none, or when it is

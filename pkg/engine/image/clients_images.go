@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/images"
@@ -66,10 +67,25 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 			return images.Image{}, err
 		}
 	}
-	if len(labels) == 0 {
-		return c.Get(ctx, img.Name)
+	now, err := c.Get(ctx, img.Name)
+	if err != nil || len(labels) == 0 {
+		return now, err
 	}
+	img.Labels = withPlatforms(img.Labels, now.Labels)
 	return c.store.files.images.Update(ctx, img, labels...)
+}
+
+// withPlatforms are labels with what the present ones say of platforms, which is berth's own.
+func withPlatforms(labels, present map[string]string) map[string]string {
+	all := maps.Clone(labels)
+	delete(all, platformsLabel)
+	if text := present[platformsLabel]; text != "" {
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[platformsLabel] = text
+	}
+	return all
 }
 
 // Delete removes one name. The image is gone with its last one; what pods use of it
@@ -116,7 +132,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		return err
 	}
 	s := c.store.archives
-	p, err := s.puller.plan(PullRequest{Ref: img.Name})
+	p, err := s.puller.plan(PullRequest{Ref: img.Name, Platform: AnyPlatform})
 	if err != nil {
 		return err
 	}
@@ -125,8 +141,19 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
 	}
 	return s.carry(ctx, func(ctx context.Context) error {
-		if known := c.store.catalog.byTarget(n.target.Digest); known != nil && known.usable() == nil {
-			return c.nameAgain(ctx, known, n)
+		named := false
+		for as, known := range c.store.catalog.byTarget(n.target.Digest) {
+			if known.usable() != nil {
+				continue
+			}
+			n.platform = as
+			if err := c.nameAgain(ctx, known, n); err != nil {
+				return err
+			}
+			named = true
+		}
+		if named {
+			return nil
 		}
 		_, err := s.adopt(ctx, p, n, c.hold)
 		if err != nil {

@@ -45,7 +45,7 @@ func (s *Store) withLayers(ctx context.Context, img *Image, snapshotter string, 
 // lacksLayers says whether an image is here, and a layer of it is not.
 func (s *Store) lacksLayers(ctx context.Context, img *Image) bool {
 	ctx = inNamespace(ctx)
-	if _, err := s.catalog.get(img.ID); err != nil {
+	if _, err := s.catalog.get(img.ID, AnyPlatform); err != nil {
 		return false
 	}
 	manifest, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
@@ -61,14 +61,14 @@ func (s *Store) lacksLayers(ctx context.Context, img *Image) bool {
 }
 
 func (s *Store) fetchAgain(ctx context.Context, img *Image, snapshotter string) error {
-	known, err := s.catalog.get(img.ID)
+	known, err := s.catalog.get(img.ID, AnyPlatform)
 	if err != nil {
 		return err
 	}
 	err = fmt.Errorf("no registry is known for it: %w", errdefs.ErrNotFound)
 	for _, name := range known.RepoDigests {
 		log.G(ctx).WithFields(log.Fields{"image": img.ID, "name": name, "snapshotter": snapshotter}).Info("Fetching layers that another snapshotter did without")
-		if _, err = s.Pull(ctx, PullRequest{Ref: name, Snapshotter: snapshotter}); err == nil {
+		if _, err = s.Pull(ctx, PullRequest{Ref: name, Snapshotter: snapshotter, Platform: kindOf(img.Platform)}); err == nil {
 			return nil
 		}
 	}

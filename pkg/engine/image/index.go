@@ -17,7 +17,7 @@ type index struct {
 	pins pinPatterns
 
 	mu sync.RWMutex
-	// names leads from each recorded name to its image.
+	// names leads from each recorded name to its images.
 	names map[string]named
 	// contents are the images as they were loaded, without names.
 	contents map[string]*Image
@@ -25,26 +25,67 @@ type index struct {
 	images map[string]*Image
 }
 
-// named is one record: what a name stands for.
+// named is one record: what a name stands for. A value is replaced, never changed.
 type named struct {
-	id     string
 	target digest.Digest
+	// ids are the images of the target that were pulled: for NodePlatform and WasmPlatform
+	// one each.
+	ids map[Platform]string
+}
+
+// has says whether the name stands for an image.
+func (n named) has(id string) bool {
+	for _, own := range n.ids {
+		if own == id {
+			return true
+		}
+	}
+	return false
+}
+
+// of is the image that is wanted; empty is none.
+func (n named) of(wanted Platform) string {
+	for _, p := range wanted.accepts() {
+		if id, ok := n.ids[p]; ok {
+			return id
+		}
+	}
+	return ""
+}
+
+// without leaves images out.
+func (n named) without(ids map[string]bool) named {
+	left := named{target: n.target, ids: map[Platform]string{}}
+	for p, id := range n.ids {
+		if !ids[id] {
+			left.ids[p] = id
+		}
+	}
+	return left
 }
 
 func newIndex(pins pinPatterns) *index {
 	return &index{pins: pins, names: map[string]named{}, contents: map[string]*Image{}, images: map[string]*Image{}}
 }
 
-// put lets names stand for img. An image that loses its last name by it is gone.
-func (x *index) put(img *Image, target digest.Digest, names ...string) *Image {
+// put lets names stand for img where its platform is wanted. For others they go on standing
+// for what they did, if that is of the same target. An image that loses its last name by it
+// is gone.
+func (x *index) put(img *Image, as Platform, target digest.Digest, names ...string) *Image {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	changed := map[string]bool{img.ID: true}
 	for _, name := range names {
-		if old, ok := x.names[name]; ok {
-			changed[old.id] = true
+		now := named{target: target, ids: map[Platform]string{}}
+		old := x.names[name]
+		for p, id := range old.ids {
+			changed[id] = true
+			if old.target == target {
+				now.ids[p] = id
+			}
 		}
-		x.names[name] = named{id: img.ID, target: target}
+		now.ids[as] = img.ID
+		x.names[name] = now
 	}
 	x.contents[img.ID] = img
 	for id := range changed {
@@ -59,12 +100,28 @@ func (x *index) drop(names ...string) {
 	defer x.mu.Unlock()
 	changed := map[string]bool{}
 	for _, name := range names {
-		if old, ok := x.names[name]; ok {
-			changed[old.id] = true
-			delete(x.names, name)
+		for _, id := range x.names[name].ids {
+			changed[id] = true
 		}
+		delete(x.names, name)
 	}
 	for id := range changed {
+		x.rename(id)
+	}
+}
+
+// strip forgets images, and names that stand for no other.
+func (x *index) strip(ids map[string]bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name, n := range x.names {
+		if left := n.without(ids); len(left.ids) == 0 {
+			delete(x.names, name)
+		} else if len(left.ids) != len(n.ids) {
+			x.names[name] = left
+		}
+	}
+	for id := range ids {
 		x.rename(id)
 	}
 }
@@ -94,7 +151,7 @@ func (x *index) rename(id string) {
 func (x *index) namesOf(id string) []string {
 	var names []string
 	for name, n := range x.names {
-		if n.id == id {
+		if n.has(id) {
 			names = append(names, name)
 		}
 	}
@@ -102,32 +159,107 @@ func (x *index) namesOf(id string) []string {
 	return names
 }
 
-// current returns the image that name stands for, if that is target.
-func (x *index) current(name string, target digest.Digest) *Image {
+// current returns the image that name stands for, if that is of target.
+func (x *index) current(name string, target digest.Digest, wanted Platform) *Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if n, ok := x.names[name]; ok && n.target == target {
-		return x.images[n.id]
+		return x.images[n.of(wanted)]
 	}
 	return nil
 }
 
-// byTarget returns an image that has a name for that target, or nil.
-func (x *index) byTarget(target digest.Digest) *Image {
+// byTarget returns the images that have a name for that target.
+func (x *index) byTarget(target digest.Digest) map[Platform]*Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
+	found := map[Platform]*Image{}
 	for _, n := range x.names {
-		if n.target == target {
-			return x.images[n.id]
+		if n.target != target {
+			continue
+		}
+		for p, id := range n.ids {
+			found[p] = x.images[id]
+		}
+	}
+	return found
+}
+
+// alike is img if that is wanted, else the image that is, under the name by which a caller
+// called it or any other of its names. Nil is none.
+func (x *index) alike(img *Image, called string, wanted Platform) *Image {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	names := x.namesOf(img.ID)
+	if name, err := parseName(called); err == nil && slices.Contains(names, name.String()) {
+		names = append([]string{name.String()}, names...)
+	}
+	for _, name := range names {
+		for _, p := range wanted.accepts() {
+			if x.names[name].ids[p] == img.ID {
+				return img
+			}
+		}
+	}
+	for _, name := range names {
+		if other := x.images[x.names[name].of(wanted)]; other != nil {
+			return other
 		}
 	}
 	return nil
 }
 
-// get resolves what a caller may call an image; see Store.Get.
-func (x *index) get(ref string) (*Image, error) {
+// meant are all images that a caller may call so: those of every platform if it is a name.
+func (x *index) meant(ref string) ([]*Image, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
+	img, err := x.find(ref, AnyPlatform)
+	if err != nil || img.ID == ref || img.ID == "sha256:"+ref {
+		return []*Image{img}, err
+	}
+	all := []*Image{img}
+	if name, err := parseName(ref); err == nil {
+		for _, id := range x.names[name.String()].ids {
+			if id != img.ID {
+				all = append(all, x.images[id])
+			}
+		}
+	}
+	return all, nil
+}
+
+// records are what the names of images stand for beside those.
+func (x *index) records(ids map[string]bool) map[string]named {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	found := map[string]named{}
+	for name, n := range x.names {
+		if left := n.without(ids); len(left.ids) != len(n.ids) {
+			found[name] = left
+		}
+	}
+	return found
+}
+
+// platforms are what was pulled of the target that a name stands for.
+func (x *index) platforms(name string, target digest.Digest) []Platform {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if n := x.names[name]; n.target == target {
+		return slices.Collect(maps.Keys(n.ids))
+	}
+	return nil
+}
+
+// get resolves what a caller may call an image; see Store.Find.
+func (x *index) get(ref string, wanted Platform) (*Image, error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.find(ref, wanted)
+}
+
+// find is get. The caller holds mu.
+func (x *index) find(ref string, wanted Platform) (*Image, error) {
 	if img, ok := x.images[ref]; ok {
 		return img, nil
 	}
@@ -136,7 +268,10 @@ func (x *index) get(ref string) (*Image, error) {
 	}
 	if name, err := parseName(ref); err == nil {
 		if n, ok := x.names[name.String()]; ok {
-			return x.images[n.id], nil
+			if img := x.images[n.of(wanted)]; img != nil {
+				return img, nil
+			}
+			return nil, fmt.Errorf("image %.300q is not on this node for %s; pull it for that: %w", ref, wanted, errdefs.ErrNotFound)
 		}
 	}
 	return x.byPrefix(ref)

@@ -13,24 +13,38 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// inspect fetches what describes an image, and returns its manifest: what is to
-// be refused is refused before a layer is downloaded.
-func (r *reader) inspect(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Manifest, error) {
-	var m imagespec.Manifest
-	desc, err := r.findManifest(ctx, target, fetch)
+// described is what the documents of an image say that matters for fetching it.
+type described struct {
+	manifest imagespec.Manifest
+	// wasm says that it was built for modules.
+	wasm bool
+}
+
+// inspect fetches what describes an image: what is to be refused is refused before a
+// layer is downloaded.
+func (r *reader) inspect(ctx context.Context, target imagespec.Descriptor, wanted Platform, fetch images.HandlerFunc) (described, error) {
+	var d described
+	desc, err := r.findManifest(ctx, target, wanted, fetch)
 	if err != nil {
-		return m, err
+		return d, err
 	}
-	if m, err = r.readManifest(ctx, desc, func(m imagespec.Manifest) error { return checkParts(r.limits, m) }); err != nil {
-		return m, err
+	m, err := r.readManifest(ctx, desc, func(m imagespec.Manifest) error { return checkParts(r.limits, m) })
+	if d.manifest = m; err != nil {
+		return d, err
 	}
 	if _, err := fetch(ctx, m.Config); err != nil {
-		return m, fmt.Errorf("configuration: %w", err)
+		return d, fmt.Errorf("configuration: %w", err)
 	}
 	if isArtifact(m) {
-		return m, nil
+		p, err := r.artifactPlatform(ctx, m)
+		d.wasm = isWasm(p)
+		return d, err
 	}
-	return m, r.readConfig(ctx, m, func(config imagespec.Image) error {
+	return d, r.readConfig(ctx, m, func(config imagespec.Image) error {
+		if err := checkPlatform(wanted, config.Platform); err != nil {
+			return err
+		}
+		d.wasm = isWasm(config.Platform)
 		for _, d := range config.RootFS.DiffIDs {
 			if err := d.Validate(); err != nil {
 				return fmt.Errorf("configuration: digest %.100q of a layer: %w", string(d), err)
@@ -40,10 +54,10 @@ func (r *reader) inspect(ctx context.Context, target imagespec.Descriptor, fetch
 	})
 }
 
-// findManifest fetches indexes, from target on, down to the manifest of this
-// node's platform.
-func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
-	pick := images.LimitManifests(images.FilterPlatforms(r.children, r.platform), r.platform, 1)
+// findManifest fetches indexes, from target on, down to the manifest of a platform that
+// is wanted.
+func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
+	pick := r.pick(wanted)
 	desc := target
 	for range maxIndexDepth + 1 {
 		isIndex := images.IsIndexType(desc.MediaType)
@@ -63,15 +77,24 @@ func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, 
 			return desc, nil
 		}
 		children, err := pick(ctx, desc)
+		if errdefs.IsNotFound(err) || err == nil && len(children) == 0 { // the index itself was read
+			return desc, r.unmatched(ctx, desc, wanted)
+		}
 		if err != nil {
 			return desc, err
-		}
-		if len(children) == 0 {
-			return desc, fmt.Errorf("no match for platform in %s: %w", desc.Digest, errdefs.ErrNotFound)
 		}
 		desc = children[0]
 	}
 	return desc, bounds.Beyond("image has more than %d indexes above its manifest", maxIndexDepth)
+}
+
+// unmatched says what an index has, which is nothing of what is wanted.
+func (r *reader) unmatched(ctx context.Context, index imagespec.Descriptor, wanted Platform) error {
+	all, err := r.children(ctx, index)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", index.Digest, &platformError{wanted: wanted, has: platformsOf(all)})
 }
 
 // checkManifest checks that a manifest is one of a container image or an artifact.
@@ -91,8 +114,8 @@ func checkManifest(m imagespec.Manifest) error {
 
 // checkConfig checks what is known of an image before its layers are.
 func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
-	if len(m.Layers) != len(config.RootFS.DiffIDs) {
-		return fmt.Errorf("manifest has %d layers, configuration %d: %w", len(m.Layers), len(config.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
+	if _, err := rootDiffIDs(m, config.Platform, config.RootFS.DiffIDs); err != nil {
+		return err
 	}
 	if p := config.Platform; len(config.Config.User)+len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > maxName {
 		return bounds.Beyond("user and platform in the configuration are too long; the limit is %d bytes", maxName)

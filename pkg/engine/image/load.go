@@ -13,8 +13,8 @@ import (
 
 // load reads an image, without names, from its content. The limits for what is
 // pulled do not count here, only those that bound the memory of the daemon.
-func (r *reader) load(ctx context.Context, target imagespec.Descriptor) (*Image, error) {
-	desc, err := r.platformManifest(ctx, target)
+func (r *reader) load(ctx context.Context, target imagespec.Descriptor, wanted Platform) (*Image, error) {
+	desc, err := r.platformManifest(ctx, target, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -25,25 +25,33 @@ func (r *reader) load(ctx context.Context, target imagespec.Descriptor) (*Image,
 		}
 		return checkManifest(m)
 	})
-	if err != nil || img != nil {
+	if err != nil {
+		return nil, err
+	}
+	if img != nil {
+		img.Platform, err = r.artifactPlatform(ctx, manifest)
 		return img, err
 	}
 	err = r.readConfig(ctx, manifest, func(config imagespec.Image) error {
-		img = newImage(desc, manifest, config)
-		return nil
+		img, err = newImage(desc, manifest, config)
+		return err
 	})
 	return img, err
 }
 
 // newImage is what is known of an image without reading it again.
-func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config imagespec.Image) *Image {
+func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config imagespec.Image) (*Image, error) {
+	root, err := rootDiffIDs(manifest, config.Platform, config.RootFS.DiffIDs)
+	if err != nil {
+		return nil, err
+	}
 	size := uint64(desc.Size) + uint64(manifest.Config.Size)
 	for _, l := range manifest.Layers {
 		size += uint64(l.Size)
 	}
 	img := &Image{
 		ID:       manifest.Config.Digest.String(),
-		ChainID:  identity.ChainID(config.RootFS.DiffIDs),
+		ChainID:  identity.ChainID(root),
 		Size:     size,
 		Config:   config.Config,
 		Platform: platforms.Normalize(config.Platform),
@@ -54,7 +62,7 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 	if weight(img.Config) > maxKept {
 		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
 	}
-	return img
+	return img, nil
 }
 
 // maxKept bounds what stays in memory of an image's configuration.
@@ -97,9 +105,9 @@ func (r *reader) whole(ctx context.Context, img *Image) (*Image, error) {
 	return &whole, nil
 }
 
-// platformManifest finds, in the content store, the manifest of this node's
-// platform below target.
-func (r *reader) platformManifest(ctx context.Context, target imagespec.Descriptor) (imagespec.Descriptor, error) {
+// platformManifest finds, in the content store, the manifest of a platform that is
+// wanted below target.
+func (r *reader) platformManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform) (imagespec.Descriptor, error) {
 	var found *imagespec.Descriptor
 	find := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		if images.IsManifestType(desc.MediaType) {
@@ -112,14 +120,24 @@ func (r *reader) platformManifest(ctx context.Context, target imagespec.Descript
 		// What reads it next knows no bound.
 		return nil, r.checkDocument(ctx, desc)
 	})
-	children := images.LimitManifests(images.FilterPlatforms(r.children, r.platform), r.platform, 1)
+	children := r.pick(wanted)
 	if err := images.Walk(ctx, images.Handlers(find, children), target); err != nil {
 		return imagespec.Descriptor{}, err
 	}
 	if found == nil {
-		return imagespec.Descriptor{}, fmt.Errorf("no match for platform in %s: %w", target.Digest, errdefs.ErrNotFound)
+		return imagespec.Descriptor{}, fmt.Errorf("%s: %w", target.Digest, &platformError{wanted: wanted})
 	}
 	return *found, nil
+}
+
+// pick has of the manifests that an index lists the one that is wanted.
+func (r *reader) pick(wanted Platform) images.HandlerFunc {
+	return pickOf(r.children, wanted)
+}
+
+func pickOf(children images.HandlerFunc, wanted Platform) images.HandlerFunc {
+	by := wanted.matcher()
+	return images.LimitManifests(images.FilterPlatforms(children, by), by, 1)
 }
 
 // config reads the whole configuration of an image.

@@ -106,7 +106,7 @@ func (p *preloads) one(ctx context.Context, name string, before preloaded) (prel
 		return now, nil
 	}
 	begin := time.Now()
-	now.Names, err = p.archives.Import(ctx, f, ImportRequest{})
+	now.Names, err = p.archives.Import(ctx, f, ImportRequest{Platform: AnyPlatform})
 	if err == nil {
 		log.G(ctx).WithFields(log.Fields{"file": path, "images": now.Names, "duration": time.Since(begin)}).Info("Images preloaded")
 	}
@@ -116,7 +116,7 @@ func (p *preloads) one(ctx context.Context, name string, before preloaded) (prel
 // has says whether all of them are there.
 func (p *preloads) has(names []string) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool {
-		_, err := p.catalog.get(name)
+		_, err := p.catalog.get(name, AnyPlatform)
 		return err != nil
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -36,6 +35,8 @@ type PullRequest struct {
 	Auth *runtimeapi.AuthConfig
 	// Snapshotter is where to unpack; empty is the default.
 	Snapshotter string
+	// Platform says which image is wanted of those that the name may stand for.
+	Platform Platform
 }
 
 // puller brings images into a store.
@@ -111,6 +112,7 @@ type pull struct {
 	creds       *registry.Credentials
 	layers      *layers
 	snapshotter string
+	platform    Platform
 }
 
 func (s *puller) plan(r PullRequest) (pull, error) {
@@ -126,20 +128,24 @@ func (s *puller) plan(r PullRequest) (pull, error) {
 	if err != nil {
 		return pull{}, fmt.Errorf("pull %s: %w", name, err)
 	}
-	return pull{name: name, creds: creds, layers: l, snapshotter: snapshotter}, nil
+	return pull{name: name, creds: creds, layers: l, snapshotter: snapshotter, platform: r.Platform}, nil
 }
 
 // key is equal for pulls that may share a download. It holds no secret.
 func (p pull) key() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q", p.name, p.snapshotter)
+	fmt.Fprintf(h, "%q %q %q", p.name, p.snapshotter, p.platform)
 	fmt.Fprintf(h, " %q", p.creds.Key())
 	return hex.EncodeToString(h.Sum(nil))
 }
 
 // image names what is pulled, whoever asks for it.
 func (p pull) image() string {
-	return digest.FromString(fmt.Sprintf("%q %q", p.name, p.snapshotter)).Encoded()
+	text := fmt.Sprintf("%q %q", p.name, p.snapshotter)
+	if p.platform != NodePlatform {
+		text += fmt.Sprintf(" %q", p.platform)
+	}
+	return digest.FromString(text).Encoded()
 }
 
 // fly is one download, for all who share it.
@@ -157,7 +163,7 @@ func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc
 		host := reference.Domain(p.name)
 		return nil, explainPull(pullFailure{
 			ref: p.name.String(), host: host, hostsDir: s.cfg.HostsDir, root: s.files.root,
-			platform: platforms.Format(platforms.DefaultSpec()), verifiers: s.cfg.Verifiers.BinDir, clean: clean, cause: context.Cause(ctx), err: err,
+			verifiers: s.cfg.Verifiers.BinDir, clean: clean, cause: context.Cause(ctx), err: err,
 		})
 	}
 	log.G(ctx).WithFields(log.Fields{
@@ -243,9 +249,12 @@ func (s *puller) window() time.Duration {
 // already returns the image if target is in the store, under this name, and
 // unpacked: a pod whose pull policy is Always then costs no disk write.
 func (s *puller) already(ctx context.Context, p pull, target imagespec.Descriptor) *Image {
-	img := s.catalog.current(p.name.String(), target.Digest)
+	img := s.catalog.current(p.name.String(), target.Digest, p.platform)
 	if img == nil || img.usable() != nil {
 		return nil
+	}
+	if p.platform == AnyPlatform && img.manifest.Digest != target.Digest {
+		return nil // an index may have one that is preferred
 	}
 	k := s.files.keyOf(p.snapshotter, img.ChainID)
 	l := s.files.layers[k.snapshotter]
@@ -278,18 +287,19 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	}
 	target, fetch := from.target, safely(from.fetch)
 	resolving, end := step.Begin(ctx, step.Resolve)
-	manifest, err := s.reader.inspect(resolving, target, fetch)
+	described, err := s.reader.inspect(resolving, target, p.platform, fetch)
 	if end(err); err != nil {
 		return nil, err
 	}
+	manifest := described.manifest
 	from.expect(manifest.Layers)
 	underwayOf(ctx).expect(manifest.Layers)
 	labels := images.ChildGCLabels
-	if s.cfg.DiscardLayers && !isArtifact(manifest) {
+	if s.cfg.DiscardLayers && !isArtifact(manifest) && !described.wasm {
 		labels = images.ChildGCLabelsFilterLayers
 	}
 	children := images.SetChildrenMappedLabels(s.files.content, s.reader.children, labels)
-	children = images.LimitManifests(images.FilterPlatforms(children, s.reader.platform), s.reader.platform, 1)
+	children = pickOf(children, p.platform)
 	if p.layers.kind.remote {
 		children = snapshotters.AppendInfoHandlerWrapper(p.name.String())(children).Handle
 	}
@@ -305,19 +315,19 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	if isArtifact(manifest) {
 		return s.bringInArtifact(ctx, p, target, handler, limit)
 	}
-	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, limit)
+	u, err := s.unpacker.begin(ctx, p.layers, p.snapshotter, described, limit)
 	if err != nil {
 		return nil, err
 	}
 	defer u.end()
-	dispatchErr := images.Dispatch(ctx, u.Unpack(handler), nil, target)
+	dispatchErr := images.Dispatch(ctx, u.Unpack(handler), s.unpacker.others(described), target)
 	if _, err := u.Wait(); err != nil {
 		return nil, err
 	}
 	if dispatchErr != nil {
 		return nil, dispatchErr
 	}
-	img, err := s.reader.load(ctx, target)
+	img, err := s.reader.load(ctx, target, p.platform)
 	if err != nil {
 		return nil, err
 	}
@@ -334,7 +344,7 @@ func (s *puller) bringInArtifact(ctx context.Context, p pull, target imagespec.D
 	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.downloads)), target); err != nil {
 		return nil, err
 	}
-	img, err := s.reader.load(ctx, target)
+	img, err := s.reader.load(ctx, target, p.platform)
 	if err != nil {
 		return nil, err
 	}
@@ -365,6 +375,7 @@ func (s *puller) publish(ctx context.Context, p pull, img *Image, target imagesp
 }
 
 func (s *puller) publishAs(ctx context.Context, p pull, img *Image, n naming, lease leases.Lease) (*Image, error) {
+	n.platform = p.platform.recorded(img)
 	img, err := s.catalog.record(ctx, img, n, lease)
 	if err == nil {
 		s.interrupted.done(ctx, p.image())

@@ -47,6 +47,11 @@ type resolveError struct{ error }
 
 func (e *resolveError) Unwrap() error { return e.error }
 
+func isOfOtherPlatform(err error) bool {
+	_, ok := errors.AsType[*platformError](err)
+	return ok
+}
+
 func isUntrusted(err error) bool {
 	_, ok := errors.AsType[*trusted.Error](err)
 	return ok
@@ -63,7 +68,6 @@ type pullFailure struct {
 	host     string
 	hostsDir string
 	root     string
-	platform string
 	// verifiers is the directory of the image verifiers.
 	verifiers string
 	clean     registry.Redactor
@@ -115,8 +119,9 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("pull %s: registry %s denies access; check that the image exists and that the pod's imagePullSecrets are right", f.ref, f.host), errdefs.ErrPermissionDenied
 	case hasStatus && status.StatusCode == http.StatusTooManyRequests:
 		return fmt.Sprintf("pull %s: registry %s limits the rate of pulls; wait, or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
-	case strings.Contains(f.err.Error(), "no match for platform"):
-		return fmt.Sprintf("pull %s: the image is not built for %s", f.ref, f.platform), errdefs.ErrNotFound
+	case isOfOtherPlatform(f.err):
+		unfit, _ := errors.AsType[*platformError](f.err)
+		return fmt.Sprintf("pull %s: %s", f.ref, unfit.advice()), errdefs.ErrNotFound
 	case hasStatus && status.StatusCode >= 500:
 		return fmt.Sprintf("%s: pull %s: registry %s failed", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case isUnknownHost(f.err):

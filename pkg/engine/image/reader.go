@@ -2,19 +2,17 @@ package image
 
 import (
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/platforms"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // reader reads the documents that describe images, and checks them.
 type reader struct {
-	content  content.Store
-	limits   bounds.Limits
-	platform platforms.MatchComparer
-	budget   *budget
+	content content.Store
+	limits  bounds.Limits
+	budget  *budget
 }
 
 func newReader(c content.Store, limits bounds.Limits) *reader {
-	return &reader{content: c, limits: limits, platform: platforms.Default(), budget: newBudget()}
+	return &reader{content: c, limits: limits, budget: newBudget()}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Remove drops the image that ref finds, with all its names, and frees what
-// nothing else needs, also what interrupted pulls left; layers that a container runs on stay until it is gone. An
+// nothing else needs: by a name the images of all platforms that it stands for. It frees also what interrupted pulls left; layers that a container runs on stay until it is gone. An
 // image that is not there is no error. When it returns the image is in no list. Its
 // space is freed in the background, but not on a filesystem that is nearly full: there a
 // kubelet looks right after a removal whether that was enough, or evicts pods. So the
@@ -17,11 +17,13 @@ import (
 func (s *Store) Remove(ctx context.Context, ref string) error {
 	ctx = inNamespace(ctx)
 	s.interrupted.drop(ctx)
-	img, err := s.catalog.forget(ctx, ref)
-	if err != nil || img == nil {
+	gone, err := s.catalog.forget(ctx, ref)
+	if err != nil || len(gone) == 0 {
 		return err
 	}
-	log.G(ctx).WithFields(log.Fields{"image": img.ID, "tags": img.RepoTags}).Info("Image removed")
+	for _, img := range gone {
+		log.G(ctx).WithFields(log.Fields{"image": img.ID, "tags": img.RepoTags}).Info("Image removed")
+	}
 	collected := s.work.collector.request()
 	if !s.nearlyFull(s.files.root) {
 		return nil

@@ -117,7 +117,7 @@ func (m *rootfses) PrepareRootfs(ctx context.Context, containerID string, img *I
 	for _, opt := range opts {
 		opt(&o)
 	}
-	k := viewKey{snapshotter: name, chain: img.ChainID}
+	k := viewKey{snapshotter: name, chain: img.RootChain()}
 	if !l.kind.layered {
 		return m.prepareSnapshot(ctx, k, containerID, img, o)
 	}

@@ -33,8 +33,8 @@ type Service struct {
 func NewService(s *Store) *Service { return &Service{store: s} }
 
 // ListImages lists every image once; with a filter, the one that it names.
-func (s *Service) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	images, err := s.list(r.GetFilter())
+func (s *Service) ListImages(ctx context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	images, err := s.list(ctx, r.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (s *Service) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest)
 
 // StreamImages is ListImages in messages of bounded size.
 func (s *Service) StreamImages(r *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	images, err := s.list(r.GetFilter())
+	images, err := s.list(to.Context(), r.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -52,9 +52,19 @@ func (s *Service) StreamImages(r *runtimeapi.StreamImagesRequest, to grpc.Server
 	})
 }
 
-func (s *Service) list(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
-	if ref := f.GetImage().GetImage(); ref != "" {
-		img, err := s.store.Get(ref)
+// find is by a name that may stand for images of several platforms. A caller that names
+// no handler knows of none of them, and is told of any.
+func (s *Service) find(ctx context.Context, spec *runtimeapi.ImageSpec) (*Image, error) {
+	wanted := AnyPlatform
+	if d := handler.DefinitionFrom(ctx); d != nil && spec.GetRuntimeHandler() != "" {
+		wanted = PlatformOf(d)
+	}
+	return s.store.Find(spec.GetImage(), wanted)
+}
+
+func (s *Service) list(ctx context.Context, f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+	if f.GetImage().GetImage() != "" {
+		img, err := s.find(ctx, f.GetImage())
 		if errdefs.IsNotFound(err) {
 			return nil, nil
 		}
@@ -72,11 +82,10 @@ func (s *Service) list(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
 
 // ImageStatus describes an image; one that is not there is no error but nil.
 func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	ref, err := imageOf(r.GetImage())
-	if err != nil {
+	if _, err := imageOf(r.GetImage()); err != nil {
 		return nil, err
 	}
-	img, err := s.store.Get(ref)
+	img, err := s.find(ctx, r.GetImage())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
@@ -141,7 +150,7 @@ func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest)
 	}
 	req := PullRequest{Ref: r.GetImage().GetImage(), Auth: r.GetAuth()}
 	if d := handler.DefinitionFrom(ctx); d != nil {
-		req.Snapshotter = d.Snapshotter
+		req.Snapshotter, req.Platform = d.Snapshotter, PlatformOf(d)
 	}
 	img, err := s.store.Pull(ctx, req)
 	if err != nil {

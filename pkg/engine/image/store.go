@@ -94,7 +94,11 @@ func (s *Store) Whole(ctx context.Context, img *Image) (*Image, error) {
 // without "sha256:", or a unique prefix (six digits or more) of an id.
 // errdefs.ErrNotFound when there is none, ErrInvalidArgument when a prefix fits
 // several. It reads memory only.
-func (s *Store) Get(ref string) (*Image, error) { return s.catalog.get(ref) }
+func (s *Store) Get(ref string) (*Image, error) { return s.catalog.get(ref, AnyPlatform) }
+
+// Find is Get for one who wants the image of a platform. An id stands for its image,
+// whatever that was built for.
+func (s *Store) Find(ref string, wanted Platform) (*Image, error) { return s.catalog.get(ref, wanted) }
 
 // List returns all images, sorted by ID. It reads memory only.
 func (s *Store) List() []*Image { return s.catalog.list() }

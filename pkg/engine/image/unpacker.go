@@ -68,7 +68,7 @@ type unpacking struct {
 
 // begin returns what unpacks layers into a snapshotter while they are fetched. Limit
 // bounds the entries of all layers.
-func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int64) (*unpacking, error) {
+func (u *unpacker) begin(ctx context.Context, l *layers, name string, of described, limit int64) (*unpacking, error) {
 	id, labels, err := u.flusher.begin()
 	if err != nil {
 		return nil, err
@@ -95,12 +95,12 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, limit int6
 		unpack.WithLimiter(semaphore.NewWeighted(int64(u.downloads))),
 		unpack.WithDuplicationSuppressor(&u.locks),
 	}
-	if !l.kind.remote && !u.discards {
+	if !l.kind.remote && !u.discards || of.wasm {
 		// A chain may outlive its image under a running container: the layers'
 		// content is then gone although they are unpacked.
 		options = append(options, unpack.WithFetchAllContent())
 	}
-	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.budget}, options...)
+	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.budget, of.manifest}, options...)
 	if err != nil {
 		end()
 		return nil, err
@@ -135,16 +135,30 @@ func (u *unpacker) options(limit *entryLimit) []diff.ApplyOpt {
 	return []diff.ApplyOpt{withKeys(u.keysDir), withWindows(u.windows), withEntries(limit)}
 }
 
+// others bounds the blobs that are fetched at the same time and that nobody unpacks: what
+// Wasm images have beside layers. Others have none; layers are bounded elsewhere.
+func (u *unpacker) others(of described) *semaphore.Weighted {
+	if !of.wasm {
+		return nil
+	}
+	return semaphore.NewWeighted(int64(u.downloads))
+}
+
 // unpackStored unpacks an image whose content is in the store: no limit counts for
 // it that it had not when it was pulled.
 func (u *unpacker) unpackStored(ctx context.Context, l *layers, snapshotter string, img *Image) error {
 	if img.ArtifactType != "" {
 		return u.unpackArtifact(ctx, l, snapshotter, img, math.MaxInt64)
 	}
-	if done, err := isUnpacked(ctx, l, img.ChainID); done || err != nil {
+	done, err := isUnpacked(ctx, l, img.ChainID)
+	if done || err != nil {
 		return err
 	}
-	running, err := u.begin(ctx, l, snapshotter, math.MaxInt64)
+	of := described{wasm: isWasm(img.Platform)}
+	if of.manifest, err = u.reader.readManifest(ctx, img.manifest, checkManifest); err != nil {
+		return err
+	}
+	running, err := u.begin(ctx, l, snapshotter, of, math.MaxInt64)
 	if err != nil {
 		return err
 	}
@@ -156,7 +170,7 @@ func (u *unpacker) unpackStored(ctx context.Context, l *layers, snapshotter stri
 	if dispatchErr != nil {
 		return dispatchErr
 	}
-	done, err := isUnpacked(ctx, l, img.ChainID)
+	done, err = isUnpacked(ctx, l, img.ChainID)
 	if err == nil && !done {
 		err = fmt.Errorf("layers are missing after unpacking: %w", errdefs.ErrInternal)
 	}

@@ -13,9 +13,9 @@ import (
 // unusable describes an image that is in the store, and that would take too much
 // memory to use: what is known of it without reading it. Its ID is that of its
 // manifest or index if those cannot be read either.
-func (r *reader) unusable(ctx context.Context, target imagespec.Descriptor, cause error) (*Image, error) {
+func (r *reader) unusable(ctx context.Context, target imagespec.Descriptor, wanted Platform, cause error) (*Image, error) {
 	img := &Image{ID: target.Digest.String(), unusable: cause}
-	if desc, err := r.platformManifest(ctx, target); err == nil {
+	if desc, err := r.platformManifest(ctx, target, wanted); err == nil {
 		unchecked := func(imagespec.Manifest) error { return nil }
 		if manifest, err := r.readManifest(ctx, desc, unchecked); err == nil && manifest.Config.Digest.Validate() == nil {
 			img.ID = manifest.Config.Digest.String()

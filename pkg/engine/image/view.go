@@ -222,7 +222,10 @@ func (vs *views) withUnpacked(ctx context.Context, k viewKey, img *Image, then f
 		return err
 	}
 	l := vs.files.layers[k.snapshotter]
-	if err = vs.unpacker.unpackStored(ctx, l, k.snapshotter, img); err == nil {
+	if k.chain != "" {
+		err = vs.unpacker.unpackStored(ctx, l, k.snapshotter, img)
+	}
+	if err == nil {
 		err = then(ctx, l)
 	}
 	vs.files.endLease(ctx, lease)

@@ -1,0 +1,228 @@
+package image
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Platform says which images somebody wants, of those that a name may stand for.
+type Platform string
+
+const (
+	// NodePlatform are images of this node's platform.
+	NodePlatform Platform = ""
+	// WasmPlatform are images of WebAssembly modules.
+	WasmPlatform Platform = handler.PlatformWasm
+	// AnyPlatform are those of the node; where there are none, those of modules.
+	AnyPlatform Platform = "any"
+)
+
+// PlatformOf says which images a handler runs. A shim that runs modules runs programs of
+// the node too, unless the handler says otherwise.
+func PlatformOf(d *handler.Definition) Platform {
+	switch {
+	case d == nil:
+		return NodePlatform
+	case d.Platform == handler.PlatformWasm:
+		return WasmPlatform
+	case probe.RunsWasm(d.Path):
+		return AnyPlatform
+	}
+	return NodePlatform
+}
+
+// accepts are the kinds of images that are wanted, the preferred first.
+func (p Platform) accepts() []Platform {
+	if p == AnyPlatform {
+		return []Platform{NodePlatform, WasmPlatform}
+	}
+	return []Platform{p}
+}
+
+// kindOf is NodePlatform or WasmPlatform, as the image was built for.
+func kindOf(p imagespec.Platform) Platform {
+	if isWasm(p) {
+		return WasmPlatform
+	}
+	return NodePlatform
+}
+
+// recorded is what an image of those that were wanted is recorded as.
+func (p Platform) recorded(img *Image) Platform {
+	if p == AnyPlatform {
+		return kindOf(img.Platform)
+	}
+	return p
+}
+
+// String is how messages name what is wanted.
+func (p Platform) String() string {
+	node := platforms.Format(platforms.DefaultSpec())
+	switch p {
+	case NodePlatform:
+		return node
+	case AnyPlatform:
+		return node + " or " + string(WasmPlatform)
+	case WasmPlatform:
+	}
+	return string(p)
+}
+
+// matcher picks from an index.
+func (p Platform) matcher() platforms.MatchComparer {
+	switch p {
+	case WasmPlatform:
+		return wasmMatcher{}
+	case AnyPlatform:
+		return eitherMatcher{platforms.Default(), wasmMatcher{}}
+	case NodePlatform:
+	}
+	return platforms.Default()
+}
+
+// wasmSystems are the interfaces that modules are built for, the preferred first. All of
+// them are called modules for wasi: engines tell them apart by what is in the module.
+var wasmSystems = []string{"wasi", "wasip1", "wasip2"}
+
+// isWasm says whether an image has modules. Shims go by the architecture alone.
+func isWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
+
+type wasmMatcher struct{}
+
+// Match implements platforms.Matcher.
+func (wasmMatcher) Match(p imagespec.Platform) bool {
+	return isWasm(p) && slices.Contains(wasmSystems, p.OS)
+}
+
+// Less implements platforms.MatchComparer.
+func (m wasmMatcher) Less(a, b imagespec.Platform) bool {
+	if !m.Match(a) || !m.Match(b) {
+		return m.Match(a)
+	}
+	return slices.Index(wasmSystems, a.OS) < slices.Index(wasmSystems, b.OS)
+}
+
+// eitherMatcher prefers what the first matches.
+type eitherMatcher struct{ first, second platforms.MatchComparer }
+
+// Match implements platforms.Matcher.
+func (m eitherMatcher) Match(p imagespec.Platform) bool { return m.first.Match(p) || m.second.Match(p) }
+
+// Less implements platforms.MatchComparer.
+func (m eitherMatcher) Less(a, b imagespec.Platform) bool {
+	if inA, inB := m.first.Match(a), m.first.Match(b); inA != inB {
+		return inA
+	} else if inA {
+		return m.first.Less(a, b)
+	}
+	return m.second.Less(a, b)
+}
+
+// platformError is an image that was not built for what is wanted.
+type platformError struct {
+	wanted Platform
+	// has are the platforms that it was built for, as far as they are known.
+	has []string
+}
+
+func (e *platformError) Error() string {
+	has := "no platform that it names"
+	if len(e.has) > 0 {
+		has = strings.Join(e.has, ", ")
+	}
+	return fmt.Sprintf("no match for platform %s: the image is built for %s", e.wanted, has)
+}
+
+func (e *platformError) Unwrap() error { return errdefs.ErrNotFound }
+
+// advice says what runs the image.
+func (e *platformError) advice() string {
+	hasWasm := slices.ContainsFunc(e.has, func(p string) bool { return strings.HasSuffix(p, "/wasm") })
+	switch {
+	case e.wanted == NodePlatform && hasWasm:
+		return fmt.Sprintf("the image is built for WebAssembly, not for %s; a handler with platform = %q runs it", e.wanted, handler.PlatformWasm)
+	case e.wanted == WasmPlatform && len(e.has) > 0:
+		return fmt.Sprintf("the image is not built for WebAssembly, and the handler has platform = %q; use a handler without it, or an image of a module", handler.PlatformWasm)
+	}
+	return fmt.Sprintf("the image is not built for %s", e.wanted)
+}
+
+// maxPlatforms bounds what an error lists.
+const maxPlatforms = 8
+
+// platformsOf are those that an index names, without what is no image.
+func platformsOf(manifests []imagespec.Descriptor) (named []string) {
+	for _, m := range manifests {
+		if m.Platform == nil || m.Platform.OS == "unknown" {
+			continue
+		}
+		name := platforms.Format(*m.Platform)
+		if len(name) > maxName || slices.Contains(named, name) {
+			continue
+		}
+		if len(named) == maxPlatforms {
+			return append(named, "…")
+		}
+		named = append(named, name)
+	}
+	return named
+}
+
+// checkPlatform refuses an image that was built for something else, if that is known.
+// Nobody minds an architecture of Linux: emulators run others.
+func checkPlatform(wanted Platform, built imagespec.Platform) error {
+	if slices.Contains(wanted.accepts(), kindOf(built)) {
+		return nil
+	}
+	return &platformError{wanted: wanted, has: []string{platforms.Format(built)}}
+}
+
+// platformsLabel is on the record of a name, with the kinds of images that were pulled of
+// its target, if those are others than NodePlatform alone.
+const platformsLabel = "berth.dev/platforms"
+
+// nodeWord stands for NodePlatform there.
+const nodeWord = "node"
+
+// recordedPlatforms reads that label.
+func recordedPlatforms(labels map[string]string) []Platform {
+	var all []Platform
+	for word := range strings.SplitSeq(labels[platformsLabel], ",") {
+		switch word {
+		case nodeWord:
+			all = append(all, NodePlatform)
+		case string(WasmPlatform):
+			all = append(all, WasmPlatform)
+		}
+	}
+	if len(all) == 0 {
+		return []Platform{NodePlatform}
+	}
+	return all
+}
+
+// platformsText is what the label has for them; empty is no label.
+func platformsText(all []Platform) string {
+	var words []string
+	for _, p := range []Platform{NodePlatform, WasmPlatform} {
+		switch {
+		case !slices.Contains(all, p):
+		case p == NodePlatform:
+			words = append(words, nodeWord)
+		default:
+			words = append(words, string(p))
+		}
+	}
+	if text := strings.Join(words, ","); text != nodeWord {
+		return text
+	}
+	return ""
+}

@@ -1,0 +1,101 @@
+package image
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// An image of WebAssembly has its module as a layer of a type of its own, which shims read
+// from the content store, or as a file of an ordinary layer. Only the latter are layers
+// of a root filesystem. Both stay in the content store as long as the image.
+
+// wasmConfig is the type of configurations that name modules and nothing to run them with.
+// To everybody but a handler of modules such an image is an artifact.
+const wasmConfig = "application/vnd.wasm.config.v0+json"
+
+// rootLayers are the layers of an image that its root filesystem consists of.
+func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
+	for _, l := range m.Layers {
+		if images.IsLayerType(l.MediaType) {
+			layers = append(layers, l)
+		}
+	}
+	return layers
+}
+
+// rootDiffIDs are what a configuration says of the layers of the root filesystem. For
+// images of modules it may count the other layers too: those who build them disagree.
+func rootDiffIDs(m imagespec.Manifest, built imagespec.Platform, diffIDs []digest.Digest) ([]digest.Digest, error) {
+	root := m.Layers
+	if isWasm(built) {
+		root = rootLayers(m)
+	}
+	if len(root) == len(diffIDs) {
+		return diffIDs, nil
+	}
+	if !isWasm(built) || len(m.Layers) != len(diffIDs) {
+		return nil, fmt.Errorf("manifest has %d layers, configuration %d: %w", len(root), len(diffIDs), errdefs.ErrInvalidArgument)
+	}
+	of := make([]digest.Digest, 0, len(root))
+	for i, l := range m.Layers {
+		if images.IsLayerType(l.MediaType) {
+			of = append(of, diffIDs[i])
+		}
+	}
+	return of, nil
+}
+
+// RootChain identifies the layers of the root filesystem of a container. Blobs of an
+// artifact are none.
+func (i *Image) RootChain() digest.Digest {
+	if IsArtifact(i.ChainID) {
+		return ""
+	}
+	return i.ChainID
+}
+
+// artifactPlatform is what an artifact was built for, if it is one of modules.
+func (r *reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (p imagespec.Platform, err error) {
+	if m.Config.MediaType != wasmConfig {
+		return p, nil
+	}
+	err = r.readJSON(ctx, m.Config, &p, func() error {
+		if len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > maxName {
+			return fmt.Errorf("platform is too long: %w", errdefs.ErrInvalidArgument)
+		}
+		p.OSFeatures = nil
+		return nil
+	})
+	if err != nil {
+		return p, fmt.Errorf("configuration: %w", err)
+	}
+	return p, nil
+}
+
+// ToRun finds the image that a container of such a handler runs. A caller who does not
+// know of platforms may name the image of another one: what is meant is then that which
+// was pulled by the same name for this one. errdefs.ErrFailedPrecondition where there is
+// none.
+func (s *Store) ToRun(ref string, wanted Platform) (*Image, error) {
+	img, err := s.catalog.get(ref, AnyPlatform)
+	if err != nil {
+		return nil, err
+	}
+	run := s.catalog.alike(img, ref, wanted)
+	if run == nil {
+		has := &platformError{wanted: wanted}
+		if img.Platform.OS != "" {
+			has.has = []string{img.Platform.OS + "/" + img.Platform.Architecture}
+		}
+		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always: %w", img.ID, has.advice(), errdefs.ErrFailedPrecondition)
+	}
+	if run.ArtifactType != "" && (!isWasm(run.Platform) || wanted == NodePlatform) {
+		return nil, run.notRunnable()
+	}
+	return run, nil
+}

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
@@ -71,13 +73,35 @@ func WasmLayer(t T, module []byte, options ...WasmOption) v1.Image {
 	for _, option := range options {
 		option(&plan)
 	}
-	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), plan.configType),
+	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON),
 		static.NewLayer(module, plan.layerType))
 	if err != nil {
 		t.Fatalf("add the module: %v", err)
 	}
-	return built(t, image, plan)
+	image = built(t, image, plan)
+	if plan.configType == types.OCIConfigJSON {
+		return image
+	}
+	manifest, err := image.Manifest()
+	if err != nil {
+		t.Fatalf("read the image's manifest: %v", err)
+	}
+	manifest = manifest.DeepCopy()
+	manifest.Config.MediaType = plan.configType
+	return retyped{image, manifest}
 }
+
+// retyped is an image with another manifest: the library makes none whose configuration
+// is of a type that it does not know.
+type retyped struct {
+	v1.Image
+	manifest *v1.Manifest
+}
+
+func (r retyped) Manifest() (*v1.Manifest, error) { return r.manifest, nil }
+func (r retyped) RawManifest() ([]byte, error)    { return json.Marshal(r.manifest) }
+func (r retyped) Digest() (v1.Hash, error)        { return partial.Digest(r) }
+func (r retyped) Size() (int64, error)            { return partial.Size(r) }
 
 // WasmFile makes an image whose root filesystem has a module as a file, /app.wasm.
 func WasmFile(t T, module []byte, options ...WasmOption) v1.Image {

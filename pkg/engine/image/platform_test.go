@@ -1,0 +1,398 @@
+package image
+
+import (
+	"encoding/json"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func TestPlatformOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		d    *handler.Definition
+		want Platform
+	}{
+		"no handler":                  {nil, NodePlatform},
+		"runc":                        {&handler.Definition{Type: handler.OCI, Path: "/usr/bin/runc"}, NodePlatform},
+		"crun for modules":            {&handler.Definition{Type: handler.OCI, Path: "/usr/bin/crun", Platform: "wasi/wasm"}, WasmPlatform},
+		"Kata":                        {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-kata-v2"}, NodePlatform},
+		"a shim of modules":           {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-spin-v2", Platform: "wasi/wasm"}, WasmPlatform},
+		"a shim that runs them too":   {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-spin-v2"}, AnyPlatform},
+		"a shim nobody knows of them": {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-mine-v1", Platform: "wasi/wasm"}, WasmPlatform},
+	} {
+		if got := PlatformOf(tc.d); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestPlatformMatching(t *testing.T) {
+	node := imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	foreign := imagespec.Platform{OS: "linux", Architecture: "s390x"}
+	wasm := func(os string) imagespec.Platform { return imagespec.Platform{OS: os, Architecture: "wasm"} }
+	for _, tc := range []struct {
+		wanted Platform
+		of     []imagespec.Platform
+		want   string
+	}{
+		{NodePlatform, []imagespec.Platform{wasm("wasi"), foreign, node}, runtime.GOARCH},
+		{NodePlatform, []imagespec.Platform{wasm("wasi"), foreign}, ""},
+		{WasmPlatform, []imagespec.Platform{node, wasm("wasip2"), wasm("wasip1"), wasm("wasi")}, "wasi"},
+		{WasmPlatform, []imagespec.Platform{node, wasm("wasip2"), wasm("wasip1")}, "wasip1"},
+		{WasmPlatform, []imagespec.Platform{node, wasm("js")}, ""},
+		{WasmPlatform, []imagespec.Platform{{OS: "wasi", Architecture: "wasm32"}}, ""},
+		{AnyPlatform, []imagespec.Platform{wasm("wasi"), foreign, node}, runtime.GOARCH},
+		{AnyPlatform, []imagespec.Platform{foreign, wasm("wasip1")}, "wasip1"},
+		{AnyPlatform, []imagespec.Platform{foreign}, ""},
+	} {
+		by, got := tc.wanted.matcher(), ""
+		var best *imagespec.Platform
+		for _, p := range tc.of {
+			if by.Match(p) && (best == nil || by.Less(p, *best)) {
+				best = &p
+			}
+		}
+		if best != nil {
+			if got = best.Architecture; isWasm(*best) {
+				got = best.OS
+			}
+		}
+		if got != tc.want {
+			t.Errorf("%s of %v is %q, want %q", tc.wanted, tc.of, got, tc.want)
+		}
+	}
+}
+
+func TestRecordedPlatforms(t *testing.T) {
+	for _, tc := range []struct {
+		all  []Platform
+		text string
+	}{
+		{[]Platform{NodePlatform}, ""},
+		{[]Platform{WasmPlatform}, "wasi/wasm"},
+		{[]Platform{NodePlatform, WasmPlatform}, "node,wasi/wasm"},
+	} {
+		if got := platformsText(tc.all); got != tc.text {
+			t.Errorf("%v is written as %q", tc.all, got)
+		}
+		if got := recordedPlatforms(map[string]string{platformsLabel: tc.text}); !slices.Equal(got, tc.all) {
+			t.Errorf("%q is read as %v", tc.text, got)
+		}
+	}
+	if got := recordedPlatforms(map[string]string{platformsLabel: "of a newer berth"}); !slices.Equal(got, []Platform{NodePlatform}) {
+		t.Errorf("what nobody knows is read as %v", got)
+	}
+}
+
+func TestRootDiffIDs(t *testing.T) {
+	const tar, module = imagespec.MediaTypeImageLayerGzip, "application/wasm"
+	wasm, node := imagespec.Platform{OS: "wasi", Architecture: "wasm"}, imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	for name, tc := range map[string]struct {
+		built  imagespec.Platform
+		layers []string
+		ids    []digest.Digest
+		want   []digest.Digest
+		wrong  bool
+	}{
+		"an ordinary image":                 {built: node, layers: []string{tar, tar}, ids: []digest.Digest{"a", "b"}, want: []digest.Digest{"a", "b"}},
+		"one layer too few":                 {built: node, layers: []string{tar, tar}, ids: []digest.Digest{"a"}, wrong: true},
+		"a module in an ordinary image":     {built: node, layers: []string{module}, wrong: true},
+		"a module":                          {built: wasm, layers: []string{module}},
+		"a module that counts as layer":     {built: wasm, layers: []string{module}, ids: []digest.Digest{"a"}},
+		"a file":                            {built: wasm, layers: []string{tar}, ids: []digest.Digest{"a"}, want: []digest.Digest{"a"}},
+		"files beside a module":             {built: wasm, layers: []string{module, tar, tar}, ids: []digest.Digest{"b", "c"}, want: []digest.Digest{"b", "c"}},
+		"files beside one that counts":      {built: wasm, layers: []string{tar, module, tar}, ids: []digest.Digest{"a", "b", "c"}, want: []digest.Digest{"a", "c"}},
+		"a number that nothing accounts":    {built: wasm, layers: []string{tar, module, tar}, ids: []digest.Digest{"a"}, wrong: true},
+		"more of them than there are blobs": {built: wasm, layers: []string{module}, ids: []digest.Digest{"a", "b"}, wrong: true},
+	} {
+		var m imagespec.Manifest
+		for _, of := range tc.layers {
+			m.Layers = append(m.Layers, imagespec.Descriptor{MediaType: of})
+		}
+		got, err := rootDiffIDs(m, tc.built, tc.ids)
+		if (err != nil) != tc.wrong || !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+// wasmImage is an image of modules: the blobs are no layers.
+func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, module string, layers ...v1.Layer) v1.Image {
+	t.Helper()
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	if module != "" {
+		layers = append([]v1.Layer{static.NewLayer([]byte(module), "application/wasm")}, layers...)
+	}
+	img, err := mutate.AppendLayers(img, layers...)
+	must(t, err)
+	c, err := img.ConfigFile()
+	must(t, err)
+	c = c.DeepCopy()
+	c.OS, c.Architecture, c.Config.Entrypoint = os, "wasm", []string{"/app.wasm"}
+	if !counted && module != "" && len(c.RootFS.DiffIDs) > 0 {
+		c.RootFS.DiffIDs = c.RootFS.DiffIDs[1:]
+	}
+	img, err = mutate.ConfigFile(img, c)
+	must(t, err)
+	if config == types.OCIConfigJSON {
+		return img
+	}
+	m, err := img.Manifest()
+	must(t, err)
+	m = m.DeepCopy()
+	m.Config.MediaType = config
+	return retyped{img, m}
+}
+
+// retyped is an image with another manifest: the library makes none whose configuration
+// is of a type that it does not know.
+type retyped struct {
+	v1.Image
+	manifest *v1.Manifest
+}
+
+func (r retyped) Manifest() (*v1.Manifest, error) { return r.manifest, nil }
+func (r retyped) RawManifest() ([]byte, error)    { return json.Marshal(r.manifest) }
+func (r retyped) Digest() (v1.Hash, error)        { return partial.Digest(r) }
+func (r retyped) Size() (int64, error)            { return partial.Size(r) }
+
+func pullFor(t testing.TB, s *Store, wanted Platform, ref string) *Image {
+	t.Helper()
+	img, err := s.Pull(t.Context(), PullRequest{Ref: ref, Platform: wanted})
+	must(t, err)
+	return img
+}
+
+// TestPullWasm: modules stay in the content store, whatever is discarded there, and a
+// container's root filesystem has the files of ordinary layers alone.
+func TestPullWasm(t *testing.T) {
+	const ociConfig = types.OCIConfigJSON
+	app := layer(t, file{name: "app.wasm", body: "module"})
+	for name, tc := range map[string]struct {
+		img   v1.Image
+		root  map[string]string
+		blobs int
+	}{
+		"a module":                      {wasmImage(t, "wasi", ociConfig, false, "m"), map[string]string{}, 3},
+		"a module that counts as layer": {wasmImage(t, "wasip1", ociConfig, true, "m"), map[string]string{}, 3},
+		"a file":                        {wasmImage(t, "wasip1", ociConfig, true, "", app), map[string]string{"app.wasm": "module"}, 3},
+		"both":                          {wasmImage(t, "wasi", ociConfig, false, "m", app), map[string]string{"app.wasm": "module"}, 4},
+		"both counted":                  {wasmImage(t, "wasi", ociConfig, true, "m", app), map[string]string{"app.wasm": "module"}, 4},
+		"an artifact":                   {wasmImage(t, "wasip2", wasmConfig, false, "m"), map[string]string{}, 3},
+	} {
+		for _, discard := range []bool{false, true} {
+			for _, snapshotter := range []string{Overlayfs, Native} {
+				t.Run(name+"/"+snapshotter, func(t *testing.T) {
+					reg := newTestRegistry(t)
+					reg.push(t, "app:1", tc.img)
+					s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: discard, DefaultSnapshotter: snapshotter})
+					img := pullFor(t, s, WasmPlatform, domain+"/app:1")
+					if !isWasm(img.Platform) {
+						t.Errorf("it is for %v", img.Platform)
+					}
+					check := func(s *Store) {
+						t.Helper()
+						<-s.work.collector.request()
+						if blobs, _, _ := stored(t, s); len(blobs) != tc.blobs {
+							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
+						}
+						run, err := s.ToRun(domain+"/app:1", WasmPlatform)
+						must(t, err)
+						root, err := s.PrepareRootfs(t.Context(), "c1", run, "")
+						must(t, err)
+						dir := mounted(t, root.Mounts)
+						sameTree(t, tree(t, dir), tc.root)
+						must(t, mount.UnmountAll(dir, 0))
+						if _, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: run.RootChain()}); err != nil {
+							t.Error(err)
+						}
+						must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+					}
+					check(s)
+					s = reopen(t, s)
+					must(t, s.Retain(t.Context(), nil))
+					check(s)
+					before := reg.count("GET", "/blobs/")
+					if again := pullFor(t, s, WasmPlatform, domain+"/app:1"); again.ID != img.ID || reg.count("GET", "/blobs/") != before {
+						t.Errorf("pulled again it is %s, and %d blobs were fetched", again.ID, reg.count("GET", "/blobs/")-before)
+					}
+					must(t, s.Remove(t.Context(), img.ID))
+					wantStored(t, s, 0, 0)
+				})
+			}
+		}
+	}
+}
+
+// both are images of this node and of modules, below one index.
+func both(t testing.TB) (node, wasm v1.Image, index v1.ImageIndex) {
+	t.Helper()
+	node, wasm = build(t, v1.Config{}, layer(t, file{name: "node"})), wasmImage(t, "wasi", types.OCIConfigJSON, false, "m")
+	index = indexOf(map[string]v1.Image{runtime.GOARCH: node})
+	index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: wasm, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "wasi", Architecture: "wasm"}}})
+	return node, wasm, index
+}
+
+// TestOneNameForTwoPlatforms: both images are there under one name, also after a restart,
+// and each goes by itself.
+func TestOneNameForTwoPlatforms(t *testing.T) {
+	reg := newTestRegistry(t)
+	node, wasm, index := both(t)
+	reg.push(t, "app:1", index)
+	const name = domain + "/app:1"
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(t.Context(), nil))
+	is := func(wanted Platform, want string) {
+		t.Helper()
+		img, err := s.Find(name, wanted)
+		switch {
+		case want == "" && !errdefs.IsNotFound(err):
+			t.Errorf("for %s: %v, %v; want none", wanted, img, err)
+		case want != "" && (err != nil || img.ID != want):
+			t.Errorf("for %s: %v, %v; want %s", wanted, img, err, want)
+		}
+	}
+	pullFor(t, s, WasmPlatform, name)
+	is(WasmPlatform, idOf(t, wasm))
+	is(NodePlatform, "")
+	is(AnyPlatform, idOf(t, wasm))
+	if _, err := s.ToRun(name, NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
+		t.Errorf("to run it on the node: %v", err)
+	}
+	// A handler that takes both prefers the node's, which is not there yet.
+	if got := pullFor(t, s, AnyPlatform, name); got.ID != idOf(t, node) {
+		t.Errorf("pulled for either it is %s", got.ID)
+	}
+	for range 2 {
+		is(WasmPlatform, idOf(t, wasm))
+		is(NodePlatform, idOf(t, node))
+		is(AnyPlatform, idOf(t, node))
+		if all := s.List(); len(all) != 2 || len(all[0].RepoTags) != 1 || !slices.Equal(all[0].RepoTags, all[1].RepoTags) {
+			t.Errorf("listed are %+v", all)
+		}
+		// A kubelet that knows of no platforms passes the id of the one it was told of.
+		for _, called := range []string{name, idOf(t, node), idOf(t, wasm)} {
+			if img, err := s.ToRun(called, WasmPlatform); err != nil || img.ID != idOf(t, wasm) {
+				t.Errorf("to run %s as a module: %v, %v", called, img, err)
+			}
+			if img, err := s.ToRun(called, NodePlatform); err != nil || img.ID != idOf(t, node) {
+				t.Errorf("to run %s on the node: %v, %v", called, img, err)
+			}
+		}
+		wantStored(t, s, 7, 3) // an index, two manifests, configurations and blobs; a layer and its view, and the view of nothing
+		s = reopen(t, s)
+		must(t, s.Retain(t.Context(), nil))
+	}
+	must(t, s.Remove(t.Context(), idOf(t, node)))
+	is(NodePlatform, "")
+	is(WasmPlatform, idOf(t, wasm))
+	<-s.work.collector.request()
+	if blobs, _, _ := stored(t, s); len(blobs) != 4 {
+		t.Errorf("with the module alone the store has %v", blobs)
+	}
+	s = reopen(t, s)
+	must(t, s.Retain(t.Context(), nil))
+	is(NodePlatform, "")
+	is(WasmPlatform, idOf(t, wasm))
+	pullFor(t, s, NodePlatform, name)
+	is(NodePlatform, idOf(t, node))
+	is(WasmPlatform, idOf(t, wasm))
+	<-s.work.collector.request()
+	if blobs, _, _ := stored(t, s); len(blobs) != 7 {
+		t.Errorf("with both again the store has %v", blobs)
+	}
+	must(t, s.Remove(t.Context(), name))
+	wantStored(t, s, 0, 0)
+	if all := s.List(); len(all) != 0 {
+		t.Errorf("listed are %+v", all)
+	}
+}
+
+// TestMovedNameOfTwoPlatforms: a name that stands for another target than before stands
+// for nothing of the old one.
+func TestMovedNameOfTwoPlatforms(t *testing.T) {
+	reg := newTestRegistry(t)
+	node, _, index := both(t)
+	old := reg.push(t, "app:1", index)
+	const name = domain + "/app:1"
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullFor(t, s, NodePlatform, name)
+	pullFor(t, s, WasmPlatform, name)
+	newer := wasmImage(t, "wasi", types.OCIConfigJSON, false, "newer")
+	reg.push(t, "app:1", newer)
+	pullFor(t, s, WasmPlatform, name)
+	if img, err := s.Find(name, WasmPlatform); err != nil || img.ID != idOf(t, newer) {
+		t.Errorf("the module is %v, %v", img, err)
+	}
+	if img, err := s.Find(name, NodePlatform); !errdefs.IsNotFound(err) {
+		t.Errorf("the node's is %v, %v", img, err)
+	}
+	if img, err := s.Find(domain+"/app@"+old, NodePlatform); err != nil || img.ID != idOf(t, node) {
+		t.Errorf("by its digest it is %v, %v", img, err)
+	}
+}
+
+func TestImageOfAnotherPlatform(t *testing.T) {
+	reg := newTestRegistry(t)
+	node, wasm, _ := both(t)
+	reg.push(t, "node:1", node)
+	reg.push(t, "wasm:1", wasm)
+	reg.push(t, "index:1", indexOf(map[string]v1.Image{runtime.GOARCH: node, "s390x": buildFor(t, "s390x", v1.Config{})}))
+	reg.push(t, "artifact:1", artifact(t, titled{title: "weights", text: "w"}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	for _, tc := range []struct {
+		ref    string
+		wanted Platform
+		says   []string
+	}{
+		{"wasm:1", NodePlatform, []string{"built for WebAssembly, not for linux/" + runtime.GOARCH, `a handler with platform = "wasi/wasm" runs it`, "wasi/wasm"}},
+		{"node:1", WasmPlatform, []string{`not built for WebAssembly, and the handler has platform = "wasi/wasm"`, "linux/" + runtime.GOARCH}},
+		{"index:1", WasmPlatform, []string{`not built for WebAssembly, and the handler has platform = "wasi/wasm"`, "linux/" + runtime.GOARCH, "linux/s390x"}},
+	} {
+		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/" + tc.ref, Platform: tc.wanted})
+		if !errdefs.IsNotFound(err) {
+			t.Errorf("%s for %s: %v", tc.ref, tc.wanted, err)
+			continue
+		}
+		for _, text := range tc.says {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%s for %s does not say %q: %v", tc.ref, tc.wanted, text, err)
+			}
+		}
+	}
+	wantStored(t, s, 0, 0)
+	// What is for volumes is for those of modules too, and runs nowhere.
+	pullFor(t, s, WasmPlatform, domain+"/artifact:1")
+	for _, wanted := range []Platform{NodePlatform, WasmPlatform, AnyPlatform} {
+		if _, err := s.ToRun(domain+"/artifact:1", wanted); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("an artifact to run for %s: %v", wanted, err)
+		}
+	}
+	// Modules whose configuration is no image's are an artifact to everybody else.
+	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))
+	pullFor(t, s, NodePlatform, domain+"/module:1")
+	if _, err := s.ToRun(domain+"/module:1", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "is an artifact") {
+		t.Errorf("a module to run on the node: %v", err)
+	}
+	if got := pullFor(t, s, WasmPlatform, domain+"/module:1"); got.ArtifactType != wasmConfig {
+		t.Errorf("it is %+v", got)
+	}
+	if _, err := s.ToRun(domain+"/module:1", WasmPlatform); err != nil {
+		t.Error(err)
+	}
+}
